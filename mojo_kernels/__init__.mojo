@@ -1,0 +1,1 @@
+"""MXFP4 quantization and block-scaled matrix multiplication."""

@@ -1,0 +1,1 @@
+"""The CPU kernels: integer block dot products on byte vectors."""

@@ -1,0 +1,255 @@
+"""Every byte order of an MX operand: one struct with a diagram each.
+
+A layout maps (row, byte of the row) to the byte offset of packed codes and
+(row, block) to the byte offset of scales, and back. Rows and blocks beyond
+the operand, up to the layout's multiples, are padding: zero codes and scales
+of one, so that a padded tile is finite.
+
+Two codes that share a byte share it in every layout, and four neighbouring
+bytes of a row (`RUN_BYTES`) stay neighbours in every layout.
+"""
+
+from std.math import ceildiv
+
+from .formats import BLOCK, BLOCK_BYTES, FORMAT
+
+comptime RUN_BYTES = 4
+"""Bytes of a row that no layout separates."""
+comptime PADDING_SCALE = UInt8(FORMAT.scale_bias)
+"""The scale byte of padding: one."""
+
+
+@fieldwise_init
+struct OperandShape(TrivialRegisterPassable):
+    """The logical shape [rows, k] of an operand; k is a multiple of the block size."""
+
+    var rows: Int
+    """Rows: M of the activations or N of the weights."""
+    var k: Int
+    """Elements of a row."""
+
+    def row_bytes(self) -> Int:
+        """Returns the bytes of packed codes of a row."""
+        return FORMAT.packed_bytes(self.k)
+
+    def k_blocks(self) -> Int:
+        """Returns the number of blocks, and so of scales, of a row."""
+        return self.k // BLOCK
+
+
+trait OperandLayout:
+    """A byte order for packed codes and scales."""
+
+    comptime NAME: StaticString
+    """The name used in every API."""
+    comptime DEVICE: StaticString
+    """The device whose `preshuffle` picks this layout; empty for none."""
+    comptime ROW_MULTIPLE: Int
+    """Code rows are padded to a multiple of this."""
+    comptime SCALE_ROW_MULTIPLE: Int
+    """Scale rows are padded to a multiple of this."""
+    comptime SCALE_K_MULTIPLE: Int
+    """Scales of a row are padded to a multiple of this."""
+
+    @staticmethod
+    def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        ...
+
+    @staticmethod
+    def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
+        """Returns the (row, byte) stored at `offset`: the inverse of `code_offset`."""
+        ...
+
+    @staticmethod
+    def scale_offset(row: Int, block: Int, padded_k_blocks: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        ...
+
+    @staticmethod
+    def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
+        """Returns the (row, block) stored at `offset`: the inverse of `scale_offset`."""
+        ...
+
+
+def code_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
+    """Returns the rows of codes that are stored, padding included."""
+    return ceildiv(shape.rows, Layout.ROW_MULTIPLE) * Layout.ROW_MULTIPLE
+
+
+def scale_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
+    """Returns the rows of scales that are stored, padding included."""
+    return ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE) * Layout.SCALE_ROW_MULTIPLE
+
+
+def scale_blocks[Layout: OperandLayout](shape: OperandShape) -> Int:
+    """Returns the scales of a row that are stored, padding included."""
+    return ceildiv(shape.k_blocks(), Layout.SCALE_K_MULTIPLE) * Layout.SCALE_K_MULTIPLE
+
+
+struct Plain(OperandLayout):
+    """Row major: any rows, any number of blocks, no padding."""
+
+    comptime NAME: StaticString = "plain"
+    """The name used in every API."""
+    comptime DEVICE: StaticString = ""
+    """No device's `preshuffle` picks it."""
+    comptime ROW_MULTIPLE = 1
+    """No row padding."""
+    comptime SCALE_ROW_MULTIPLE = 1
+    """No row padding."""
+    comptime SCALE_K_MULTIPLE = 1
+    """No padding along K."""
+
+    @staticmethod
+    @always_inline
+    def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        return row * row_bytes + byte
+
+    @staticmethod
+    def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
+        """Returns the (row, byte) stored at `offset`."""
+        return divmod(offset, row_bytes)
+
+    @staticmethod
+    @always_inline
+    def scale_offset(row: Int, block: Int, padded_k_blocks: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        return row * padded_k_blocks + block
+
+    @staticmethod
+    def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
+        """Returns the (row, block) stored at `offset`."""
+        return divmod(offset, padded_k_blocks)
+
+
+struct PreshuffledCdna4(OperandLayout):
+    """Weights as CDNA4 waves load them: AITER's (16, 16), MAX's preshuffled B.
+
+    Codes, one tile of 16 rows x 1 block after another, 16 bytes a row; four
+    tiles are the contiguous KiB that a wave multiplies in one instruction:
+
+        offset in tile    0 .. 15    16 .. 31   ...   240 .. 255
+        row of the tile   0          1          ...   15
+
+    Scales, one group of 32 rows x 8 blocks after another, four to a word;
+    each word feeds the four MFMAs of a 2 x 2 group of tiles:
+
+        byte in word      0          1            2           3
+        scale at          (r, s)     (r + 16, s)  (r, s + 4)  (r + 16, s + 4)
+        word in group     s * 16 + r, for r in 0 .. 15 and s in 0 .. 3
+    """
+
+    comptime NAME: StaticString = "preshuffled_cdna4"
+    """The name used in every API."""
+    comptime DEVICE: StaticString = "gfx950"
+    """The device whose `preshuffle` picks it."""
+    comptime ROW_MULTIPLE = 16
+    """Rows of a code tile."""
+    comptime SCALE_ROW_MULTIPLE = 32
+    """Rows of a scale group."""
+    comptime SCALE_K_MULTIPLE = 8
+    """Blocks of a scale group."""
+    comptime K_LANES = 4
+    """Blocks that one MFMA covers along K."""
+
+    @staticmethod
+    @always_inline
+    def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
+        var block, within = divmod(byte, BLOCK_BYTES)
+        return ((tile_row * (row_bytes // BLOCK_BYTES) + block) * Self.ROW_MULTIPLE + lane) * (
+            BLOCK_BYTES
+        ) + within
+
+    @staticmethod
+    def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
+        """Returns the (row, byte) stored at `offset`."""
+        var line, within = divmod(offset, BLOCK_BYTES)
+        var tile, lane = divmod(line, Self.ROW_MULTIPLE)
+        var tile_row, block = divmod(tile, row_bytes // BLOCK_BYTES)
+        return (tile_row * Self.ROW_MULTIPLE + lane, block * BLOCK_BYTES + within)
+
+    @staticmethod
+    @always_inline
+    def scale_offset(row: Int, block: Int, padded_k_blocks: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        var group_row, row_in_group = divmod(row, Self.SCALE_ROW_MULTIPLE)
+        var row_half, row_lane = divmod(row_in_group, Self.ROW_MULTIPLE)
+        var group_k, block_in_group = divmod(block, Self.SCALE_K_MULTIPLE)
+        var k_half, k_lane = divmod(block_in_group, Self.K_LANES)
+
+        var group = group_row * (padded_k_blocks // Self.SCALE_K_MULTIPLE) + group_k
+        var word = (group * Self.K_LANES + k_lane) * Self.ROW_MULTIPLE + row_lane
+        return 4 * word + 2 * k_half + row_half
+
+    @staticmethod
+    def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
+        """Returns the (row, block) stored at `offset`."""
+        var word, byte = divmod(offset, 4)
+        var k_half, row_half = divmod(byte, 2)
+        var line, row_lane = divmod(word, Self.ROW_MULTIPLE)
+        var group, k_lane = divmod(line, Self.K_LANES)
+        var group_row, group_k = divmod(group, padded_k_blocks // Self.SCALE_K_MULTIPLE)
+        return (
+            group_row * Self.SCALE_ROW_MULTIPLE + row_half * Self.ROW_MULTIPLE + row_lane,
+            group_k * Self.SCALE_K_MULTIPLE + k_half * Self.K_LANES + k_lane,
+        )
+
+
+struct PreshuffledCpu(OperandLayout):
+    """Weights as the CPU's byte dot product loads them.
+
+    One tile of 16 rows x 1 block after another. Lane n of a 64-byte vector
+    is row n of the tile; vector j holds bytes 4j .. 4j + 3 of each row:
+
+        offset in tile    0 .. 3     4 .. 7    ...   60 .. 63    64 .. 67   ...
+        row, bytes        0, 0..3    1, 0..3   ...   15, 0..3    0, 4..7    ...
+
+    The 16 scales of a tile are contiguous, tiles in the same order.
+    """
+
+    comptime NAME: StaticString = "preshuffled_cpu"
+    """The name used in every API."""
+    comptime DEVICE: StaticString = "cpu"
+    """The device whose `preshuffle` picks it."""
+    comptime ROW_MULTIPLE = 16
+    """Rows of a tile."""
+    comptime SCALE_ROW_MULTIPLE = 16
+    """Rows of a tile."""
+    comptime SCALE_K_MULTIPLE = 1
+    """No padding along K."""
+
+    @staticmethod
+    @always_inline
+    def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
+        var run, within = divmod(byte, RUN_BYTES)
+        return ((tile_row * (row_bytes // RUN_BYTES) + run) * Self.ROW_MULTIPLE + lane) * (
+            RUN_BYTES
+        ) + within
+
+    @staticmethod
+    def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
+        """Returns the (row, byte) stored at `offset`."""
+        var line, within = divmod(offset, RUN_BYTES)
+        var rest, lane = divmod(line, Self.ROW_MULTIPLE)
+        var tile_row, run = divmod(rest, row_bytes // RUN_BYTES)
+        return (tile_row * Self.ROW_MULTIPLE + lane, run * RUN_BYTES + within)
+
+    @staticmethod
+    @always_inline
+    def scale_offset(row: Int, block: Int, padded_k_blocks: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
+        return (tile_row * padded_k_blocks + block) * Self.ROW_MULTIPLE + lane
+
+    @staticmethod
+    def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
+        """Returns the (row, block) stored at `offset`."""
+        var line, lane = divmod(offset, Self.ROW_MULTIPLE)
+        var tile_row, block = divmod(line, padded_k_blocks)
+        return (tile_row * Self.ROW_MULTIPLE + lane, block)
