@@ -1,0 +1,40 @@
+# Everything from a bare Linux machine with Python >= 3.10 and a C linker:
+#
+#     make test     every test                    make lint     style checks
+#     make bench    the tables of the README      make fmt      formats in place
+#     make clean    removes .venv and what was built
+#
+# The first call makes .venv and fills it from pyproject.toml (a few minutes);
+# it is refreshed when pyproject.toml changes. `PYTHON=python3.12 make test`
+# picks another interpreter, ARGS="..." reaches pytest or bench.run.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: test bench lint fmt clean
+
+test: $(READY)
+	python -m pytest $(ARGS)
+
+bench: $(READY)
+	python -m bench.run $(ARGS)
+
+lint: $(READY)
+	.ci/lint
+
+fmt: $(READY)
+	.ci/lint --fix
+
+clean:
+	rm -rf $(VENV) build dist python/*.egg-info .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = "%d.%d" % sys.version_info[:2]; \
+	    sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed, $(PYTHON) is " + v)'
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV) \
+	    || { echo "$(PYTHON) cannot make a virtual environment (Debian: apt install python3-venv)"; exit 1; }
+	@echo "Filling $(VENV) from pyproject.toml: a few minutes, once ..."
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
