@@ -1,0 +1,106 @@
+"""Every layout is a bijection onto its storage, and keeps runs of a row together.
+
+Claims hold for every shape whose padded size is a few tiles each way. The
+bytes themselves are compared with the oracle from Python.
+"""
+
+from std.testing import TestSuite, assert_equal, assert_true
+
+from mojo_kernels.formats import BLOCK
+from mojo_kernels.layouts import (
+    RUN_BYTES,
+    OperandLayout,
+    OperandShape,
+    Plain,
+    PreshuffledCdna4,
+    PreshuffledCpu,
+    code_rows,
+    scale_blocks,
+    scale_rows,
+)
+
+
+def shapes() -> List[OperandShape]:
+    """Returns shapes around the tile sizes of every layout."""
+    var found = List[OperandShape]()
+    for rows in [1, 15, 16, 17, 32, 33, 64]:
+        for k_blocks in [1, 2, 3, 7, 8, 9, 16]:
+            found.append(OperandShape(rows, k_blocks * BLOCK))
+    return found^
+
+
+def assert_codes_are_a_bijection[Layout: OperandLayout]() raises:
+    for shape in shapes():
+        var rows, row_bytes = code_rows[Layout](shape), shape.row_bytes()
+        var taken = List[Bool](length=rows * row_bytes, fill=False)
+        for row in range(rows):
+            for byte in range(row_bytes):
+                var offset = Layout.code_offset(row, byte, row_bytes)
+                assert_true(0 <= offset < len(taken), "inside the storage")
+                assert_true(not taken[offset], "two bytes in one place")
+                taken[offset] = True
+                var back = Layout.code_coord(offset, row_bytes)
+                assert_equal(back[0], row)
+                assert_equal(back[1], byte)
+
+
+def assert_scales_are_a_bijection[Layout: OperandLayout]() raises:
+    for shape in shapes():
+        var rows, blocks = scale_rows[Layout](shape), scale_blocks[Layout](shape)
+        var taken = List[Bool](length=rows * blocks, fill=False)
+        for row in range(rows):
+            for block in range(blocks):
+                var offset = Layout.scale_offset(row, block, blocks)
+                assert_true(0 <= offset < len(taken), "inside the storage")
+                assert_true(not taken[offset], "two scales in one place")
+                taken[offset] = True
+                var back = Layout.scale_coord(offset, blocks)
+                assert_equal(back[0], row)
+                assert_equal(back[1], block)
+
+
+def assert_runs_stay_together[Layout: OperandLayout]() raises:
+    for shape in shapes():
+        for row in range(code_rows[Layout](shape)):
+            for byte in range(shape.row_bytes()):
+                var run_start = Layout.code_offset(
+                    row, byte // RUN_BYTES * RUN_BYTES, shape.row_bytes()
+                )
+                assert_equal(
+                    Layout.code_offset(row, byte, shape.row_bytes()), run_start + byte % RUN_BYTES
+                )
+
+
+def test_plain_is_a_bijection() raises:
+    assert_codes_are_a_bijection[Plain]()
+    assert_scales_are_a_bijection[Plain]()
+
+
+def test_preshuffled_cdna4_is_a_bijection() raises:
+    assert_codes_are_a_bijection[PreshuffledCdna4]()
+    assert_scales_are_a_bijection[PreshuffledCdna4]()
+
+
+def test_preshuffled_cpu_is_a_bijection() raises:
+    assert_codes_are_a_bijection[PreshuffledCpu]()
+    assert_scales_are_a_bijection[PreshuffledCpu]()
+
+
+def test_no_layout_separates_a_run_of_bytes() raises:
+    assert_runs_stay_together[Plain]()
+    assert_runs_stay_together[PreshuffledCdna4]()
+    assert_runs_stay_together[PreshuffledCpu]()
+
+
+def test_padding_is_the_least_that_fills_the_tiles() raises:
+    var shape = OperandShape(33, 9 * BLOCK)
+    assert_equal(code_rows[Plain](shape), 33)
+    assert_equal(code_rows[PreshuffledCdna4](shape), 48)
+    assert_equal(scale_rows[PreshuffledCdna4](shape), 64)
+    assert_equal(scale_blocks[PreshuffledCdna4](shape), 16)
+    assert_equal(scale_rows[PreshuffledCpu](shape), 48)
+    assert_equal(scale_blocks[PreshuffledCpu](shape), 9)
+
+
+def main() raises:
+    TestSuite.discover_tests[__functions_in_module()]().run()
