@@ -9,9 +9,10 @@ import logging
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
 import torch
+
+import oracle
 from oracle import assert_bitwise_equal
 
 logging.getLogger("torchao").setLevel(logging.ERROR)

@@ -1,0 +1,102 @@
+"""Every layout the extension exports is the oracle's permutation, and comes back.
+
+The cases come from the extension's own table, so a layout that is added
+there without a row in the oracle fails here.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, random_operand, values_of
+from oracle import assert_bitwise_equal
+
+SHAPES = [(1, 32), (15, 64), (16, 32), (17, 96), (32, 256), (33, 288), (64, 512), (100, 2880)]
+
+
+def test_the_oracle_knows_every_layout_and_its_padding():
+    columns = ("row_multiple", "scale_row_multiple", "scale_k_multiple")
+    exported = {name: [row[c] for c in columns] for name, row in LAYOUTS.items()}
+    ours = {name: [getattr(row, c) for c in columns] for name, row in oracle.LAYOUTS.items()}
+    assert exported == ours
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows, k", SHAPES)
+def test_bytes_and_padding_are_the_oracles(rng, rows, k, layout):
+    codes, scales = random_operand(rng, rows, k)
+    q = mx_tensor(codes, scales, layout)
+    expected_codes, expected_scales = oracle.LAYOUTS[layout].store(codes, scales)
+    assert q.layout == layout
+    assert tuple(q.shape) == (rows, k)
+    assert_bitwise_equal(bytes_of(q.codes).ravel(), expected_codes.ravel())
+    assert_bitwise_equal(bytes_of(q.scales).ravel(), expected_scales.ravel())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows, k", SHAPES)
+def test_unshuffle_undoes_preshuffle(rng, rows, k, layout):
+    codes, scales = random_operand(rng, rows, k, 0, 255)
+    back = mx.unshuffle(mx_tensor(codes, scales, layout))
+    assert back.layout == "plain"
+    assert_bitwise_equal(bytes_of(back.codes), codes)
+    assert_bitwise_equal(bytes_of(back.scales), scales)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows, k", [(64, 512), (96, 768)])
+def test_every_byte_moves_to_a_place_of_its_own(rows, k, layout):
+    """Bytes cannot number their places, so two passes carry the digits of the number."""
+    places = np.arange(rows * k // 2).reshape(rows, -1)
+    blocks = np.arange(rows * k // BLOCK).reshape(rows, -1)
+    moved_code, moved_scale = 0, 0
+    for digit in (0, 8):
+        q = mx_tensor(
+            (places >> digit).astype(np.uint8), (blocks >> digit).astype(np.uint8), layout
+        )
+        moved_code = moved_code | bytes_of(q.codes).ravel().astype(int) << digit
+        moved_scale = moved_scale | bytes_of(q.scales).ravel().astype(int) << digit
+    n, kb = np.divmod(moved_code, k // 2)
+    s_row, s = np.divmod(moved_scale, k // BLOCK)
+    offsets = np.arange(places.size)
+    assert np.array_equal(oracle.code_offset(layout, n, kb, k // 2), offsets)
+    assert np.array_equal(oracle.scale_offset(layout, s_row, s, k // BLOCK), offsets[: blocks.size])
+
+
+@pytest.mark.parametrize("source", LAYOUTS)
+@pytest.mark.parametrize("target", [name for name in LAYOUTS if name != "plain"])
+def test_preshuffle_reaches_every_layout_from_every_other(rng, source, target):
+    codes, scales = random_operand(rng, 33, 96)
+    q = mx.preshuffle(mx_tensor(codes, scales, source), device=LAYOUTS[target]["device"])
+    assert q.layout == target
+    assert_bitwise_equal(bytes_of(q.codes), bytes_of(mx_tensor(codes, scales, target).codes))
+    assert_bitwise_equal(bytes_of(q.scales), bytes_of(mx_tensor(codes, scales, target).scales))
+
+
+def with_hostile_padding(q):
+    """Returns `q` with other codes and NaN scales wherever the padding is."""
+    real = oracle.LAYOUTS[q.layout].store(
+        np.ones((q.shape[0], q.shape[1] // 2), np.uint8),
+        np.ones((q.shape[0], q.shape[1] // BLOCK), np.uint8),
+    )
+    codes = torch.where(torch.from_numpy(real[0] == 1).view_as(q.codes), q.codes, 0xF7)
+    is_scale = torch.from_numpy(real[1] == 1).view_as(q.scales)
+    scales = torch.where(is_scale, q.scales, oracle.NAN_SCALE)
+    return mx.MXTensor(codes, scales, shape=tuple(q.shape), layout=q.layout)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "plain"])
+@pytest.mark.parametrize("rows, k", [(1, 32), (17, 96), (33, 288)])
+def test_padding_that_came_from_elsewhere_is_never_read(rng, rows, k, layout):
+    codes, scales = random_operand(rng, rows, k)
+    q = with_hostile_padding(mx_tensor(codes, scales, layout))
+    assert (bytes_of(q.scales) == oracle.NAN_SCALE).any() == (q.scales.numel() > scales.size)
+    weights = oracle.dequantize(codes, scales)
+    assert_bitwise_equal(values_of(mx.dequantize(q, dtype="float32")), weights)
+    assert_bitwise_equal(bytes_of(mx.unshuffle(q).codes), codes)
+    assert_bitwise_equal(bytes_of(mx.unshuffle(q).scales), scales)
+    a = random_operand(rng, 5, k)
+    got = mx.matmul(mx_tensor(*a), q, out_dtype="float32")
+    oracle.assert_matmul(values_of(got), oracle.dequantize(*a), weights)
