@@ -14,6 +14,7 @@ the exponent field; elements are divided by the scale by subtracting exponent
 fields and rounded by counting the decision thresholds they pass.
 """
 
+from std.math import iota
 from std.memory import bitcast
 
 from .formats import BLOCK, BLOCK_BYTES, FORMAT
@@ -198,14 +199,17 @@ def _regular_f32_bits(quarters: Int) -> Int:
 
 
 @always_inline
-def decode_scale(scale: UInt8) -> Float64:
-    """Returns the value of a scale byte; float64 holds every one of them."""
+def decode_scale[
+    width: SIMDLength
+](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
+    """Returns the values of scale bytes; float64 holds every one of them."""
     comptime F64_MANTISSA_BITS = 52
     comptime F64_EXPONENT_BIAS = 1023
-    comptime F64_NAN_BITS = UInt64(0x7FF8) << 48
-    var field = scale.cast[DType.uint64]() + UInt64(F64_EXPONENT_BIAS - FORMAT.scale_bias)
-    var bits = field << UInt64(F64_MANTISSA_BITS)
-    return bitcast[DType.float64](F64_NAN_BITS if Int(scale) == FORMAT.scale_nan else bits)
+    comptime Bits = SIMD[DType.uint64, width]
+    comptime NAN = Bits(0x7FF8 << 48)
+    var fields = scales.cast[DType.uint64]() + UInt64(F64_EXPONENT_BIAS - FORMAT.scale_bias)
+    var is_nan = scales.eq(UInt8(FORMAT.scale_nan))
+    return bitcast[DType.float64, width](is_nan.select(NAN, fields << F64_MANTISSA_BITS))
 
 
 @always_inline
@@ -218,10 +222,9 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
     comptime INFINITY = Lanes(255 << F32_MANTISSA_BITS)
     comptime NAN = Lanes(0x7FC00000)
     comptime doubled = abs(DOUBLED_VALUES).cast[DType.uint32]()
-    comptime at_scale_0 = bitcast[DType.uint32, NUM_CODES](
-        DOUBLED_VALUES.cast[DType.float32]() / 2
-    )
-    comptime SIGNS = at_scale_0 & (1 << 31)
+    comptime at_scale_1 = bitcast[DType.uint32, NUM_CODES](doubled.cast[DType.float32]() / 2)
+    # Code 8 is minus zero, which the integer table cannot say.
+    comptime SIGNS = (iota[DType.uint32, NUM_CODES]() >> 3) << 31
     comptime ONE = Lanes(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
 
     if Int(scale) == FORMAT.scale_nan:
@@ -232,7 +235,7 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
         magnitude = f32_bits_of_quarters(doubled * 2, scale.cast[DType.uint32]())
     else:
         var exponent = Lanes(scale.cast[DType.uint32]() << F32_MANTISSA_BITS)
-        magnitude = (at_scale_0 ^ SIGNS) - ONE + exponent
+        magnitude = at_scale_1 - ONE + exponent
         magnitude = doubled.eq(0).select(doubled, min(magnitude, INFINITY))
     return bitcast[DType.float32, NUM_CODES](magnitude | SIGNS)
 

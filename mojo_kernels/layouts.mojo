@@ -253,3 +253,8 @@ struct PreshuffledCpu(OperandLayout):
         var line, lane = divmod(offset, Self.ROW_MULTIPLE)
         var tile_row, block = divmod(line, padded_k_blocks)
         return (tile_row * Self.ROW_MULTIPLE + lane, block)
+
+
+comptime _List[*Layouts: OperandLayout] = Layouts
+comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu]
+"""Every layout; the position is the code that bindings use."""

@@ -20,7 +20,6 @@ from ..codec import (
     DOUBLED_VALUES,
     F32_MANTISSA_BITS,
     FloatBits,
-    MAGNITUDE_CODE,
     MAX_DOUBLED,
     Rounding,
 )
@@ -65,7 +64,7 @@ struct ScaleWindow(TrivialRegisterPassable):
         )
 
 
-struct Activations(Copyable):
+struct Activations:
     """All rows of the left operand, expanded; owns its memory."""
 
     var shape: OperandShape
@@ -78,21 +77,142 @@ struct Activations(Copyable):
     """Minus the sum of a block's values times the weights' offset, [M, k / 32]."""
     var scales: Bytes
     """The scale bytes, [M, k / 32]."""
-    var windows: Flat[DType.uint8]
+    var windows: Bytes
     """Low and high end of each row's scale window, [M, 2]."""
 
     def __init__(out self, shape: OperandShape):
         """Allocates room for `shape`."""
-        comptime CACHE_LINE = 64
-        var count = shape.rows * shape.k_blocks()
-        var values = unsafe_alloc[Int8](shape.rows * shape.k, alignment=CACHE_LINE)
-        var factors = unsafe_alloc[Float32](count, alignment=CACHE_LINE)
-        var corrections = unsafe_alloc[Int32](count, alignment=CACHE_LINE)
-        var scales = unsafe_alloc[UInt8](count, alignment=CACHE_LINE)
-        var windows = unsafe_alloc[UInt8](2 * shape.rows, alignment=CACHE_LINE)
+        var blocks = shape.rows * shape.k_blocks()
         self.shape = shape
-        self.values = flat[DType.int8](Int(values), shape.rows * shape.k)
-        self.factors = flat[DType.float32](Int(factors), count)
-        self.corrections = flat[DType.int32](Int(corrections), count)
-        self.scales = flat[DType.uint8](Int(scales), count)
-        self.windows = flat[DType.uint8](Int(windows), 2 * shape.rows)
+        self.values = _allocate[DType.int8](shape.rows * shape.k)
+        self.factors = _allocate[DType.float32](blocks)
+        self.corrections = _allocate[DType.int32](blocks)
+        self.scales = _allocate[DType.uint8](blocks)
+        self.windows = _allocate[DType.uint8](2 * shape.rows)
+
+    def __deinit__(deinit self):
+        """Frees the memory."""
+        self.values.ptr.unsafe_free()
+        self.factors.ptr.unsafe_free()
+        self.corrections.ptr.unsafe_free()
+        self.scales.ptr.unsafe_free()
+        self.windows.ptr.unsafe_free()
+
+    @always_inline
+    def put(self, row: Int, block: Int, encoded: EncodedBlock):
+        """Stores one encoded block."""
+        var index = row * self.shape.k_blocks() + block
+        var even = DOUBLED_VALUES._dynamic_shuffle(encoded.even)
+        var odd = DOUBLED_VALUES._dynamic_shuffle(encoded.odd)
+        self.values.store[alignment=1](Coord(index * BLOCK), even)
+        self.values.store[alignment=1](Coord(index * BLOCK + HALF), odd)
+
+        var sums = even.cast[DType.int16]() + odd.cast[DType.int16]()
+        var correction = -MAX_DOUBLED * sums.reduce_add().cast[DType.int32]()
+        self.corrections.store(Coord(index), correction)
+
+        # Half the scale; at the two smallest scales the row's window decides.
+        var exponent = max(encoded.scale.cast[DType.uint32](), 1) - 1
+        var factor = bitcast[DType.float32](exponent << F32_MANTISSA_BITS)
+        self.factors.store(Coord(index), factor if encoded.any() else 0)
+        self.scales.store(Coord(index), encoded.scale)
+
+    @always_inline
+    def put_window(self, row: Int, window: ScaleWindow):
+        """Stores the scale window of a row."""
+        self.windows.store(Coord(2 * row), UInt8(window.low))
+        self.windows.store(Coord(2 * row + 1), UInt8(window.high))
+
+    @always_inline
+    def window(self, row: Int) -> ScaleWindow:
+        """Returns the scale window of a row."""
+        return ScaleWindow(
+            Int(self.windows.load[width=1](Coord(2 * row))),
+            Int(self.windows.load[width=1](Coord(2 * row + 1))),
+        )
+
+
+def _allocate[dtype: DType](count: Int) -> Flat[dtype]:
+    """Allocates `count` elements on a cache line."""
+    comptime CACHE_LINE = 64
+    return flat[dtype](Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count)
+
+
+trait BlockSource(TrivialRegisterPassable):
+    """Where encoded blocks of activations come from."""
+
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        ...
+
+    def block(self, row: Int, block: Int) -> EncodedBlock:
+        """Returns one encoded block."""
+        ...
+
+
+@fieldwise_init
+struct QuantizedOnTheFly[dtype: DType](BlockSource):
+    """Floats that are encoded block by block: the fused quantizer."""
+
+    var x: Matrix[Self.dtype]
+    """The activations, [M, k]."""
+    var rounding: Rounding
+    """The scale rule."""
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
+
+    @always_inline
+    def block(self, row: Int, block: Int) -> EncodedBlock:
+        """Returns one encoded block."""
+        comptime source = FloatBits[Self.dtype]
+        var carry = Scalar[source.bits](self.rounding.carry[source.MANTISSA_BITS]())
+        return encode_block[Self.dtype](
+            self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK)), carry
+        )
+
+
+@fieldwise_init
+struct Prequantized(BlockSource):
+    """An operand that is already encoded."""
+
+    var operand: Operand[Plain]
+    """The operand, [M, k]."""
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        return self.operand.shape
+
+    @always_inline
+    def block(self, row: Int, block: Int) -> EncodedBlock:
+        """Returns one encoded block."""
+        var bytes = self.operand.codes_of[BLOCK_BYTES](row, block * BLOCK_BYTES)
+        return EncodedBlock(bytes & 0xF, bytes >> 4, self.operand.scale(row, block))
+
+
+@fieldwise_init
+struct ExpandRows[Source: BlockSource, origin: ImmOrigin](Work):
+    """Fills `Activations` from a source, a chunk of rows a task."""
+
+    var source: Self.Source
+    """Where the blocks come from."""
+    var out: Pointer[Activations, Self.origin]
+    """What is filled."""
+    var rows_per_task: Int
+    """Rows of a task."""
+
+    def run(self, task: Int):
+        """Expands the rows of task `task`."""
+        ref out = self.out[]
+        var first = task * self.rows_per_task
+        for row in range(first, min(first + self.rows_per_task, out.shape.rows)):
+            var window = ScaleWindow.EMPTY
+            for block in range(out.shape.k_blocks()):
+                var encoded = self.source.block(row, block)
+                out.put(row, block, encoded)
+                if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
+                    window = window.including(Int(encoded.scale))
+            out.put_window(row, window)

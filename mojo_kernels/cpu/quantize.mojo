@@ -9,6 +9,7 @@ from layout import Coord
 
 from ..codec import (
     FloatBits,
+    MAGNITUDE_CODE,
     Rounding,
     SIGN_CODE,
     decode_block,
@@ -43,6 +44,11 @@ struct EncodedBlock(TrivialRegisterPassable):
     """Codes of elements 1, 3, .. 31."""
     var scale: UInt8
     """The scale byte."""
+
+    @always_inline
+    def any(self) -> Bool:
+        """Says whether any element is not zero."""
+        return ((self.even | self.odd) & MAGNITUDE_CODE).reduce_max() != 0
 
     @always_inline
     def packed(self) -> SIMD[DType.uint8, BLOCK_BYTES]:

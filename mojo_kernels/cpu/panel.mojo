@@ -1,0 +1,252 @@
+"""The inner loop of the CPU matmul: rows of activations times a panel of weights.
+
+A panel is `PANEL_TILES` neighbouring weight tiles, 16 columns each. For every
+block the loop takes the integer dot product of each row with each column,
+converts it once, and adds it to a float32 sum, blocks in order:
+
+    sum = fma(float32(dot), a_factor * b_factor, sum)
+
+That is the whole arithmetic of C, so a result depends on neither the threads,
+the number of rows, the weight layout nor the width of the machine's vectors.
+The weights of the loop come from a `PanelSource`: decoded in registers as
+they are loaded, or decoded beforehand for many rows to share.
+"""
+
+from layout import Coord
+from std.collections import Array
+from std.memory import bitcast
+from std.memory.alloc import unsafe_alloc
+
+from ..codec import decode_scale
+from ..formats import BLOCK
+from ..operands import Bytes, Flat, flat
+from .activations import Activations
+from .dot import ActivationBytes, BlockDot, LANES, Lanes, STEP_BYTES, WeightBytes
+from .weights import RUNS, TileCodes, WeightTiles, factors_of, high_nibbles, low_nibbles
+
+comptime Sums = SIMD[DType.float32, LANES]
+"""Sums of one row and the columns of one tile."""
+comptime PANEL_TILES = 2
+"""Weight tiles of a panel."""
+comptime PANEL_COLUMNS = PANEL_TILES * LANES
+"""Columns of a panel."""
+
+
+trait PanelSource(TrivialRegisterPassable):
+    """The weights of a panel, block by block."""
+
+    comptime Codes: TrivialRegisterPassable
+    """What stands for the codes of a tile in one block."""
+
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        """Returns the codes of tile `tile` of the panel."""
+        ...
+
+    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        ...
+
+    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        ...
+
+    def factors(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`."""
+        ...
+
+
+@fieldwise_init
+struct DirectPanel[Tiles: WeightTiles](PanelSource):
+    """Weights that are decoded in registers each time they are loaded."""
+
+    comptime Codes = TileCodes
+    """The codes as they were loaded."""
+
+    var tiles: Self.Tiles
+    """The weights."""
+    var first_tile: Int
+    """The first tile of the panel; beyond the last tile, that one repeats."""
+    var last_tile: Int
+    """The last tile of the weights."""
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> TileCodes:
+        """Returns the codes of tile `tile` of the panel."""
+        return self.tiles.codes(min(self.first_tile + tile, self.last_tile), block)
+
+    @always_inline
+    def low[j: Int](self, codes: TileCodes) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        return low_nibbles(codes.vector[j]())
+
+    @always_inline
+    def high[j: Int](self, codes: TileCodes) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        return high_nibbles(codes.vector[j]())
+
+    @always_inline
+    def factors(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`."""
+        return factors_of(self.tiles.scales(min(self.first_tile + tile, self.last_tile), block))
+
+
+@fieldwise_init
+struct DecodedPanel(PanelSource):
+    """A stretch of a panel that was decoded beforehand; owns its memory.
+
+    bytes     [block, tile, vector, low or high, 64]
+    factors   [block, tile, 16]
+    """
+
+    comptime Codes = Int
+    """The offset of the tile's bytes."""
+    comptime VECTORS = 2 * RUNS
+    """Byte vectors of a tile in one block."""
+
+    var bytes: Bytes
+    """The offset values."""
+    var values: Flat[DType.float32]
+    """Half the scales."""
+
+    @staticmethod
+    def allocate(num_blocks: Int) -> Self:
+        """Allocates a stretch of `num_blocks` blocks."""
+        var tiles = num_blocks * PANEL_TILES
+        var bytes = unsafe_alloc[UInt8](tiles * Self.VECTORS * STEP_BYTES, alignment=STEP_BYTES)
+        var values = unsafe_alloc[Float32](tiles * LANES, alignment=STEP_BYTES)
+        return Self(
+            flat[DType.uint8](Int(bytes), tiles * Self.VECTORS * STEP_BYTES),
+            flat[DType.float32](Int(values), tiles * LANES),
+        )
+
+    def free(self):
+        """Frees the memory."""
+        self.bytes.ptr.unsafe_free()
+        self.values.ptr.unsafe_free()
+
+    def decode[Tiles: WeightTiles](self, source: DirectPanel[Tiles], first: Int, count: Int):
+        """Decodes `count` blocks from block `first` on."""
+        for block in range(count):
+            comptime for tile in range(PANEL_TILES):
+                var codes = source.codes(tile, first + block)
+                var at = self.codes(tile, block)
+                comptime for j in range(RUNS):
+                    self.bytes.store(Coord(at + 2 * j * STEP_BYTES), source.low[j](codes))
+                    self.bytes.store(Coord(at + (2 * j + 1) * STEP_BYTES), source.high[j](codes))
+                self.values.store(
+                    Coord((block * PANEL_TILES + tile) * LANES),
+                    source.factors(tile, first + block),
+                )
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Int:
+        """Returns the offset of the bytes of tile `tile`."""
+        return (block * PANEL_TILES + tile) * Self.VECTORS * STEP_BYTES
+
+    @always_inline
+    def low[j: Int](self, codes: Int) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        return self.bytes.load[width=STEP_BYTES](Coord(codes + 2 * j * STEP_BYTES))
+
+    @always_inline
+    def high[j: Int](self, codes: Int) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        return self.bytes.load[width=STEP_BYTES](Coord(codes + (2 * j + 1) * STEP_BYTES))
+
+    @always_inline
+    def factors(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`."""
+        return self.values.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+
+
+@always_inline
+def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
+    """Repeats four neighbouring activation bytes in every lane."""
+    var run = bitcast[DType.int32, 1](a.values.load[width=4](Coord(offset)))
+    return bitcast[DType.int8, STEP_BYTES](Lanes(run[0]))
+
+
+def add_blocks[
+    num_rows: Int, Source: PanelSource
+](
+    a: Activations,
+    first_row: Int,
+    source: Source,
+    first_block: Int,
+    num_blocks: Int,
+    sums: Flat[DType.float32],
+):
+    """Adds `num_blocks` blocks to the sums of `num_rows` rows, [num_rows, PANEL_COLUMNS].
+
+    The activations start at block `first_block`, the source at its block 0.
+    """
+    comptime NUM_SUMS = num_rows * PANEL_TILES
+    var total = Array[Sums, NUM_SUMS](uninitialized=True)
+    comptime for i in range(NUM_SUMS):
+        total[i] = sums.load[width=LANES](Coord(i * LANES))
+
+    for block in range(num_blocks):
+        var dots = Array[BlockDot.Accumulator, NUM_SUMS](uninitialized=True)
+        comptime for row in range(num_rows):
+            var index = (first_row + row) * a.shape.k_blocks() + first_block + block
+            var start = BlockDot.start(a.corrections.load[width=1](Coord(index)))
+            comptime for tile in range(PANEL_TILES):
+                dots[row * PANEL_TILES + tile] = start
+
+        var codes = Array[Source.Codes, PANEL_TILES](uninitialized=True)
+        comptime for tile in range(PANEL_TILES):
+            codes[tile] = source.codes(tile, block)
+        comptime for j in range(RUNS):
+            comptime for odd in range(2):
+                var weights = Array[WeightBytes, PANEL_TILES](uninitialized=True)
+                comptime for tile in range(PANEL_TILES):
+                    comptime if odd == 0:
+                        weights[tile] = source.low[j](codes[tile])
+                    else:
+                        weights[tile] = source.high[j](codes[tile])
+                comptime for row in range(num_rows):
+                    var at = (first_row + row) * a.shape.k + (first_block + block) * BLOCK
+                    var run = _broadcast_run(a, at + odd * BLOCK // 2 + 4 * j)
+                    comptime for tile in range(PANEL_TILES):
+                        comptime i = row * PANEL_TILES + tile
+                        dots[i] = BlockDot.step(dots[i], weights[tile], run)
+
+        comptime for tile in range(PANEL_TILES):
+            var b_factors = source.factors(tile, block)
+            comptime for row in range(num_rows):
+                comptime i = row * PANEL_TILES + tile
+                var index = (first_row + row) * a.shape.k_blocks() + first_block + block
+                var a_factor = Sums(a.factors.load[width=1](Coord(index)))
+                var dot = BlockDot.finish(dots[i]).cast[DType.float32]()
+                total[i] = dot.fma(a_factor * b_factors, total[i])
+
+    comptime for i in range(NUM_SUMS):
+        sums.store(Coord(i * LANES), total[i])
+
+
+def sum_in_float64[
+    Tiles: WeightTiles
+](a: Activations, row: Int, tiles: Tiles, tile: Int) -> Sums:
+    """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
+
+    Products of scales are exact in float64, and a NaN scale makes its sums NaN.
+    """
+    # Dot products are of doubled values on both sides.
+    comptime QUARTER = SIMD[DType.float64, LANES](0.25)
+    var total = SIMD[DType.float64, LANES](0)
+    for block in range(a.shape.k_blocks()):
+        var index = row * a.shape.k_blocks() + block
+        var codes = tiles.codes(tile, block)
+        var dots = BlockDot.start(a.corrections.load[width=1](Coord(index)))
+        comptime for j in range(RUNS):
+            var words = codes.vector[j]()
+            var at = index * BLOCK + 4 * j
+            dots = BlockDot.step(dots, low_nibbles(words), _broadcast_run(a, at))
+            dots = BlockDot.step(
+                dots, high_nibbles(words), _broadcast_run(a, at + BLOCK // 2)
+            )
+        var a_scale = decode_scale[1](a.scales.load[width=1](Coord(index)))
+        var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
+        var values = BlockDot.finish(dots).cast[DType.float64]() * QUARTER
+        total += values * (b_scales * a_scale)
+    return total.cast[DType.float32]()

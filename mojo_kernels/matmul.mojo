@@ -1,0 +1,38 @@
+"""Host entries for matmul and linear: expand the activations, launch the panels.
+
+Both are one computation with two sources of activation blocks: `matmul` reads
+encoded ones, `linear` encodes floats on the fly. What follows is shared, so
+linear(x, w) equals matmul(quantize(x), w) to the bit.
+"""
+
+from std.math import ceildiv
+
+from .cpu.activations import Activations, BlockSource, ExpandRows
+from .cpu.matmul import MatmulPanels
+from .cpu.threads import Team
+from .cpu.weights import WeightTiles
+from .operands import Flat, Matrix
+from .quantize import rows_per_task
+
+comptime MIN_SHARED_PRODUCTS = 1 << 20
+"""Fewer products than this take less time than waking a team. Guess."""
+
+
+def matmul[
+    Source: BlockSource, Tiles: WeightTiles, dtype: DType, T: Team
+](source: Source, weights: Tiles, bias: Flat[DType.float32], result: Matrix[dtype], team: T):
+    """Computes result[M, N] = blocks[M, k] @ weights[N, k].T + bias[N]; empty bias for none."""
+    var shape = source.shape()
+    if shape.rows == 0:
+        return
+
+    var activations = Activations(shape)
+    var rows = rows_per_task(shape.k, 1)
+    team.run_all(ExpandRows(source, Pointer(to=activations), rows), ceildiv(shape.rows, rows))
+
+    var panels = MatmulPanels(Pointer(to=activations), weights, bias, result)
+    if shape.rows * weights.shape().rows * shape.k < MIN_SHARED_PRODUCTS:
+        for task in range(panels.num_tasks()):
+            panels.run(task)
+    else:
+        team.run_all(panels, panels.num_tasks())

@@ -1,0 +1,278 @@
+"""The Python extension module `_mx_kernels_native`: thin, no maths.
+
+Each function takes one tuple of integers: addresses, sizes, and codes that
+index the tables which `tables()` returns. The Python package validates; here
+a code only picks the compile-time instance of a host entry. Element types
+stand in the table's order: bfloat16, float16, float32.
+"""
+
+from layout import Coord
+from std.memory.alloc import unsafe_alloc
+from std.os import abort
+from std.python import Python, PythonObject
+from std.python._cpython import GILReleased
+from std.python.bindings import PythonModuleBuilder
+
+from mojo_kernels.codec import Rounding
+from mojo_kernels.cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
+from mojo_kernels.cpu.threads import OpenMPTeam
+from mojo_kernels.cpu.weights import CPU_TILES
+from mojo_kernels.formats import FORMAT
+from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
+from mojo_kernels.matmul import matmul
+from mojo_kernels.operands import Flat, Matrix, Operand, flat, matrix
+from mojo_kernels.quantize import dequantize, quantize, relayout
+
+comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
+"""The element types of floats, by code."""
+
+
+def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
+    return Python.dict(
+        name=PythonObject(String(Layout.NAME)),
+        device=PythonObject(String(Layout.DEVICE)),
+        row_multiple=PythonObject(Layout.ROW_MULTIPLE),
+        scale_row_multiple=PythonObject(Layout.SCALE_ROW_MULTIPLE),
+        scale_k_multiple=PythonObject(Layout.SCALE_K_MULTIPLE),
+    )
+
+
+def tables() raises -> PythonObject:
+    """Returns the format, rounding, element type and layout tables."""
+    var roundings = Python.list()
+    comptime for i in range(Rounding.COUNT):
+        comptime name = Rounding.NAMES[i]
+        roundings.append(materialize[name]())
+    var dtypes = Python.list()
+    comptime for i in range(len(DTYPES)):
+        comptime dtype = DTYPES[i]
+        dtypes.append(String(dtype))
+    var mxfp4 = Python.dict(
+        name=PythonObject(String(FORMAT.name)),
+        element_bits=PythonObject(FORMAT.element_bits),
+        block_size=PythonObject(FORMAT.block_size),
+        emax=PythonObject(FORMAT.emax),
+        scale_bias=PythonObject(FORMAT.scale_bias),
+        scale_nan=PythonObject(FORMAT.scale_nan),
+    )
+    var layouts = Python.list()
+    comptime for i in range(len(LAYOUTS)):
+        layouts.append(_layout_row[LAYOUTS[i]]())
+    return Python.dict(
+        formats=Python.list(mxfp4), roundings=roundings, dtypes=dtypes, layouts=layouts
+    )
+
+
+struct _Arguments:
+    """Reads a tuple of integers from left to right."""
+
+    var values: PythonObject
+    var position: Int
+
+    def __init__(out self, values: PythonObject):
+        self.values = values
+        self.position = 0
+
+    def next(mut self) raises -> Int:
+        self.position += 1
+        return Int(py=self.values[self.position - 1])
+
+
+def _unknown(what: StaticString, code: Int) -> Error:
+    return Error(String("unknown ", what, ", code ", code))
+
+
+def py_quantize(arguments: PythonObject) raises:
+    """Takes (x, dtype, row stride, rows, k, rounding, codes, scales, team)."""
+    var args = _Arguments(arguments)
+    var x = args.next()
+    var dtype = args.next()
+    var row_stride = args.next()
+    var rows = args.next()
+    var k = args.next()
+    var rounding = Rounding(args.next())
+    var codes = args.next()
+    var scales = args.next()
+    var team = OpenMPTeam(args.next())
+
+    var out = Operand[Plain].at(codes, scales, rows, k)
+    comptime for i in range(len(DTYPES)):
+        if dtype == i:
+            with GILReleased(Python()):
+                quantize(matrix[DTYPES[i]](x, rows, k, row_stride), out, rounding, team)
+            return
+    raise _unknown("element type", dtype)
+
+
+def py_dequantize(arguments: PythonObject) raises:
+    """Takes (codes, scales, layout, rows, k, out, dtype, team)."""
+    var args = _Arguments(arguments)
+    var codes = args.next()
+    var scales = args.next()
+    var layout = args.next()
+    var rows = args.next()
+    var k = args.next()
+    var out = args.next()
+    var dtype = args.next()
+    var team = OpenMPTeam(args.next())
+
+    comptime for i in range(len(LAYOUTS)):
+        comptime Layout = LAYOUTS[i]
+        comptime for j in range(len(DTYPES)):
+            if layout == i and dtype == j:
+                var operand = Operand[Layout].at(codes, scales, rows, k)
+                with GILReleased(Python()):
+                    dequantize(operand, matrix[DTYPES[j]](out, rows, k, k), team)
+                return
+    raise _unknown("layout or element type", layout)
+
+
+def py_relayout(arguments: PythonObject) raises:
+    """Takes (codes, scales, layout, codes out, scales out, layout out, rows, k, team)."""
+    var args = _Arguments(arguments)
+    var codes = args.next()
+    var scales = args.next()
+    var layout = args.next()
+    var codes_out = args.next()
+    var scales_out = args.next()
+    var layout_out = args.next()
+    var rows = args.next()
+    var k = args.next()
+    var team = OpenMPTeam(args.next())
+
+    comptime for i in range(len(LAYOUTS)):
+        comptime Source = LAYOUTS[i]
+        comptime for j in range(len(LAYOUTS)):
+            comptime Target = LAYOUTS[j]
+            if layout == i and layout_out == j:
+                var source = Operand[Source].at(codes, scales, rows, k)
+                var target = Operand[Target].at(codes_out, scales_out, rows, k)
+                with GILReleased(Python()):
+                    relayout(source, target, team)
+                return
+    raise _unknown("layout", layout)
+
+
+def py_matmul(arguments: PythonObject) raises:
+    """Takes (a codes, a scales, a layout, b codes, b scales, b layout, m, n, k, *target).
+
+    The target is (out, out dtype, bias, bias dtype, team).
+    """
+    var args = _Arguments(arguments)
+    var a_codes = args.next()
+    var a_scales = args.next()
+    var a_layout = args.next()
+    var weights = _Weights(args)
+    var m = args.next()
+    weights.n = args.next()
+    weights.k = args.next()
+    var target = _Target(args)
+    if a_layout != 0:
+        raise _unknown("layout of the left operand", a_layout)
+    _multiply(Prequantized(Operand[Plain].at(a_codes, a_scales, m, weights.k)), weights, target)
+
+
+def py_linear(arguments: PythonObject) raises:
+    """Takes (x, dtype, row stride, b codes, b scales, b layout, m, n, k, rounding, *target).
+
+    The target is (out, out dtype, bias, bias dtype, team).
+    """
+    var args = _Arguments(arguments)
+    var x = args.next()
+    var dtype = args.next()
+    var row_stride = args.next()
+    var weights = _Weights(args)
+    var m = args.next()
+    weights.n = args.next()
+    weights.k = args.next()
+    var rounding = Rounding(args.next())
+    var target = _Target(args)
+    comptime for i in range(len(DTYPES)):
+        if dtype == i:
+            var floats = matrix[DTYPES[i]](x, m, weights.k, row_stride)
+            return _multiply(QuantizedOnTheFly(floats, rounding), weights, target)
+    raise _unknown("element type", dtype)
+
+
+struct _Weights(TrivialRegisterPassable):
+    """The right operand, its layout not yet a type."""
+
+    var codes: Int
+    var scales: Int
+    var layout: Int
+    var n: Int
+    var k: Int
+
+    def __init__(out self, mut args: _Arguments) raises:
+        self.codes = args.next()
+        self.scales = args.next()
+        self.layout = args.next()
+        self.n = 0
+        self.k = 0
+
+
+struct _Target(TrivialRegisterPassable):
+    """Where a product goes, what is added to it, and who computes it."""
+
+    var out: Int
+    var dtype: Int
+    var bias: Int
+    var bias_dtype: Int
+    var team: OpenMPTeam
+
+    def __init__(out self, mut args: _Arguments) raises:
+        self.out = args.next()
+        self.dtype = args.next()
+        self.bias = args.next()
+        self.bias_dtype = args.next()
+        self.team = OpenMPTeam(args.next())
+
+
+def _multiply[
+    Source: BlockSource
+](source: Source, weights: _Weights, target: _Target) raises:
+    """Picks the instance of `matmul` for a layout and an output type."""
+    comptime for i in range(len(CPU_TILES)):
+        comptime Tiles = CPU_TILES[i]
+        comptime for j in range(len(DTYPES)):
+            if weights.layout == i and target.dtype == j:
+                var tiles = Tiles.of(
+                    Operand[Tiles.Layout].at(weights.codes, weights.scales, weights.n, weights.k)
+                )
+                var m = source.shape().rows
+                with GILReleased(Python()):
+                    var bias = _widened_bias(target, weights.n)
+                    var out = matrix[DTYPES[j]](target.out, m, weights.n, weights.n)
+                    matmul(source, tiles, bias, out, target.team)
+                    bias.ptr.unsafe_free()
+                return
+    raise _unknown("layout or element type", weights.layout)
+
+
+def _widened_bias(target: _Target, n: Int) -> Flat[DType.float32]:
+    """Copies the bias to float32; the caller frees it. Empty if there is none."""
+    var count = n if target.bias != 0 else 0
+    var wide = flat[DType.float32](Int(unsafe_alloc[Float32](max(count, 1))), count)
+    comptime for i in range(len(DTYPES)):
+        if target.bias_dtype == i:
+            var bias = flat[DTYPES[i]](target.bias, count)
+            for column in range(count):
+                var value = bias.load[width=1, alignment=1](Coord(column))
+                wide.store(Coord(column), value.cast[DType.float32]())
+    return wide
+
+
+@export
+def PyInit__mx_kernels_native() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_native")
+        module.def_function[tables]("tables")
+        module.def_function[py_quantize]("quantize")
+        module.def_function[py_dequantize]("dequantize")
+        module.def_function[py_relayout]("relayout")
+        module.def_function[py_matmul]("matmul")
+        module.def_function[py_linear]("linear")
+        return module.finalize()
+    except error:
+        abort(String("cannot create _mx_kernels_native: ", error))

@@ -1,0 +1,46 @@
+"""Host entries for quantize, dequantize and relayout: cut into tasks, launch.
+
+Arguments are valid by contract; whoever is in front of this validates them.
+"""
+
+from std.math import ceildiv
+
+from .codec import Rounding
+from .cpu.quantize import DequantizeRows, QuantizeRows, RelayoutRows
+from .cpu.threads import Team
+from .layouts import OperandLayout, Plain, code_rows, scale_rows
+from .operands import Matrix, Operand
+
+comptime ELEMENTS_PER_TASK = 65536
+"""A task of this size takes some microseconds: worth a thread. Guess."""
+
+
+def rows_per_task(k: Int, multiple: Int) -> Int:
+    """Returns how many rows of `k` elements make a task: a multiple of `multiple`."""
+    return max(1, ELEMENTS_PER_TASK // (k * multiple)) * multiple
+
+
+def quantize[
+    dtype: DType, T: Team
+](x: Matrix[dtype], result: Operand[Plain], rounding: Rounding, team: T):
+    """Quantizes [rows, k] floats along K into a plain operand."""
+    var rows = rows_per_task(result.shape.k, 1)
+    team.run_all(QuantizeRows(x, result, rounding, rows), ceildiv(result.shape.rows, rows))
+
+
+def dequantize[
+    Layout: OperandLayout, dtype: DType, T: Team
+](operand: Operand[Layout], result: Matrix[dtype], team: T):
+    """Decodes an operand in any layout to [rows, k] floats."""
+    var rows = rows_per_task(operand.shape.k, 1)
+    team.run_all(DequantizeRows(operand, result, rows), ceildiv(operand.shape.rows, rows))
+
+
+def relayout[
+    Source: OperandLayout, Target: OperandLayout, T: Team
+](source: Operand[Source], target: Operand[Target], team: T):
+    """Moves an operand to another layout and writes the target's padding."""
+    var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
+    var rows = rows_per_task(source.shape.k, multiple)
+    var stored = max(code_rows[Target](source.shape), scale_rows[Target](source.shape))
+    team.run_all(RelayoutRows(source, target, rows), ceildiv(stored, rows))
