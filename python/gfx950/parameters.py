@@ -1,0 +1,129 @@
+"""What the timing model assumes about the chip: one table, each number with range and source.
+
+`Machine` is that table. Every field names its unit, the range in which the truth is expected
+and where the number comes from; `Machine.table()` lists them, `dataclasses.replace` changes
+one. A source that reads "guess" was measured by nobody we can cite: vary it within its range
+before trusting a conclusion that hangs on it (`python -m gfx950 profile --set name=value`).
+
+    CU      4 SIMDs, LDS, L1                   cycles of the CU clock
+    XCD     32 CUs share one L2                8 XCDs, workgroups dealt round-robin
+    chip    Infinity Cache, HBM                GB/s, converted with `clock_ghz`
+
+Everything here is a model. Nothing was measured on a gfx950 by this project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+AMD = "AMD MI355X data sheet"
+ISA = "AMD CDNA4 ISA and white paper"
+LLVM = "LLVM AMDGPU wait states and scheduling model"
+CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
+
+
+class Fact(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    source: str
+
+
+def fact(value, unit, low, high, source):
+    """Returns a dataclass field with its unit, range and source."""
+    return field(default=value, metadata={"unit": unit, "range": (low, high), "source": source})
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An MI355X as the timing model sees it."""
+
+    clock_ghz: float = fact(2.4, "GHz", 1.6, 2.4, f"{AMD}: peak; lower under load")
+    num_xcds: int = fact(8, "", 8, 8, AMD)
+    cus_per_xcd: int = fact(32, "", 32, 32, AMD)
+    simds_per_cu: int = fact(4, "", 4, 4, ISA)
+    waves_per_simd: int = fact(8, "", 8, 8, ISA)
+    registers_per_lane: int = fact(512, "VGPR", 512, 512, ISA)
+    register_granule: int = fact(8, "VGPR", 8, 8, LLVM)
+    lds_bytes_per_cu: int = fact(163840, "B", 163840, 163840, ISA)
+    lds_granule: int = fact(1280, "B", 512, 1280, LLVM)
+
+    issue_cycles: int = fact(4, "cycles", 4, 4, f"{ISA}: one instruction per wave and turn")
+    trans_cycles: int = fact(16, "cycles", 8, 16, f"{ISA}: quarter rate")
+    multiply_cycles: int = fact(16, "cycles", 8, 16, f"{ISA}: 32-bit integer multiply")
+    f64_cycles: int = fact(8, "cycles", 4, 8, "guess: half rate")
+    pass_cycles: int = fact(4, "cycles", 4, 4, f"{ISA}: one MFMA pass")
+    branch_cycles: int = fact(16, "cycles", 8, 32, "guess: taken branch refills the wave's buffer")
+    barrier_cycles: int = fact(8, "cycles", 4, 32, "guess: last arrival to release")
+
+    lds_read_bytes: int = fact(256, "B/cycle", 128, 256, f"{ISA}: ds_read_b64 and b128")
+    lds_write_bytes: int = fact(128, "B/cycle", 128, 128, "write side as in CDNA3: guess")
+    lds_latency: int = fact(64, "cycles", 50, 128, "guess, from GCN and CDNA3 practice")
+    lds_queue_cycles: int = fact(128, "cycles", 32, 256, "guess: work queued before issue stalls")
+
+    l1_bytes: int = fact(32768, "B", 32768, 32768, CDNA3)
+    line_bytes: int = fact(128, "B", 128, 128, CDNA3)
+    l1_bytes_per_cycle: int = fact(64, "B/cycle", 64, 128, CDNA3)
+    l1_latency: int = fact(120, "cycles", 100, 150, "guess, from CDNA3 practice")
+    in_flight_bytes: int = fact(45056, "B/CU", 32768, 65536, "shared/cdna4.md, community figure")
+    vmem_queue_cycles: int = fact(256, "cycles", 64, 512, "guess: work queued before issue stalls")
+
+    l2_latency: int = fact(300, "cycles", 200, 500, "guess, from CDNA3 practice")
+    l2_bytes_per_cycle: int = fact(2048, "B/cycle/XCD", 1024, 2048, f"{CDNA3}: 16 x 128 B")
+    l2_bytes: int = fact(4194304, "B/XCD", 4194304, 4194304, AMD)
+    infinity_latency: int = fact(650, "cycles", 500, 900, "guess, from CDNA3 practice")
+    infinity_gbps: float = fact(14000.0, "GB/s", 10000, 17200, f"{CDNA3}: 17.2 TB/s peak")
+    infinity_bytes: int = fact(268435456, "B", 268435456, 268435456, AMD)
+    hbm_latency: int = fact(1000, "cycles", 800, 2000, "shared/cdna4.md, unverified")
+    hbm_gbps: float = fact(8000.0, "GB/s", 5600, 8000, f"{AMD}: peak")
+
+    scalar_latency: int = fact(100, "cycles", 50, 200, "guess: scalar cache hit")
+    scalar_cold_latency: int = fact(960, "cycles", 500, 1500, "shared/cdna4.md: 0.4 us, uncached")
+    launch_us: float = fact(2.2, "us", 1.2, 3.2, "shared/cdna4.md: 2 to 4 us less two round trips")
+
+    def __post_init__(self):
+        for item in fields(self):
+            if not getattr(self, item.name) > 0:
+                raise ValueError(f"{item.name} must be positive, got {getattr(self, item.name)}")
+
+    @property
+    def num_cus(self) -> int:
+        """Compute units of the chip."""
+        return self.num_xcds * self.cus_per_xcd
+
+    def per_cycle(self, gbps: float) -> float:
+        """Converts GB/s to bytes per cycle of the CU clock."""
+        return gbps / self.clock_ghz
+
+    def table(self) -> list[Fact]:
+        """Lists every parameter with its unit, range and source."""
+        return [
+            Fact(f.name, getattr(self, f.name), f.metadata["unit"], *f.metadata["range"],
+                 f.metadata["source"])
+            for f in fields(self)
+        ]  # fmt: skip
+
+
+# Passes of the MFMA shapes, by (rows, columns, K) and kind of operand. The narrow legacy shapes
+# take as many passes as their doubled-K successors, at half the work. Source: LLVM's scheduling
+# model and AMD's matrix instruction tables; AMD's published peaks follow from them.
+MFMA_PASSES = {
+    "f32": {(32, 32, 1): 16, (32, 32, 2): 16, (16, 16, 1): 8, (16, 16, 4): 8, (4, 4, 1): 2},
+    "f64": {(16, 16, 4): 16, (4, 4, 4): 4},
+    "f16": {(32, 32, 4): 16, (32, 32, 8): 8, (32, 32, 16): 8, (16, 16, 4): 8,
+            (16, 16, 16): 4, (16, 16, 32): 4, (4, 4, 4): 2},
+    "i8": {(32, 32, 4): 16, (32, 32, 16): 8, (32, 32, 32): 8, (16, 16, 4): 8,
+           (16, 16, 32): 4, (16, 16, 64): 4, (4, 4, 4): 2},
+    "f8": {(32, 32, 16): 8, (16, 16, 32): 4},
+    "xf32": {(32, 32, 4): 8, (16, 16, 8): 4},
+}  # fmt: skip
+F8F6F4_PASSES = {(16, 16, 128): (4, 8), (32, 32, 64): (8, 16)}
+"""Passes of the f8f6f4 shapes: both operands FP4 or FP6, at least one operand 8-bit."""
+
+# Wait states between an MFMA of that many passes and a reader of its result. Source: LLVM.
+MFMA_RESULT_WAIT = {2: 5, 4: 8, 8: 12, 16: 20}

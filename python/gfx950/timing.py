@@ -1,0 +1,202 @@
+"""Where the cycles of a kernel go: a timing *model* of gfx950 over a functional trace.
+
+    profile(asm, grid, block, args) -> Profile
+        machine.run        executes the workgroups that share CU 0; what each wave did
+        timing_steps       prices every instruction, counts LDS conflicts from addresses
+        timing_grid        occupancy, rounds, XCD placement, cache sharing
+        timing_cu          runs the resident waves against the units of one CU
+        Profile            cycles, utilisation, stalls, bytes, the estimate for the grid
+
+Every number is a model's, never a measurement; `parameters.Machine` lists what it rests on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gfx950.parameters import Machine
+from gfx950.timing_cu import STALLS, ComputeUnit, CuResult, Span
+from gfx950.timing_grid import Occupancy, Placement, locality, occupancy, place
+from gfx950.timing_memory import Locality, Share
+from gfx950.timing_steps import streams
+
+CYCLES_PER_US_PER_GHZ = 1000.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The loop that runs most MFMAs."""
+
+    first_pc: int
+    last_pc: int
+    cycles: float
+    """From its first instruction to the end of its last, on the CU."""
+    mfma_utilisation: float
+
+
+@dataclass
+class Profile:
+    """What the model says about one launch. Nothing in it was measured."""
+
+    kernel: str
+    machine: Machine
+    occupancy: Occupancy
+    placement: Placement
+    cycles: float
+    """Cycles of the first round on CU 0, from its first instruction to its last store."""
+    mfma_utilisation: float
+    """Busy share of the CU's matrix pipes over `cycles`."""
+    loop: Loop | None
+    stalls: dict[str, float]
+    """Share of all wave cycles spent waiting, by reason (`timing_cu.STALLS`)."""
+    lds_cycles: float
+    lds_conflict_cycles: float
+    lds_conflicts: dict[str, int]
+    """Conflict cycles by instruction text, worst first."""
+    bytes_moved: dict[str, float]
+    """Bytes of the first round on CU 0 through l1, l2, infinity and hbm."""
+    issued: dict[str, int]
+    """Instructions issued, by kind."""
+    grid_cycles: float
+    """All rounds, without launch."""
+    grid_bytes: dict[str, float]
+    flops: float
+    """Of all MFMAs of the grid."""
+    spans: list[Span] = field(repr=False, default_factory=list)
+    simd_of: dict[int, int] = field(repr=False, default_factory=dict)
+    texts: dict[int, str] = field(repr=False, default_factory=dict)
+    """Assembly text by pc."""
+
+    @property
+    def kernel_us(self) -> float:
+        """Time on the CUs, without launch."""
+        return self.grid_cycles / (CYCLES_PER_US_PER_GHZ * self.machine.clock_ghz)
+
+    @property
+    def time_us(self) -> float:
+        """Estimate for the whole launch."""
+        return self.machine.launch_us + self.kernel_us
+
+    @property
+    def tflops(self) -> float:
+        """MFMA rate of the whole launch."""
+        return self.flops / self.time_us * 1e-6
+
+    @property
+    def lds_conflict_share(self) -> float:
+        """Share of LDS cycles that bank conflicts cost."""
+        return self.lds_conflict_cycles / self.lds_cycles if self.lds_cycles else 0.0
+
+
+def _busiest_loop(kernel, executed: Counter):
+    """Returns (first, last) pc of the innermost loop that issues most MFMAs."""
+    best, best_count = None, 0
+    for ins in kernel.instructions:
+        if ins.target is None or ins.target > ins.pc:
+            continue
+        span = range(ins.target, ins.pc + 1)
+        count = sum(executed[pc] for pc in span)
+        if count and (
+            count > best_count or (count == best_count and len(span) < len(range(*best)))
+        ):  # fmt: skip
+            best, best_count = (ins.target, ins.pc), count
+    return best
+
+
+def _loop(kernel, result: CuResult, machine: Machine):
+    """Measures the busiest loop from the spans of one CU, or None without such a loop."""
+    executed = Counter(s.pc for s in result.spans if s.kind == "mfma")
+    region = _busiest_loop(kernel, executed)
+    if region is None:
+        return None
+    first, last = region
+    inside = [s for s in result.spans if first <= s.pc <= last]
+    start = min(s.start for s in inside)
+    end = max(s.end if s.kind == "mfma" else s.start for s in inside)
+    busy = sum(
+        s.end - s.start for s in result.spans if s.kind == "mfma" and start <= s.start <= end
+    )
+    total = (end - start) * machine.simds_per_cu
+    return Loop(first, last, end - start, busy / total)
+
+
+def _conflicts(step_streams) -> dict[str, int]:
+    """Sums conflict cycles by instruction, worst first."""
+    worst = Counter()
+    for steps in step_streams.values():
+        for op, cost in steps:
+            if op.kind == "lds" and cost.conflict_cycles:
+                worst[op.text] += cost.conflict_cycles
+    return dict(worst.most_common())
+
+
+class _Rounds:
+    """Runs CU 0 with a number of resident workgroups; each number once."""
+
+    def __init__(self, step_streams, waves_per_group, machine, share, where: Locality):
+        self._by_group = {}
+        for wave, steps in step_streams.items():
+            self._by_group.setdefault(wave // waves_per_group, {})[wave] = steps
+        self._make = lambda: ComputeUnit(machine, share, where)
+        self._done: dict[int, CuResult] = {}
+
+    def result(self, residents: int) -> CuResult:
+        """Returns the CU's result with that many workgroups, repeating the traced ones if few."""
+        if residents not in self._done:
+            traced = list(self._by_group.values())
+            groups = []
+            for i in range(residents):
+                copy = i // len(traced)
+                shift = copy * (1 << 20)
+                groups.append({n + shift: s for n, s in traced[i % len(traced)].items()})
+            self._done[residents] = self._make().run(groups)
+        return self._done[residents]
+
+
+def simulate(trace, *, machine: Machine | None = None, buffer_bytes=None, warm=False) -> Profile:
+    """Times a trace that `gfx950.run(..., trace=True)` recorded.
+
+    Args:
+        trace: of one workgroup or more; the first ones stand for all.
+        machine: parameters, default an MI355X.
+        buffer_bytes: size of each buffer by island number; unknown buffers count as unshared.
+        warm: whether the Infinity Cache holds the inputs; otherwise they come from HBM.
+    """
+    machine = machine or Machine()
+    sizes = buffer_bytes or {}
+    step_streams = streams(trace, machine, sizes)
+    fit = occupancy(trace.kernel, trace.waves_per_group, machine)
+    placement = place(int(np.prod(trace.grid)), fit, machine)
+    where = locality(trace, step_streams, placement, machine, sizes=sizes, warm=warm)
+    share = Share(placement.active_cus)
+    rounds = _Rounds(step_streams, trace.waves_per_group, machine, share, where)
+
+    first = rounds.result(placement.rounds[0])
+    results = [rounds.result(residents) for residents in placement.rounds]
+    per_group = placement.num_groups / placement.rounds[0]
+    wave_cycles = first.wave_cycles or 1.0
+    pipes = machine.simds_per_cu * first.cycles
+    return Profile(
+        kernel=trace.kernel.name,
+        machine=machine,
+        occupancy=fit,
+        placement=placement,
+        cycles=first.cycles,
+        mfma_utilisation=first.mfma_busy / pipes if pipes else 0.0,
+        loop=_loop(trace.kernel, first, machine),
+        stalls={name: first.stalls[name] / wave_cycles for name in STALLS if first.stalls[name]},
+        lds_cycles=first.lds_cycles,
+        lds_conflict_cycles=first.lds_conflict_cycles,
+        lds_conflicts=_conflicts(step_streams),
+        bytes_moved=dict(first.bytes_moved),
+        issued=dict(first.issued),
+        grid_cycles=sum(r.cycles for r in results),
+        grid_bytes={k: v * per_group for k, v in first.bytes_moved.items()},
+        flops=first.flops * per_group,
+        spans=first.spans,
+        simd_of=first.simd_of,
+        texts={i.pc: i.text for i in trace.kernel.instructions},
+    )
