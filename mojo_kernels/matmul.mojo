@@ -26,13 +26,15 @@ def matmul[
     if shape.rows == 0:
         return
 
-    var activations = Activations(shape)
+    var activations = Activations.allocate(shape)
     var rows = rows_per_task(shape.k, 1)
-    team.run_all(ExpandRows(source, Pointer(to=activations), rows), ceildiv(shape.rows, rows))
+    team.run_all(ExpandRows(source, activations, rows), ceildiv(shape.rows, rows))
 
-    var panels = MatmulPanels(Pointer(to=activations), weights, bias, result)
+    var panels = MatmulPanels(activations, weights, bias, result)
+    var num_tasks = panels.num_tasks()
     if shape.rows * weights.shape().rows * shape.k < MIN_SHARED_PRODUCTS:
-        for task in range(panels.num_tasks()):
+        for task in range(num_tasks):
             panels.run(task)
     else:
-        team.run_all(panels, panels.num_tasks())
+        team.run_all(panels^, num_tasks)
+    activations.free()

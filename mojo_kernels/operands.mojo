@@ -7,6 +7,7 @@ larger tensors need no copy. Nothing is assumed about alignment.
 
 from layout import Coord, Idx, TileTensor, row_major
 from layout.tile_layout import Layout
+from std.memory.alloc import unsafe_alloc
 
 from .layouts import OperandLayout, OperandShape, code_rows, scale_blocks, scale_rows
 
@@ -26,6 +27,12 @@ def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
         MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         row_major((count,)),
     )
+
+
+def allocate[dtype: DType](count: Int) -> Flat[dtype]:
+    """Allocates `count` elements on a cache line; freed with `.ptr.unsafe_free()`."""
+    comptime CACHE_LINE = 64
+    return flat[dtype](Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count)
 
 
 def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int) -> Matrix[dtype]:

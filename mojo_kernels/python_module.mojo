@@ -7,7 +7,6 @@ stand in the table's order: bfloat16, float16, float32.
 """
 
 from layout import Coord
-from std.memory.alloc import unsafe_alloc
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
@@ -20,7 +19,7 @@ from mojo_kernels.cpu.weights import CPU_TILES
 from mojo_kernels.formats import FORMAT
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.matmul import matmul
-from mojo_kernels.operands import Flat, Matrix, Operand, flat, matrix
+from mojo_kernels.operands import Flat, Matrix, Operand, allocate, flat, matrix
 from mojo_kernels.quantize import dequantize, quantize, relayout
 
 comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
@@ -252,7 +251,7 @@ def _multiply[
 def _widened_bias(target: _Target, n: Int) -> Flat[DType.float32]:
     """Copies the bias to float32; the caller frees it. Empty if there is none."""
     var count = n if target.bias != 0 else 0
-    var wide = flat[DType.float32](Int(unsafe_alloc[Float32](max(count, 1))), count)
+    var wide = allocate[DType.float32](count)
     comptime for i in range(len(DTYPES)):
         if target.bias_dtype == i:
             var bias = flat[DTYPES[i]](target.bias, count)

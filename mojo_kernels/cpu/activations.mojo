@@ -14,7 +14,6 @@ a weight tile it tells whether every product of factors is a regular float32.
 
 from layout import Coord
 from std.memory import bitcast
-from std.memory.alloc import unsafe_alloc
 
 from ..codec import (
     DOUBLED_VALUES,
@@ -25,7 +24,7 @@ from ..codec import (
 )
 from ..formats import BLOCK, BLOCK_BYTES, FORMAT
 from ..layouts import OperandShape, Plain
-from ..operands import Bytes, Flat, Matrix, Operand, flat
+from ..operands import Bytes, Flat, Matrix, Operand, allocate
 from .quantize import EncodedBlock, HALF, encode_block
 from .threads import Work
 
@@ -64,8 +63,9 @@ struct ScaleWindow(TrivialRegisterPassable):
         )
 
 
-struct Activations:
-    """All rows of the left operand, expanded; owns its memory."""
+@fieldwise_init
+struct Activations(TrivialRegisterPassable):
+    """All rows of the left operand, expanded."""
 
     var shape: OperandShape
     """M and k."""
@@ -80,17 +80,20 @@ struct Activations:
     var windows: Bytes
     """Low and high end of each row's scale window, [M, 2]."""
 
-    def __init__(out self, shape: OperandShape):
-        """Allocates room for `shape`."""
+    @staticmethod
+    def allocate(shape: OperandShape) -> Self:
+        """Allocates room for `shape`; `free` gives it back."""
         var blocks = shape.rows * shape.k_blocks()
-        self.shape = shape
-        self.values = _allocate[DType.int8](shape.rows * shape.k)
-        self.factors = _allocate[DType.float32](blocks)
-        self.corrections = _allocate[DType.int32](blocks)
-        self.scales = _allocate[DType.uint8](blocks)
-        self.windows = _allocate[DType.uint8](2 * shape.rows)
+        return Self(
+            shape,
+            allocate[DType.int8](shape.rows * shape.k),
+            allocate[DType.float32](blocks),
+            allocate[DType.int32](blocks),
+            allocate[DType.uint8](blocks),
+            allocate[DType.uint8](2 * shape.rows),
+        )
 
-    def __deinit__(deinit self):
+    def free(self):
         """Frees the memory."""
         self.values.ptr.unsafe_free()
         self.factors.ptr.unsafe_free()
@@ -130,12 +133,6 @@ struct Activations:
             Int(self.windows.load[width=1](Coord(2 * row))),
             Int(self.windows.load[width=1](Coord(2 * row + 1))),
         )
-
-
-def _allocate[dtype: DType](count: Int) -> Flat[dtype]:
-    """Allocates `count` elements on a cache line."""
-    comptime CACHE_LINE = 64
-    return flat[dtype](Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count)
 
 
 trait BlockSource(TrivialRegisterPassable):
@@ -194,25 +191,24 @@ struct Prequantized(BlockSource):
 
 
 @fieldwise_init
-struct ExpandRows[Source: BlockSource, origin: ImmOrigin](Work):
+struct ExpandRows[Source: BlockSource](Work):
     """Fills `Activations` from a source, a chunk of rows a task."""
 
     var source: Self.Source
     """Where the blocks come from."""
-    var out: Pointer[Activations, Self.origin]
+    var out: Activations
     """What is filled."""
     var rows_per_task: Int
     """Rows of a task."""
 
     def run(self, task: Int):
         """Expands the rows of task `task`."""
-        ref out = self.out[]
         var first = task * self.rows_per_task
-        for row in range(first, min(first + self.rows_per_task, out.shape.rows)):
+        for row in range(first, min(first + self.rows_per_task, self.out.shape.rows)):
             var window = ScaleWindow.EMPTY
-            for block in range(out.shape.k_blocks()):
+            for block in range(self.out.shape.k_blocks()):
                 var encoded = self.source.block(row, block)
-                out.put(row, block, encoded)
+                self.out.put(row, block, encoded)
                 if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
                     window = window.including(Int(encoded.scale))
-            out.put_window(row, window)
+            self.out.put_window(row, window)

@@ -14,13 +14,12 @@ sums of that row and tile are replaced by ones taken in float64.
 
 from layout import Coord
 from std.math import ceildiv
-from std.memory.alloc import unsafe_alloc
 from std.sys import size_of
 
 from ..codec import round_to
-from ..operands import Flat, Matrix, flat
+from ..operands import Flat, Matrix, allocate, flat
 from .activations import Activations
-from .dot import LANES, STEP_BYTES
+from .dot import LANES
 from .panel import (
     DecodedPanel,
     DirectPanel,
@@ -45,10 +44,10 @@ comptime MAX_DIRECT_ROWS = 2 * GROUP_ROWS
 
 
 @fieldwise_init
-struct MatmulPanels[Tiles: WeightTiles, dtype: DType, origin: ImmOrigin](Work):
+struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
     """Computes C, one panel a task."""
 
-    var a: Pointer[Activations, Self.origin]
+    var a: Activations
     """The activations, [M, k]."""
     var b: Self.Tiles
     """The weights, [N, k]."""
@@ -59,28 +58,27 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType, origin: ImmOrigin](Work):
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
-        return self._column_panels() * ceildiv(self.a[].shape.rows, PANEL_ROWS)
+        return self._column_panels() * ceildiv(self.a.shape.rows, PANEL_ROWS)
 
     def run(self, task: Int):
         """Computes panel `task`."""
         var panel_row, panel_column = divmod(task, self._column_panels())
         var first_row = panel_row * PANEL_ROWS
-        var num_rows = min(PANEL_ROWS, self.a[].shape.rows - first_row)
+        var num_rows = min(PANEL_ROWS, self.a.shape.rows - first_row)
         var source = DirectPanel(
             self.b, panel_column * PANEL_TILES, ceildiv(self.b.shape().rows, LANES) - 1
         )
 
-        var memory = unsafe_alloc[Float32](num_rows * PANEL_COLUMNS, alignment=STEP_BYTES)
-        var sums = flat[DType.float32](Int(memory), num_rows * PANEL_COLUMNS)
+        var sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         for i in range(0, num_rows * PANEL_COLUMNS, LANES):
             sums.store(Coord(i), Sums(0))
 
         if num_rows <= MAX_DIRECT_ROWS:
-            add_rows(self.a[], first_row, num_rows, source, 0, self.a[].shape.k_blocks(), sums)
+            add_rows(self.a, first_row, num_rows, source, 0, self.a.shape.k_blocks(), sums)
         else:
             self._add_stretches(first_row, num_rows, source, sums)
         self._store(first_row, num_rows, source, sums)
-        memory.unsafe_free()
+        sums.ptr.unsafe_free()
 
     def _column_panels(self) -> Int:
         return ceildiv(self.b.shape().rows, PANEL_COLUMNS)
@@ -93,12 +91,12 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType, origin: ImmOrigin](Work):
         sums: Flat[DType.float32],
     ):
         """Adds all of K, one decoded stretch after the other."""
-        var k_blocks = self.a[].shape.k_blocks()
+        var k_blocks = self.a.shape.k_blocks()
         var decoded = DecodedPanel.allocate(min(STRETCH_BLOCKS, k_blocks))
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
             decoded.decode(source, first_block, num_blocks)
-            add_rows(self.a[], first_row, num_rows, decoded, first_block, num_blocks, sums)
+            add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
         decoded.free()
 
     def _store(
@@ -117,9 +115,9 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType, origin: ImmOrigin](Work):
             var window = tile_window(self.b, source.first_tile + tile)
             for row in range(num_rows):
                 var total = sums.load[width=LANES](Coord(row * PANEL_COLUMNS + tile * LANES))
-                if not window.multiplies_regularly(self.a[].window(first_row + row)):
+                if not window.multiplies_regularly(self.a.window(first_row + row)):
                     total = sum_in_float64(
-                        self.a[], first_row + row, self.b, source.first_tile + tile
+                        self.a, first_row + row, self.b, source.first_tile + tile
                     )
                 self._store_tile(first_row + row, column, total)
 

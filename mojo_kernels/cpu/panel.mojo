@@ -15,11 +15,10 @@ they are loaded, or decoded beforehand for many rows to share.
 from layout import Coord
 from std.collections import Array
 from std.memory import bitcast
-from std.memory.alloc import unsafe_alloc
 
 from ..codec import decode_scale
 from ..formats import BLOCK
-from ..operands import Bytes, Flat, flat
+from ..operands import Bytes, Flat, allocate
 from .activations import Activations
 from .dot import ActivationBytes, BlockDot, LANES, Lanes, STEP_BYTES, WeightBytes
 from .weights import RUNS, TileCodes, WeightTiles, factors_of, high_nibbles, low_nibbles
@@ -92,7 +91,7 @@ struct DirectPanel[Tiles: WeightTiles](PanelSource):
 
 @fieldwise_init
 struct DecodedPanel(PanelSource):
-    """A stretch of a panel that was decoded beforehand; owns its memory.
+    """A stretch of a panel that was decoded beforehand.
 
     bytes     [block, tile, vector, low or high, 64]
     factors   [block, tile, 16]
@@ -110,13 +109,11 @@ struct DecodedPanel(PanelSource):
 
     @staticmethod
     def allocate(num_blocks: Int) -> Self:
-        """Allocates a stretch of `num_blocks` blocks."""
+        """Allocates a stretch of `num_blocks` blocks; `free` gives it back."""
         var tiles = num_blocks * PANEL_TILES
-        var bytes = unsafe_alloc[UInt8](tiles * Self.VECTORS * STEP_BYTES, alignment=STEP_BYTES)
-        var values = unsafe_alloc[Float32](tiles * LANES, alignment=STEP_BYTES)
         return Self(
-            flat[DType.uint8](Int(bytes), tiles * Self.VECTORS * STEP_BYTES),
-            flat[DType.float32](Int(values), tiles * LANES),
+            allocate[DType.uint8](tiles * Self.VECTORS * STEP_BYTES),
+            allocate[DType.float32](tiles * LANES),
         )
 
     def free(self):

@@ -8,9 +8,10 @@ says nothing about its result.
 """
 
 from std.atomic import Atomic
+from std.memory.alloc import unsafe_alloc
 
 
-trait Work:
+trait Work(Movable, Deinitable):
     """Tasks that may run in any order and at the same time."""
 
     def run(self, task: Int):
@@ -21,7 +22,7 @@ trait Work:
 trait Team:
     """Something that runs every task of a piece of work, and returns when all are done."""
 
-    def run_all[W: Work](self, work: W, num_tasks: Int):
+    def run_all[W: Work](self, var work: W, num_tasks: Int):
         """Does tasks 0 .. num_tasks - 1."""
         ...
 
@@ -31,22 +32,26 @@ comptime _GompParallel = def(_Entry, Int, UInt32, UInt32) abi("C") thin -> None
 
 
 @fieldwise_init
-struct _Job[W: Work, origin: ImmOrigin](Movable):
-    """Work that a team shares, and the number of tasks claimed so far."""
+struct _Job[W: Work](Movable):
+    """Work that a team shares, and the number of tasks claimed so far.
 
-    var work: Pointer[Self.W, Self.origin]
+    It lives on the heap: threads reach it through an address, which keeps
+    nothing on the stack alive.
+    """
+
+    var work: Self.W
     var claimed: Atomic[Int64]
     var num_tasks: Int
 
 
-def _claim_tasks[W: Work, origin: ImmOrigin](address: Int) abi("C"):
+def _claim_tasks[W: Work](address: Int) abi("C"):
     """The function each thread of an OpenMP team runs."""
-    var job = MutPointer[_Job[W, origin], MutAnyOrigin](unsafe_from_address=address)
+    var job = MutPointer[_Job[W], MutUntrackedOrigin](unsafe_from_address=address)
     while True:
         var task = Int(job[].claimed.fetch_add(1))
         if task >= job[].num_tasks:
             return
-        job[].work[].run(task)
+        job[].work.run(task)
 
 
 @fieldwise_init
@@ -56,7 +61,7 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
     var gomp_parallel: Int
     """Address of the process's `GOMP_parallel`; 0 for no threads."""
 
-    def run_all[W: Work](self, work: W, num_tasks: Int):
+    def run_all[W: Work](self, var work: W, num_tasks: Int):
         """Does tasks 0 .. num_tasks - 1; the runtime chooses the number of threads."""
         if self.gomp_parallel == 0 or num_tasks < 2:
             for task in range(num_tasks):
@@ -65,10 +70,10 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
 
         comptime DEFAULT_THREADS = UInt32(0)
         comptime NO_FLAGS = UInt32(0)
-        var job = _Job(Pointer(to=work), Atomic[Int64](0), num_tasks)
+        var job = unsafe_alloc[_Job[W]](1)
+        job.unsafe_write(_Job(work^, Atomic[Int64](0), num_tasks))
         var address = self.gomp_parallel
         var gomp_parallel = Pointer(to=address).unsafe_bitcast[_GompParallel]()[]
-        gomp_parallel(
-            _claim_tasks[W, origin_of(work)], Int(Pointer(to=job)), DEFAULT_THREADS, NO_FLAGS
-        )
-        _ = job^
+        gomp_parallel(_claim_tasks[W], Int(job), DEFAULT_THREADS, NO_FLAGS)
+        job.unsafe_deinit_pointee()
+        job.unsafe_free()
