@@ -139,7 +139,8 @@ def pack(codes):
 def unpack(packed):
     """Returns the 4-bit codes `[..., K]` of bytes `[..., K/2]`."""
     packed = np.asarray(packed, np.uint8)
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+    nibbles = np.stack([packed & 15, packed >> 4], -1)
+    return nibbles.reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def quantize(x, rounding: str = "even"):
