@@ -1,0 +1,28 @@
+"""MXFP4 quantization and block-scaled matrix multiplication for torch tensors and NumPy arrays.
+
+    quantize, dequantize          floats to an MXTensor and back
+    preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
+    matmul                        MXTensor @ MXTensor.T
+    linear                        floats quantized on the fly @ MXTensor.T, in one call
+    MXLinear, convert             the same as a torch module, for a whole model at once
+
+The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
+and compiled for this machine at the first use (see `_native`).
+"""
+
+from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels.modules import MXLinear, convert
+from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
+from mx_kernels.tensor import MXTensor
+
+__all__ = [
+    "MXLinear",
+    "MXTensor",
+    "convert",
+    "dequantize",
+    "linear",
+    "matmul",
+    "preshuffle",
+    "quantize",
+    "unshuffle",
+]

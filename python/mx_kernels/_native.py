@@ -1,0 +1,231 @@
+"""Finds or builds the Mojo extension module for this machine, once.
+
+The kernels are compiled where they run, because the compiler then knows the CPU. A build is
+keyed by everything that can change its bytes or its ability to load:
+
+    <cache>/<level>-<hash of sources, toolchain, level, Python>/_mx_kernels_native.so
+
+Processes that start together build once: they queue on a file lock, and the finished module
+appears by an atomic rename. Environment variables:
+
+    MX_KERNELS_CACHE   the cache folder (default: the user's cache folder)
+    MX_KERNELS_CPU     the instruction level, as `--target-cpu` spells it (default: this CPU)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import platformdirs
+
+MODULE = "_mx_kernels_native"
+HOST_LEVEL = "native"
+
+_load_lock = threading.Lock()
+_module: ModuleType | None = None
+
+
+class NativeBuildError(ImportError):
+    """The extension module could not be built or loaded; the message says what to do."""
+
+
+def load() -> ModuleType:
+    """Returns the extension module, building it first where this machine has none yet.
+
+    Raises:
+        NativeBuildError: if the compiler or the linker is missing or fails.
+    """
+    global _module  # noqa: PLW0603  one module a process, like any import
+    with _load_lock:
+        if _module is None:
+            _module = _import_from(find_or_build())
+        return _module
+
+
+def find_or_build(cache: Path | None = None, level: str | None = None) -> Path:
+    """Returns the path of the built module.
+
+    Args:
+        cache: the cache folder; None reads `MX_KERNELS_CACHE`.
+        level: the instruction level; None reads `MX_KERNELS_CPU`.
+    """
+    cache = cache or Path(
+        os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels")
+    )
+    level = level or os.environ.get("MX_KERNELS_CPU") or HOST_LEVEL
+    sources = source_folder()
+    key = build_key(sources, level)
+    target = cache / key / f"{MODULE}.so"
+    if target.exists():
+        return target
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NativeBuildError(
+            f"cannot write the build cache {cache} ({error}); "
+            "set MX_KERNELS_CACHE to a folder that you can write"
+        ) from error
+    with _only_one_process(cache / f"{key}.lock"):
+        if not target.exists():
+            _build(sources, target, level)
+    return target
+
+
+def source_folder() -> Path:
+    """Returns the folder of the Mojo package: inside the wheel, or beside `python/`."""
+    here = Path(__file__).resolve()
+    candidates = [here.parent / "mojo_kernels", here.parents[2] / "mojo_kernels"]
+    for folder in candidates:
+        if (folder / "python_module.mojo").exists():
+            return folder
+    raise NativeBuildError(
+        f"the Mojo sources are missing, looked in {' and '.join(map(str, candidates))}; "
+        "reinstall mx_kernels, or work in a complete clone"
+    )
+
+
+def build_key(sources: Path, level: str) -> str:
+    """Returns the cache folder's name for `sources` at `level` with this toolchain."""
+    digest = hashlib.sha256()
+    for path in sorted(sources.rglob("*.mojo")):
+        digest.update(f"{path.relative_to(sources)}\0".encode())
+        digest.update(path.read_bytes())
+        digest.update(b"\0")
+    # The module carries the path of the toolchain's runtime library, so another environment
+    # needs another build.
+    facts = [*_toolchain(), level, platform.machine(), str(sys.implementation.cache_tag)]
+    if level == HOST_LEVEL:
+        facts.append(_cpu_features())
+    digest.update("\0".join(facts).encode())
+    return f"{level}-{digest.hexdigest()[:16]}"
+
+
+def _toolchain() -> tuple[str, str]:
+    """Version and place of the installed Mojo."""
+    try:
+        distribution = importlib.metadata.distribution("mojo")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise NativeBuildError(
+            "the Mojo compiler is not installed in this environment; it comes with "
+            f"`pip install mx_kernels`, or install {_pinned_mojo()}"
+        ) from error
+    return distribution.version, str(distribution.locate_file(""))
+
+
+def _pinned_mojo() -> str:
+    """The requirement on Mojo, read from our own metadata."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for requirement in importlib.metadata.requires("mx_kernels") or []:
+            if requirement.startswith("mojo"):
+                return requirement
+    return "mojo"
+
+
+def _cpu_features() -> str:
+    """What tells this CPU's instruction set from another's; home folders may be shared."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            for line in info:
+                if line.startswith(("flags", "Features")):
+                    return line
+                if not line.strip():
+                    break
+    except OSError:
+        pass
+    return platform.processor()
+
+
+@contextlib.contextmanager
+def _only_one_process(lock_path: Path) -> Iterator[None]:
+    """Holds an exclusive lock; the kernel releases it if the holder dies."""
+    with open(lock_path, "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with _one_line("waiting for another process that is building the kernels"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            # No locks on this file system: at worst two processes build, the rename is atomic.
+            pass
+        yield
+
+
+@contextlib.contextmanager
+def _one_line(doing: str) -> Iterator[None]:
+    """Says on stderr what is going on and, at the end of the same line, how long it took."""
+    start = time.perf_counter()
+    outcome = "failed"
+    print(f"mx_kernels: {doing} ... ", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+        outcome = "done"
+    finally:
+        seconds = time.perf_counter() - start
+        print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def _build(sources: Path, target: Path, level: str) -> None:
+    """Compiles `sources` into `target`, which appears complete or not at all."""
+    try:
+        from mojo.run import subprocess_run_mojo  # noqa: PLC0415  only where a build is due
+    except ImportError as error:
+        raise NativeBuildError(
+            f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
+        ) from error
+
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+        fresh = Path(scratch) / target.name
+        options = [] if level == HOST_LEVEL else ["--target-cpu", level]
+        command = ["build", "--emit", "shared-lib", "-I", str(sources.parent), *options]
+        command += ["-o", str(fresh), str(sources / "python_module.mojo")]
+        with _one_line(f"compiling the kernels for this machine, once, into {target.parent}"):
+            try:
+                result = subprocess_run_mojo(command, capture_output=True, text=True)
+            except (OSError, RuntimeError) as error:
+                raise NativeBuildError(
+                    f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
+                ) from error
+            if result.returncode != 0 or not fresh.exists():
+                raise NativeBuildError(_explain(command, result.stdout + result.stderr))
+        os.replace(fresh, target)
+
+
+def _explain(command: list[str], output: str) -> str:
+    """Says why a build failed, with the compiler's own words at the end."""
+    cause = "the Mojo compiler failed"
+    if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
+        cause = (
+            "there is no C linker on PATH, which the Mojo compiler needs; install one "
+            "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc)"
+        )
+    elif "unknown target CPU" in output:
+        cause = "MX_KERNELS_CPU names a CPU that the compiler does not know"
+    return f"{cause}\n$ mojo {' '.join(command)}\n{output.strip()}"
+
+
+def _import_from(path: Path) -> ModuleType:
+    """Imports the built module."""
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise NativeBuildError(
+            f"{path} does not load ({error}); delete it to build anew"
+        ) from error
+    return module

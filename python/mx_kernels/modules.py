@@ -1,0 +1,209 @@
+"""MXLinear: `nn.Linear` with MXFP4 weights and activations quantized on the fly.
+
+A state dict holds the layout beside the bytes, so neither travels alone:
+
+    weight_codes, weight_scales   u8 buffers
+    bias                          parameter, or absent
+    _extra_state                  u8: format, layout and shape of the weights, as JSON
+
+Loading a state dict that was saved in another layout moves the bytes to this module's.
+`convert` replaces the linear layers of a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mx_kernels import ops
+from mx_kernels._facts import facts
+from mx_kernels.tensor import MXTensor
+
+
+class MXLinear(nn.Module):
+    """Computes `linear(x, weight, bias=bias)`; see `mx_kernels.linear` for its gradient.
+
+    Args:
+        weight: the quantized weights [out_features, in_features], torch tensors, any layout.
+        bias: [out_features] floats, or None.
+        rounding: how activations are quantized.
+
+    Raises:
+        TypeError: if weight is not an MXTensor of torch tensors.
+        ValueError: if weight is not 2-D, or the rounding is unknown.
+    """
+
+    def __init__(self, weight: MXTensor, bias: Tensor | None = None, *, rounding: str = "even"):
+        super().__init__()
+        ops.check_operand(weight, "weight")
+        if not isinstance(weight.codes, Tensor):
+            raise TypeError("weight: got NumPy arrays, expected torch tensors; call .torch()")
+        if weight.ndim != 2:
+            raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
+        ops.check_rounding(rounding)
+        self.out_features, self.in_features = weight.shape
+        self.format = weight.format
+        self.layout = weight.layout
+        self.rounding = rounding
+        self.register_buffer("weight_codes", weight.codes)
+        self.register_buffer("weight_scales", weight.scales)
+        if bias is not None and not isinstance(bias, nn.Parameter):
+            bias = nn.Parameter(bias, requires_grad=False)
+        self.register_parameter("bias", bias)
+        self._padded_rows = weight.padded_rows
+        self._weight = weight
+
+    @classmethod
+    def from_linear(
+        cls, linear: nn.Linear, *, rounding: str = "even", device: str | None = None
+    ) -> MXLinear:
+        """Quantizes the weights of `linear`; the bias is shared, not copied.
+
+        Args:
+            linear: float weights, in_features a multiple of the block size.
+            rounding: how the weights and, in each call, the activations are quantized.
+            device: whose layout the weights get, as in `preshuffle`. None is the layout of
+                the device they lie on, plain if it has none.
+        """
+        weight = ops.quantize(linear.weight.detach(), rounding=rounding)
+        if device is not None or facts().layout_for(weight.device):
+            weight = ops.preshuffle(weight, device=device)
+        self = cls(weight, linear.bias, rounding=rounding)
+        return self.train(linear.training)
+
+    @property
+    def weight(self) -> MXTensor:
+        """The quantized weights, over the module's buffers."""
+        codes, scales = self.weight_codes, self.weight_scales
+        known = self._weight
+        if known.codes is codes and known.scales is scales:
+            return known
+        # Moving or loading a module gives it other buffers of the same meaning.
+        if torch.compiler.is_compiling():
+            parts = {"rows": self._padded_rows, "format": self.format, "layout": self.layout}
+            return MXTensor._trusted(codes, scales, self.in_features, **parts)
+        shape = (self.out_features, self.in_features)
+        self._weight = MXTensor(codes, scales, shape=shape, format=self.format, layout=self.layout)
+        return self._weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns x @ weight.T + bias for x [..., in_features]."""
+        return ops.linear(x, self.weight, bias=self.bias, rounding=self.rounding)
+
+    def extra_repr(self) -> str:
+        """Names sizes, format, layout and rounding in the module's repr."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, format={self.format}, layout={self.layout}, "
+            f"rounding={self.rounding}"
+        )
+
+    # The state dict. `_load_from_state_dict` is the hook that nn.Module offers for this.
+
+    def get_extra_state(self) -> Tensor:
+        """Returns what gives the bytes their meaning, as a tensor, which any file format holds."""
+        shape = [self.out_features, self.in_features]
+        state = {"format": self.format, "layout": self.layout, "shape": shape}
+        return torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Accepts the state that `_load_from_state_dict` has made this module's own."""
+        if _meaning(state) != _meaning(self.get_extra_state()):
+            raise ValueError(f"extra state: got {_meaning(state)}, expected this module's own")
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        try:
+            self._adapt(state_dict, prefix)
+        except (TypeError, ValueError) as error:
+            error_msgs = args[-1]
+            error_msgs.append(f"{prefix.removesuffix('.') or 'MXLinear'}: {error}")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _adapt(self, state_dict: dict, prefix: str) -> None:
+        """Moves the saved bytes to this module's layout; `state_dict` is a copy, ours to edit."""
+        names = [prefix + name for name in ("weight_codes", "weight_scales", "_extra_state")]
+        present = [name for name in names if name in state_dict]
+        if not present:
+            return
+        if len(present) < len(names):
+            raise ValueError(
+                f"got {', '.join(present)}, expected {', '.join(names)}: codes and scales mean "
+                "nothing without the layout that is saved beside them"
+            )
+        codes, scales, saved = (state_dict[name] for name in names)
+        meaning, own = _meaning(saved), _meaning(self.get_extra_state())
+        for fact in ("format", "shape"):
+            if meaning[fact] != own[fact]:
+                raise ValueError(f"got {fact} {meaning[fact]}, expected {own[fact]}")
+        weight = MXTensor(codes, scales, **meaning)
+        if weight.layout != self.layout:
+            weight = ops.relayout(weight, ops.layout_named(self.layout))
+        state_dict |= dict(
+            zip(names, (weight.codes, weight.scales, self.get_extra_state()), strict=True)
+        )
+
+
+def _meaning(state: Tensor) -> dict:
+    """Decodes an extra state."""
+    try:
+        meaning = json.loads(bytes(state.tolist()))
+        return {name: meaning[name] for name in ("format", "layout", "shape")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"_extra_state: got {state!r}, expected what MXLinear saves") from error
+
+
+def convert(
+    model: nn.Module,
+    filter: Callable[[str, nn.Linear], bool] | None = None,
+    *,
+    rounding: str = "even",
+    device: str | None = None,
+) -> nn.Module:
+    """Replaces the linear layers of `model` in place by MXLinear; returns the model.
+
+    A module that is used in several places stays one module. Subclasses of `nn.Linear` are
+    left alone, because they compute something else.
+
+    Args:
+        model: any module; an `nn.Linear` itself comes back as an MXLinear.
+        filter: called as `filter(name, module)`; True converts. None converts all.
+        rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
+        device: whose layout the weights get; see `MXLinear.from_linear`.
+
+    Raises:
+        ValueError: before anything is replaced, if nothing was selected, or a selected layer's
+            in_features is not a multiple of the block size.
+    """
+    linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
+    chosen = {n: m for n, m in linears.items() if filter is None or filter(n, m)}
+    block = facts().default_format.block_size
+    ragged = [
+        f"{name or 'model'} ({module.in_features})"
+        for name, module in chosen.items()
+        if module.in_features % block or not module.in_features
+    ]
+    if ragged:
+        raise ValueError(
+            f"in_features: got {', '.join(ragged)}, expected multiples of {block}; leave these "
+            "layers out with filter=lambda name, module: ..."
+        )
+    if not chosen:
+        raise ValueError(
+            f"got {len(linears)} nn.Linear in the model and none selected by the filter, "
+            "expected at least one"
+        )
+    converted = {
+        id(module): MXLinear.from_linear(module, rounding=rounding, device=device)
+        for module in chosen.values()
+    }
+    if id(model) in converted:
+        return converted[id(model)]
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if id(module) in converted:
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, converted[id(module)])
+    return model
