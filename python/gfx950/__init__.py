@@ -1,0 +1,34 @@
+"""Runs compiled CDNA4 (gfx950) machine code on a CPU and proves its waits and barriers.
+
+`run` executes the assembly text that LLVM emits for gfx950, all waves of a workgroup in
+lockstep as NumPy arrays. It raises on anything it does not know, on reads of registers or LDS
+that were never written, and on memory outside the arguments; it reports missing waits, barrier
+races and missing wait states as hazards.
+
+    asm text -> asm.parse -> Kernel -> machine.run -> Result
+                                         |-- alu, alu_vector, mfma, memory, lds   what it computes
+                                         |-- hazards                              what it got wrong
+                                         `-- trace                                what it did, per wave
+
+It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
+"""
+
+from gfx950.asm import AsmError, Instruction, Kernel, Operand, parse
+from gfx950.hazards import Hazard
+from gfx950.machine import HazardError, Result, SimulationError, run
+from gfx950.trace import Event, Trace
+
+__all__ = [
+    "AsmError",
+    "Event",
+    "Hazard",
+    "HazardError",
+    "Instruction",
+    "Kernel",
+    "Operand",
+    "Result",
+    "SimulationError",
+    "Trace",
+    "parse",
+    "run",
+]

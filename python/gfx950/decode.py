@@ -1,0 +1,88 @@
+"""Turns the instructions of a kernel into executable form, once."""
+
+from __future__ import annotations
+
+from gfx950.alu import decode_scalar
+from gfx950.alu_convert import decode_convert
+from gfx950.alu_packed import decode_packed
+from gfx950.alu_vector import decode_vector
+from gfx950.asm import VCC, Instruction, Kernel
+from gfx950.lanes import decode_lanes
+from gfx950.lds import decode_lds
+from gfx950.mfma import decode_mfma
+from gfx950.operands import Build, Decoded
+from gfx950.vmem import decode_memory
+from gfx950.waits import WaitRules
+
+_BRANCHES = {
+    "s_branch": "always", "s_cbranch_scc0": "scc0", "s_cbranch_scc1": "scc1",
+    "s_cbranch_vccz": "vccz", "s_cbranch_vccnz": "vccnz",
+    "s_cbranch_execz": "execz", "s_cbranch_execnz": "execnz",
+}  # fmt: skip
+_DECODERS = (
+    decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
+    decode_lds, decode_memory, decode_scalar,
+)  # fmt: skip
+
+
+def _nothing(w) -> None:
+    """Control flow is the machine's business."""
+
+
+def _waitcnt_fields(b: Build) -> dict[str, int]:
+    """Returns the counters that an s_waitcnt names."""
+    if b.ins.operands:
+        value = int(b.operand(0).value)
+        return {
+            "vmcnt": (value & 15) | (value >> 10 & 0x30),
+            "expcnt": value >> 4 & 7,
+            "lgkmcnt": value >> 8 & 15,
+        }
+    return {name: int(b.mod(name)) for name in list(b.mods)}
+
+
+def _decode_control(b: Build) -> Decoded | None:
+    name = b.ins.name
+    if name in _BRANCHES:
+        if name.startswith("s_cbranch_vcc"):
+            b.s_reads += [VCC, VCC + 1]
+        return b.finish(_nothing, "branch", info={"condition": _BRANCHES[name]})
+    if name == "s_waitcnt":
+        counters = _waitcnt_fields(b)
+        if not counters.keys() <= {"vmcnt", "lgkmcnt", "expcnt"}:
+            raise b.unknown("counter")
+        return b.finish(_nothing, "wait", info={"counters": counters})
+    if name == "s_barrier":
+        return b.finish(_nothing, "barrier")
+    if name == "s_endpgm":
+        return b.finish(_nothing, "end")
+    return None
+
+
+def decode(kernel: Kernel, ins: Instruction) -> Decoded:
+    """Decodes one instruction.
+
+    Raises:
+        UnknownInstruction: with the instruction's text, if any part of it is not implemented.
+    """
+    b = Build(kernel, ins)
+    decoded = _decode_control(b)
+    for decoder in _DECODERS:
+        if decoded is not None:
+            break
+        decoded = decoder(b)
+    if decoded is None:
+        raise b.unknown()
+    kept = decoded.v_writes if decoded.partial else ()
+    decoded.v_inputs = tuple(r for r in decoded.v_reads if r not in kept)
+    decoded.s_inputs = decoded.s_reads
+    decoded.rules = WaitRules(decoded)
+    decoded.states = 1
+    if decoded.kind == "nop":
+        decoded.states = int(ins.operands[0].value) + 1
+    return decoded
+
+
+def decode_kernel(kernel: Kernel) -> list[Decoded]:
+    """Decodes every instruction of a kernel."""
+    return [decode(kernel, ins) for ins in kernel.instructions]
