@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mx_kernels import _facts
-from mx_kernels._arrays import PLAIN_TENSORS, intercepted
+from mx_kernels._arrays import PLAIN_TENSORS, intercepted, row_stride
 from mx_kernels.tensor import MXTensor
 
 
@@ -29,7 +29,7 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     if out_dtype is None:
         out_dtype = x_dtype
     elif type(out_dtype) is not torch.dtype:
-        return None
+        out_dtype = table.torch_dtypes.get(out_dtype) if type(out_dtype) is str else None
     x_code = table.dtype_codes.get(x_dtype)
     out_code = table.dtype_codes.get(out_dtype)
     rounding_code = table.roundings.get(rounding) if type(rounding) is str else None
@@ -46,11 +46,8 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     ):
         return None
 
-    if x.is_contiguous():
-        row_stride = k
-    elif len(shape) == 2 and x.stride(1) == 1:
-        row_stride = x.stride(0)
-    else:
+    stride = k if x.is_contiguous() else row_stride(shape, x.stride(), 1)
+    if stride is None:
         return None
     bias_address = bias_code = 0
     if bias is not None:
@@ -65,7 +62,7 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
         return None
 
     out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
-    source = (x.data_ptr(), x_code, row_stride)
+    source = (x.data_ptr(), x_code, stride)
     weights = (codes_address, scales_address, layout_code)
     target = (out.data_ptr(), out_code, bias_address, bias_code, table.team_of_caller())
     table.native.linear((*source, *weights, m, n, k, rounding_code, *target))

@@ -154,7 +154,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
 
     Args:
         a: activations [..., K], plain layout.
-        b: weights [N, K], plain or preshuffled for the device.
+        b: weights [N, K], in any layout.
         out_dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype.
         bias: floats [N], added before the result is rounded to `out_dtype`.
 
@@ -187,7 +187,7 @@ def linear(
 
     Args:
         x: activations [..., K], bfloat16, float16 or float32, any row stride.
-        w: weights [N, K], plain or preshuffled for the device.
+        w: weights [N, K], in any layout.
         bias: floats [N], added before the result is rounded to `out_dtype`.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
@@ -315,12 +315,6 @@ def _check_weights(w: MXTensor, name: str) -> None:
     check_operand(w, name)
     if w.ndim != 2:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
-    layout = facts().layouts[w.layout]
-    if layout.device and w.device.type == "cpu" and layout.device != "cpu":
-        raise ValueError(
-            f"{name}: got layout {w.layout!r}, whose kernels run on {layout.device}, on the "
-            f"CPU; call {name}.preshuffle() or {name}.unshuffle()"
-        )
 
 
 def _check_agreement(left: str, left_shape, right: str, right_shape) -> None:

@@ -35,7 +35,16 @@ class MXTensor:
         ValueError: if shapes, devices, format and layout do not fit together.
     """
 
-    __slots__ = ("__weakref__", "_codes", "_format", "_k", "_layout", "_rows", "_scales", "_short")
+    __slots__ = (
+        "__weakref__",
+        "_codes",
+        "_format",
+        "_k",
+        "_layout",
+        "_rows",
+        "_scales",
+        "_short",
+    )
 
     def __init__(
         self,
@@ -64,6 +73,8 @@ class MXTensor:
         self._format = format
         self._layout = layout
         self._short = None
+        if not torch.compiler.is_compiling():
+            self._short = self._measure()
 
     @classmethod
     def _trusted(cls, codes, scales, k, *, rows=None, format="mxfp4", layout="plain") -> MXTensor:
@@ -180,22 +191,27 @@ class MXTensor:
     def measure(self) -> tuple[int, int, int, int, int] | None:
         """Returns (layout code, n, k, bytes of codes, bytes of scales) of weights in memory.
 
-        None unless codes and scales are sound, and 2-D CPU tensors without behaviour of their
-        own. Kept for the short way through `linear`, which compares the bytes in each call.
+        None unless codes and scales fit together and are 2-D CPU tensors without behaviour of
+        their own. The short way through `linear` compares the bytes again in each call.
         """
+        if self._short is None:
+            try:
+                check_storage(self, "w")
+            except (TypeError, ValueError):
+                return None
+            self._short = self._measure()
+        return self._short
+
+    def _measure(self) -> tuple[int, int, int, int, int] | None:
+        """The part of `measure` after the check."""
         codes, scales = self._codes, self._scales
         for t in (codes, scales):
             if type(t) not in PLAIN_TENSORS or t.device.type != "cpu":
                 return None
         if codes.ndim != 2 or not codes.numel():
             return None
-        try:
-            check_storage(self, "w")
-        except ValueError:
-            return None
         layout = facts().layouts[self._layout].code
-        self._short = (layout, self.shape[0], self._k, codes.numel(), scales.numel())
-        return self._short
+        return layout, self.shape[0], self._k, codes.numel(), scales.numel()
 
     def __repr__(self) -> str:
         kind = "numpy" if isinstance(self._codes, np.ndarray) else "torch"
