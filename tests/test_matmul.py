@@ -32,6 +32,10 @@ SHAPES = [
     *((m, n, 512) for m in (1, 16, 128) for n in (1, 16, 64, 272)),
     (4, 288, 2880),
     (3, 49, 7168),
+    (13, 33, 1056),
+    (12, 65, 544),
+    (300, 49, 96),
+    (513, 17, 64),
 ]
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -108,6 +112,26 @@ def test_zeros_under_the_largest_scales_add_nothing(layout):
     scales = np.array([[254, oracle.ONE_SCALE]], np.uint8)
     got = mx.matmul(mx_tensor(codes, scales), mx_tensor(codes, scales, layout), out_dtype="float32")
     assert got.item() == 1.0
+
+
+@every_layout
+def test_elements_that_never_meet_add_nothing_under_the_largest_scales(layout):
+    """Even places of a times odd places of b: each block has elements, each product is 0."""
+    a = np.full((3, BLOCK // 2), 0x07, np.uint8), np.full((3, 1), 254, np.uint8)
+    b = np.full((18, BLOCK // 2), 0x70, np.uint8), np.full((18, 1), 254, np.uint8)
+    assert not mx.matmul(mx_tensor(*a), mx_tensor(*b, layout), out_dtype="float32").any()
+
+
+@every_layout
+@every_dtype
+def test_a_sum_that_float32_holds_is_rounded_once(rng, dtype, layout):
+    """Under one scale every sum is a small multiple of 1/4: exact, and often a tie."""
+    one = oracle.ONE_SCALE
+    for m in (5, 40):
+        a, b = random_operand(rng, m, 512, one, one), random_operand(rng, 70, 512, one, one)
+        got = mx.matmul(mx_tensor(*a), mx_tensor(*b, layout), out_dtype=dtype)
+        exact = oracle.matmul_reference(oracle.dequantize(*a), oracle.dequantize(*b))
+        assert_bitwise_equal(values_of(got) + 0.0, oracle.round_to(exact, dtype) + 0.0)
 
 
 @every_layout
