@@ -79,7 +79,7 @@ def _partial_writer(b: Build, width: int, position: int) -> Callable:
     """Writes `width` bits at `position` times `width` and keeps the rest of the register."""
     index = b.vector_index(b.operand(0), 1)
     b.v_writes.append(index)
-    b.v_reads.append(index)
+    b.v_kept.append(index)
     shift, mask = U32(width * position), U32(((1 << width) - 1) << (width * position))
 
     def write(w: Waves, bits: np.ndarray) -> None:
@@ -126,7 +126,8 @@ def _decode_narrow(b: Build, form: str, target: SmallFloat, source: str) -> Deco
         else:
             write_registers(w, index, pack_codes(codes, target.bits))
 
-    return b.finish(run, "convert")
+    facts = {"part": target.bits == 4 or position > 0} if form == "pk" else {}
+    return b.finish(run, "convert", info=facts)
 
 
 def _decode_widen(b: Build, form: str | None, target: str, source: SmallFloat) -> Decoded:
@@ -174,7 +175,7 @@ def _decode_unscaled(b: Build) -> Decoded | None:
             low, high = (target.encode(x(w).astype(F64)) for x in (first, second))
             write_word(w, low | (high << U32(8)))
 
-        return b.finish(narrow, "convert")
+        return b.finish(narrow, "convert", info={"part": bool(select[-1])})
     if match := re.match(r"v_cvt_(pk_)?f32_(fp8|bf8)$", name):
         source = SMALL_FLOATS[match.group(2)]
         count = 2 if match.group(1) else 1

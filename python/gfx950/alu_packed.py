@@ -144,7 +144,7 @@ def _decode_mix(b: Build) -> Decoded:
     index = b.vector_index(b.operand(0), 1)
     b.v_writes.append(index)
     if name.endswith("f16"):
-        b.v_reads.append(index)
+        b.v_kept.append(index)
 
     def run(w: Waves) -> None:
         values = [read(w) for read in reads]

@@ -405,7 +405,8 @@ def _decode_table(b: Build, name: str) -> Decoded:
     else:
         first, second, third = reads
         run = lambda w: write(w, finish(fn(first(w), second(w), third(w))))  # noqa: E731
-    return b.finish(run, "trans" if _is_transcendental(name) else "valu")
+    kind = "trans" if _is_transcendental(name) else "valu"
+    return b.finish(run, kind, info={"part": bool(select[-1])})
 
 
 def _is_transcendental(name: str) -> bool:
@@ -416,7 +417,7 @@ def _half_writer(b: Build, high: bool) -> Callable:
     """Writes 16 bits and keeps the other half."""
     index = b.vector_index(b.operand(0), 1)
     b.v_writes.append(index)
-    b.v_reads.append(index)
+    b.v_kept.append(index)
 
     def write(w: Waves, x: np.ndarray) -> None:
         bits = np.asarray(x).view(U16).astype(U32)
@@ -544,7 +545,7 @@ def _decode_bitop3(b: Build) -> Decoded:
                 result = result | term
         write(w, result)
 
-    return b.finish(run, "valu")
+    return b.finish(run, "valu", info={"part": bool(select[3])})
 
 
 def _decode_mbcnt(b: Build) -> Decoded:

@@ -73,9 +73,6 @@ def decode(kernel: Kernel, ins: Instruction) -> Decoded:
         decoded = decoder(b)
     if decoded is None:
         raise b.unknown()
-    kept = decoded.v_writes if decoded.partial else ()
-    decoded.v_inputs = tuple(r for r in decoded.v_reads if r not in kept)
-    decoded.s_inputs = decoded.s_reads
     decoded.rules = WaitRules(decoded)
     decoded.states = 1
     if decoded.kind == "nop":

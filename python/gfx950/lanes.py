@@ -67,7 +67,7 @@ def _decode_dpp(b: Build, type_: str, sources: list[str], fn, accumulate: bool) 
         reads.append(b.src(0, type_))
     index = b.vector_index(b.operand(0), 1)
     b.v_writes.append(index)
-    b.v_reads.append(index)
+    b.v_kept.append(index)
 
     def run(w: Waves) -> None:
         first = np.broadcast_to(reads[0](w), w.exec_mask.shape)[:, source]
@@ -124,7 +124,7 @@ def _sdwa_writer(b: Build, type_: str) -> Callable:
     b.v_writes.append(index)
     keeps = unused == "UNUSED_PRESERVE" and width < 32
     if keeps:
-        b.v_reads.append(index)
+        b.v_kept.append(index)
     if unused == "UNUSED_SEXT":
         raise b.unknown("modifier")
     mask = U32(((1 << width) - 1) << shift)
@@ -188,7 +188,7 @@ def _decode_readlane(b: Build) -> Decoded:
 def _decode_writelane(b: Build) -> Decoded:
     value, lane = b.scalar(1, "b32"), b.scalar(2, "u32")
     index = b.vector_index(b.operand(0), 1)
-    b.v_reads.append(index)
+    b.v_kept.append(index)
     b.v_writes.append(index)
 
     def run(w: Waves) -> None:
@@ -196,7 +196,7 @@ def _decode_writelane(b: Build) -> Decoded:
         w.v[index, rows, lanes] = value(w)
         w.v_undef[index, rows, lanes] = False
 
-    return b.finish(run, "valu", masked=False, partial=True, info={"writelane": True})
+    return b.finish(run, "valu", masked=False, info={"writelane": True})
 
 
 def _decode_swap(b: Build) -> Decoded:

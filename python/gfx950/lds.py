@@ -114,7 +114,7 @@ def _finish_read(b: Build, form: LoadFormat, offsets: list[int], arrange=None) -
     index = b.vector_index(b.operand(0), registers)
     b.v_writes += range(index, index + registers)
     if form.half:
-        b.v_reads.append(index)
+        b.v_kept.append(index)
     find = _address(b, 1, offsets)
 
     def capture(m, w: Waves) -> Capture:
@@ -136,7 +136,7 @@ def _finish_read(b: Build, form: LoadFormat, offsets: list[int], arrange=None) -
         write_loaded(w, rows, index, words, cap, form, undefined)
 
     op = MemoryOp(capture, complete, ("lgkm",), is_load=True, lds_kind="read", lds_bytes=size)
-    return b.finish(_no_run, "lds", strict=True, partial=bool(form.half), info={"memory": op})
+    return b.finish(_no_run, "lds", strict=True, info={"memory": op})
 
 
 def _transposer(bits: int, element: int) -> Callable:

@@ -103,8 +103,6 @@ class Decoded:
     """Whether lanes outside EXEC keep their registers and ignore their inputs."""
     strict: bool = False
     """Whether an undefined input is an error rather than an undefined result."""
-    partial: bool = False
-    """Whether the result keeps bits of the destination (then also in `v_reads`)."""
     info: dict = field(default_factory=dict)
     memory: object = None
     """The instruction's access.MemoryOp, if it has one."""
@@ -113,7 +111,7 @@ class Decoded:
     states: int = 1
     """Wait states the instruction provides to those before it."""
     v_inputs: tuple[int, ...] = ()
-    """Registers in `v_reads` whose value matters; without those merely kept in part."""
+    """`v_reads` without destinations that are merely kept in part."""
     s_inputs: tuple[int, ...] = ()
     reads: frozenset[int] = frozenset()
     """Registers read; SGPRs are negative. Likewise the next two."""
@@ -132,6 +130,8 @@ class Build:
         self.v_writes: list[int] = []
         self.s_reads: list[int] = []
         self.s_writes: list[int] = []
+        self.v_kept: list[int] = []
+        """Destinations of which some bits are kept."""
 
     def unknown(self, what: str = "instruction") -> UnknownInstruction:
         """Returns the error for something that is not implemented."""
@@ -158,11 +158,12 @@ class Build:
                 inner(w)
                 w.refresh_exec()
 
+        reads = tuple(dict.fromkeys(self.v_reads))
         return Decoded(
             self.ins, run, kind,
-            tuple(dict.fromkeys(self.v_reads)), tuple(dict.fromkeys(self.v_writes)),
+            tuple(dict.fromkeys((*reads, *self.v_kept))), tuple(dict.fromkeys(self.v_writes)),
             tuple(dict.fromkeys(self.s_reads)), tuple(dict.fromkeys(self.s_writes)),
-            **facts,
+            v_inputs=reads, s_inputs=tuple(dict.fromkeys(self.s_reads)), **facts,
         )  # fmt: skip
 
     def vector_index(self, operand: Operand, count: int) -> int:

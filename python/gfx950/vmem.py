@@ -99,7 +99,7 @@ def _decode_load(b: Build, form: LoadFormat, counters: tuple[str, ...]) -> Decod
     index = b.vector_index(b.operand(0), count)
     b.v_writes += range(index, index + count)
     if form.half:
-        b.v_reads.append(index)
+        b.v_kept.append(index)
     address = Address(b, 1, len(b.ins.operands) - 1, form.size)
 
     def capture(m, w: Waves) -> Capture:
@@ -111,7 +111,7 @@ def _decode_load(b: Build, form: LoadFormat, counters: tuple[str, ...]) -> Decod
         write_loaded(w, rows, index, words, cap, form)
 
     op = MemoryOp(capture, complete, counters, is_load=True, global_bytes=form.size)
-    return b.finish(_no_run, "vmem", strict=True, partial=bool(form.half), info={"memory": op})
+    return b.finish(_no_run, "vmem", strict=True, info={"memory": op})
 
 
 def _no_run(w: Waves) -> None:
@@ -146,6 +146,7 @@ def _decode_store(b: Build, size: int, shift: int, counters: tuple[str, ...]) ->
     is_buffer = b.ins.name.startswith("buffer_")
     count = (size + 3) // 4
     data = b.src(0 if is_buffer else 1, f"x{count}")
+    registers = tuple(b.v_reads)
     address = Address(b, 1 if is_buffer else 0, len(b.ins.operands) - 1, size)
 
     def capture(m, w: Waves) -> Capture:
@@ -163,7 +164,7 @@ def _decode_store(b: Build, size: int, shift: int, counters: tuple[str, ...]) ->
             m.memory.store(cap.address + 4 * i, lanes, words[i : i + 1], min(4, size))
 
     op = MemoryOp(capture, complete, counters, is_store=True, global_bytes=size)
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op})
+    return b.finish(_no_run, "vmem", strict=True, info={"memory": op, "data": registers})
 
 
 def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Decoded:
@@ -172,6 +173,7 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
     count = atomic.registers * atomic.data_values
     first = 1 if returns and not is_buffer else 0
     data = b.src(0 if is_buffer else first + 1, f"x{count}")
+    registers = tuple(b.v_reads)
     address = Address(b, 1 if is_buffer else first, len(b.ins.operands) - 1, 4 * atomic.registers)
     index = -1
     if returns:
@@ -192,7 +194,7 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
         capture, complete, counters, is_load=returns, is_store=True,
         global_bytes=4 * atomic.registers,
     )  # fmt: skip
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op})
+    return b.finish(_no_run, "vmem", strict=True, info={"memory": op, "data": registers})
 
 
 def _decode_scalar_load(b: Build, count: int) -> Decoded:

@@ -15,6 +15,7 @@ and gfx950; P is the passes of a matrix instruction (2, 4, 8 or 16), X = P + 3, 
 | VALU writes part of v         | VALU reads v                                  | 1          |
 | dot writes v                  | other VALU reads or writes v                  | 3          |
 | store of more than 8 bytes    | VALU writes its data                          | 2          |
+| ... of a buffer, soffset in s | VALU writes its data                          | 1          |
 | VALU writes s                 | VALU reads s / memory reads s                 | 2 / 5      |
 | VALU writes s                 | readlane uses s as lane / div_fmas reads vcc  | 4          |
 | VALU writes exec              | MFMA, readlane, writelane / DPP               | 4 / 5      |
@@ -66,6 +67,7 @@ class WaitRules:
         if d.kind != "dot":
             self._need("dot v", touched, 3, "VALU after a dot product")
         self._need("store v", d.v_writes, 2, "overwrites the data of a store")
+        self._need("store s v", d.v_writes, 1, "overwrites the data of a store")
         self._need("mfma c", d.v_writes, -1, "overwrites the addend of a matrix instruction")
         self._need("valu s", d.s_reads, 2, "VALU reads an SGPR that VALU wrote")
         if d.kind != "trans":
@@ -112,14 +114,10 @@ class WaitRules:
         if op.lds_kind == "direct":
             self.needs.append((("salu m0",), 1, "load to LDS after SALU wrote m0"))
         if op.is_store and op.global_bytes > 8 and d.kind == "vmem":
-            buffer_with_register = d.ins.name.startswith("buffer") and (
-                d.ins.operands[-1].kind == "s"
-            )
-            if not buffer_with_register:
-                data = d.ins.operands[0 if d.ins.name.startswith("buffer") else 1]
-                first = d.info.get("data", data.index)
-                count = op.global_bytes // 4
-                self.leaves += [("store v", r) for r in range(first, first + count)]
+            is_buffer = d.ins.name.startswith("buffer")
+            with_register = is_buffer and d.ins.operands[-1].kind == "s"
+            event = "store s v" if with_register else "store v"
+            self.leaves += [(event, r) for r in d.info["data"]]
 
     def missing(self, w: Waves) -> str | None:
         """Returns what is wrong with issuing the instruction now, or None."""
@@ -165,7 +163,4 @@ def _writes_part(d: Decoded) -> bool:
     """Whether only some bytes of the destination are written."""
     if d.ins.encoding == "sdwa":
         return d.ins.mods.get("dst_sel", "DWORD") != "DWORD"
-    if d.kind == "convert":
-        return any(r in d.v_reads for r in d.v_writes) and "scalef32" in d.ins.name
-    select = d.ins.mods.get("op_sel")
-    return bool(select) and d.ins.name in ("v_mad_f16", "v_fma_f16") and bool(select[-1])
+    return bool(d.info.get("part"))
