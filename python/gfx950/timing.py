@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gfx950.asm import parse
+from gfx950.machine import run
+from gfx950.memory import FIRST_ISLAND
 from gfx950.parameters import Machine
 from gfx950.timing_cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing_grid import Occupancy, Placement, locality, occupancy, place
 from gfx950.timing_memory import Locality, Share
-from gfx950.timing_steps import streams
+from gfx950.timing_steps import LANES, streams
 
 CYCLES_PER_US_PER_GHZ = 1000.0
 
@@ -139,7 +142,9 @@ class _Rounds:
     def __init__(self, step_streams, waves_per_group, machine, share, where: Locality):
         self._by_group = {}
         for wave, steps in step_streams.items():
-            self._by_group.setdefault(wave // waves_per_group, {})[wave] = steps
+            group = wave // waves_per_group
+            if group % machine.num_cus == 0:
+                self._by_group.setdefault(group, {})[wave] = steps
         self._make = lambda: ComputeUnit(machine, share, where)
         self._done: dict[int, CuResult] = {}
 
@@ -156,7 +161,9 @@ class _Rounds:
         return self._done[residents]
 
 
-def simulate(trace, *, machine: Machine | None = None, buffer_bytes=None, warm=False) -> Profile:
+def simulate(
+    trace, *, machine: Machine | None = None, buffer_bytes=None, warm=False, dynamic_lds=0
+) -> Profile:
     """Times a trace that `gfx950.run(..., trace=True)` recorded.
 
     Args:
@@ -164,11 +171,12 @@ def simulate(trace, *, machine: Machine | None = None, buffer_bytes=None, warm=F
         machine: parameters, default an MI355X.
         buffer_bytes: size of each buffer by island number; unknown buffers count as unshared.
         warm: whether the Infinity Cache holds the inputs; otherwise they come from HBM.
+        dynamic_lds: bytes of LDS beyond what the kernel declares.
     """
     machine = machine or Machine()
     sizes = buffer_bytes or {}
     step_streams = streams(trace, machine, sizes)
-    fit = occupancy(trace.kernel, trace.waves_per_group, machine)
+    fit = occupancy(trace.kernel, trace.waves_per_group, machine, dynamic_lds)
     placement = place(int(np.prod(trace.grid)), fit, machine)
     where = locality(trace, step_streams, placement, machine, sizes=sizes, warm=warm)
     share = Share(placement.active_cus)
@@ -199,4 +207,73 @@ def simulate(trace, *, machine: Machine | None = None, buffer_bytes=None, warm=F
         spans=first.spans,
         simd_of=first.simd_of,
         texts={i.pc: i.text for i in trace.kernel.instructions},
+    )
+
+
+def _arrays(args):
+    """Yields the arrays among kernel arguments, in order, those inside structs too."""
+    for value in args:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _arrays(value)
+
+
+def _copied(args, copies):
+    return [
+        copies[id(value)] if isinstance(value, np.ndarray)
+        else tuple(_copied(value, copies)) if isinstance(value, tuple)
+        else value
+        for value in args
+    ]  # fmt: skip
+
+
+def profile(
+    kernel,
+    grid,
+    block,
+    args,
+    *,
+    name: str | None = None,
+    dynamic_lds: int = 0,
+    machine: Machine | None = None,
+    warm: bool = False,
+    whole_grid: bool = False,
+) -> Profile:
+    """Runs the workgroups of one CU and times them with the model. `args` stay as they are.
+
+    >>> p = profile(text, (132, 1, 1), 256, [a, b, c, np.int32(16)])
+    >>> p.time_us, p.cycles, p.mfma_utilisation, p.stalls, p.lds_conflicts, p.bytes_moved
+
+    Args:
+        kernel: assembly text, or what `parse` returned.
+        grid: workgroups in x, y, z.
+        block: work-items per workgroup in x, y, z.
+        args: as `gfx950.run` takes them.
+        name: which kernel, when the text contains several.
+        dynamic_lds: bytes of LDS beyond what the kernel declares.
+        machine: parameters of the model, default an MI355X.
+        warm: whether the Infinity Cache holds the inputs when the kernel starts.
+        whole_grid: execute every workgroup, which makes cache sharing exact (XCD remaps
+            show) but takes time in proportion; otherwise only those of CU 0's first round.
+
+    Raises:
+        AsmError, SimulationError: as `gfx950.run`.
+        ValueError: if a workgroup does not fit on a CU, or an instruction has no timing.
+    """
+    machine = machine or Machine()
+    kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
+    extent = [(x,) if isinstance(x, int) else tuple(x) for x in (grid, block)]
+    num_groups, num_threads = (int(np.prod(x)) for x in extent)
+    fit = occupancy(kernel, -(-num_threads // LANES), machine, dynamic_lds)
+    placement = place(num_groups, fit, machine)
+    order = None if whole_grid else placement.resident_groups(machine)
+
+    unique = {id(array): array for array in _arrays(args)}
+    copies = {key: array.copy() for key, array in unique.items()}
+    result = run(kernel, grid, block, _copied(args, copies), check=False, order=order,
+                 dynamic_lds=dynamic_lds, trace=True)  # fmt: skip
+    sizes = {FIRST_ISLAND + i: array.nbytes for i, array in enumerate(unique.values())}
+    return simulate(
+        result.trace, machine=machine, buffer_bytes=sizes, warm=warm, dynamic_lds=dynamic_lds
     )

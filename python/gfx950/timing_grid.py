@@ -31,7 +31,7 @@ class Occupancy:
     limit: str
 
 
-def occupancy(kernel, waves_per_group: int, machine: Machine) -> Occupancy:
+def occupancy(kernel, waves_per_group: int, machine: Machine, dynamic_lds: int = 0) -> Occupancy:
     """Computes residency from registers, LDS and wave slots.
 
     Raises:
@@ -48,14 +48,15 @@ def occupancy(kernel, waves_per_group: int, machine: Machine) -> Occupancy:
         "registers": by_registers * simds // waves_per_group,
         "wave slots": machine.waves_per_simd * simds // waves_per_group,
     }
-    if kernel.lds_bytes:
-        limits["LDS"] = machine.lds_bytes_per_cu // round_up(kernel.lds_bytes, machine.lds_granule)
+    lds_bytes = kernel.lds_bytes + dynamic_lds
+    if lds_bytes:
+        limits["LDS"] = machine.lds_bytes_per_cu // round_up(lds_bytes, machine.lds_granule)
     groups = min(limits.values())
     limit = min(limits, key=limits.get)
     if groups < 1:
         raise ValueError(
             f"a workgroup of {waves_per_group} waves with {registers} registers a lane and "
-            f"{kernel.lds_bytes} bytes of LDS does not fit on a CU ({limit})"
+            f"{lds_bytes} bytes of LDS does not fit on a CU ({limit})"
         )
     if groups == limits["wave slots"]:
         limit = "wave slots"

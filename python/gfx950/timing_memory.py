@@ -97,6 +97,7 @@ class GlobalMemory:
         self._capacity = m.l1_bytes // m.line_bytes
         self._flight: deque[tuple[float, int]] = deque()
         self._in_flight = 0
+        self._written: set[int] = set()
 
     def room_at(self, time: float, num_bytes: int) -> float:
         """Returns when another request of `num_bytes` fits into the bytes in flight."""
@@ -151,9 +152,15 @@ class GlobalMemory:
         return done
 
     def store(self, time: float, sectors: tuple[int, ...]) -> float:
-        """Returns when L2 has acknowledged a store; the bytes go on to HBM in the background."""
+        """Returns when L2 has acknowledged a store; the bytes go on to HBM in the background.
+
+        L2 combines stores to one sector, so each sector goes out once.
+        """
         size = len(sectors) * SECTOR_BYTES
         accepted = self._through(0, time, size)
         at_l2 = self._through(1, accepted, size)
-        self._through(3, at_l2, size)
+        fresh = len(set(sectors) - self._written) * SECTOR_BYTES
+        self._written.update(sectors)
+        for level in (2, 3):
+            self._through(level, at_l2, fresh)
         return at_l2 + self.machine.l2_latency

@@ -24,6 +24,7 @@ from gfx950.parameters import F8F6F4_PASSES, MFMA_PASSES, MFMA_RESULT_WAIT, Mach
 from gfx950.timing_lds import access_cycles
 
 SECTOR_BYTES = 64
+LANES = 64
 _TRANS = re.compile(
     r"v_(exp|log|rcp|rsq|sqrt|sin|cos|rcp_iflag)_(legacy_)?(f16|f32|f64|iflag_f32)$"
 )
@@ -186,7 +187,7 @@ def decode(ins, machine: Machine) -> Op:
 
 def _lds_cycles(event, is_write):
     """Returns (cycles, free cycles) of each wave's LDS access, both parts of read2 summed."""
-    parts = event.lds_addr.reshape(len(event.waves), 64, -1)
+    parts = event.lds_addr.reshape(len(event.waves), LANES, -1)
     costs = [
         access_cycles(parts[:, :, i], event.exec_mask, event.lds_bytes, is_write)
         for i in range(parts.shape[2])

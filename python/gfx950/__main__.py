@@ -1,0 +1,220 @@
+"""Runs, checks and profiles compiled gfx950 kernels from the command line, on a CPU.
+
+    python -m gfx950 run     KERNEL.s ...   execute; show what each buffer became
+    python -m gfx950 check   KERNEL.s ...   prove waits, barriers and wait states
+    python -m gfx950 profile KERNEL.s ...   where the cycles go, by a timing model
+    python -m gfx950 parameters             what that model assumes
+
+The launch is given by options or by a JSON file; timing_launch.py describes both. Exit code 1
+means that `check` found a hazard, 2 that the input was wrong.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gfx950.machine import SimulationError
+from gfx950.machine import run as execute
+from gfx950.parameters import Machine
+from gfx950.timing import profile as time_kernel
+from gfx950.timing_launch import FILLS, Launch, parse_arg, parse_extent, read_launch
+from gfx950.timing_report import print_parameters, print_profile
+
+app = typer.Typer(
+    help="Runs, checks and profiles compiled CDNA4 (gfx950) kernels on a CPU.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+KernelFile = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, help="Assembly text, as LLVM prints it.")
+]
+LaunchFile = Annotated[
+    Path | None,
+    typer.Option("--launch", exists=True, dir_okay=False,
+                 help='JSON with "grid", "block" and "args"; replaces the next three options.'),
+]  # fmt: skip
+Grid = Annotated[str, typer.Option(help="Workgroups, such as 8 or 4,2,1.")]
+Block = Annotated[str, typer.Option(help="Threads of a workgroup, such as 256.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", metavar="ARG", show_default=False,
+                 help="A kernel argument, in order: buf:SIZE[:FILL], i32:N, u32:N, i64:N, u64:N, "
+                      f"f32:X or f64:X. SIZE in bytes, 64K and 2M work. FILL is {FILLS}."),
+]  # fmt: skip
+Symbol = Annotated[
+    str | None, typer.Option("--kernel", help="Which kernel, if the text contains several.")
+]
+
+
+@contextmanager
+def _explained():
+    """Turns a wrong input into one line and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError, SimulationError) as error:
+        errors.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from error
+
+
+def _launch(file: Path | None, grid: str, block: str, args: list[str] | None) -> Launch:
+    if file is not None:
+        return read_launch(file)
+    values = [parse_arg(text, index) for index, text in enumerate(args or [])]
+    return Launch(parse_extent(grid), parse_extent(block), values)
+
+
+def _buffer_table(before, after) -> Table:
+    table = Table(title="Buffers", title_justify="left", box=None)
+    for column in ("argument", "bytes", "changed", "crc32 after"):
+        table.add_column(column, justify="right")
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        if isinstance(old, np.ndarray):
+            changed = int(np.count_nonzero(old != new))
+            table.add_row(str(index), str(old.size), str(changed), f"{zlib.crc32(new):08x}")
+    return table
+
+
+@app.command()
+def run(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+    dump: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INDEX=PATH", help="Write buffer INDEX to a file afterwards."),
+    ] = None,
+):
+    """Executes a kernel and shows what it did to its buffers."""
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        before = [copy(value) for value in start.args]
+        execute(kernel.read_text(), start.grid, start.block, start.args, name=symbol)
+        console.print(_buffer_table(before, start.args))
+        for item in dump or []:
+            index, _, path = item.partition("=")
+            start.args[int(index)].tofile(path)
+
+
+@app.command()
+def check(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+):
+    """Looks for missing waits, barrier races and missing wait states.
+
+    Runs the launch twice: with memory that answers at once, and with memory that answers as
+    late as the waits in the code allow. Exit code 1 if anything was found.
+    """
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        text = kernel.read_text()
+        outputs, found = [], {}
+        for mode, late in (("at once", False), ("as late as legal", True)):
+            args = [copy(value) for value in start.args]
+            result = execute(text, start.grid, start.block, args, name=symbol, late=late)
+            found |= {str(hazard): mode for hazard in result.hazards}
+            outputs.append(args)
+    for hazard, mode in found.items():
+        console.print(f"{hazard}  [memory answers {mode}]", style="red", markup=False)
+    differ = [
+        index
+        for index, (a, b) in enumerate(zip(*outputs, strict=True))
+        if isinstance(a, np.ndarray) and not np.array_equal(a, b)
+    ]
+    for index in differ:
+        console.print(f"argument {index} depends on when memory answers", style="red")
+    if found or differ:
+        raise typer.Exit(1)
+    console.print("no hazard found in either memory order")
+
+
+def _machine(settings: list[str]) -> Machine:
+    types = {f.name: type(f.default) for f in fields(Machine)}
+    changes = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in types:
+            raise ValueError(f"no parameter {name!r}; `python -m gfx950 parameters` lists them")
+        changes[name] = types[name](value)
+    return replace(Machine(), **changes)
+
+
+@app.command()
+def profile(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the model."),
+    ] = None,
+    warm: Annotated[
+        bool, typer.Option(help="Inputs are in the Infinity Cache instead of HBM.")
+    ] = False,
+    whole_grid: Annotated[
+        bool, typer.Option(help="Execute every workgroup: exact cache sharing, slower.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="Draw the timeline as PNG.")] = None,
+    cycles: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="Part of the timeline to draw.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a Chrome/Perfetto trace of waves x instructions.")
+    ] = None,
+):
+    """Estimates time, utilisation, stalls, LDS conflicts and bytes, by a model."""
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        result = time_kernel(
+            kernel.read_text(), start.grid, start.block, start.args, name=symbol,
+            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid,
+        )  # fmt: skip
+        print_profile(result, console)
+        if picture:
+            from gfx950.timeline import draw  # noqa: PLC0415 (matplotlib loads slowly)
+
+            first, last = map(float, cycles.split(":")) if cycles else (0.0, result.cycles)
+            draw(result, picture, start=first, end=last)
+            console.print(f"timeline: {picture}")
+        if perfetto:
+            from gfx950.timeline import write_perfetto  # noqa: PLC0415
+
+            write_perfetto(result, perfetto)
+            console.print(f"trace for ui.perfetto.dev: {perfetto}")
+
+
+@app.command()
+def parameters():
+    """Prints what the timing model assumes, with range and source."""
+    print_parameters(Machine(), console)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m gfx950")
