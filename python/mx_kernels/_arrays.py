@@ -161,9 +161,19 @@ def empty_like(array: Array, shape: tuple[int, ...], dtype: str, facts: Facts) -
 
 
 def address_of(array: Array) -> int:
-    """Returns the address of the first element."""
+    """Returns the address of the first element.
+
+    Raises:
+        ValueError: if the memory was freed under a tensor that still has elements.
+    """
     if _is_torch(array):
-        return array.data_ptr()
+        address = array.data_ptr()
+        if not address and array.numel():
+            raise ValueError(
+                f"got a tensor {show(array.shape)} whose storage was freed "
+                "(untyped_storage().resize_), expected one that still has its memory"
+            )
+        return address
     return array.__array_interface__["data"][0] if array.size else 0
 
 

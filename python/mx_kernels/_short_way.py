@@ -55,14 +55,15 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
             return None
         bias_code = table.dtype_codes.get(bias.dtype)
         bias_address = bias.data_ptr()
-        if bias_code is None or not bias.is_contiguous():
+        if bias_code is None or not bias_address or not bias.is_contiguous():
             return None
-    m, codes_address, scales_address = x.numel() // k, codes.data_ptr(), scales.data_ptr()
-    if not (m and codes_address and scales_address):
+    m, x_address = x.numel() // k, x.data_ptr()
+    codes_address, scales_address = codes.data_ptr(), scales.data_ptr()
+    if not (m and x_address and codes_address and scales_address):
         return None
 
     out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
-    source = (x.data_ptr(), x_code, stride)
+    source = (x_address, x_code, stride)
     weights = (codes_address, scales_address, layout_code)
     target = (out.data_ptr(), out_code, bias_address, bias_code, table.team_of_caller())
     table.native.linear((*source, *weights, m, n, k, rounding_code, *target))

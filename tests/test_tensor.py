@@ -1,0 +1,296 @@
+"""MXTensor: bytes and meaning stay together, whatever is done to it."""
+
+import copy
+import io
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree
+
+import mx_kernels as mx
+from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, random_operand
+
+PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
+
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_padded_layout = pytest.mark.parametrize("layout", PADDED)
+both_kinds = pytest.mark.parametrize("kind", ["torch", "numpy"])
+
+
+def bytes_like(rows=4, k=64, lead=()):
+    codes = torch.arange(rows * k // 2, dtype=torch.uint8).reshape(rows, k // 2)
+    scales = torch.full((rows, k // BLOCK), 127, dtype=torch.uint8)
+    return codes.expand(*lead, -1, -1).contiguous(), scales.expand(*lead, -1, -1).contiguous()
+
+
+def some(rng, layout="plain", kind="torch", rows=18, k=96):
+    q = mx_tensor(*random_operand(rng, rows, k), layout)
+    return q if kind == "torch" else q.numpy()
+
+
+def assert_same(got, expected):
+    assert type(got) is mx.MXTensor
+    for name in ("shape", "format", "layout", "k", "nbytes", "device"):
+        assert getattr(got, name) == getattr(expected, name), name
+    assert type(got.codes) is type(expected.codes)
+    np.testing.assert_array_equal(bytes_of(got.codes), bytes_of(expected.codes))
+    np.testing.assert_array_equal(bytes_of(got.scales), bytes_of(expected.scales))
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_the_logical_shape_follows_from_plain_codes(lead):
+    codes, scales = bytes_like(4, 64, lead)
+    q = mx.MXTensor(codes, scales)
+    assert q.shape == torch.Size((*lead, 4, 64))
+    assert (q.k, q.ndim, q.layout, q.format) == (64, len(lead) + 2, "plain", "mxfp4")
+    assert q.nbytes == codes.nbytes + scales.nbytes
+    assert q.device == torch.device("cpu")
+
+
+def test_a_vector_is_a_tensor_too():
+    q = mx.quantize(torch.ones(32))
+    assert q.shape == (32,)
+    assert q.dequantize("float32").tolist() == [1.0] * 32
+
+
+def test_arrays_are_held_not_copied():
+    codes, scales = bytes_like()
+    q = mx.MXTensor(codes, scales)
+    assert q.codes is codes
+    assert q.scales is scales
+
+
+def test_torch_element_types_are_viewed_as_bytes():
+    codes, scales = bytes_like()
+    q = mx.MXTensor(codes.view(torch.float4_e2m1fn_x2), scales.view(torch.float8_e8m0fnu))
+    assert_same(q, mx.MXTensor(codes, scales))
+    assert q.codes.data_ptr() == codes.data_ptr()
+
+
+def test_ml_dtypes_scales_are_viewed_as_bytes():
+    codes, scales = (t.numpy() for t in bytes_like())
+    q = mx.MXTensor(codes, scales.view(ml_dtypes.float8_e8m0fnu))
+    assert_same(q, mx.MXTensor(codes, scales))
+
+
+@every_padded_layout
+def test_without_a_shape_every_stored_row_counts(layout):
+    q = some(np.random.default_rng(1), layout, rows=18)
+    stored = mx.MXTensor(q.codes, q.scales, layout=layout)
+    assert q.shape == (18, 96)
+    assert stored.shape == (q.codes.shape[0], 96)
+
+
+CODES, SCALES = bytes_like()
+REFUSED = {
+    "no such format": ({"format": "mxfp5"}, ValueError, "format: got 'mxfp5', expected mxfp4"),
+    "no such layout": ({"layout": "shuffled"}, ValueError, "layout: got 'shuffled', expected pl"),
+    "unhashable layout": ({"layout": []}, ValueError, "layout: got []"),
+    "list": ({"codes": [1, 2]}, TypeError, "codes: got list, expected a torch tensor or NumPy"),
+    "one of each": ({"scales": SCALES.numpy()}, TypeError, "expected both torch tensors or both"),
+    "floats": ({"codes": CODES.float()}, TypeError, "codes: got dtype float32, expected uint8 or"),
+    "signed": ({"scales": SCALES.char()}, TypeError, "scales: got dtype int8, expected uint8 or"),
+    "unpacked": (
+        {"codes": CODES.numpy().view(ml_dtypes.float4_e2m1fn), "scales": SCALES.numpy()},
+        TypeError,
+        "unpacked, one code a byte",
+    ),
+    "0-d": ({"codes": CODES[0, 0]}, ValueError, "codes: got a single number"),
+    "transposed": ({"codes": CODES.T}, ValueError, "codes.contiguous()"),
+    "stepped": (
+        {"codes": CODES.numpy()[:, ::2], "scales": SCALES.numpy()},
+        ValueError,
+        "np.ascontiguousarray(codes)",
+    ),
+    "two devices": ({"scales": SCALES.to("meta")}, ValueError, "got cpu and meta, expected one"),
+    "half a block": ({"codes": CODES[:, :8].contiguous()}, ValueError, "K = 16, expected K to be"),
+    "no K": ({"codes": CODES[:, :0]}, ValueError, "K = 0, expected K to be a positive multiple"),
+    "few scales": ({"scales": SCALES[:3]}, ValueError, "scales: got [3, 2], expected [4, 2]"),
+    "wide scales": ({"scales": SCALES.repeat(1, 2)}, ValueError, "scales: got [4, 4], expected"),
+    "wrong shape": ({"shape": (4, 32)}, ValueError, "shape: got [4, 32], but codes [4, 32] in"),
+    "wrong rows": ({"shape": (5, 64)}, ValueError, "hold [4, 64]"),
+    "no padding": ({"layout": PADDED[0]}, ValueError, "codes: got [4, 32], expected [16, 32]"),
+    "3-D padded": (
+        {"codes": bytes_like(16, 64, (2,))[0], "layout": PADDED[0]},
+        ValueError,
+        "is 2-D",
+    ),
+    "1-D padded": ({"shape": (64,), "layout": PADDED[0]}, ValueError, "shape: got [64], but"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_parts_that_do_not_fit_are_refused(case):
+    changes, error, message = REFUSED[case]
+    arguments = {"codes": CODES, "scales": SCALES} | changes
+    with pytest.raises(error) as raised:
+        mx.MXTensor(arguments.pop("codes"), arguments.pop("scales"), **arguments)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["codes", "scales", "layout", "shape", "format", "anything"])
+def test_it_is_immutable(rng, name):
+    with pytest.raises(AttributeError):
+        setattr(some(rng), name, None)
+
+
+def test_it_equals_only_itself(rng):
+    q = some(rng)
+    assert q == q  # noqa: PLR0124
+    assert q != copy.copy(q)
+    assert {q: 1}[q] == 1
+
+
+@both_kinds
+@every_layout
+@pytest.mark.parametrize("way", [copy.deepcopy, copy.copy, lambda q: pickle.loads(pickle.dumps(q))])
+def test_copies_and_pickles_keep_bytes_and_meaning(rng, layout, kind, way):
+    q = some(rng, layout, kind)
+    assert_same(way(q), q)
+
+
+def test_a_deep_copy_has_its_own_memory(rng):
+    q = some(rng)
+    other = copy.deepcopy(q)
+    assert other.codes.data_ptr() != q.codes.data_ptr()
+
+
+@every_layout
+def test_torch_loads_it_without_trusting_the_file(rng, layout):
+    q, file = some(rng, layout), io.BytesIO()
+    torch.save({"w": q}, file)
+    file.seek(0)
+    assert_same(torch.load(file, weights_only=True)["w"], q)
+
+
+@every_layout
+def test_numpy_and_torch_share_the_bytes(rng, layout):
+    q = some(rng, layout)
+    there = q.numpy()
+    back = there.torch()
+    assert isinstance(there.codes, np.ndarray)
+    assert back.codes.data_ptr() == q.codes.data_ptr()
+    assert there.shape == q.shape
+    assert_same(back, q)
+    assert q.torch() is q
+    assert there.numpy() is there
+
+
+def test_read_only_arrays_are_copied_into_torch(rng):
+    q = some(rng, kind="numpy")
+    q.codes.flags.writeable = False
+    q.scales.flags.writeable = False
+    t = q.torch()
+    assert t.codes.data_ptr() != q.codes.ctypes.data
+    assert_same(t.numpy(), q)
+
+
+@every_layout
+def test_to_moves_the_bytes_and_nothing_else(rng, layout):
+    q = some(rng, layout)
+    assert_same(q.to("cpu"), q)
+    moved = q.to("meta")
+    assert moved.device.type == "meta"
+    assert (moved.layout, moved.shape, moved.codes.shape) == (q.layout, q.shape, q.codes.shape)
+
+
+def test_to_refuses_dtypes_and_numpy(rng):
+    with pytest.raises(TypeError, match=r"expected a device; .* dequantize"):
+        some(rng).to(torch.float32)
+    with pytest.raises(TypeError, match=r"call \.torch\(\) first"):
+        some(rng, kind="numpy").to("cpu")
+
+
+@both_kinds
+@every_padded_layout
+def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, kind):
+    q = some(rng, kind=kind)
+    device = LAYOUTS[layout]["device"]
+    p = q.preshuffle(device=device)
+    assert (p.layout, p.shape, p.k) == (layout, q.shape, q.k)
+    assert p.preshuffle(device=device) is p
+    assert q.unshuffle() is q
+    assert_same(p.unshuffle(), q)
+
+
+def test_preshuffle_takes_the_layout_of_where_the_weights_lie(rng):
+    q = some(rng)
+    assert q.preshuffle().layout == q.preshuffle(device="cpu").layout
+    assert q.preshuffle(device=torch.device("cpu")).layout == q.preshuffle().layout
+
+
+def test_preshuffle_goes_from_one_padded_layout_to_another(rng):
+    q = some(rng)
+    for first in PADDED:
+        for second in PADDED:
+            start = q.preshuffle(device=LAYOUTS[first]["device"])
+            direct = q.preshuffle(device=LAYOUTS[second]["device"])
+            assert_same(start.preshuffle(device=LAYOUTS[second]["device"]), direct)
+
+
+def test_a_pytree_keeps_bytes_and_meaning(rng):
+    q = some(rng, PADDED[0])
+    leaves, spec = _pytree.tree_flatten({"w": q})
+    assert [leaf is part for leaf, part in zip(leaves, (q.codes, q.scales), strict=True)] == [
+        True
+    ] * 2
+    assert_same(_pytree.tree_unflatten(leaves, spec)["w"], q)
+
+
+@both_kinds
+@every_layout
+def test_repr_says_what_it_is(rng, layout, kind):
+    q = some(rng, layout, kind, rows=1600)
+    for word in (
+        "MXTensor",
+        "[1600, 96]",
+        "mxfp4",
+        layout,
+        kind,
+        "cpu",
+        f"{q.nbytes / 1000:.3g} kB",
+    ):
+        assert word in repr(q)
+
+
+def shrink(q):
+    q.codes.resize_(1, 16)
+
+
+def swap(q):
+    q.codes.data = torch.zeros(1, dtype=torch.uint8)
+
+
+def stride(q):
+    q.scales.data = torch.zeros(1, dtype=torch.uint8).expand(q.scales.shape)
+
+
+def free(q):
+    q.scales.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("used_before", [True, False])
+@pytest.mark.parametrize("change", [shrink, swap, stride, free])
+def test_arrays_changed_behind_its_back_are_noticed(change, used_before):
+    q, x = mx.quantize(torch.ones(18, 96)), torch.ones(2, 96)
+    if used_before:
+        mx.linear(x, q)
+    change(q)
+    for call in (lambda: mx.linear(x, q), q.dequantize, q.preshuffle):
+        with pytest.raises(ValueError, match=r"changed after it was made|storage was freed"):
+            call()
+
+
+def test_activations_and_bias_without_memory_are_noticed():
+    q = mx.quantize(torch.ones(18, 96))
+    x, bias = torch.ones(2, 96), torch.ones(18)
+    bias.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="storage was freed"):
+        mx.linear(x, q, bias=bias)
+    x.untyped_storage().resize_(0)
+    for call in (lambda: mx.linear(x, q), lambda: mx.quantize(x)):
+        with pytest.raises(ValueError, match="storage was freed"):
+            call()
