@@ -1,0 +1,260 @@
+"""The operations as MAX custom ops: thin, no maths.
+
+    mx_quantize    x -> codes, scales
+    mx_dequantize  codes, scales, rows -> floats
+    mx_matmul      a codes, a scales, b codes, b scales, rows, bias -> floats
+    mx_linear      x, w codes, w scales, rows, bias -> floats
+
+All tensors have two dimensions, the last one along K. `rows` is the logical
+number of rows of an operand, which padded layouts do not show. The bias is
+float32 [N], or empty for none. Layouts and roundings are compile-time names
+from the tables; M may be symbolic. Shapes are compared again at run time,
+before anything is written, because a graph may not know them earlier.
+"""
+
+import extensibility
+from extensibility import InputTensor, ManagedTensorSlice, OutputTensor, Tensor
+from layout.coord import coord_to_index_list
+from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_cpu
+from std.utils.index import IndexList
+
+from .codec import Rounding
+from .cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
+from .cpu.max_runtime import RuntimeTeam
+from .cpu.weights import CPU_TILES
+from .formats import BLOCK, FORMAT
+from .layouts import (
+    LAYOUTS,
+    OperandLayout,
+    OperandShape,
+    Plain,
+    code_rows,
+    scale_blocks,
+    scale_rows,
+)
+from .matmul import matmul
+from .operands import Matrix, Operand, flat, matrix
+from .quantize import dequantize, quantize
+
+
+@extensibility.register("mx_quantize")
+struct MXQuantize:
+    """Quantizes [M, K] floats along K into codes [M, K / 2] and scales [M, K / 32]."""
+
+    @staticmethod
+    def execute[
+        dtype: DType, //, target: StaticString, rounding: StaticString
+    ](
+        codes: OutputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: OutputTensor[dtype=DType.uint8, rank=2, ...],
+        x: InputTensor[dtype=dtype, rank=2, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime assert is_cpu[target](), "mx_quantize has kernels for target cpu only"
+        var floats = _floats("x", x)
+        var operand = _operand[Plain]("x", codes, scales, x.dim_size(0), x.dim_size(1))
+        quantize(floats, operand, _rounding[rounding](), RuntimeTeam(context))
+
+
+@extensibility.register("mx_dequantize")
+struct MXDequantize:
+    """Decodes an operand in any layout to [rows, K] floats."""
+
+    @staticmethod
+    def execute[
+        dtype: DType, //, target: StaticString, layout: StaticString
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        rows: Int64,
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime assert is_cpu[target](), "mx_dequantize has kernels for target cpu only"
+        comptime Layout = LAYOUTS[_layout_code[layout]()]
+        var k = _k_of(codes.dim_size(1))
+        var operand = _operand[Layout]("q", codes, scales, Int(rows), k)
+        _check_shape("result", result, Int(rows), k)
+        dequantize(operand, _floats("result", result), RuntimeTeam(context))
+
+
+@extensibility.register("mx_matmul")
+struct MXMatmul:
+    """Multiplies two operands: a @ b.T + bias as [M, rows of b]."""
+
+    @staticmethod
+    def execute[
+        dtype: DType, //, target: StaticString, layout: StaticString
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        a_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        a_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_rows: Int64,
+        bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime assert is_cpu[target](), "mx_matmul has kernels for target cpu only"
+        var k = _k_of(a_codes.dim_size(1))
+        var a = _operand[Plain]("a", a_codes, a_scales, a_codes.dim_size(0), k)
+        _multiply[layout](
+            Prequantized(a), b_codes, b_scales, Int(b_rows), bias, result, RuntimeTeam(context)
+        )
+
+
+@extensibility.register("mx_linear")
+struct MXLinear:
+    """Quantizes x and multiplies: x @ w.T + bias as [M, rows of w]."""
+
+    @staticmethod
+    def execute[
+        x_dtype: DType,
+        dtype: DType,
+        //,
+        target: StaticString,
+        layout: StaticString,
+        rounding: StaticString,
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        x: InputTensor[dtype=x_dtype, rank=2, ...],
+        w_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        w_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        w_rows: Int64,
+        bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime assert is_cpu[target](), "mx_linear has kernels for target cpu only"
+        var source = QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
+        _multiply[layout](
+            source, w_codes, w_scales, Int(w_rows), bias, result, RuntimeTeam(context)
+        )
+
+
+@extensibility.register_shape_function("mx_dequantize")
+def mx_dequantize_shape(
+    codes: Some[Tensor], scales: Some[Tensor], rows: Int64
+) -> IndexList[2]:
+    """Returns [rows, K]."""
+    return IndexList[2](Int(rows), _k_of(_dim(codes, 1)))
+
+
+@extensibility.register_shape_function("mx_matmul")
+def mx_matmul_shape(
+    a_codes: Some[Tensor],
+    a_scales: Some[Tensor],
+    b_codes: Some[Tensor],
+    b_scales: Some[Tensor],
+    b_rows: Int64,
+    bias: Some[Tensor],
+) -> IndexList[2]:
+    """Returns [M, rows of b]."""
+    return IndexList[2](_dim(a_codes, 0), Int(b_rows))
+
+
+@extensibility.register_shape_function("mx_linear")
+def mx_linear_shape(
+    x: Some[Tensor],
+    w_codes: Some[Tensor],
+    w_scales: Some[Tensor],
+    w_rows: Int64,
+    bias: Some[Tensor],
+) -> IndexList[2]:
+    """Returns [M, rows of w]."""
+    return IndexList[2](_dim(x, 0), Int(w_rows))
+
+
+def _multiply[
+    layout: StaticString, Source: BlockSource, dtype: DType
+](
+    source: Source,
+    codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+    scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+    n: Int,
+    bias: InputTensor[dtype=DType.float32, rank=1, ...],
+    result: OutputTensor[dtype=dtype, rank=2, ...],
+    team: RuntimeTeam,
+) raises:
+    """Checks what `mx_matmul` and `mx_linear` share, and launches."""
+    comptime Tiles = CPU_TILES[_layout_code[layout]()]
+    var shape = source.shape()
+    var weights = _operand[Tiles.Layout]("weights", codes, scales, n, shape.k)
+    if bias.dim_size(0) not in (0, n):
+        raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
+    _check_shape("result", result, shape.rows, n)
+    var addend = flat[DType.float32](Int(bias.unsafe_ptr()), bias.dim_size(0))
+    matmul(source, Tiles.of(weights), addend, _floats("result", result), team)
+
+
+def _layout_code[name: StaticString]() -> Int:
+    """Returns the position of a layout in the table."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime if LAYOUTS[i].NAME == name:
+            return i
+    return -1
+
+
+def _rounding[name: StaticString]() -> Rounding:
+    """Returns a rounding rule by its name."""
+    comptime for i in range(Rounding.COUNT):
+        comptime if Rounding.NAMES[i] == name:
+            return Rounding(i)
+    return Rounding(-1)
+
+
+def _dim(tensor: Some[Tensor], axis: Int) -> Int:
+    """Returns a dimension of an argument of a shape function."""
+    return coord_to_index_list(tensor.shape().tuple())[axis]
+
+
+def _k_of(row_bytes: Int) -> Int:
+    """Returns the number of elements whose codes fill `row_bytes`."""
+    return row_bytes * 8 // FORMAT.element_bits
+
+
+def _floats[
+    dtype: DType
+](
+    name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]
+) raises -> Matrix[dtype]:
+    """Views a tensor as rows of floats; neighbours of a row must be adjacent."""
+    var strides = tensor.strides()
+    if strides[1] != 1:
+        raise Error(String(name, ": got strides ", strides, ", expected adjacent columns"))
+    return matrix[dtype](
+        Int(tensor.unsafe_ptr()), tensor.dim_size(0), tensor.dim_size(1), strides[0]
+    )
+
+
+def _operand[
+    Layout: OperandLayout
+](
+    name: StaticString,
+    codes: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
+    scales: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
+    rows: Int,
+    k: Int,
+) raises -> Operand[Layout]:
+    """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
+    if k <= 0 or k % BLOCK != 0:
+        raise Error(String(name, ": got K = ", k, ", expected a positive multiple of ", BLOCK))
+    var shape = OperandShape(rows, k)
+    _check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes())
+    _check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout](shape))
+    return Operand[Layout].at(Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k)
+
+
+def _check_shape(
+    name: StaticString, tensor: ManagedTensorSlice[rank=2, ...], rows: Int, columns: Int
+) raises:
+    """Raises unless a tensor is [rows, columns] and contiguous."""
+    var expected = IndexList[2](rows, columns)
+    if tensor.shape() != expected:
+        raise Error(String(name, ": got ", tensor.shape(), ", expected ", expected))
+    if tensor.strides() != IndexList[2](columns, 1):
+        raise Error(String(name, ": got strides ", tensor.strides(), ", expected contiguous"))
