@@ -1,0 +1,12 @@
+"""How fast and how exact `mx_kernels` is, measured against its peers.
+
+run.py        the command: one worker process per thread count, then the reports
+worker.py     one process, pinned to its cores: measures a target's shapes
+targets/      what is measured on which device; one module per device
+peers/        the other systems, one module each, and what each does differently
+minilm.py     a real model in plain torch;  sentences.py  real input for it
+model.py      the model before and after conversion to MXFP4
+timing.py     interleaved medians;  roofline.py  what the machine can do at all
+goals.py      what this repository promises, checked on the measured rows
+report.py     rows as tables, CSV and README text;  plot.py  as a picture
+"""

@@ -1,0 +1,140 @@
+"""What this repository promises of its CPU kernels, checked on measured rows.
+
+Every goal is a ratio or a rate with the value it has to reach, for one thread
+count. A goal whose rows were not measured is not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.rows import OURS, Row
+from bench.shapes import QUANTIZE_SHAPE
+
+FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4")
+LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
+MEDIUM = ((16, 2112, 7168), (32, 4096, 512), (32, 2880, 512))
+SMALL = (4, 2880, 512)
+MAX_OVERHEAD_US = 10.0
+MAX_TIMES_ROOFLINE = 1.4
+MIN_QUANTIZE_GB_PER_S = 4.6
+SAME = 0.97
+"""Share of a rate that counts as equal to it: medians repeat to about 3 %."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One promise and what was measured."""
+
+    text: str
+    threads: int
+    measured: float
+    wanted: float
+    at_most: bool = False
+    """Whether `wanted` is an upper limit instead of a lower one."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether the measured value keeps the promise."""
+        return self.measured <= self.wanted if self.at_most else self.measured >= self.wanted
+
+
+class Measured:
+    """The rows by what they are."""
+
+    def __init__(self, rows: Iterable[Row]):
+        self.rows = list(rows)
+        self.by_key = {(r.op, r.shape, r.system, r.threads): r for r in self.rows}
+        self.threads = sorted({row.threads for row in self.rows})
+
+    def find(self, op: str, shape: Sequence[int], system: str, threads: int) -> Row | None:
+        """Returns the row, or None if it was not measured."""
+        return self.by_key.get((op, tuple(shape), system, threads))
+
+    def ratio(self, shape: Sequence[int], system: str, threads: int) -> float | None:
+        """Returns how many times as long as our `linear` a system takes."""
+        row = self.find("linear", shape, system, threads)
+        return row.times_ours if row else None
+
+    def ours(self, op: str, threads: int) -> list[Row]:
+        """Returns our rows of one operation and thread count."""
+        return [r for r in self.rows if (r.op, r.system, r.threads) == (op, OURS, threads)]
+
+
+def check_goals(rows: Iterable[Row]) -> list[Goal]:
+    """Returns every promise that the rows can answer."""
+    measured = Measured(rows)
+    goals = []
+    for threads in measured.threads:
+        goals += _overhead(measured, threads)
+        for row in measured.ours("linear", threads):
+            goals += _linear(measured, row, threads)
+        goals += _quantize(measured, threads)
+    return goals + list(_scaling(measured))
+
+
+def _overhead(measured: Measured, threads: int) -> Iterator[Goal]:
+    for row in measured.ours("overhead", threads):
+        yield Goal("us a call of linear on one block", threads, row.time_us_median,
+                   MAX_OVERHEAD_US, at_most=True)  # fmt: skip
+
+
+def _linear(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
+    shape, name = row.shape, " x ".join(map(str, row.shape))
+
+    def against(peer: str, wanted: float) -> Iterator[Goal]:
+        ratio = measured.ratio(shape, peer, threads)
+        if ratio is not None:
+            yield Goal(f"{name}: times faster than {peer}", threads, ratio, wanted)
+
+    yield from against("torch f32", 1.0)
+    for peer in FOUR_BIT_PEERS:
+        yield from against(peer, _wanted_of_four_bit(shape, peer))
+    if shape in LARGE + MEDIUM:
+        yield from against("torch int8", 1.0)
+    elif shape == SMALL:
+        yield from against("torch int8", 1.5)
+    if row.m == 1:
+        yield Goal(f"{name}: times the memory roofline", threads, row.times_roofline,
+                   MAX_TIMES_ROOFLINE, at_most=True)  # fmt: skip
+
+
+def _wanted_of_four_bit(shape: tuple[int, int, int], peer: str) -> float:
+    if shape == SMALL:
+        return 1.5
+    if peer == "MAX Q4_0" and shape in LARGE:
+        return 2.0
+    if peer == "MAX Q4_0" and shape in MEDIUM:
+        return 1.5
+    return 1.0
+
+
+def _quantize(measured: Measured, threads: int) -> Iterator[Goal]:
+    rows, k = QUANTIZE_SHAPE
+    row = measured.find("quantize", (rows, 0, k), OURS, threads)
+    if row:
+        yield Goal(f"quantize {rows} x {k}: GB/s", threads, row.rate, MIN_QUANTIZE_GB_PER_S)
+
+
+def _scaling(measured: Measured) -> Iterator[Goal]:
+    """From the fewest to the most threads."""
+    if len(measured.threads) < 2:
+        return
+    few, many = measured.threads[0], measured.threads[-1]
+
+    def speedup(op: str, shape, system: str) -> float | None:
+        before, after = (measured.find(op, shape, system, count) for count in (few, many))
+        return before.time_us_median / after.time_us_median if before and after else None
+
+    for op in ("quantize", "matmul", "linear"):
+        for row in measured.ours(op, many):
+            gain = speedup(op, row.shape, OURS)
+            if gain is not None:
+                name = " x ".join(str(size) for size in row.shape if size)
+                yield Goal(f"{op} {name}: speed-up over {few} thread", many, gain, SAME)
+    for shape in LARGE:
+        ours, floats = speedup("linear", shape, OURS), speedup("linear", shape, "torch f32")
+        if ours is not None and floats is not None:
+            name = " x ".join(map(str, shape))
+            yield Goal(f"{name}: speed-up over that of torch f32", many, ours / floats, SAME)

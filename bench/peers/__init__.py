@@ -1,0 +1,110 @@
+"""The systems that `mx_kernels` is compared with, one module each.
+
+A peer turns a `Problem` into a call that can be timed and an output that can be
+checked. No peer has our semantics: only `mx_kernels` rounds both operands to
+MXFP4, so every peer says what it does instead (`computes`). To add one, write a
+module with `PEERS` (and `QUANTIZERS`, if it has one) and list it in `MODULES`.
+
+Modules whose package is an optional extra are left out when it is missing, and
+`load_peers` says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from bench.problem import Problem
+
+MODULES = (
+    ("bench.peers.torch_peers", "torch"),
+    ("bench.peers.max_q4_0", "max"),
+    ("bench.peers.onnx_runtime", "onnxruntime"),
+    ("bench.peers.llama_cpp", "ggml"),
+)
+"""Peer module and the package it cannot do without."""
+
+INSTALL_EXTRA = "pip install -e '.[bench-peers]'"
+
+MAX_RELATIVE_ERROR = 0.2
+"""Of the whole product, in the Frobenius norm. Four-bit rounding of both operands
+gives about 0.12; a wrong byte order or a swapped operand gives about 1.4."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A competitor with its operands in place."""
+
+    call: Callable[[], object]
+    output: Callable[[], torch.Tensor]
+    """Returns the product of the latest call, [M, N]."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One system to compare with."""
+
+    name: str
+    computes: str
+    """What it computes instead of MXFP4 times MXFP4."""
+    prepare: Callable[[Problem], Prepared]
+    four_bit: bool = False
+    """Whether its weights have four bits, as ours."""
+    quantizes_activations: bool = True
+    """Whether rounding the activations is part of its time."""
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A system that only rounds to MXFP4."""
+
+    name: str
+    computes: str
+    prepare: Callable[[torch.Tensor], Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Everything to compare with on this machine."""
+
+    products: list[Peer]
+    quantizers: list[Quantizer]
+    missing: list[str]
+    """A sentence for each system whose package is not installed."""
+
+
+def load_peers() -> Peers:
+    """Imports the peers whose packages are installed and names the others."""
+    peers = Peers([], [], [])
+    for module_name, package in MODULES:
+        if importlib.util.find_spec(package):
+            module = importlib.import_module(module_name)
+            peers.products.extend(module.PEERS)
+            peers.quantizers.extend(getattr(module, "QUANTIZERS", ()))
+        else:
+            peer = module_name.rpartition(".")[2]
+            peers.missing.append(f"{peer}: rows left out, `{INSTALL_EXTRA}` adds them")
+    return peers
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Returns the Frobenius norm of the error over that of the expected product."""
+    return float(torch.linalg.norm(got.float() - expected) / torch.linalg.norm(expected))
+
+
+def check(name: str, got: torch.Tensor, problem: Problem) -> None:
+    """Raises if a competitor did not compute the product that is being timed.
+
+    Raises:
+        RuntimeError: if the output is further off than four-bit rounding explains.
+    """
+    error = relative_error(got, problem.reference)
+    if not error < MAX_RELATIVE_ERROR:
+        raise RuntimeError(
+            f"{name} does not compute x @ w.T at {problem.shape}: relative error {error:.3g}, "
+            f"expected below {MAX_RELATIVE_ERROR}; its time would mean nothing"
+        )

@@ -1,0 +1,63 @@
+"""The rows of `linear` as a picture: a bar for each system and shape.
+
+A bar's height is how many times as long as `mx_kernels` a system takes, on a
+logarithmic axis, so that equal factors look equal; one panel a thread count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+from bench.rows import OURS, Row
+
+GROUP_WIDTH = 0.84
+
+
+def plot_linear(rows: Sequence[Row], path: Path) -> bool:
+    """Draws the rows of `linear` into a PNG file.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    rows = [row for row in rows if row.op == "linear"]
+    if not rows:
+        return False
+    threads = sorted({row.threads for row in rows})
+    figure, panels = pyplot.subplots(
+        len(threads), 1, figsize=(12, 4 * len(threads)), squeeze=False, layout="constrained"
+    )
+    for panel, count in zip(panels[:, 0], threads, strict=True):
+        _draw(panel, [row for row in rows if row.threads == count])
+        panel.set_title(f"{count} thread" + "s" * (count != 1))
+    panels[0, 0].legend(ncols=4, fontsize="small")
+    figure.suptitle(f"linear, time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return True
+
+
+def _draw(panel, rows: Sequence[Row]) -> None:
+    shapes = list(dict.fromkeys(row.shape for row in rows))
+    systems = [s for s in dict.fromkeys(row.system for row in rows) if s != OURS]
+    ratios = {(row.shape, row.system): row.times_ours for row in rows}
+    width = GROUP_WIDTH / max(1, len(systems))
+    for idx, system in enumerate(systems):
+        left = [at - GROUP_WIDTH / 2 + (idx + 0.5) * width for at in range(len(shapes))]
+        heights = [ratios.get((shape, system), float("nan")) for shape in shapes]
+        panel.bar(left, heights, width, label=system)
+    panel.axhline(1.0, color="black", linewidth=1)
+    panel.set_yscale("log")
+    panel.set_xticks(range(len(shapes)), [" x ".join(map(str, s)) for s in shapes], fontsize=8)
+    panel.set_ylabel(f"time / {OURS}")
+
+
+def _origin(row: Row) -> str:
+    return f"{row.device}; commit {row.commit}, {row.date}"

@@ -1,0 +1,97 @@
+"""What the machine can do at all, measured in the same run as the kernels.
+
+Three rates bound every operation here: reading memory, int8 dot products and
+float32 products. Each is the best of several tries of the fastest thing torch
+has for it, on as many threads as torch has:
+
+    read_bandwidth   sum of int64 over a buffer, the buffer as large as the
+                     operands of the shape, so that caches count as they should
+    int8_peak        `torch._int_mm`, square
+    f32_peak         `torch.mm`, square
+
+An operation takes at least `max(bytes / bandwidth, operations / peak)`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+PEAK_SIZE = 1024
+MIN_TRIES = 15
+MIN_TRYING_S = 30e-3
+"""Long enough for some tries to fall between what else the host is doing."""
+DRAM_BYTES = 128 << 20
+"""Guess: larger than the last-level cache of most hosts; read from memory each time."""
+CACHE_BYTES = 8 << 20
+"""Guess: fits the last-level cache of most hosts and no private one."""
+
+
+def best_seconds(call: Callable[[], object]) -> float:
+    """Returns the time of the fastest of several calls, after one untimed."""
+    call()
+    times: list[float] = []
+    while len(times) < MIN_TRIES or sum(times) < MIN_TRYING_S:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def int8_peak() -> float:
+    """Returns operations a second of an int8 matrix product."""
+    a = torch.randint(-127, 128, (PEAK_SIZE, PEAK_SIZE), dtype=torch.int8)
+    return 2 * PEAK_SIZE**3 / best_seconds(lambda: torch._int_mm(a, a))
+
+
+def f32_peak() -> float:
+    """Returns operations a second of a float32 matrix product."""
+    a = torch.randn(PEAK_SIZE, PEAK_SIZE)
+    return 2 * PEAK_SIZE**3 / best_seconds(lambda: a @ a)
+
+
+def read_bandwidth(num_bytes: int) -> float:
+    """Returns bytes a second of repeatedly reading a buffer of `num_bytes`.
+
+    The time of the same call on eight bytes is taken off, so that the cost of
+    calling torch does not count as memory time.
+    """
+    words = max(1, num_bytes // 8)
+    buffer = torch.arange(words, dtype=torch.int64)
+    call_s = best_seconds(buffer[:1].sum)
+    read_s = best_seconds(buffer.sum)
+    return words * 8 / max(read_s - call_s, 0.1 * read_s)
+
+
+@dataclass
+class Roofline:
+    """The measured limits of this machine for one thread count."""
+
+    int8_ops_per_s: float
+    f32_ops_per_s: float
+    cache_bytes_per_s: float
+    dram_bytes_per_s: float
+    _bandwidth_at: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def measure(cls) -> Roofline:
+        """Measures the limits for torch's present thread count."""
+        return cls(
+            int8_ops_per_s=int8_peak(),
+            f32_ops_per_s=f32_peak(),
+            cache_bytes_per_s=read_bandwidth(CACHE_BYTES),
+            dram_bytes_per_s=read_bandwidth(DRAM_BYTES),
+        )
+
+    def least_us(self, *, num_bytes: int, int8_ops: int = 0) -> float:
+        """Returns the microseconds below which no implementation gets.
+
+        Memory is read at the rate that a buffer of just this size reaches.
+        """
+        if num_bytes not in self._bandwidth_at:
+            self._bandwidth_at[num_bytes] = read_bandwidth(num_bytes)
+        memory_s = num_bytes / self._bandwidth_at[num_bytes]
+        return max(memory_s, int8_ops / self.int8_ops_per_s) * 1e6

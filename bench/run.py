@@ -1,0 +1,240 @@
+"""The benchmark command: `python -m bench.run`, which `make bench` calls.
+
+    run.py --- plan ---> worker (1 thread) --- rows --->  tables, CSV, PNG, README
+           --- plan ---> worker (2 threads) -- rows --->
+
+Each thread count is measured by a process of its own (see `bench.worker`), one
+after the other. Complete runs are kept under `bench/results`; a run that leaves
+something out is a trial and goes to `build/bench`, unless --results says where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from bench import device, report, targets
+from bench.goals import check_goals
+from bench.plot import plot_linear
+from bench.rows import ModelRow, Row, write_csv
+from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
+from bench.worker import plan_to_json
+
+DEFAULT_MAX_THREADS = 2
+FULL_BUDGET_S, QUICK_BUDGET_S = 4.0, 0.2
+MIN_CONSOLE_WIDTH = 150
+"""Columns: what the widest table needs where the output is no terminal."""
+
+RESULTS = device.REPOSITORY / "bench" / "results"
+TRIAL_RESULTS = device.REPOSITORY / "build" / "bench"
+README = device.REPOSITORY / "README.md"
+
+
+@dataclass
+class Findings:
+    """What all workers found."""
+
+    rows: list[Row] = field(default_factory=list)
+    model_rows: list[ModelRow] = field(default_factory=list)
+    remarks: dict[str, None] = field(default_factory=dict)
+
+
+def main(
+    *,
+    target: Annotated[str, typer.Option(help="The device to measure.")] = "cpu",
+    threads: Annotated[str, typer.Option(help="Thread counts, as 1,2 (default: 1 and 2).")] = "",
+    only: Annotated[str, typer.Option(help="Operations, as linear,quantize.")] = "",
+    model: Annotated[bool, typer.Option(help="Run the sentence encoder too.")] = True,
+    quick: Annotated[bool, typer.Option(help="Two shapes, few repetitions.")] = False,
+    results: Annotated[Path | None, typer.Option(help="Folder for CSV and PNG files.")] = None,
+    update_readme: Annotated[bool, typer.Option(help="Rewrite the table in README.md.")] = False,
+) -> None:
+    """Measures mx_kernels against its peers on the named shapes and on a real model."""
+    start = time.monotonic()
+    console = make_console()
+    try:
+        plans = make_plans(target, threads, only, model, quick)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if update_readme and not is_complete(plans):
+        raise typer.BadParameter("--update-readme takes a complete run: drop the other options")
+
+    findings = Findings()
+    for plan in plans:
+        run_worker(plan, findings, console)
+
+    show(findings, console)
+    folder = results or (RESULTS if is_complete(plans) else TRIAL_RESULTS)
+    for path in save(findings, target, folder):
+        console.print(f"wrote {_relative(path)}")
+    if update_readme:
+        report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
+        console.print("updated the table in README.md")
+    console.print(f"{time.monotonic() - start:.0f} s in all")
+
+
+def make_plans(
+    target: str, threads: str, only: str, model: bool, quick: bool
+) -> list[targets.Plan]:
+    """Returns one plan for each thread count; the model runs with the last.
+
+    Raises:
+        ValueError: if target, thread counts or operations are not possible here.
+    """
+    targets.check(target)
+    counts = parse_threads(threads, len(os.sched_getaffinity(0)))
+    ops = parse_ops(only)
+    return [
+        targets.Plan(
+            target=target,
+            threads=count,
+            shapes=QUICK_SHAPES if quick else NAMED_SHAPES,
+            ops=ops,
+            budget_s=QUICK_BUDGET_S if quick else FULL_BUDGET_S,
+            model=model and count == counts[-1],
+            quick=quick,
+        )
+        for count in counts
+    ]
+
+
+def parse_threads(text: str, cores: int) -> tuple[int, ...]:
+    """Returns the thread counts, ascending; without text 1 and 2, if there are cores.
+
+    Raises:
+        ValueError: if one is no number or there are not that many cores.
+    """
+    if not text:
+        return tuple(range(1, min(DEFAULT_MAX_THREADS, cores) + 1))
+    try:
+        counts = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise ValueError(f"threads: got {text!r}, expected numbers as in 1,2") from None
+    if counts[0] < 1 or counts[-1] > cores:
+        raise ValueError(f"threads: got {text!r}, expected 1 to {cores}, the usable cores")
+    return tuple(counts)
+
+
+def parse_ops(text: str) -> tuple[str, ...]:
+    """Returns the chosen operations; without text, all.
+
+    Raises:
+        ValueError: if one does not exist.
+    """
+    chosen = tuple(text.split(",")) if text else targets.OPS
+    unknown = set(chosen) - set(targets.OPS)
+    if unknown:
+        raise ValueError(f"only: got {text!r}, expected some of {', '.join(targets.OPS)}")
+    return chosen
+
+
+def is_complete(plans: list[targets.Plan]) -> bool:
+    """Whether the plans leave nothing out, so that their numbers are worth keeping."""
+    threads = tuple(plan.threads for plan in plans)
+    return (
+        plans[-1].model
+        and threads == parse_threads("", len(os.sched_getaffinity(0)))
+        and all(plan.ops == targets.OPS and not plan.quick for plan in plans)
+    )
+
+
+def run_worker(plan: targets.Plan, findings: Findings, console: Console) -> None:
+    """Measures one plan in a process of its own and collects what it reports.
+
+    Raises:
+        typer.Exit: if the process fails; its own message is on the terminal.
+    """
+    name = f"{plan.target}, {plan.threads} thread" + "s" * (plan.threads != 1)
+    start = time.monotonic()
+    with console.status(f"{name}: starting") as status:
+        for kind, content in worker_events(plan):
+            if kind == "row":
+                findings.rows.append(Row(**content))
+            elif kind == "model_row":
+                findings.model_rows.append(ModelRow(**content))
+            elif kind == "remark":
+                findings.remarks[content] = None
+            else:
+                text = f"{time.monotonic() - start:4.0f} s  {name}: {content}"
+                status.update(text)
+                if not console.is_terminal:
+                    console.print(text)
+
+
+def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
+    """Starts a worker and yields its events as (kind, content) until it ends."""
+    reader, writer = os.pipe()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "bench.worker", str(writer)],
+        stdin=subprocess.PIPE,
+        pass_fds=[writer],
+        cwd=device.REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": str(plan.threads)},
+    )
+    os.close(writer)
+    try:
+        worker.stdin.write(plan_to_json(plan).encode())
+        worker.stdin.close()
+        with os.fdopen(reader) as lines:
+            for line in lines:
+                event = json.loads(line)
+                yield event["kind"], event["content"]
+        if worker.wait():
+            raise typer.Exit(worker.returncode if worker.returncode > 0 else 1)
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def show(findings: Findings, console: Console) -> None:
+    """Prints every table."""
+    rows = findings.rows
+    tables = [report.machine_table(rows), *report.operation_tables(rows)]
+    tables.append(report.systems_table(rows))
+    if findings.model_rows:
+        tables.append(report.model_table(findings.model_rows))
+    if goals := check_goals(rows):
+        tables.append(report.goal_table(goals))
+    for table in tables:
+        console.print(table.to_rich())
+    console.print(report.overhead_line(rows))
+    for remark in findings.remarks:
+        console.print(remark, markup=False)
+
+
+def save(findings: Findings, target: str, folder: Path) -> list[Path]:
+    """Writes CSV and PNG files and returns those written."""
+    written = [folder / f"{target}.csv"]
+    write_csv(written[0], findings.rows)
+    if findings.model_rows:
+        written.append(folder / f"{target}_model.csv")
+        write_csv(written[-1], findings.model_rows)
+    picture = folder / f"{target}.png"
+    if plot_linear(findings.rows, picture):
+        written.append(picture)
+    return written
+
+
+def make_console() -> Console:
+    """Returns a console that is wide enough for the tables where it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=MIN_CONSOLE_WIDTH)
+
+
+def _relative(path: Path) -> Path:
+    path = path.resolve()
+    return path.relative_to(device.REPOSITORY) if path.is_relative_to(device.REPOSITORY) else path
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,69 @@
+"""The devices that can be measured, one module each.
+
+A target module has
+
+    measure(plan, origin, report)   yields nothing, calls `report` with rows and progress
+
+and is imported only inside a worker process, after it was pinned to its cores.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+from bench.rows import ModelRow, Row
+from bench.shapes import Shape
+
+MODULES = {"cpu": "bench.targets.cpu"}
+"""Target name and its module."""
+
+OPS = ("quantize", "matmul", "linear")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one worker process measures."""
+
+    target: str
+    threads: int
+    shapes: Sequence[Shape]
+    ops: Sequence[str]
+    budget_s: float
+    """Seconds of timing for each shape."""
+    model: bool
+    """Whether to run the sentence encoder too."""
+    quick: bool
+    """Whether this is a trial run whose numbers are not kept."""
+
+
+class Reporter(Protocol):
+    """Where a target sends what it does and what it found."""
+
+    def progress(self, text: str) -> None:
+        """Says what is being done now."""
+
+    def remark(self, text: str) -> None:
+        """Says something that belongs beside the results."""
+
+    def row(self, row: Row | ModelRow) -> None:
+        """Hands over one result."""
+
+
+def load(name: str) -> ModuleType:
+    """Imports the module of a target.
+
+    Raises:
+        ValueError: if there is no such target.
+    """
+    check(name)
+    return importlib.import_module(MODULES[name])
+
+
+def check(name: str) -> None:
+    """Raises ValueError, with the names there are, unless `name` is a target."""
+    if name not in MODULES:
+        raise ValueError(f"unknown target {name!r}, expected one of: {', '.join(MODULES)}")
