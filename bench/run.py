@@ -32,12 +32,17 @@ from bench.worker import plan_to_json
 
 DEFAULT_MAX_THREADS = 2
 FULL_BUDGET_S, QUICK_BUDGET_S = 4.0, 0.2
+BUSY_LOAD = 1.0
+"""Load average above which other work probably takes cores away from the benchmark."""
 MIN_CONSOLE_WIDTH = 150
 """Columns: what the widest table needs where the output is no terminal."""
 
 RESULTS = device.REPOSITORY / "bench" / "results"
 TRIAL_RESULTS = device.REPOSITORY / "build" / "bench"
 README = device.REPOSITORY / "README.md"
+
+
+app = typer.Typer(add_completion=False)
 
 
 @dataclass
@@ -49,6 +54,7 @@ class Findings:
     remarks: dict[str, None] = field(default_factory=dict)
 
 
+@app.command()
 def main(
     *,
     target: Annotated[str, typer.Option(help="The device to measure.")] = "cpu",
@@ -68,6 +74,9 @@ def main(
         raise typer.BadParameter(str(error)) from error
     if update_readme and not is_complete(plans):
         raise typer.BadParameter("--update-readme takes a complete run: drop the other options")
+
+    if (load := os.getloadavg()[0]) > BUSY_LOAD:
+        console.print(f"load average {load:.1f}: other work runs here, expect noise")
 
     findings = Findings()
     for plan in plans:
@@ -149,12 +158,8 @@ def is_complete(plans: list[targets.Plan]) -> bool:
 
 
 def run_worker(plan: targets.Plan, findings: Findings, console: Console) -> None:
-    """Measures one plan in a process of its own and collects what it reports.
-
-    Raises:
-        typer.Exit: if the process fails; its own message is on the terminal.
-    """
-    name = f"{plan.target}, {plan.threads} thread" + "s" * (plan.threads != 1)
+    """Measures one plan in a process of its own and collects what it reports."""
+    name = _plan_name(plan)
     start = time.monotonic()
     with console.status(f"{name}: starting") as status:
         for kind, content in worker_events(plan):
@@ -172,7 +177,11 @@ def run_worker(plan: targets.Plan, findings: Findings, console: Console) -> None
 
 
 def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
-    """Starts a worker and yields its events as (kind, content) until it ends."""
+    """Starts a worker and yields its events as (kind, content) until it ends.
+
+    Raises:
+        RuntimeError: if the worker fails; its own message is on standard error.
+    """
     reader, writer = os.pipe()
     worker = subprocess.Popen(
         [sys.executable, "-m", "bench.worker", str(writer)],
@@ -190,7 +199,10 @@ def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
                 event = json.loads(line)
                 yield event["kind"], event["content"]
         if worker.wait():
-            raise typer.Exit(worker.returncode if worker.returncode > 0 else 1)
+            raise RuntimeError(
+                f"the worker for {_plan_name(plan)} failed (exit status {worker.returncode}); "
+                "its own message is above"
+            )
     finally:
         worker.kill()
         worker.wait()
@@ -231,10 +243,14 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=MIN_CONSOLE_WIDTH)
 
 
+def _plan_name(plan: targets.Plan) -> str:
+    return f"{plan.target}, {plan.threads} thread" + "s" * (plan.threads != 1)
+
+
 def _relative(path: Path) -> Path:
     path = path.resolve()
     return path.relative_to(device.REPOSITORY) if path.is_relative_to(device.REPOSITORY) else path
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -1,0 +1,302 @@
+"""The benchmark's own claims: what it times, what it keeps, what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench import device, goals, plot, report, roofline, run, targets, timing, worker
+from bench.peers import check, torch_peers
+from bench.peers.max_q4_0 import gguf_q4_0
+from bench.problem import Problem
+from bench.rows import OURS, ModelRow, Row, read_csv, write_csv
+from bench.shapes import QUICK_SHAPES, Shape
+from bench.timing import Competitor, Timing
+
+ORIGIN = {"device": "a CPU, AVX2, 2 cores", "commit": "abc1234", "date": "2026-11-21"}
+
+
+def make_row(**changes) -> Row:
+    row = Row(
+        op="linear", m=64, n=7168, k=2048, system=OURS, computes="MXFP4", threads=1,
+        time_us_median=100.0, time_us_best=90.0, rate=18.8, rate_unit="GOP/s",
+        times_ours=1.0, times_roofline=1.25, **ORIGIN,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)
+
+
+def make_model_row(**changes) -> ModelRow:
+    row = ModelRow(
+        variant="W4A4", threads=2, sentences=300, cosine_mean=0.93, cosine_worst=0.87,
+        top1_agreement=0.7, top5_overlap=0.8, linear_weight_bytes=5_640_000,
+        model_bytes=53_400_000, sentences_per_s=361.5, **ORIGIN,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)
+
+
+class FakeTime:
+    """A clock that only competitors move, and a diary of who did."""
+
+    def __init__(self, seconds: dict[str, list[float]]):
+        self.now, self.diary = 0.0, []
+        self.competitors = [Competitor(name, self.call(name, of)) for name, of in seconds.items()]
+
+    def call(self, name: str, seconds: list[float]):
+        def spend():
+            self.now += seconds[len([who for who in self.diary if who == name]) % len(seconds)]
+            self.diary.append(name)
+
+        return spend
+
+    def interleave(self, **arguments) -> dict[str, Timing]:
+        return timing.interleave(self.competitors, clock=lambda: self.now, **arguments)
+
+
+def test_every_competitor_gets_its_own_time():
+    found = FakeTime({"slow": [3.0], "fast": [0.25]}).interleave(budget_s=0)
+    assert found["slow"].median_us == pytest.approx(3e6)
+    assert found["fast"].median_us == pytest.approx(0.25e6)
+
+
+def test_competitors_take_turns_and_the_first_of_a_round_changes():
+    time = FakeTime({"a": [1.0], "b": [1.0], "c": [1.0]})
+    time.interleave(budget_s=0, min_rounds=3)
+    calibration, turns = time.diary[:6], time.diary[6:]
+    assert sorted(calibration) == ["a", "a", "b", "b", "c", "c"]
+    # One warm-up and one timed call a turn.
+    assert turns == [who for turn in "abcbcacab" for who in (turn, turn)]
+
+
+def test_a_burst_fills_its_span_so_that_a_clock_tick_does_not_matter():
+    time = FakeTime({"tiny": [timing.BURST_S / 64]})
+    time.interleave(budget_s=0, min_rounds=1)
+    warm_up = round(timing.WARM_UP_S / (timing.BURST_S / 64) + 0.5)
+    assert len(time.diary) == 2 + warm_up + 64
+
+
+def test_rounds_end_with_the_budget_but_never_before_the_least():
+    assert len(FakeTime({"a": [1.0]}).interleave(budget_s=0)["a"].samples_s) == timing.MIN_ROUNDS
+    assert len(FakeTime({"a": [1.0]}).interleave(budget_s=40)["a"].samples_s) == 20
+    rounds = len(FakeTime({"a": [1.0]}).interleave(budget_s=1e9)["a"].samples_s)
+    assert rounds == timing.MAX_ROUNDS
+
+
+def test_the_median_ignores_a_disturbed_round():
+    assert Timing((1e-6, 1e-6, 900e-6)).median_us == pytest.approx(1.0)
+    assert Timing((3e-6, 1e-6, 2e-6)).best_us == pytest.approx(1.0)
+
+
+def test_two_competitors_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="distinct names"):
+        timing.interleave([Competitor("a", int), Competitor("a", int)], budget_s=0)
+
+
+def test_the_roofline_is_the_slower_of_memory_and_arithmetic():
+    limits = roofline.Roofline(1e12, 1e11, 1e10, 1e10, _bandwidth_at={1000: 1e9})
+    assert limits.least_us(num_bytes=1000) == pytest.approx(1.0)
+    assert limits.least_us(num_bytes=1000, int8_ops=5_000_000) == pytest.approx(5.0)
+
+
+def test_rows_survive_the_csv_file(tmp_path):
+    machine = make_row(
+        op="machine", time_us_median=None, time_us_best=None, times_ours=None, times_roofline=None
+    )
+    rows = [make_row(), machine, make_row(system="torch, quoted", threads=2)]
+    write_csv(tmp_path / "new" / "cpu.csv", rows)
+    assert read_csv(tmp_path / "new" / "cpu.csv", Row) == rows
+
+
+def test_model_rows_survive_the_csv_file(tmp_path):
+    rows = [make_model_row(), make_model_row(variant="float32", cosine_worst=1.0)]
+    write_csv(tmp_path / "model.csv", rows)
+    assert read_csv(tmp_path / "model.csv", ModelRow) == rows
+
+
+def test_an_empty_result_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match="no rows"):
+        write_csv(tmp_path / "cpu.csv", [])
+
+
+def test_the_readme_keeps_everything_outside_the_markers(tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    for _ in range(2):
+        report.update_readme(readme, "| new |")
+        assert readme.read_text() == f"before\n{report.BEGIN}\n| new |\n{report.END}\nafter\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no markers",
+        f"{report.BEGIN} only the first",
+        f"{report.END} {report.BEGIN}",
+        f"{report.BEGIN} {report.BEGIN} {report.END}",
+    ],
+)
+def test_a_readme_without_a_clear_place_is_refused_and_left_alone(tmp_path, text):
+    readme = tmp_path / "README.md"
+    readme.write_text(text)
+    with pytest.raises(ValueError, match="once each"):
+        report.update_readme(readme, "| new |")
+    assert readme.read_text() == text
+
+
+def test_the_readme_text_states_times_ratios_and_origin():
+    peer = make_row(system="MAX Q4_0", time_us_median=250.0, times_ours=2.5)
+    text = report.readme_text([make_row(), peer], [make_model_row()])
+    assert "| 64 x 7168 x 2048 | 100 | 18.8 | 1.25 | 250 (2.50) |" in text
+    assert "| W4A4 | 0.9300 | 0.8700 | 70.0% | 80.0% | 5.64 | 53.4 | 362 |" in text
+    assert all(fact in text for fact in ORIGIN.values())
+
+
+def test_every_markdown_row_has_as_many_cells_as_its_heading():
+    rows = [make_row(), make_row(m=1, system=OURS), make_row(system="MAX Q4_0", times_ours=2.0)]
+    for table in report.operation_tables(rows):
+        assert {len(line) for line in table.rows} == {len(table.headings)}
+
+
+def test_goals_compare_with_what_the_shape_asks_for():
+    rows = [
+        make_row(),
+        make_row(system="MAX Q4_0", times_ours=1.9),
+        make_row(system="torch int8", times_ours=1.0),
+        make_row(m=4, n=2880, k=512),
+        make_row(m=4, n=2880, k=512, system="MAX Q4_0", times_ours=1.6),
+        make_row(m=1, n=4096, k=4096, times_roofline=1.5),
+    ]
+    reached = {goal.text: goal.reached for goal in goals.check_goals(rows)}
+    assert reached == {
+        "64 x 7168 x 2048: times faster than MAX Q4_0": False,
+        "64 x 7168 x 2048: times faster than torch int8": True,
+        "4 x 2880 x 512: times faster than MAX Q4_0": True,
+        "1 x 4096 x 4096: times the memory roofline": False,
+    }
+
+
+def test_goals_compare_thread_counts():
+    rows = [
+        make_row(time_us_median=100.0),
+        make_row(time_us_median=50.0, threads=2),
+        make_row(system="torch f32", times_ours=9.0, time_us_median=900.0),
+        make_row(system="torch f32", times_ours=6.0, time_us_median=300.0, threads=2),
+    ]
+    measured = {goal.text: goal.measured for goal in goals.check_goals(rows)}
+    assert measured["linear 64 x 7168 x 2048: speed-up over 1 thread"] == pytest.approx(2.0)
+    assert measured["64 x 7168 x 2048: speed-up over that of torch f32"] == pytest.approx(2 / 3)
+
+
+def test_a_picture_is_drawn_only_of_linear(tmp_path):
+    picture = tmp_path / "cpu.png"
+    assert not plot.plot_linear([make_row(op="quantize")], picture)
+    assert not picture.exists()
+    assert plot.plot_linear([make_row(), make_row(system="torch f32", times_ours=9.0)], picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_device_is_named_with_its_level_and_cores(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: A CPU\nflags\t\t: sse avx2 avx_vnni\n\nmodel name\t: B\n")
+    assert device.describe_cpu(cpuinfo, cores=8) == "A CPU, AVX-VNNI, 8 cores"
+
+
+def test_outside_a_checkout_the_commit_is_unknown(tmp_path):
+    assert device.describe_commit(tmp_path) == "unknown"
+
+
+@pytest.fixture(scope="module")
+def small_problem() -> Problem:
+    return Problem(Shape(3, 64, 96))
+
+
+@pytest.mark.parametrize("peer", torch_peers.PEERS, ids=lambda peer: peer.name)
+def test_the_torch_peers_compute_the_product(peer, small_problem):
+    prepared = peer.prepare(small_problem)
+    prepared.call()
+    check(peer.name, prepared.output(), small_problem)
+
+
+def test_a_peer_that_computes_something_else_is_refused(small_problem):
+    with pytest.raises(RuntimeError, match=r"wrong does not compute x @ w.T at 3 x 64 x 96"):
+        check("wrong", small_problem.reference.roll(1, dims=1), small_problem)
+    with pytest.raises(RuntimeError, match="relative error nan"):
+        check("wrong", small_problem.reference * torch.nan, small_problem)
+
+
+def test_q4_0_bytes_decode_to_the_nearest_weights(small_problem):
+    blocks = torch.from_numpy(gguf_q4_0(small_problem.weight_q4)).view(64, 3, 18)
+    scales = blocks[..., :2].contiguous().view(torch.float16).float()
+    codes = torch.cat([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], dim=-1)
+    error = ((codes.float() - 8) * scales).flatten(1) - small_problem.weight_f32
+    # Half a step inside the range, a whole one where the positive end clips at 7.
+    assert (error.view(64, 3, 32).abs() <= scales.abs() * 1.001).all()
+    assert error.square().mean().sqrt() < 0.5 * scales.abs().mean()
+
+
+def test_a_plan_reaches_the_worker_unchanged():
+    plan = run.make_plans("cpu", "1", "linear", model=False, quick=True)[0]
+    assert worker.plan_from_json(worker.plan_to_json(plan)) == plan
+
+
+def test_thread_counts_are_ascending_and_default_to_two_at_most():
+    assert run.parse_threads("2,1,2", cores=4) == (1, 2)
+    assert run.parse_threads("", cores=1) == (1,)
+    assert run.parse_threads("", cores=16) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--target", "abacus"], "unknown target 'abacus', expected one of: cpu"),
+        (["--threads", "0"], "threads: got '0', expected 1 to"),
+        (["--threads", "two"], "threads: got 'two', expected numbers"),
+        (["--only", "linear,sort"], "expected some of quantize, matmul, linear"),
+        (["--quick", "--update-readme"], "--update-readme takes a complete run"),
+    ],
+)
+def test_a_wrong_command_says_what_is_expected(arguments, sentence):
+    outcome = CliRunner().invoke(run.app, arguments, env={"COLUMNS": "200"})
+    assert outcome.exit_code == 2
+    assert sentence in " ".join(outcome.output.replace("│", " ").split())
+
+
+def test_a_failing_worker_fails_the_run():
+    plan = run.make_plans("cpu", "1", "", model=False, quick=True)[0]
+    broken = dataclasses.replace(plan, target="abacus")
+    with pytest.raises(RuntimeError, match="worker for abacus, 1 thread failed"):
+        list(run.worker_events(broken))
+
+
+def test_an_unknown_target_is_not_imported():
+    with pytest.raises(ValueError, match="unknown target 'cuda'"):
+        targets.load("cuda")
+
+
+def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "bench.run", "--quick", "--threads", "1"),
+            *("--results", str(tmp_path)),
+        ],
+        check=False, cwd=device.REPOSITORY, env=dict(os.environ),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = read_csv(tmp_path / "cpu.csv", Row)
+    assert {row.op for row in rows} == {"machine", "overhead", *targets.OPS}
+    linear = {(row.shape, row.system) for row in rows if row.op == "linear"}
+    wanted = {OURS, "torch f32", "torch bf16", "torch int8", "MAX Q4_0"}
+    assert linear >= {(tuple(shape), system) for shape in QUICK_SHAPES for system in wanted}
+    assert all(row.time_us_median > 0 for row in rows if row.op != "machine")
+    variants = {row.variant: row for row in read_csv(tmp_path / "cpu_model.csv", ModelRow)}
+    assert variants["float32"].cosine_worst == pytest.approx(1.0, abs=1e-5)
+    assert variants["W4A4"].linear_weight_bytes * 7 < variants["float32"].linear_weight_bytes
+    assert (tmp_path / "cpu.png").exists()
+    kept = (tmp_path / "cpu.csv").read_text() + (tmp_path / "cpu_model.csv").read_text()
+    assert str(device.REPOSITORY) not in kept
