@@ -1,0 +1,127 @@
+"""Unusual but right arguments: the same bits as from a plain contiguous copy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+
+N, K = 48, 64
+X = torch.ones(3, K)
+W = mx.quantize(torch.randn(N, K))
+P = W.preshuffle()
+NX, NW = X.numpy(), W.numpy()
+BIAS = torch.randn(N)
+
+
+def unusual():
+    base = torch.randn(6, 4, 3 * K)
+    wide = torch.randn(5, 4 * K)
+    return {
+        "sliced columns": wide[:, K : 2 * K],
+        "every other row": wide[::2, :K],
+        "sliced 3-D": base[..., K : 2 * K],
+        "uncollapsible": base[:, ::2, :K],
+        "transposed": torch.randn(K, 7).T,
+        "swapped lead": base.transpose(0, 1)[..., :K],
+        "every other column": wide[:, ::2][:, :K],
+        "expanded row": torch.randn(1, K).expand(5, K),
+        "expanded batch": torch.randn(4, K).expand(3, 4, K),
+        "expanded number": torch.randn(1, 1).expand(5, K),
+        "one row, odd stride": torch.randn(3, K + 5)[1:2, :K],
+        "misaligned": torch.randn(5 * K + 1)[1:].view(5, K),
+        "negated view": torch._neg_view(torch.randn(5, K)),
+        "negated part of a complex tensor": torch.randn(5, K, dtype=torch.cfloat).conj().imag,
+        "flipped": wide.flip(0)[:, :K],
+        "no rows": torch.empty(0, K),
+        "no rows, 3-D": torch.empty(3, 0, K),
+        "vector": torch.randn(K),
+        "5-D": torch.randn(1, 2, 1, 3, K),
+        "parameter": torch.nn.Parameter(torch.randn(5, K), requires_grad=False),
+    }
+
+
+@pytest.mark.parametrize("case", unusual())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_unusual_tensors_mean_what_their_copy_means(case, dtype):
+    x = unusual()[case]
+    x = x if dtype == torch.float32 else x.to(dtype)
+    copy = x.resolve_neg().clone(memory_format=torch.contiguous_format)
+    got, expected = mx.quantize(x), mx.quantize(copy)
+    assert torch.equal(got.codes, expected.codes)
+    assert torch.equal(got.scales, expected.scales)
+    out = mx.linear(x, P, bias=BIAS)
+    assert out.shape == (*x.shape[:-1], N)
+    assert torch.equal(out, mx.linear(copy, W, bias=BIAS))
+    assert torch.equal(out, mx.matmul(got, P, bias=BIAS, out_dtype=dtype))
+
+
+def unusual_arrays():
+    wide = np.random.default_rng(3).standard_normal((6, 4 * K)).astype(np.float32)
+    packed = np.zeros((5, K), dtype=[("a", "u1"), ("x", "f4")])
+    packed["x"] = wide[:5, :K]
+    read_only = wide[:, :K].copy()
+    read_only.flags.writeable = False
+    odd_rows = np.frombuffer(bytearray(5 * (4 * K + 1)), np.uint8).reshape(5, 4 * K + 1)[:, : 4 * K]
+    return {
+        "reversed rows": wide[::-1, :K],
+        "reversed columns": wide[:, K - 1 :: -1],
+        "field of a struct": packed["x"],
+        "read-only": read_only,
+        "Fortran order": np.asfortranarray(wide[:, :K]),
+        "broadcast": np.broadcast_to(wide[0, :K], (5, K)),
+        "rows at odd bytes": odd_rows.view(np.float32),
+        "matrix subclass": wide[:, :K].view(np.memmap),
+        "no rows": wide[:0, :K],
+        "vector": wide[0, :K],
+        "3-D": wide.reshape(6, 4, K),
+    }
+
+
+@pytest.mark.parametrize("case", unusual_arrays())
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_unusual_arrays_mean_what_their_copy_means(case, dtype):
+    x = unusual_arrays()[case]
+    x = x if dtype == np.float32 else x.astype(dtype)
+    copy = torch.from_numpy(np.array(x, np.float32, order="C")).to(
+        getattr(torch, np.dtype(dtype).name)
+    )
+    got = mx.quantize(x)
+    assert isinstance(got.codes, np.ndarray)
+    np.testing.assert_array_equal(got.codes, mx.quantize(copy).codes)
+    out = mx.linear(x, NW, bias=BIAS.numpy())
+    assert out.dtype == dtype
+    assert out.shape == (*x.shape[:-1], N)
+    np.testing.assert_array_equal(
+        out.astype(np.float32), mx.linear(copy, W, bias=BIAS).float().numpy()
+    )
+
+
+@pytest.mark.parametrize("step", [2, -1, 0])
+def test_a_bias_with_any_stride_is_read_right(step):
+    values = np.arange(2 * N, dtype=np.float32)
+    bias = np.broadcast_to(values[3], (N,)) if step == 0 else values[::step][:N]
+    expected = mx.linear(NX, NW, bias=bias.copy())
+    np.testing.assert_array_equal(mx.linear(NX, NW, bias=bias), expected)
+    if step > 0:
+        got = mx.linear(X, W, bias=torch.from_numpy(bias))
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_weights_without_rows_give_results_without_columns():
+    empty = mx.quantize(torch.empty(0, K))
+    assert mx.linear(X, empty).shape == (3, 0)
+    assert mx.matmul(W, empty).shape == (N, 0)
+    assert mx.dequantize(empty).shape == (0, K)
+    assert mx.preshuffle(empty).unshuffle().shape == (0, K)
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.float32, torch.float32, np.dtype("float32")])
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_dtype_has_many_spellings(dtype, kind):
+    x, w = (X, W) if kind == "torch" else (NX, NW)
+    expected = torch.float32 if kind == "torch" else np.float32
+    assert mx.dequantize(w, dtype=dtype).dtype == expected
+    assert mx.linear(x, w, out_dtype=dtype).dtype == expected
+    assert mx.matmul(w, w, out_dtype=dtype).dtype == expected
