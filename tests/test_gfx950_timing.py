@@ -28,6 +28,14 @@ MACHINE = Machine()
 CUS = MACHINE.num_cus
 
 
+def lds_cost(address, num_bytes, is_write=False, active=None):
+    """(cycles, cycles without conflicts) of one wave's access."""
+    active = np.ones(64, bool) if active is None else active
+    banks = MACHINE.lds_write_banks if is_write else MACHINE.lds_banks
+    cycles, free = access_cycles(address[None], active[None], num_bytes, banks, is_write=is_write)
+    return int(cycles[0]), int(free[0])
+
+
 def kernel_of(body, vgprs=128, lds=0, sgprs=""):
     text = f"""
 k:
@@ -131,8 +139,7 @@ def test_an_mfma_shape_in_no_table_raises():
 
 @pytest.mark.parametrize("stride_dwords, ways", [(1, 1), (2, 2), (4, 4), (8, 8), (3, 1), (64, 64)])
 def test_strided_dword_reads_conflict_as_the_banks_say(stride_dwords, ways):
-    cycles, free = access_cycles(LANE[None] * 4 * stride_dwords, np.ones((1, 64), bool), 4, False)
-    assert (cycles[0], free[0]) == (ways, 1)
+    assert lds_cost(LANE * 4 * stride_dwords, 4) == (ways, 1)
 
 
 @pytest.mark.parametrize(
@@ -144,20 +151,17 @@ def test_every_lane_is_in_exactly_one_phase(num_bytes, is_write):
 
 @pytest.mark.parametrize("num_bytes, read, write", [(4, 1, 2), (8, 2, 4), (16, 4, 8)])
 def test_contiguous_accesses_run_at_the_published_bandwidth(num_bytes, read, write):
-    active = np.ones((1, 64), bool)
-    for is_write, expected in ((False, read), (True, write)):
-        cycles, free = access_cycles(LANE[None] * num_bytes, active, num_bytes, is_write)
-        assert cycles[0] == free[0] == expected
+    assert lds_cost(LANE * num_bytes, num_bytes) == (read, read)
+    assert lds_cost(LANE * num_bytes, num_bytes, is_write=True) == (write, write)
 
 
 def test_lanes_on_one_dword_are_served_together():
-    cycles, _ = access_cycles(np.zeros((1, 64), int), np.ones((1, 64), bool), 4, False)
-    assert cycles[0] == 1
+    assert lds_cost(LANE * 0, 4) == (1, 1)
 
 
 def test_inactive_lanes_cause_no_conflict():
-    active = (LANE < 1)[None]
-    assert access_cycles(LANE[None] * 256, active, 4, False)[0][0] == 1
+    assert lds_cost(LANE * 256, 4) == (64, 1)
+    assert lds_cost(LANE * 256, 4, active=LANE < 1) == (1, 1)
 
 
 def wide_row_address(quarter_step):
@@ -169,19 +173,26 @@ def wide_row_address(quarter_step):
 def test_the_swizzle_for_256_byte_rows_removes_all_conflicts(step):
     plain = wide_row_address(step)
     swizzled = plain ^ ((plain >> 4 & 0x30) | (plain >> 3 & 0x80))
-    active = np.ones((1, 64), bool)
-    assert access_cycles(plain[None], active, 16, False)[0][0] == 32
-    assert access_cycles(swizzled[None], active, 16, False)[0][0] == 4
+    assert lds_cost(plain, 16) == (32, 4)
+    assert lds_cost(swizzled, 16) == (4, 4)
 
 
 @pytest.mark.parametrize("half", (0, 1))
 def test_the_xor_for_128_byte_rows_removes_all_conflicts(half):
     row, granule = LANE % 16, LANE // 16 + 4 * half
-    active = np.ones((1, 64), bool)
     plain = row * 128 + granule * 16
     swizzled = row * 128 + (granule ^ (row >> 1 & 7)) * 16
-    assert access_cycles(plain[None], active, 16, False)[0][0] == 16
-    assert access_cycles(swizzled[None], active, 16, False)[0][0] == 4
+    assert lds_cost(plain, 16) == (16, 4)
+    assert lds_cost(swizzled, 16) == (4, 4)
+
+
+def test_lds_reads_settle_at_one_b128_per_simd_every_16_cycles():
+    """The published steady state; the first 8 of a SIMD pair enter its FIFO at issue rate."""
+    body = "\n".join(["\tds_read_b128 v[0:3], v8"] * 64)
+    result = simulate(traced(body, waves=4, lds=8192, address=lambda g, w, pc: LANE * 16))
+    starts = [s.start for s in result.spans if s.kind == "lds" and s.wave == 0]
+    assert np.diff(starts[:4]).tolist() == [4, 4, 4]
+    assert np.diff(starts[32:]).mean() == pytest.approx(16, rel=0.05)
 
 
 def test_conflicts_are_named_by_instruction():

@@ -20,6 +20,7 @@ from typing import NamedTuple
 AMD = "AMD MI355X data sheet"
 ISA = "AMD CDNA4 ISA and white paper"
 LLVM = "LLVM AMDGPU wait states and scheduling model"
+GLUON = "ROCm/gfx950-gluon-tutorials"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
 
@@ -43,7 +44,7 @@ def fact(value, unit, low, high, source):
 class Machine:
     """An MI355X as the timing model sees it."""
 
-    clock_ghz: float = fact(2.4, "GHz", 1.6, 2.4, f"{AMD}: peak; lower under load")
+    clock_ghz: float = fact(2.4, "GHz", 1.3, 2.4, f"{AMD}: peak; README: lower under load")
     num_xcds: int = fact(8, "", 8, 8, AMD)
     cus_per_xcd: int = fact(32, "", 32, 32, AMD)
     simds_per_cu: int = fact(4, "", 4, 4, ISA)
@@ -61,16 +62,17 @@ class Machine:
     branch_cycles: int = fact(16, "cycles", 8, 32, "guess: taken branch refills the wave's buffer")
     barrier_cycles: int = fact(8, "cycles", 4, 32, "guess: last arrival to release")
 
-    lds_read_bytes: int = fact(256, "B/cycle", 128, 256, f"{ISA}: ds_read_b64 and b128")
-    lds_write_bytes: int = fact(128, "B/cycle", 128, 128, "write side as in CDNA3: guess")
-    lds_latency: int = fact(64, "cycles", 50, 128, "guess, from GCN and CDNA3 practice")
-    lds_queue_cycles: int = fact(128, "cycles", 32, 256, "guess: work queued before issue stalls")
+    lds_banks: int = fact(64, "4 B banks", 64, 64, f"{ISA}: 256 B/cycle to readers")
+    lds_write_banks: int = fact(32, "4 B banks", 32, 64, "write side as in CDNA3: guess")
+    lds_pair_bytes: int = fact(128, "B/cycle", 128, 128, f"{GLUON}: return bus of two SIMDs")
+    lds_queue: int = fact(8, "accesses", 8, 8, f"{GLUON}: FIFO of two SIMDs")
+    lds_latency: int = fact(54, "cycles", 42, 64, f"{GLUON}: b128 data 50 to 70 after issue")
 
     l1_bytes: int = fact(32768, "B", 32768, 32768, CDNA3)
     line_bytes: int = fact(128, "B", 128, 128, CDNA3)
     l1_bytes_per_cycle: int = fact(64, "B/cycle", 64, 128, CDNA3)
     l1_latency: int = fact(120, "cycles", 100, 150, "guess, from CDNA3 practice")
-    in_flight_bytes: int = fact(45056, "B/CU", 32768, 65536, "shared/cdna4.md, community figure")
+    in_flight_bytes: int = fact(32768, "B/CU", 32768, 45056, f"{GLUON}: L1 size; others say 44 KiB")
     vmem_queue_cycles: int = fact(256, "cycles", 64, 512, "guess: work queued before issue stalls")
 
     l2_latency: int = fact(300, "cycles", 200, 500, "guess, from CDNA3 practice")
@@ -79,12 +81,12 @@ class Machine:
     infinity_latency: int = fact(650, "cycles", 500, 900, "guess, from CDNA3 practice")
     infinity_gbps: float = fact(14000.0, "GB/s", 10000, 17200, f"{CDNA3}: 17.2 TB/s peak")
     infinity_bytes: int = fact(268435456, "B", 268435456, 268435456, AMD)
-    hbm_latency: int = fact(1000, "cycles", 800, 2000, "shared/cdna4.md, unverified")
+    hbm_latency: int = fact(1000, "cycles", 800, 2000, "project notes, unverified")
     hbm_gbps: float = fact(8000.0, "GB/s", 5600, 8000, f"{AMD}: peak")
 
     scalar_latency: int = fact(100, "cycles", 50, 200, "guess: scalar cache hit")
-    scalar_cold_latency: int = fact(960, "cycles", 500, 1500, "shared/cdna4.md: 0.4 us, uncached")
-    launch_us: float = fact(2.2, "us", 1.2, 3.2, "shared/cdna4.md: 2 to 4 us less two round trips")
+    scalar_cold_latency: int = fact(960, "cycles", 500, 1500, "project notes: 0.4 us, uncached")
+    launch_us: float = fact(2.2, "us", 1.2, 3.2, "project notes: 2 to 4 us less two trips")
 
     def __post_init__(self):
         for item in fields(self):

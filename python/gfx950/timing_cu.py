@@ -5,8 +5,8 @@
     shared     LDS, address unit, global memory (timing_memory.py), scalar cache
 
 A wave issues in order, at most one instruction a turn. The next event is always the wave that
-can go first (then higher s_setprio, then older); if a unit is taken, the wave waits and the
-wait is booked under the unit's name. MFMA results are tracked per register; everything that
+can go first (then higher s_setprio, then the one that waits longest for LDS or memory, then
+older); if a unit is taken, the wave waits and the wait is booked under the unit's name. MFMA results are tracked per register; everything that
 memory returns is guarded by the s_waitcnt in the code, which hazards.py proves sufficient.
 """
 
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from gfx950.parameters import Machine
 from gfx950.timing_memory import GlobalMemory, Locality, Share
 
+SIMDS_PER_LDS_BUS = 2
 STALLS = {
     "vmcnt": "waiting for global memory (s_waitcnt vmcnt)",
     "lgkmcnt": "waiting for LDS or scalar loads (s_waitcnt lgkmcnt)",
@@ -32,6 +33,10 @@ STALLS = {
     "vmem": "global memory queue full or too many bytes in flight",
     "nop": "s_nop and s_sleep",
 }
+
+
+SHARED = ("lds", "vmem")
+"""Units of the whole CU: they serve waves in the order in which these asked."""
 
 
 class Span(NamedTuple):
@@ -66,7 +71,7 @@ class WaveState:
     last_vm: float = 0.0
     drained: float = 0.0
     since: float | None = None
-    """When the next instruction first tried to issue, if it could not."""
+    """When a blocked s_waitcnt or access to a shared unit first tried to issue."""
     stalls: Counter = field(default_factory=Counter)
 
 
@@ -98,10 +103,12 @@ class ComputeUnit:
         self.salu_free = [0.0] * count
         self.mfma_free = [0.0] * count
         self.lds_free = 0.0
+        self.lds_bus_free = [0.0] * (count // SIMDS_PER_LDS_BUS)
+        self.lds_fifo = [deque() for _ in self.lds_bus_free]
         self.scalar_lines: dict[int, float] = {}
         self.barriers: dict[int, list] = {}
         self.waves: list[WaveState] = []
-        self.heap: list[tuple[float, int, int]] = []
+        self.heap: list[tuple[float, int, float, int]] = []
         self.spans: list[Span] = []
         self.issued: Counter = Counter()
         self.mfma_busy = self.flops = self.lds_cycles = self.lds_conflicts = 0
@@ -126,10 +133,10 @@ class ComputeUnit:
                 simd = load.index(min(load))
                 load[simd] += 1
                 waves.append(WaveState(number, group, simd, steps))
-        self.heap = heap = [(0.0, 0, order) for order in range(len(waves))]
+        self.heap = heap = [(0.0, 0, 0.0, order) for order in range(len(waves))]
         finish = {}
         while heap:
-            now, _, order = heapq.heappop(heap)
+            now, _, _, order = heapq.heappop(heap)
             wave = waves[order]
             if wave.at == len(wave.steps):
                 finish[order] = now
@@ -137,7 +144,8 @@ class ComputeUnit:
                 continue
             after = self._advance(wave, order, now)
             if after is not None:
-                heapq.heappush(heap, (after, -wave.priority, order))
+                queued = after if wave.since is None else wave.since
+                heapq.heappush(heap, (after, -wave.priority, queued, order))
         if len(finish) != len(waves):
             raise RuntimeError("waves wait at a barrier that the others never reach")
         return self._result(finish)
@@ -151,7 +159,10 @@ class ComputeUnit:
             time, reason = check(wave, op, payload, now)
             if time > now:
                 wave.stalls[reason] += time - now
-                wave.since = now if wave.since is None else wave.since
+                if kind != "wait" and reason not in SHARED:
+                    wave.since = None
+                elif wave.since is None:
+                    wave.since = now
                 return time
         start = now if wave.since is None or kind != "wait" else wave.since
         wave.since = None
@@ -190,7 +201,7 @@ class ComputeUnit:
             wave = self.waves[order]
             wave.stalls["barrier"] += go - arrived
             self.spans.append(Span(wave.number, pc, "barrier", arrived, go))
-            heapq.heappush(self.heap, (go, -wave.priority, order))
+            heapq.heappush(self.heap, (go, -wave.priority, go, order))
         barrier[1] = []
 
     def _result_at(self, wave, op, now):
@@ -222,7 +233,10 @@ class ComputeUnit:
 
     def _lds_at(self, wave, op, payload, now):
         ready = self._result_at(wave, op, now)
-        room = self.lds_free - self.machine.lds_queue_cycles
+        fifo = self.lds_fifo[wave.simd // SIMDS_PER_LDS_BUS]
+        while fifo and fifo[0] <= now:
+            fifo.popleft()
+        room = fifo[0] if len(fifo) >= self.machine.lds_queue else now
         return (ready, "mfma_result") if ready >= room else (room, "lds")
 
     def _vmem_at(self, wave, op, payload, now):
@@ -270,13 +284,17 @@ class ComputeUnit:
         return self._turn(now), now + op.cycles
 
     def _lds(self, wave, op, cost, now):
-        start = max(now, self.lds_free)
-        self.lds_free = start + cost.cycles
+        m, pair = self.machine, wave.simd // SIMDS_PER_LDS_BUS
+        self.lds_free = max(now, self.lds_free) + cost.cycles
         self.lds_cycles += cost.cycles
         self.lds_conflicts += cost.conflict_cycles
-        done = self.lds_free + self.machine.lds_latency
+        bus_cycles = cost.returned_bytes / m.lds_pair_bytes
+        served = max(self.lds_free, self.lds_bus_free[pair] + bus_cycles)
+        self.lds_bus_free[pair] = served
+        self.lds_fifo[pair].append(served)
+        done = served + m.lds_latency
         wave.lds.append(max(done, wave.lds[-1] if wave.lds else 0))
-        return self._turn(now), self.lds_free
+        return self._turn(now), served
 
     def _vm_done(self, wave, done):
         wave.last_vm = max(done, wave.last_vm)

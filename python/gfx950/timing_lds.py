@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 LANES = 64
-READ_BANKS, WRITE_BANKS = 64, 32
+BANK_BYTES = 4
 
 
 def _spans(*spans):
@@ -46,13 +46,14 @@ def phases(num_bytes: int, is_write: bool) -> np.ndarray:
     return _even(32) if num_bytes == 8 else READ_B128_PHASES
 
 
-def access_cycles(address, active, num_bytes: int, is_write: bool):
+def access_cycles(address, active, num_bytes: int, banks: int, *, is_write: bool):
     """Counts the LDS cycles of many wave accesses at once.
 
     Args:
         address: byte address of each lane, [accesses, 64].
         active: lanes that take part, bool [accesses, 64].
         num_bytes: bytes of each lane.
+        banks: banks that the side (read or write) has.
         is_write: whether LDS is written.
 
     Returns:
@@ -60,9 +61,8 @@ def access_cycles(address, active, num_bytes: int, is_write: bool):
         take without conflicts. Their difference is what conflicts cost.
     """
     table = phases(num_bytes, is_write)
-    banks = WRITE_BANKS if is_write else READ_BANKS
-    num_dwords = max(1, num_bytes // 4)
-    first = np.asarray(address, np.int64)[:, table] // 4
+    num_dwords = max(1, num_bytes // BANK_BYTES)
+    first = np.asarray(address, np.int64)[:, table] // BANK_BYTES
     dword = first[..., None] + np.arange(num_dwords)
     lanes_in = np.broadcast_to(np.asarray(active, bool)[:, table, None], dword.shape)
 

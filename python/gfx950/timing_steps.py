@@ -6,7 +6,7 @@ sectors of each global access. The CU model then only does integer arithmetic.
 
     Event (trace.py) --> [ (Op, payload), ... ] per wave
 
-    payload   LDS access            (cycles, conflict cycles)
+    payload   LDS access            (cycles, conflict cycles, bytes returned)
               global access         (sectors, bytes, LDS cycles if it writes LDS)
               anything else         None
 """
@@ -49,6 +49,12 @@ class LdsCost(NamedTuple):
 
     cycles: int
     conflict_cycles: int
+    returned_bytes: int
+    """Bytes that go back to the registers of the wave."""
+
+
+LANE_EXCHANGE = LdsCost(2, 0, 256)
+"""ds_bpermute and its kin: 64 dwords there and back, without the banks."""
 
 
 class GlobalCost(NamedTuple):
@@ -185,11 +191,12 @@ def decode(ins, machine: Machine) -> Op:
     raise ValueError(f"the timing model does not know {ins}")
 
 
-def _lds_cycles(event, is_write):
+def _lds_cycles(event, is_write, machine):
     """Returns (cycles, free cycles) of each wave's LDS access, both parts of read2 summed."""
     parts = event.lds_addr.reshape(len(event.waves), LANES, -1)
+    banks = machine.lds_write_banks if is_write else machine.lds_banks
     costs = [
-        access_cycles(parts[:, :, i], event.exec_mask, event.lds_bytes, is_write)
+        access_cycles(parts[:, :, i], event.exec_mask, event.lds_bytes, banks, is_write=is_write)
         for i in range(parts.shape[2])
     ]
     return sum(c for c, _ in costs), sum(f for _, f in costs)
@@ -208,20 +215,21 @@ def _sectors(event, row, sizes):
     return tuple(dict.fromkeys(np.stack([address // SECTOR_BYTES, last], 1).ravel().tolist()))
 
 
-def _payloads(event, op, sizes):
+def _payloads(event, op, sizes, machine):
     """Returns the payload of each wave of an event."""
     count = len(event.waves)
     has_lds = event.lds_addr is not None
     if op.kind == "lds":
         if not has_lds:
-            width = 4 if "permute" in op.text or "swizzle" in op.text else 0
-            return [LdsCost(max(1, width // 2), 0)] * count
-        is_write = "write" in op.text or "atomic" in op.text
-        cycles, free = _lds_cycles(event, is_write)
-        return [LdsCost(int(c), int(c - f)) for c, f in zip(cycles, free, strict=True)]
+            return [LANE_EXCHANGE] * count
+        is_write = not op.text.startswith("ds_read")
+        cycles, free = _lds_cycles(event, is_write, machine)
+        parts = event.lds_addr.reshape(count, LANES, -1).shape[2]
+        returned = 0 if is_write else parts * event.lds_bytes * LANES
+        return [LdsCost(int(c), int(c - f), returned) for c, f in zip(cycles, free, strict=True)]
     if op.kind not in ("load", "store") or event.global_addr is None:
         return [None] * count
-    lds = _lds_cycles(event, True)[0] if has_lds else np.zeros(count, int)
+    lds = _lds_cycles(event, True, machine)[0] if has_lds else np.zeros(count, int)
     lanes = event.exec_mask.sum(axis=1) * event.global_bytes
     return [GlobalCost(_sectors(event, i, sizes), int(lanes[i]), int(lds[i])) for i in range(count)]
 
@@ -237,6 +245,8 @@ def streams(trace, machine: Machine, sizes: dict[int, int]) -> dict[int, list]:
         op = ops.get(event.pc)
         if op is None:
             op = ops[event.pc] = decode(trace.kernel.instructions[event.pc], machine)
-        for wave, payload in zip(event.waves.tolist(), _payloads(event, op, sizes), strict=True):
+        for wave, payload in zip(
+            event.waves.tolist(), _payloads(event, op, sizes, machine), strict=True
+        ):
             result[wave].append((op, payload))
     return result
