@@ -25,6 +25,16 @@ def test_every_code_under_every_scale_is_rounded_once(dtype, layout):
     assert_bitwise_equal(values_of(got), oracle.round_to(oracle.dequantize(codes, scales), dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, dtype):
+    codes, scales = every_code_under_every_scale()
+    q, expected = mx_tensor(codes, scales), oracle.round_to(oracle.dequantize(codes, scales), dtype)
+    torch.set_num_threads(1)
+    with flushing():
+        got = mx.dequantize(q, dtype=dtype)
+    assert_bitwise_equal(values_of(got), expected)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows, k", [(1, 32), (15, 96), (16, 32), (33, 288), (64, 512), (700, 96)])

@@ -186,6 +186,19 @@ def test_every_number_of_threads_gives_the_same_bits(rng, dtype):
         assert_bitwise_equal(bytes_of(q.scales), expected[1])
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, dtype, rounding):
+    tiny = domain(dtype)[abs(domain(dtype)) <= 2.0 ** (-14 if dtype == "float16" else -110)]
+    blocks = blocks_under(tiny, dtype)
+    x, (codes, scales) = torch_of(blocks, dtype), oracle.quantize(blocks, rounding)
+    torch.set_num_threads(1)
+    with flushing():
+        q = mx.quantize(x, rounding=rounding)
+    assert_bitwise_equal(bytes_of(q.codes), codes)
+    assert_bitwise_equal(bytes_of(q.scales), scales, zeros_are_the_claim=True)
+
+
 def test_the_input_is_left_as_it_was(rng):
     x = torch_of(rng.standard_normal((4, 64)), "float32")
     before = x.clone()
