@@ -6,7 +6,8 @@
 #
 # The first call makes .venv and fills it from pyproject.toml (a few minutes);
 # it is refreshed when pyproject.toml changes. `PYTHON=python3.12 make test`
-# picks another interpreter, ARGS="..." reaches pytest or bench.run.
+# picks another interpreter, ARGS="..." reaches pytest or bench.run, and
+# `make bench TARGET=...` measures another device.
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +20,7 @@ test: $(READY)
 	python -m pytest $(ARGS)
 
 bench: $(READY)
-	python -m bench.run $(ARGS)
+	python -m bench.run $(if $(TARGET),--target $(TARGET)) $(ARGS)
 
 lint: $(READY)
 	.ci/lint

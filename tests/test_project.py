@@ -130,12 +130,14 @@ def test_the_map_names_every_file_of_the_mojo_package():
     drawing = (ROOT / "mojo_kernels" / "__init__.mojo").read_text()
     for path in MOJO_FILES:
         room = path.parent.relative_to(ROOT / "mojo_kernels").as_posix()
+        if path.name == "__init__.mojo":
+            continue
         if room == ".":
             assert path.name in drawing, f"{path.name} is not on the map"
             continue
         entry = re.search(rf"\b{room}/(.*?)(?:\w/|\Z)", drawing, re.DOTALL)
         assert entry, f"{room}/ is not on the map"
-        assert path.name in entry[1] + "__init__.mojo", f"{room}/{path.name} is not on the map"
+        assert path.name in entry[1], f"{room}/{path.name} is not on the map"
 
 
 def mojo_imports(path: Path) -> set[Path]:
