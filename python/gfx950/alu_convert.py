@@ -126,7 +126,7 @@ def _decode_narrow(b: Build, form: str, target: SmallFloat, source: str) -> Deco
         else:
             write_registers(w, index, pack_codes(codes, target.bits))
 
-    facts = {"part": target.bits == 4 or position > 0} if form == "pk" else {}
+    facts = {"part": position > 0} if form == "pk" else {}
     return b.finish(run, "convert", info=facts)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.alu_vector import maximum_number, minimum_number, result_modifiers
+from gfx950.alu_vector import maximum_number, minimum_number
 from gfx950.formats import bf16_to_f32, fma
 from gfx950.operands import Build, Decoded, Reader, write_register, write_registers
+from gfx950.results import result_function, result_modifiers
 from gfx950.state import Waves
 
 U16, U32, I16 = np.uint16, np.uint32, np.int16
@@ -67,7 +68,7 @@ def _decode_halves(b: Build) -> Decoded:
     type_, sources, fn = _HALF_OPS[b.ins.name]
     low, high = _selects(b, sources)
     dtype = _NARROW[type_]
-    finish = result_modifiers(b, type_)
+    fn = result_function(b, b.ins.name, type_, fn)
     words = [b.src(i + 1, "b32" if o.kind != "float" else type_, hi=False)
              for i, o in enumerate(b.ins.operands[1 : 1 + sources])]  # fmt: skip
     index = b.vector_index(b.operand(0), 1)
@@ -81,8 +82,7 @@ def _decode_halves(b: Build) -> Decoded:
     def run(w: Waves) -> None:
         values = [word(w) for word in words]
         halves = [
-            finish(fn(*[pick(x, *s) for x, s in zip(values, part, strict=True)]))
-            for part in (low, high)
+            fn(*[pick(x, *s) for x, s in zip(values, part, strict=True)]) for part in (low, high)
         ]
         lower, upper = (h.view(U16).astype(U32) for h in halves)
         write_register(w, index, lower | (upper << U32(16)))

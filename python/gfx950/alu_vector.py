@@ -19,6 +19,7 @@ from gfx950 import lanes
 from gfx950.asm import EXEC, VCC
 from gfx950.formats import f16_to_f32, f32_to_f16, fma
 from gfx950.operands import Build, Decoded, write_register
+from gfx950.results import result_function, result_modifiers
 from gfx950.state import LANES, Waves, lanes_to_mask
 
 U16, U32, I32, U64, I64 = np.uint16, np.uint32, np.int32, np.uint64, np.int64
@@ -354,42 +355,12 @@ _CONDITIONS = {
 # --- decoding ----------------------------------------------------------------------------------
 
 
-def result_modifiers(b: Build, type_: str) -> Callable:
-    """Consumes omod and clamp and returns the function that applies them."""
-    scale = {"mul": float(b.mod("mul", 1)), "div": 1 / float(b.mod("div", 1))}
-    factor, clamp = scale["mul"] * scale["div"], b.mod("clamp", False)
-    if (factor != 1 or clamp) and type_ not in ("f16", "f32", "f64"):
-        raise b.unknown("modifier on an integer result")
-
-    def apply(x):
-        if factor != 1:
-            x = x * x.dtype.type(factor)
-        return np.where(np.isnan(x), 0, x).clip(0, 1).astype(x.dtype) if clamp else x
-
-    return apply if factor != 1 or clamp else lambda x: x
-
-
-def _saturating(b: Build, name: str, type_: str) -> Callable | None:
-    """Returns the clamped version of an integer add or subtract."""
-    plain = {"add": lambda a, c: a + c, "sub": lambda a, c: a - c, "subrev": lambda a, c: c - a}
-    kind = name.split("_")[1]
-    if not b.mods.get("clamp") or kind not in plain or type_[0] not in "ui":
-        return None
-    b.mod("clamp")
-    info = np.iinfo({"u32": U32, "i32": I32, "u16": U16, "i16": np.int16}[type_])
-    op = plain[kind]
-    return lambda a, c: np.clip(op(a.astype(I64), c.astype(I64)), info.min, info.max).astype(
-        info.dtype
-    )
-
-
 def _decode_table(b: Build, name: str) -> Decoded:
     type_, sources, fn = OPS[name]
     sources = sources.split()
     if b.ins.encoding in ("sdwa", "dpp"):
         return lanes.decode_wrapped(b, type_, sources, fn)
-    fn = _saturating(b, name, type_) or fn
-    finish = result_modifiers(b, type_)
+    fn = result_function(b, name, type_, fn)
     select = b.mod("op_sel", (0,) * (len(sources) + 1))
     reads = [b.src(i + 1, t, hi=bool(select[i])) for i, t in enumerate(sources)]
     if select[-1] or name in KEEPS_HIGH_HALF:
@@ -398,13 +369,13 @@ def _decode_table(b: Build, name: str) -> Decoded:
         write = b.dst(0, type_)
     if len(reads) == 1:
         (first,) = reads
-        run = lambda w: write(w, finish(fn(first(w))))  # noqa: E731
+        run = lambda w: write(w, fn(first(w)))  # noqa: E731
     elif len(reads) == 2:
         first, second = reads
-        run = lambda w: write(w, finish(fn(first(w), second(w))))  # noqa: E731
+        run = lambda w: write(w, fn(first(w), second(w)))  # noqa: E731
     else:
         first, second, third = reads
-        run = lambda w: write(w, finish(fn(first(w), second(w), third(w))))  # noqa: E731
+        run = lambda w: write(w, fn(first(w), second(w), third(w)))  # noqa: E731
     kind = "trans" if _is_transcendental(name) else "valu"
     return b.finish(run, kind, info={"part": bool(select[-1])})
 

@@ -13,6 +13,7 @@ flat_scratch 102, xnack_mask 104, vcc 106, m0 124 and exec 126. The kernel descr
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass, field
 
@@ -110,6 +111,16 @@ class Kernel:
     metadata: dict[str, int] = field(default_factory=dict)
     preload_entry: int = 0
     """First instruction when the hardware preloads arguments: it skips the fallback loads."""
+    decoded: list = field(default_factory=list, repr=False, compare=False)
+    """Cache of `decode.decode_kernel`, one entry per instruction or None."""
+
+    def replaced(self, pc: int, text: str) -> Kernel:
+        """Returns a copy in which instruction `pc` reads `text`, which must not branch."""
+        instructions, decoded = list(self.instructions), list(self.decoded)
+        instructions[pc] = parse_instruction(text, pc, instructions[pc].line)
+        if decoded:
+            decoded[pc] = None
+        return dataclasses.replace(self, instructions=instructions, decoded=decoded)
 
     @property
     def lds_bytes(self) -> int:

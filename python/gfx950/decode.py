@@ -74,12 +74,23 @@ def decode(kernel: Kernel, ins: Instruction) -> Decoded:
     if decoded is None:
         raise b.unknown()
     decoded.rules = WaitRules(decoded)
-    decoded.states = 1
     if decoded.kind == "nop":
         decoded.states = int(ins.operands[0].value) + 1
+    decoded.memory = decoded.info.get("memory")
+    reads = (*decoded.v_reads, *(~s for s in decoded.s_reads))
+    writes = (*decoded.v_writes, *(~s for s in decoded.s_writes))
+    decoded.reads, decoded.touches = frozenset(reads), frozenset(reads + writes)
+    if decoded.memory is not None:
+        decoded.loads = frozenset(writes)
     return decoded
 
 
 def decode_kernel(kernel: Kernel) -> list[Decoded]:
-    """Decodes every instruction of a kernel."""
-    return [decode(kernel, ins) for ins in kernel.instructions]
+    """Decodes every instruction of a kernel; the kernel keeps the result."""
+    kernel.decoded = [
+        d or decode(kernel, ins)
+        for d, ins in zip(
+            kernel.decoded or [None] * len(kernel.instructions), kernel.instructions, strict=True
+        )
+    ]
+    return kernel.decoded

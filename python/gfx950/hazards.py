@@ -81,16 +81,6 @@ class Pending:
         return len(self.cap.exec_mask)
 
 
-def register_keys(d: Decoded) -> frozenset[int]:
-    """Returns the registers an instruction touches; SGPRs are negative."""
-    return frozenset((*d.v_reads, *d.v_writes, *(~s for s in (*d.s_reads, *d.s_writes))))
-
-
-def loaded_keys(d: Decoded) -> frozenset[int]:
-    """Returns the registers that a load will write."""
-    return frozenset((*d.v_writes, *(~s for s in d.s_writes)))
-
-
 def retire(w: Waves, counter: str, limit: int) -> list[tuple[Pending, np.ndarray | None]]:
     """Takes the operations that `counter` <= `limit` proves complete out of the queue.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gfx950.operands import Build, Decoded, Reader, _typed, write_register
+from gfx950.results import result_function
 from gfx950.state import LANES, Waves, mask_to_lanes
 
 U16, U32 = np.uint16, np.uint32
@@ -137,8 +138,9 @@ def _sdwa_writer(b: Build, type_: str) -> Callable:
 
 
 def _decode_sdwa(b: Build, type_: str, sources: list[str], fn, accumulate: bool) -> Decoded:
-    if accumulate or b.mods.get("clamp") or "mul" in b.mods:
+    if accumulate:
         raise b.unknown("SDWA form")
+    fn = result_function(b, b.ins.name, type_, fn)
     reads = [sdwa_source(b, i + 1, t, i) for i, t in enumerate(sources)]
     write = _sdwa_writer(b, type_)
     run = lambda w: write(w, fn(*[read(w) for read in reads]))  # noqa: E731

@@ -35,7 +35,7 @@ class ArgumentError(ValueError):
 class KernelArguments:
     """Packs arguments into a segment and copies array results back."""
 
-    def __init__(self, kernel: Kernel, args: Sequence, memory: GlobalMemory):
+    def __init__(self, kernel: Kernel, args: Sequence, memory: GlobalMemory, grid, block):
         self.memory = memory
         self.arrays: list[tuple[np.ndarray, Allocation]] = []
         explicit = [a for a in kernel.args if not a.kind.startswith("hidden_")]
@@ -55,6 +55,9 @@ class KernelArguments:
                 raise ArgumentError(f"argument {position} does not fit the segment")
             segment[offset : offset + len(raw)] = raw
             offset += len(raw)
+        for hidden in kernel.args:
+            raw = _hidden_argument(hidden.kind, hidden.size, grid, block)
+            segment[hidden.offset : hidden.offset + len(raw)] = raw
         self.segment = bytes(segment)
         self.kernarg = memory.allocate(self.segment, "kernel arguments", writable=False)
         self.dispatch: Allocation | None = None
@@ -96,6 +99,15 @@ class KernelArguments:
             if array.flags.writeable:
                 raw = island.data[: island.size]
                 array.reshape(-1).view(np.uint8)[...] = raw
+
+
+def _hidden_argument(kind: str, size: int, grid, block) -> bytes:
+    """Returns the bytes of a hidden argument; those not listed here stay zero."""
+    values = {"hidden_grid_dims": 3}
+    for axis, name in enumerate("xyz"):
+        values[f"hidden_block_count_{name}"] = grid[axis]
+        values[f"hidden_group_size_{name}"] = block[axis]
+    return values[kind].to_bytes(size, "little") if kind in values else b""
 
 
 def _dispatch_packet(grid, block, kernarg: int) -> bytes:

@@ -20,7 +20,7 @@ import numpy as np
 from gfx950.access import Capture
 from gfx950.asm import EXEC, VCC, Kernel, parse
 from gfx950.decode import decode_kernel
-from gfx950.hazards import Hazard, LdsShadow, Pending, loaded_keys, register_keys, retire
+from gfx950.hazards import Hazard, LdsShadow, Pending, retire
 from gfx950.launch import ArgumentError, KernelArguments, start_waves
 from gfx950.lds import LDS_LIMIT, Lds, LdsFault
 from gfx950.memory import GlobalMemory, MemoryFault
@@ -74,7 +74,7 @@ class Machine:
     def __init__(self, kernel: Kernel, grid, block, *, check, late, lockstep, dynamic_lds, trace):
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
-        self.code = _decoded(kernel)
+        self.code = decode_kernel(kernel)
         self.memory = GlobalMemory()
         self.lds_size = kernel.lds_bytes + dynamic_lds
         if self.lds_size > LDS_LIMIT:
@@ -346,21 +346,6 @@ def _taken(w: Waves, condition: str) -> np.ndarray:
     return value != 0 if condition.endswith("nz") else value == 0
 
 
-def _decoded(kernel: Kernel) -> list[Decoded]:
-    """Decodes a kernel once and keeps the result with it."""
-    cached = getattr(kernel, "_decoded", None)
-    if cached is None:
-        cached = decode_kernel(kernel)
-        for d in cached:
-            d.memory = d.info.get("memory")
-            d.touches, d.loads = register_keys(d), frozenset()
-            d.reads = frozenset((*d.v_reads, *(~s for s in d.s_reads)))
-            if d.memory is not None:
-                d.loads = loaded_keys(d)
-        kernel._decoded = cached
-    return cached
-
-
 def _workgroup_order(count: int, order, rng: random.Random) -> list[int]:
     if order is None:
         return list(range(count))
@@ -431,7 +416,7 @@ def run(
     )  # fmt: skip
     rng = random.Random(order if isinstance(order, int) else 0)
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
-    arguments = KernelArguments(kernel, args, machine.memory)
+    arguments = KernelArguments(kernel, args, machine.memory, grid, block)
     batch = batch or max(1, BATCH_WAVES // machine.waves_per_group)
     with np.errstate(all="ignore"):
         for first in range(0, len(groups), batch):
