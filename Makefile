@@ -37,5 +37,6 @@ $(READY): pyproject.toml
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV) \
 	    || { echo "$(PYTHON) cannot make a virtual environment (Debian: apt install python3-venv)"; exit 1; }
 	@echo "Filling $(VENV) from pyproject.toml: a few minutes, once ..."
+	@$(VENV)/bin/pip install -qq --disable-pip-version-check 'pip>=23.1'
 	@$(VENV)/bin/pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@
