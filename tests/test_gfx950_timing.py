@@ -1,7 +1,7 @@
 """Claims about the gfx950 timing model: published facts it must reproduce, and its own rules.
 
 Most tests hand the model a trace that was written down rather than executed, so that each
-claim depends on the model alone; the last ones time kernels that Triton compiled.
+claim depends on the model alone. test_gfx950_cli.py times compiled kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gfx950.memory import ISLAND_BITS
 from gfx950.parameters import Machine
 from gfx950.timing import simulate
 from gfx950.timing_grid import occupancy, place
-from gfx950.timing_launch import parse_arg, parse_size
 from gfx950.timing_lds import access_cycles, phases
 from gfx950.timing_steps import mfma_passes
 from gfx950.trace import Event, Trace
@@ -343,17 +342,3 @@ def test_every_parameter_lies_in_its_range_and_names_its_source():
 def test_a_parameter_must_be_positive():
     with pytest.raises(ValueError, match="clock_ghz must be positive, got 0"):
         Machine(clock_ghz=0)
-
-
-@pytest.mark.parametrize("text, expected", [("512", 512), ("64K", 65536), ("2m", 1 << 21)])
-def test_sizes_have_binary_units(text, expected):
-    assert parse_size(text) == expected
-
-
-def test_launch_arguments_are_checked():
-    assert parse_arg("i32:-3", 0) == np.int32(-3)
-    assert np.array_equal(parse_arg("buf:8:random", 1), parse_arg("buf:8:random=1", 0))
-    with pytest.raises(ValueError, match="unknown fill"):
-        parse_arg("buf:8:sevens", 0)
-    with pytest.raises(ValueError, match="unknown argument type"):
-        parse_arg("int:3", 0)

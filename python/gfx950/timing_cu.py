@@ -6,8 +6,9 @@
 
 A wave issues in order, at most one instruction a turn. The next event is always the wave that
 can go first (then higher s_setprio, then the one that waits longest for LDS or memory, then
-older); if a unit is taken, the wave waits and the wait is booked under the unit's name. MFMA results are tracked per register; everything that
-memory returns is guarded by the s_waitcnt in the code, which hazards.py proves sufficient.
+older). If a unit is taken, the wave waits and the wait is booked under the unit's name. MFMA
+results are tracked per register; everything that memory returns is guarded by the s_waitcnt
+in the code, which hazards.py proves sufficient.
 """
 
 from __future__ import annotations
