@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels import _short_way
+from mx_kernels import _autograd, _short_way
 from mx_kernels._arrays import (
     Array,
     Matrix,
@@ -169,7 +169,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
     name = float_name(out_dtype, "out_dtype")
     if _needs_autograd(bias) or needs_dispatcher(a.codes, a.scales, b.codes, b.scales, bias):
         parts = (a.codes, a.scales, b.codes, b.scales, b.layout, b.shape[0])
-        return torch.ops.mx_kernels.matmul(*parts, bias, facts().torch_dtypes[name])
+        return _autograd.Matmul.apply(*parts, bias, facts().torch_dtypes[name])
     return run_matmul(a, b, bias, name)
 
 
@@ -209,7 +209,7 @@ def linear(
     name = dtype_name(x) if out_dtype is None else float_name(out_dtype, "out_dtype")
     if _needs_autograd(x, bias) or needs_dispatcher(x, w.codes, w.scales, bias):
         parts = (w.codes, w.scales, w.layout, w.shape[0])
-        return torch.ops.mx_kernels.linear(x, *parts, bias, rounding, facts().torch_dtypes[name])
+        return _autograd.Linear.apply(x, *parts, bias, rounding, facts().torch_dtypes[name])
     return run_linear(x, w, bias, rounding, name)
 
 

@@ -333,10 +333,24 @@ def _unflatten(leaves, context) -> MXTensor:
     return MXTensor._trusted(*leaves, k, rows=rows, format=format, layout=layout)
 
 
+def _flatten(tensor: MXTensor):
+    """Takes the arrays apart from their meaning."""
+    context = tensor._k, tensor._rows, tensor._format, tensor._layout
+    return [tensor._codes, tensor._scales], context
+
+
+def _flatten_with_keys(tensor: MXTensor):
+    """The same, each array with its name."""
+    leaves, context = _flatten(tensor)
+    keys = _pytree.GetAttrKey("codes"), _pytree.GetAttrKey("scales")
+    return list(zip(keys, leaves, strict=True)), context
+
+
 _pytree.register_pytree_node(
     MXTensor,
-    lambda t: ([t._codes, t._scales], (t._k, t._rows, t._format, t._layout)),
+    _flatten,
     _unflatten,
     serialized_type_name="mx_kernels.MXTensor",
+    flatten_with_keys_fn=_flatten_with_keys,
 )
 torch.serialization.add_safe_globals([_rebuild])

@@ -2,14 +2,11 @@
 
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
 and linear, over loose codes and scales, which is all that a graph can carry. Each has a CPU
-implementation, a fake one (shapes only) and, where a gradient exists, a backward:
+implementation and a fake one (shapes only); linear and matmul have derivatives (`_autograd`);
+quantize, linear and matmul map over activations.
 
-    linear    dx = dy @ dequantize(w)    the quantization of x passes gradients straight through
-              dbias = dy summed over the rows
-    matmul    dbias likewise; encoded operands have no gradient
-
-Weights get no gradient. Codes and scales alone do not tell their layout: prefer MXTensor and
-the functions in `ops`, which call these operators where torch has to see the call.
+Codes and scales alone do not tell their layout: prefer MXTensor and the functions in `ops`,
+which call these operators where torch has to see the call.
 """
 
 # ruff: noqa: PLR0917  torch calls implementations with the schema's positional arguments
@@ -17,9 +14,8 @@ the functions in `ops`, which call these operators where torch has to see the ca
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from mx_kernels import _short_way, ops
+from mx_kernels import _autograd, _short_way, ops
 from mx_kernels._facts import facts
 from mx_kernels.tensor import MXTensor
 
@@ -128,43 +124,6 @@ _register("matmul", _matmul, _matmul_fake)
 _register("linear", _linear, _linear_fake)
 
 
-def _bias_gradient(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sums the gradient over all rows, in float32."""
-    return grad.reshape(-1, grad.shape[-1]).sum(0, dtype=torch.float32).to(dtype)
-
-
-def _linear_context(ctx, inputs, output):
-    x, codes, scales, ctx.layout, n, bias, _, _ = inputs
-    ctx.save_for_backward(codes, scales)
-    ctx.w_shape = (n, x.shape[-1])
-    ctx.x_dtype = x.dtype
-    ctx.bias_dtype = bias.dtype if bias is not None else None
-
-
-def _linear_backward(ctx, grad):
-    grad_x = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        codes, scales = ctx.saved_tensors
-        # bfloat16 holds every dequantized weight exactly; float16 does not.
-        narrow = grad.dtype == ctx.x_dtype == torch.bfloat16
-        dtype = torch.bfloat16 if narrow else torch.float32
-        w = torch.ops.mx_kernels.dequantize(codes, scales, ctx.w_shape, ctx.layout, dtype)
-        grad_x = (grad.to(dtype) @ w).to(ctx.x_dtype)
-    if ctx.needs_input_grad[5]:
-        grad_bias = _bias_gradient(grad, ctx.bias_dtype)
-    return grad_x, None, None, None, None, grad_bias, None, None
-
-
-def _matmul_context(ctx, inputs, output):
-    bias = inputs[6]
-    ctx.bias_dtype = bias.dtype if bias is not None else None
-
-
-def _matmul_backward(ctx, grad):
-    wanted = ctx.needs_input_grad[6]
-    return *[None] * 6, _bias_gradient(grad, ctx.bias_dtype) if wanted else None, None
-
-
 def _map_rows(name: str, row_arguments: int):
     """Makes the `vmap` rule of an operator whose first arguments are rows: one more axis."""
 
@@ -186,10 +145,16 @@ def _map_rows(name: str, row_arguments: int):
 
 
 torch.library.register_autograd(
-    "mx_kernels::linear", _linear_backward, setup_context=_linear_context, lib=_library
+    "mx_kernels::linear",
+    _autograd.linear_backward,
+    setup_context=_autograd.linear_context,
+    lib=_library,
 )
 torch.library.register_autograd(
-    "mx_kernels::matmul", _matmul_backward, setup_context=_matmul_context, lib=_library
+    "mx_kernels::matmul",
+    _autograd.matmul_backward,
+    setup_context=_autograd.matmul_context,
+    lib=_library,
 )
 for _name, _row_arguments in (("quantize", 1), ("linear", 1), ("matmul", 2)):
     torch.library.register_vmap(

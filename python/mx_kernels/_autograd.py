@@ -1,0 +1,108 @@
+"""Derivatives of linear and matmul, for autograd and for `torch.func`.
+
+    linear    dx = dy @ dequantize(w)    the quantization of x passes gradients straight through
+              dbias = dy summed over the rows
+    matmul    dbias likewise; encoded operands have no gradient
+
+The formulas serve twice. `torch.library` takes them for graphs; eager calls go through the
+`autograd.Function`s, because a formula that torch.library holds can neither be transformed by
+`torch.func` nor run forwards.
+"""
+
+# ruff: noqa: PLR0917  torch passes the schema's arguments by position
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sums over all rows, in float32."""
+    return grad.reshape(-1, grad.shape[-1]).sum(0, dtype=torch.float32).to(dtype)
+
+
+def linear_context(ctx, inputs, output) -> None:
+    """Keeps what the derivatives of linear need."""
+    x, codes, scales, ctx.layout, n, bias, _, _ = inputs
+    ctx.save_for_backward(codes, scales)
+    ctx.save_for_forward(codes, scales)
+    ctx.w_shape = (n, x.shape[-1])
+    ctx.x_dtype = x.dtype
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.out_dtype = output.dtype
+
+
+def _dense_weights(ctx, dtype: torch.dtype) -> Tensor:
+    """Dequantizes the weights; bfloat16 holds every one exactly, float16 does not."""
+    dtype = dtype if dtype == ctx.x_dtype == torch.bfloat16 else torch.float32
+    codes, scales = ctx.saved_tensors
+    return torch.ops.mx_kernels.dequantize(codes, scales, ctx.w_shape, ctx.layout, dtype)
+
+
+def linear_backward(ctx, grad):
+    """Returns the gradients of linear's arguments."""
+    grad_x = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        w = _dense_weights(ctx, grad.dtype)
+        grad_x = (grad.to(w.dtype) @ w).to(ctx.x_dtype)
+    if ctx.needs_input_grad[5]:
+        grad_bias = _sum_of_rows(grad, ctx.bias_dtype)
+    return grad_x, None, None, None, None, grad_bias, None, None
+
+
+def matmul_context(ctx, inputs, output) -> None:
+    """Keeps what the derivatives of matmul need."""
+    bias = inputs[6]
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.out_shape, ctx.out_dtype = output.shape, output.dtype
+
+
+def matmul_backward(ctx, grad):
+    """Returns the gradients of matmul's arguments."""
+    wanted = ctx.needs_input_grad[6]
+    return *[None] * 6, _sum_of_rows(grad, ctx.bias_dtype) if wanted else None, None
+
+
+class Linear(torch.autograd.Function):
+    """`torch.ops.mx_kernels.linear` with its derivatives in both directions."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(linear_context)
+    backward = staticmethod(linear_backward)
+
+    @staticmethod
+    def forward(x, codes, scales, layout, n, bias, rounding, out_dtype):
+        """Calls the operator."""
+        return torch.ops.mx_kernels.linear(x, codes, scales, layout, n, bias, rounding, out_dtype)
+
+    @staticmethod
+    def jvp(ctx, x, codes, scales, layout, n, bias, rounding, out_dtype):
+        """Maps tangents of x and bias to the tangent of the result."""
+        out = 0
+        if x is not None:
+            w = _dense_weights(ctx, x.dtype)
+            out = x.to(w.dtype) @ w.T
+        if bias is not None:
+            out = out + bias
+        return out.to(ctx.out_dtype)
+
+
+class Matmul(torch.autograd.Function):
+    """`torch.ops.mx_kernels.matmul` with its derivatives in both directions."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(matmul_context)
+    backward = staticmethod(matmul_backward)
+
+    @staticmethod
+    def forward(a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
+        """Calls the operator."""
+        return torch.ops.mx_kernels.matmul(
+            a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype
+        )
+
+    @staticmethod
+    def jvp(ctx, a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
+        """Maps the tangent of the bias to that of the result."""
+        return bias.to(ctx.out_dtype).expand(ctx.out_shape)

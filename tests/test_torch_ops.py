@@ -1,0 +1,446 @@
+"""The operators inside torch: opcheck, compilation, gradients, transforms, fake tensors."""
+
+import math
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
+
+import mx_kernels as mx
+from cases import DTYPES, LAYOUTS, ROUNDINGS
+
+N, K = 48, 96
+OPS = torch.ops.mx_kernels
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_dtype = pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+
+
+def weights(layout="plain"):
+    torch.manual_seed(7)
+    q = mx.quantize(torch.randn(N, K))
+    device = LAYOUTS[layout]["device"]
+    return q.preshuffle(device=device) if device else q
+
+
+def activations(*lead, dtype=torch.float32, **options):
+    torch.manual_seed(8)
+    return torch.randn(*(lead or (5,)), K, dtype=dtype, **options)
+
+
+def bias_of(dtype=torch.float32, **options):
+    torch.manual_seed(9)
+    return torch.randn(N, dtype=dtype, **options)
+
+
+def samples():
+    """Arguments for every operator: layouts, dtypes, ranks, with and without a bias."""
+    x, bias = activations(), bias_of()
+    a = mx.quantize(activations(2, 3))
+    for rounding in ROUNDINGS:
+        yield OPS.quantize, (activations(2, 3, dtype=torch.bfloat16), rounding)
+    for layout in LAYOUTS:
+        w = weights(layout)
+        parts = (w.codes, w.scales, layout, N)
+        yield OPS.dequantize, (w.codes, w.scales, [N, K], layout, torch.float16)
+        for target in LAYOUTS:
+            yield OPS.relayout, (w.codes, w.scales, N, layout, target)
+        yield OPS.linear, (x, *parts, bias, "even", torch.bfloat16)
+        yield (
+            OPS.linear,
+            (activations(2, 3, requires_grad=True), *parts, None, "ceil", torch.float32),
+        )
+        yield OPS.linear, (x, *parts, bias_of(requires_grad=True), "even", torch.float32)
+        yield OPS.matmul, (a.codes, a.scales, *parts, None, torch.float32)
+        yield OPS.matmul, (a.codes, a.scales, *parts, bias_of(requires_grad=True), torch.bfloat16)
+
+
+SAMPLES = [pytest.param(op, args, id=f"{i}-{op}") for i, (op, args) in enumerate(samples())]
+
+
+@pytest.mark.parametrize("op, args", SAMPLES)
+def test_opcheck(op, args):
+    torch.library.opcheck(op.default, args)
+
+
+@pytest.mark.parametrize("op, args", SAMPLES)
+def test_operators_and_functions_give_the_same_bits(op, args):
+    got = op(*args)
+    if op is OPS.quantize:
+        q = mx.quantize(args[0], rounding=args[1])
+        expected = q.codes, q.scales
+    elif op is OPS.dequantize:
+        expected = mx.MXTensor(*args[:2], shape=args[2], layout=args[3]).dequantize(args[4])
+    elif op is OPS.relayout:
+        w = weights(args[4])
+        expected = w.codes, w.scales
+    elif op is OPS.linear:
+        w = mx.MXTensor(*args[1:3], shape=(N, K), layout=args[3])
+        expected = mx.linear(args[0], w, bias=args[5], rounding=args[6], out_dtype=args[7])
+    else:
+        b = mx.MXTensor(*args[2:4], shape=(N, K), layout=args[4])
+        expected = mx.matmul(mx.MXTensor(*args[:2]), b, bias=args[6], out_dtype=args[7])
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("op, args", SAMPLES)
+def test_meta_tensors_give_shapes_and_dtypes(op, args):
+    there = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in args]
+    for got, real in zip(_list(op(*there)), _list(op(*args)), strict=True):
+        assert got.device.type == "meta"
+        assert (got.shape, got.dtype) == (real.shape, real.dtype)
+
+
+def _list(value):
+    return [value] if isinstance(value, torch.Tensor) else value
+
+
+def test_operators_validate_too():
+    w = weights()
+    parts = (w.codes, w.scales, "plain", N)
+    for call, message in (
+        (lambda: OPS.linear(torch.ones(2, 64), *parts, None, "even", torch.float32), "K = 64"),
+        (lambda: OPS.linear(activations(), *parts, None, "up", torch.float32), "rounding"),
+        (lambda: OPS.linear(activations(), *parts, None, "even", torch.int8), "out_dtype"),
+        (lambda: OPS.linear(activations(), w.codes, w.scales, "plain", 49, None, "even",
+                            torch.float32), r"hold \[48, 96\]"),
+        (lambda: OPS.matmul(w.codes, w.scales[:1], *parts, None, torch.float32), "scales"),
+        (lambda: OPS.relayout(w.codes, w.scales, N, "plain", "shuffled"), "layout"),
+        (lambda: OPS.dequantize(w.codes, w.scales, [1, 2], "plain", torch.float32), "shape"),
+        (lambda: OPS.quantize(torch.ones(33), "even"), "K = 33"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+# Compilation.
+
+
+@every_layout
+@every_dtype
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_compiles_as_one_graph(layout, dtype, with_bias):
+    w, x = weights(layout), activations(dtype=dtype)
+    bias = bias_of() if with_bias else None
+
+    def f(x):
+        return mx.linear(x.relu(), w, bias=bias, rounding="ceil", out_dtype="float32") + 1
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), f(x))
+
+
+def test_one_graph_serves_every_number_of_rows():
+    w, graphs = weights("preshuffled_cpu"), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(
+        lambda x: mx.linear(x, w), fullgraph=True, backend=backend, dynamic=True
+    )
+    for rows in (2, 7, 64, 3):
+        x = activations(rows)
+        assert torch.equal(compiled(x), mx.linear(x, w))
+    assert len(graphs) == 1
+
+
+def test_every_operation_compiles_as_one_graph():
+    def f(x, w, bias):
+        q = mx.quantize(x, rounding="floor")
+        packed = w.preshuffle(device="cpu")
+        out = mx.matmul(q, packed, bias=bias, out_dtype=torch.float32)
+        return q, packed, out, packed.unshuffle().dequantize("float16"), q.shape, w.nbytes
+
+    x, w, bias = activations(2, 3), weights(), bias_of()
+    got = torch.compile(f, fullgraph=True, backend="aot_eager")(x, w, bias)
+    expected = f(x, w, bias)
+    for left, right in zip(got[:2], expected[:2], strict=True):
+        assert (left.shape, left.layout) == (right.shape, right.layout)
+        assert torch.equal(left.codes, right.codes)
+        assert torch.equal(left.scales, right.scales)
+    assert torch.equal(got[2], expected[2])
+    assert torch.equal(got[3], expected[3])
+    assert got[4:] == expected[4:]
+    # What comes out of a graph is as good as any other.
+    assert torch.equal(mx.linear(x, got[1]), mx.linear(x, w))
+
+
+def test_inductor_compiles_a_model_with_its_gradient():
+    w = weights("preshuffled_cpu")
+
+    def f(x):
+        return mx.linear(x.relu(), w).square().sum()
+
+    x, y = activations(requires_grad=True), activations(requires_grad=True)
+    torch.compile(f, fullgraph=True)(x).backward()
+    f(y).backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_a_compiled_bad_call_says_what_is_wrong():
+    compiled = torch.compile(mx.linear, fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="expected one K"):
+        compiled(torch.ones(2, 64), weights())
+
+
+def test_export_takes_weights_as_an_input():
+    class Model(torch.nn.Module):
+        def forward(self, x, w):
+            return mx.linear(x, w)
+
+    x, w = activations(), weights()
+    program = torch.export.export(Model(), (x, w))
+    assert torch.equal(program.module()(x, w), mx.linear(x, w))
+    assert "mx_kernels.linear" in str(program.graph)
+
+
+# Gradients. The definition: dx = dy @ dequantize(w), dbias = the sum of dy over all rows.
+
+
+@every_layout
+@every_dtype
+@pytest.mark.parametrize("lead", [(5,), (2, 3), (), (0,)])
+def test_the_gradient_is_that_of_the_dequantized_weights(layout, dtype, lead):
+    w = weights(layout)
+    x = torch.randn(*lead, K, dtype=dtype, requires_grad=True)
+    bias = bias_of(dtype=torch.float32, requires_grad=True)
+    out = mx.linear(x, w, bias=bias)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+
+    exact = grad.double() @ w.dequantize("float32").double()
+    assert x.grad.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(x.grad.double(), exact, rtol=tolerance, atol=3 * tolerance)
+    torch.testing.assert_close(bias.grad, grad.float().reshape(-1, N).sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_passes_straight_through_the_quantization():
+    # Saturated, tiny and zero activations alike: the gradient does not depend on x.
+    w = weights()
+    grads = []
+    for x in (
+        torch.zeros(2, K),
+        torch.full((2, K), 1e-30),
+        torch.linspace(-9, 9, 2 * K).view(2, K),
+    ):
+        x.requires_grad_()
+        mx.linear(x, w).sum().backward()
+        grads.append(x.grad)
+    assert torch.equal(grads[0], w.dequantize("float32").sum(0).expand(2, K))
+    assert torch.equal(grads[0], grads[1])
+    assert torch.equal(grads[0], grads[2])
+
+
+def test_along_exact_inputs_the_gradient_is_the_slope():
+    # Where x is representable and steps stay representable, quantization is the identity, so
+    # finite differences of the real function must agree with the gradient.
+    w = weights()
+    codes = torch.tensor([0.5, 1, 1.5, 2, 3, 4, 6, -6]).repeat(K // 8)[None]
+    x = codes.clone().requires_grad_()
+    mx.linear(x, w).sum().backward()
+    for i in range(0, 8, 3):
+        step = torch.zeros(1, K)
+        step[0, i] = {0.5: 0.5, 2: 1.0, 6: -2.0}[codes[0, i].item()]
+        difference = (mx.linear(codes + step, w) - mx.linear(codes, w)).sum()
+        torch.testing.assert_close(difference, (x.grad * step).sum(), rtol=1e-5, atol=1e-4)
+
+
+def test_second_derivatives_are_those_of_a_linear_map():
+    w, x = weights(), activations(requires_grad=True)
+    (grad,) = torch.autograd.grad(mx.linear(x, w).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    dense = w.dequantize("float32")
+    torch.testing.assert_close(second, (2 * torch.ones(K) @ dense.T @ dense).expand(5, K))
+
+
+def test_the_bias_of_matmul_has_a_gradient():
+    a, bias = mx.quantize(activations(2, 3)), bias_of(requires_grad=True)
+    mx.matmul(a, weights(), bias=bias, out_dtype="float32").sum().backward()
+    assert bias.grad.tolist() == [6.0] * N
+
+
+def test_no_gradient_is_recorded_where_none_is_wanted():
+    w, x = weights(), activations(requires_grad=True)
+    assert mx.linear(x, w).requires_grad
+    with torch.no_grad():
+        assert not mx.linear(x, w).requires_grad
+    assert not mx.linear(x.detach(), w).requires_grad
+    with torch.inference_mode():
+        out = mx.linear(x, w)
+        assert out.is_inference()
+    assert torch.equal(mx.linear(out.repeat(1, 2), w), mx.linear(out.clone().repeat(1, 2), w))
+
+
+def test_forward_mode_pushes_tangents():
+    w, x, bias = weights(), activations(), bias_of()
+    tangent, bias_tangent = torch.randn(5, K), torch.randn(N)
+    expected = tangent @ w.dequantize("float32").T + bias_tangent
+    with forward_ad.dual_level():
+        dual, bias_dual = forward_ad.make_dual(x, tangent), forward_ad.make_dual(bias, bias_tangent)
+        out = forward_ad.unpack_dual(mx.linear(dual, w, bias=bias_dual))
+    assert torch.equal(out.primal, mx.linear(x, w, bias=bias))
+    torch.testing.assert_close(out.tangent, expected)
+    primal, pushed = torch.func.jvp(lambda x: mx.linear(x, w), (x,), (tangent,))
+    assert torch.equal(primal, mx.linear(x, w))
+    torch.testing.assert_close(pushed, expected - bias_tangent)
+
+
+def test_forward_mode_pushes_the_tangent_of_a_bias():
+    a, w, bias = mx.quantize(activations()), weights(), bias_of()
+    primal, pushed = torch.func.jvp(lambda b: mx.matmul(a, w, bias=b), (bias,), (torch.ones(N),))
+    assert torch.equal(primal, mx.matmul(a, w, bias=bias))
+    assert pushed.tolist() == [[1.0] * N] * 5
+
+
+# torch.func.
+
+
+def test_grad_vjp_and_jacobians():
+    w, x = weights("preshuffled_cpu"), activations()
+    dense = w.dequantize("float32")
+    out, vjp = torch.func.vjp(lambda x: mx.linear(x, w), x)
+    assert torch.equal(out, mx.linear(x, w))
+    torch.testing.assert_close(vjp(torch.ones(5, N))[0], dense.sum(0).expand(5, K))
+    grad = torch.func.grad(lambda x: mx.linear(x, w).sum())(x)
+    torch.testing.assert_close(grad, dense.sum(0).expand(5, K))
+    for jacobian in (torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(jacobian(lambda x: mx.linear(x, w))(x[0]), dense)
+
+
+def test_quantize_has_no_gradient():
+    def f(x):
+        q = mx.quantize(x)
+        return x.sum() + q.dequantize("float32").sum()
+
+    x = activations(requires_grad=True)
+    f(x).backward()
+    assert x.grad.unique().tolist() == [1.0]
+    assert torch.func.grad(f)(x.detach()).unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("in_dim", [0, 1])
+def test_vmap_over_activations(in_dim):
+    w, x, bias = weights(), activations(5, 4).movedim(0, in_dim), bias_of()
+    got = torch.func.vmap(lambda row: mx.linear(row, w, bias=bias), in_dims=in_dim)(x)
+    assert torch.equal(got, mx.linear(x.movedim(in_dim, 0), w, bias=bias))
+    got = torch.func.vmap(lambda r: mx.matmul(mx.quantize(r), w), in_dims=in_dim)(x)
+    assert torch.equal(got, mx.matmul(mx.quantize(x.movedim(in_dim, 0)), w))
+
+
+def test_per_sample_gradients():
+    w, x = weights(), activations(4)
+    got = torch.func.vmap(torch.func.grad(lambda row: mx.linear(row, w).sum()))(x)
+    torch.testing.assert_close(got, w.dequantize("float32").sum(0).expand(4, K))
+
+
+def test_vmap_over_weights_says_that_it_cannot():
+    stacked, x = mx.quantize(torch.randn(3, N, K)), activations()
+    with pytest.raises(NotImplementedError, match="loop over the weights"):
+        torch.func.vmap(lambda w: mx.linear(x, w))(stacked)
+
+
+# Whatever watches torch sees the operators.
+
+
+def test_modes_see_the_operator():
+    w, x = weights(), activations()
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        names = []  # noqa: RUF012
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        mx.linear(x, w)
+        mx.dequantize(mx.quantize(x))
+        mx.matmul(w, w.preshuffle())
+    for name in ("linear", "quantize", "dequantize", "relayout", "matmul"):
+        assert f"mx_kernels.{name}.default" in Seen.names
+
+
+def test_function_modes_see_the_operator():
+    class Seen(torch.overrides.TorchFunctionMode):
+        called = []  # noqa: RUF012
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.called.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        mx.linear(activations(), weights())
+    assert OPS.linear in Seen.called or OPS.linear.default in Seen.called
+
+
+def test_make_fx_records_the_operator():
+    w, x = weights(), activations()
+    graph = make_fx(lambda x: mx.linear(x, w))(x)
+    assert "mx_kernels.linear" in graph.code
+    y = activations(5).neg()
+    assert torch.equal(graph(y), mx.linear(y, w))
+
+
+def test_fake_tensors_stay_fake():
+    with FakeTensorMode() as mode:
+        x = torch.empty(5, K)
+        w = mx.quantize(torch.empty(N, K)).preshuffle()
+        out = mx.linear(x, w, out_dtype=torch.bfloat16)
+        back = w.dequantize()
+    assert mode.is_our_fake(out)
+    assert (out.shape, out.dtype) == ((5, N), torch.bfloat16)
+    assert (back.shape, w.codes.shape) == ((N, K), weights("preshuffled_cpu").codes.shape)
+
+
+def test_meta_tensors_in_meta_tensors_out():
+    w = weights("preshuffled_cpu").to("meta")
+    out = mx.linear(activations(2, 3).to("meta"), w)
+    assert (out.shape, out.device.type) == ((2, 3, N), "meta")
+    assert mx.quantize(torch.empty(7, K, device="meta")).shape == (7, K)
+
+
+def test_flop_counter_does_not_disturb():
+    w, x = weights(), activations()
+    with FlopCounterMode(display=False):
+        out = mx.linear(x, w)
+    assert torch.equal(out, mx.linear(x, w))
+
+
+def test_a_default_device_does_not_move_the_result():
+    w, x = weights(), activations()
+    with torch.device("meta"):
+        out = mx.linear(x, w)
+    assert torch.equal(out, mx.linear(x, w))
+
+
+def test_subclasses_are_not_seen_through():
+    class Logged(torch.Tensor):
+        pass
+
+    w, x = weights(), activations()
+    out = mx.linear(x.as_subclass(Logged), w)
+    assert type(out) is Logged
+    assert torch.equal(out.as_subclass(torch.Tensor), mx.linear(x, w))
+
+
+@every_dtype
+def test_autocast_leaves_the_call_alone(dtype):
+    w, x = weights(), activations(dtype=dtype)
+    plain, y = mx.linear(x, w), x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(mx.linear(x, w), plain)
+        out = mx.linear(y, w)
+        out.sum().backward()
+    assert out.dtype == dtype
+    assert y.grad.dtype == dtype
+    assert math.isfinite(y.grad.sum())
