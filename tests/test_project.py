@@ -27,16 +27,19 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
+# What an outer `make test ARGS=...` would hand down to the `make` of a test.
+OUTER_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "ARGS", "TARGET"}
 
 
 def run(command: str, folder: Path = ROOT) -> str:
     """Runs a shell command with this environment's tools and returns its output."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {name: value for name, value in os.environ.items() if name not in OUTER_MAKE}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     process = subprocess.run(
         command,
         shell=True,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env=env,
         capture_output=True,
         text=True,
         timeout=300,
