@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bench.rows import OURS, Row
 from bench.shapes import QUANTIZE_SHAPE
 
-FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4")
+FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0")
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
 MEDIUM = ((16, 2112, 7168), (32, 4096, 512), (32, 2880, 512))
 SMALL = (4, 2880, 512)

@@ -14,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from bench.rows import OURS, Row
 
@@ -36,7 +37,8 @@ def plot_linear(rows: Sequence[Row], path: Path) -> bool:
     for panel, count in zip(panels[:, 0], threads, strict=True):
         _draw(panel, [row for row in rows if row.threads == count])
         panel.set_title(f"{count} thread" + "s" * (count != 1))
-    panels[0, 0].legend(ncols=4, fontsize="small")
+    names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*names, loc="outside lower center", ncols=len(names[0]), fontsize="small")
     figure.suptitle(f"linear, time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -55,6 +57,10 @@ def _draw(panel, rows: Sequence[Row]) -> None:
         panel.bar(left, heights, width, label=system)
     panel.axhline(1.0, color="black", linewidth=1)
     panel.set_yscale("log")
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_minor_formatter(NullFormatter())
+    panel.grid(axis="y", alpha=0.3)
     panel.set_xticks(range(len(shapes)), [" x ".join(map(str, s)) for s in shapes], fontsize=8)
     panel.set_ylabel(f"time / {OURS}")
 

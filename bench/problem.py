@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 import mx_kernels as mx
@@ -26,6 +27,15 @@ class Q4Weights(NamedTuple):
     """uint8 [N, K / 32, 32], one code a byte."""
     scales: torch.Tensor
     """float16 [N, K / 32]."""
+
+    def to_gguf(self) -> np.ndarray:
+        """Returns GGUF's bytes: per block a float16 scale, then 16 bytes of codes.
+
+        Byte i of a block holds code i in its low half and code i + 16 in its high half.
+        """
+        low, high = self.codes.chunk(2, dim=-1)
+        scale_bytes = self.scales.unsqueeze(-1).view(torch.uint8)
+        return torch.cat([scale_bytes, low | high << 4], dim=-1).flatten(1).numpy()
 
 
 class Problem:

@@ -34,7 +34,7 @@ DEFAULT_MAX_THREADS = 2
 FULL_BUDGET_S, QUICK_BUDGET_S = 4.0, 0.2
 BUSY_LOAD = 1.0
 """Load average above which other work probably takes cores away from the benchmark."""
-MIN_CONSOLE_WIDTH = 150
+MIN_CONSOLE_WIDTH = 170
 """Columns: what the widest table needs where the output is no terminal."""
 
 RESULTS = device.REPOSITORY / "bench" / "results"

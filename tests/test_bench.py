@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from bench import device, goals, plot, report, roofline, run, targets, timing, worker
 from bench.peers import check, torch_peers
-from bench.peers.max_q4_0 import gguf_q4_0
 from bench.problem import Problem
 from bench.rows import OURS, ModelRow, Row, read_csv, write_csv
 from bench.shapes import QUICK_SHAPES, Shape
@@ -230,7 +229,7 @@ def test_a_peer_that_computes_something_else_is_refused(small_problem):
 
 
 def test_q4_0_bytes_decode_to_the_nearest_weights(small_problem):
-    blocks = torch.from_numpy(gguf_q4_0(small_problem.weight_q4)).view(64, 3, 18)
+    blocks = torch.from_numpy(small_problem.weight_q4.to_gguf()).view(64, 3, 18)
     scales = blocks[..., :2].contiguous().view(torch.float16).float()
     codes = torch.cat([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], dim=-1)
     error = ((codes.float() - 8) * scales).flatten(1) - small_problem.weight_f32

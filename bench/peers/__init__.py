@@ -28,7 +28,7 @@ MODULES = (
 )
 """Peer module and the package it cannot do without."""
 
-INSTALL_EXTRA = "pip install -e '.[bench-peers]'"
+INSTALL_EXTRA = ".venv/bin/pip install -e '.[bench-peers]'"
 
 MAX_RELATIVE_ERROR = 0.2
 """Of the whole product, in the Frobenius norm. Four-bit rounding of both operands
@@ -52,8 +52,6 @@ class Peer:
     computes: str
     """What it computes instead of MXFP4 times MXFP4."""
     prepare: Callable[[Problem], Prepared]
-    four_bit: bool = False
-    """Whether its weights have four bits, as ours."""
     quantizes_activations: bool = True
     """Whether rounding the activations is part of its time."""
 

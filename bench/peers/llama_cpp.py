@@ -1,8 +1,10 @@
-"""llama.cpp's MXFP4 product, through ggml as the package `ggml-python` builds it.
+"""llama.cpp's 4-bit products, through ggml as the package `ggml-python` builds it.
 
-The weights are ours, bit for bit, in ggml's byte order; the activations become
-8-bit integers with a scale per 32 (Q8_0) inside the call. Weights live in ggml's
-repacked buffer where the processor has one, as llama.cpp itself keeps them.
+    MXFP4    the weights are ours, bit for bit, in ggml's byte order
+    Q4_0     integers with a float16 scale, its fastest 4-bit weights
+
+Activations become 8-bit integers with a scale per 32 (Q8_0) inside the call. Weights
+live in ggml's repacked buffer where there is one, as llama.cpp itself keeps them.
 """
 
 from __future__ import annotations
@@ -96,15 +98,24 @@ class Product:
             raise RuntimeError(f"ggml returned status {status}")
 
 
-def prepare(problem: Problem) -> Prepared:
+def prepare_mxfp4(problem: Problem) -> Prepared:
     """Float32 activations, quantized in the call, times our MXFP4 weights."""
+    blocks = mxfp4_blocks(problem.weight_mx.codes, problem.weight_mx.scales)
+    return _prepare(problem, ggml.GGML_TYPE_MXFP4, blocks)
+
+
+def prepare_q4_0(problem: Problem) -> Prepared:
+    """Float32 activations, quantized in the call, times Q4_0 weights."""
+    return _prepare(problem, ggml.GGML_TYPE_Q4_0, problem.weight_q4.to_gguf())
+
+
+def _prepare(problem: Problem, weight_type: int, blocks: np.ndarray) -> Prepared:
     m, n, k = problem.shape
     product = Product()
 
     weight_context = product.context()
-    weight = ggml.ggml_new_tensor_2d(weight_context, ggml.GGML_TYPE_MXFP4, k, n)
+    weight = ggml.ggml_new_tensor_2d(weight_context, weight_type, k, n)
     product.allocate(weight_context, _weight_buffer_type())
-    blocks = mxfp4_blocks(problem.weight_mx.codes, problem.weight_mx.scales)
     ggml.ggml_backend_tensor_set(weight, blocks.ctypes.data, 0, blocks.nbytes)
 
     context = product.context()
@@ -137,12 +148,12 @@ def prepare_quantizer(x: torch.Tensor) -> Callable[[], object]:
 
 
 PEERS = [
+    Peer("llama.cpp MXFP4", "the same MXFP4 weights, 8-bit integer activations", prepare_mxfp4),
     Peer(
-        "llama.cpp MXFP4",
-        "the same MXFP4 weights, 8-bit integer activations",
-        prepare,
-        four_bit=True,
-    )
+        "llama.cpp Q4_0",
+        "integer 4-bit weights with a float16 scale per 32, 8-bit activations",
+        prepare_q4_0,
+    ),
 ]
 QUANTIZERS = [
     Quantizer("llama.cpp MXFP4", "MXFP4 from float32, always on one thread", prepare_quantizer)

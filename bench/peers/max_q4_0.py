@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from max.driver import Buffer
 from max.dtype import DType
@@ -24,7 +23,7 @@ from max.graph.ops.quantized import repack_gguf_quantized_weights
 from max.graph.quantization import QuantizationEncoding
 
 from bench.peers import Peer, Prepared
-from bench.problem import Problem, Q4Weights
+from bench.problem import Problem
 
 
 class Q4Models(NamedTuple):
@@ -53,20 +52,10 @@ def compile_models() -> Q4Models:
     return Q4Models(session.load(repack), session.load(matmul))
 
 
-def gguf_q4_0(weights: Q4Weights) -> np.ndarray:
-    """Returns GGUF's bytes: per block a float16 scale, then 16 bytes of codes.
-
-    Byte i of a block holds code i in its low half and code i + 16 in its high half.
-    """
-    low, high = weights.codes.chunk(2, dim=-1)
-    scale_bytes = weights.scales.unsqueeze(-1).view(torch.uint8)
-    return torch.cat([scale_bytes, low | high << 4], dim=-1).flatten(1).numpy()
-
-
 def prepare(problem: Problem) -> Prepared:
     """Float32 activations, quantized in the call, times Q4_0 weights."""
     models = compile_models()
-    weight = models.repack.execute(Buffer.from_numpy(gguf_q4_0(problem.weight_q4)))[0]
+    weight = models.repack.execute(Buffer.from_numpy(problem.weight_q4.to_gguf()))[0]
     x = Buffer.from_numpy(problem.x_f32.numpy())
 
     def call():
@@ -80,6 +69,5 @@ PEERS = [
         "MAX Q4_0",
         "integer 4-bit weights with a float16 scale per 32, 8-bit activations",
         prepare,
-        four_bit=True,
     )
 ]

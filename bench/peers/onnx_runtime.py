@@ -69,6 +69,5 @@ PEERS = [
         "ONNX Runtime",
         "integer 4-bit weights with a float32 scale per 32, 8-bit activations",
         prepare,
-        four_bit=True,
     )
 ]

@@ -33,7 +33,7 @@ def prepare_int8_dynamic(problem: Problem) -> Prepared:
     """Float32 activations, quantized in the call, times int8 weights."""
     scale = float(problem.weight_f32.abs().max()) / INT8_MAX
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*quantized tensor.*deprecated", append=False)
+        warnings.filterwarnings("ignore", message=".*quantized tensor.*deprecated")
         weight = torch.quantize_per_tensor(problem.weight_f32, scale, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(weight, None)
     int8_linear = torch.ops.quantized.linear_dynamic

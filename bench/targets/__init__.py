@@ -1,10 +1,9 @@
 """The devices that can be measured, one module each.
 
-A target module has
-
-    measure(plan, origin, report)   yields nothing, calls `report` with rows and progress
-
-and is imported only inside a worker process, after it was pinned to its cores.
+A target module has `measure(plan, origin, report)`, which hands every row to
+`report` as soon as it is measured and says what it is doing meanwhile. It is
+imported only inside a worker process, after that was pinned to its cores. To add
+a device, write its module and list it in `MODULES`.
 """
 
 from __future__ import annotations

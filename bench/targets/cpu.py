@@ -1,4 +1,4 @@
-"""The CPU: the five operations against every peer, on the named shapes.
+"""The CPU: quantize, matmul and linear against every peer, on the named shapes.
 
 For each shape the operands are made once, every competitor is checked against
 the float32 product, and then all take turns (`bench.timing`). Times of `linear`
