@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import gfx950
 from gfx950.__main__ import app
 from gfx950.timing import profile
 from gfx950.timing_launch import parse_arg, parse_size, read_launch
@@ -17,19 +20,9 @@ from gfx950_support import DATA, corpus_names
 M, N, K = 128, 128, 256
 FP8 = DATA / "triton_fp8_e4m3_fp8_e4m3_64x64x128_w4_s2.s"
 PNG_MAGIC = b"\x89PNG"
-LAUNCH = {
-    "grid": [2, 2],
-    "block": [256],
-    "args": [
-        {"buffer": "32K", "fill": "byte=0x38"},
-        {"buffer": M * K, "fill": "byte=0x38"},
-        {"buffer": 2 * M * N},
-        {"i32": M},
-        {"i32": N},
-        {"i32": K},
-    ],
-}
+LAUNCH = DATA / "fp8_launch.json"
 """The fp8 GEMM on matrices of ones (code 0x38), so that every output is K."""
+README = Path(gfx950.__file__).with_name("README.md")
 OPTIONS = ["--grid", "2,2", "--block", "256", "--arg", "buf:32K:byte=0x38", "--arg",
            "buf:32768:byte=0x38", "--arg", "buf:32K", "--arg", "i32:128", "--arg", "i32:128",
            "--arg", "i32:256"]  # fmt: skip
@@ -42,42 +35,35 @@ def command(*arguments, code=0):
     return result.output
 
 
-@pytest.fixture
-def launch_file(tmp_path):
-    path = tmp_path / "launch.json"
-    path.write_text(json.dumps(LAUNCH))
-    return path
-
-
-def test_run_computes_and_dumps_a_buffer(launch_file, tmp_path):
+def test_run_computes_and_dumps_a_buffer(tmp_path):
     out = tmp_path / "c.bin"
-    text = command("run", FP8, "--launch", launch_file, "--dump", f"2={out}")
+    text = command("run", FP8, "--launch", LAUNCH, "--dump", f"2={out}")
     bits = np.fromfile(out, np.uint16).astype(np.uint32) << 16
     assert (bits.view(np.float32) == K).all() and bits.size == M * N
     assert re.search(rf"2\s+{2 * M * N}\s+\d+", text)
 
 
-def test_options_and_a_launch_file_say_the_same(launch_file):
-    assert command("run", FP8, *OPTIONS) == command("run", FP8, "--launch", launch_file)
+def test_options_and_a_launch_file_say_the_same():
+    assert command("run", FP8, *OPTIONS) == command("run", FP8, "--launch", LAUNCH)
 
 
-def test_check_passes_a_correct_kernel(launch_file):
-    assert "no hazard found" in command("check", FP8, "--launch", launch_file)
+def test_check_passes_a_correct_kernel():
+    assert "no hazard found" in command("check", FP8, "--launch", LAUNCH)
 
 
-def test_check_names_a_missing_wait(launch_file, tmp_path):
+def test_check_names_a_missing_wait(tmp_path):
     broken = tmp_path / "broken.s"
     text = FP8.read_text()
     waits = re.findall(r"\ts_waitcnt lgkmcnt\(0\)\n(?=\tv_mfma)", text)
     assert waits, "the kernel should wait for LDS before an MFMA"
     broken.write_text(re.sub(r"\ts_waitcnt lgkmcnt\(0\)\n(?=\tv_mfma)", "", text))
-    report = command("check", broken, "--launch", launch_file, code=1)
+    report = command("check", broken, "--launch", LAUNCH, code=1)
     assert "in flight" in report and "v_mfma" in report and "line " in report
 
 
-def test_profile_prints_utilisation_stalls_conflicts_and_draws(launch_file, tmp_path):
+def test_profile_prints_utilisation_stalls_conflicts_and_draws(tmp_path):
     picture, trace = tmp_path / "t.png", tmp_path / "t.json"
-    text = command("profile", FP8, "--launch", launch_file, "--picture", picture,
+    text = command("profile", FP8, "--launch", LAUNCH, "--picture", picture,
                    "--perfetto", trace)  # fmt: skip
     for heading in ("Time of gemm (model)", "Where waves wait (model)", "LDS (model)",
                     "Bytes moved (model)", "MFMA utilisation, busiest loop",
@@ -97,15 +83,15 @@ def test_profile_prints_utilisation_stalls_conflicts_and_draws(launch_file, tmp_
     assert len(tracks) == 8, "four waves and the matrix pipes of their four SIMDs"
 
 
-def test_profile_draws_a_window(launch_file, tmp_path):
+def test_profile_draws_a_window(tmp_path):
     picture = tmp_path / "t.png"
-    command("profile", FP8, "--launch", launch_file, "--picture", picture, "--cycles", "0:2000")
+    command("profile", FP8, "--launch", LAUNCH, "--picture", picture, "--cycles", "0:2000")
     assert picture.read_bytes().startswith(PNG_MAGIC)
 
 
-def test_profile_takes_parameters(launch_file):
+def test_profile_takes_parameters():
     def cycles(*options):
-        text = command("profile", FP8, "--launch", launch_file, *options)
+        text = command("profile", FP8, "--launch", LAUNCH, *options)
         return int(re.search(r"first round on a CU\s+([\d,]+)", text).group(1).replace(",", ""))
 
     assert cycles("--set", "hbm_latency=2000") > cycles() > cycles("--warm")
@@ -140,6 +126,19 @@ def test_every_kernel_of_the_corpus_has_a_timing(name):
     assert result.grid_bytes["hbm"] >= output_bytes
 
 
+README_COMMANDS = re.findall(r"^python -m gfx950 (.*)$", README.read_text(), re.M)
+
+
+@pytest.mark.parametrize("line", README_COMMANDS, ids=lambda line: " ".join(line.split()[::2])[:60])
+def test_every_command_of_the_readme_runs(line, tmp_path, monkeypatch):
+    arguments = [
+        str(README.parents[2] / word) if word.startswith("tests/") else word
+        for word in shlex.split(line)
+    ]
+    monkeypatch.chdir(tmp_path)
+    assert command(*arguments)
+
+
 def test_parameters_lists_value_range_and_source():
     text = command("parameters")
     assert re.search(r"hbm_gbps\s+8000\s+5600 .. 8000", text)
@@ -158,8 +157,8 @@ def test_a_wrong_launch_is_one_line(arguments, message):
     assert "Traceback" not in text
 
 
-def test_an_unknown_parameter_is_named(launch_file):
-    text = command("profile", FP8, "--launch", launch_file, "--set", "speed=2", code=2)
+def test_an_unknown_parameter_is_named():
+    text = command("profile", FP8, "--launch", LAUNCH, "--set", "speed=2", code=2)
     assert "no parameter 'speed'" in text
 
 

@@ -44,7 +44,7 @@ def fact(value, unit, low, high, source):
 class Machine:
     """An MI355X as the timing model sees it."""
 
-    clock_ghz: float = fact(2.4, "GHz", 1.3, 2.4, f"{AMD}: peak; README: lower under load")
+    clock_ghz: float = fact(2.4, "GHz", 1.3, 2.4, f"{AMD}: peak; lower under load (README)")
     num_xcds: int = fact(8, "", 8, 8, AMD)
     cus_per_xcd: int = fact(32, "", 32, 32, AMD)
     simds_per_cu: int = fact(4, "", 4, 4, ISA)
