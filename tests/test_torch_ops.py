@@ -14,6 +14,8 @@ from cases import DTYPES, LAYOUTS, ROUNDINGS
 
 N, K = 48, 96
 OPS = torch.ops.mx_kernels
+# torch's own compiler still uses what its own TorchScript deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
 
@@ -389,6 +391,13 @@ def test_make_fx_records_the_operator():
     assert "mx_kernels.linear" in graph.code
     y = activations(5).neg()
     assert torch.equal(graph(y), mx.linear(y, w))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_function_follows_its_input():
+    w, x = weights(), activations()
+    traced = torch.jit.trace(lambda x: mx.linear(x, w), (x,))
+    assert torch.equal(traced(x.neg()), mx.linear(x.neg(), w))
 
 
 def test_fake_tensors_stay_fake():

@@ -32,8 +32,8 @@ class MXLinear(nn.Module):
         rounding: how activations are quantized.
 
     Raises:
-        TypeError: if weight is not an MXTensor of torch tensors.
-        ValueError: if weight is not 2-D, or the rounding is unknown.
+        TypeError: if weight is not an MXTensor of torch tensors, or bias holds no floats.
+        ValueError: if weight is not 2-D, bias does not fit, or the rounding is unknown.
     """
 
     def __init__(self, weight: MXTensor, bias: Tensor | None = None, *, rounding: str = "even"):
@@ -44,6 +44,7 @@ class MXLinear(nn.Module):
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
         ops.check_rounding(rounding)
+        ops.check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
         self.format = weight.format
         self.layout = weight.layout

@@ -240,7 +240,7 @@ def check_linear(x: Array, w: MXTensor, bias: Array | None, rounding: str) -> No
     check_same_kind("x", kind_of(x, "x"), "w", kind_of(w.codes, "w"))
     _check_agreement("x", x.shape, "w", w.shape)
     check_same_device("x", device_of(x), "w", w.device)
-    _check_bias(bias, w)
+    check_bias(bias, w)
 
 
 def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> None:
@@ -257,7 +257,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> None:
         raise ValueError(f"a and b: got formats {a.format!r} and {b.format!r}, expected one")
     _check_agreement("a", a.shape, "b", b.shape)
     check_same_device("a", a.device, "b", b.device)
-    _check_bias(bias, b)
+    check_bias(bias, b)
 
 
 def check_operand(q: MXTensor, name: str) -> None:
@@ -331,7 +331,8 @@ def _check_agreement(left: str, left_shape, right: str, right_shape) -> None:
     )
 
 
-def _check_bias(bias: Array | None, w: MXTensor) -> None:
+def check_bias(bias: Array | None, w: MXTensor) -> None:
+    """Checks that `bias` is None or fits the weights."""
     if bias is None:
         return
     check_same_kind("bias", kind_of(bias, "bias"), "the weights", kind_of(w.codes, "weights"))

@@ -1,0 +1,288 @@
+"""MXLinear and convert: a model's linear layers, their state dicts, their places."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import mx_kernels as mx
+from cases import LAYOUTS, ROUNDINGS
+
+PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def float_linear(bias=True, in_features=96, out_features=40, seed=5):
+    torch.manual_seed(seed)
+    return nn.Linear(in_features, out_features, bias)
+
+
+def module(layout, seed=5):
+    linear = float_linear(seed=seed)
+    weight = mx.quantize(linear.weight.detach())
+    device = LAYOUTS[layout]["device"]
+    return mx.MXLinear(weight.preshuffle(device=device) if device else weight, linear.bias)
+
+
+def x_of(*lead):
+    torch.manual_seed(6)
+    return torch.randn(*lead, 96)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_from_linear_computes_what_linear_computes(bias, rounding):
+    linear = float_linear(bias)
+    weight = mx.quantize(linear.weight.detach(), rounding=rounding)
+    got = mx.MXLinear.from_linear(linear, rounding=rounding)(x_of(2, 3))
+    assert torch.equal(got, mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding))
+    # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
+    cosine = torch.cosine_similarity(got.flatten(), linear(x_of(2, 3)).flatten(), dim=0)
+    assert cosine > 0.97
+
+
+def test_from_linear_takes_the_layout_of_where_the_weights_lie():
+    assert mx.MXLinear.from_linear(float_linear()).layout == "preshuffled_cpu"
+    assert mx.MXLinear.from_linear(float_linear(), device="gfx950").layout == "preshuffled_cdna4"
+    assert mx.MXLinear.from_linear(float_linear().to("meta")).layout == "plain"
+
+
+def test_from_linear_shares_the_bias_and_the_mode():
+    linear = float_linear().eval()
+    got = mx.MXLinear.from_linear(linear)
+    assert got.bias is linear.bias
+    assert not got.training
+
+
+def test_repr_says_what_it_is():
+    assert repr(module("plain")) == (
+        "MXLinear(in_features=96, out_features=40, bias=True, format=mxfp4, layout=plain, "
+        "rounding=even)"
+    )
+
+
+def test_it_refuses_what_is_not_a_weight():
+    linear = float_linear()
+    q = mx.quantize(linear.weight.detach())
+    with pytest.raises(TypeError, match="weight: got Parameter, expected an MXTensor"):
+        mx.MXLinear(linear.weight)
+    with pytest.raises(TypeError, match=r"weight: got NumPy arrays, .* \.torch\(\)"):
+        mx.MXLinear(q.numpy())
+    with pytest.raises(ValueError, match=r"weight: got shape \[2, 40, 96\], expected \[out, in\]"):
+        mx.MXLinear(mx.quantize(torch.ones(2, 40, 96)))
+    with pytest.raises(ValueError, match="rounding: got 'up'"):
+        mx.MXLinear(q, rounding="up")
+    with pytest.raises(ValueError, match=r"bias: got shape \[7\], expected \[40\]"):
+        mx.MXLinear(q, torch.ones(7))
+
+
+# State dicts.
+
+
+@every_layout
+@pytest.mark.parametrize("saved", LAYOUTS)
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_state_dict_loads_into_any_layout(layout, saved, assign):
+    source, target = module(saved), module(layout, seed=99)
+    assert not torch.equal(source(x_of(4)), target(x_of(4)))
+    target.load_state_dict(source.state_dict(), assign=assign)
+    assert target.layout == layout
+    assert torch.equal(target(x_of(4)), source(x_of(4)))
+    assert target.weight_codes.shape == module(layout).weight_codes.shape
+
+
+def test_a_state_dict_survives_a_file_that_nobody_trusts():
+    source, target, file = module("plain"), module(PADDED[0], seed=99), io.BytesIO()
+    torch.save(source.state_dict(), file)
+    file.seek(0)
+    target.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(target(x_of(4)), source(x_of(4)))
+
+
+def test_every_entry_of_a_state_dict_is_a_tensor():
+    state = module(PADDED[0]).state_dict()
+    assert set(state) == {"weight_codes", "weight_scales", "bias", "_extra_state"}
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+
+
+def test_loading_leaves_the_state_dict_as_it_was():
+    state = module("plain").state_dict()
+    before = {name: value.clone() for name, value in state.items()}
+    module(PADDED[0]).load_state_dict(state)
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+def test_a_skeleton_on_meta_loads_real_weights():
+    source = module("plain")
+    skeleton = mx.MXLinear.from_linear(float_linear().to("meta"))
+    skeleton.load_state_dict(source.state_dict(), assign=True)
+    assert torch.equal(skeleton(x_of(4)), source(x_of(4)))
+
+
+def without(name):
+    return lambda state: state.pop(name)
+
+
+def with_extra(**changes):
+    def change(state):
+        other = mx.MXLinear(mx.quantize(torch.ones(*changes.get("shape", (40, 96)))))
+        state["_extra_state"] = changes.get("raw", other.get_extra_state())
+
+    return change
+
+
+BROKEN = {
+    "no layout": (without("_extra_state"), "mean nothing without the layout"),
+    "no scales": (without("weight_scales"), "mean nothing without the layout"),
+    "no codes": (without("weight_codes"), "mean nothing without the layout"),
+    "other shape": (with_extra(shape=(40, 64)), r"got shape \[40, 64\], expected \[40, 96\]"),
+    "other bytes": (
+        lambda state: state.update(weight_codes=torch.zeros(8, 48, dtype=torch.uint8)),
+        r"codes: got \[8, 48\], expected \[48, 48\]",
+    ),
+    "lying layout": (with_extra(), r"codes: got \[48, 48\], expected \[40, 48\]|hold \[48, 96\]"),
+    "noise": (with_extra(raw=torch.zeros(3, dtype=torch.uint8)), "expected what MXLinear saves"),
+    "not a tensor": (with_extra(raw={"layout": "plain"}), "expected what MXLinear saves"),
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_state_dict_that_lost_its_meaning_is_refused(case, strict):
+    change, message = BROKEN[case]
+    target = nn.Sequential(module("preshuffled_cpu"))
+    before, state = target(x_of(4)), module("preshuffled_cpu", seed=99).state_dict()
+    change(state)
+    state = {f"0.{name}": value for name, value in state.items()}
+    with pytest.raises(RuntimeError, match=f"0: .*({message})"):
+        target.load_state_dict(state, strict=strict)
+    assert torch.equal(target[0].weight.codes, module("preshuffled_cpu").weight.codes)
+    assert torch.equal(target(x_of(4)), before)
+
+
+def test_a_float_checkpoint_is_not_taken_for_ours():
+    with pytest.raises(RuntimeError, match=r"Missing key.*weight_codes"):
+        module("plain").load_state_dict(float_linear().state_dict())
+
+
+# Life of a module.
+
+
+@every_layout
+def test_copies_moves_and_casts_keep_the_weights(layout):
+    m = module(layout)
+    expected = m(x_of(4))
+    assert torch.equal(copy.deepcopy(m)(x_of(4)), expected)
+    assert torch.equal(m.to("cpu")(x_of(4)), expected)
+    m.bfloat16()
+    assert m.weight_codes.dtype == torch.uint8
+    assert m.bias.dtype == torch.bfloat16
+    assert m(x_of(4).bfloat16()).dtype == torch.bfloat16
+    assert m.to("meta")(x_of(4).to("meta")).shape == (4, 40)
+
+
+def test_swapped_buffers_are_used_and_checked():
+    m, other = module("plain"), module("plain", seed=99)
+    m(x_of(4))
+    m.weight_codes, m.weight_scales = other.weight_codes, other.weight_scales
+    m.bias = other.bias
+    assert torch.equal(m(x_of(4)), other(x_of(4)))
+    m.weight_codes = torch.zeros(1, 48, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="shape: got"):
+        m(x_of(4))
+
+
+def test_functional_call_swaps_buffers():
+    m, other = module("plain"), module("plain", seed=99)
+    state = {**dict(other.named_parameters()), **dict(other.named_buffers())}
+    assert torch.equal(torch.func.functional_call(m, state, x_of(4)), other(x_of(4)))
+
+
+@every_layout
+def test_a_module_compiles_as_one_graph(layout):
+    torch._dynamo.reset()
+    m = nn.Sequential(module(layout), nn.ReLU(), nn.Linear(40, 3))
+    compiled = torch.compile(m, fullgraph=True, backend="aot_eager")
+    for rows in (1, 5):
+        torch.testing.assert_close(compiled(x_of(rows)), m(x_of(rows)))
+
+
+def test_the_bias_trains_and_the_weights_do_not():
+    m = module("preshuffled_cpu")
+    assert [name for name, _ in m.named_parameters()] == ["bias"]
+    m(x_of(4)).sum().backward()
+    assert m.bias.grad.tolist() == [4.0] * 40
+
+
+# convert.
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = float_linear()
+        self.again = self.first
+        self.blocks = nn.ModuleList([nn.Sequential(float_linear(seed=i)) for i in range(2)])
+        self.ragged = nn.Linear(40, 7)
+        self.attention = nn.MultiheadAttention(96, 2)
+
+    def forward(self, x):
+        parts = [self.first(x), self.again(x), *(block(x) for block in self.blocks)]
+        return self.ragged(sum(parts))
+
+
+def convertible(name, linear):
+    return linear.in_features % 32 == 0
+
+
+def test_convert_replaces_the_chosen_layers_and_nothing_else():
+    model, names = Model(), []
+    before = model(x_of(4))
+
+    def filter(name, linear):
+        names.append(name)
+        return convertible(name, linear)
+
+    assert mx.convert(model, filter) is model
+    assert names == ["first", "blocks.0.0", "blocks.1.0", "ragged"]
+    assert model.first is model.again
+    kinds = {name: type(m) for name, m in model.named_modules(remove_duplicate=False)}
+    for name in ("first", "again", "blocks.0.0", "blocks.1.0"):
+        assert kinds[name] is mx.MXLinear
+    assert kinds["ragged"] is nn.Linear
+    assert isinstance(model.attention.out_proj, nn.Linear)
+    after = model(x_of(4))
+    assert torch.cosine_similarity(after.flatten(), before.flatten(), dim=0) > 0.97
+
+
+def test_a_converted_model_round_trips_through_its_state_dict():
+    source = mx.convert(Model(), convertible)
+    torch.manual_seed(0)
+    target = mx.convert(Model(), convertible, device="gfx950")
+    target.load_state_dict(source.state_dict())
+    assert torch.equal(target(x_of(4)), source(x_of(4)))
+
+
+def test_convert_of_a_linear_returns_the_other_module():
+    assert type(mx.convert(float_linear())) is mx.MXLinear
+
+
+def test_convert_passes_its_options_on():
+    model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
+    assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+
+
+def test_convert_names_ragged_layers_before_it_touches_anything():
+    model = Model()
+    with pytest.raises(ValueError, match=r"got ragged \(40\), expected multiples of 32; .*filter"):
+        mx.convert(model)
+    assert type(model.first) is nn.Linear
+
+
+def test_convert_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match=r"got 0 nn\.Linear"):
+        mx.convert(nn.Sequential(nn.ReLU()))
+    with pytest.raises(ValueError, match="none selected"):
+        mx.convert(Model(), lambda name, linear: False)
