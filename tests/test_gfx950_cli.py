@@ -184,6 +184,25 @@ def test_sizes_have_binary_units(text, expected):
     assert parse_size(text) == expected
 
 
+def test_struct_arguments_are_tuples(tmp_path):
+    path = tmp_path / "launch.json"
+    path.write_text('{"grid": [1], "block": [64], "args": [[{"buffer": 8}, {"i64": 3}]]}')
+    (from_file,) = read_launch(path).args
+    from_option = parse_arg("buf:8+i64:3", 0)
+    assert isinstance(from_file, tuple) and isinstance(from_option, tuple)
+    assert from_file[0].size == from_option[0].size == 8
+    assert from_file[1] == from_option[1] == np.int64(3)
+
+
+def test_the_whole_grid_makes_cache_sharing_exact():
+    args = [np.full(M * K, 0x38, np.uint8) for _ in range(2)]
+    args += [np.zeros(2 * M * N, np.uint8), M, N, K]
+    whole = profile(FP8.read_text(), (2, 2), 256, args, whole_grid=True)
+    assert whole.flops == 2 * M * N * K
+    fetched = whole.grid_bytes["hbm"] - 2 * M * N
+    assert fetched == pytest.approx(2 * M * K, rel=0.2), "each operand comes from HBM once"
+
+
 @pytest.mark.parametrize("fill, dtype", [("f32", np.float32), ("f16", np.float16)])
 def test_float_fills_are_standard_normal_numbers(fill, dtype):
     values = parse_arg(f"buf:64K:{fill}", 0).view(dtype).astype(np.float64)

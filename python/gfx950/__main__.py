@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import contextmanager
-from copy import copy
+from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ from gfx950.machine import SimulationError
 from gfx950.machine import run as execute
 from gfx950.parameters import Machine
 from gfx950.timing import profile as time_kernel
-from gfx950.timing_launch import FILLS, Launch, parse_arg, parse_extent, read_launch
+from gfx950.timing_launch import FILLS, Launch, arrays, parse_arg, parse_extent, read_launch
 from gfx950.timing_report import print_parameters, print_profile
 
 app = typer.Typer(
@@ -54,7 +54,8 @@ Arguments = Annotated[
     list[str] | None,
     typer.Option("--arg", metavar="ARG", show_default=False,
                  help="A kernel argument, in order: buf:SIZE[:FILL], i32:N, u32:N, i64:N, u64:N, "
-                      f"f32:X or f64:X. SIZE in bytes, 64K and 2M work. FILL is {FILLS}."),
+                      "f32:X or f64:X; the members of a struct are joined by +. SIZE in bytes, "
+                      f"64K and 2M work. FILL is {FILLS}."),
 ]  # fmt: skip
 Symbol = Annotated[
     str | None, typer.Option("--kernel", help="Which kernel, if the text contains several.")
@@ -80,12 +81,11 @@ def _launch(file: Path | None, grid: str, block: str, args: list[str] | None) ->
 
 def _buffer_table(before, after) -> Table:
     table = Table(title="Buffers", title_justify="left", box=None)
-    for column in ("argument", "bytes", "changed", "crc32 after"):
+    for column in ("buffer", "bytes", "changed", "crc32 after"):
         table.add_column(column, justify="right")
-    for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        if isinstance(old, np.ndarray):
-            changed = int(np.count_nonzero(old != new))
-            table.add_row(str(index), str(old.size), str(changed), f"{zlib.crc32(new):08x}")
+    for index, (old, new) in enumerate(zip(arrays(before), arrays(after), strict=True)):
+        changed = int(np.count_nonzero(old != new))
+        table.add_row(str(index), str(old.size), str(changed), f"{zlib.crc32(new):08x}")
     return table
 
 
@@ -106,14 +106,14 @@ def run(
     """Executes a kernel and shows what it did to its buffers."""
     with _explained():
         start = _launch(launch, grid, block, arg)
-        before = [copy(value) for value in start.args]
+        before = deepcopy(start.args)
         result = execute(kernel.read_text(), start.grid, start.block, start.args, name=symbol)
         console.print(_buffer_table(before, start.args))
         if result.hazards:
             console.print(f"{len(result.hazards)} hazards; `check` names them", style="red")
         for item in dump or []:
             index, _, path = item.partition("=")
-            start.args[int(index)].tofile(path)
+            list(arrays(start.args))[int(index)].tofile(path)
 
 
 @app.command()
@@ -138,10 +138,11 @@ def check(
         for mode, late in (("at once", False), ("as late as legal", True)):
             lines, args = _findings(parsed, start, late)
             found |= dict.fromkeys(lines, mode)
-            outputs.append(args)
+            outputs.append(arrays(args))
     if not found:
-        differing = (i for i, pair in enumerate(zip(*outputs, strict=True)) if not _same(*pair))
-        found = {f"argument {i} differs from run to run": mode for i in differing}
+        pairs = enumerate(zip(*outputs, strict=True))
+        differing = (i for i, pair in pairs if not np.array_equal(*pair))
+        found = {f"buffer {i} differs between the two memory orders": mode for i in differing}
     for line, mode in found.items():
         console.print(f"{line}  [memory answers {mode}]", style="red", markup=False)
     if found:
@@ -149,13 +150,9 @@ def check(
     console.print("no hazard found in either memory order")
 
 
-def _same(a, b) -> bool:
-    return not isinstance(a, np.ndarray) or np.array_equal(a, b)
-
-
 def _findings(kernel, start: Launch, late: bool):
     """Runs a launch; returns what is wrong with it, as lines, and the arguments afterwards."""
-    args = [copy(value) for value in start.args]
+    args = deepcopy(start.args)
     try:
         hazards = execute(kernel, start.grid, start.block, args, late=late).hazards
     except SimulationError as error:

@@ -13,6 +13,7 @@ Every number is a model's, never a measurement; `parameters.Machine` lists what 
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,7 @@ from gfx950.memory import FIRST_ISLAND
 from gfx950.parameters import Machine
 from gfx950.timing_cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing_grid import Occupancy, Placement, locality, occupancy, place
+from gfx950.timing_launch import arrays
 from gfx950.timing_memory import Locality, Share
 from gfx950.timing_steps import LANES, streams
 
@@ -210,24 +212,6 @@ def simulate(
     )
 
 
-def _arrays(args):
-    """Yields the arrays among kernel arguments, in order, those inside structs too."""
-    for value in args:
-        if isinstance(value, np.ndarray):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _arrays(value)
-
-
-def _copied(args, copies):
-    return [
-        copies[id(value)] if isinstance(value, np.ndarray)
-        else tuple(_copied(value, copies)) if isinstance(value, tuple)
-        else value
-        for value in args
-    ]  # fmt: skip
-
-
 def profile(
     kernel,
     grid,
@@ -269,10 +253,17 @@ def profile(
     placement = place(num_groups, fit, machine)
     order = None if whole_grid else placement.resident_groups(machine)
 
-    unique = {id(array): array for array in _arrays(args)}
-    copies = {key: array.copy() for key, array in unique.items()}
-    result = run(kernel, grid, block, _copied(args, copies), check=False, order=order,
-                 dynamic_lds=dynamic_lds, trace=True)  # fmt: skip
+    unique = {id(array): array for array in arrays(args)}
+    result = run(
+        kernel,
+        grid,
+        block,
+        deepcopy(list(args)),
+        check=False,
+        order=order,
+        dynamic_lds=dynamic_lds,
+        trace=True,
+    )
     sizes = {FIRST_ISLAND + i: array.nbytes for i, array in enumerate(unique.values())}
     return simulate(
         result.trace, machine=machine, buffer_bytes=sizes, warm=warm, dynamic_lds=dynamic_lds

@@ -5,6 +5,7 @@
     {"grid": [4, 2], "block": [256],
      "args": [{"buffer": "64K", "fill": "random"}, {"buffer": 32768}, {"i32": 128}]}
 
+A struct passed by value is its members joined by `+` (`buf:64K+i64:128`), a list in JSON.
 Fills: zeros, random (bytes), random=SEED, byte=N, f32 / f16 / bf16 (standard normal numbers of
 that type), file=PATH. Sizes are bytes, with K and M for 2**10 and 2**20. Numbers: i32 u32 i64
 u64 f32 f64.
@@ -34,7 +35,16 @@ class Launch:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     args: list = field(default_factory=list)
-    """NumPy arrays for buffers, NumPy scalars for numbers, in order."""
+    """NumPy arrays for buffers, NumPy scalars for numbers, tuples of both for structs."""
+
+
+def arrays(args):
+    """Yields the arrays among kernel arguments in order, those inside structs too."""
+    for value in args:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, tuple):
+            yield from arrays(value)
 
 
 def parse_size(text) -> int:
@@ -83,6 +93,8 @@ def scalar(type_name: str, text):
 
 def parse_arg(text: str, index: int):
     """Parses one `--arg`; the index seeds a random fill."""
+    if "+" in text:
+        return tuple(parse_arg(member, index) for member in text.split("+"))
     kind, _, rest = text.partition(":")
     if kind != "buf":
         return scalar(kind, rest)
@@ -107,19 +119,24 @@ def read_launch(path) -> Launch:
     """Reads a JSON launch file; paths in it are relative to the file."""
     path = Path(path)
     document = json.loads(path.read_text())
-    unknown = set(document) - {"grid", "block", "args"}
-    if unknown:
+    if unknown := set(document) - {"grid", "block", "args"}:
         raise ValueError(f"{path}: unknown keys {sorted(unknown)}, expected grid, block, args")
-    args = []
-    for index, entry in enumerate(document.get("args", [])):
-        if "buffer" in entry:
-            fill = entry.get("fill", "zeros")
-            if fill.startswith("file="):
-                fill = f"file={path.parent / fill.removeprefix('file=')}"
-            args.append(filled(parse_size(entry["buffer"]), fill, index))
-            continue
-        if len(entry) != 1:
-            raise ValueError(f"{path}: argument {index} should be one number, got {entry}")
-        ((type_name, value),) = entry.items()
-        args.append(scalar(type_name, value))
+    if missing := {"grid", "block"} - set(document):
+        raise ValueError(f"{path}: missing keys {sorted(missing)}")
+    args = [_entry(e, index, path) for index, e in enumerate(document.get("args", []))]
     return Launch(_extent(document["grid"]), _extent(document["block"]), args)
+
+
+def _entry(entry, index: int, path: Path):
+    """Parses one argument of a launch file."""
+    if isinstance(entry, list):
+        return tuple(_entry(member, index, path) for member in entry)
+    if "buffer" in entry:
+        fill = entry.get("fill", "zeros")
+        if fill.startswith("file="):
+            fill = f"file={path.parent / fill.removeprefix('file=')}"
+        return filled(parse_size(entry["buffer"]), fill, index)
+    if len(entry) != 1:
+        raise ValueError(f"{path}: argument {index} should be one number, got {entry}")
+    ((type_name, value),) = entry.items()
+    return scalar(type_name, value)
