@@ -196,3 +196,77 @@ def max_case(text: str, tiling: Tiling, m: int | None = None) -> Case:
         tiling.label, gfx950.parse(text), grid, tiling.block, ("mxfp4", "mxfp4"), tiling.out,
         (m, tiling.n, tiling.k),
     )  # fmt: skip
+
+
+# --- single instructions ------------------------------------------------------------------------
+
+LANES = 64
+SETTLE = "\ts_nop 7\n" * 3
+"""More wait states than any pair of instructions needs."""
+
+
+def bits(x) -> np.ndarray:
+    """Returns 4-byte values as uint32 [64]; a scalar fills all lanes."""
+    x = np.asarray(x)
+    if x.dtype.itemsize != 4:
+        x = x.astype(np.int64).astype(np.uint32)
+    return np.broadcast_to(x.view(np.uint32), (LANES,))
+
+
+def kernel_text(body: str, *, vgprs=256, agprs=0, sgprs=96, lds=0, kernarg=64) -> str:
+    """Wraps instructions in a kernel whose s[0:1] point at the arguments; v0 is the work-item."""
+    return f"""
+k:
+{body}
+	s_endpgm
+.Lfunc_end0:
+	.amdhsa_kernel k
+		.amdhsa_group_segment_fixed_size {lds}
+		.amdhsa_kernarg_size {kernarg}
+		.amdhsa_user_sgpr_count 2
+		.amdhsa_user_sgpr_kernarg_segment_ptr 1
+		.amdhsa_system_sgpr_workgroup_id_x 1
+		.amdhsa_next_free_vgpr {vgprs + agprs}
+		.amdhsa_next_free_sgpr {sgprs}
+		.amdhsa_accum_offset {vgprs}
+	.end_amdhsa_kernel
+"""
+
+
+def execute(
+    body: str, inputs: dict[int, np.ndarray], outputs: int | list[int], *, lds=0, agprs=0, **options
+) -> np.ndarray:
+    """Runs `body` in one wave and returns registers as uint32 [outputs, 64].
+
+    `inputs` maps a VGPR to its 64 lanes, or the first of several to [count, 64]. Inputs start at
+    v2, because v0 is the lane's byte offset and v1 its number; s[2:5] are taken. `outputs` names
+    registers, or is the number of registers from v200 on.
+    """
+    rows = {}
+    for first, values in inputs.items():
+        values = np.asarray(values)
+        stack = values if values.ndim == 2 else values[None]
+        rows |= {first + i: bits(row) for i, row in enumerate(stack)}
+    outputs = list(range(200, 200 + outputs)) if isinstance(outputs, int) else outputs
+    offset = 4 * LANES
+    text = "\ts_load_dwordx4 s[2:5], s[0:1], 0x0\n\tv_mov_b32_e32 v1, v0\n"
+    text += "\tv_lshlrev_b32_e32 v0, 2, v0\n\ts_waitcnt lgkmcnt(0)\n"
+    for i, register in enumerate(rows):
+        text += f"\tglobal_load_dword v{register}, v0, s[2:3] offset:{i * offset}\n"
+    text += f"\ts_waitcnt vmcnt(0)\n{SETTLE}{body}\n{SETTLE}"
+    for i, register in enumerate(outputs):
+        text += f"\tglobal_store_dword v0, v{register}, s[4:5] offset:{i * offset}\n"
+    source = np.stack(list(rows.values())) if rows else np.zeros((1, LANES), np.uint32)
+    target = np.zeros((max(1, len(outputs)), LANES), np.uint32)
+    kernel = kernel_text(text, lds=lds, agprs=agprs)
+    result = gfx950.run(kernel, 1, LANES, [np.ascontiguousarray(source), target], **options)
+    result.raise_on_hazards()
+    return target
+
+
+def execute_scalar(body: str, inputs: dict[int, int], outputs: list[int]) -> list[int]:
+    """Runs scalar code; inputs are literals for SGPRs from s10 on, results are read back."""
+    text = "".join(f"\ts_mov_b32 s{r}, 0x{v & 0xFFFFFFFF:x}\n" for r, v in inputs.items())
+    text += body + "\n"
+    text += "".join(f"\tv_mov_b32_e32 v{200 + i}, s{r}\n" for i, r in enumerate(outputs))
+    return [int(row[0]) for row in execute(text, {}, len(outputs))]

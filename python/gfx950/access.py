@@ -56,6 +56,8 @@ class MemoryOp:
     complete: Callable[..., None]
     counters: tuple[str, ...]
     """"vm", "lgkm" or both (flat)."""
+    perform: Callable[..., None] | None = None
+    """A global atomic's effect on memory: it may overtake older stores to other addresses."""
     scalar: bool = False
     is_load: bool = False
     is_store: bool = False

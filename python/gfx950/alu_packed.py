@@ -107,7 +107,7 @@ def _decode_words(b: Build) -> Decoded:
     def run(w: Waves) -> None:
         values = [pair(w) for pair in pairs]
         if is_move:
-            parts = [values[0][low[0][0]], values[1][high[1][0]]]
+            parts = [values[0][low[0][0]], values[1][low[1][0]]]
         else:
             parts = [
                 finish(fn(*[pick(x, *s) for x, s in zip(values, part, strict=True)])).view(U32)

@@ -29,12 +29,12 @@ _LANE = np.arange(LANES, dtype=U32)
 
 def minimum_number(a, b):
     """IEEE-754 minNum: the other operand if one is NaN, and -0 below +0."""
-    return np.where((a == b) & np.signbit(b), b, np.fmin(a, b))
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
 
 
 def maximum_number(a, b):
     """IEEE-754 maxNum: the other operand if one is NaN, and +0 above -0."""
-    return np.where((a == b) & ~np.signbit(b), b, np.fmax(a, b))
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
 
 
 def _med3(a, b, c):
@@ -544,6 +544,11 @@ def _decode_mad64(b: Build) -> Decoded:
 
 
 def _decode_div_scale(b: Build) -> Decoded:
+    """Scales numerator or denominator by 2^64 or 2^-64 where a division would lose bits.
+
+    Where the published pseudo-code cannot divide correctly, this follows what the sequence
+    div_scale, rcp, fma, div_fmas, div_fixup needs to give the rounded quotient.
+    """
     type_ = b.ins.name.rsplit("_", 1)[1]
     if type_ != "f32":
         raise b.unknown()
@@ -567,8 +572,9 @@ def _decode_div_scale(b: Build) -> Decoded:
         both, only_rcp = rest & rcp_tiny & quotient_tiny, rest & rcp_tiny & ~quotient_tiny
         only_quotient = rest & ~rcp_tiny & quotient_tiny
         small = rest & ~rcp_tiny & ~quotient_tiny & (exponent(num) <= 23)
-        up = ((wide | both) & is_den) | den_tiny | (only_quotient & is_num) | small
-        scale = np.where(up, F32(2.0**64), np.where(only_rcp, F32(2.0**-64), F32(1)))
+        up = (wide & is_den) | den_tiny | (only_quotient & is_num) | small
+        down = only_rcp | (both & is_den)
+        scale = np.where(up, F32(2.0**64), np.where(down, F32(2.0**-64), F32(1)))
         write(w, np.where(invalid, F32(np.nan), value * scale))
         write_flag(w, wide | both | only_quotient)
 
@@ -582,9 +588,10 @@ def _decode_div_fmas(b: Build) -> Decoded:
     b.s_reads += [VCC, VCC + 1]
 
     def run(w: Waves) -> None:
-        scaled = fma(*[read(w) for read in reads])
-        from_vcc = lanes.mask_to_lanes(w.s64(VCC))
-        write(w, np.where(from_vcc, scaled * F32(2.0**32), scaled))
+        values = [read(w) for read in reads]
+        plain = fma(*values)
+        undo = np.where(np.abs(values[2]) >= 2, F32(2.0**64), F32(2.0**-64))
+        write(w, np.where(lanes.mask_to_lanes(w.s64(VCC)), plain * undo, plain))
 
     return b.finish(run, "valu")
 
@@ -598,7 +605,7 @@ def _decode_div_fixup(b: Build) -> Decoded:
         sign = np.signbit(den) ^ np.signbit(num)
         result = np.copysign(q, np.where(sign, -1, 1).astype(q.dtype))
         exact = (num.astype(F64) / den.astype(F64)).astype(q.dtype)
-        special = ~np.isfinite(num) | ~np.isfinite(den) | (num == 0) | (den == 0)
+        special = ~np.isfinite(num) | ~np.isfinite(den) | (num == 0) | (den == 0) | np.isinf(exact)
         write(w, np.where(special, exact, result).astype(q.dtype))
 
     return b.finish(run, "valu")

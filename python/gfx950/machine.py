@@ -71,7 +71,9 @@ class Result:
 class Machine:
     """One launch of a kernel."""
 
-    def __init__(self, kernel: Kernel, grid, block, *, check, late, lockstep, dynamic_lds, trace):
+    def __init__(
+        self, kernel: Kernel, grid, block, *, check, late, lockstep, dynamic_lds, trace, rng
+    ):
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
         self.code = decode_kernel(kernel)
@@ -85,12 +87,13 @@ class Machine:
         self._seen: set[tuple[str, int]] = set()
         self.trace = Trace(kernel, grid, block, self.waves_per_group) if trace else None
         self.steps = self.wave_instructions = 0
+        self.rng = rng
         self.groups: list[int] = []
         self.live: dict[int, set[int]] = {}
 
     # --- workgroups ------------------------------------------------------------------------------
 
-    def run_groups(self, groups: list[int], arguments: KernelArguments, rng) -> None:
+    def run_groups(self, groups: list[int], arguments: KernelArguments) -> None:
         """Executes some workgroups together."""
         self.groups = groups
         count = len(groups)
@@ -102,8 +105,6 @@ class Machine:
         fronts = (
             [waves] if self.lockstep else [waves.take(np.array([i])) for i in range(waves.count)]
         )
-        if not self.lockstep:
-            rng.shuffle(fronts)
         self.live = {g: set(range(g * self.waves_per_group, (g + 1) * self.waves_per_group))
                      for g in range(count)}  # fmt: skip
         waiting: list[Waves] = []
@@ -127,7 +128,7 @@ class Machine:
     def _next_front(self, fronts: list[Waves]) -> Waves:
         """Takes the front that is furthest behind, merged with all at the same place."""
         if not self.lockstep:
-            return fronts.pop(0)
+            return fronts.pop(self.rng.randrange(len(fronts)))
         lowest = min(f.pc for f in fronts)
         same = [f for f in fronts if f.pc == lowest]
         fronts[:] = [f for f in fronts if f.pc != lowest]
@@ -173,6 +174,8 @@ class Machine:
         code, check = self.code, self.check
         while True:
             d = code[w.pc]
+            if stop is None and not self.lockstep and d.kind == "wait" and self.rng.random() < 0.5:
+                return "yield", [w]
             self.steps += 1
             self.wave_instructions += w.count
             if self.steps > STEP_LIMIT:
@@ -265,6 +268,9 @@ class Machine:
             w.issued_lds += 1
         if self.check and op.lds_kind:
             self._check_lds(w, d, cap)
+        if op.perform is not None:
+            self._land_overlapping(w, cap, op.global_bytes)
+            op.perform(self, cap)
         if self.late:
             self._poison(w, d)
         else:
@@ -284,6 +290,19 @@ class Machine:
             found = self.shadow.write(w, op, cap, wave, sequence)
         if found:
             self._report("race", d, w, *found)
+
+    def _land_overlapping(self, w: Waves, cap: Capture, size: int) -> None:
+        """Completes late stores to the bytes that an atomic is about to change."""
+        for entry in w.queue:
+            if entry.complete or not entry.op.is_store or entry.cap.address is None:
+                continue
+            first = np.sort(entry.cap.address[entry.cap.exec_mask])
+            mine = cap.address[cap.exec_mask]
+            near = np.searchsorted(first, mine - entry.op.global_bytes, side="right")
+            if (near < np.searchsorted(first, mine + size)).any():
+                entry.op.complete(self, w, slice(None) if entry.rows is None else entry.rows,
+                                  entry.cap)  # fmt: skip
+                entry.complete = True
 
     def _poison(self, w: Waves, d: Decoded) -> None:
         """Makes the destination of a late load unreadable until it lands."""
@@ -397,8 +416,8 @@ def run(
         late: complete memory operations only when a wait proves them.
         order: order of the workgroups: None, "reverse", a seed for a random order, or a list
             of linear indices (x fastest), which may name only some of them.
-        lockstep: with False each wave runs alone up to its barrier, in an order that the seed
-            in `order` shuffles.
+        lockstep: with False each wave runs alone, and gives way at waits and barriers to
+            another, as the seed in `order` decides.
         batch: workgroups executed together; 1 makes them strictly sequential.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
         trace: record `Result.trace`.
@@ -410,16 +429,16 @@ def run(
     """
     kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
     grid, block = _three(grid), _three(block)
+    rng = random.Random(order if isinstance(order, int) else 0)
     machine = Machine(
         kernel, grid, block, check=check, late=late, lockstep=lockstep,
-        dynamic_lds=dynamic_lds, trace=trace,
+        dynamic_lds=dynamic_lds, trace=trace, rng=rng,
     )  # fmt: skip
-    rng = random.Random(order if isinstance(order, int) else 0)
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
     arguments = KernelArguments(kernel, args, machine.memory, grid, block)
     batch = batch or max(1, BATCH_WAVES // machine.waves_per_group)
     with np.errstate(all="ignore"):
         for first in range(0, len(groups), batch):
-            machine.run_groups(groups[first : first + batch], arguments, rng)
+            machine.run_groups(groups[first : first + batch], arguments)
     arguments.copy_back()
     return Result(kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace)

@@ -184,14 +184,18 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
         where, inside = address.find(w)
         return Capture(w.exec_mask.copy(), where, data=source_rows(data(w), w.count), inside=inside)
 
-    def complete(m, w: Waves, rows, cap: Capture) -> None:
+    def perform(m, cap: Capture) -> None:
         lanes = cap.exec_mask if cap.inside is None else cap.exec_mask & cap.inside.all(1)
         old = m.memory.atomic(cap.address, lanes, cap.data.transpose(1, 0, 2), atomic)
+        cap.data = old.transpose(1, 0, 2)
+
+    def complete(m, w: Waves, rows, cap: Capture) -> None:
         if returns:
+            old = cap.data.transpose(1, 0, 2)
             write_loaded(w, rows, index, old, cap, LoadFormat(4 * atomic.registers))
 
     op = MemoryOp(
-        capture, complete, counters, is_load=returns, is_store=True,
+        capture, complete, counters, perform, is_load=returns, is_store=True,
         global_bytes=4 * atomic.registers,
     )  # fmt: skip
     return b.finish(_no_run, "vmem", strict=True, info={"memory": op, "data": registers})
