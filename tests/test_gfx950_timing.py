@@ -221,6 +221,14 @@ def test_a_cold_load_costs_an_hbm_round_trip_and_a_second_one_hits_l1():
     assert result.bytes_moved["hbm"] == 1024
 
 
+def test_a_line_that_fell_out_of_l1_comes_back_from_l2():
+    lines = MACHINE.l1_bytes // 1024 + 8
+    body = looped(["\tglobal_load_dwordx4 v[0:3], v[8:9], off"] * lines)
+    result = simulate(traced(body, trips=2, grid=1, address=loads_of))
+    assert result.bytes_moved["l2"] == 2 * lines * 1024
+    assert result.bytes_moved["hbm"] == lines * 1024
+
+
 def test_a_warm_launch_takes_its_inputs_from_the_infinity_cache():
     body = "\tglobal_load_dwordx4 v[0:3], v[8:9], off\n\ts_waitcnt vmcnt(0)"
     trace = traced(body, address=loads_of)

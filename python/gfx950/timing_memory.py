@@ -7,7 +7,8 @@ Each level is a queue with a bandwidth and a latency. L1 is simulated line by li
 lines miss further out depends on what the other 255 CUs do, which nobody simulates here:
 `Locality` gives each buffer the fraction of its lines that this CU is the first to bring into
 the L2 of its XCD, and the fraction of those that HBM has to supply, and a hash of the line
-number picks which. The same line always gets the same answer, so a run is repeatable.
+number picks which. The same line always gets the same answer, so a run is repeatable. A line
+that this CU fetched before is in L2 while it fits there, and in the Infinity Cache after that.
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ class GlobalMemory:
         self._flight: deque[tuple[float, int]] = deque()
         self._in_flight = 0
         self._written: set[int] = set()
+        neighbours = max(1, -(-self.share.active_cus // m.num_xcds))
+        self._own_l2: OrderedDict[int, None] = OrderedDict()
+        self._own_l2_capacity = m.l2_bytes // m.line_bytes // neighbours
+        self._seen: set[int] = set()
 
     def room_at(self, time: float, num_bytes: int) -> float:
         """Returns when another request of `num_bytes` fits into the bytes in flight."""
@@ -117,6 +122,19 @@ class GlobalMemory:
         self.bytes_moved[LEVELS[level]] += num_bytes
         return self.busy_until[level]
 
+    def _level(self, line: int) -> int:
+        """Returns the level that supplies a line, and keeps it in this CU's share of L2."""
+        if line in self._own_l2:
+            self._own_l2.move_to_end(line)
+            return 1
+        first = self.locality.level(line, self.machine.line_bytes)
+        level = min(first, 2) if line in self._seen else first
+        self._seen.add(line)
+        self._own_l2[line] = None
+        if len(self._own_l2) > self._own_l2_capacity:
+            self._own_l2.popitem(last=False)
+        return level
+
     def load(self, time: float, sectors: tuple[int, ...]) -> float:
         """Returns when the data of a load issued at `time` is back."""
         line_bytes = self.machine.line_bytes
@@ -127,7 +145,7 @@ class GlobalMemory:
         for line in dict.fromkeys(s // per_line for s in sectors):
             arrival = self._lines.pop(line, None)
             if arrival is None:
-                level = self.locality.level(line, line_bytes)
+                level = self._level(line)
                 for outer in range(1, level + 1):
                     missing[outer] += 1
                 arriving.append((line, level))
