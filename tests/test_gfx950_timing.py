@@ -210,6 +210,10 @@ def loads_of(group, wave, pc):
     return island(20, (group * 8 + wave) * 65536 + pc * 1024) + LANE * 16
 
 
+def loads_of_one_line(group, wave, pc):
+    return island(20) + LANE * 0
+
+
 def test_a_cold_load_costs_an_hbm_round_trip_and_a_second_one_hits_l1():
     body = ("\tglobal_load_dwordx4 v[0:3], v[8:9], off\n\ts_waitcnt vmcnt(0)\n"
             "\tglobal_load_dwordx4 v[0:3], v[8:9], off\n\ts_waitcnt vmcnt(0)")  # fmt: skip
@@ -227,6 +231,22 @@ def test_a_line_that_fell_out_of_l1_comes_back_from_l2():
     result = simulate(traced(body, trips=2, grid=1, address=loads_of))
     assert result.bytes_moved["l2"] == 2 * lines * 1024
     assert result.bytes_moved["hbm"] == lines * 1024
+
+
+def test_what_other_xcds_must_see_goes_past_l2():
+    body = "\tglobal_load_dword v0, v[8:9], off{}\n\ts_waitcnt vmcnt(0)\n" * 2
+    near = simulate(traced(body.format("", ""), address=loads_of_one_line))
+    far = simulate(traced(body.format("", " sc1"), address=loads_of_one_line))
+    assert far.cycles - near.cycles >= MACHINE.infinity_latency - MACHINE.l1_latency - 4
+
+    atomic = "\tglobal_atomic_add_u32 v[8:9], v0, off\n\ts_waitcnt vmcnt(0)"
+    result = simulate(traced(atomic, address=loads_of_one_line))
+    assert result.cycles > MACHINE.infinity_latency
+
+
+def test_a_workgroup_that_was_not_executed_cannot_be_timed():
+    with pytest.raises(ValueError, match=r"workgroups \[3\] are not in the trace"):
+        simulate(traced("\ts_nop 0"), residents=[3])
 
 
 def test_a_warm_launch_takes_its_inputs_from_the_infinity_cache():

@@ -22,6 +22,7 @@ COLOURS = {
     "lds": "#27ae60",
     "load": "#8e44ad",
     "store": "#d35400",
+    "atomic": "#e67e22",
     "smem": "#16a085",
     "salu": "#aab7b8",
     "branch": "#7f8c8d",

@@ -13,6 +13,7 @@ Every number is a model's, never a measurement; `parameters.Machine` lists what 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -25,10 +26,12 @@ from gfx950.parameters import Machine
 from gfx950.timing_cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing_grid import Occupancy, Placement, locality, occupancy, place
 from gfx950.timing_launch import arrays
-from gfx950.timing_memory import Locality, Share
+from gfx950.timing_memory import Share
 from gfx950.timing_steps import LANES, streams
 
 CYCLES_PER_US_PER_GHZ = 1000.0
+COPY_NUMBERS = 1 << 20
+"""Keeps the wave numbers of repeated workgroups apart."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,10 @@ def _loop(kernel, result: CuResult, machine: Machine):
     return Loop(first, last, end - start, busy / total)
 
 
-def _conflicts(step_streams) -> dict[str, int]:
+def _conflicts(groups) -> dict[str, int]:
     """Sums conflict cycles by instruction, worst first."""
     worst = Counter()
-    for steps in step_streams.values():
+    for steps in (steps for group in groups for steps in group.values()):
         for op, cost in steps:
             if op.kind == "lds" and cost.conflict_cycles:
                 worst[op.text] += cost.conflict_cycles
@@ -139,41 +142,56 @@ def _conflicts(step_streams) -> dict[str, int]:
 
 
 class _Rounds:
-    """Runs CU 0 with a number of resident workgroups; each number once."""
+    """Runs one CU with the first so many of its workgroups; each number once."""
 
-    def __init__(self, step_streams, waves_per_group, machine, share, where: Locality):
-        self._by_group = {}
-        for wave, steps in step_streams.items():
-            group = wave // waves_per_group
-            if group % machine.num_cus == 0:
-                self._by_group.setdefault(group, {})[wave] = steps
-        self._make = lambda: ComputeUnit(machine, share, where)
+    def __init__(self, groups: list[dict[int, list]], make_cu):
+        self._groups, self._make_cu = groups, make_cu
         self._done: dict[int, CuResult] = {}
 
     def result(self, residents: int) -> CuResult:
-        """Returns the CU's result with that many workgroups, repeating the traced ones if few."""
+        """Returns the CU's result, repeating the traced workgroups if they are too few."""
         if residents not in self._done:
-            traced = list(self._by_group.values())
-            groups = []
+            copies = []
             for i in range(residents):
-                copy = i // len(traced)
-                shift = copy * (1 << 20)
-                groups.append({n + shift: s for n, s in traced[i % len(traced)].items()})
-            self._done[residents] = self._make().run(groups)
+                copy, index = divmod(i, len(self._groups))
+                shift = copy * COPY_NUMBERS
+                copies.append({n + shift: s for n, s in self._groups[index].items()})
+            self._done[residents] = self._make_cu().run(copies)
         return self._done[residents]
 
 
+def _resident_streams(step_streams, trace, residents) -> list[dict[int, list]]:
+    """Picks the steps of the workgroups that share the timed CU.
+
+    Raises:
+        ValueError: if one of them was not executed.
+    """
+    missing = set(residents) - set(trace.groups)
+    if missing:
+        raise ValueError(f"workgroups {sorted(missing)} are not in the trace")
+    size = trace.waves_per_group
+    return [{n: step_streams[n] for n in range(g * size, (g + 1) * size)} for g in residents]
+
+
 def simulate(
-    trace, *, machine: Machine | None = None, buffer_bytes=None, warm=False, dynamic_lds=0
+    trace,
+    *,
+    machine: Machine | None = None,
+    buffer_bytes: dict[int, int] | None = None,
+    warm: bool = False,
+    dynamic_lds: int = 0,
+    residents: Sequence[int] | None = None,
 ) -> Profile:
     """Times a trace that `gfx950.run(..., trace=True)` recorded.
 
     Args:
-        trace: of one workgroup or more; the first ones stand for all.
+        trace: of one workgroup or more.
         machine: parameters, default an MI355X.
         buffer_bytes: size of each buffer by island number; unknown buffers count as unshared.
         warm: whether the Infinity Cache holds the inputs; otherwise they come from HBM.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
+        residents: workgroups that share the timed CU, default those of CU 0 in the
+            trace, or all if it has none.
     """
     machine = machine or Machine()
     sizes = buffer_bytes or {}
@@ -182,10 +200,14 @@ def simulate(
     placement = place(int(np.prod(trace.grid)), fit, machine)
     where = locality(trace, step_streams, placement, machine, sizes=sizes, warm=warm)
     share = Share(placement.active_cus)
-    rounds = _Rounds(step_streams, trace.waves_per_group, machine, share, where)
+    if residents is None:
+        on_cu_0 = [group for group in trace.groups if group % machine.num_cus == 0]
+        residents = on_cu_0 or trace.groups
+    cu_streams = _resident_streams(step_streams, trace, residents)
+    rounds = _Rounds(cu_streams, lambda: ComputeUnit(machine, share, where))
 
     first = rounds.result(placement.rounds[0])
-    results = [rounds.result(residents) for residents in placement.rounds]
+    results = [rounds.result(count) for count in placement.rounds]
     per_group = placement.num_groups / placement.rounds[0]
     wave_cycles = first.wave_cycles or 1.0
     pipes = machine.simds_per_cu * first.cycles
@@ -200,7 +222,7 @@ def simulate(
         stalls={name: first.stalls[name] / wave_cycles for name in STALLS if first.stalls[name]},
         lds_cycles=first.lds_cycles,
         lds_conflict_cycles=first.lds_conflict_cycles,
-        lds_conflicts=_conflicts(step_streams),
+        lds_conflicts=_conflicts(cu_streams),
         bytes_moved=dict(first.bytes_moved),
         issued=dict(first.issued),
         grid_cycles=sum(r.cycles for r in results),
@@ -223,6 +245,7 @@ def profile(
     machine: Machine | None = None,
     warm: bool = False,
     whole_grid: bool = False,
+    residents: Sequence[int] | None = None,
 ) -> Profile:
     """Runs the workgroups of one CU and times them with the model. `args` stay as they are.
 
@@ -239,7 +262,9 @@ def profile(
         machine: parameters of the model, default an MI355X.
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
         whole_grid: execute every workgroup, which makes cache sharing exact (XCD remaps
-            show) but takes time in proportion; otherwise only those of CU 0's first round.
+            show) but takes time in proportion; otherwise only those of one CU's first round.
+        residents: workgroups that share the timed CU, default those dealt to CU 0. Name the
+            last one, with `whole_grid`, where the last to arrive does more than the others.
 
     Raises:
         AsmError, SimulationError: as `gfx950.run`.
@@ -251,7 +276,8 @@ def profile(
     num_groups, num_threads = (int(np.prod(x)) for x in extent)
     fit = occupancy(kernel, -(-num_threads // LANES), machine, dynamic_lds)
     placement = place(num_groups, fit, machine)
-    order = None if whole_grid else placement.resident_groups(machine)
+    chosen = placement.resident_groups(machine) if residents is None else list(residents)
+    order = None if whole_grid else chosen
 
     unique = {id(array): array for array in arrays(args)}
     result = run(
@@ -266,5 +292,10 @@ def profile(
     )
     sizes = {FIRST_ISLAND + i: array.nbytes for i, array in enumerate(unique.values())}
     return simulate(
-        result.trace, machine=machine, buffer_bytes=sizes, warm=warm, dynamic_lds=dynamic_lds
+        result.trace,
+        machine=machine,
+        buffer_bytes=sizes,
+        warm=warm,
+        dynamic_lds=dynamic_lds,
+        residents=chosen,
     )

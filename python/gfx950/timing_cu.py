@@ -115,13 +115,15 @@ class ComputeUnit:
         self.mfma_busy = self.flops = self.lds_cycles = self.lds_conflicts = 0
         self.earliest = {
             "valu": self._valu_at, "mfma": self._mfma_at, "lds": self._lds_at,
-            "load": self._vmem_at, "store": self._vmem_at, "wait": self._wait_at,
+            "load": self._vmem_at, "store": self._vmem_at, "atomic": self._vmem_at,
             "salu": self._salu_at, "smem": self._salu_at, "branch": self._salu_at,
+            "wait": self._wait_at,
         }  # fmt: skip
         self.commit = {
             "valu": self._valu, "mfma": self._mfma, "lds": self._lds, "load": self._load,
-            "store": self._store, "wait": self._wait, "salu": self._salu, "smem": self._smem,
-            "branch": self._branch, "nop": self._nop, "prio": self._prio,
+            "store": self._store, "atomic": self._atomic, "wait": self._wait,
+            "salu": self._salu, "smem": self._smem, "branch": self._branch, "nop": self._nop,
+            "prio": self._prio,
         }  # fmt: skip
 
     def run(self, groups: list[dict[int, list]]) -> CuResult:
@@ -242,8 +244,6 @@ class ComputeUnit:
 
     def _vmem_at(self, wave, op, payload, now):
         ready = self._result_at(wave, op, now)
-        if payload is None:
-            return ready, "mfma_result"
         room = self.memory.busy_until[0] - self.machine.vmem_queue_cycles
         if op.kind == "load":
             room = max(room, self.memory.room_at(now, payload.num_bytes))
@@ -302,10 +302,10 @@ class ComputeUnit:
         wave.vm.append(wave.last_vm)
 
     def _load(self, wave, op, cost, now):
-        if cost is None or not cost.sectors:
+        if not cost.sectors:
             self._vm_done(wave, now + self.machine.l1_latency)
             return self._turn(now), self._turn(now)
-        done = self.memory.load(now, cost.sectors)
+        done = self.memory.load(now, cost.sectors, op.past_l2)
         if cost.lds_cycles:
             self.lds_cycles += cost.lds_cycles
             self.lds_free = max(self.lds_free, now) + cost.lds_cycles
@@ -314,9 +314,11 @@ class ComputeUnit:
         return self._turn(now), done
 
     def _store(self, wave, op, cost, now):
-        sectors = cost.sectors if cost else ()
-        done = self.memory.store(now, sectors)
-        self._vm_done(wave, done)
+        self._vm_done(wave, self.memory.store(now, cost.sectors))
+        return self._turn(now), self._turn(now)
+
+    def _atomic(self, wave, op, cost, now):
+        self._vm_done(wave, self.memory.atomic(now, cost.sectors))
         return self._turn(now), self._turn(now)
 
     def _wait(self, wave, op, payload, now):

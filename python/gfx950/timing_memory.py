@@ -135,8 +135,11 @@ class GlobalMemory:
             self._own_l2.popitem(last=False)
         return level
 
-    def load(self, time: float, sectors: tuple[int, ...]) -> float:
-        """Returns when the data of a load issued at `time` is back."""
+    def load(self, time: float, sectors: tuple[int, ...], past_l2: bool = False) -> float:
+        """Returns when the data of a load issued at `time` is back.
+
+        `past_l2` loads see what other XCDs wrote: neither L1 nor L2 answers them.
+        """
         line_bytes = self.machine.line_bytes
         per_line = line_bytes // SECTOR_BYTES
         done = self._through(0, time, len(sectors) * SECTOR_BYTES) + self._latency[0]
@@ -144,8 +147,8 @@ class GlobalMemory:
         arriving = []
         for line in dict.fromkeys(s // per_line for s in sectors):
             arrival = self._lines.pop(line, None)
-            if arrival is None:
-                level = self._level(line)
+            if arrival is None or past_l2:
+                level = max(self._level(line), 2 if past_l2 else 1)
                 for outer in range(1, level + 1):
                     missing[outer] += 1
                 arriving.append((line, level))
@@ -168,6 +171,11 @@ class GlobalMemory:
             self._flight.append((max(done, last), size))
             self._in_flight += size
         return done
+
+    def atomic(self, time: float, sectors: tuple[int, ...]) -> float:
+        """Returns when an atomic, done where all XCDs see it, has answered."""
+        num_bytes = len(sectors) * SECTOR_BYTES
+        return self._through(2, self._through(0, time, num_bytes), num_bytes) + self._latency[2]
 
     def store(self, time: float, sectors: tuple[int, ...]) -> float:
         """Returns when L2 has acknowledged a store; the bytes go on to HBM in the background.

@@ -30,6 +30,7 @@ _TRANS = re.compile(
 )
 _MULTIPLY = re.compile(r"v_(mul_lo_u32|mul_hi_[iu]32|mad_[iu]64_[iu]32)$")
 _SHAPE = re.compile(r"_(\d+)x(\d+)x(\d+)_?(?:\d+b_)?(\w*)$")
+GLOBAL_KINDS = ("load", "store", "atomic")
 _GLOBAL = ("global_", "buffer_", "flat_", "scratch_")
 _CACHE_CONTROL = ("buffer_wbl2", "buffer_inv", "s_icache_inv", "s_dcache_wb", "s_dcache_inv")
 _OPERAND_KINDS = {
@@ -71,7 +72,7 @@ class Op:
 
     pc: int
     kind: str
-    """valu mfma salu smem lds load store wait barrier nop prio branch end."""
+    """valu mfma salu smem lds load store atomic wait barrier nop prio branch end."""
     text: str
     cycles: int = 4
     """Cycles its unit is busy."""
@@ -88,6 +89,8 @@ class Op:
     lgkmcnt: int | None = None
     value: int = 0
     """Priority of s_setprio."""
+    past_l2: bool = False
+    """Whether other XCDs must see it (sc1): L2 does not answer."""
 
 
 def mfma_shape(ins):
@@ -184,8 +187,8 @@ def decode(ins, machine: Machine) -> Op:
     if name.startswith(_CACHE_CONTROL):
         return Op(ins.pc, "salu", ins.text)
     if name.startswith(_GLOBAL):
-        kind = "store" if "_store" in name else "load"
-        return Op(ins.pc, kind, ins.text, touched=_touched(ins))
+        kind = next((kind for kind in ("store", "atomic") if f"_{kind}" in name), "load")
+        return Op(ins.pc, kind, ins.text, touched=_touched(ins), past_l2="sc1" in ins.mods)
     if name.startswith("s_"):
         return _scalar(ins, machine)
     raise ValueError(f"the timing model does not know {ins}")
@@ -227,7 +230,7 @@ def _payloads(event, op, sizes, machine):
         parts = event.lds_addr.reshape(count, LANES, -1).shape[2]
         returned = 0 if is_write else parts * event.lds_bytes * LANES
         return [LdsCost(int(c), int(c - f), returned) for c, f in zip(cycles, free, strict=True)]
-    if op.kind not in ("load", "store") or event.global_addr is None:
+    if op.kind not in GLOBAL_KINDS:
         return [None] * count
     lds = _lds_cycles(event, True, machine)[0] if has_lds else np.zeros(count, int)
     lanes = event.exec_mask.sum(axis=1) * event.global_bytes
