@@ -85,7 +85,7 @@ def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
     cells = []
     for row in ours:
         shape = " x ".join(str(size) for size in row.shape if size)
-        line = [shape, _time(row.time_us_median), f"{row.rate:.3g}", f"{row.times_roofline:.2f}"]
+        line = [shape, _time(row.time_us_median), _rate(row.rate), f"{row.times_roofline:.2f}"]
         for peer in peers:
             other = found.get((row.shape, peer))
             line.append(f"{_time(other.time_us_median)} ({other.times_ours:.2f})" if other else "")
@@ -183,6 +183,10 @@ def update_readme(path: Path, text: str) -> None:
 
 def _time(time_us: float) -> str:
     return f"{time_us:.1f}" if time_us < 100 else f"{time_us:.0f}"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
 
 
 def _threads(count: int) -> str:

@@ -155,6 +155,11 @@ def test_the_readme_text_states_times_ratios_and_origin():
     assert all(fact in text for fact in ORIGIN.values())
 
 
+def test_a_large_rate_is_written_out():
+    (table,) = report.operation_tables([make_row(rate=1432.1)])
+    assert table.rows[0][2] == "1432"
+
+
 def test_every_markdown_row_has_as_many_cells_as_its_heading():
     rows = [make_row(), make_row(m=1, system=OURS), make_row(system="MAX Q4_0", times_ours=2.0)]
     for table in report.operation_tables(rows):
