@@ -21,6 +21,7 @@ AMD = "AMD MI355X data sheet"
 ISA = "AMD CDNA4 ISA and white paper"
 LLVM = "LLVM AMDGPU wait states and scheduling model"
 GLUON = "ROCm/gfx950-gluon-tutorials"
+PRACTICE = "GCN and CDNA practice, not looked up for gfx950"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
 
@@ -54,9 +55,9 @@ class Machine:
     lds_bytes_per_cu: int = fact(163840, "B", 163840, 163840, ISA)
     lds_granule: int = fact(1280, "B", 512, 1280, LLVM)
 
-    issue_cycles: int = fact(4, "cycles", 4, 4, f"{ISA}: one instruction per wave and turn")
-    trans_cycles: int = fact(16, "cycles", 8, 16, f"{ISA}: quarter rate")
-    multiply_cycles: int = fact(16, "cycles", 8, 16, f"{ISA}: 32-bit integer multiply")
+    issue_cycles: int = fact(4, "cycles", 4, 4, f"{GLUON}: 64 lanes on 16-wide SIMDs")
+    trans_cycles: int = fact(16, "cycles", 8, 16, f"quarter rate: {PRACTICE}")
+    multiply_cycles: int = fact(16, "cycles", 8, 16, f"32-bit integer: {PRACTICE}")
     f64_cycles: int = fact(8, "cycles", 4, 8, "guess: half rate")
     pass_cycles: int = fact(4, "cycles", 4, 4, f"{ISA}: one MFMA pass")
     branch_cycles: int = fact(16, "cycles", 8, 32, "guess: taken branch refills the wave's buffer")
@@ -71,14 +72,14 @@ class Machine:
     l1_bytes: int = fact(32768, "B", 32768, 32768, CDNA3)
     line_bytes: int = fact(128, "B", 128, 128, CDNA3)
     l1_bytes_per_cycle: int = fact(64, "B/cycle", 64, 128, CDNA3)
-    l1_latency: int = fact(120, "cycles", 100, 150, "guess, from CDNA3 practice")
+    l1_latency: int = fact(120, "cycles", 100, 150, f"guess: {PRACTICE}")
     in_flight_bytes: int = fact(32768, "B/CU", 32768, 45056, f"{GLUON}: L1 size; others say 44 KiB")
     vmem_queue_cycles: int = fact(256, "cycles", 64, 512, "guess: work queued before issue stalls")
 
-    l2_latency: int = fact(300, "cycles", 200, 500, "guess, from CDNA3 practice")
+    l2_latency: int = fact(300, "cycles", 200, 500, f"guess: {PRACTICE}")
     l2_bytes_per_cycle: int = fact(2048, "B/cycle/XCD", 1024, 2048, f"{CDNA3}: 16 x 128 B")
     l2_bytes: int = fact(4194304, "B/XCD", 4194304, 4194304, AMD)
-    infinity_latency: int = fact(650, "cycles", 500, 900, "guess, from CDNA3 practice")
+    infinity_latency: int = fact(650, "cycles", 500, 900, f"guess: {PRACTICE}")
     infinity_gbps: float = fact(14000.0, "GB/s", 10000, 17200, f"{CDNA3}: 17.2 TB/s peak")
     infinity_bytes: int = fact(268435456, "B", 268435456, 268435456, AMD)
     hbm_latency: int = fact(1000, "cycles", 800, 2000, "project notes, unverified")

@@ -234,6 +234,12 @@ def simulate(
     )
 
 
+def _buffer_bytes(args) -> dict[int, int]:
+    """Returns the size of each buffer by the island that `run` gives it: in order, each once."""
+    unique = {id(array): array for array in arrays(args)}
+    return {FIRST_ISLAND + i: array.nbytes for i, array in enumerate(unique.values())}
+
+
 def profile(
     kernel,
     grid,
@@ -279,22 +285,12 @@ def profile(
     chosen = placement.resident_groups(machine) if residents is None else list(residents)
     order = None if whole_grid else chosen
 
-    unique = {id(array): array for array in arrays(args)}
-    result = run(
-        kernel,
-        grid,
-        block,
-        deepcopy(list(args)),
-        check=False,
-        order=order,
-        dynamic_lds=dynamic_lds,
-        trace=True,
-    )
-    sizes = {FIRST_ISLAND + i: array.nbytes for i, array in enumerate(unique.values())}
+    options = {"check": False, "order": order, "dynamic_lds": dynamic_lds, "trace": True}
+    trace = run(kernel, grid, block, deepcopy(list(args)), **options).trace
     return simulate(
-        result.trace,
+        trace,
         machine=machine,
-        buffer_bytes=sizes,
+        buffer_bytes=_buffer_bytes(args),
         warm=warm,
         dynamic_lds=dynamic_lds,
         residents=chosen,
