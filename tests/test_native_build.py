@@ -1,0 +1,282 @@
+"""The build of the extension module: once, atomically, and with words when it fails.
+
+A package of one small Mojo file stands in for the kernels, so that a build takes seconds.
+"""
+
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mx_kernels import _native
+
+SOURCE = '''"""A module with one function."""
+
+from std.os import abort
+from std.python import PythonObject
+from std.python.bindings import PythonModuleBuilder
+
+
+def answer() raises -> PythonObject:
+    """Returns the answer."""
+    return PythonObject({value})
+
+
+@export
+def PyInit__mx_kernels_native() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_native")
+        module.def_function[answer]("answer")
+        return module.finalize()
+    except error:
+        abort(String(error))
+'''
+
+# What a process of its own does: build or find, load, answer.
+PROCESS = """
+import sys
+from pathlib import Path
+from mx_kernels import _native
+_native.source_folder = lambda: Path(sys.argv[1])
+print(_native.find_or_build(), _native.load().answer())
+"""
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    folder = tmp_path / "mojo_kernels"
+    folder.mkdir()
+    write(folder, 42)
+    monkeypatch.setattr(_native, "source_folder", lambda: folder)
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.delenv("MX_KERNELS_CACHE", raising=False)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+def write(folder, value):
+    (folder / "python_module.mojo").write_text(SOURCE.replace("{value}", str(value)))
+
+
+def start(sources, cache, **environment):
+    """Starts a process that builds or finds, loads and prints."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(sources)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MX_KERNELS_CACHE": str(cache), **environment},
+    )
+
+
+def test_processes_that_start_together_build_once(sources, cache):
+    processes = [start(sources, cache) for _ in range(3)]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    paths, answers = zip(*(out.split() for out, _ in outputs), strict=True)
+    assert len(set(paths)) == 1
+    assert set(answers) == {"42"}
+
+    said = "".join(err for _, err in outputs)
+    assert said.count("compiling the kernels for this machine, once, into") == 1
+    # Leaves the module and its lock, nothing half-made.
+    target = Path(paths[0])
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert sorted(path.name for path in cache.iterdir()) == [
+        target.parent.name,
+        f"{target.parent.name}.lock",
+    ]
+
+
+def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, capfd):
+    path = _native.find_or_build(cache)
+    said = capfd.readouterr().err
+    assert said.startswith("mx_kernels: compiling the kernels for this machine, once, into ")
+    assert str(path.parent) in said
+    assert said.count("\n") == 1
+    assert float(said.rsplit("after ", 1)[1].removesuffix(" s\n")) > 0
+
+    start_time = time.perf_counter()
+    assert _native.find_or_build(cache) == path
+    assert time.perf_counter() - start_time < 0.1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_waiting_process_says_what_it_waits_for(sources, cache):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            HOLD_LOCK,
+            str(cache / f"{_native.build_key(sources, 'native')}.lock"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout.readline() == "held\n"
+    waiter = start(sources, cache)
+    line = b""
+    while b"waiting for another process" not in line:
+        line += os.read(waiter.stderr.fileno(), 100)
+    # The kernel releases the lock of a process that dies, however it dies.
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    out, _ = waiter.communicate(timeout=300)
+    assert out.split()[1] == "42"
+
+
+HOLD_LOCK = """
+import fcntl, pathlib, sys, time
+path = pathlib.Path(sys.argv[1])
+path.parent.mkdir(parents=True, exist_ok=True)
+lock = open(path, "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
+    def change_source():
+        write(sources, 43)
+
+    def add_source():
+        (sources / "cpu").mkdir()
+        (sources / "cpu" / "more.mojo").write_text("")
+
+    def move_source():
+        (sources / "cpu" / "more.mojo").rename(sources / "more.mojo")
+
+    def change(name, value):
+        return lambda: monkeypatch.setattr(_native, name, lambda: value)
+
+    keys = [_native.build_key(sources, "native")]
+    for step in (
+        change_source,
+        add_source,
+        move_source,
+        change("_toolchain", ("9.9", "/here")),
+        change("_toolchain", ("9.9", "/there")),
+        change("_cpu_features", "flags: another CPU"),
+    ):
+        step()
+        keys.append(_native.build_key(sources, "native"))
+    keys += [_native.build_key(sources, level) for level in ("x86-64-v3", "cascadelake")]
+    assert len(set(keys)) == len(keys)
+    assert keys[-1].startswith("cascadelake-")
+    (sources / "notes.txt").write_text("no source")
+    assert _native.build_key(sources, "cascadelake") == keys[-1]
+
+
+def test_a_named_level_does_not_depend_on_this_machine(sources, monkeypatch):
+    key = _native.build_key(sources, "x86-64-v3")
+    monkeypatch.setattr(_native, "_cpu_features", lambda: "flags: another CPU")
+    assert _native.build_key(sources, "x86-64-v3") == key
+
+
+def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
+    monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
+    monkeypatch.setenv("MX_KERNELS_CPU", "x86-64-v2")
+    path = _native.find_or_build()
+    assert path.parent.parent == cache
+    assert path.parent.name.startswith("x86-64-v2-")
+
+
+def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert _native.find_or_build().parent.parent == tmp_path / "home" / "mx_kernels"
+
+
+def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
+    (sources / "python_module.mojo").write_text("def broken(\n")
+    with pytest.raises(_native.NativeBuildError) as raised:
+        _native.find_or_build(cache)
+    text = str(raised.value)
+    assert text.startswith("the Mojo compiler failed")
+    assert "$ mojo build --emit shared-lib" in text
+    assert "python_module.mojo:1:" in text
+    assert "failed after" in capfd.readouterr().err
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == [
+        f"{_native.build_key(sources, 'native')}.lock"
+    ]
+
+    write(sources, 42)
+    assert _native.find_or_build(cache).exists()
+
+
+def test_an_unknown_level_is_named(sources, cache):
+    with pytest.raises(
+        _native.NativeBuildError, match=r"MX_KERNELS_CPU names a CPU .*[\s\S]*pdp11"
+    ):
+        _native.find_or_build(cache, "pdp11")
+
+
+def test_a_missing_linker_is_named(sources, cache, monkeypatch):
+    monkeypatch.setenv("PATH", str(cache))
+    with pytest.raises(
+        _native.NativeBuildError, match=r"no C linker on PATH[\s\S]*apt install gcc"
+    ):
+        _native.find_or_build(cache)
+
+
+def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
+    installed = importlib.metadata.distribution
+
+    def missing(name):
+        if name == "mojo":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.metadata, "distribution", missing)
+        with pytest.raises(_native.NativeBuildError, match=r"not installed.*install mojo==1\.2\.0"):
+            _native.find_or_build(cache)
+    monkeypatch.setitem(sys.modules, "mojo.run", None)
+    with pytest.raises(_native.NativeBuildError, match=r"cannot be started: .*; reinstall mojo=="):
+        _native.find_or_build(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_named(sources, cache):
+    cache.write_text("a file, not a folder")
+    with pytest.raises(_native.NativeBuildError, match="set MX_KERNELS_CACHE to a folder"):
+        _native.find_or_build(cache)
+
+
+def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
+    target = cache / _native.build_key(sources, "native") / "_mx_kernels_native.so"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"cut short")
+    process = start(sources, cache)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert f"NativeBuildError: {target} does not load" in err
+    assert "delete it to build anew" in err
+
+
+def test_missing_sources_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "a" / "b" / "_native.py"))
+    with pytest.raises(_native.NativeBuildError, match="the Mojo sources are missing, looked in"):
+        _native.source_folder()
+
+
+def test_importing_builds_nothing(cache):
+    process = subprocess.run(
+        [sys.executable, "-c", "import mx_kernels, json; print(json.dumps(mx_kernels.__all__))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MX_KERNELS_CACHE": str(cache)},
+    )
+    assert len(json.loads(process.stdout)) <= 12
+    assert not cache.exists()
