@@ -199,9 +199,7 @@ def _regular_f32_bits(quarters: Int) -> Int:
 
 
 @always_inline
-def decode_scale[
-    width: SIMDLength
-](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
+def decode_scale[width: SIMDLength](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
     """Returns the values of scale bytes; float64 holds every one of them."""
     comptime F64_MANTISSA_BITS = 52
     comptime F64_EXPONENT_BIAS = 1023
@@ -241,9 +239,7 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
 
 
 @always_inline
-def decode_block(
-    bytes: SIMD[DType.uint8, BLOCK_BYTES], scale: UInt8
-) -> SIMD[DType.float32, BLOCK]:
+def decode_block(bytes: SIMD[DType.uint8, BLOCK_BYTES], scale: UInt8) -> SIMD[DType.float32, BLOCK]:
     """Returns the elements of a packed block under its scale, as `block_values` defines them."""
     var codes = rebind[SIMD[DType.uint8, BLOCK]]((bytes & 0xF).interleave(bytes >> 4))
     comptime SMALLEST_REGULAR_SCALE = 2
@@ -259,15 +255,11 @@ def decode_block(
     var doubled = MAGNITUDES._dynamic_shuffle(codes).cast[DType.float32]()
     var factor = bitcast[DType.float32]((scale.cast[DType.uint32]() - 1) << F32_MANTISSA_BITS)
     var signs = (codes >> 3).cast[DType.uint32]() << 31
-    return bitcast[DType.float32, BLOCK](
-        bitcast[DType.uint32, BLOCK](doubled * factor) | signs
-    )
+    return bitcast[DType.float32, BLOCK](bitcast[DType.uint32, BLOCK](doubled * factor) | signs)
 
 
 @always_inline
-def round_to[
-    dtype: DType, width: SIMDLength
-](x: SIMD[DType.float32, width]) -> SIMD[dtype, width]:
+def round_to[dtype: DType, width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[dtype, width]:
     """Rounds float32 to an output type, to nearest even, subnormals kept.
 
     bfloat16 is rounded on the bits: hardware converters flush subnormals.

@@ -9,6 +9,7 @@ from std.math import ceildiv
 
 from .cpu.activations import Activations, BlockSource, ExpandRows
 from .cpu.matmul import MatmulPanels
+from .cpu.scratch import Scratch
 from .cpu.threads import Team
 from .cpu.weights import WeightTiles
 from .operands import Flat, Matrix
@@ -26,7 +27,8 @@ def matmul[
     if shape.rows == 0:
         return
 
-    var activations = Activations.allocate(shape)
+    var scratch = Scratch(Activations.num_bytes(shape))
+    var activations = Activations.carve(shape, scratch)
     var rows = rows_per_task(shape.k, 1)
     team.run_all(ExpandRows(source, activations, rows), ceildiv(shape.rows, rows))
 
@@ -37,4 +39,4 @@ def matmul[
             panels.run(task)
     else:
         team.run_all(panels^, num_tasks)
-    activations.free()
+    _ = scratch^

@@ -227,9 +227,7 @@ struct _Target(TrivialRegisterPassable):
         self.team = OpenMPTeam(args.next())
 
 
-def _multiply[
-    Source: BlockSource
-](source: Source, weights: _Weights, target: _Target) raises:
+def _multiply[Source: BlockSource](source: Source, weights: _Weights, target: _Target) raises:
     """Picks the instance of `matmul` for a layout and an output type."""
     comptime for i in range(len(CPU_TILES)):
         comptime Tiles = CPU_TILES[i]

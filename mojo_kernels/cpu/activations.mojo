@@ -6,14 +6,21 @@ elements first, which is how the nibbles of a weight byte come apart:
     byte         0   1   2  ...  15    16  17  18  ...  31
     element      0   2   4  ...  30     1   3   5  ...  31
 
-Next to them stand the block's factor, half its scale as a float32 (zero
-where all codes are zero), and the correction that undoes the offset of the
-weight bytes. A row also knows the window of its scales: with the window of
-a weight tile it tells whether every product of factors is a regular float32.
+Blocks are stored in the order in which the inner loop reads them: stretches
+of `STRETCH_BLOCKS` blocks of K; in a stretch, groups of `GROUP_ROWS` rows;
+in a group, blocks; and for a block, its rows. The last stretch and the last
+group may be smaller.
+
+Next to the values stand the block's exponent, that of half its scale in the
+place of float32's exponent field, and the correction that undoes the offset
+of the weight bytes. Added to the bits of half a weight scale, the exponent
+gives the bits of the product. A row also knows the window of its scales: with
+the window of a weight tile it tells whether all products are regular float32.
 """
 
 from layout import Coord
 from std.memory import bitcast
+from std.sys import CompilationTarget
 
 from ..codec import (
     DOUBLED_VALUES,
@@ -24,9 +31,19 @@ from ..codec import (
 )
 from ..formats import BLOCK, BLOCK_BYTES, FORMAT
 from ..layouts import OperandShape, Plain
-from ..operands import Bytes, Flat, Matrix, Operand, allocate
-from .quantize import EncodedBlock, HALF, encode_block
+from ..operands import Bytes, Flat, Matrix, Operand
+from .quantize import EncodedBlock, encode_block
+from .scratch import Scratch, padded
 from .threads import Work
+
+
+comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
+"""Rows whose sums fit in the vector registers together."""
+
+
+comptime STRETCH_BLOCKS = 16
+"""Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
+fit the first-level cache."""
 
 
 @fieldwise_init
@@ -47,9 +64,9 @@ struct ScaleWindow(TrivialRegisterPassable):
         return Self(min(self.low, scale), max(self.high, scale))
 
     def multiplies_regularly(self, other: Self) -> Bool:
-        """Says whether float32 holds every product of factors from two windows.
+        """Says whether half scales and their products from two windows are regular.
 
-        A factor is 2**(scale - 128), so regular for scales from 2 on; the
+        Half a scale is 2**(scale - 128), regular for scales from 2 on; the
         product's exponent must lie within -126 .. 127.
         """
         comptime TWICE_UNIT = 2 * (FORMAT.scale_bias + 1)
@@ -70,69 +87,94 @@ struct Activations(TrivialRegisterPassable):
     var shape: OperandShape
     """M and k."""
     var values: Flat[DType.int8]
-    """Twice the element values, [M, k], in the order above."""
-    var factors: Flat[DType.float32]
-    """Half the scale of each block, [M, k / 32]."""
+    """Twice the element values, 32 for each block, in the order above."""
+    var exponents: Flat[DType.uint32]
+    """The exponent of half the scale of each block; 0 for one where all codes are zero."""
     var corrections: Flat[DType.int32]
-    """Minus the sum of a block's values times the weights' offset, [M, k / 32]."""
+    """Minus the sum of each block's values times the weights' offset."""
     var scales: Bytes
-    """The scale bytes, [M, k / 32]."""
-    var windows: Bytes
-    """Low and high end of each row's scale window, [M, 2]."""
+    """The scale byte of each block."""
+    var lows: Bytes
+    """The low end of each row's scale window."""
+    var highs: Bytes
+    """The high end of each row's scale window."""
 
     @staticmethod
-    def allocate(shape: OperandShape) -> Self:
-        """Allocates room for `shape`; `free` gives it back."""
+    def num_bytes(shape: OperandShape) -> Int:
+        """Returns the scratch memory that `carve` takes."""
+        var blocks = shape.rows * shape.k_blocks()
+        return (
+            padded[DType.int8](blocks * BLOCK)
+            + 2 * padded[DType.uint32](blocks)
+            + padded[DType.uint8](blocks)
+            + 2 * padded[DType.uint8](shape.rows)
+        )
+
+    @staticmethod
+    def carve(shape: OperandShape, mut scratch: Scratch) -> Self:
+        """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * shape.k_blocks()
         return Self(
             shape,
-            allocate[DType.int8](shape.rows * shape.k),
-            allocate[DType.float32](blocks),
-            allocate[DType.int32](blocks),
-            allocate[DType.uint8](blocks),
-            allocate[DType.uint8](2 * shape.rows),
+            scratch.carve[DType.int8](blocks * BLOCK),
+            scratch.carve[DType.uint32](blocks),
+            scratch.carve[DType.int32](blocks),
+            scratch.carve[DType.uint8](blocks),
+            scratch.carve[DType.uint8](shape.rows),
+            scratch.carve[DType.uint8](shape.rows),
         )
 
-    def free(self):
-        """Frees the memory."""
-        self.values.ptr.unsafe_free()
-        self.factors.ptr.unsafe_free()
-        self.corrections.ptr.unsafe_free()
-        self.scales.ptr.unsafe_free()
-        self.windows.ptr.unsafe_free()
+    @always_inline
+    def group_rows(self, row: Int) -> Int:
+        """Returns the size of the group of `row`."""
+        return min(GROUP_ROWS, self.shape.rows - row + row % GROUP_ROWS)
 
     @always_inline
-    def put(self, row: Int, block: Int, encoded: EncodedBlock):
-        """Stores one encoded block."""
-        var index = row * self.shape.k_blocks() + block
-        var even = DOUBLED_VALUES._dynamic_shuffle(encoded.even)
-        var odd = DOUBLED_VALUES._dynamic_shuffle(encoded.odd)
-        self.values.store[alignment=1](Coord(index * BLOCK), even)
-        self.values.store[alignment=1](Coord(index * BLOCK + HALF), odd)
+    def block_index(self, row: Int, block: Int) -> Int:
+        """Returns the place of (`row`, `block`) in every array of blocks.
 
-        var sums = even.cast[DType.int16]() + odd.cast[DType.int16]()
-        var correction = -MAX_DOUBLED * sums.reduce_add().cast[DType.int32]()
-        self.corrections.store(Coord(index), correction)
+        The next block of a stretch is `group_rows` further on.
+        """
+        var group_row = row % GROUP_ROWS
+        var stretch_block = block % STRETCH_BLOCKS
+        var first_block = block - stretch_block
+        var num_blocks = min(STRETCH_BLOCKS, self.shape.k_blocks() - first_block)
+        var group = self.shape.rows * first_block + (row - group_row) * num_blocks
+        return group + stretch_block * self.group_rows(row) + group_row
 
-        # Half the scale; at the two smallest scales the row's window decides.
-        var exponent = max(encoded.scale.cast[DType.uint32](), 1) - 1
-        var factor = bitcast[DType.float32](exponent << F32_MANTISSA_BITS)
-        self.factors.store(Coord(index), factor if encoded.any() else 0)
+    @always_inline
+    def put(self, index: Int, encoded: EncodedBlock):
+        """Stores one encoded block at its `block_index`."""
+        var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.even.join(encoded.odd))
+        var values = DOUBLED_VALUES._dynamic_shuffle(codes)
+        self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
+
+        # Unsigned bytes, whose sum is one instruction.
+        comptime OFFSET = BLOCK * MAX_DOUBLED
+        var unsigned = bitcast[DType.uint8, BLOCK](values + MAX_DOUBLED)
+        var sum = Int(unsigned.cast[DType.uint32]().reduce_add()) - OFFSET
+        self.corrections.store(Coord(index), Int32(-MAX_DOUBLED * sum))
+
+        # A block of zeros may have any scale; the product must only be finite.
+        comptime HALF_BIAS = UInt32(FORMAT.scale_bias + 1)
+        var exponent = encoded.scale.cast[DType.uint32]() - HALF_BIAS
+        var field = exponent << F32_MANTISSA_BITS
+        self.exponents.store(Coord(index), field if encoded.any() else 0)
         self.scales.store(Coord(index), encoded.scale)
 
     @always_inline
     def put_window(self, row: Int, window: ScaleWindow):
         """Stores the scale window of a row."""
-        self.windows.store(Coord(2 * row), UInt8(window.low))
-        self.windows.store(Coord(2 * row + 1), UInt8(window.high))
+        self.lows.store(Coord(row), UInt8(window.low))
+        self.highs.store(Coord(row), UInt8(window.high))
 
-    @always_inline
-    def window(self, row: Int) -> ScaleWindow:
-        """Returns the scale window of a row."""
-        return ScaleWindow(
-            Int(self.windows.load[width=1](Coord(2 * row))),
-            Int(self.windows.load[width=1](Coord(2 * row + 1))),
-        )
+    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
+        """Returns the scale window of some rows."""
+        var window = ScaleWindow.EMPTY
+        for row in range(first_row, first_row + num_rows):
+            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
+            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
+        return window
 
 
 trait BlockSource(TrivialRegisterPassable):
@@ -203,12 +245,16 @@ struct ExpandRows[Source: BlockSource](Work):
 
     def run(self, task: Int):
         """Expands the rows of task `task`."""
+        var k_blocks = self.out.shape.k_blocks()
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.out.shape.rows)):
             var window = ScaleWindow.EMPTY
-            for block in range(self.out.shape.k_blocks()):
-                var encoded = self.source.block(row, block)
-                self.out.put(row, block, encoded)
-                if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
-                    window = window.including(Int(encoded.scale))
+            for first_block in range(0, k_blocks, STRETCH_BLOCKS):
+                var index = self.out.block_index(row, first_block)
+                for block in range(first_block, min(first_block + STRETCH_BLOCKS, k_blocks)):
+                    var encoded = self.source.block(row, block)
+                    self.out.put(index, encoded)
+                    if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
+                        window = window.including(Int(encoded.scale))
+                    index += self.out.group_rows(row)
             self.out.put_window(row, window)

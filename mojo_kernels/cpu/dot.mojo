@@ -71,9 +71,7 @@ struct BlockDot:
                 SIMD[DType.int8, HALF],
                 has_side_effect=False,
             ]
-            var low = maddubs(
-                weights.slice[HALF, offset=0](), activations.slice[HALF, offset=0]()
-            )
+            var low = maddubs(weights.slice[HALF, offset=0](), activations.slice[HALF, offset=0]())
             var high = maddubs(
                 weights.slice[HALF, offset=HALF](), activations.slice[HALF, offset=HALF]()
             )

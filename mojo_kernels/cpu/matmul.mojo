@@ -1,15 +1,17 @@
 """C = A @ B.T on the CPU: panels of C as tasks of a team.
 
-A task computes up to `PANEL_ROWS` rows of one panel of columns. Few rows
-decode the weights in registers; many rows share a decoded stretch of K that
-stays in the first-level cache:
+A task computes one panel of columns for some rows, as many as the
+second-level cache holds:
 
-    few rows     for groups of rows:  add all blocks, weights decoded in registers
-    many rows    for stretches of K:  decode the stretch of the panel
-                     for groups of rows:  add the stretch
+    for stretches of K:
+        for groups of rows:
+            add the stretch to the sums; the first group decodes the weights
+            into the first-level cache, the others read them there
+    add the bias, round, store
 
-Where a product of factors leaves the float32 range, or a scale is NaN, the
-sums of that row and tile are replaced by ones taken in float64.
+Where a product of scales
+leaves the float32 range, or a scale is NaN, the sums of that row and tile
+are replaced by ones taken in float64.
 """
 
 from layout import Coord
@@ -18,29 +20,24 @@ from std.sys import size_of
 
 from ..codec import round_to
 from ..operands import Flat, Matrix, allocate, flat
-from .activations import Activations
+from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS
 from .dot import LANES
 from .panel import (
     DecodedPanel,
     DirectPanel,
+    KeepingPanel,
     PANEL_COLUMNS,
     PANEL_TILES,
     PanelSource,
     Sums,
-    add_blocks,
+    add_stretch,
     sum_in_float64,
 )
 from .threads import Work
 from .weights import WeightTiles, tile_window
 
-comptime PANEL_ROWS = 256
-"""Rows of a task at most."""
-comptime GROUP_ROWS = 6
-"""Rows whose sums stay in registers together."""
-comptime STRETCH_BLOCKS = 16
-"""Blocks of K that are decoded at a time: 16 KiB of a panel."""
-comptime MAX_DIRECT_ROWS = 2 * GROUP_ROWS
-"""Up to this many rows, decoding in registers is cheaper."""
+comptime MAX_PANEL_BYTES = 384 * 1024
+"""Activations of a task at most: they stay in the second-level cache from panel to panel."""
 
 
 @fieldwise_init
@@ -58,85 +55,84 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
-        return self._column_panels() * ceildiv(self.a.shape.rows, PANEL_ROWS)
+        return self._column_panels() * ceildiv(self.a.shape.rows, self._panel_rows())
 
     def run(self, task: Int):
         """Computes panel `task`."""
         var panel_row, panel_column = divmod(task, self._column_panels())
-        var first_row = panel_row * PANEL_ROWS
-        var num_rows = min(PANEL_ROWS, self.a.shape.rows - first_row)
-        var source = DirectPanel(
-            self.b, panel_column * PANEL_TILES, ceildiv(self.b.shape().rows, LANES) - 1
-        )
-
+        var first_row = panel_row * self._panel_rows()
+        var num_rows = min(self._panel_rows(), self.a.shape.rows - first_row)
         var sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
-        for i in range(0, num_rows * PANEL_COLUMNS, LANES):
-            sums.store(Coord(i), Sums(0))
-
-        if num_rows <= MAX_DIRECT_ROWS:
-            add_rows(self.a, first_row, num_rows, source, 0, self.a.shape.k_blocks(), sums)
-        else:
-            self._add_stretches(first_row, num_rows, source, sums)
-        self._store(first_row, num_rows, source, sums)
+        self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
+        for tile in range(PANEL_TILES):
+            self._store(first_row, num_rows, panel_column * PANEL_TILES, tile, sums)
         sums.ptr.unsafe_free()
+
+    def _panel_rows(self) -> Int:
+        """Returns the rows of a panel: whole groups, spread evenly over the panels."""
+        var groups = ceildiv(self.a.shape.rows, GROUP_ROWS)
+        var max_groups = max(1, MAX_PANEL_BYTES // (GROUP_ROWS * self.a.shape.k))
+        return ceildiv(groups, ceildiv(groups, max_groups)) * GROUP_ROWS
 
     def _column_panels(self) -> Int:
         return ceildiv(self.b.shape().rows, PANEL_COLUMNS)
 
-    def _add_stretches(
-        self,
-        first_row: Int,
-        num_rows: Int,
-        source: DirectPanel[Self.Tiles],
-        sums: Flat[DType.float32],
-    ):
-        """Adds all of K, one decoded stretch after the other."""
+    def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        """Sums over all of K, stretch by stretch."""
+        var last_tile = ceildiv(self.b.shape().rows, LANES) - 1
         var k_blocks = self.a.shape.k_blocks()
-        var decoded = DecodedPanel.allocate(min(STRETCH_BLOCKS, k_blocks))
+        var one_group = num_rows <= GROUP_ROWS
+        var decoded = DecodedPanel.allocate(0 if one_group else min(STRETCH_BLOCKS, k_blocks))
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
-            decoded.decode(source, first_block, num_blocks)
-            add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
+            var source = DirectPanel(self.b, first_tile, last_tile, first_block)
+            if one_group:
+                add_rows(self.a, first_row, num_rows, source, first_block, num_blocks, sums)
+                continue
+            var keeping = KeepingPanel(source, decoded)
+            add_stretch[GROUP_ROWS](self.a, first_row, keeping, first_block, num_blocks, sums)
+            add_rows(
+                self.a,
+                first_row + GROUP_ROWS,
+                num_rows - GROUP_ROWS,
+                decoded,
+                first_block,
+                num_blocks,
+                sums_from(GROUP_ROWS, sums),
+            )
         decoded.free()
 
     def _store(
         self,
         first_row: Int,
         num_rows: Int,
-        source: DirectPanel[Self.Tiles],
+        first_tile: Int,
+        tile: Int,
         sums: Flat[DType.float32],
     ):
-        """Replaces sums that float32 could not take, adds the bias and writes C."""
-        var num_columns = self.b.shape().rows
-        for tile in range(PANEL_TILES):
-            var column = (source.first_tile + tile) * LANES
-            if column >= num_columns:
-                return
-            var window = tile_window(self.b, source.first_tile + tile)
-            for row in range(num_rows):
-                var total = sums.load[width=LANES](Coord(row * PANEL_COLUMNS + tile * LANES))
-                if not window.multiplies_regularly(self.a.window(first_row + row)):
-                    total = sum_in_float64(
-                        self.a, first_row + row, self.b, source.first_tile + tile
-                    )
-                self._store_tile(first_row + row, column, total)
-
-    @always_inline
-    def _store_tile(self, row: Int, column: Int, total: Sums):
-        """Writes up to 16 columns of one row."""
-        var count = min(LANES, self.b.shape().rows - column)
-        var has_bias = Int(self.bias.dim[0]()) > 0
-        if count == LANES:
-            var biased = total
-            if has_bias:
-                biased += self.bias.load[width=LANES, alignment=1](Coord(column))
-            self.out.store[alignment=1](Coord(row, column), round_to[Self.dtype](biased))
+        """Writes the columns of one tile: sums plus bias, rounded."""
+        var column = (first_tile + tile) * LANES
+        var num_columns = min(LANES, self.b.shape().rows - column)
+        if num_columns <= 0:
             return
-        for i in range(count):
-            var biased = total[i]
-            if has_bias:
-                biased += self.bias.load[width=1](Coord(column + i))
-            self.out.store[alignment=1](Coord(row, column + i), round_to[Self.dtype](biased))
+
+        var bias = Sums(0)
+        if Int(self.bias.dim[0]()) > 0:
+            for i in range(num_columns):
+                bias[i] = self.bias.load[width=1](Coord(column + i))
+        var window = tile_window(self.b, first_tile + tile)
+        var all_regular = window.multiplies_regularly(self.a.window(first_row, num_rows))
+        for i in range(num_rows):
+            var row = first_row + i
+            var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
+            if not all_regular and not window.multiplies_regularly(self.a.window(row, 1)):
+                total = sum_in_float64(self.a, row, self.b, first_tile + tile)
+            var rounded = round_to[Self.dtype](total + bias)
+            if num_columns == LANES:
+                self.out.store[alignment=1](Coord(row, column), rounded)
+            else:
+                for j in range(num_columns):
+                    self.out.store[alignment=1](Coord(row, column + j), rounded[j])
 
 
 def add_rows[
@@ -150,15 +146,20 @@ def add_rows[
     num_blocks: Int,
     sums: Flat[DType.float32],
 ):
-    """Adds blocks to the sums of any number of rows, in groups that fit the registers."""
+    """Adds a stretch to the sums of any number of rows, in groups that fit the registers."""
     var row = 0
     while row < num_rows:
-        var rest = flat[DType.float32](
-            Int(sums.ptr) + size_of[DType.float32]() * row * PANEL_COLUMNS,
-            (num_rows - row) * PANEL_COLUMNS,
-        )
         var group = min(GROUP_ROWS, num_rows - row)
+        var rest = sums_from(row, sums)
         comptime for size in range(1, GROUP_ROWS + 1):
             if group == size:
-                add_blocks[size](a, first_row + row, source, first_block, num_blocks, rest)
+                add_stretch[size](a, first_row + row, source, first_block, num_blocks, rest)
         row += group
+
+
+def sums_from(row: Int, sums: Flat[DType.float32]) -> Flat[DType.float32]:
+    """Returns the sums of the rows from `row` on."""
+    var skipped = row * PANEL_COLUMNS
+    return flat[DType.float32](
+        Int(sums.ptr) + size_of[DType.float32]() * skipped, Int(sums.dim[0]()) - skipped
+    )

@@ -4,12 +4,13 @@ A panel is `PANEL_TILES` neighbouring weight tiles, 16 columns each. For every
 block the loop takes the integer dot product of each row with each column,
 converts it once, and adds it to a float32 sum, blocks in order:
 
-    sum = fma(float32(dot), a_factor * b_factor, sum)
+    sum = fma(float32(dot), (a_scale / 2) * (b_scale / 2), sum)
 
-That is the whole arithmetic of C, so a result depends on neither the threads,
+Dots are of doubled values, and the product of the half scales takes one
+integer addition of exponents. That is the whole arithmetic of C, so a result depends on neither the threads,
 the number of rows, the weight layout nor the width of the machine's vectors.
 The weights of the loop come from a `PanelSource`: decoded in registers as
-they are loaded, or decoded beforehand for many rows to share.
+they are loaded, or decoded by the first group of rows for the others.
 """
 
 from layout import Coord
@@ -21,7 +22,14 @@ from ..formats import BLOCK
 from ..operands import Bytes, Flat, allocate
 from .activations import Activations
 from .dot import ActivationBytes, BlockDot, LANES, Lanes, STEP_BYTES, WeightBytes
-from .weights import RUNS, TileCodes, WeightTiles, factors_of, high_nibbles, low_nibbles
+from .weights import (
+    RUNS,
+    WeightTiles,
+    Words,
+    half_scale_bits,
+    high_nibbles,
+    low_nibbles,
+)
 
 comptime Sums = SIMD[DType.float32, LANES]
 """Sums of one row and the columns of one tile."""
@@ -29,6 +37,9 @@ comptime PANEL_TILES = 2
 """Weight tiles of a panel."""
 comptime PANEL_COLUMNS = PANEL_TILES * LANES
 """Columns of a panel."""
+
+comptime PREFETCH_BLOCKS = 16
+"""How far ahead of their use weights are asked for: 4 KiB of a tile."""
 
 
 trait PanelSource(TrivialRegisterPassable):
@@ -49,8 +60,8 @@ trait PanelSource(TrivialRegisterPassable):
         """Returns the odd elements of vector `j`."""
         ...
 
-    def factors(self, tile: Int, block: Int) -> Sums:
-        """Returns half the scales of tile `tile`."""
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
         ...
 
 
@@ -58,8 +69,8 @@ trait PanelSource(TrivialRegisterPassable):
 struct DirectPanel[Tiles: WeightTiles](PanelSource):
     """Weights that are decoded in registers each time they are loaded."""
 
-    comptime Codes = TileCodes
-    """The codes as they were loaded."""
+    comptime Codes = Self.Tiles.Codes
+    """The codes as the tiles give them."""
 
     var tiles: Self.Tiles
     """The weights."""
@@ -67,34 +78,42 @@ struct DirectPanel[Tiles: WeightTiles](PanelSource):
     """The first tile of the panel; beyond the last tile, that one repeats."""
     var last_tile: Int
     """The last tile of the weights."""
+    var first_block: Int
+    """The block of the weights that is block 0 here."""
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TileCodes:
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
         """Returns the codes of tile `tile` of the panel."""
-        return self.tiles.codes(min(self.first_tile + tile, self.last_tile), block)
+        self.tiles.prefetch(self._tile(tile), self.first_block + block + PREFETCH_BLOCKS)
+        return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
-    def low[j: Int](self, codes: TileCodes) -> WeightBytes:
+    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
         """Returns the even elements of vector `j`."""
-        return low_nibbles(codes.vector[j]())
+        return low_nibbles(self.tiles.vector[j](codes))
 
     @always_inline
-    def high[j: Int](self, codes: TileCodes) -> WeightBytes:
+    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
         """Returns the odd elements of vector `j`."""
-        return high_nibbles(codes.vector[j]())
+        return high_nibbles(self.tiles.vector[j](codes))
 
     @always_inline
-    def factors(self, tile: Int, block: Int) -> Sums:
-        """Returns half the scales of tile `tile`."""
-        return factors_of(self.tiles.scales(min(self.first_tile + tile, self.last_tile), block))
+    def _tile(self, tile: Int) -> Int:
+        return min(self.first_tile + tile, self.last_tile)
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
+        var scales = self.tiles.scales(self._tile(tile), self.first_block + block)
+        return half_scale_bits(scales)
 
 
 @fieldwise_init
 struct DecodedPanel(PanelSource):
-    """A stretch of a panel that was decoded beforehand.
+    """A stretch of a panel that was decoded before.
 
     bytes     [block, tile, vector, low or high, 64]
-    factors   [block, tile, 16]
+    scales    [block, tile, 16]
     """
 
     comptime Codes = Int
@@ -104,8 +123,8 @@ struct DecodedPanel(PanelSource):
 
     var bytes: Bytes
     """The offset values."""
-    var values: Flat[DType.float32]
-    """Half the scales."""
+    var scales: Flat[DType.uint32]
+    """The float32 bits of half the scales."""
 
     @staticmethod
     def allocate(num_blocks: Int) -> Self:
@@ -113,27 +132,13 @@ struct DecodedPanel(PanelSource):
         var tiles = num_blocks * PANEL_TILES
         return Self(
             allocate[DType.uint8](tiles * Self.VECTORS * STEP_BYTES),
-            allocate[DType.float32](tiles * LANES),
+            allocate[DType.uint32](tiles * LANES),
         )
 
     def free(self):
         """Frees the memory."""
         self.bytes.ptr.unsafe_free()
-        self.values.ptr.unsafe_free()
-
-    def decode[Tiles: WeightTiles](self, source: DirectPanel[Tiles], first: Int, count: Int):
-        """Decodes `count` blocks from block `first` on."""
-        for block in range(count):
-            comptime for tile in range(PANEL_TILES):
-                var codes = source.codes(tile, first + block)
-                var at = self.codes(tile, block)
-                comptime for j in range(RUNS):
-                    self.bytes.store(Coord(at + 2 * j * STEP_BYTES), source.low[j](codes))
-                    self.bytes.store(Coord(at + (2 * j + 1) * STEP_BYTES), source.high[j](codes))
-                self.values.store(
-                    Coord((block * PANEL_TILES + tile) * LANES),
-                    source.factors(tile, first + block),
-                )
+        self.scales.ptr.unsafe_free()
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
@@ -151,9 +156,61 @@ struct DecodedPanel(PanelSource):
         return self.bytes.load[width=STEP_BYTES](Coord(codes + (2 * j + 1) * STEP_BYTES))
 
     @always_inline
-    def factors(self, tile: Int, block: Int) -> Sums:
-        """Returns half the scales of tile `tile`."""
-        return self.values.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
+        return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+
+
+@fieldwise_init
+struct KeptCodes[Codes: TrivialRegisterPassable](TrivialRegisterPassable):
+    """Codes that are about to be decoded, and where the bytes go."""
+
+    var codes: Self.Codes
+    """The codes as they were loaded."""
+    var offset: Int
+    """The offset of the tile's decoded bytes."""
+
+
+@fieldwise_init
+struct KeepingPanel[Tiles: WeightTiles](PanelSource):
+    """Weights that are decoded in registers and kept for the groups that follow.
+
+    The loop is bound by dot products, so decoding costs the first group little.
+    """
+
+    comptime Codes = KeptCodes[Self.Tiles.Codes]
+    """Loaded codes, and where their bytes go."""
+
+    var source: DirectPanel[Self.Tiles]
+    """Decodes."""
+    var kept: DecodedPanel
+    """Receives what was decoded."""
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        """Returns the codes of tile `tile` of the panel."""
+        return Self.Codes(self.source.codes(tile, block), self.kept.codes(tile, block))
+
+    @always_inline
+    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        var bytes = self.source.low[j](codes.codes)
+        self.kept.bytes.store(Coord(codes.offset + 2 * j * STEP_BYTES), bytes)
+        return bytes
+
+    @always_inline
+    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        var bytes = self.source.high[j](codes.codes)
+        self.kept.bytes.store(Coord(codes.offset + (2 * j + 1) * STEP_BYTES), bytes)
+        return bytes
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
+        var bits = self.source.half_scales(tile, block)
+        self.kept.scales.store(Coord((block * PANEL_TILES + tile) * LANES), bits)
+        return bits
 
 
 @always_inline
@@ -163,7 +220,7 @@ def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
     return bitcast[DType.int8, STEP_BYTES](Lanes(run[0]))
 
 
-def add_blocks[
+def add_stretch[
     num_rows: Int, Source: PanelSource
 ](
     a: Activations,
@@ -173,20 +230,26 @@ def add_blocks[
     num_blocks: Int,
     sums: Flat[DType.float32],
 ):
-    """Adds `num_blocks` blocks to the sums of `num_rows` rows, [num_rows, PANEL_COLUMNS].
+    """Adds a stretch of K to the sums of one group, [num_rows, PANEL_COLUMNS].
 
-    The activations start at block `first_block`, the source at its block 0.
+    The group starts at row `first_row` and has `num_rows` rows; the stretch starts
+    at block `first_block` of the activations and at block 0 of the source. Sums
+    start from zero at block 0.
     """
     comptime NUM_SUMS = num_rows * PANEL_TILES
     var total = Array[Sums, NUM_SUMS](uninitialized=True)
     comptime for i in range(NUM_SUMS):
-        total[i] = sums.load[width=LANES](Coord(i * LANES))
+        total[i] = Sums(0)
+    if first_block > 0:
+        comptime for i in range(NUM_SUMS):
+            total[i] = sums.load[width=LANES](Coord(i * LANES))
 
+    var first_index = a.block_index(first_row, first_block)
     for block in range(num_blocks):
+        var index = first_index + block * num_rows
         var dots = Array[BlockDot.Accumulator, NUM_SUMS](uninitialized=True)
         comptime for row in range(num_rows):
-            var index = (first_row + row) * a.shape.k_blocks() + first_block + block
-            var start = BlockDot.start(a.corrections.load[width=1](Coord(index)))
+            var start = BlockDot.start(a.corrections.load[width=1](Coord(index + row)))
             comptime for tile in range(PANEL_TILES):
                 dots[row * PANEL_TILES + tile] = start
 
@@ -202,28 +265,25 @@ def add_blocks[
                     else:
                         weights[tile] = source.high[j](codes[tile])
                 comptime for row in range(num_rows):
-                    var at = (first_row + row) * a.shape.k + (first_block + block) * BLOCK
-                    var run = _broadcast_run(a, at + odd * BLOCK // 2 + 4 * j)
+                    comptime at = row * BLOCK + odd * BLOCK // 2 + 4 * j
+                    var run = _broadcast_run(a, index * BLOCK + at)
                     comptime for tile in range(PANEL_TILES):
                         comptime i = row * PANEL_TILES + tile
                         dots[i] = BlockDot.step(dots[i], weights[tile], run)
 
         comptime for tile in range(PANEL_TILES):
-            var b_factors = source.factors(tile, block)
+            var half_scales = source.half_scales(tile, block)
             comptime for row in range(num_rows):
                 comptime i = row * PANEL_TILES + tile
-                var index = (first_row + row) * a.shape.k_blocks() + first_block + block
-                var a_factor = Sums(a.factors.load[width=1](Coord(index)))
-                var dot = BlockDot.finish(dots[i]).cast[DType.float32]()
-                total[i] = dot.fma(a_factor * b_factors, total[i])
+                var exponent = Words(a.exponents.load[width=1](Coord(index + row)))
+                var scale = bitcast[DType.float32, LANES](half_scales + exponent)
+                total[i] = BlockDot.finish(dots[i]).cast[DType.float32]().fma(scale, total[i])
 
     comptime for i in range(NUM_SUMS):
         sums.store(Coord(i * LANES), total[i])
 
 
-def sum_in_float64[
-    Tiles: WeightTiles
-](a: Activations, row: Int, tiles: Tiles, tile: Int) -> Sums:
+def sum_in_float64[Tiles: WeightTiles](a: Activations, row: Int, tiles: Tiles, tile: Int) -> Sums:
     """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
 
     Products of scales are exact in float64, and a NaN scale makes its sums NaN.
@@ -232,16 +292,14 @@ def sum_in_float64[
     comptime QUARTER = SIMD[DType.float64, LANES](0.25)
     var total = SIMD[DType.float64, LANES](0)
     for block in range(a.shape.k_blocks()):
-        var index = row * a.shape.k_blocks() + block
+        var index = a.block_index(row, block)
         var codes = tiles.codes(tile, block)
         var dots = BlockDot.start(a.corrections.load[width=1](Coord(index)))
         comptime for j in range(RUNS):
-            var words = codes.vector[j]()
+            var words = tiles.vector[j](codes)
             var at = index * BLOCK + 4 * j
             dots = BlockDot.step(dots, low_nibbles(words), _broadcast_run(a, at))
-            dots = BlockDot.step(
-                dots, high_nibbles(words), _broadcast_run(a, at + BLOCK // 2)
-            )
+            dots = BlockDot.step(dots, high_nibbles(words), _broadcast_run(a, at + BLOCK // 2))
         var a_scale = decode_scale[1](a.scales.load[width=1](Coord(index)))
         var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
         var values = BlockDot.finish(dots).cast[DType.float64]() * QUARTER

@@ -48,7 +48,7 @@ struct EncodedBlock(TrivialRegisterPassable):
     @always_inline
     def any(self) -> Bool:
         """Says whether any element is not zero."""
-        return ((self.even | self.odd) & MAGNITUDE_CODE).reduce_max() != 0
+        return ((self.even | self.odd) & MAGNITUDE_CODE).ne(0).reduce_or()
 
     @always_inline
     def packed(self) -> SIMD[DType.uint8, BLOCK_BYTES]:
@@ -133,9 +133,7 @@ struct DequantizeRows[Layout: OperandLayout, dtype: DType](Work):
                         self.operand.codes_of[RUN_BYTES](row, block * BLOCK_BYTES + byte)
                     )
                 var values = decode_block(bytes, self.operand.scale(row, block))
-                self.out.store[alignment=1](
-                    Coord(row, block * BLOCK), round_to[Self.dtype](values)
-                )
+                self.out.store[alignment=1](Coord(row, block * BLOCK), round_to[Self.dtype](values))
 
 
 @fieldwise_init
@@ -162,9 +160,7 @@ struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
                 var run = SIMD[DType.uint8, RUN_BYTES](0)
                 if row < shape.rows:
                     run = self.source.codes_of[RUN_BYTES](row, byte)
-                self.target.codes.store[alignment=1](
-                    Coord(self.target.code_offset(row, byte)), run
-                )
+                self.target.codes.store[alignment=1](Coord(self.target.code_offset(row, byte)), run)
         for row in range(first, min(last, scale_rows[Self.Target](shape))):
             for block in range(padded_blocks):
                 var scale = PADDING_SCALE

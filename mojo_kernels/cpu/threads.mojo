@@ -11,7 +11,7 @@ from std.atomic import Atomic
 from std.memory.alloc import unsafe_alloc
 
 
-trait Work(Movable, Deinitable):
+trait Work(Deinitable, Movable):
     """Tasks that may run in any order and at the same time."""
 
     def run(self, task: Int):

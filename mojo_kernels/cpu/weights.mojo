@@ -9,10 +9,18 @@ shuffle turns each nibble into twice its value plus `MAX_DOUBLED`.
 from layout import Coord
 from std.math import iota
 from std.memory import bitcast
+from std.sys.intrinsics import PrefetchOptions, prefetch
 
 from ..codec import DOUBLED_VALUES, F32_MANTISSA_BITS, MAGNITUDE_CODE, MAX_DOUBLED
 from ..formats import BLOCK_BYTES, FORMAT
-from ..layouts import OperandLayout, OperandShape, Plain, PreshuffledCdna4, PreshuffledCpu, RUN_BYTES
+from ..layouts import (
+    OperandLayout,
+    OperandShape,
+    Plain,
+    PreshuffledCdna4,
+    PreshuffledCpu,
+    RUN_BYTES,
+)
 from ..operands import Operand
 from .activations import ScaleWindow
 from .dot import LANES, STEP_BYTES, WeightBytes
@@ -38,41 +46,36 @@ def high_nibbles(words: Words) -> WeightBytes:
 
 
 @always_inline
-def factors_of(scales: Words) -> SIMD[DType.float32, LANES]:
-    """Returns half of each scale as a float32; the two smallest become zero."""
-    return bitcast[DType.float32, LANES]((max(scales, 1) - 1) << F32_MANTISSA_BITS)
+def half_scale_bits(scales: Words) -> Words:
+    """Returns the float32 bits of half of each scale.
+
+    The two smallest, whose half is not regular, become one half: blocks that
+    are not all zero and have such a scale are never multiplied in float32.
+    """
+    var regular = scales.gt(1).select(scales, Words(FORMAT.scale_bias))
+    return (regular - 1) << F32_MANTISSA_BITS
 
 
-struct TileCodes(TrivialRegisterPassable):
-    """The codes of one block of a tile."""
+comptime TileWords = SIMD[DType.uint32, RUNS * LANES]
+"""The codes of one block of a tile: its vectors, one after the other."""
 
-    var words: SIMD[DType.uint32, RUNS * LANES]
-    """The four vectors, one after the other."""
 
-    @always_inline
-    def __init__(out self, words: SIMD[DType.uint32, RUNS * LANES]):
-        """Wraps vectors that are already in order."""
-        self.words = words
+@always_inline
+def _transposed(rows: TileWords) -> TileWords:
+    """Turns 16 rows of four words into four vectors of 16 words."""
+    var halves = rows.deinterleave()
+    var even = halves[0].deinterleave()
+    var odd = halves[1].deinterleave()
+    var first = rebind[Words](even[0]).join(rebind[Words](odd[0]))
+    var last = rebind[Words](even[1]).join(rebind[Words](odd[1]))
+    return rebind[TileWords](first.join(last))
 
-    @staticmethod
-    @always_inline
-    def from_rows(rows: SIMD[DType.uint32, RUNS * LANES]) -> Self:
-        """Reorders 16 rows of four words: a 16 x 4 transpose."""
-        var halves = rows.deinterleave()
-        var even = halves[0].deinterleave()
-        var odd = halves[1].deinterleave()
-        comptime Quarter = Words
-        var result = Self(0)
-        result.words = result.words.insert[offset=0](rebind[Quarter](even[0]))
-        result.words = result.words.insert[offset=LANES](rebind[Quarter](odd[0]))
-        result.words = result.words.insert[offset = 2 * LANES](rebind[Quarter](even[1]))
-        result.words = result.words.insert[offset = 3 * LANES](rebind[Quarter](odd[1]))
-        return result
 
-    @always_inline
-    def vector[j: Int](self) -> Words:
-        """Returns vector `j`."""
-        return self.words.slice[LANES, offset = j * LANES]()
+@always_inline
+def _prefetch[Layout: OperandLayout](operand: Operand[Layout], offset: Int):
+    comptime READ = PrefetchOptions().for_read().high_locality().to_data_cache()
+    var address = Int(operand.codes.ptr) + offset
+    prefetch[READ](MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=address))
 
 
 trait WeightTiles(TrivialRegisterPassable):
@@ -80,6 +83,8 @@ trait WeightTiles(TrivialRegisterPassable):
 
     comptime Layout: OperandLayout
     """The layout that this reads."""
+    comptime Codes: TrivialRegisterPassable
+    """What stands for the codes of one block of a tile."""
 
     @staticmethod
     def of(operand: Operand[Self.Layout]) -> Self:
@@ -90,12 +95,20 @@ trait WeightTiles(TrivialRegisterPassable):
         """Returns N and k."""
         ...
 
-    def codes(self, tile: Int, block: Int) -> TileCodes:
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
         """Returns the codes of a tile in one block."""
+        ...
+
+    def vector[j: Int](self, codes: Self.Codes) -> Words:
+        """Returns vector `j` of the codes."""
         ...
 
     def scales(self, tile: Int, block: Int) -> Words:
         """Returns the scale bytes of a tile in one block."""
+        ...
+
+    def prefetch(self, tile: Int, block: Int):
+        """Asks for the codes of a tile in one block, which may lie beyond the operand."""
         ...
 
 
@@ -105,6 +118,8 @@ struct CpuTiles(WeightTiles):
 
     comptime Layout = PreshuffledCpu
     """The layout that this reads."""
+    comptime Codes = Int
+    """The offset of the vectors."""
 
     var operand: Operand[PreshuffledCpu]
     """The weights."""
@@ -120,11 +135,17 @@ struct CpuTiles(WeightTiles):
         return self.operand.shape
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TileCodes:
-        """Returns the codes of a tile in one block."""
-        comptime COUNT = LANES * BLOCK_BYTES
-        var bytes = self.operand.codes_of[COUNT](tile * LANES, block * BLOCK_BYTES)
-        return TileCodes(bitcast[DType.uint32, RUNS * LANES](bytes))
+    def codes(self, tile: Int, block: Int) -> Int:
+        """Returns where the codes of a tile in one block are."""
+        return self.operand.code_offset(tile * LANES, block * BLOCK_BYTES)
+
+    @always_inline
+    def vector[j: Int](self, codes: Int) -> Words:
+        """Loads vector `j`."""
+        var bytes = self.operand.codes.load[width=STEP_BYTES, alignment=1](
+            Coord(codes + j * STEP_BYTES)
+        )
+        return bitcast[DType.uint32, LANES](bytes)
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
@@ -133,6 +154,15 @@ struct CpuTiles(WeightTiles):
         var bytes = self.operand.scales.load[width=LANES, alignment=1](Coord(at))
         return bytes.cast[DType.uint32]()
 
+    @always_inline
+    def prefetch(self, tile: Int, block: Int):
+        """Asks for the codes of a tile in one block."""
+        comptime for j in range(RUNS):
+            _prefetch(
+                self.operand,
+                self.operand.code_offset(tile * LANES, block * BLOCK_BYTES) + j * STEP_BYTES,
+            )
+
 
 @fieldwise_init
 struct Cdna4Tiles(WeightTiles):
@@ -140,6 +170,8 @@ struct Cdna4Tiles(WeightTiles):
 
     comptime Layout = PreshuffledCdna4
     """The layout that this reads."""
+    comptime Codes = TileWords
+    """The vectors."""
 
     var operand: Operand[PreshuffledCdna4]
     """The weights."""
@@ -155,11 +187,16 @@ struct Cdna4Tiles(WeightTiles):
         return self.operand.shape
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TileCodes:
+    def codes(self, tile: Int, block: Int) -> TileWords:
         """Returns the codes of a tile in one block."""
         comptime COUNT = LANES * BLOCK_BYTES
         var bytes = self.operand.codes_of[COUNT](tile * LANES, block * BLOCK_BYTES)
-        return TileCodes.from_rows(bitcast[DType.uint32, RUNS * LANES](bytes))
+        return _transposed(bitcast[DType.uint32, RUNS * LANES](bytes))
+
+    @always_inline
+    def vector[j: Int](self, codes: TileWords) -> Words:
+        """Returns vector `j`."""
+        return codes.slice[LANES, offset=j * LANES]()
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
@@ -167,18 +204,29 @@ struct Cdna4Tiles(WeightTiles):
         # The tile's scales are one byte of each of 16 neighbouring words.
         comptime WORD_BYTES = 4
         var word, byte = divmod(self.operand.scale_offset(tile * LANES, block), WORD_BYTES)
-        var bytes = self.operand.scales.load[width = LANES * WORD_BYTES, alignment=1](
+        var bytes = self.operand.scales.load[width=LANES * WORD_BYTES, alignment=1](
             Coord(word * WORD_BYTES)
         )
         return (bitcast[DType.uint32, LANES](bytes) >> UInt32(8 * byte)) & 0xFF
 
+    @always_inline
+    def prefetch(self, tile: Int, block: Int):
+        """Asks for the codes of a tile in one block."""
+        comptime for j in range(RUNS):
+            _prefetch(
+                self.operand,
+                self.operand.code_offset(tile * LANES, block * BLOCK_BYTES) + j * STEP_BYTES,
+            )
+
 
 @fieldwise_init
 struct PlainTiles(WeightTiles):
-    """Tiles of a row-major operand: gathered from 16 rows."""
+    """Tiles of a row-major operand: gathered from 16 rows, the last one repeated."""
 
     comptime Layout = Plain
     """The layout that this reads."""
+    comptime Codes = TileWords
+    """The vectors."""
 
     var operand: Operand[Plain]
     """The weights."""
@@ -194,15 +242,20 @@ struct PlainTiles(WeightTiles):
         return self.operand.shape
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TileCodes:
+    def codes(self, tile: Int, block: Int) -> TileWords:
         """Returns the codes of a tile in one block."""
         var last = self.operand.shape.rows - 1
-        var rows = SIMD[DType.uint32, RUNS * LANES](0)
+        var rows = TileWords(0)
         comptime for lane in range(LANES):
             var row = min(tile * LANES + lane, last)
             var bytes = self.operand.codes_of[BLOCK_BYTES](row, block * BLOCK_BYTES)
-            rows = rows.insert[offset = lane * RUNS](bitcast[DType.uint32, RUNS](bytes))
-        return TileCodes.from_rows(rows)
+            rows = rows.insert[offset=lane * RUNS](bitcast[DType.uint32, RUNS](bytes))
+        return _transposed(rows)
+
+    @always_inline
+    def vector[j: Int](self, codes: TileWords) -> Words:
+        """Returns vector `j`."""
+        return codes.slice[LANES, offset=j * LANES]()
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
@@ -212,6 +265,14 @@ struct PlainTiles(WeightTiles):
         comptime for lane in range(LANES):
             scales[lane] = self.operand.scale(min(tile * LANES + lane, last), block)
         return scales.cast[DType.uint32]()
+
+    @always_inline
+    def prefetch(self, tile: Int, block: Int):
+        """Asks for the codes of a tile in one block, once for each cache line."""
+        if block % (STEP_BYTES // BLOCK_BYTES) == 0:
+            comptime for lane in range(LANES):
+                var row = min(tile * LANES + lane, self.operand.shape.rows - 1)
+                _prefetch(self.operand, self.operand.code_offset(row, block * BLOCK_BYTES))
 
 
 comptime _List[*Tiles: WeightTiles] = Tiles
@@ -246,7 +307,7 @@ def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
         var codes = tiles.codes(tile, block)
         var used = Words(0)
         comptime for j in range(RUNS):
-            used |= codes.vector[j]() & MAGNITUDES
+            used |= tiles.vector[j](codes) & MAGNITUDES
         var counts = used.ne(0) & ~padding
         low = min(low, counts.select(tiles.scales(tile, block), NEUTRAL))
     window.low = Int(low.reduce_min())

@@ -1,0 +1,89 @@
+"""Working memory that outlives a call, so that a call does not fault its pages in.
+
+One block is kept for the process. A call takes it, or allocates a block of
+its own while another call has it, and gives it back; the block that does not
+fit the slot is freed. The first cache line of a block holds its size.
+
+    address   0 .. 63           64 ..
+    content   size in bytes     what the caller uses
+"""
+
+from std.atomic import Atomic
+from std.ffi import _Global
+from std.math import ceildiv
+from std.memory.alloc import unsafe_alloc
+from std.sys import size_of
+
+from ..operands import Flat, flat
+
+comptime CACHE_LINE = 64
+"""Alignment of everything that is carved from a block."""
+comptime MAX_KEPT_BYTES = 1 << 26
+"""Larger blocks are not kept."""
+
+
+def _empty_slot() -> Atomic[Int64]:
+    return Atomic[Int64](0)
+
+
+comptime _SLOT = _Global["mx_kernels_scratch", _empty_slot]
+
+
+def _size_at(address: Int) -> MutPointer[Int, MutUntrackedOrigin]:
+    return MutPointer[Int, MutUntrackedOrigin](unsafe_from_address=address)
+
+
+def _free(address: Int):
+    if address != 0:
+        MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=address).unsafe_free()
+
+
+def _replace_slot(var expected: Int64, desired: Int64) -> Bool:
+    """Puts `desired` into the slot if it holds `expected`; says whether it did."""
+    try:
+        return _SLOT.get_or_create_ptr()[].compare_exchange(expected, desired)
+    except:
+        return False
+
+
+def _take_slot() -> Int:
+    """Empties the slot and returns its block; 0 if there is none."""
+    try:
+        var block = _SLOT.get_or_create_ptr()[].load()
+        return Int(block) if _replace_slot(block, 0) else 0
+    except:
+        return 0
+
+
+def padded[dtype: DType](count: Int) -> Int:
+    """Returns the bytes that `count` elements take in a block, alignment included."""
+    return ceildiv(count * size_of[dtype](), CACHE_LINE) * CACHE_LINE
+
+
+struct Scratch:
+    """One block, carved from front to back."""
+
+    var block: Int
+    var used: Int
+
+    def __init__(out self, num_bytes: Int):
+        """Takes a block of at least `num_bytes`, each carved piece `padded`."""
+        var size = num_bytes + CACHE_LINE
+        self.block = _take_slot()
+        self.used = CACHE_LINE
+        if self.block == 0 or _size_at(self.block)[] < size:
+            _free(self.block)
+            self.block = Int(unsafe_alloc[UInt8](size, alignment=CACHE_LINE))
+            _size_at(self.block)[] = size
+
+    def __deinit__(deinit self):
+        """Gives the block back."""
+        var kept = _size_at(self.block)[] <= MAX_KEPT_BYTES
+        if not (kept and _replace_slot(0, Int64(self.block))):
+            _free(self.block)
+
+    def carve[dtype: DType](mut self, count: Int) -> Flat[dtype]:
+        """Returns the next `count` elements."""
+        var address = self.block + self.used
+        self.used += padded[dtype](count)
+        return flat[dtype](address, count)
