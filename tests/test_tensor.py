@@ -118,6 +118,9 @@ REFUSED = {
         ValueError,
         "is 2-D",
     ),
+    "shape no tuple": ({"shape": 64}, TypeError, "shape: got int, expected a tuple of integers"),
+    "0-d padded": ({"shape": (), "layout": PADDED[0]}, ValueError, "shape: got [], but"),
+    "negative": ({"shape": (-4, 64), "layout": PADDED[0]}, ValueError, "shape: got [-4, 64], but"),
     "1-D padded": ({"shape": (64,), "layout": PADDED[0]}, ValueError, "shape: got [64], but"),
 }
 

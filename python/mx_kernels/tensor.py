@@ -11,6 +11,8 @@ held, not copied. An MXTensor is immutable and equal only to itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch.utils import _pytree
@@ -289,6 +291,8 @@ def _check_pair(codes: Array, scales: Array) -> None:
 
 def _check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout_name: str) -> int:
     """Raises unless codes and scales can be a tensor of `shape`; returns K."""
+    if shape is not None and not isinstance(shape, Sequence):
+        raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
     layout = facts().layouts[layout_name]
     k = fmt.elements(codes.shape[-1])
     if k == 0 or k % fmt.block_size:
@@ -296,18 +300,20 @@ def _check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout_name: 
             f"codes: got {show(codes.shape)}, so K = {k}, expected K to be a positive multiple "
             f"of {fmt.block_size}, which is {fmt.packed_bytes(fmt.block_size)} bytes"
         )
+    held = (*codes.shape[:-1], k)
     if layout.name == facts().plain.name:
-        logical = (*codes.shape[:-1], k)
+        logical, fits = held, shape is None or tuple(shape) == held
         stored = tuple(codes.shape), (*codes.shape[:-1], k // fmt.block_size)
-    elif len(codes.shape) != 2:
-        raise ValueError(f"codes: got {show(codes.shape)}, but layout {layout_name} is 2-D")
     else:
-        logical = (codes.shape[0], k) if shape is None else tuple(shape)
-        stored = layout.storage(logical[0], k, fmt) if len(logical) == 2 else None
-    if shape is not None and (tuple(shape) != logical or logical[-1] != k or stored is None):
+        if len(held) != 2:
+            raise ValueError(f"codes: got {show(codes.shape)}, but layout {layout_name} is 2-D")
+        logical = held if shape is None else tuple(shape)
+        fits = len(logical) == 2 and logical[1] == k and _is_count(logical[0])
+        stored = layout.storage(logical[0], k, fmt) if fits else None
+    if not fits:
         raise ValueError(
             f"shape: got {show(shape)}, but codes {show(codes.shape)} in layout {layout_name} "
-            f"hold {show((*codes.shape[:-1], k))}"
+            f"hold {show(held)}"
         )
     for name, array, expected in (("codes", codes, stored[0]), ("scales", scales, stored[1])):
         if tuple(array.shape) != tuple(expected):
@@ -316,6 +322,11 @@ def _check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout_name: 
                 f"{show(logical)} in layout {layout_name}"
             )
     return k
+
+
+def _is_count(rows) -> bool:
+    """Says whether `rows` can be a number of rows; it is symbolic while torch compiles."""
+    return isinstance(rows, int | torch.SymInt) and rows >= 0
 
 
 def _show_bytes(count: int) -> str:
