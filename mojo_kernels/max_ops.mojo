@@ -137,9 +137,7 @@ struct MXLinear:
 
 
 @extensibility.register_shape_function("mx_dequantize")
-def mx_dequantize_shape(
-    codes: Some[Tensor], scales: Some[Tensor], rows: Int64
-) -> IndexList[2]:
+def mx_dequantize_shape(codes: Some[Tensor], scales: Some[Tensor], rows: Int64) -> IndexList[2]:
     """Returns [rows, K]."""
     return IndexList[2](Int(rows), _k_of(_dim(codes, 1)))
 
@@ -219,9 +217,7 @@ def _k_of(row_bytes: Int) -> Int:
 
 def _floats[
     dtype: DType
-](
-    name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]
-) raises -> Matrix[dtype]:
+](name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Matrix[dtype]:
     """Views a tensor as rows of floats; neighbours of a row must be adjacent."""
     var strides = tensor.strides()
     if strides[1] != 1:
@@ -242,7 +238,7 @@ def _operand[
 ) raises -> Operand[Layout]:
     """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
     if k <= 0 or k % BLOCK != 0:
-        raise Error(String(name, ": got K = ", k, ", expected a positive multiple of ", BLOCK))
+        raise Error(String("got K = ", k, ", expected a positive multiple of ", BLOCK))
     var shape = OperandShape(rows, k)
     _check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes())
     _check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout](shape))

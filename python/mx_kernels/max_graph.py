@@ -1,0 +1,421 @@
+"""The operations inside a MAX graph, with the bits that the torch route gives.
+
+    with Graph("mlp", input_types=[...], custom_extensions=[max_graph.library()]) as graph:
+        x = graph.inputs[0].tensor                      [..., K], leading dims may be symbolic
+        graph.output(max_graph.linear(x, weights))      weights: an MXTensor, or an MXValue
+
+    max_graph.export(graph, "mlp.mef")                  compiles: tens of seconds, once
+    model = max_graph.load("mlp.mef")                   milliseconds, in any process
+
+An `MXTensor` becomes constants of the graph; an `MXValue` is its counterpart for codes and
+scales that the graph computes or takes as inputs. What can be checked is checked while the
+graph is built; what depends on a symbolic dimension is checked again when it runs.
+
+Codes and scales are uint8 here: MAX does not take float8_e8m0fnu tensors on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from max.driver import CPU
+from max.dtype import DType
+from max.engine import InferenceSession, Model
+from max.graph import DeviceRef, Dim, Graph, StaticDim, TensorType, TensorValue, ops
+from mojo.run import subprocess_run_mojo
+
+from mx_kernels import _native
+from mx_kernels._arrays import Array, check_floats, kind_of, show
+from mx_kernels._facts import facts
+from mx_kernels.ops import check_operand, float_name
+from mx_kernels.tensor import MXTensor
+
+PACKAGE = "mojo_kernels"
+CPU_REF = DeviceRef.CPU()
+
+
+class MXValue:
+    """A quantized tensor of logical shape `[..., K]` in a graph.
+
+    Args:
+        codes: the packed codes, uint8 in the order of `layout`; plain: [..., K/2].
+        scales: the block scales, uint8 in the order of `layout`; plain: [..., K/32].
+        shape: the logical shape [N, K] of a padded layout. None takes it from `codes`, where
+            every stored row then counts.
+        layout: a name from the layout table; "plain" is row-major.
+
+    Raises:
+        TypeError: if codes and scales are not uint8 tensors of a graph.
+        ValueError: if shapes, devices and layout do not fit together.
+    """
+
+    def __init__(
+        self,
+        codes: TensorValue,
+        scales: TensorValue,
+        *,
+        shape: tuple[int, int] | None = None,
+        layout: str = "plain",
+    ):
+        _check_name(layout, facts().layouts, "layout")
+        _check_bytes(codes, "codes")
+        _check_bytes(scales, "scales")
+        fmt = facts().default_format
+        self.codes = codes
+        self.scales = scales
+        self.layout = layout
+        self.k = _static(codes, "codes") * 8 // fmt.element_bits
+        _check_k("codes", self.k)
+        if layout != facts().plain.name:
+            rows = _padded_rows(codes, shape, self.k, layout)
+            expected = facts().layouts[layout].storage(rows, self.k, fmt)
+            self.lead = [Dim(rows)]
+        else:
+            self.lead = list(codes.shape[:-1])
+            expected = codes.shape, [*self.lead, self.k // fmt.block_size]
+            if shape is not None and list(shape) != self.shape:
+                raise ValueError(f"shape: got {show(shape)}, expected {show(self.shape)}")
+        for name, value, dims in (("codes", codes, expected[0]), ("scales", scales, expected[1])):
+            if list(value.shape) != [Dim(dim) for dim in dims]:
+                raise ValueError(
+                    f"{name}: got {show(value.shape)}, expected {show(dims)} for "
+                    f"{show(self.shape)} in layout {layout}"
+                )
+
+    @property
+    def shape(self) -> list[Dim]:
+        """The logical shape `[..., K]`."""
+        return [*self.lead, Dim(self.k)]
+
+    def __repr__(self) -> str:
+        return f"MXValue({show(self.shape)}, layout={self.layout!r})"
+
+
+def constant(q: MXTensor) -> MXValue:
+    """Puts `q` into the current graph; the compiled model carries its bytes.
+
+    Raises:
+        TypeError: if q is not an MXTensor.
+        ValueError: if q does not lie on the CPU.
+    """
+    check_operand(q, "q")
+    if q.device.type != "cpu":
+        raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
+    arrays = q.numpy()
+    codes, scales = (
+        ops.constant(np.ascontiguousarray(array), DType.uint8, CPU_REF)
+        for array in (arrays.codes, arrays.scales)
+    )
+    return MXValue(codes, scales, shape=tuple(q.shape), layout=q.layout)
+
+
+def quantize(x: TensorValue, *, rounding: str = "even") -> MXValue:
+    """Quantizes floats [..., K] in blocks along K, as `mx_kernels.quantize` does.
+
+    Raises:
+        TypeError: if x is not a float tensor of a graph.
+        ValueError: if K is not a positive multiple of the block size, or a name is unknown.
+    """
+    k = _check_floats(x, "x")
+    _check_name(rounding, facts().roundings, "rounding")
+    fmt = facts().default_format
+    widths = (fmt.packed_bytes(k), k // fmt.block_size)
+    rows = _rows(x)
+    types = [_type(DType.uint8, rows.shape[0], width) for width in widths]
+    values = ops.custom("mx_quantize", CPU_REF, [rows], types, {"rounding": rounding})
+    return MXValue(*(_with_lead(value.tensor, x.shape[:-1]) for value in values))
+
+
+def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
+    """Decodes `q` to floats [..., K], as `mx_kernels.dequantize` does.
+
+    Raises:
+        TypeError: if q is neither an MXValue nor an MXTensor.
+        ValueError: if the dtype is not bfloat16, float16 or float32.
+    """
+    q = _as_value(q, "q")
+    codes, scales, rows = _parts(q)
+    count = _row_count(q, codes)
+    floats = _call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, layout=q.layout)
+    return _with_lead(floats, q.lead)
+
+
+def matmul(
+    a: MXValue | MXTensor,
+    b: MXValue | MXTensor,
+    *,
+    out_dtype="bfloat16",
+    bias: TensorValue | Array | None = None,
+) -> TensorValue:
+    """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
+
+    Raises:
+        TypeError: if an operand is neither an MXValue nor an MXTensor.
+        ValueError: if shapes or layouts do not fit together.
+    """
+    a, b = _as_value(a, "a"), _as_value(b, "b")
+    if a.layout != facts().plain.name:
+        raise ValueError(
+            f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
+            "preshuffled; unshuffle the MXTensor first"
+        )
+    _check_weights(b, "b", a.k, "a")
+    codes, scales, _ = _parts(a)
+    operands = [codes, scales, *_parts(b), _bias(bias, b)]
+    out = _call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, layout=b.layout)
+    return _with_lead(out, a.lead)
+
+
+def linear(
+    x: TensorValue,
+    w: MXValue | MXTensor,
+    *,
+    bias: TensorValue | Array | None = None,
+    rounding: str = "even",
+    out_dtype=None,
+) -> TensorValue:
+    """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
+
+    Args:
+        x: floats [..., K]; leading dimensions may be symbolic.
+        w: weights [N, K] in any layout; an MXTensor becomes a constant of the graph.
+        bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
+        rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
+        out_dtype: None is x's; else bfloat16, float16 or float32.
+
+    Raises:
+        TypeError: if x is not a float tensor of a graph, or w not a quantized one.
+        ValueError: if shapes or layouts do not fit together, or a name is unknown.
+    """
+    k = _check_floats(x, "x")
+    _check_name(rounding, facts().roundings, "rounding")
+    w = _as_value(w, "w")
+    _check_weights(w, "w", k, "x")
+    rows = _rows(x)
+    operands = [rows, *_parts(w), _bias(bias, w)]
+    names = {"layout": w.layout, "rounding": rounding}
+    dtype = x.dtype if out_dtype is None else out_dtype
+    out = _call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)
+    return _with_lead(out, x.shape[:-1])
+
+
+def library() -> Path:
+    """Returns the op library for `Graph(custom_extensions=[...])`, precompiled once a version.
+
+    Raises:
+        NativeBuildError: if the Mojo compiler is missing or fails.
+    """
+    sources, cache = _native.source_folder(), _native.find_or_build().parents[1]
+    key = _native.build_key(sources, "graph")
+    target = cache / key / f"{PACKAGE}.mojoc"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _native._only_one_process(cache / f"{key}.lock"):
+            if not target.exists():
+                _precompile(sources, target)
+    return target
+
+
+def _precompile(sources: Path, target: Path) -> None:
+    """Writes the op library to `target`, which appears complete or not at all."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+        fresh = Path(scratch) / target.name
+        command = ["precompile", "-I", str(sources.parent), "-o", str(fresh), str(sources)]
+        with _native._one_line(f"precompiling the MAX ops, once, into {target.parent}"):
+            result = subprocess_run_mojo(command, capture_output=True, text=True)
+            if result.returncode != 0:
+                output = result.stdout + result.stderr
+                raise _native.NativeBuildError(_native._explain(command, output))
+        os.replace(fresh, target)
+
+
+def export(graph: Graph, path: str | os.PathLike) -> None:
+    """Compiles `graph` for this machine's CPU and writes it, constants included, as a MEF."""
+    InferenceSession(devices=[CPU()]).compile(graph).export_mef(path)
+
+
+def load(path: str | os.PathLike) -> Model:
+    """Loads what `export` wrote; neither sources nor compiler are needed.
+
+    Args:
+        path: the MEF, made with the same release of MAX on the same kind of CPU.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"path: got {os.fspath(path)!r}, which does not exist; see export")
+    session = InferenceSession(devices=[CPU()])
+    return session.load(Path(path))
+
+
+# Checks, while the graph is built.
+
+
+def _check_name(name: str, known, what: str) -> None:
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"{what}: got {name!r}, expected {' or '.join(map(repr, known))}")
+
+
+def _check_value(value: TensorValue, name: str) -> None:
+    """Raises unless `value` is a tensor of a graph, on the CPU, with an axis."""
+    if not isinstance(value, TensorValue):
+        hint = "; put it into the graph with ops.constant, or pass it as an input"
+        raise TypeError(f"{name}: got {type(value).__name__}, expected a TensorValue{hint}")
+    if value.device != CPU_REF:
+        raise ValueError(
+            f"{name}: got device {value.device}, expected {CPU_REF}, the only one with kernels "
+            f"today; move it with ops.transfer_to({name}, DeviceRef.CPU())"
+        )
+    if value.rank == 0:
+        raise ValueError(f"{name}: got a single number, expected shape [..., K]")
+
+
+def _check_floats(x: TensorValue, name: str) -> int:
+    """Raises unless `x` is [..., K] floats that can be quantized; returns K."""
+    if isinstance(x, MXValue | MXTensor):
+        raise TypeError(f"{name}: got an {type(x).__name__}, expected floats; see matmul")
+    _check_value(x, name)
+    if x.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"{name}: got dtype {x.dtype.name}, expected {' or '.join(facts().dtypes)}; convert "
+            f"first, for example ops.cast({name}, DType.float32)"
+        )
+    k = _static(x, name)
+    _check_k(name, k)
+    return k
+
+
+def _check_bytes(value: TensorValue, name: str) -> None:
+    _check_value(value, name)
+    if value.dtype != DType.uint8:
+        raise TypeError(
+            f"{name}: got dtype {value.dtype.name}, expected uint8; declare the graph's input as "
+            f"uint8 and pass {name}.view(torch.uint8): MAX has no MX dtypes on the CPU"
+        )
+
+
+def _check_k(name: str, k: int) -> None:
+    block = facts().default_format.block_size
+    if k == 0 or k % block:
+        raise ValueError(
+            f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "
+            f"which add nothing to a product: ops.pad(..., [0, {block - k % block}])"
+        )
+
+
+def _check_weights(w: MXValue, name: str, k: int, other: str) -> None:
+    """Raises unless `w` is [N, k]."""
+    if len(w.lead) != 1:
+        raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
+    if w.k != k:
+        raise ValueError(
+            f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
+            "not [K, N]"
+        )
+
+
+def _static(value: TensorValue, name: str) -> int:
+    """Returns the last dimension of `value`."""
+    dim = value.shape[-1]
+    if not isinstance(dim, StaticDim):
+        raise ValueError(
+            f"{name}: got shape {show(value.shape)}, whose last dimension is symbolic; kernels "
+            "need to know K, give the graph's input a number there"
+        )
+    return int(dim)
+
+
+def _padded_rows(codes: TensorValue, shape, k: int, layout: str) -> int:
+    """Returns the logical rows of codes in a padded layout."""
+    if codes.rank != 2 or not isinstance(codes.shape[0], StaticDim):
+        raise ValueError(
+            f"codes: got {show(codes.shape)}, but layout {layout} holds [N, K] of known size"
+        )
+    stored = int(codes.shape[0])
+    rows = stored if shape is None else int(shape[0])
+    if shape is not None and (len(shape) != 2 or shape[1] != k or not 0 < rows <= stored):
+        raise ValueError(
+            f"shape: got {show(shape)}, but codes {show(codes.shape)} hold [N, {k}] with N up to "
+            f"{stored}"
+        )
+    return rows
+
+
+# The graph side of a call: every op takes and gives tensors of two dimensions.
+
+
+def _as_value(q: MXValue | MXTensor, name: str) -> MXValue:
+    if isinstance(q, MXValue):
+        return q
+    if isinstance(q, MXTensor):
+        return constant(q)
+    raise TypeError(
+        f"{name}: got {type(q).__name__}, expected an MXTensor, or an MXValue made from codes "
+        "and scales of the graph"
+    )
+
+
+def _parts(q: MXValue) -> tuple[TensorValue, TensorValue, TensorValue]:
+    """Codes and scales as two-dimensional tensors, and the number of logical rows."""
+    codes, scales = _rows(q.codes), _rows(q.scales)
+    count = _row_count(q, codes)
+    if isinstance(count, StaticDim):
+        rows = ops.constant(int(count), DType.int64, CPU_REF)
+    else:
+        rows = ops.reshape(ops.shape_to_tensor([count]), [])
+    return codes, scales, rows
+
+
+def _row_count(q: MXValue, codes: TensorValue) -> Dim:
+    """The number of logical rows; `codes` are two-dimensional."""
+    return codes.shape[0] if q.layout == facts().plain.name else q.lead[0]
+
+
+def _bias(bias: TensorValue | Array | None, w: MXValue) -> TensorValue:
+    """The bias as float32 [N], empty for none."""
+    if bias is None:
+        return ops.constant(np.zeros(0, np.float32), DType.float32, CPU_REF)
+    if not isinstance(bias, TensorValue):
+        kind = kind_of(bias, "bias")
+        check_floats(bias, "bias", facts())
+        wide = bias.detach().cpu().float().numpy() if kind == "torch" else bias
+        wide = np.ascontiguousarray(wide, dtype=np.float32)
+        bias = ops.constant(wide, DType.float32, CPU_REF)
+    _check_value(bias, "bias")
+    if bias.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"bias: got dtype {bias.dtype.name}, expected {' or '.join(facts().dtypes)}"
+        )
+    if list(bias.shape) != w.lead:
+        raise ValueError(
+            f"bias: got shape {show(bias.shape)}, expected {show(w.lead)}, one number for each "
+            "row of the weights"
+        )
+    return bias if bias.dtype == DType.float32 else ops.cast(bias, DType.float32)
+
+
+def _rows(value: TensorValue) -> TensorValue:
+    """Folds the leading dimensions into one."""
+    return value if value.rank == 2 else ops.reshape(value, [-1, value.shape[-1]])
+
+
+def _with_lead(value: TensorValue, lead) -> TensorValue:
+    """Unfolds what `_rows` folded."""
+    return value if len(lead) == 1 else ops.reshape(value, [*lead, value.shape[-1]])
+
+
+def _type(dtype: DType, rows: Dim, columns: Dim | int) -> TensorType:
+    return TensorType(dtype, [rows, columns], CPU_REF)
+
+
+def _call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
+    """Adds an op with one result, floats [rows, columns]."""
+    dtype = dtype.name if isinstance(dtype, DType) else float_name(dtype, "dtype")
+    if dtype not in facts().dtypes:
+        raise ValueError(f"dtype: got {dtype}, expected {' or '.join(facts().dtypes)}")
+    types = [_type(DType[dtype], rows, columns)]
+    return ops.custom(name, CPU_REF, operands, types, parameters)[0].tensor

@@ -1,0 +1,371 @@
+"""The MAX graph gives the bits of the torch route, in this process and from a file in another.
+
+Every case is one function of a route, which is either torch or a graph: the same lines build
+the graph and compute the expected result. All cases share one compiled model, since a cold
+compile takes the better part of a minute.
+"""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from max.driver import CPU
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.graph import DeviceRef, Graph, TensorType, ops
+
+import mx_kernels as mx
+from cases import DTYPES, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from mx_kernels import max_graph
+
+CPU_REF = DeviceRef.CPU()
+K, HIDDEN, N = 96, 160, 50
+RUNS = [(0, 0, 1), (1, 2, 3), (3, 1, 33), (17, 5, 1), (64, 2, 2)]
+"""Sizes of the symbolic dimensions: m, and the two leading dimensions of `nested`."""
+
+TORCH = SimpleNamespace(ops=mx, relu=torch.relu, value=mx.MXTensor)
+GRAPH = SimpleNamespace(ops=max_graph, relu=ops.relu, value=max_graph.MXValue)
+
+_rng = np.random.default_rng(23)
+FIRST = {name: mx_tensor(*random_operand(_rng, HIDDEN, K, 112, 126), name) for name in LAYOUTS}
+SECOND = {name: mx_tensor(*random_operand(_rng, N, HIDDEN, 112, 126), name) for name in LAYOUTS}
+WIDE = mx_tensor(*random_operand(_rng, 400, 512))
+TINY = mx_tensor(*random_operand(_rng, N, K, 0, 9))
+BIASES = {dtype: torch_of(100 * _rng.standard_normal(N), dtype) for dtype in DTYPES}
+SUBNORMAL_BIAS = torch.full((N,), 1e-42)
+
+INPUTS = {
+    **{dtype: (dtype, ["m", K]) for dtype in DTYPES},
+    "wide": ("float32", ["m", 512]),
+    "nested": ("bfloat16", ["a", "b", K]),
+    "codes": ("uint8", ["m", K // 2]),
+    "scales": ("uint8", ["m", K // 32]),
+    "bias": ("float16", [N]),
+}
+
+
+def mlp(route, x, layout, bias=None):
+    """Two layers with an exact function between them."""
+    hidden = route.relu(route.ops.linear(x, FIRST[layout]))
+    return route.ops.linear(hidden, SECOND[layout], bias=bias)
+
+
+CASES = {
+    **{
+        f"mlp-{dtype}-{layout}": lambda route, i, dtype=dtype, layout=layout: mlp(
+            route, i[dtype], layout, BIASES[dtype] if layout == "plain" else None
+        )
+        for dtype in DTYPES
+        for layout in LAYOUTS
+    },
+    **{
+        f"linear-{rounding}": lambda route, i, rounding=rounding: route.ops.linear(
+            i["float32"], TINY, rounding=rounding, bias=i["bias"]
+        )
+        for rounding in ROUNDINGS
+    },
+    **{
+        f"dequantize-{dtype}": lambda route, i, dtype=dtype: route.ops.dequantize(
+            route.value(i["codes"], i["scales"]), dtype=dtype
+        )
+        for dtype in DTYPES
+    },
+    "dequantize-padded": lambda route, i: route.ops.dequantize(SECOND["preshuffled_cpu"]),
+    "threads": lambda route, i: route.ops.linear(i["wide"], WIDE),
+    "nested": lambda route, i: route.ops.linear(i["nested"], TINY, out_dtype="float32"),
+    "nested-quantized": lambda route, i: route.ops.dequantize(route.ops.quantize(i["nested"])),
+    "subnormal": lambda route, i: route.ops.matmul(
+        route.value(i["codes"], i["scales"]), TINY, out_dtype="float32", bias=SUBNORMAL_BIAS
+    ),
+    "input-weights": lambda route, i: route.ops.matmul(
+        route.ops.quantize(i["bfloat16"], rounding="rceil"), route.value(i["codes"], i["scales"])
+    ),
+    "codes": lambda route, i: route.ops.quantize(i["float16"]).codes,
+    "scales": lambda route, i: route.ops.quantize(i["float16"]).scales,
+}
+
+
+def build_graph() -> Graph:
+    """Puts all cases into one graph."""
+    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
+    with Graph("cases", input_types=types, custom_extensions=[max_graph.library()]) as graph:
+        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
+        graph.output(*(case(GRAPH, inputs) for case in CASES.values()))
+    return graph
+
+
+@pytest.fixture(scope="session")
+def mef(tmp_path_factory):
+    path = tmp_path_factory.mktemp("max_graph") / "cases.mef"
+    max_graph.export(build_graph(), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def runs(mef):
+    """Runs the one model with every size; returns inputs and results by case."""
+    model = max_graph.load(mef)
+    rng = np.random.default_rng(24)
+    results = {}
+    for sizes in RUNS:
+        inputs = {name: random_input(rng, name, sizes) for name in INPUTS}
+        outputs = [torch.from_dlpack(out) for out in model.execute(*inputs.values())]
+        results[sizes] = inputs, dict(zip(CASES, outputs, strict=True))
+    return results
+
+
+def random_input(rng, name, sizes):
+    dtype, dims = INPUTS[name]
+    symbols = dict(zip("mab", sizes, strict=True))
+    shape = [symbols.get(dim, dim) for dim in dims]
+    if dtype == "uint8":
+        low, high = (0, 256) if name == "codes" else (0, 140)
+        return torch.from_numpy(rng.integers(low, high, shape, np.uint8))
+    return torch_of(rng.standard_normal(shape), dtype)
+
+
+def assert_same_bits(got, expected):
+    assert got.dtype == expected.dtype
+    assert got.shape == expected.shape
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[got.element_size()]
+    differing = (got.view(bits) != expected.view(bits)).nonzero()
+    assert not len(differing), f"{len(differing)} differ, first at {differing[0].tolist()}"
+
+
+@pytest.mark.parametrize("sizes", RUNS, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_the_graph_has_the_bits_of_torch(runs, case, sizes):
+    inputs, results = runs[sizes]
+    assert_same_bits(results[case], CASES[case](TORCH, inputs))
+
+
+def test_the_subnormal_case_has_subnormals(runs):
+    _, results = runs[RUNS[-1]]
+    magnitudes = results["subnormal"].abs()
+    assert ((magnitudes > 0) & (magnitudes < torch.finfo(torch.float32).tiny)).any()
+
+
+SECOND_PROCESS = """
+import sys, time
+import torch
+from mx_kernels import max_graph
+start = time.perf_counter()
+model = max_graph.load(sys.argv[1])
+seconds = time.perf_counter() - start
+inputs, expected = torch.load(sys.argv[2])
+results = [torch.from_dlpack(out) for out in model.execute(*inputs)]
+assert all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(results, expected))
+assert "_mx_kernels_native" not in sys.modules, "loading a file must not need the extension"
+print(seconds)
+"""
+
+
+def test_a_second_process_loads_the_file_within_a_second(runs, mef, tmp_path):
+    inputs, results = runs[RUNS[-1]]
+    data = tmp_path / "data.pt"
+    torch.save((list(inputs.values()), list(results.values())), data)
+    command = [sys.executable, "-c", SECOND_PROCESS, str(mef), str(data)]
+    clean = dict(os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.0
+
+
+# What the helpers cannot see while the graph is built
+
+
+def custom(name, values, shape, **parameters):
+    """Adds an op past the helpers, which would not let wrong shapes through."""
+    types = [TensorType(DType.float32, shape, CPU_REF)]
+    return ops.custom(name, CPU_REF, values, types, parameters)[0].tensor
+
+
+@pytest.fixture(scope="session")
+def unchecked():
+    """A linear whose K, bias and result are all symbolic, so that only the op can check them."""
+    types = [
+        TensorType(DType.float32, ["m", "k"], CPU_REF),
+        TensorType(DType.uint8, ["n", "bytes"], CPU_REF),
+        TensorType(DType.uint8, ["n", "blocks"], CPU_REF),
+        TensorType(DType.int64, [], CPU_REF),
+        TensorType(DType.float32, ["bias"], CPU_REF),
+    ]
+    library = [max_graph.library()]
+    with Graph("unchecked", input_types=types, custom_extensions=library) as graph:
+        values = [value.tensor for value in graph.inputs]
+        product = custom("mx_linear", values, ["p", "q"], layout="plain", rounding="even")
+        floats = custom("mx_dequantize", values[1:4], ["r", "s"], layout="plain")
+        graph.output(product, floats)
+    session = InferenceSession(devices=[CPU()])
+    return session.init(session.compile(graph))
+
+
+def arguments(*, m=3, k=64, n=5, w_k=64, blocks=2, rows=5, bias=5):
+    return (
+        torch.randn(m, k),
+        torch.zeros(n, w_k // 2, dtype=torch.uint8),
+        torch.full((n, blocks), 127, dtype=torch.uint8),
+        np.array(rows),
+        torch.arange(bias).float(),
+    )
+
+
+def test_shape_functions_find_what_the_graph_leaves_open(unchecked):
+    product, floats = (torch.from_dlpack(out) for out in unchecked.execute(*arguments()))
+    assert_same_bits(product, torch.arange(5).float().expand(3, 5))
+    assert_same_bits(floats, torch.zeros(5, 64))
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"k": 96}, r"weights: got \(5, 32\), expected \(5, 48\)"),
+        ({"k": 40}, "got K = 40, expected a positive multiple of 32"),
+        ({"blocks": 3}, r"weights: got \(5, 3\), expected \(5, 2\)"),
+        ({"rows": 6}, r"weights: got \(5, 32\), expected \(6, 32\)"),
+        ({"bias": 4}, r"bias: got \[4\], expected \[5\] or \[0\]"),
+    ],
+)
+def test_a_wrong_shape_at_run_time_raises(unchecked, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        unchecked.execute(*arguments(**wrong))
+
+
+# What they can
+
+
+@pytest.fixture(scope="module")
+def inside():
+    """Inputs of a graph that is never compiled."""
+    types = {
+        "x": (DType.float32, ["m", K], CPU_REF),
+        "k_symbolic": (DType.float32, ["m", "k"], CPU_REF),
+        "k_odd": (DType.float32, ["m", 40], CPU_REF),
+        "ints": (DType.int32, ["m", K], CPU_REF),
+        "gpu": (DType.float32, ["m", K], DeviceRef.GPU()),
+        "scalar": (DType.float32, [], CPU_REF),
+        "codes": (DType.uint8, [N, K // 2], CPU_REF),
+        "scales": (DType.uint8, [N, K // 32], CPU_REF),
+        "e8m0": (DType.float8_e8m0fnu, [N, K // 32], CPU_REF),
+        "nested": (DType.uint8, [2, N, K // 2], CPU_REF),
+    }
+    library = [max_graph.library()]
+    inputs = [TensorType(*row) for row in types.values()]
+    with Graph("inside", input_types=inputs, custom_extensions=library) as graph:
+        values = zip(types, (value.tensor for value in graph.inputs), strict=True)
+        yield SimpleNamespace(**dict(values))
+        graph.output()
+
+
+WEIGHTS = FIRST["plain"]
+WRONG_CALLS = {
+    "x is no tensor of the graph": (
+        lambda i: max_graph.linear(torch.ones(1, K), WEIGHTS),
+        (TypeError, "x: got Tensor, expected a TensorValue; .*ops.constant"),
+    ),
+    "x is quantized": (
+        lambda i: max_graph.linear(WEIGHTS, WEIGHTS),
+        (TypeError, "x: got an MXTensor, expected floats; see matmul"),
+    ),
+    "x holds integers": (
+        lambda i: max_graph.quantize(i.ints),
+        (TypeError, "x: got dtype int32, expected bfloat16 .*ops.cast"),
+    ),
+    "x lies on a GPU": (
+        lambda i: max_graph.quantize(i.gpu),
+        (ValueError, "x: got device gpu:0, expected cpu:0, .*transfer_to"),
+    ),
+    "x is a number": (
+        lambda i: max_graph.quantize(i.scalar),
+        (ValueError, "x: got a single number"),
+    ),
+    "K is symbolic": (
+        lambda i: max_graph.quantize(i.k_symbolic),
+        (ValueError, "x: got shape .*, whose last dimension is symbolic"),
+    ),
+    "K is no multiple of 32": (
+        lambda i: max_graph.quantize(i.k_odd),
+        (ValueError, r"x: got K = 40, expected a positive multiple of 32; pad .* \[0, 24\]"),
+    ),
+    "K differs": (
+        lambda i: max_graph.linear(i.x, SECOND["plain"]),
+        (ValueError, "x and w: got K = 96 and K = 160, expected one K"),
+    ),
+    "unknown rounding": (
+        lambda i: max_graph.linear(i.x, WEIGHTS, rounding="up"),
+        (ValueError, "rounding: got 'up', expected 'floor' or 'even'"),
+    ),
+    "unknown layout": (
+        lambda i: max_graph.MXValue(i.codes, i.scales, layout="tiled"),
+        (ValueError, "layout: got 'tiled', expected 'plain'"),
+    ),
+    "unknown dtype": (
+        lambda i: max_graph.linear(i.x, WEIGHTS, out_dtype=DType.float64),
+        (ValueError, "dtype: got float64, expected bfloat16"),
+    ),
+    "weights are floats": (
+        lambda i: max_graph.linear(i.x, i.x),
+        (TypeError, "w: got TensorValue, expected an MXTensor"),
+    ),
+    "weights are nested": (
+        lambda i: max_graph.linear(i.x, mx.quantize(torch.ones(2, 3, K))),
+        (ValueError, r"w: got shape \[2, 3, 96\], expected weights \[N, K\]"),
+    ),
+    "activations are preshuffled": (
+        lambda i: max_graph.matmul(FIRST["preshuffled_cpu"], WEIGHTS),
+        (ValueError, "a: got layout 'preshuffled_cpu', expected 'plain'"),
+    ),
+    "scales are of MAX's own dtype": (
+        lambda i: max_graph.MXValue(i.codes, i.e8m0),
+        (TypeError, r"scales: got dtype float8_e8m0fnu, expected uint8; .*view\(torch.uint8\)"),
+    ),
+    "scales are too many": (
+        lambda i: max_graph.MXValue(i.codes, i.codes),
+        (ValueError, r"scales: got \[50, 48\], expected \[50, 3\] for \[50, 96\]"),
+    ),
+    "padding is missing": (
+        lambda i: max_graph.MXValue(i.codes, i.scales, layout="preshuffled_cpu"),
+        (ValueError, r"codes: got \[50, 48\], expected \[64, 48\]"),
+    ),
+    "more rows than stored": (
+        lambda i: max_graph.MXValue(i.codes, i.scales, shape=(51, K), layout="preshuffled_cpu"),
+        (ValueError, r"shape: got \[51, 96\], but codes \[50, 48\] hold \[N, 96\] with N up to 50"),
+    ),
+    "a nested operand is padded": (
+        lambda i: max_graph.MXValue(i.nested, i.scales, layout="preshuffled_cpu"),
+        (ValueError, "codes: got .*, but layout preshuffled_cpu holds"),
+    ),
+    "the bias is too short": (
+        lambda i: max_graph.linear(i.x, WEIGHTS, bias=torch.ones(N)),
+        (ValueError, r"bias: got shape \[50\], expected \[160\]"),
+    ),
+    "the bias holds integers": (
+        lambda i: max_graph.linear(i.x, WEIGHTS, bias=torch.ones(HIDDEN, dtype=torch.int32)),
+        (TypeError, "bias: got dtype int32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CALLS)
+def test_a_wrong_call_says_what_to_do(inside, wrong):
+    call, (error, message) = WRONG_CALLS[wrong]
+    with pytest.raises(error, match=message):
+        call(inside)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"missing\.mef"):
+        max_graph.load(tmp_path / "missing.mef")
+
+
+def test_the_library_is_built_once(capfd):
+    path = max_graph.library()
+    stamp = path.stat().st_mtime_ns
+    capfd.readouterr()
+    assert max_graph.library() == path
+    assert path.stat().st_mtime_ns == stamp
+    assert capfd.readouterr().err == ""
