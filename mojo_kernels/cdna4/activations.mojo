@@ -1,0 +1,233 @@
+"""Where a wave gets the encoded blocks of its activations.
+
+Both sources feed the same kernels: `QuantizedOnTheFly` streams floats through
+LDS and encodes them in registers, `Prequantized` loads plain codes and scales
+to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
+
+    source = Source(...)            once: offsets of the lane in every tile of rows
+    at = source.cursor(chunk)       once a chunk, scalar
+    held = source.fetch[...](at)    starts the loads of a tile
+    source.block(held, ...)         when they have arrived
+
+In a tile lane l holds row l % 16, block l / 16.
+"""
+
+from max.gpu.intrinsics import AMDBufferResource
+from std.memory import bitcast
+
+from ..codec import Rounding
+from ..formats import BLOCK, BLOCK_BYTES
+from .mma import BlockCodes, CODE_WORDS
+from .quantize import EncodedBlock, encode_block
+from .tiles import (
+    CHUNK_BLOCKS,
+    CHUNK_K,
+    FloatTile,
+    OUT_OF_RANGE,
+    SharedBytes,
+    Span,
+    TILE,
+    TILE_BLOCKS,
+    TILE_K,
+)
+
+
+trait ActivationSource(TrivialRegisterPassable):
+    """A wave's rows of activations, some tiles of 16."""
+
+    comptime LOADS: Int
+    """Memory instructions that fetch a tile."""
+    comptime LDS_BYTES: Int
+    """Bytes of LDS that a tile on its way needs."""
+    comptime Cursor: TrivialRegisterPassable
+    """A chunk, the same for all lanes."""
+    comptime Held: TrivialRegisterPassable
+    """What a tile on its way keeps in registers."""
+
+    def cursor(self, chunk: Int32) -> Self.Cursor:
+        """Returns the place of a chunk; one beyond K reads as zeros."""
+        ...
+
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+        ...
+
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+        """Returns the lane's block of a tile that has arrived."""
+        ...
+
+
+@fieldwise_init
+struct InLds(TrivialRegisterPassable):
+    """Held by a tile that needs no registers."""
+
+    pass
+
+
+@fieldwise_init
+struct FloatCursor(TrivialRegisterPassable):
+    """A chunk of floats."""
+
+    var memory: AMDBufferResource
+    """What lies behind the chunk's first column."""
+    var k_left: Int32
+    """Elements from the chunk's beginning to K."""
+
+
+@fieldwise_init
+struct QuantizedOnTheFly[dtype: DType, rounding: Rounding, m_tiles: Int, k_tail: Bool](
+    ActivationSource
+):
+    """Floats, [M, K] and contiguous, that are encoded after they arrive.
+
+    Parameters:
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        m_tiles: Tiles of rows, a power of two.
+        k_tail: Whether K may end within a chunk.
+    """
+
+    comptime Tile = FloatTile[Self.dtype]
+    """How a tile moves."""
+    comptime LOADS = Self.Tile.LOADS
+    """Loads straight to LDS."""
+    comptime LDS_BYTES = Self.Tile.BYTES
+    """The floats of a tile."""
+    comptime Cursor = FloatCursor
+    """A chunk of floats."""
+    comptime Held = InLds
+    """Nothing."""
+
+    var x: Span
+    """The floats from the wave's first row on."""
+    var k: Int32
+    """Elements of a row."""
+    var offsets: SIMD[DType.int32, Self.m_tiles * Self.LOADS]
+    """Where the lane's piece of each load lies, from the beginning of a chunk."""
+
+    @always_inline
+    def __init__(out self, x: Span, first_row: Int32, k: Int32, lane: Int32):
+        var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
+        self.x = x.from_offset(first_row * row_bytes)
+        self.k = k
+        self.offsets = {}
+        comptime for m_tile in range(Self.m_tiles):
+            comptime for load in range(Self.LOADS):
+                var row, byte = Self.Tile.source[load](lane)
+                self.offsets[m_tile * Self.LOADS + load] = (
+                    Int32(m_tile * TILE) + row
+                ) * row_bytes + byte
+
+    @always_inline
+    def cursor(self, chunk: Int32) -> Self.Cursor:
+        """Returns the place of a chunk; one beyond K reads as zeros."""
+        var first = chunk * Int32(CHUNK_K)
+        var k_left = self.k - first
+        var offset = first * Int32(Self.Tile.ELEMENT_BYTES)
+        return FloatCursor(self.x.after(offset if k_left > 0 else self.x.num_bytes), k_left)
+
+    @always_inline
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+        comptime first_byte = Int32(k_tile * TILE_K * Self.Tile.ELEMENT_BYTES)
+        comptime for load in range(Self.LOADS):
+            var offset = self.offsets[m_tile * Self.LOADS + load] + first_byte
+            comptime if Self.k_tail:
+                var byte = first_byte + Self.Tile.source[load](lane)[1]
+                var is_inside = byte < at.k_left * Int32(Self.Tile.ELEMENT_BYTES)
+                offset = offset if is_inside else OUT_OF_RANGE
+            Self.Tile.fetch[load](at.memory, offset, tile)
+        return InLds()
+
+    @always_inline
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+        """Returns the lane's block of a tile that has arrived."""
+        return encode_block[Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
+
+
+@fieldwise_init
+struct CodeCursor(TrivialRegisterPassable):
+    """A chunk of codes and scales."""
+
+    var codes: AMDBufferResource
+    """What lies behind the chunk's first byte of codes."""
+    var scales: AMDBufferResource
+    """What lies behind the chunk's first scale."""
+    var blocks_left: Int32
+    """Blocks from the chunk's beginning to K."""
+
+
+@fieldwise_init
+struct Prequantized[m_tiles: Int, k_tail: Bool](ActivationSource):
+    """A plain operand [M, K].
+
+    Parameters:
+        m_tiles: Tiles of rows, a power of two.
+        k_tail: Whether K may end within a chunk.
+    """
+
+    comptime LOADS = 2
+    """The codes and the scale of a block."""
+    comptime LDS_BYTES = 0
+    """Straight to registers."""
+    comptime Cursor = CodeCursor
+    """A chunk of codes and scales."""
+    comptime Held = EncodedBlock
+    """The block."""
+
+    var codes: Span
+    """The codes from the wave's first row on."""
+    var scales: Span
+    """The scales from the wave's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var rows: SIMD[DType.int32, Self.m_tiles]
+    """The lane's row in each tile, counted in blocks, plus its block in the tile."""
+
+    @always_inline
+    def __init__(
+        out self, codes: Span, scales: Span, first_row: Int32, k_blocks: Int32, lane: Int32
+    ):
+        self.codes = codes.from_offset(first_row * k_blocks * Int32(BLOCK_BYTES))
+        self.scales = scales.from_offset(first_row * k_blocks)
+        self.k_blocks = k_blocks
+        self.rows = {}
+        comptime for m_tile in range(Self.m_tiles):
+            self.rows[m_tile] = (Int32(m_tile * TILE) + lane % TILE) * k_blocks + lane // TILE
+
+    @always_inline
+    def cursor(self, chunk: Int32) -> Self.Cursor:
+        """Returns the place of a chunk; one beyond K reads as zeros."""
+        var first = chunk * Int32(CHUNK_BLOCKS)
+        var blocks_left = self.k_blocks - first
+        var is_inside = blocks_left > 0
+        return CodeCursor(
+            self.codes.after(first * Int32(BLOCK_BYTES) if is_inside else self.codes.num_bytes),
+            self.scales.after(first if is_inside else self.scales.num_bytes),
+            blocks_left,
+        )
+
+    @always_inline
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is not used."""
+        comptime first = Int32(k_tile * TILE_BLOCKS)
+        var code_offset = (self.rows[m_tile] + first) * Int32(BLOCK_BYTES)
+        var scale_offset = self.rows[m_tile] + first
+        comptime if Self.k_tail:
+            var is_inside = first + lane // TILE < at.blocks_left
+            code_offset = code_offset if is_inside else OUT_OF_RANGE
+            scale_offset = scale_offset if is_inside else OUT_OF_RANGE
+        var codes = at.codes.load[DType.uint8, BLOCK_BYTES](code_offset)
+        var scale = at.scales.load[DType.uint8, 1](scale_offset)
+        return EncodedBlock(bitcast[DType.uint32, CODE_WORDS](codes), scale.cast[DType.uint32]())
+
+    @always_inline
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+        """Returns the lane's block of a tile that has arrived."""
+        return held

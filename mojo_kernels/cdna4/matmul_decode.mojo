@@ -1,0 +1,381 @@
+"""Matmul and linear for few rows: C[M, N] = A @ W.T (+ bias) in one launch.
+
+A workgroup computes a tile of C, its waves share the work along K:
+
+    workgroup x, y    tiles of columns (weights) and of rows (activations)
+    workgroup z       a part of K, if `splits` > 1; the last to arrive adds up
+    wave              a run of chunks of 256 along K, all rows and columns of the tile
+
+So a wave meets every block of its activations once, encodes it in registers
+and needs nobody else until its sums are done: no barrier along K. The lanes of
+a wave in a step (128 along K, 16 rows, all columns of the tile):
+
+    lane l    row l % 16 of 16 rows of A and of W, block l / 16
+              C: row l % 16, columns 4 * (l / 16) .. + 3
+
+Partial sums meet in LDS, then, with `splits`, in the workspace; they are always
+added in the order of K, so that the result does not depend on who comes last.
+Workgroups with equal x read the same weights. The grid's x extent is a multiple
+of the number of XCDs, so they share an L2.
+"""
+
+from layout import row_major
+from layout.tile_tensor import stack_allocation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, grid_dim, lane_id, thread_idx
+from max.gpu.intrinsics import AMDBufferResource
+from max.gpu.memory import CacheOperation
+from max.gpu.sync import s_waitcnt, schedule_barrier
+from pipeline.pipeline_dsl import ScheduleEntry
+from std.collections import Array
+from std.math import align_up, ceildiv
+from std.memory import AddressSpace, bitcast
+from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ..codec import Rounding
+from ..formats import BLOCK, BLOCK_BYTES
+from ..layouts import PreshuffledCdna4
+from .activations import ActivationSource, Prequantized, QuantizedOnTheFly
+from .epilogue import NO_BIAS, Result, SUM_BYTES, Sums, TILE_SUM_BYTES, Workspace
+from .mma import BlockCodes, LANES, Mma16
+from .schedule import Stream, StreamOps
+from .tiles import CHUNK_BLOCKS, CHUNK_TILES, PAIR, PIECE_BYTES, SharedBytes, Span, TILE, WeightTiles
+
+@fieldwise_init
+struct DecodeShape(Equatable, TrivialRegisterPassable):
+    """How a workgroup cuts its work."""
+
+    var m_tiles: Int
+    """Tiles of 16 rows, a power of two."""
+    var n_tiles: Int
+    """Tiles of 16 columns, even or one."""
+    var waves: Int
+    """Waves, each with a part of K."""
+    var depth: Int
+    """Chunks of 256 that a wave has in flight."""
+    var k_tail: Bool
+    """Whether K may end within a chunk."""
+    var splits: Int
+    """Workgroups that share a tile of C, each with a part of K."""
+
+    def threads(self) -> Int:
+        """Returns the threads of a workgroup."""
+        return self.waves * LANES
+
+    def tiles(self) -> Int:
+        """Returns the tiles of C that a workgroup computes."""
+        return self.m_tiles * self.n_tiles
+
+
+@always_inline
+def stream_of[Source: ActivationSource, shape: DecodeShape]() -> Stream:
+    """Returns the loads and steps of a chunk."""
+    comptime Weights = WeightTiles[shape.n_tiles, shape.k_tail]
+    return Stream(
+        depth=shape.depth,
+        k_tiles=CHUNK_TILES,
+        m_tiles=shape.m_tiles,
+        before=Weights.WORDS,
+        before_k_tile=shape.n_tiles,
+        of_step=Source.LOADS,
+    )
+
+
+struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
+    """A wave's way along K: the registers of all stages in flight, and the sums."""
+
+    comptime Weights = WeightTiles[Self.shape.n_tiles, Self.shape.k_tail]
+    """The wave's weights."""
+    comptime CODES = CHUNK_TILES * Self.shape.n_tiles
+    """Tiles of weights in a stage."""
+    comptime HELD = CHUNK_TILES * Self.shape.m_tiles
+    """Tiles of activations in a stage."""
+    comptime STAGE_BYTES = Self.HELD * Self.Source.LDS_BYTES
+    """LDS of a stage."""
+    comptime STREAM = stream_of[Self.Source, Self.shape]()
+    """The order of its loads."""
+
+    var source: Self.Source
+    """Activations."""
+    var weights: Self.Weights
+    """Weights."""
+    var lds: SharedBytes
+    """The wave's own part of LDS."""
+    var lane: Int32
+    """The lane."""
+    var next_chunk: Int32
+    """The chunk that is fetched next."""
+    var codes: Array[BlockCodes, Self.shape.depth * Self.CODES]
+    """Weights in flight, tile after tile along K, for each stage."""
+    var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
+    """Their scales."""
+    var blocks_left: Array[Int32, Self.shape.depth]
+    """Blocks from the chunk's beginning to K, for each stage."""
+    var held: Array[Self.Source.Held, Self.shape.depth * Self.HELD]
+    """What the source keeps of activations in flight."""
+    var sums: Array[Sums, Self.shape.m_tiles * Self.shape.n_tiles]
+    """The tile of C, all columns of the first rows, then of the next."""
+
+    @always_inline
+    def __init__(
+        out self,
+        source: Self.Source,
+        weights: Self.Weights,
+        lds: SharedBytes,
+        lane: Int32,
+        first_chunk: Int32,
+    ):
+        self.source = source
+        self.weights = weights
+        self.lds = lds
+        self.lane = lane
+        self.next_chunk = first_chunk
+        self.codes = {uninitialized = True}
+        self.scales = {uninitialized = True}
+        self.blocks_left = {uninitialized = True}
+        self.held = {uninitialized = True}
+        self.sums = {uninitialized = True}
+        comptime for i in range(Self.shape.tiles()):
+            self.sums[i] = 0
+
+    @always_inline
+    def tile_in_lds[stage: Int, step: Int](self) -> SharedBytes:
+        """Returns the place of a tile of activations."""
+        comptime bytes = stage * Self.STAGE_BYTES + step * Self.Source.LDS_BYTES
+        return self.lds.unsafe_offset(bytes // size_of[DType.bfloat16]())
+
+    @always_inline
+    def fetch[stage: Int](mut self):
+        """Starts all loads of the next chunk, in the order that the waits count on."""
+        var of_source = self.source.cursor(self.next_chunk)
+        var of_weights = self.weights.cursor(self.next_chunk)
+        self.next_chunk += 1
+        self.blocks_left[stage] = of_weights.blocks_left
+
+        comptime for word in range(Self.Weights.WORDS):
+            self.scales[stage * Self.Weights.WORDS + word] = self.weights.fetch_scales[word](
+                of_weights, self.lane
+            )
+        comptime for k_tile in range(CHUNK_TILES):
+            comptime for n_tile in range(Self.shape.n_tiles):
+                comptime tile = k_tile * Self.shape.n_tiles + n_tile
+                self.codes[stage * Self.CODES + tile] = self.weights.fetch_codes[k_tile, n_tile](
+                    of_weights, self.lane
+                )
+            schedule_barrier()
+            comptime for m_tile in range(Self.shape.m_tiles):
+                comptime step = k_tile * Self.shape.m_tiles + m_tile
+                self.held[stage * Self.HELD + step] = self.source.fetch[k_tile, m_tile](
+                    of_source, self.tile_in_lds[stage, step](), self.lane
+                )
+                schedule_barrier()
+
+    @always_inline
+    def multiply[stage: Int, step: Int](mut self):
+        """Encodes a tile of activations and multiplies it by all tiles of weights."""
+        comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
+        comptime first_word = stage * Self.Weights.WORDS
+        comptime if step == 0:
+            comptime for word in range(first_word, first_word + Self.Weights.WORDS):
+                self.scales[word] = self.weights.scales_in_range(
+                    self.scales[word], self.blocks_left[stage], self.lane
+                )
+
+        var a = self.source.block(
+            self.held[stage * Self.HELD + step], self.tile_in_lds[stage, step](), self.lane
+        )
+        comptime for n_tile in range(Self.shape.n_tiles):
+            comptime tile = m_tile * Self.shape.n_tiles + n_tile
+            comptime byte = Self.Weights.scale_byte[k_tile, n_tile]()
+            self.sums[tile] = Mma16.step[byte, 0](
+                self.sums[tile],
+                self.codes[stage * Self.CODES + k_tile * Self.shape.n_tiles + n_tile],
+                a.codes,
+                self.scales[first_word + n_tile // PAIR],
+                a.scale,
+            )
+
+    @always_inline
+    def perform[entry: ScheduleEntry](mut self):
+        """Carries out one operation of the schedule."""
+        comptime tag = entry.op.tag
+        comptime stage = entry.op.stage
+        comptime if tag == StreamOps.FETCH.value:
+            self.fetch[stage]()
+        elif tag == StreamOps.MULTIPLY.value:
+            self.multiply[stage, entry.op.subtile]()
+        elif tag == StreamOps.RELEASE.value:
+            s_waitcnt[lgkmcnt=0]()
+            schedule_barrier()
+        else:
+            comptime assert tag == StreamOps.WAIT_VM.value, "an operation nobody carries out"
+            s_waitcnt[vmcnt = UInt32(entry.op.wait_value)]()
+            schedule_barrier()
+
+    @always_inline
+    def run(mut self, num_chunks: Int32):
+        """Walks along K; `num_chunks` is a multiple of the depth."""
+        comptime depth = Self.shape.depth
+        comptime prologue = Self.STREAM.prologue[depth]()
+        comptime for i in range(depth):
+            self.perform[prologue[i]]()
+
+        comptime steady_length = Self.STREAM.steady_length()
+        comptime steady = Self.STREAM.steady[steady_length]()
+        for _ in range(num_chunks // Int32(depth) - 1):
+            comptime for i in range(steady_length):
+                self.perform[steady[i]]()
+
+        comptime epilogue_length = Self.STREAM.epilogue_length()
+        comptime epilogue = Self.STREAM.epilogue[epilogue_length]()
+        comptime for i in range(epilogue_length):
+            self.perform[epilogue[i]]()
+
+
+comptime SharedFloats = MutPointer[
+    Float32, MutUntrackedOrigin, address_space=AddressSpace.SHARED
+]
+"""Sums in LDS."""
+
+
+@always_inline
+def _wave_bytes[Source: ActivationSource, shape: DecodeShape]() -> Int:
+    """Returns the LDS of a wave: for tiles on their way, later for its sums."""
+    comptime tiles = shape.depth * WaveRun[Source, shape].STAGE_BYTES
+    comptime sums = shape.tiles() * TILE_SUM_BYTES if shape.waves > 1 else 0
+    return max(tiles, sums, PIECE_BYTES)
+
+
+@always_inline
+def _decode[
+    Source: ActivationSource, out_dtype: DType, bias_dtype: Optional[DType], shape: DecodeShape
+](
+    source: Source,
+    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    result: Result[out_dtype, bias_dtype],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    workspace: MutPointer[UInt8, MutAnyOrigin],
+):
+    """Computes a workgroup's tile of C."""
+    comptime WAVE_BYTES = _wave_bytes[Source, shape]()
+    comptime COLUMNS = Int32(shape.n_tiles * TILE)
+    var lane = Int32(lane_id())
+    var wave = readfirstlane(Int32(thread_idx.x) // LANES)
+    var x, y, z = Int32(block_idx.x), Int32(block_idx.y), Int32(block_idx.z)
+    if x * COLUMNS >= n:
+        return  # Rounds the grid up to a multiple of the XCDs.
+
+    # Along K, each wave on its own.
+    var lds = stack_allocation[DType.bfloat16, address_space=AddressSpace.SHARED](
+        row_major[shape.waves * WAVE_BYTES // 2]()
+    )
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
+    var k_blocks = k // Int32(BLOCK)
+    var weight_rows = align_up(n, Int32(TILE))
+    var scale_rows = align_up(n, Int32(PAIR * TILE))
+    var weights = WeightTiles[shape.n_tiles, shape.k_tail](
+        Span.of(w_codes, weight_rows * k_blocks * Int32(BLOCK_BYTES)),
+        Span.of(w_scales, scale_rows * align_up(k_blocks, Int32(CHUNK_BLOCKS))),
+        x * Int32(shape.n_tiles),
+        k_blocks,
+    )
+    var first_chunk = (z * Int32(shape.waves) + wave) * chunks_per_wave
+    var run = WaveRun[Source, shape](source, weights, own_lds, lane, first_chunk)
+    run.run(chunks_per_wave)
+
+    # Across waves: each gets every so many tiles.
+    comptime OWN_TILES = ceildiv(shape.tiles(), shape.waves)
+    var sums = Array[Sums, OWN_TILES](uninitialized=True)
+    comptime if shape.waves == 1:
+        comptime for i in range(OWN_TILES):
+            sums[i] = run.sums[i]
+    else:
+        _exchange[shape, WAVE_BYTES](run.sums, sums, lds.ptr, wave, lane)
+
+    # Across workgroups.
+    comptime if shape.splits > 1:
+        comptime Meeting = Workspace[shape.waves, shape.tiles(), shape.splits]
+        var groups_x = ceildiv(n, COLUMNS)
+        var groups = groups_x * ceildiv(m, Int32(shape.m_tiles * TILE))
+        var meeting = Meeting.of(workspace, x + groups_x * y, groups)
+        comptime for i in range(OWN_TILES):
+            var tile = wave + Int32(i * shape.waves)
+            if tile < Int32(shape.tiles()):
+                meeting.leave(sums[i], z, tile, lane)
+        if not meeting.is_last(wave, lane):
+            return
+        comptime for i in range(OWN_TILES):
+            sums[i] = meeting.total(wave + Int32(i * shape.waves), lane)
+
+    # To memory.
+    comptime for i in range(OWN_TILES):
+        var tile = wave + Int32(i * shape.waves)
+        if tile < Int32(shape.tiles()):
+            var m_tile, n_tile = tile // Int32(shape.n_tiles), tile % Int32(shape.n_tiles)
+            result.store(
+                sums[i],
+                (y * Int32(shape.m_tiles) + m_tile) * TILE,
+                x * COLUMNS + n_tile * TILE,
+                lane,
+            )
+
+
+@always_inline
+def _exchange[
+    shape: DecodeShape, wave_bytes: Int
+](
+    partial: Array[Sums, shape.m_tiles * shape.n_tiles],
+    mut sums: Array[Sums, ceildiv(shape.tiles(), shape.waves)],
+    lds: SharedBytes,
+    wave: Int32,
+    lane: Int32,
+):
+    """Adds the sums of all waves in their order; a wave gets tiles `wave`, `wave + waves`, .."""
+    comptime WAVE_FLOATS = wave_bytes // 4
+    comptime TILE_FLOATS = TILE_SUM_BYTES // 4
+    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * Mma16.VALUES)
+    var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
+    comptime for tile in range(shape.tiles()):
+        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
+    barrier()
+    comptime for i in range(ceildiv(shape.tiles(), shape.waves)):
+        var tile = wave + Int32(i * shape.waves)
+        var total = Sums(0)
+        comptime for other in range(shape.waves):
+            total += floats.unsafe_load[width = Mma16.VALUES, alignment=SUM_BYTES](
+                other * WAVE_FLOATS + Int(tile) * TILE_FLOATS
+            )
+        sums[i] = total
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
+    `rocdl.waves_per_eu`=SIMDLength(2),
+)
+def linear_decode[
+    x_dtype: DType, out_dtype: DType, bias_dtype: Optional[DType], rounding: Rounding, shape: DecodeShape
+](
+    x: ImmPointer[Scalar[x_dtype], ImmutAnyOrigin],
+    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    bias: ImmPointer[UInt8, ImmutAnyOrigin],
+    workspace: MutPointer[UInt8, MutAnyOrigin],
+):
+    """Quantizes x and multiplies: C = x @ W.T + bias."""
+    comptime Source = QuantizedOnTheFly[x_dtype, rounding, shape.m_tiles, shape.k_tail]
+    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
+    var source = Source(Span.of(x, m * k), first_row, k, Int32(lane_id()))
+    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
+    _decode[Source, out_dtype, bias_dtype, shape](
+        source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace
+    )
