@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import ml_dtypes
@@ -177,8 +177,9 @@ TILINGS = (
 """In the order in which `max_matmul.mojo` prints them."""
 
 
+@cache
 def compile_mojo(source: str) -> list[str]:
-    """Runs a Mojo program of `gfx950_kernels` and returns the assembly texts it prints."""
+    """Runs a Mojo program of `gfx950_kernels`, once a session, and returns what it compiled."""
     mojo = Path(sys.executable).with_name("mojo")
     program = subprocess.run(
         [str(mojo), "run", str(KERNELS / source)], capture_output=True, text=True, check=False
@@ -188,9 +189,10 @@ def compile_mojo(source: str) -> list[str]:
     return [text for text in program.stdout.split(";;;; end of kernel\n") if text.strip()]
 
 
-def max_case(text: str, tiling: Tiling, m: int | None = None) -> Case:
+def max_case(tiling: Tiling, m: int | None = None) -> Case:
     """Returns one of MAX's kernels at `m` rows."""
     m = tiling.m if m is None else m
+    text = compile_mojo("max_matmul.mojo")[TILINGS.index(tiling)]
     grid = (-(-tiling.n // tiling.tile[1]), -(-m // tiling.tile[0]))
     return Case(
         tiling.label, gfx950.parse(text), grid, tiling.block, ("mxfp4", "mxfp4"), tiling.out,

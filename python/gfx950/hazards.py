@@ -129,6 +129,14 @@ def _split_entry(w: Waves, entry: Pending, rows: np.ndarray) -> Pending:
     return part
 
 
+def _written_bytes(cap: Capture, part: int, size: int) -> np.ndarray:
+    """Returns the bytes [size, waves, lanes] that a write stores."""
+    count = (size + 3) // 4
+    words = cap.data[:, part * count : (part + 1) * count].transpose(0, 2, 1)
+    raw = np.ascontiguousarray(words).view(U8)[..., :size]
+    return raw.transpose(2, 0, 1)
+
+
 class LdsShadow:
     """Who last wrote and who has read each LDS byte since it was last safe to touch."""
 
@@ -139,6 +147,8 @@ class LdsShadow:
         """Whether a write may not be visible to everyone yet."""
         self.writer = np.zeros(size, U32)
         """Its wave, kind and sequence number."""
+        self.value = np.zeros(size, U8)
+        """What it wrote: two waves may write the same value."""
         self.readers = np.zeros((waves, size), U8)
         """Which waves have read the byte since the last barrier."""
         self.spare = stride - 16
@@ -163,10 +173,16 @@ class LdsShadow:
         return (tag | (wave << SEQUENCE_BITS) | number).astype(U32)
 
     def _conflicts(
-        self, w: Waves, cap: Capture, part: int, size: int, wave: np.ndarray, kind: str
+        self,
+        w: Waves,
+        cap: Capture,
+        part: int,
+        at: np.ndarray,
+        wave: np.ndarray,
+        kind: str,
+        value: np.ndarray | None = None,
     ) -> tuple[int, str] | None:
         """Finds an earlier write that this access is not ordered after."""
-        at = self._bytes(cap, part, size)
         lanes = np.broadcast_to(cap.exec_mask, at.shape) & (self.dirty[at] != 0)
         entry = self.writer[at]
         author = (entry >> U32(SEQUENCE_BITS)).astype(I64) & ((1 << WAVE_BITS) - 1)
@@ -180,6 +196,8 @@ class LdsShadow:
             safe |= atomic
         if kind == "direct":
             safe &= ~own | landed
+        if value is not None:
+            safe |= ~direct & (value == self.value[at])
         bad = lanes & ~safe
         if not bad.any():
             return None
@@ -200,7 +218,8 @@ class LdsShadow:
             at = self._bytes(cap, part, size) if words is None else words
             dirty = self.dirty if words is None else self.dirty.view(U32)
             if dirty[at].any():
-                found = found or self._conflicts(w, cap, part, size, wave, "read")
+                where = self._bytes(cap, part, size)
+                found = found or self._conflicts(w, cap, part, where, wave, "read")
             if self.waves > 1:
                 readers = self.readers if words is None else self.readers.view(U32)
                 readers[wave[None, :, None], at] = 1 if words is None else 0x01010101
@@ -212,8 +231,9 @@ class LdsShadow:
         entry = self._encode(wave, sequence, kind == "direct", kind == "atomic")
         for part in range(cap.lds.shape[-1]):
             at = self._bytes(cap, part, size)
+            value = _written_bytes(cap, part, size) if kind == "write" else None
             if self.dirty[at].any():
-                found = found or self._conflicts(w, cap, part, size, wave, kind)
+                found = found or self._conflicts(w, cap, part, at, wave, kind, value)
             if self.waves > 1:
                 found = found or self._read_before(cap, part, size, wave)
             if kind == "direct":
@@ -222,7 +242,23 @@ class LdsShadow:
                 lanes = np.broadcast_to(cap.exec_mask, at.shape)
                 self.dirty[at[lanes]] = 1
                 self.writer[at[lanes]] = np.broadcast_to(entry[None, :, None], at.shape)[lanes]
+                if value is not None:
+                    self.value[at[lanes]] = value[lanes]
+                if kind != "atomic":
+                    found = found or self._collision(cap, part, at, entry, value)
         return found
+
+    def _collision(self, cap: Capture, part: int, at: np.ndarray, entry: np.ndarray, value):
+        """Finds a wave whose bytes another wave wrote by the same instruction."""
+        lost = (self.writer[at] != entry[None, :, None]) & cap.exec_mask
+        if value is not None:
+            lost &= self.value[at] != value
+        if not lost.any():
+            return None
+        byte, row, lane = np.argwhere(lost)[0]
+        where = int(cap.lds[row, lane, part]) + int(byte)
+        other = int(self.writer[at[byte, row, lane]] >> U32(SEQUENCE_BITS)) & ((1 << WAVE_BITS) - 1)
+        return row, f"LDS byte {where}: wave {other} writes it by the same instruction"
 
     def _read_before(self, cap: Capture, part: int, size: int, wave: np.ndarray):
         """Finds another wave's read that this write is not ordered after."""

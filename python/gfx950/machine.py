@@ -57,8 +57,8 @@ class Result:
     wave_instructions: int
     """Instructions executed, counting every wave."""
     trace: Trace | None = None
-    counts: dict[str, int] = field(default_factory=dict)
-    """Executed wave instructions by mnemonic (with `trace`)."""
+    proofs: dict[int, int] = field(default_factory=dict)
+    """For each executed s_waitcnt, by pc, the most operations it ever proved complete."""
 
     def raise_on_hazards(self) -> Result:
         """Raises `HazardError` if anything was found, and returns self otherwise."""
@@ -87,6 +87,7 @@ class Machine:
         self._seen: set[tuple[str, int]] = set()
         self.trace = Trace(kernel, grid, block, self.waves_per_group) if trace else None
         self.steps = self.wave_instructions = 0
+        self.proofs: dict[int, int] = {}
         self.rng = rng
         self.groups: list[int] = []
         self.live: dict[int, set[int]] = {}
@@ -313,26 +314,29 @@ class Machine:
         for register in d.s_writes:
             w.s[register], w.s_undef[register], w.s_clean[register] = POISON, True, 0
 
-    def _retire(self, w: Waves, counter: str, limit: int) -> None:
+    def _retire(self, w: Waves, counter: str, limit: int) -> int:
+        """Completes what a wait proves and returns how many operations that are."""
         if not w.queue:
-            return
+            return 0
         finished = retire(w, counter, limit)
         for entry, rows in finished:
             if not entry.complete:
                 entry.op.complete(self, w, slice(None) if rows is None else rows, entry.cap)
         if finished:
             w.busy = frozenset().union(*(e.d.loads for e in w.queue))
+        return len(finished)
 
     def _wait(self, w: Waves, d: Decoded) -> None:
-        counters = d.info["counters"]
+        counters, proved = d.info["counters"], 0
         if "vmcnt" in counters:
             limit = counters["vmcnt"]
-            self._retire(w, "vm", limit)
+            proved += self._retire(w, "vm", limit)
             w.retired_vm = np.maximum(w.retired_vm, w.issued_vm - limit)
         if "lgkmcnt" in counters:
             limit = counters["lgkmcnt"]
-            self._retire(w, "lgkm", limit)
+            proved += self._retire(w, "lgkm", limit)
             w.retired_lds = np.maximum(w.retired_lds, w.issued_lds - limit)
+        self.proofs[d.ins.pc] = max(proved, self.proofs.get(d.ins.pc, 0))
 
     def _end(self, w: Waves) -> None:
         self._retire(w, "vm", 0)
@@ -441,4 +445,7 @@ def run(
         for first in range(0, len(groups), batch):
             machine.run_groups(groups[first : first + batch], arguments)
     arguments.copy_back()
-    return Result(kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace)
+    return Result(
+        kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace,
+        machine.proofs,
+    )  # fmt: skip
