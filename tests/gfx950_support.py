@@ -246,8 +246,7 @@ def execute(
     """
     rows = {}
     for first, values in inputs.items():
-        values = np.asarray(values)
-        stack = values if values.ndim == 2 else values[None]
+        stack = values if np.ndim(values) == 2 else [values]
         rows |= {first + i: bits(row) for i, row in enumerate(stack)}
     outputs = list(range(200, 200 + outputs)) if isinstance(outputs, int) else outputs
     offset = 4 * LANES

@@ -12,6 +12,8 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+
+import gfx950
 from gfx950_support import (
     TILINGS,
     Case,
@@ -21,8 +23,6 @@ from gfx950_support import (
     make_matrix,
     max_case,
 )
-
-import gfx950
 
 MODES = [{}, {"late": True}]
 SCHEDULES = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gfx950_support import LANES, execute, kernel_text
 
 import gfx950
+from gfx950_support import LANES, execute, kernel_text
 
 U32 = np.uint32
 LANE = np.arange(LANES)

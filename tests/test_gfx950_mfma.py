@@ -7,6 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+
 from gfx950_support import LANES, execute
 
 F32, U32 = np.float32, np.uint32
@@ -80,8 +81,8 @@ def multiply(name, size, depth, formats, rng, *, scales=None, modifiers="", spli
     if scales is not None:
         inputs |= {60: scales[0], 61: scales[1]}
         tail = ", v60, v61"
-    registers = [f"v[{start}:{start + n - 1}]" if n > 1 else f"v{start}"
-                 for start, n in zip((200, 10, 20, 40), (count, *sizes, count), strict=True)]  # fmt: skip
+    spans = zip((200, 10, 20, 40), (count, *sizes, count), strict=True)
+    registers = [f"v[{at}:{at + n - 1}]" if n > 1 else f"v{at}" for at, n in spans]
     body = f"\t{name} {', '.join(registers)}{tail} {modifiers}"
     out = execute(body, inputs, count)
     d = matrix_of(out.view(np.int32 if integer else F32), size).astype(np.float64)
@@ -178,5 +179,5 @@ def test_an_unknown_shape_or_broadcast_raises(rng):
         "\tv_mfma_f32_16x16x16_f16 v[200:203], v[10:11], v[12:13], 0 cbsz:1",
         "\tv_mfma_f32_16x16x128_f8f6f4 v[200:203], v[10:17], v[20:27], 0 cbsz:7",
     ):
-        with pytest.raises(ValueError, match="unknown .*v_mfma"):
+        with pytest.raises(ValueError, match=r"unknown .*v_mfma"):
             execute(body, {}, 1)

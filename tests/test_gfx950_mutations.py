@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from gfx950_support import TILINGS, Case, corpus_case, max_case
 
 import gfx950
+from gfx950_support import TILINGS, Case, corpus_case, max_case
 
 CASES = {
     "max_128x128": lambda: max_case(TILINGS[0]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gfx950_support import LANES, execute, execute_scalar, kernel_text
 
 import gfx950
+from gfx950_support import LANES, execute, execute_scalar, kernel_text
 
 WORDS = [0, 1, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x12345678]
 M32 = 0xFFFFFFFF

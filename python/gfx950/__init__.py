@@ -6,9 +6,9 @@ that were never written, and on memory outside the arguments; it reports missing
 races and missing wait states as hazards.
 
     asm text -> asm.parse -> Kernel -> machine.run -> Result
-                                         |-- alu, alu_vector, mfma, memory, lds   what it computes
-                                         |-- hazards                              what it got wrong
-                                         `-- trace                                what it did, per wave
+                                         |-- alu*, mfma, vmem, lds   what it computes
+                                         |-- hazards, waits          what it got wrong
+                                         `-- trace                   what it did, per wave
 
 It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
 """

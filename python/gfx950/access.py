@@ -112,8 +112,8 @@ STORES = {
 
 
 def write_loaded(
-    w: Waves, rows: Rows, index: int, words: np.ndarray, cap: Capture, form: LoadFormat,
-    undefined: np.ndarray | None = None,
+    w: Waves, rows: Rows, index: int, words: np.ndarray, cap: Capture,
+    *, form: LoadFormat, undefined: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Writes loaded registers [count, waves, 64] under the captured EXEC.
 
@@ -144,3 +144,8 @@ def source_rows(values: np.ndarray, waves: int) -> np.ndarray:
     """Returns data registers [count, waves, lanes] as a copy with the wave axis first."""
     shape = (values.shape[0], waves, 64)
     return np.broadcast_to(values, shape).transpose(1, 0, 2).copy()
+
+
+def runs_through_memory(w: Waves) -> None:
+    """Stands in for the `run` of a memory instruction, which the machine never calls."""
+    raise AssertionError("memory operations run through their MemoryOp")

@@ -135,10 +135,8 @@ def _decode_widen(b: Build, form: str | None, target: str, source: SmallFloat) -
     elements = {None: 1, "pk": 2, "pk32": 32}[form]
     words = b.src(1, "x6" if form == "pk32" else "x1")
     scale = b.src(2, "b32")
-    if form is None or source.bits == 4:
-        shift = 8 * (select[0] + 2 * select[1])
-    else:
-        shift = 16 * select[0]
+    by_byte = form is None or source.bits == 4
+    shift = 8 * (select[0] + 2 * select[1]) if by_byte else 16 * select[0]
     registers = elements if target == "f32" else max(1, elements // 2)
     if form is None and target != "f32":
         write_half = _partial_writer(b, 16, select[-1])

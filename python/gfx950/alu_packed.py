@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.alu_vector import maximum_number, minimum_number
+from gfx950.alu_table import maximum_number, minimum_number
 from gfx950.formats import bf16_to_f32, fma
 from gfx950.operands import Build, Decoded, Reader, write_register, write_registers
 from gfx950.results import result_function, result_modifiers

@@ -178,6 +178,7 @@ class LdsShadow:
         cap: Capture,
         part: int,
         at: np.ndarray,
+        *,
         wave: np.ndarray,
         kind: str,
         value: np.ndarray | None = None,
@@ -219,7 +220,7 @@ class LdsShadow:
             dirty = self.dirty if words is None else self.dirty.view(U32)
             if dirty[at].any():
                 where = self._bytes(cap, part, size)
-                found = found or self._conflicts(w, cap, part, where, wave, "read")
+                found = found or self._conflicts(w, cap, part, where, wave=wave, kind="read")
             if self.waves > 1:
                 readers = self.readers if words is None else self.readers.view(U32)
                 readers[wave[None, :, None], at] = 1 if words is None else 0x01010101
@@ -233,7 +234,9 @@ class LdsShadow:
             at = self._bytes(cap, part, size)
             value = _written_bytes(cap, part, size) if kind == "write" else None
             if self.dirty[at].any():
-                found = found or self._conflicts(w, cap, part, at, wave, kind, value)
+                found = found or self._conflicts(
+                    w, cap, part, at, wave=wave, kind=kind, value=value
+                )
             if self.waves > 1:
                 found = found or self._read_before(cap, part, size, wave)
             if kind == "direct":

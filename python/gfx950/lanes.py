@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.operands import Build, Decoded, Reader, _typed, write_register
+from gfx950.operands import Build, Decoded, Reader, typed, write_register
 from gfx950.results import result_function
-from gfx950.state import LANES, Waves, mask_to_lanes
+from gfx950.state import LANES, Waves
 
 U16, U32 = np.uint16, np.uint32
 LANE = np.arange(LANES)
@@ -111,7 +111,7 @@ def sdwa_source(b: Build, position: int, type_: str, which: int) -> Reader:
             bits = bits.astype(narrow).astype(np.int32).view(U32)
         elif width < 32:
             bits = bits & U32((1 << width) - 1)
-        x = _typed(bits, type_)
+        x = typed(bits, type_)
         x = np.abs(x) if op.abs else x
         return -x if op.neg else x
 
@@ -246,8 +246,3 @@ def decode_lanes(b: Build) -> Decoded | None:
     """Decodes an instruction of this module, or returns None if it is none."""
     decode = _OPS.get(b.ins.name)
     return decode(b) if decode else None
-
-
-__all__ = [
-    "decode_cndmask", "decode_lanes", "decode_wrapped", "mask_to_lanes", "sdwa_source",
-]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from gfx950.asm import EXEC, M0, Kernel
 from gfx950.memory import Allocation, GlobalMemory
-from gfx950.state import LANES, SGPRS, Waves, lanes_to_mask
+from gfx950.state import LANES, Waves, lanes_to_mask
 
 _USER_SGPRS = (
     ("user_sgpr_private_segment_buffer", 4, None),
@@ -188,4 +188,3 @@ def _work_items(w: Waves, kernel: Kernel, block, wave: np.ndarray) -> None:
     w.s_undef[EXEC : EXEC + 2] = False
     w.s[M0], w.s_undef[M0] = 0, True
     w.refresh_exec()
-    assert w.s.shape[0] == SGPRS

@@ -16,12 +16,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.access import Capture, LoadFormat, MemoryOp, source_rows, write_loaded
+from gfx950.access import (
+    Capture,
+    LoadFormat,
+    MemoryOp,
+    runs_through_memory,
+    source_rows,
+    write_loaded,
+)
 from gfx950.alu_convert import pack_codes, unpack_codes
 from gfx950.memory import ATOMICS, AtomicOp, apply_atomic
 from gfx950.operands import Build, Decoded
 from gfx950.state import LANES, Waves
-from gfx950.vmem import _no_run
 
 U8, U16, U32, I64 = np.uint8, np.uint16, np.uint32, np.int64
 LDS_LIMIT = 160 * 1024
@@ -133,10 +139,10 @@ def _finish_read(b: Build, form: LoadFormat, offsets: list[int], arrange=None) -
             )
         if arrange:
             words, undefined = arrange(words, undefined)
-        write_loaded(w, rows, index, words, cap, form, undefined)
+        write_loaded(w, rows, index, words, cap, form=form, undefined=undefined)
 
     op = MemoryOp(capture, complete, ("lgkm",), is_load=True, lds_kind="read", lds_bytes=size)
-    return b.finish(_no_run, "lds", strict=True, info={"memory": op})
+    return b.finish(runs_through_memory, "lds", strict=True, info={"memory": op})
 
 
 def _transposer(bits: int, element: int) -> Callable:
@@ -207,7 +213,7 @@ def _finish_write(b: Build, size: int, shift: int, offsets: list[int]) -> Decode
             m.lds.store(cap, part, words[own], size, None if marks is None else marks[own])
 
     op = MemoryOp(capture, complete, ("lgkm",), is_store=True, lds_kind="write", lds_bytes=size)
-    return b.finish(_no_run, "lds", strict=False, info={"memory": op})
+    return b.finish(runs_through_memory, "lds", strict=False, info={"memory": op})
 
 
 def _undefined_sources(b: Build, w: Waves, count: int, parts: int) -> np.ndarray:
@@ -245,15 +251,15 @@ def _decode_atomic(b: Build, atomic: AtomicOp, returns: bool) -> Decoded:
         old = np.zeros((count, *cap.exec_mask.shape), U32)
         words = cap.data.transpose(1, 0, 2)
         where = m.lds.index(cap, 0) >> 2
-        apply_atomic(m.lds.data.view(U32), where, cap.exec_mask, words, old, atomic)
+        apply_atomic(m.lds.data.view(U32), where, cap.exec_mask, words, old=old, op=atomic)
         if returns:
-            write_loaded(w, rows, index, old, cap, LoadFormat(4 * count))
+            write_loaded(w, rows, index, old, cap, form=LoadFormat(4 * count))
 
     op = MemoryOp(
         capture, complete, ("lgkm",), is_load=returns, is_store=True, lds_kind="atomic",
         lds_bytes=4 * count,
     )  # fmt: skip
-    return b.finish(_no_run, "lds", strict=True, info={"memory": op})
+    return b.finish(runs_through_memory, "lds", strict=True, info={"memory": op})
 
 
 def _atomic_op(name: str) -> tuple[AtomicOp, bool] | None:
@@ -275,15 +281,13 @@ def _atomic_op(name: str) -> tuple[AtomicOp, bool] | None:
 # --- lane exchanges that use the LDS crossbar but no LDS ------------------------------------------
 
 
-def swizzle_lanes(offset: int | tuple, text: str = "") -> np.ndarray:
-    """Returns the source lane of each lane for ds_swizzle_b32."""
-    if isinstance(offset, int):
-        if offset & 0x8000:
-            quad = np.array([offset >> (2 * i) & 3 for i in range(4)])
-            return _LANE // 4 * 4 + quad[_LANE % 4]
-        and_mask, or_mask, xor_mask = (offset >> s & 31 for s in (0, 5, 10))
-        return _LANE // 32 * 32 + (((_LANE % 32 & and_mask) | or_mask) ^ xor_mask)
-    raise ValueError(text)
+def _swizzle_lanes(offset: int) -> np.ndarray:
+    """Returns the source lane of each lane for a numeric ds_swizzle_b32 offset."""
+    if offset & 0x8000:
+        quad = np.array([offset >> (2 * i) & 3 for i in range(4)])
+        return _LANE // 4 * 4 + quad[_LANE % 4]
+    and_mask, or_mask, xor_mask = (offset >> s & 31 for s in (0, 5, 10))
+    return _LANE // 32 * 32 + (((_LANE % 32 & and_mask) | or_mask) ^ xor_mask)
 
 
 _SWIZZLE = re.compile(r"swizzle\((\w+),(.*)\)$")
@@ -293,7 +297,7 @@ def _swizzle_control(b: Build) -> np.ndarray:
     """Reads `offset:0x401f` or `offset:swizzle(SWAP,16)` and the other symbolic forms."""
     value = b.mod("offset", 0)
     if isinstance(value, int):
-        return swizzle_lanes(value)
+        return _swizzle_lanes(value)
     match = _SWIZZLE.match(str(value))
     if not match:
         raise b.unknown("swizzle")
@@ -347,10 +351,10 @@ def _decode_exchange(b: Build) -> Decoded:
         return Capture(w.exec_mask.copy(), data=words[:, None])
 
     def complete(m, w: Waves, rows, cap: Capture) -> None:
-        write_loaded(w, rows, index, cap.data.transpose(1, 0, 2), cap, LoadFormat(4))
+        write_loaded(w, rows, index, cap.data.transpose(1, 0, 2), cap, form=LoadFormat(4))
 
     op = MemoryOp(capture, complete, ("lgkm",), is_load=True)
-    return b.finish(_no_run, "lds", strict=True, info={"memory": op})
+    return b.finish(runs_through_memory, "lds", strict=True, info={"memory": op})
 
 
 def decode_lds(b: Build) -> Decoded | None:

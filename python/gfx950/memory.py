@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gfx950.formats import bf16_to_f32, f32_to_bf16
+
 U8, U16, U32, U64, I64 = np.uint8, np.uint16, np.uint32, np.uint64, np.int64
 ISLAND_BITS = 36
 FIRST_ISLAND = 16
@@ -117,7 +119,7 @@ class GlobalMemory:
         count = op.registers
         old = np.zeros((count, *addr.shape), U32)
         for island, offset, lanes in self._resolve(addr, mask, 4 * count):
-            apply_atomic(island.data.view(U32), offset >> 2, lanes, data, old, op)
+            apply_atomic(island.data.view(U32), offset >> 2, lanes, data, old=old, op=op)
         return old
 
 
@@ -135,7 +137,7 @@ class AtomicOp:
         return max(1, np.dtype(self.dtype).itemsize // 4)
 
 
-def apply_atomic(words, index, lanes, data, old, op: AtomicOp) -> None:
+def apply_atomic(words, index, lanes, data, *, old, op: AtomicOp) -> None:
     """Applies `op` to `words` (uint32) one lane at a time, in wave and lane order."""
     count = op.registers
     with np.errstate(all="ignore"):
@@ -160,8 +162,6 @@ def _wrap_decrement(old, data):
 
 
 def _bf16_add(old, data):
-    from gfx950.formats import bf16_to_f32, f32_to_bf16
-
     return f32_to_bf16(bf16_to_f32(old) + bf16_to_f32(data)).astype(U16)
 
 

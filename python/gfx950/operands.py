@@ -65,7 +65,7 @@ def constant_bits(operand: Operand, type_: str) -> int:
     raise UnknownInstruction(f"operand {operand.value!r} is no constant")
 
 
-def _typed(bits: np.ndarray, type_: str) -> np.ndarray:
+def typed(bits: np.ndarray, type_: str) -> np.ndarray:
     """Views uint32 or uint64 bits as `type_`."""
     if type_ == "bf16":
         return bf16_to_f32(bits & np.uint32(0xFFFF))
@@ -196,8 +196,7 @@ class Build:
         read = self._bits(op, type_, hi)
         if type_.startswith("x"):
             return read
-        typed = lambda w: _typed(read(w), type_)  # noqa: E731
-        return _with_modifiers(typed, op, neg, abs_)
+        return _with_modifiers(lambda w: typed(read(w), type_), op, neg, abs_)
 
     def _bits(self, op: Operand, type_: str, hi: bool) -> Reader:
         count = registers_of(type_)

@@ -16,7 +16,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.access import LOADS, STORES, Capture, LoadFormat, MemoryOp, source_rows, write_loaded
+from gfx950.access import (
+    LOADS,
+    STORES,
+    Capture,
+    LoadFormat,
+    MemoryOp,
+    runs_through_memory,
+    source_rows,
+    write_loaded,
+)
 from gfx950.asm import M0, Operand
 from gfx950.memory import ATOMICS, AtomicOp
 from gfx950.operands import Build, Decoded
@@ -108,14 +117,10 @@ def _decode_load(b: Build, form: LoadFormat, counters: tuple[str, ...]) -> Decod
 
     def complete(m, w: Waves, rows, cap: Capture) -> None:
         words = _per_dword(m.memory.load, cap, form.size)
-        write_loaded(w, rows, index, words, cap, form)
+        write_loaded(w, rows, index, words, cap, form=form)
 
     op = MemoryOp(capture, complete, counters, is_load=True, global_bytes=form.size)
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op})
-
-
-def _no_run(w: Waves) -> None:
-    raise AssertionError("memory operations run through their MemoryOp")
+    return b.finish(runs_through_memory, "vmem", strict=True, info={"memory": op})
 
 
 def _decode_direct(b: Build, size: int) -> Decoded:
@@ -139,7 +144,7 @@ def _decode_direct(b: Build, size: int) -> Decoded:
         capture, complete, ("vm",), is_load=True, lds_kind="direct", lds_bytes=size,
         global_bytes=size,
     )  # fmt: skip
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op})
+    return b.finish(runs_through_memory, "vmem", strict=True, info={"memory": op})
 
 
 def _decode_store(b: Build, size: int, shift: int, counters: tuple[str, ...]) -> Decoded:
@@ -164,7 +169,9 @@ def _decode_store(b: Build, size: int, shift: int, counters: tuple[str, ...]) ->
             m.memory.store(cap.address + 4 * i, lanes, words[i : i + 1], min(4, size))
 
     op = MemoryOp(capture, complete, counters, is_store=True, global_bytes=size)
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op, "data": registers})
+    return b.finish(
+        runs_through_memory, "vmem", strict=True, info={"memory": op, "data": registers}
+    )
 
 
 def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Decoded:
@@ -192,13 +199,15 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
     def complete(m, w: Waves, rows, cap: Capture) -> None:
         if returns:
             old = cap.data.transpose(1, 0, 2)
-            write_loaded(w, rows, index, old, cap, LoadFormat(4 * atomic.registers))
+            write_loaded(w, rows, index, old, cap, form=LoadFormat(4 * atomic.registers))
 
     op = MemoryOp(
         capture, complete, counters, perform, is_load=returns, is_store=True,
         global_bytes=4 * atomic.registers,
     )  # fmt: skip
-    return b.finish(_no_run, "vmem", strict=True, info={"memory": op, "data": registers})
+    return b.finish(
+        runs_through_memory, "vmem", strict=True, info={"memory": op, "data": registers}
+    )
 
 
 def _decode_scalar_load(b: Build, count: int) -> Decoded:
@@ -234,7 +243,7 @@ def _decode_scalar_load(b: Build, count: int) -> Decoded:
             w.s_clean[register] = not w.s_undef[register].any()
 
     op = MemoryOp(capture, complete, ("lgkm",), scalar=True, is_load=True, global_bytes=4 * count)
-    return b.finish(_no_run, "smem", masked=False, strict=True, info={"memory": op})
+    return b.finish(runs_through_memory, "smem", masked=False, strict=True, info={"memory": op})
 
 
 def _decode_clock(b: Build) -> Decoded:
@@ -251,7 +260,7 @@ def _decode_clock(b: Build) -> Decoded:
             w.s_clean[register] = not w.s_undef[register].any()
 
     op = MemoryOp(capture, complete, ("lgkm",), scalar=True, is_load=True)
-    return b.finish(_no_run, "smem", masked=False, info={"memory": op})
+    return b.finish(runs_through_memory, "smem", masked=False, info={"memory": op})
 
 
 def decode_memory(b: Build) -> Decoded | None:
