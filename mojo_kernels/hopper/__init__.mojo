@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA Hopper: weights stay in four bits until registers."""

@@ -1,0 +1,189 @@
+"""Shared memory by 32-bit address: loads, stores, copies, and what orders them.
+
+Addresses are offsets in the group's own shared memory window; `peer_address`
+turns one into the same place of another group of the cluster. A barrier object
+is eight bytes; its phases alternate between parity 0 and 1.
+"""
+
+from max.gpu.memory import AddressSpace, external_memory
+from std.sys import _RegisterPackType
+from std.sys._assembly import inlined_assembly
+
+comptime Quad[dtype: DType] = SIMD[dtype, 4]
+"""Sixteen bytes: what one lane moves at a time."""
+
+
+@always_inline
+def shared_base() -> UInt32:
+    """Returns the address of the dynamic shared memory, a multiple of 1024."""
+    return UInt32(
+        Int(external_memory[UInt8, address_space=AddressSpace.SHARED, alignment=1024]())
+    )
+
+
+@always_inline
+def store_quad(address: UInt32, values: Quad[DType.uint32]):
+    """Stores sixteen bytes."""
+    inlined_assembly[
+        "st.shared.v4.u32 [$0], {$1, $2, $3, $4};",
+        NoneType,
+        constraints="r,r,r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, values[0], values[1], values[2], values[3])
+
+
+@always_inline
+def load_quad(address: UInt32) -> Quad[DType.uint32]:
+    """Loads sixteen bytes."""
+    var d = inlined_assembly[
+        "ld.shared.v4.u32 {$0, $1, $2, $3}, [$4];",
+        _RegisterPackType[UInt32, UInt32, UInt32, UInt32],
+        constraints="=r,=r,=r,=r,r,~{memory}",
+        has_side_effect=True,
+    ](address)
+    return Quad[DType.uint32](d[0], d[1], d[2], d[3])
+
+
+@always_inline
+def store_word(address: UInt32, value: UInt32):
+    """Stores four bytes."""
+    inlined_assembly[
+        "st.shared.u32 [$0], $1;", NoneType, constraints="r,r,~{memory}", has_side_effect=True
+    ](address, value)
+
+
+@always_inline
+def store_half(address: UInt32, value: UInt16):
+    """Stores two bytes."""
+    inlined_assembly[
+        "st.shared.u16 [$0], $1;", NoneType, constraints="r,h,~{memory}", has_side_effect=True
+    ](address, value)
+
+
+@always_inline
+def peer_address(address: UInt32, rank: UInt32) -> UInt32:
+    """Returns the address of the same place in the cluster's group `rank`."""
+    return inlined_assembly[
+        "mapa.shared::cluster.u32 $0, $1, $2;",
+        UInt32,
+        constraints="=r,r,r",
+        has_side_effect=False,
+    ](address, rank)
+
+
+@always_inline
+def load_peer_quad(address: UInt32) -> Quad[DType.float32]:
+    """Loads sixteen bytes from a peer address."""
+    var d = inlined_assembly[
+        "ld.shared::cluster.v4.f32 {$0, $1, $2, $3}, [$4];",
+        _RegisterPackType[Float32, Float32, Float32, Float32],
+        constraints="=f,=f,=f,=f,r,~{memory}",
+        has_side_effect=True,
+    ](address)
+    return Quad[DType.float32](d[0], d[1], d[2], d[3])
+
+
+@always_inline
+def load_peer_word(address: UInt32) -> UInt32:
+    """Loads four bytes from a peer address."""
+    return inlined_assembly[
+        "ld.shared::cluster.u32 $0, [$1];",
+        UInt32,
+        constraints="=r,r,~{memory}",
+        has_side_effect=True,
+    ](address)
+
+
+@always_inline
+def cluster_barrier():
+    """Waits for all groups of the cluster; earlier writes are visible afterwards."""
+    inlined_assembly[
+        "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
+def copy_async(address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], num_bytes: UInt32):
+    """Starts copying sixteen bytes from global memory; zeros beyond `num_bytes`, 0 or 16."""
+    inlined_assembly[
+        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
+        NoneType,
+        constraints="r,l,r,~{memory}",
+        has_side_effect=True,
+    ](address, source, num_bytes)
+
+
+@always_inline
+def commit_copies():
+    """Closes the group of copies that this thread has started."""
+    inlined_assembly[
+        "cp.async.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
+    ]()
+
+
+@always_inline
+def wait_copies[pending: Int]():
+    """Waits until at most `pending` of this thread's latest groups are not done."""
+    inlined_assembly[
+        "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
+    ](Int32(pending))
+
+
+@always_inline
+def publish_to_tensor_cores():
+    """Makes this thread's writes visible to the instructions that read by descriptor."""
+    inlined_assembly[
+        "fence.proxy.async.shared::cta;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
+def init_barrier(address: UInt32, arrivals: UInt32):
+    """Makes a barrier object whose phase ends after so many arrivals."""
+    inlined_assembly[
+        "mbarrier.init.shared.b64 [$0], $1;",
+        NoneType,
+        constraints="r,r,~{memory}",
+        has_side_effect=True,
+    ](address, arrivals)
+
+
+@always_inline
+def arrive(address: UInt32):
+    """Counts this thread's arrival; its earlier writes are visible to who waits."""
+    inlined_assembly[
+        "mbarrier.arrive.shared.b64 _, [$0];",
+        NoneType,
+        constraints="r,~{memory}",
+        has_side_effect=True,
+    ](address)
+
+
+@always_inline
+def wait_phase(address: UInt32, parity: UInt32):
+    """Waits until the phase of the given parity has ended."""
+    inlined_assembly[
+        """{
+        .reg .pred done;
+        again:
+        mbarrier.try_wait.parity.shared.b64 done, [$0], $1;
+        @!done bra again;
+        }""",
+        NoneType,
+        constraints="r,r,~{memory}",
+        has_side_effect=True,
+    ](address, parity)
+
+
+@always_inline
+def wait_some_threads[barrier: Int, num_threads: Int]():
+    """Waits for the threads that call it with the same barrier number, 1 to 15."""
+    inlined_assembly[
+        "bar.sync $0, $1;", NoneType, constraints="n,n,~{memory}", has_side_effect=True
+    ](Int32(barrier), Int32(num_threads))
