@@ -7,7 +7,7 @@ linear(x, w) equals matmul(quantize(x), w) to the bit.
 
 from std.math import ceildiv
 
-from .cpu.activations import Activations, BlockSource, ExpandRows
+from .cpu.activations import Activations, BlockSource, ExpandGroups, GROUP_ROWS
 from .cpu.matmul import MatmulPanels
 from .cpu.scratch import Scratch
 from .cpu.threads import Team
@@ -29,8 +29,9 @@ def matmul[
 
     var scratch = Scratch(Activations.num_bytes(shape))
     var activations = Activations.carve(shape, scratch)
-    var rows = rows_per_task(shape.k, 1)
-    team.run_all(ExpandRows(source, activations, rows), ceildiv(shape.rows, rows))
+    var groups = rows_per_task(shape.k, GROUP_ROWS) // GROUP_ROWS
+    var num_expansions = ceildiv(shape.rows, groups * GROUP_ROWS)
+    team.run_all(ExpandGroups(source, activations, groups), num_expansions)
 
     var panels = MatmulPanels(activations, weights, bias, result)
     var num_tasks = panels.num_tasks()

@@ -19,6 +19,7 @@ the window of a weight tile it tells whether all products are regular float32.
 """
 
 from layout import Coord
+from std.collections import Array
 from std.memory import bitcast
 from std.sys import CompilationTarget
 
@@ -133,7 +134,7 @@ struct Activations(TrivialRegisterPassable):
     def block_index(self, row: Int, block: Int) -> Int:
         """Returns the place of (`row`, `block`) in every array of blocks.
 
-        The next block of a stretch is `group_rows` further on.
+        In a stretch, the rows of a group and then its blocks count up from its first.
         """
         var group_row = row % GROUP_ROWS
         var stretch_block = block % STRETCH_BLOCKS
@@ -146,7 +147,7 @@ struct Activations(TrivialRegisterPassable):
     def put(self, index: Int, encoded: EncodedBlock):
         """Stores one encoded block at its `block_index`."""
         var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.even.join(encoded.odd))
-        var values = DOUBLED_VALUES._dynamic_shuffle(codes)
+        var values = DOUBLED_VALUES._dynamic_shuffle(codes & 0xF)
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
 
         # Unsigned bytes, whose sum is one instruction.
@@ -233,28 +234,38 @@ struct Prequantized(BlockSource):
 
 
 @fieldwise_init
-struct ExpandRows[Source: BlockSource](Work):
-    """Fills `Activations` from a source, a chunk of rows a task."""
+struct ExpandGroups[Source: BlockSource](Work):
+    """Fills `Activations` from a source, some groups of rows a task.
+
+    Within a group, blocks are made in the order in which they are stored.
+    """
 
     var source: Self.Source
     """Where the blocks come from."""
     var out: Activations
     """What is filled."""
-    var rows_per_task: Int
-    """Rows of a task."""
+    var groups_per_task: Int
+    """Groups of rows of a task."""
 
     def run(self, task: Int):
-        """Expands the rows of task `task`."""
-        var k_blocks = self.out.shape.k_blocks()
-        var first = task * self.rows_per_task
-        for row in range(first, min(first + self.rows_per_task, self.out.shape.rows)):
-            var window = ScaleWindow.EMPTY
-            for first_block in range(0, k_blocks, STRETCH_BLOCKS):
-                var index = self.out.block_index(row, first_block)
-                for block in range(first_block, min(first_block + STRETCH_BLOCKS, k_blocks)):
-                    var encoded = self.source.block(row, block)
-                    self.out.put(index, encoded)
-                    if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
-                        window = window.including(Int(encoded.scale))
-                    index += self.out.group_rows(row)
-            self.out.put_window(row, window)
+        """Expands the groups of task `task`."""
+        var rows_per_task = self.groups_per_task * GROUP_ROWS
+        var first = task * rows_per_task
+        for first_row in range(first, min(first + rows_per_task, self.out.shape.rows), GROUP_ROWS):
+            self._expand_group(first_row)
+
+    def _expand_group(self, first_row: Int):
+        var num_rows = self.out.group_rows(first_row)
+        var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
+        var index = 0
+        for block in range(self.out.shape.k_blocks()):
+            if block % STRETCH_BLOCKS == 0:
+                index = self.out.block_index(first_row, block)
+            for row in range(num_rows):
+                var encoded = self.source.block(first_row + row, block)
+                self.out.put(index, encoded)
+                if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
+                    windows[row] = windows[row].including(Int(encoded.scale))
+                index += 1
+        for row in range(num_rows):
+            self.out.put_window(first_row + row, windows[row])

@@ -15,6 +15,7 @@ are replaced by ones taken in float64.
 """
 
 from layout import Coord
+from std.collections import Array
 from std.math import ceildiv
 from std.sys import size_of
 
@@ -64,8 +65,7 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
         var num_rows = min(self._panel_rows(), self.a.shape.rows - first_row)
         var sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        for tile in range(PANEL_TILES):
-            self._store(first_row, num_rows, panel_column * PANEL_TILES, tile, sums)
+        self._store(first_row, num_rows, panel_column * PANEL_TILES, sums)
         sums.ptr.unsafe_free()
 
     def _panel_rows(self) -> Int:
@@ -74,65 +74,77 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
         var max_groups = max(1, MAX_PANEL_BYTES // (GROUP_ROWS * self.a.shape.k))
         return ceildiv(groups, ceildiv(groups, max_groups)) * GROUP_ROWS
 
+    def _num_tiles(self) -> Int:
+        return ceildiv(self.b.shape().rows, LANES)
+
     def _column_panels(self) -> Int:
         return ceildiv(self.b.shape().rows, PANEL_COLUMNS)
 
     def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
         """Sums over all of K, stretch by stretch."""
-        var last_tile = ceildiv(self.b.shape().rows, LANES) - 1
+        var last_tile = self._num_tiles() - 1
         var k_blocks = self.a.shape.k_blocks()
-        var one_group = num_rows <= GROUP_ROWS
-        var decoded = DecodedPanel.allocate(0 if one_group else min(STRETCH_BLOCKS, k_blocks))
+        if self.a.shape.rows <= GROUP_ROWS:
+            # The blocks of a single group are contiguous across stretches.
+            var source = DirectPanel(self.b, first_tile, last_tile, 0)
+            return add_rows(self.a, 0, num_rows, source, 0, k_blocks, sums)
+
+        var decoded = DecodedPanel.allocate(min(STRETCH_BLOCKS, k_blocks))
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
             var source = DirectPanel(self.b, first_tile, last_tile, first_block)
-            if one_group:
-                add_rows(self.a, first_row, num_rows, source, first_block, num_blocks, sums)
-                continue
+            var first_rows = min(GROUP_ROWS, num_rows)
             var keeping = KeepingPanel(source, decoded)
-            add_stretch[GROUP_ROWS](self.a, first_row, keeping, first_block, num_blocks, sums)
+            add_rows(self.a, first_row, first_rows, keeping, first_block, num_blocks, sums)
             add_rows(
                 self.a,
-                first_row + GROUP_ROWS,
-                num_rows - GROUP_ROWS,
+                first_row + first_rows,
+                num_rows - first_rows,
                 decoded,
                 first_block,
                 num_blocks,
-                sums_from(GROUP_ROWS, sums),
+                sums_from(first_rows, sums),
             )
         decoded.free()
 
-    def _store(
-        self,
-        first_row: Int,
-        num_rows: Int,
-        first_tile: Int,
-        tile: Int,
-        sums: Flat[DType.float32],
-    ):
-        """Writes the columns of one tile: sums plus bias, rounded."""
-        var column = (first_tile + tile) * LANES
-        var num_columns = min(LANES, self.b.shape().rows - column)
-        if num_columns <= 0:
-            return
+    def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        """Replaces sums that float32 could not take, and writes the panel."""
+        var rows_window = self.a.window(first_row, num_rows)
+        for tile in range(first_tile, min(first_tile + PANEL_TILES, self._num_tiles())):
+            var window = tile_window(self.b, tile)
+            if window.multiplies_regularly(rows_window):
+                continue
+            for i in range(num_rows):
+                var row = first_row + i
+                if not window.multiplies_regularly(self.a.window(row, 1)):
+                    var at = i * PANEL_COLUMNS + (tile - first_tile) * LANES
+                    sums.store(Coord(at), sum_in_float64(self.a, row, self.b, tile))
 
-        var bias = Sums(0)
-        if Int(self.bias.dim[0]()) > 0:
-            for i in range(num_columns):
-                bias[i] = self.bias.load[width=1](Coord(column + i))
-        var window = tile_window(self.b, first_tile + tile)
-        var all_regular = window.multiplies_regularly(self.a.window(first_row, num_rows))
+        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
+        comptime for tile in range(PANEL_TILES):
+            bias[tile] = self._bias_of(first_tile + tile)
+        var is_full = (first_tile + PANEL_TILES) * LANES <= self.b.shape().rows
         for i in range(num_rows):
-            var row = first_row + i
-            var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
-            if not all_regular and not window.multiplies_regularly(self.a.window(row, 1)):
-                total = sum_in_float64(self.a, row, self.b, first_tile + tile)
-            var rounded = round_to[Self.dtype](total + bias)
-            if num_columns == LANES:
-                self.out.store[alignment=1](Coord(row, column), rounded)
-            else:
-                for j in range(num_columns):
-                    self.out.store[alignment=1](Coord(row, column + j), rounded[j])
+            comptime for tile in range(PANEL_TILES):
+                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
+                var rounded = round_to[Self.dtype](total + bias[tile])
+                var column = (first_tile + tile) * LANES
+                if is_full:
+                    self.out.store[alignment=1](Coord(first_row + i, column), rounded)
+                else:
+                    self._store_some(first_row + i, column, rounded)
+
+    def _bias_of(self, tile: Int) -> Sums:
+        """Returns the bias of a tile's columns, zero without one."""
+        var bias = Sums(0)
+        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
+            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
+        return bias
+
+    def _store_some(self, row: Int, column: Int, values: SIMD[Self.dtype, LANES]):
+        """Writes the columns of a tile that C has."""
+        for i in range(min(LANES, self.b.shape().rows - column)):
+            self.out.store[alignment=1](Coord(row, column + i), values[i])
 
 
 def add_rows[

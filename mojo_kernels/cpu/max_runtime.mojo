@@ -1,12 +1,12 @@
 """Runs the tasks of a kernel on the threads of the MAX runtime.
 
 A graph brings its own threads, as many as its session says. `RuntimeTeam` is
-the `Team` that uses them: it enqueues one worker a thread, and workers claim
-tasks one by one. Waking a worker takes tens of microseconds, so a piece of
-work with a single task stays on the calling thread.
+the `Team` that uses them: the calling thread and its helpers claim tasks one
+by one. Waking a helper takes tens of microseconds, and the call ends when all
+have looked for work, so a single task stays on the calling thread.
 
-Workers are enqueued on the context itself: the runtime's own helpers flush
-subnormal floats to zero in every task, which would change bits.
+Helpers are enqueued on the context itself: the runtime's own helper functions
+flush subnormal floats to zero in every task, which would change bits.
 """
 
 from max.gpu.host import DeviceAttribute, DeviceContext
@@ -18,8 +18,26 @@ from .threads import Team, Work
 
 
 @fieldwise_init
+struct _Job[W: Work](Movable):
+    """Work that threads share, and the number of tasks claimed so far; lives on the heap."""
+
+    var work: Self.W
+    var claimed: Atomic[Int64]
+    var num_tasks: Int
+
+
+def _claim_tasks[W: Work](job: MutPointer[_Job[W], MutUntrackedOrigin]):
+    """Does tasks until none are left to claim."""
+    while True:
+        var task = Int(job[].claimed.fetch_add(1))
+        if task >= job[].num_tasks:
+            return
+        job[].work.run(task)
+
+
+@fieldwise_init
 struct RuntimeTeam(Team):
-    """The threads behind the context of a CPU op."""
+    """The calling thread and the threads behind the context of a CPU op."""
 
     var context: DeviceContext
     """The context that the graph hands to the op."""
@@ -28,32 +46,29 @@ struct RuntimeTeam(Team):
         """Does tasks 0 .. num_tasks - 1 on at most as many threads as the session has."""
         try:
             comptime THREADS = DeviceAttribute.PARALLELISM_LEVEL
-            var num_workers = min(num_tasks, self.context.get_attribute(THREADS))
-            if num_workers < 2:
+            var num_threads = min(num_tasks, self.context.get_attribute(THREADS))
+            if num_threads < 2:
                 for task in range(num_tasks):
                     work.run(task)
             else:
-                self._share(work^, num_tasks, num_workers)
+                self._share(work^, num_tasks, num_threads)
         except error:
             abort(String("the MAX runtime cannot run tasks: ", error))
 
-    def _share[W: Work](self, var work: W, num_tasks: Int, num_workers: Int) raises:
-        """Lets workers claim tasks; what they share lives on the heap."""
-        var shared = unsafe_alloc[W](1)
-        shared.unsafe_write(work^)
-        var claimed = unsafe_alloc[Atomic[Int64]](1)
-        claimed.unsafe_write(Atomic[Int64](0))
+    def _share[W: Work](self, var work: W, num_tasks: Int, num_threads: Int) raises:
+        """Does the tasks together with helpers, and waits for them.
 
-        def claim_tasks(worker: Int) {var shared, var claimed, var num_tasks}:
-            while True:
-                var task = Int(claimed[].fetch_add(1))
-                if task >= num_tasks:
-                    return
-                shared[].run(task)
+        One helper fewer than threads left a second thread idle: the runtime
+        keeps one for the caller's own wait.
+        """
+        var job = unsafe_alloc[_Job[W]](1)
+        job.unsafe_write(_Job(work^, Atomic[Int64](0), num_tasks))
 
-        self.context.enqueue_cpu_range(claim_tasks, count=num_workers)
+        def help(helper: Int) {var job}:
+            _claim_tasks(job)
+
+        self.context.enqueue_cpu_range(help, count=num_threads)
+        _claim_tasks(job)
         self.context.synchronize()
-        shared.unsafe_deinit_pointee()
-        shared.unsafe_free()
-        claimed.unsafe_deinit_pointee()
-        claimed.unsafe_free()
+        job.unsafe_deinit_pointee()
+        job.unsafe_free()

@@ -107,6 +107,10 @@ trait WeightTiles(TrivialRegisterPassable):
         """Returns the scale bytes of a tile in one block."""
         ...
 
+    def scale_range(self, tile: Int) -> ScaleWindow:
+        """Returns the range of a tile's scales, padding rows left out."""
+        ...
+
     def prefetch(self, tile: Int, block: Int):
         """Asks for the codes of a tile in one block, which may lie beyond the operand."""
         ...
@@ -153,6 +157,30 @@ struct CpuTiles(WeightTiles):
         var at = self.operand.scale_offset(tile * LANES, block)
         var bytes = self.operand.scales.load[width=LANES, alignment=1](Coord(at))
         return bytes.cast[DType.uint32]()
+
+    def scale_range(self, tile: Int) -> ScaleWindow:
+        """Returns the range of a tile's scales, padding rows left out."""
+        if (tile + 1) * LANES > self.operand.shape.rows:
+            return _scale_range_by_blocks(self, tile)
+
+        # The scales of a full tile are contiguous, and their order is of no interest.
+        comptime WIDTH = 4 * LANES
+        comptime NEUTRAL = UInt8(FORMAT.scale_bias)
+        var first = self.operand.scale_offset(tile * LANES, 0)
+        var count = self.operand.shape.k_blocks() * LANES
+        var low = SIMD[DType.uint8, WIDTH](NEUTRAL)
+        var high = low
+        var i = 0
+        while i + WIDTH <= count:
+            var scales = self.operand.scales.load[width=WIDTH, alignment=1](Coord(first + i))
+            low = min(low, scales)
+            high = max(high, scales)
+            i += WIDTH
+        var window = ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
+        while i < count:
+            window = window.including(Int(self.operand.scales.load[width=1](Coord(first + i))))
+            i += 1
+        return window
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
@@ -208,6 +236,11 @@ struct Cdna4Tiles(WeightTiles):
             Coord(word * WORD_BYTES)
         )
         return (bitcast[DType.uint32, LANES](bytes) >> UInt32(8 * byte)) & 0xFF
+
+    @always_inline
+    def scale_range(self, tile: Int) -> ScaleWindow:
+        """Returns the range of a tile's scales, padding rows left out."""
+        return _scale_range_by_blocks(self, tile)
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
@@ -267,6 +300,11 @@ struct PlainTiles(WeightTiles):
         return scales.cast[DType.uint32]()
 
     @always_inline
+    def scale_range(self, tile: Int) -> ScaleWindow:
+        """Returns the range of a tile's scales, padding rows left out."""
+        return _scale_range_by_blocks(self, tile)
+
+    @always_inline
     def prefetch(self, tile: Int, block: Int):
         """Asks for the codes of a tile in one block, once for each cache line."""
         if block % (STEP_BYTES // BLOCK_BYTES) == 0:
@@ -283,26 +321,42 @@ comptime CPU_TILES = _List[PlainTiles, Cdna4Tiles, CpuTiles]
 def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
     """Returns the scale window of a tile; padding rows do not count.
 
-    Only a tile that holds a scale below 2 is looked at block by block: those
-    are mostly the scales of blocks whose codes are all zero.
+    Only a tile that holds a scale below 2 is looked at closely: those are
+    mostly the scales of blocks whose codes are all zero.
     """
+    comptime SMALLEST_REGULAR = 2
+    var window = tiles.scale_range(tile)
+    if window.low < SMALLEST_REGULAR:
+        window.low = _lowest_used_scale(tiles, tile)
+    return window
+
+
+@always_inline
+def _is_padding[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> SIMD[DType.bool, LANES]:
+    """Says which lanes of a tile lie beyond the operand."""
+    var num_rows = min(tiles.shape().rows - tile * LANES, LANES)
+    return iota[DType.uint32, LANES]().ge(UInt32(num_rows))
+
+
+def _scale_range_by_blocks[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
+    """Returns the range of a tile's scales, padding rows left out."""
     comptime NEUTRAL = Words(FORMAT.scale_bias)
-    comptime REGULAR = 2
-    var padding = iota[DType.uint32, LANES]().ge(
-        UInt32(min(tiles.shape().rows - tile * LANES, LANES))
-    )
+    var padding = _is_padding(tiles, tile)
     var low = NEUTRAL
     var high = NEUTRAL
     for block in range(tiles.shape().k_blocks()):
         var scales = padding.select(NEUTRAL, tiles.scales(tile, block))
         low = min(low, scales)
         high = max(high, scales)
-    var window = ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
-    if window.low >= REGULAR:
-        return window
+    return ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
 
+
+def _lowest_used_scale[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Int:
+    """Returns the lowest scale of the blocks that are not all zero."""
+    comptime NEUTRAL = Words(FORMAT.scale_bias)
     comptime MAGNITUDES = UInt32(0x11111111 * MAGNITUDE_CODE)
-    low = NEUTRAL
+    var padding = _is_padding(tiles, tile)
+    var low = NEUTRAL
     for block in range(tiles.shape().k_blocks()):
         var codes = tiles.codes(tile, block)
         var used = Words(0)
@@ -310,5 +364,4 @@ def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
             used |= tiles.vector[j](codes) & MAGNITUDES
         var counts = used.ne(0) & ~padding
         low = min(low, counts.select(tiles.scales(tile, block), NEUTRAL))
-    window.low = Int(low.reduce_min())
-    return window
+    return Int(low.reduce_min())
