@@ -152,6 +152,18 @@ def test_integer_division_and_wave_reductions(options, rng):
     assert (reduced[:, 1] == np.repeat(waves.max(1), 64)).all()
 
 
+@pytest.mark.parametrize("options", MODES, ids=str)
+def test_arrays_in_private_memory(options, rng):
+    x, y = rng.integers(0, 1000, (20, 64)).astype(np.int32), np.zeros((64, 16), np.int32)
+    kernel = gfx950.parse(compile_mojo("probes.mojo")[6])
+    assert kernel.scratch_bytes >= 800
+    assert gfx950.run(kernel, 1, 64, [x, y, 20], **options).hazards == []
+    counts = np.full((64, 128), 3)
+    for step, row in enumerate(x):
+        counts[np.arange(64), row & 127] += step
+    assert (y == counts[np.arange(64)[:, None], (x[0][:, None] + np.arange(16)) & 127]).all()
+
+
 def test_checked_runs_are_fast_enough_for_ci():
     """The promised times, after warm-up and with all checks on."""
     for tiling, seconds in ((TILINGS[0], 2), (TILINGS[5], 10), (TILINGS[6], 10)):

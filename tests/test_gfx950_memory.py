@@ -213,6 +213,107 @@ def test_global_atomics_return_the_old_value_with_sc0():
     assert (old == 2 * LANE).all()
 
 
+def test_flat_wide_and_half_register_accesses():
+    body = """
+	s_load_dwordx4 s[4:7], s[0:1], 0x0
+	v_lshlrev_b32_e32 v1, 4, v0
+	v_lshlrev_b32_e32 v10, 1, v0
+	v_mov_b32_e32 v3, 0
+	s_waitcnt lgkmcnt(0)
+	v_mov_b32_e32 v2, s4
+	v_mov_b32_e32 v3, s5
+	s_nop 4
+	v_lshl_add_u64 v[2:3], v[2:3], 0, 4
+	flat_load_dwordx3 v[4:6], v[2:3] offset:4
+	s_load_dwordx4 s[8:11], s[4:5], 0x10
+	s_waitcnt vmcnt(0) lgkmcnt(0)
+	v_add_u32_e32 v6, s11, v6
+	global_store_dwordx3 v1, v[4:6], s[6:7]
+	global_store_short_d16_hi v10, v5, s[6:7] offset:1024
+"""
+    source = (np.arange(256, dtype=U32) + 1) * 0x10001
+    out = np.zeros((80, 4), U32)
+    gfx950.run(kernel_text(body), 1, 64, [source, out]).raise_on_hazards()
+    assert (out[:64, :2] == source[2:4]).all()
+    assert (out[:64, 2] == source[4] + source[7]).all()
+    halves = out[64:].reshape(-1).view(np.uint16)[:64]
+    assert (halves == source[3] >> 16).all()
+
+
+def test_scalar_buffer_loads_stop_at_the_limit():
+    body = """
+	s_load_dwordx4 s[4:7], s[0:1], 0x0
+	s_waitcnt lgkmcnt(0)
+	s_mov_b32 s8, s4
+	s_mov_b32 s9, s5
+	s_movk_i32 s10, 0x18
+	s_mov_b32 s11, 0x20000
+	s_buffer_load_dwordx4 s[12:15], s[8:11], 0x10
+	v_mov_b32_e32 v1, 0
+	s_waitcnt lgkmcnt(0)
+	v_mov_b32_e32 v2, s12
+	v_mov_b32_e32 v3, s13
+	v_mov_b32_e32 v4, s14
+	v_mov_b32_e32 v5, s15
+	global_store_dwordx4 v1, v[2:5], s[6:7]
+"""
+    source, out = np.arange(1, 65, dtype=U32), np.zeros(4, U32)
+    gfx950.run(kernel_text(body), 1, 64, [source, out]).raise_on_hazards()
+    assert list(out) == [5, 6, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "data", "after"),
+    [
+        ("cmpswap", [7, 8], [[9, 7], [9, 7]], [9, 8]),
+        ("inc", [5, 6], [[5], [7]], [0, 7]),
+        ("dec", [0, 9], [[5], [7]], [5, 7]),
+        ("smin", [2**32 - 3, 4], [[5], [2]], [2**32 - 3, 2]),
+        ("xor", [6, 6], [[3], [6]], [5, 0]),
+        ("pk_add_bf16", [0x3F803F80, 0x40003F80], [[0x3F803F80], [0x3F803F80]],
+         [0x40004000, 0x40404000]),
+    ],
+)  # fmt: skip
+def test_global_atomics(name, before, data, after):
+    body = f"""
+	s_load_dwordx4 s[4:7], s[0:1], 0x0
+	v_lshlrev_b32_e32 v1, 3, v0
+	v_lshlrev_b32_e32 v6, 2, v0
+	s_waitcnt lgkmcnt(0)
+	global_load_dwordx2 v[2:3], v1, s[6:7]
+	s_waitcnt vmcnt(0)
+	global_atomic_{name} v6, {"v[2:3]" if name == "cmpswap" else "v2"}, s[4:5]
+"""
+    state = np.array(before, U32)
+    padded = np.array([[*row, 0][:2] for row in data], U32)
+    gfx950.run(kernel_text(body), 1, 2, [state, padded]).raise_on_hazards()
+    assert list(state) == after
+
+
+def test_private_memory_keeps_lanes_apart_and_knows_what_was_written():
+    scratch = kernel_text(
+        """
+	s_load_dwordx4 s[4:7], s[0:1], 0x0
+	v_lshlrev_b32_e32 v1, 2, v0
+	scratch_store_dword off, v0, off offset:8
+	{read}
+	s_waitcnt vmcnt(0) lgkmcnt(0)
+	global_store_dword v1, v2, s[6:7]
+"""
+    ).replace(
+        "\t\t.amdhsa_kernarg_size",
+        "\t\t.amdhsa_private_segment_fixed_size 16\n\t\t.amdhsa_kernarg_size",
+    )
+    unused, out = np.zeros(1, U32), np.zeros(128, U32)
+    good = scratch.format(read="scratch_load_dword v2, off, off offset:8")
+    gfx950.run(good, 1, 128, [unused, out]).raise_on_hazards()
+    assert (out == np.arange(128)).all()
+    for read, reason in (("offset:4", "nothing has written"), ("offset:13", "16 bytes of scratch")):
+        text = scratch.format(read=f"scratch_load_dword v2, off, off {read}")
+        with pytest.raises(gfx950.SimulationError, match=reason):
+            gfx950.run(text, 1, 128, [unused, out])
+
+
 LAST_ARRIVER = """
 	s_load_dwordx4 s[4:7], s[0:1], 0x0
 	s_load_dwordx2 s[8:9], s[0:1], 0x10

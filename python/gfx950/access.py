@@ -41,6 +41,8 @@ class Capture:
     """Whether `data` was never written [waves, count, lanes]."""
     inside: np.ndarray | None = None
     """Dwords within the buffer [waves, count, lanes]; None when all are."""
+    private: np.ndarray | None = None
+    """Byte positions in `Scratch` [waves, lanes]."""
 
     def take(self, rows: np.ndarray) -> Capture:
         """Returns the rows of some waves."""

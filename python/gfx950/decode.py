@@ -11,6 +11,7 @@ from gfx950.lanes import decode_lanes
 from gfx950.lds import decode_lds
 from gfx950.mfma import decode_mfma
 from gfx950.operands import Build, Decoded
+from gfx950.scratch import decode_scratch
 from gfx950.vmem import decode_memory
 from gfx950.waits import WaitRules
 
@@ -21,7 +22,7 @@ _BRANCHES = {
 }  # fmt: skip
 _DECODERS = (
     decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
-    decode_lds, decode_memory, decode_scalar,
+    decode_lds, decode_memory, decode_scratch, decode_scalar,
 )  # fmt: skip
 
 

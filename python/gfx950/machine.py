@@ -25,6 +25,7 @@ from gfx950.launch import ArgumentError, KernelArguments, start_waves
 from gfx950.lds import LDS_LIMIT, Lds, LdsFault
 from gfx950.memory import GlobalMemory, MemoryFault
 from gfx950.operands import Decoded
+from gfx950.scratch import Scratch
 from gfx950.state import POISON, Waves
 from gfx950.trace import Event, Trace
 from gfx950.undefined import UndefinedRead, mark_outputs, undefined_inputs
@@ -99,6 +100,7 @@ class Machine:
         self.groups = groups
         count = len(groups)
         self.lds = Lds(count, self.lds_size)
+        self.scratch = Scratch(count * self.waves_per_group, self.kernel.scratch_bytes)
         self.shadow = LdsShadow(count, self.lds.stride, self.waves_per_group)
         if self.trace is not None:
             self.trace.groups += groups

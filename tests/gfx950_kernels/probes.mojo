@@ -1,7 +1,7 @@
 """Prints gfx950 assembly of MAX's MXFP4 quantizer and of small programs with library calls.
 
 Order: quantize bfloat16, quantize float32, float functions, integer division, wave reduction,
-the float functions again with preloaded kernel arguments.
+the float functions again with preloaded kernel arguments, a histogram in private memory.
 """
 
 from linalg.block_scaled_quantization import (
@@ -50,6 +50,18 @@ def reductions(x: Floats, y: Floats):
     y[unsafe_offset=2 * i + 1] = warp.max(x[unsafe_offset=i])
 
 
+def histogram(x: Ints, y: Ints, n: Int32):
+    """Counts in an array that is too large for registers and indexed by data."""
+    var i = Int(thread_idx.x)
+    var counts = Array[Int32, 200](fill=3)
+    for j in range(Int(n)):
+        counts[Int(x[unsafe_offset=i + 64 * j]) & 127] += Int32(j)
+    for j in range(16):
+        y[unsafe_offset=16 * i + j] = counts[
+            (Int(x[unsafe_offset=i]) + j) & 127
+        ]
+
+
 def print_assembly(text: String):
     """Prints one kernel's assembly and the mark that ends it."""
     print(text)
@@ -78,3 +90,4 @@ def main() raises:
             ]().asm
         )
     )
+    print_assembly(String(_compile_code[histogram, target=TARGET]().asm))
