@@ -52,7 +52,7 @@ struct MXQuantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime assert is_cpu[target](), "mx_quantize has kernels for target cpu only"
+        _require_kernels["mx_quantize", target]()
         var floats = _floats("x", x)
         var operand = _operand[Plain]("x", codes, scales, x.dim_size(0), x.dim_size(1))
         quantize(floats, operand, _rounding[rounding](), RuntimeTeam(context))
@@ -73,7 +73,7 @@ struct MXDequantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime assert is_cpu[target](), "mx_dequantize has kernels for target cpu only"
+        _require_kernels["mx_dequantize", target]()
         comptime Layout = LAYOUTS[_layout_code[layout]()]
         var k = _k_of(codes.dim_size(1))
         var operand = _operand[Layout]("q", codes, scales, Int(rows), k)
@@ -99,7 +99,7 @@ struct MXMatmul:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime assert is_cpu[target](), "mx_matmul has kernels for target cpu only"
+        _require_kernels["mx_matmul", target]()
         var k = _k_of(a_codes.dim_size(1))
         var a = _operand[Plain]("a", a_codes, a_scales, a_codes.dim_size(0), k)
         _multiply[layout](
@@ -129,7 +129,7 @@ struct MXLinear:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime assert is_cpu[target](), "mx_linear has kernels for target cpu only"
+        _require_kernels["mx_linear", target]()
         var source = QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
         _multiply[layout](
             source, w_codes, w_scales, Int(w_rows), bias, result, RuntimeTeam(context)
@@ -167,6 +167,13 @@ def mx_linear_shape(
     return IndexList[2](_dim(x, 0), Int(w_rows))
 
 
+def _require_kernels[operation: StaticString, target: StaticString]():
+    """Stops the compilation of an op for a target that has no kernels."""
+    comptime assert is_cpu[target](), String(
+        operation, " has no kernels for target '", target, "', only for 'cpu'"
+    )
+
+
 def _multiply[
     layout: StaticString, Source: BlockSource, dtype: DType
 ](
@@ -191,6 +198,13 @@ def _multiply[
 
 def _layout_code[name: StaticString]() -> Int:
     """Returns the position of a layout in the table."""
+    comptime code = _layout_code_or_none[name]()
+    comptime assert code >= 0, String("unknown layout '", name, "'")
+    return code
+
+
+def _layout_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a layout in the table, or -1."""
     comptime for i in range(len(LAYOUTS)):
         comptime if LAYOUTS[i].NAME == name:
             return i
@@ -199,10 +213,17 @@ def _layout_code[name: StaticString]() -> Int:
 
 def _rounding[name: StaticString]() -> Rounding:
     """Returns a rounding rule by its name."""
+    comptime code = _rounding_code_or_none[name]()
+    comptime assert code >= 0, String("unknown rounding '", name, "'")
+    return Rounding(code)
+
+
+def _rounding_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a rounding rule in the table, or -1."""
     comptime for i in range(Rounding.COUNT):
         comptime if Rounding.NAMES[i] == name:
-            return Rounding(i)
-    return Rounding(-1)
+            return i
+    return -1
 
 
 def _dim(tensor: Some[Tensor], axis: Int) -> Int:
