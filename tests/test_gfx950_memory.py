@@ -381,7 +381,8 @@ FAULTS = {
     "\tds_read_b32 v200, v0\n\ts_waitcnt lgkmcnt(0)\n\tglobal_store_dword v0, v200, s[4:5]": (
         "reads v200, which nothing has written"
     ),
-    "\tv_mfma_f32_16x16x16_f16 v[200:203], v[100:101], v[0:1], 0": "reads v100, v101",
+    "\tv_mfma_f32_16x16x16_f16 v[200:203], v[100:101], v[0:1], 0\n\ts_nop 15\n"
+    "\tglobal_store_dword v0, v200, s[4:5]": "reads v200, which nothing has written",
     "\ts_load_dword s20, s[2:3], 0x8000": "of argument 0",
 }
 

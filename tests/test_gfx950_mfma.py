@@ -10,6 +10,8 @@ import pytest
 
 from gfx950_support import LANES, execute
 
+import gfx950
+
 F32, U32 = np.float32, np.uint32
 CODES = {"fp8": 0, "bf8": 1, "fp6": 2, "bf6": 3, "fp4": 4}
 TYPES = {
@@ -154,6 +156,27 @@ def test_a_nan_scale_spoils_exactly_its_row(rng):
     )  # fmt: skip
     assert np.isnan(d[5]).all()
     assert np.isfinite(np.delete(d, 5, axis=0)).all()
+
+
+def test_undefined_operands_spoil_their_row_and_column_only():
+    """Lanes 3 and 19 of A hold parts of row 3; everything but row 3 may be stored."""
+    body = """
+	s_mov_b64 s[10:11], exec
+	s_mov_b32 exec_lo, 0xfff7fff7
+	v_mov_b32_e32 v20, v2
+	v_mov_b32_e32 v21, v2
+	s_mov_b64 exec, s[10:11]
+	s_nop 4
+	v_mfma_f32_16x16x16_f16 v[200:203], v[20:21], v[2:3], 0
+	s_nop 15
+	v_mov_b32_e32 v{copied}, v{source}
+	{store}
+"""
+    store = "global_store_dword v0, v210, s[4:5]"
+    inputs = {2: np.zeros((2, LANES), U32)}
+    execute(body.format(copied=210, source=202, store=store), inputs, [2])
+    with pytest.raises(gfx950.SimulationError, match="v210, which nothing has written"):
+        execute(body.format(copied=210, source=203, store=store), inputs, [2])
 
 
 def test_accumulation_registers_and_constant_addends(rng):

@@ -148,6 +148,19 @@ def _accumulator(b: Build, position: int, count: int, integer: bool) -> Reader:
     return b.src(position, "i32" if integer else "f32")
 
 
+def _undefined_rows(b: Build, w: Waves, position: int, count: int, size: int) -> np.ndarray:
+    """Returns which rows [waves, size] of an operand hold an undefined value."""
+    op = b.operand(position)
+    if op.kind == "s":
+        marks = np.repeat(w.s_undef[op.index][:, None], LANES, 1)
+    elif op.is_vector:
+        first = b.vector_index(op, count)
+        marks = w.v_undef[first : first + count].any(0)
+    else:
+        marks = np.zeros((w.count, LANES), bool)
+    return marks.reshape(w.count, -1, size).any(1)
+
+
 def decode_mfma(b: Build) -> Decoded | None:
     """Decodes a matrix instruction, or returns None if it is none."""
     name = b.ins.name.removesuffix("_1k")
@@ -192,10 +205,24 @@ def decode_mfma(b: Build) -> Decoded | None:
         else:
             rows[...] = total.astype(F32).view(U32)
 
+    def spread(w: Waves) -> np.ndarray:
+        """An undefined operand spoils its row or column, an undefined addend its element."""
+        rows, columns = (
+            _undefined_rows(b, w, i, n, size) for i, n in ((1, counts[0]), (2, counts[1]))
+        )
+        if scales:
+            rows |= _undefined_rows(b, w, 4, 1, size)
+            columns |= _undefined_rows(b, w, 5, 1, size)
+        marks = _to_registers(rows[:, :, None] | columns[:, None, :], size)
+        if b.operand(3).is_vector:
+            first = b.vector_index(b.operand(3), accumulators)
+            marks = marks | w.v_undef[first : first + accumulators]
+        return marks
+
     layout = {
         "passes": passes(name, formats), "formats": formats, "size": size,
         "result": (index, accumulators),
     }  # fmt: skip
     if b.operand(3).is_vector:
         layout["addend"] = b.vector_index(b.operand(3), accumulators), accumulators
-    return b.finish(run, "mfma", masked=False, strict=True, info=layout)
+    return b.finish(run, "mfma", masked=False, spread=spread, info=layout)

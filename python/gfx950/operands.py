@@ -106,6 +106,8 @@ class Decoded:
     info: dict = field(default_factory=dict)
     memory: object = None
     """The instruction's access.MemoryOp, if it has one."""
+    spread: Callable[[Waves], np.ndarray] | None = None
+    """Which results [registers, waves, 64] undefined inputs make undefined, if not lane by lane."""
     rules: object = None
     """The instruction's waits.WaitRules."""
     states: int = 1

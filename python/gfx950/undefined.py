@@ -2,8 +2,10 @@
 
 Compilers copy undefined registers around freely (padding lanes, unused halves), so an undefined
 source makes an undefined result. It is an error as soon as it could matter outside the
-registers: as an address, as data stored to global memory, as matrix operand, as branch
-condition or as EXEC. LDS bytes written from an undefined register stay undefined.
+registers: as an address, as data stored to global memory, as branch condition or as EXEC. LDS
+bytes written from an undefined register stay undefined. An undefined operand of a matrix
+instruction spoils its row or column of the result. Instructions that pack or select have an
+undefined result only if all their inputs are: compilers fill an unused slot with any register.
 """
 
 from __future__ import annotations
@@ -15,29 +17,34 @@ from gfx950.operands import Decoded
 from gfx950.state import Waves
 
 
+PACKING = ("v_cvt_pk", "v_cvt_scalef32_pk", "v_pack_", "v_perm_b32", "v_cndmask_", "v_pk_")
+
+
 class UndefinedRead(Exception):
     """A value that nothing has written reached a place where it matters."""
 
 
 def undefined_inputs(w: Waves, d: Decoded) -> np.ndarray | None:
-    """Returns which lanes [waves, 64] read an undefined value, or None if none does."""
-    found = None
-    for register in d.v_inputs:
-        if not w.v_clean[register]:
-            marks = w.v_undef[register]
-            marks = marks & w.exec_mask if d.masked else marks
-            found = marks if found is None else found | marks
-    for register in d.s_inputs:
-        if not w.s_clean[register]:
-            marks = w.s_undef[register][:, None]
-            marks = marks & w.exec_mask if d.masked else marks
-            found = marks if found is None else found | marks
-    if found is None or not found.any():
+    """Returns which results undefined inputs make undefined, or None if there are none.
+
+    The shape is [waves, 64], or [registers, waves, 64] for a matrix instruction.
+    """
+    marks = [w.v_undef[r] for r in d.v_inputs if not w.v_clean[r]]
+    marks += [w.s_undef[s][:, None] for s in d.s_inputs if not w.s_clean[s]]
+    if not marks:
+        return None
+    if d.spread is not None:
+        return d.spread(w)
+    if d.ins.name.startswith(PACKING) and len(marks) < len(d.v_inputs) + len(d.s_inputs):
+        return None
+    found = np.logical_or.reduce(np.broadcast_arrays(*marks, w.exec_mask)[:-1])
+    found = found & w.exec_mask if d.masked else found
+    if not found.any():
         return None
     if d.strict or not (d.v_writes or d.s_writes) or EXEC in d.s_writes:
         row, lane = np.argwhere(found)[0]
         raise UndefinedRead(_describe(w, d, row, lane))
-    return np.broadcast_to(found, (w.count, 64))
+    return found
 
 
 def _describe(w: Waves, d: Decoded, row: int, lane: int) -> str:
@@ -48,14 +55,15 @@ def _describe(w: Waves, d: Decoded, row: int, lane: int) -> str:
 
 def mark_outputs(w: Waves, d: Decoded, found: np.ndarray | None) -> None:
     """Updates the marks of the registers that an instruction has written."""
-    for register in d.v_writes:
+    for position, register in enumerate(d.v_writes):
         if found is None and w.v_clean[register]:
             continue
         marks = w.v_undef[register]
+        own = False if found is None else found[position] if found.ndim == 3 else found
         if not d.masked or w.exec_full:
-            marks[...] = False if found is None else found
+            marks[...] = own
         else:
-            np.copyto(marks, False if found is None else found, where=w.exec_mask)
+            np.copyto(marks, own, where=w.exec_mask)
         w.v_clean[register] = not marks.any()
     for register in d.s_writes:
         if found is None and w.s_clean[register]:
