@@ -4,10 +4,13 @@ Both sources feed the same kernels: `QuantizedOnTheFly` streams floats through
 LDS and encodes them in registers, `Prequantized` loads plain codes and scales
 to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
 
-    source = Source(...)            once: offsets of the lane in every tile of rows
+    source.settle(lane)             once: offsets of the lane in every tile of rows
     at = source.cursor(chunk)       once a chunk, scalar
     held = source.fetch[...](at)    starts the loads of a tile
     source.block(held, ...)         when they have arrived
+
+Nothing of a lane is computed before `settle`, so that the loads of weights, which come from
+further away, can go first.
 
 In a tile lane l holds row l % 16, block l / 16.
 """
@@ -18,10 +21,8 @@ from std.memory import bitcast
 from ..codec import Rounding
 from ..formats import BLOCK, BLOCK_BYTES
 from .mma import BlockCodes, CODE_WORDS
-from .quantize import EncodedBlock, encode_block
+from .encode import EncodedBlock, encode_block
 from .tiles import (
-    CHUNK_BLOCKS,
-    CHUNK_K,
     FloatTile,
     OUT_OF_RANGE,
     SharedBytes,
@@ -29,6 +30,7 @@ from .tiles import (
     TILE,
     TILE_BLOCKS,
     TILE_K,
+    quotient,
 )
 
 
@@ -43,6 +45,10 @@ trait ActivationSource(TrivialRegisterPassable):
     """A chunk, the same for all lanes."""
     comptime Held: TrivialRegisterPassable
     """What a tile on its way keeps in registers."""
+
+    def settle(mut self, lane: Int32):
+        """Computes what `fetch` needs of a lane."""
+        ...
 
     def cursor(self, chunk: Int32) -> Self.Cursor:
         """Returns the place of a chunk; one beyond K reads as zeros."""
@@ -77,15 +83,16 @@ struct FloatCursor(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct QuantizedOnTheFly[dtype: DType, rounding: Rounding, m_tiles: Int, k_tail: Bool](
-    ActivationSource
-):
+struct QuantizedOnTheFly[
+    dtype: DType, rounding: Rounding, m_tiles: Int, k_tiles: Int, k_tail: Bool
+](ActivationSource):
     """Floats, [M, K] and contiguous, that are encoded after they arrive.
 
     Parameters:
         dtype: Type of the floats.
         rounding: The scale rule.
         m_tiles: Tiles of rows, a power of two.
+        k_tiles: Tiles of a chunk.
         k_tail: Whether K may end within a chunk.
     """
 
@@ -108,11 +115,18 @@ struct QuantizedOnTheFly[dtype: DType, rounding: Rounding, m_tiles: Int, k_tail:
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
 
     @always_inline
-    def __init__(out self, x: Span, first_row: Int32, k: Int32, lane: Int32):
+    def __init__(
+        out self, x: ImmPointer[Scalar[Self.dtype], _], rows: Int32, k: Int32, first_row: Int32
+    ):
         var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
-        self.x = x.from_offset(first_row * row_bytes)
+        self.x = Span.of(x, rows * k).from_offset(first_row * row_bytes)
         self.k = k
         self.offsets = {}
+
+    @always_inline
+    def settle(mut self, lane: Int32):
+        """Computes the lane's offsets."""
+        var row_bytes = self.k * Int32(Self.Tile.ELEMENT_BYTES)
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
                 var row, byte = Self.Tile.source[load](lane)
@@ -123,10 +137,10 @@ struct QuantizedOnTheFly[dtype: DType, rounding: Rounding, m_tiles: Int, k_tail:
     @always_inline
     def cursor(self, chunk: Int32) -> Self.Cursor:
         """Returns the place of a chunk; one beyond K reads as zeros."""
-        var first = chunk * Int32(CHUNK_K)
+        var first = chunk * Int32(Self.k_tiles * TILE_K)
         var k_left = self.k - first
         var offset = first * Int32(Self.Tile.ELEMENT_BYTES)
-        return FloatCursor(self.x.after(offset if k_left > 0 else self.x.num_bytes), k_left)
+        return FloatCursor(self.x.after_if(offset, k_left > 0), k_left)
 
     @always_inline
     def fetch[
@@ -162,11 +176,12 @@ struct CodeCursor(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Prequantized[m_tiles: Int, k_tail: Bool](ActivationSource):
+struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     """A plain operand [M, K].
 
     Parameters:
         m_tiles: Tiles of rows, a power of two.
+        k_tiles: Tiles of a chunk.
         k_tail: Whether K may end within a chunk.
     """
 
@@ -186,28 +201,39 @@ struct Prequantized[m_tiles: Int, k_tail: Bool](ActivationSource):
     var k_blocks: Int32
     """Blocks of a row."""
     var rows: SIMD[DType.int32, Self.m_tiles]
-    """The lane's row in each tile, counted in blocks, plus its block in the tile."""
+    """The lane's block in the first tile along K of each tile of rows."""
 
     @always_inline
     def __init__(
-        out self, codes: Span, scales: Span, first_row: Int32, k_blocks: Int32, lane: Int32
+        out self,
+        codes: ImmPointer[UInt8, _],
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
     ):
-        self.codes = codes.from_offset(first_row * k_blocks * Int32(BLOCK_BYTES))
-        self.scales = scales.from_offset(first_row * k_blocks)
+        var row_bytes = k_blocks * Int32(BLOCK_BYTES)
+        self.codes = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
+        self.scales = Span.of(scales, rows * k_blocks).from_offset(first_row * k_blocks)
         self.k_blocks = k_blocks
         self.rows = {}
+
+    @always_inline
+    def settle(mut self, lane: Int32):
+        """Computes the lane's offsets."""
         comptime for m_tile in range(Self.m_tiles):
-            self.rows[m_tile] = (Int32(m_tile * TILE) + lane % TILE) * k_blocks + lane // TILE
+            var row = Int32(m_tile * TILE) + lane % TILE
+            self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
 
     @always_inline
     def cursor(self, chunk: Int32) -> Self.Cursor:
         """Returns the place of a chunk; one beyond K reads as zeros."""
-        var first = chunk * Int32(CHUNK_BLOCKS)
+        var first = chunk * Int32(Self.k_tiles * TILE_BLOCKS)
         var blocks_left = self.k_blocks - first
         var is_inside = blocks_left > 0
         return CodeCursor(
-            self.codes.after(first * Int32(BLOCK_BYTES) if is_inside else self.codes.num_bytes),
-            self.scales.after(first if is_inside else self.scales.num_bytes),
+            self.codes.after_if(first * Int32(BLOCK_BYTES), is_inside),
+            self.scales.after_if(first, is_inside),
             blocks_left,
         )
 
@@ -220,7 +246,7 @@ struct Prequantized[m_tiles: Int, k_tail: Bool](ActivationSource):
         var code_offset = (self.rows[m_tile] + first) * Int32(BLOCK_BYTES)
         var scale_offset = self.rows[m_tile] + first
         comptime if Self.k_tail:
-            var is_inside = first + lane // TILE < at.blocks_left
+            var is_inside = first + quotient[TILE](lane) < at.blocks_left
             code_offset = code_offset if is_inside else OUT_OF_RANGE
             scale_offset = scale_offset if is_inside else OUT_OF_RANGE
         var codes = at.codes.load[DType.uint8, BLOCK_BYTES](code_offset)

@@ -4,7 +4,7 @@ A workgroup computes a tile of C, its waves share the work along K:
 
     workgroup x, y    tiles of columns (weights) and of rows (activations)
     workgroup z       a part of K, if `splits` > 1; the last to arrive adds up
-    wave              a run of chunks of 256 along K, all rows and columns of the tile
+    wave              a run of chunks along K, all rows and columns of the tile
 
 So a wave meets every block of its activations once, encodes it in registers
 and needs nobody else until its sums are done: no barrier along K. The lanes of
@@ -26,6 +26,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
+from pipeline.types import Phase
 from std.collections import Array
 from std.math import align_up, ceildiv
 from std.memory import AddressSpace, bitcast
@@ -40,7 +41,7 @@ from .activations import ActivationSource, Prequantized, QuantizedOnTheFly
 from .epilogue import NO_BIAS, Result, SUM_BYTES, Sums, TILE_SUM_BYTES, Workspace
 from .mma import BlockCodes, LANES, Mma16
 from .schedule import Stream, StreamOps
-from .tiles import CHUNK_BLOCKS, CHUNK_TILES, PAIR, PIECE_BYTES, SharedBytes, Span, TILE, WeightTiles
+from .tiles import PAIR, PIECE_BYTES, SharedBytes, TILE, WeightTiles, quotient
 
 @fieldwise_init
 struct DecodeShape(Equatable, TrivialRegisterPassable):
@@ -50,10 +51,12 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
     """Tiles of 16 rows, a power of two."""
     var n_tiles: Int
     """Tiles of 16 columns, even or one."""
+    var k_tiles: Int
+    """Tiles of 128 along K of a chunk: one or two."""
     var waves: Int
     """Waves, each with a part of K."""
     var depth: Int
-    """Chunks of 256 that a wave has in flight."""
+    """Chunks that a wave has in flight."""
     var k_tail: Bool
     """Whether K may end within a chunk."""
     var splits: Int
@@ -71,13 +74,12 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
 @always_inline
 def stream_of[Source: ActivationSource, shape: DecodeShape]() -> Stream:
     """Returns the loads and steps of a chunk."""
-    comptime Weights = WeightTiles[shape.n_tiles, shape.k_tail]
+    comptime Weights = WeightTiles[shape.n_tiles, shape.k_tiles, shape.k_tail]
     return Stream(
         depth=shape.depth,
-        k_tiles=CHUNK_TILES,
+        k_tiles=shape.k_tiles,
         m_tiles=shape.m_tiles,
-        before=Weights.WORDS,
-        before_k_tile=shape.n_tiles,
+        of_weights=Weights.WORDS + shape.k_tiles * shape.n_tiles,
         of_step=Source.LOADS,
     )
 
@@ -85,11 +87,11 @@ def stream_of[Source: ActivationSource, shape: DecodeShape]() -> Stream:
 struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     """A wave's way along K: the registers of all stages in flight, and the sums."""
 
-    comptime Weights = WeightTiles[Self.shape.n_tiles, Self.shape.k_tail]
+    comptime Weights = WeightTiles[Self.shape.n_tiles, Self.shape.k_tiles, Self.shape.k_tail]
     """The wave's weights."""
-    comptime CODES = CHUNK_TILES * Self.shape.n_tiles
+    comptime CODES = Self.shape.k_tiles * Self.shape.n_tiles
     """Tiles of weights in a stage."""
-    comptime HELD = CHUNK_TILES * Self.shape.m_tiles
+    comptime HELD = Self.shape.k_tiles * Self.shape.m_tiles
     """Tiles of activations in a stage."""
     comptime STAGE_BYTES = Self.HELD * Self.Source.LDS_BYTES
     """LDS of a stage."""
@@ -110,8 +112,8 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     """Weights in flight, tile after tile along K, for each stage."""
     var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
     """Their scales."""
-    var blocks_left: Array[Int32, Self.shape.depth]
-    """Blocks from the chunk's beginning to K, for each stage."""
+    var first_blocks: Array[Int32, Self.shape.depth]
+    """The first block along K of each stage."""
     var held: Array[Self.Source.Held, Self.shape.depth * Self.HELD]
     """What the source keeps of activations in flight."""
     var sums: Array[Sums, Self.shape.m_tiles * Self.shape.n_tiles]
@@ -133,7 +135,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         self.next_chunk = first_chunk
         self.codes = {uninitialized = True}
         self.scales = {uninitialized = True}
-        self.blocks_left = {uninitialized = True}
+        self.first_blocks = {uninitialized = True}
         self.held = {uninitialized = True}
         self.sums = {uninitialized = True}
         comptime for i in range(Self.shape.tiles()):
@@ -146,30 +148,31 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         return self.lds.unsafe_offset(bytes // size_of[DType.bfloat16]())
 
     @always_inline
-    def fetch[stage: Int](mut self):
+    def fetch[stage: Int, is_first: Bool](mut self):
         """Starts all loads of the next chunk, in the order that the waits count on."""
-        var of_source = self.source.cursor(self.next_chunk)
         var of_weights = self.weights.cursor(self.next_chunk)
-        self.next_chunk += 1
-        self.blocks_left[stage] = of_weights.blocks_left
-
+        self.first_blocks[stage] = of_weights.first_block
         comptime for word in range(Self.Weights.WORDS):
             self.scales[stage * Self.Weights.WORDS + word] = self.weights.fetch_scales[word](
                 of_weights, self.lane
             )
-        comptime for k_tile in range(CHUNK_TILES):
-            comptime for n_tile in range(Self.shape.n_tiles):
-                comptime tile = k_tile * Self.shape.n_tiles + n_tile
-                self.codes[stage * Self.CODES + tile] = self.weights.fetch_codes[k_tile, n_tile](
-                    of_weights, self.lane
-                )
+        comptime for i in range(Self.CODES):
+            comptime k_tile, n_tile = divmod(i, Self.shape.n_tiles)
+            self.codes[stage * Self.CODES + i] = self.weights.fetch_codes[k_tile, n_tile](
+                of_weights, self.lane
+            )
+        schedule_barrier()
+
+        comptime if is_first:
+            self.source.settle(self.lane)
+        var of_source = self.source.cursor(self.next_chunk)
+        comptime for step in range(Self.HELD):
+            comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
+            self.held[stage * Self.HELD + step] = self.source.fetch[k_tile, m_tile](
+                of_source, self.tile_in_lds[stage, step](), self.lane
+            )
             schedule_barrier()
-            comptime for m_tile in range(Self.shape.m_tiles):
-                comptime step = k_tile * Self.shape.m_tiles + m_tile
-                self.held[stage * Self.HELD + step] = self.source.fetch[k_tile, m_tile](
-                    of_source, self.tile_in_lds[stage, step](), self.lane
-                )
-                schedule_barrier()
+        self.next_chunk += 1
 
     @always_inline
     def multiply[stage: Int, step: Int](mut self):
@@ -178,8 +181,8 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         comptime first_word = stage * Self.Weights.WORDS
         comptime if step == 0:
             comptime for word in range(first_word, first_word + Self.Weights.WORDS):
-                self.scales[word] = self.weights.scales_in_range(
-                    self.scales[word], self.blocks_left[stage], self.lane
+                self.scales[word] = self.weights.chosen_scales(
+                    self.scales[word], self.first_blocks[stage], self.lane
                 )
 
         var a = self.source.block(
@@ -202,7 +205,8 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         comptime tag = entry.op.tag
         comptime stage = entry.op.stage
         comptime if tag == StreamOps.FETCH.value:
-            self.fetch[stage]()
+            comptime is_first = stage == 0 and entry.phase == Phase.PROLOGUE
+            self.fetch[stage, is_first]()
         elif tag == StreamOps.MULTIPLY.value:
             self.multiply[stage, entry.op.subtile]()
         elif tag == StreamOps.RELEASE.value:
@@ -264,8 +268,8 @@ def _decode[
     """Computes a workgroup's tile of C."""
     comptime WAVE_BYTES = _wave_bytes[Source, shape]()
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
-    var lane = Int32(lane_id())
-    var wave = readfirstlane(Int32(thread_idx.x) // LANES)
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var x, y, z = Int32(block_idx.x), Int32(block_idx.y), Int32(block_idx.z)
     if x * COLUMNS >= n:
         return  # Rounds the grid up to a multiple of the XCDs.
@@ -275,14 +279,8 @@ def _decode[
         row_major[shape.waves * WAVE_BYTES // 2]()
     )
     var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
-    var k_blocks = k // Int32(BLOCK)
-    var weight_rows = align_up(n, Int32(TILE))
-    var scale_rows = align_up(n, Int32(PAIR * TILE))
-    var weights = WeightTiles[shape.n_tiles, shape.k_tail](
-        Span.of(w_codes, weight_rows * k_blocks * Int32(BLOCK_BYTES)),
-        Span.of(w_scales, scale_rows * align_up(k_blocks, Int32(CHUNK_BLOCKS))),
-        x * Int32(shape.n_tiles),
-        k_blocks,
+    var weights = WaveRun[Source, shape].Weights.of(
+        w_codes, w_scales, n, quotient[BLOCK](k), x * Int32(shape.n_tiles)
     )
     var first_chunk = (z * Int32(shape.waves) + wave) * chunks_per_wave
     var run = WaveRun[Source, shape](source, weights, own_lds, lane, first_chunk)
@@ -300,8 +298,9 @@ def _decode[
     # Across workgroups.
     comptime if shape.splits > 1:
         comptime Meeting = Workspace[shape.waves, shape.tiles(), shape.splits]
-        var groups_x = ceildiv(n, COLUMNS)
-        var groups = groups_x * ceildiv(m, Int32(shape.m_tiles * TILE))
+        comptime ROWS = shape.m_tiles * TILE
+        var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
+        var groups = groups_x * quotient[ROWS](m + Int32(ROWS - 1))
         var meeting = Meeting.of(workspace, x + groups_x * y, groups)
         comptime for i in range(OWN_TILES):
             var tile = wave + Int32(i * shape.waves)
@@ -372,9 +371,10 @@ def linear_decode[
     workspace: MutPointer[UInt8, MutAnyOrigin],
 ):
     """Quantizes x and multiplies: C = x @ W.T + bias."""
-    comptime Source = QuantizedOnTheFly[x_dtype, rounding, shape.m_tiles, shape.k_tail]
-    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    var source = Source(Span.of(x, m * k), first_row, k, Int32(lane_id()))
+    comptime Source = QuantizedOnTheFly[
+        x_dtype, rounding, shape.m_tiles, shape.k_tiles, shape.k_tail
+    ]
+    var source = Source(x, m, k, Int32(block_idx.y) * Int32(shape.m_tiles * TILE))
     var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
     _decode[Source, out_dtype, bias_dtype, shape](
         source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace

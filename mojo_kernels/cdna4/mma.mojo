@@ -13,10 +13,12 @@ A scale operand is a word of four scale bytes; a compile-time index picks one.
 """
 
 from linalg.arch.amd.block_scaled_mma import CDNA4F8F6F4MatrixFormat, cdna4_block_scaled_mfma
+from max.gpu._utils import to_i32
 from max.gpu.intrinsics import AMDBufferResource
-from std.memory import bitcast
+from std.memory import AddressSpace, bitcast
 from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import llvm_intrinsic
+from structured_kernels.amd_tile_io import _alias_scope_attr
 
 from ..formats import BLOCK_BYTES, FORMAT
 
@@ -26,6 +28,10 @@ comptime CODE_WORDS = BLOCK_BYTES // 4
 """Words that hold the codes of a block."""
 comptime BlockCodes = SIMD[DType.uint32, CODE_WORDS]
 """The packed codes of one block, in four registers."""
+comptime SharedBytes = MutPointer[
+    BFloat16, MutUntrackedOrigin, address_space=AddressSpace.SHARED
+]
+"""A place in LDS. The element type is what `_load_from_lds` insists on."""
 comptime _OPERAND_FORMAT = CDNA4F8F6F4MatrixFormat(Int(FORMAT.cdna4_code))
 
 
@@ -215,3 +221,37 @@ def load_published(memory: AMDBufferResource, offset: Int32) -> SIMD[DType.uint3
     return llvm_intrinsic[
         "llvm.amdgcn.raw.buffer.load", SIMD[DType.uint32, 4], has_side_effect=True
     ](memory.desc, offset, Int32(0), _DEVICE_SCOPE)
+
+
+@always_inline
+def load_to_lds[
+    num_bytes: Int
+](memory: AMDBufferResource, offset: Int32, place: SharedBytes):
+    """Starts a load straight to LDS: `num_bytes` for each lane, one lane behind another.
+
+    The compiler lets reads by `_load_from_lds` pass it: waits are the caller's.
+    """
+    var descriptor = llvm_intrinsic[
+        "llvm.amdgcn.make.buffer.rsrc",
+        MutPointer[UInt8, MutUntrackedOrigin, address_space=AddressSpace.BUFFER_RESOURCE],
+        has_side_effect=False,
+    ](
+        MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=memory.get_base_ptr()),
+        Int16(0),
+        memory.desc[2].cast[DType.int64](),
+        memory.desc[3],
+    )
+    __mlir_op.`rocdl.raw.ptr.buffer.load.lds`[
+        alias_scopes=_alias_scope_attr,
+        aux=__mlir_attr.`0 : i32`,
+        _type=None,
+    ](
+        __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<8>`](
+            descriptor
+        ),
+        __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
+        to_i32(Int32(num_bytes)),
+        to_i32(offset),
+        to_i32(Int32(0)),
+        to_i32(Int32(0)),
+    )

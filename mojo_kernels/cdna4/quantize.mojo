@@ -1,156 +1,169 @@
-"""Quantizes in registers: a lane holds one block and encodes it on its own.
+"""Quantizes rows of floats: one pass over memory.
 
-    32 floats --- largest magnitude --> scale --- hardware converter --> 4 words of codes
+A wave takes 32 rows x 256, two by two tiles, so that its scales are the words of
+the preshuffled layout; waves of a workgroup are neighbours along K:
 
-The largest magnitude of 16-bit floats comes from a chain of three-operand
-maxima and one of minima over packed pairs, both signed: no masks. The chains
-read bfloat16 as float16, whose bits order alike below 0x7c00.
+    lane l      encodes of each tile row l % 16, block l / 16
+                stores 16 bytes of codes a tile
+                preshuffled scales: word l of the group, for all four tiles
+                plain scales: a byte a tile
 
-The fast path never meets a subnormal that matters, an infinity or a NaN: it is
-taken for blocks of zeros and for those whose maximum lies in a window of
-`_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
-every input. Both give the bits of `codec.mojo`.
+Rows and blocks beyond the operand are padding of the preshuffled layout.
 """
 
-from std.memory import bitcast
+from layout import row_major
+from layout.tile_tensor import stack_allocation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu.intrinsics import AMDBufferResource
+from max.gpu.sync import s_waitcnt, schedule_barrier
+from std.collections import Array
+from std.memory import AddressSpace, bitcast
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
 
-from ..codec import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits, Rounding
-from ..formats import BLOCK, FORMAT
-from .mma import (
-    BlockCodes,
-    CODE_WORDS,
-    encode_pair,
-    keep_branch,
-    maximum,
-    minimum,
-    subtract_to_zero,
+from ..codec import Rounding
+from ..formats import BLOCK, BLOCK_BYTES
+from ..layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
+from .activations import QuantizedOnTheFly
+from .encode import EncodedBlock
+from .mma import LANES
+from .tiles import (
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    OUT_OF_RANGE,
+    PAIR,
+    PIECE_BYTES,
+    Span,
+    TILE,
+    TILE_BLOCKS,
+    quotient,
 )
 
-comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
-"""The floats of one block."""
-comptime _PAIRS = BLOCK // 2
-comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
+comptime QUANTIZE_WAVES = 2
+"""Waves of a workgroup. Guess."""
+comptime QUANTIZE_ROWS = PAIR * TILE
+"""Rows of a workgroup."""
+comptime QUANTIZE_BLOCKS = QUANTIZE_WAVES * GROUP_BLOCKS
+"""Blocks along K of a workgroup."""
 
 
 @fieldwise_init
-struct EncodedBlock(TrivialRegisterPassable):
-    """One encoded block."""
+struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
+    """Where plain codes go, and scales in `Layout`."""
 
-    var codes: BlockCodes
-    """The packed codes."""
-    var scale: UInt32
-    """The scale byte; the bits above it are zero."""
+    var codes: AMDBufferResource
+    """[M, K / 2]."""
+    var scales: AMDBufferResource
+    """[M, K / 32] or its preshuffled form."""
+    var rows: Int32
+    """M."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+
+    @staticmethod
+    @always_inline
+    def at(
+        codes: MutPointer[UInt8, _], scales: MutPointer[UInt8, _], rows: Int32, k_blocks: Int32
+    ) -> Self:
+        """Describes the result; scales are padded as their layout says."""
+        comptime ROWS = Self.Layout.SCALE_ROW_MULTIPLE
+        comptime BLOCKS = Self.Layout.SCALE_K_MULTIPLE
+        var scale_rows = quotient[ROWS](rows + Int32(ROWS - 1)) * Int32(ROWS)
+        var scale_blocks = quotient[BLOCKS](k_blocks + Int32(BLOCKS - 1)) * Int32(BLOCKS)
+        return Self(
+            Span.of(codes, rows * k_blocks * Int32(BLOCK_BYTES)).after(0),
+            Span.of(scales, scale_rows * scale_blocks).after(0),
+            rows,
+            k_blocks,
+        )
+
+    @always_inline
+    def put(self, encoded: EncodedBlock, row: Int32, block: Int32):
+        """Stores the codes of a block; drops them beyond the operand."""
+        var offset = (row * self.k_blocks + block) * Int32(BLOCK_BYTES)
+        self.codes.store(
+            offset if block < self.k_blocks else OUT_OF_RANGE,
+            bitcast[DType.uint8, BLOCK_BYTES](encoded.codes),
+        )
+
+    @always_inline
+    def put_scale(self, scale: UInt32, row: Int32, block: Int32):
+        """Stores a plain scale; drops it beyond the operand."""
+        var offset = row * self.k_blocks + block
+        self.scales.store(
+            offset if block < self.k_blocks else OUT_OF_RANGE, scale.cast[DType.uint8]()
+        )
+
+    @always_inline
+    def padded(self, scale: UInt32, row: Int32, block: Int32) -> UInt32:
+        """Returns the scale, or what padding holds beyond the operand."""
+        var is_inside = row < self.rows and block < self.k_blocks
+        return scale if is_inside else PADDING_SCALE.cast[DType.uint32]()
+
+    @always_inline
+    def put_word(self, word: UInt32, pair: Int32, group: Int32, lane: Int32):
+        """Stores the preshuffled scales of two by two tiles."""
+        comptime GROUP_BYTES = Int32(PAIR * TILE * GROUP_BLOCKS)
+        var groups = quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1))
+        var offset = (pair * groups + group) * GROUP_BYTES + lane * 4
+        self.scales.store(
+            offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word)
+        )
 
 
-struct _Window[dtype: DType]:
-    """The block maxima, as `FloatBits` sees them, that the fast path encodes.
-
-    Below `LOW` subnormal elements may have codes other than zero, and scales
-    may be clamped. From `HIGH` on the alias breaks, or the block is not finite.
-    """
-
-    comptime source = FloatBits[Self.dtype]
-    # An element reaches a code from a quarter of the scale on, and the scale
-    # is at least an eighth of the maximum: 2**5 above the smallest normal.
-    comptime MARGIN = 5
-    comptime SMALLEST_NORMAL_FIELD = (
-        F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(QUANTIZE_WAVES * LANES)),
+    `rocdl.waves_per_eu`=SIMDLength(1),
+)
+def quantize_rows[
+    dtype: DType, rounding: Rounding, Layout: OperandLayout
+](
+    x: ImmPointer[Scalar[dtype], ImmutAnyOrigin],
+    codes: MutPointer[UInt8, MutAnyOrigin],
+    scales: MutPointer[UInt8, MutAnyOrigin],
+    m: Int32,
+    k: Int32,
+):
+    """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
+    comptime Source = QuantizedOnTheFly[dtype, rounding, PAIR, GROUP_TILES, k_tail=True]
+    comptime TILES = PAIR * GROUP_TILES
+    comptime WAVE_BYTES = TILES * Source.LDS_BYTES
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
+    var pair = Int32(block_idx.y)
+    var lds = stack_allocation[DType.bfloat16, address_space=AddressSpace.SHARED](
+        row_major[QUANTIZE_WAVES * WAVE_BYTES // 2]()
     )
-    comptime LOW = UInt32(
-        (Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS
-    )
-    comptime HIGH = UInt32(
-        0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE
-    )
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
 
+    # All loads at once: a tile of rows along K, then the next.
+    var source = Source(x, m, k, pair * QUANTIZE_ROWS)
+    source.settle(lane)
+    var at = source.cursor(group)
+    comptime for tile in range(TILES):
+        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+        var place = own_lds.unsafe_offset(tile * Source.LDS_BYTES // 2)
+        _ = source.fetch[k_tile, m_tile](at, place, lane)
+        schedule_barrier()
 
-@always_inline
-def encode_block[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
-    """Encodes one block."""
-    comptime source = FloatBits[dtype]
-    comptime window = _Window[dtype]
-    comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
-    # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
-    comptime OFFSET = UInt32(
-        (FORMAT.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS]()
-    )
+    var result = EncodedRows[Layout].at(codes, scales, m, quotient[BLOCK](k))
+    var word = UInt32(0)
+    comptime for tile in range(TILES):
+        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+        s_waitcnt[vmcnt = UInt32((TILES - 1 - tile) * Source.LOADS)]()
+        schedule_barrier()
+        var place = own_lds.unsafe_offset(tile * Source.LDS_BYTES // 2)
+        var encoded = source.block({}, place, lane)
 
-    var amax = _largest_magnitude(x)
-    if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
-        keep_branch()
-        return _encode_rare[dtype, rounding](x)
-
-    var scale = subtract_to_zero(amax, OFFSET)
-    var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
-    return EncodedBlock(_convert(x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
-
-
-@always_inline
-def _convert[dtype: DType](x: BlockFloats[dtype], scale: Float32) -> BlockCodes:
-    """Divides by a scale and encodes.
-
-    The byte of a word runs outside: writes to one register back to back cost a wait.
-    """
-    var codes = BlockCodes(0)
-    comptime for byte in range(4):
-        comptime for word in range(CODE_WORDS):
-            comptime first = 8 * word + 2 * byte
-            codes[word] = encode_pair[dtype, byte](
-                codes[word], x.slice[2, offset=first](), scale
-            )
-    return codes
-
-
-@always_inline
-def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
-    """Returns the bits of the largest magnitude, as `FloatBits` sees it.
-
-    Where an input's pattern is a NaN of the type that the chains compute in,
-    the result is at least `_Window.HIGH`.
-    """
-    comptime if dtype == DType.float32:
-        var wide = rebind[BlockFloats[DType.float32]](x)
-        var amax = abs(wide[0])
-        comptime for i in range(1, BLOCK):
-            amax = maximum(amax, abs(wide[i]))
-        return bitcast[DType.uint32](amax)
-    else:
-        var halves = bitcast[DType.float16, BLOCK](x)
-        var high = halves.slice[2, offset=0]()
-        var low = high
-        comptime for i in range(1, _PAIRS):
-            high = maximum(high, halves.slice[2, offset=2 * i]())
-            low = minimum(low, halves.slice[2, offset=2 * i]())
-        var both = maximum(high, -low)
-        comptime if dtype == DType.float16:
-            var amax = maximum(both[0], both[1]).cast[DType.float32]()
-            return bitcast[DType.uint32](amax) & UInt32(FloatBits[dtype].MAGNITUDE)
+        var row = pair * QUANTIZE_ROWS + Int32(m_tile * TILE) + lane % TILE
+        var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
+        result.put(encoded, row, block)
+        comptime if Layout == Plain:
+            result.put_scale(encoded.scale, row, block)
         else:
-            var bits = bitcast[DType.uint16, 2](both)
-            return max(bits[0], bits[1]).cast[DType.uint32]()
-
-
-@always_inline
-def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
-    """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
-    comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
-    comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
-    comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
-    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS]())
-    comptime emax = UInt32(FORMAT.emax << F32_MANTISSA_BITS)
-    comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
-
-    var wide = x.cast[DType.float32]()
-    var bits = bitcast[DType.uint32, BLOCK](wide)
-    var amax = (bits & UInt32(FloatBits[DType.float32].MAGNITUDE)).reduce_max()
-    if amax >= NOT_FINITE:
-        return EncodedBlock(BlockCodes(0), UInt32(FORMAT.scale_nan))
-
-    # Powers of two: exact but for elements too small for any code but zero.
-    var scale = max(amax + carry, emax) - emax
-    var is_tiny = amax < TINY
-    var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
-    var field = scale & _F32_EXPONENT
-    var rescaled = field + RESCALE if is_tiny else field - RESCALE
-    var codes = _convert(wide * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled))
-    return EncodedBlock(codes, scale >> UInt32(F32_MANTISSA_BITS))
+            comptime BYTE = UInt32(PAIR * k_tile + m_tile)
+            word |= result.padded(encoded.scale, row, block) << (8 * BYTE)
+    comptime if Layout != Plain:
+        comptime assert Layout == PreshuffledCdna4, "scales are plain or preshuffled for CDNA4"
+        result.put_word(word, pair, group, lane)

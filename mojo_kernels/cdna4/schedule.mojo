@@ -42,12 +42,10 @@ struct Stream(TrivialRegisterPassable):
     """Tiles of a chunk along K."""
     var m_tiles: Int
     """Tiles of activations; each is a step."""
-    var before: Int
-    """Loads of a stage ahead of all tiles."""
-    var before_k_tile: Int
-    """Loads ahead of the activations of each tile along K."""
+    var of_weights: Int
+    """Loads of the weights and scales of a stage, which go first."""
     var of_step: Int
-    """Loads of each step."""
+    """Loads of the activations of each step."""
 
     comptime MAX_COUNT = 63
     """The largest count that a wait can name."""
@@ -58,16 +56,11 @@ struct Stream(TrivialRegisterPassable):
 
     def loads(self) -> Int:
         """Returns the loads of a stage."""
-        return self.before + self.k_tiles * (self.before_k_tile + self.m_tiles * self.of_step)
+        return self.of_weights + self.steps() * self.of_step
 
     def loads_after(self, step: Int) -> Int:
         """Returns the loads of a stage that are issued after those of a step."""
-        var k_tile, m_tile = divmod(step, self.m_tiles)
-        var whole = self.k_tiles - 1 - k_tile
-        return (
-            whole * (self.before_k_tile + self.m_tiles * self.of_step)
-            + (self.m_tiles - 1 - m_tile) * self.of_step
-        )
+        return (self.steps() - 1 - step) * self.of_step
 
     def multiply_length(self) -> Int:
         """Returns the operations that use up a stage."""

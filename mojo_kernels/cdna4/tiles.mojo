@@ -10,27 +10,27 @@ serves together find all 64 banks; for 16-bit floats, rows of 256 bytes:
 
 Weights and their scales go straight to registers from the preshuffled layout.
 A load of 16 bytes a lane is a tile of 16 rows x 128. A word of scales a lane
-covers 32 rows x 256, which is a chunk, the step of all loops along K:
+covers 32 rows x 256, a group:
 
     byte of the word     0               1                2               3
     scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
                          block l / 16    block l / 16     block 4 + l/16  block 4 + l/16
 
 Every access goes through a descriptor that ends where the tensor ends: what
-lies beyond reads as zero, and so does a row beyond the last one. Where K is no
-multiple of a chunk, lanes beyond K are moved out of range.
+lies beyond reads as zero, and so does a row beyond the last one. The loops run
+along K in chunks of one or two tiles; where K may end within a chunk, lanes
+beyond it are moved out of range.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
 from std.memory import AddressSpace, bitcast
 from std.sys import size_of
-from structured_kernels.amd_tile_io import _load_from_lds, _load_to_lds
+from structured_kernels.amd_tile_io import _load_from_lds
 
 from ..formats import BLOCK, BLOCK_BYTES
 from ..layouts import PreshuffledCdna4
-from .mma import BlockCodes, CODE_WORDS, LANES, Mma16
-from .quantize import BlockFloats
+from .mma import BlockCodes, CODE_WORDS, LANES, Mma16, SharedBytes, load_to_lds
 
 comptime TILE = Mma16.TILE
 """Rows of a tile."""
@@ -38,12 +38,10 @@ comptime TILE_BLOCKS = Mma16.K_BLOCKS
 """Blocks of a tile along K."""
 comptime TILE_K = TILE_BLOCKS * BLOCK
 """Elements of a tile along K."""
-comptime CHUNK_TILES = PreshuffledCdna4.SCALE_K_MULTIPLE // TILE_BLOCKS
-"""Tiles of a chunk along K: those whose scales share a word."""
-comptime CHUNK_BLOCKS = CHUNK_TILES * TILE_BLOCKS
-"""Blocks of a chunk along K."""
-comptime CHUNK_K = CHUNK_TILES * TILE_K
-"""Elements of a chunk along K."""
+comptime GROUP_BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
+"""Blocks along K whose scales share words: those of two tiles."""
+comptime GROUP_TILES = GROUP_BLOCKS // TILE_BLOCKS
+"""Tiles along K whose scales share words."""
 comptime PAIR = PreshuffledCdna4.SCALE_ROW_MULTIPLE // TILE
 """Tiles along the rows whose scales share a word."""
 comptime PIECE_BYTES = 16
@@ -52,12 +50,6 @@ comptime CODE_TILE_BYTES = TILE * TILE_BLOCKS * BLOCK_BYTES
 """Bytes of the codes of a tile."""
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
-
-comptime SharedBytes = MutPointer[
-    BFloat16, MutUntrackedOrigin, address_space=AddressSpace.SHARED
-]
-"""A place in LDS. The element type is what the tile loads below insist on."""
-
 
 @fieldwise_init
 struct Span(TrivialRegisterPassable):
@@ -79,16 +71,27 @@ struct Span(TrivialRegisterPassable):
 
     @always_inline
     def from_offset(self, offset: Int32) -> Self:
-        """Returns what lies behind `offset`: empty if nothing does."""
-        return Self(
-            self.start.unsafe_offset(Int(offset)), max(self.num_bytes - offset, 0)
-        )
+        """Returns what lies behind `offset`; if nothing does, `num_bytes` is negative."""
+        return Self(self.start.unsafe_offset(Int(offset)), self.num_bytes - offset)
 
     @always_inline
     def after(self, offset: Int32) -> AMDBufferResource:
         """Returns a descriptor of what lies behind `offset`: empty if nothing does."""
         var rest = self.from_offset(offset)
-        return AMDBufferResource(rest.start, Int(rest.num_bytes))
+        return AMDBufferResource(rest.start, Int(max(rest.num_bytes, 0)))
+
+    @always_inline
+    def after_if(self, offset: Int32, condition: Bool) -> AMDBufferResource:
+        """Returns a descriptor of what lies behind `offset`: empty unless `condition`."""
+        var rest = self.from_offset(offset)
+        var num_bytes = rest.num_bytes if condition else 0
+        return AMDBufferResource(rest.start, Int(max(num_bytes, 0)))
+
+
+@always_inline
+def quotient[divisor: Int](x: Int32) -> Int32:
+    """Divides a number that is not negative: one shift where the divisor is a power of two."""
+    return (x.cast[DType.uint32]() // UInt32(divisor)).cast[DType.int32]()
 
 
 struct FloatTile[dtype: DType]:
@@ -120,7 +123,7 @@ struct FloatTile[dtype: DType]:
     @always_inline
     def source[load: Int](lane: Int32) -> Tuple[Int32, Int32]:
         """Returns the row and the byte of the row that a lane fetches in load `load`."""
-        var row = Int32(load * Self.ROWS_PER_LOAD) + lane // Int32(Self.PIECES)
+        var row = Int32(load * Self.ROWS_PER_LOAD) + quotient[Self.PIECES](lane)
         var piece = Self.exchanged(row, lane % Int32(Self.PIECES))
         return (row, piece * Int32(PIECE_BYTES))
 
@@ -129,18 +132,16 @@ struct FloatTile[dtype: DType]:
     def fetch[load: Int](memory: AMDBufferResource, offset: Int32, tile: SharedBytes):
         """Starts load `load` of the tile at `tile`; `offset` is the lane's in memory."""
         comptime LOAD_ELEMENTS = LANES * PIECE_BYTES // 2
-        _load_to_lds[width = PIECE_BYTES // 2](
-            memory, offset // 2, tile.unsafe_offset(load * LOAD_ELEMENTS)
-        )
+        load_to_lds[PIECE_BYTES](memory, offset, tile.unsafe_offset(load * LOAD_ELEMENTS))
 
     @staticmethod
     @always_inline
-    def block(tile: SharedBytes, lane: Int32) -> BlockFloats[Self.dtype]:
+    def block(tile: SharedBytes, lane: Int32) -> SIMD[Self.dtype, BLOCK]:
         """Reads the block of a lane: row `lane % 16`, block `lane / 16`."""
         var row = lane % TILE
         var words = SIMD[DType.uint32, BLOCK * Self.ELEMENT_BYTES // 4]()
         comptime for i in range(Self.BLOCK_PIECES):
-            var first = lane // TILE * Int32(Self.BLOCK_PIECES)
+            var first = quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
             var piece = row * Int32(Self.PIECES) + Self.exchanged(row, first + Int32(i))
             var read = _load_from_lds[width = PIECE_BYTES // 2](
                 tile.unsafe_offset(Int(piece) * PIECE_BYTES // 2)
@@ -156,40 +157,59 @@ struct WeightCursor(TrivialRegisterPassable):
     var codes: AMDBufferResource
     """What lies behind the chunk's first tile."""
     var scales: AMDBufferResource
-    """What lies behind the chunk's first word."""
-    var blocks_left: Int32
-    """Blocks from the chunk's beginning to K."""
+    """What lies behind the first word of the chunk's group."""
+    var first_block: Int32
+    """The chunk's first block along K."""
 
 
-struct WeightTiles[n_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+@fieldwise_init
+struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
     """A wave's rows of preshuffled weights, some tiles of 16.
 
     Parameters:
-        n_tiles: Tiles, even or one.
+        n_tiles: Tiles of rows, even or one.
+        k_tiles: Tiles of a chunk, one or two.
         k_tail: Whether K may end within a chunk.
     """
 
     comptime WORDS = ceildiv(Self.n_tiles, PAIR)
     """Words of scales for a chunk."""
+    comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
+    """Blocks of a chunk along K."""
+    comptime GROUP_BYTES = Int32(GROUP_BLOCKS * PAIR * TILE)
+    """Bytes of the scales of a group."""
 
     var codes: Span
     """The codes from the wave's first tile on."""
     var scales: Span
-    """The scales from the group of the wave's first tile on."""
+    """The scales from the pair of the wave's first tile on."""
     var k_blocks: Int32
     """Blocks of a row."""
     var first_tile: Int32
     """The wave's first tile of rows."""
 
+    @staticmethod
     @always_inline
-    def __init__(out self, codes: Span, scales: Span, first_tile: Int32, k_blocks: Int32):
+    def of(
+        codes: ImmPointer[UInt8, _],
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_tile: Int32,
+    ) -> Self:
+        """Describes the weights from tile `first_tile` on."""
         comptime assert Self.n_tiles == 1 or Self.n_tiles % PAIR == 0, "tiles share scale words"
-        self.k_blocks = k_blocks
-        self.first_tile = first_tile
-        self.codes = codes
-        self.scales = scales
-        self.codes = codes.from_offset(first_tile * self._tile_row_bytes())
-        self.scales = scales.from_offset(first_tile // PAIR * self._group_row_bytes())
+        var none = Span.of(codes, 0)
+        var self = Self(none, none, k_blocks, first_tile)
+        var tiles = quotient[TILE](rows + Int32(TILE - 1))
+        var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
+        self.codes = Span.of(codes, tiles * self._tile_row_bytes()).from_offset(
+            first_tile * self._tile_row_bytes()
+        )
+        self.scales = Span.of(scales, pairs * self._pair_row_bytes()).from_offset(
+            quotient[PAIR](first_tile) * self._pair_row_bytes()
+        )
+        return self
 
     @always_inline
     def _tile_row_bytes(self) -> Int32:
@@ -197,22 +217,20 @@ struct WeightTiles[n_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
         return self.k_blocks * Int32(TILE * BLOCK_BYTES)
 
     @always_inline
-    def _group_row_bytes(self) -> Int32:
+    def _pair_row_bytes(self) -> Int32:
         """Returns the bytes from the scales of one pair of tiles to the next."""
-        var groups = (self.k_blocks + Int32(CHUNK_BLOCKS - 1)) // Int32(CHUNK_BLOCKS)
-        return groups * Int32(CHUNK_BLOCKS * PAIR * TILE)
+        return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Self.GROUP_BYTES
 
     @always_inline
     def cursor(self, chunk: Int32) -> WeightCursor:
         """Returns the place of a chunk; one beyond K reads as zeros."""
-        comptime CODE_BYTES = Int32(CHUNK_TILES * CODE_TILE_BYTES)
-        comptime SCALE_BYTES = Int32(CHUNK_BLOCKS * PAIR * TILE)
-        var blocks_left = self.k_blocks - chunk * Int32(CHUNK_BLOCKS)
-        var is_inside = blocks_left > 0
+        var block = chunk * Int32(Self.CHUNK_BLOCKS)
+        var is_inside = block < self.k_blocks
+        var group = quotient[GROUP_BLOCKS](block)
         return WeightCursor(
-            self.codes.after(chunk * CODE_BYTES if is_inside else self.codes.num_bytes),
-            self.scales.after(chunk * SCALE_BYTES if is_inside else self.scales.num_bytes),
-            blocks_left,
+            self.codes.after_if(block * Int32(TILE * BLOCK_BYTES), is_inside),
+            self.scales.after_if(group * Self.GROUP_BYTES, is_inside),
+            block,
         )
 
     @always_inline
@@ -223,32 +241,38 @@ struct WeightTiles[n_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
         var offset = lane * Int32(BLOCK_BYTES) + Int32(k_tile * CODE_TILE_BYTES)
         offset += Int32(n_tile) * self._tile_row_bytes()
         comptime if Self.k_tail:
-            var is_inside = Int32(k_tile * TILE_BLOCKS) + lane // TILE < at.blocks_left
-            offset = offset if is_inside else OUT_OF_RANGE
+            var block = at.first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
+            offset = offset if block < self.k_blocks else OUT_OF_RANGE
         return bitcast[DType.uint32, CODE_WORDS](
             at.codes.load[DType.uint8, BLOCK_BYTES](offset)
         )
 
     @always_inline
     def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:
-        """Loads the scales of a pair of tiles for the whole chunk."""
-        var offset = lane * 4 + Int32(word) * self._group_row_bytes()
+        """Loads the scales of a pair of tiles for the chunk's whole group."""
+        var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
         return bitcast[DType.uint32, 1](at.scales.load[DType.uint8, 4](offset))
 
     @always_inline
-    def scales_in_range(self, word: UInt32, blocks_left: Int32, lane: Int32) -> UInt32:
-        """Returns a word of scales without those beyond K, the wave's first tile in byte 0."""
+    def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
+        """Returns a word that has arrived, without what lies beyond K, the chunk's first in byte 0.
+        """
+        comptime HALF_BITS = UInt32(16)
+        comptime LOW_HALF = UInt32(0x0000FFFF)
         var scales = word
-        comptime if Self.k_tail:
-            var block = lane // TILE
-            var low = UInt32(0x0000FFFF) if block < blocks_left else 0
-            var high = UInt32(0xFFFF0000) if block + TILE_BLOCKS < blocks_left else 0
-            scales &= low | high
+        comptime if Self.k_tiles == 1:
+            var half = quotient[TILE_BLOCKS](first_block) % Int32(GROUP_TILES)
+            scales >>= half.cast[DType.uint32]() * HALF_BITS
         comptime if Self.n_tiles == 1:
-            scales >>= UInt32(8) * (self.first_tile % PAIR).cast[DType.uint32]()
+            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * 8
+        comptime if Self.k_tail:
+            var block = first_block + quotient[TILE](lane)
+            var low = LOW_HALF if block < self.k_blocks else 0
+            var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
+            scales &= low | high
         return scales
 
     @staticmethod
     def scale_byte[k_tile: Int, n_tile: Int]() -> Int:
-        """Returns which byte of its word holds the scale of a tile."""
+        """Returns which byte of the chosen word holds the scale of a tile."""
         return PAIR * k_tile + n_tile % PAIR

@@ -1,0 +1,156 @@
+"""Encodes in registers: a lane holds one block and encodes it on its own.
+
+    32 floats --- largest magnitude --> scale --- hardware converter --> 4 words of codes
+
+The largest magnitude of 16-bit floats comes from a chain of three-operand
+maxima and one of minima over packed pairs, both signed: no masks. The chains
+read bfloat16 as float16, whose bits order alike below 0x7c00.
+
+The fast path never meets a subnormal that matters, an infinity or a NaN: it is
+taken for blocks of zeros and for those whose maximum lies in a window of
+`_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
+every input. Both give the bits of `codec.mojo`.
+"""
+
+from std.memory import bitcast
+
+from ..codec import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits, Rounding
+from ..formats import BLOCK, FORMAT
+from .mma import (
+    BlockCodes,
+    CODE_WORDS,
+    encode_pair,
+    keep_branch,
+    maximum,
+    minimum,
+    subtract_to_zero,
+)
+
+comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
+"""The floats of one block."""
+comptime _PAIRS = BLOCK // 2
+comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
+
+
+@fieldwise_init
+struct EncodedBlock(TrivialRegisterPassable):
+    """One encoded block."""
+
+    var codes: BlockCodes
+    """The packed codes."""
+    var scale: UInt32
+    """The scale byte; the bits above it are zero."""
+
+
+struct _Window[dtype: DType]:
+    """The block maxima, as `FloatBits` sees them, that the fast path encodes.
+
+    Below `LOW` subnormal elements may have codes other than zero, and scales
+    may be clamped. From `HIGH` on the alias breaks, or the block is not finite.
+    """
+
+    comptime source = FloatBits[Self.dtype]
+    # An element reaches a code from a quarter of the scale on, and the scale
+    # is at least an eighth of the maximum: 2**5 above the smallest normal.
+    comptime MARGIN = 5
+    comptime SMALLEST_NORMAL_FIELD = (
+        F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1
+    )
+    comptime LOW = UInt32(
+        (Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS
+    )
+    comptime HIGH = UInt32(
+        0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE
+    )
+
+
+@always_inline
+def encode_block[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
+    """Encodes one block."""
+    comptime source = FloatBits[dtype]
+    comptime window = _Window[dtype]
+    comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
+    # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
+    comptime OFFSET = UInt32(
+        (FORMAT.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS]()
+    )
+
+    var amax = _largest_magnitude(x)
+    if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
+        keep_branch()
+        return _encode_rare[dtype, rounding](x)
+
+    var scale = subtract_to_zero(amax, OFFSET)
+    var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
+    return EncodedBlock(_convert(x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
+
+
+@always_inline
+def _convert[dtype: DType](x: BlockFloats[dtype], scale: Float32) -> BlockCodes:
+    """Divides by a scale and encodes.
+
+    The byte of a word runs outside: writes to one register back to back cost a wait.
+    """
+    var codes = BlockCodes(0)
+    comptime for byte in range(4):
+        comptime for word in range(CODE_WORDS):
+            comptime first = 8 * word + 2 * byte
+            codes[word] = encode_pair[dtype, byte](
+                codes[word], x.slice[2, offset=first](), scale
+            )
+    return codes
+
+
+@always_inline
+def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
+    """Returns the bits of the largest magnitude, as `FloatBits` sees it.
+
+    Where an input's pattern is a NaN of the type that the chains compute in,
+    the result is at least `_Window.HIGH`.
+    """
+    comptime if dtype == DType.float32:
+        var wide = rebind[BlockFloats[DType.float32]](x)
+        var amax = abs(wide[0])
+        comptime for i in range(1, BLOCK):
+            amax = maximum(amax, abs(wide[i]))
+        return bitcast[DType.uint32](amax)
+    else:
+        var halves = bitcast[DType.float16, BLOCK](x)
+        var high = halves.slice[2, offset=0]()
+        var low = high
+        comptime for i in range(1, _PAIRS):
+            high = maximum(high, halves.slice[2, offset=2 * i]())
+            low = minimum(low, halves.slice[2, offset=2 * i]())
+        var both = maximum(high, -low)
+        comptime if dtype == DType.float16:
+            var amax = maximum(both[0], both[1]).cast[DType.float32]()
+            return bitcast[DType.uint32](amax) & UInt32(FloatBits[dtype].MAGNITUDE)
+        else:
+            var bits = bitcast[DType.uint16, 2](both)
+            return max(bits[0], bits[1]).cast[DType.uint32]()
+
+
+@always_inline
+def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
+    """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
+    comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
+    comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
+    comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS]())
+    comptime emax = UInt32(FORMAT.emax << F32_MANTISSA_BITS)
+    comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
+
+    var wide = x.cast[DType.float32]()
+    var bits = bitcast[DType.uint32, BLOCK](wide)
+    var amax = (bits & UInt32(FloatBits[DType.float32].MAGNITUDE)).reduce_max()
+    if amax >= NOT_FINITE:
+        return EncodedBlock(BlockCodes(0), UInt32(FORMAT.scale_nan))
+
+    # Powers of two: exact but for elements too small for any code but zero.
+    var scale = max(amax + carry, emax) - emax
+    var is_tiny = amax < TINY
+    var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
+    var field = scale & _F32_EXPONENT
+    var rescaled = field + RESCALE if is_tiny else field - RESCALE
+    var codes = _convert(wide * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled))
+    return EncodedBlock(codes, scale >> UInt32(F32_MANTISSA_BITS))
