@@ -278,6 +278,39 @@ def test_wait_states_and_waits_follow_branches():
     assert "uses v2 of line" in hazard.reason
 
 
+DIVERGED = """
+	global_load_dword v2, v1, s[4:5]
+	v_lshrrev_b32_e32 v5, 6, v0
+	s_nop 1
+	v_readfirstlane_b32 s20, v5
+	s_cmp_eq_u32 s20, 0
+	s_cbranch_scc1 .LJOIN
+	global_load_dword v3, v1, s[4:5] offset:4
+	global_load_dword v6, v1, s[4:5] offset:8
+.LJOIN:
+	{waits}
+	v_add_u32_e32 v4, 1, v2
+	global_store_dword v1, v4, s[6:7]
+"""
+
+
+def test_waves_count_their_own_operations_after_they_meet():
+    """Wave 1 has two loads more in flight, so vmcnt(2) proves its first load, not wave 0's."""
+    (hazard,) = findings(DIVERGED.format(waits="s_waitcnt vmcnt(2)"), threads=128)
+    assert (hazard.wave, hazard.text) == (0, "v_add_u32_e32 v4, 1, v2")
+    for late in (False, True):
+        both = DIVERGED.format(waits="s_waitcnt vmcnt(2)\n\ts_waitcnt vmcnt(0)")
+        assert findings(both, threads=128, late=late) == []
+
+
+def test_late_loads_of_waves_that_met_land_where_they_belong():
+    target, source = np.zeros(128, U32), np.arange(200, dtype=U32)
+    waits = "s_waitcnt vmcnt(2)\n\ts_waitcnt vmcnt(0)"
+    text = kernel_text(PROLOGUE + DIVERGED.format(waits=waits))
+    gfx950.run(text, 1, 128, [source, target], late=True).raise_on_hazards()
+    assert (target == np.arange(128) + 1).all()
+
+
 def test_reports_name_line_instruction_wave_and_reason():
     (hazard,) = findings(IN_FLIGHT["use of a load"])
     text = kernel_text(PROLOGUE + IN_FLIGHT["use of a load"], lds=4096, agprs=64).split("\n")

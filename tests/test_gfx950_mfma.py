@@ -8,9 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gfx950_support import LANES, execute
-
 import gfx950
+from gfx950_support import LANES, execute
 
 F32, U32 = np.float32, np.uint32
 CODES = {"fp8": 0, "bf8": 1, "fp6": 2, "bf6": 3, "fp4": 4}

@@ -24,7 +24,7 @@ U32 = np.uint32
 Rows = slice | np.ndarray
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Capture:
     """Operands of a memory operation at its issue."""
 

@@ -46,7 +46,7 @@ class Hazard:
         return f"line {self.line}: {self.text}: {self.kind}: {self.reason} ({where})"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pending:
     """A memory operation that no wait has retired."""
 

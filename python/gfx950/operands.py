@@ -86,7 +86,7 @@ def _with_modifiers(read: Reader, operand: Operand, neg: bool, absolute: bool) -
     return read
 
 
-@dataclass
+@dataclass(eq=False)
 class Decoded:
     """An executable instruction and the registers it touches."""
 

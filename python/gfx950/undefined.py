@@ -16,7 +16,6 @@ from gfx950.asm import EXEC
 from gfx950.operands import Decoded
 from gfx950.state import Waves
 
-
 PACKING = ("v_cvt_pk", "v_cvt_scalef32_pk", "v_pack_", "v_perm_b32", "v_cndmask_", "v_pk_")
 
 
