@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _native
+from mx_kernels import _levels, _native
 
 SOURCE = '''"""A module with one function."""
 
@@ -119,7 +119,7 @@ def test_a_waiting_process_says_what_it_waits_for(sources, cache):
             sys.executable,
             "-c",
             HOLD_LOCK,
-            str(cache / f"{_native.build_key(sources, 'native')}.lock"),
+            str(cache / f"{_native.build_key(sources, _levels.pick())}.lock"),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -161,36 +161,59 @@ def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
     def change(name, value):
         return lambda: monkeypatch.setattr(_native, name, lambda: value)
 
-    keys = [_native.build_key(sources, "native")]
+    keys = [_native.build_key(sources, _levels.NATIVE)]
     for step in (
         change_source,
         add_source,
         move_source,
         change("_toolchain", ("9.9", "/here")),
         change("_toolchain", ("9.9", "/there")),
-        change("_cpu_features", "flags: another CPU"),
+        lambda: monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
     ):
         step()
-        keys.append(_native.build_key(sources, "native"))
-    keys += [_native.build_key(sources, level) for level in ("x86-64-v3", "cascadelake")]
+        keys.append(_native.build_key(sources, _levels.NATIVE))
+    keys += [_native.build_key(sources, level) for level in _levels.LEVELS]
     assert len(set(keys)) == len(keys)
-    assert keys[-1].startswith("cascadelake-")
+    assert keys[-1].startswith(f"{_levels.LEVELS[-1].name}-")
     (sources / "notes.txt").write_text("no source")
-    assert _native.build_key(sources, "cascadelake") == keys[-1]
+    assert _native.build_key(sources, _levels.LEVELS[-1]) == keys[-1]
 
 
 def test_a_named_level_does_not_depend_on_this_machine(sources, monkeypatch):
-    key = _native.build_key(sources, "x86-64-v3")
-    monkeypatch.setattr(_native, "_cpu_features", lambda: "flags: another CPU")
-    assert _native.build_key(sources, "x86-64-v3") == key
+    keys = [_native.build_key(sources, level) for level in _levels.LEVELS]
+    monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu")))
+    assert [_native.build_key(sources, level) for level in _levels.LEVELS] == keys
+
+
+def test_the_best_level_that_the_cpu_runs_is_picked(monkeypatch):
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.setattr(_levels.platform, "machine", lambda: "x86_64")
+    for level in _levels.LEVELS:
+        monkeypatch.setattr(_levels, "cpu_flags", lambda flags=level.cpu_flags: flags)
+        assert _levels.pick() is level
+    monkeypatch.setattr(_levels, "cpu_flags", frozenset)
+    assert _levels.pick() is _levels.NATIVE
+
+
+def test_other_machines_get_the_compilers_own_choice(monkeypatch):
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.setattr(_levels.platform, "machine", lambda: "aarch64")
+    assert _levels.pick() is _levels.NATIVE
+
+
+def test_a_level_that_this_cpu_cannot_run_is_refused(monkeypatch):
+    monkeypatch.setattr(_levels, "cpu_flags", lambda: _levels.LEVELS[1].cpu_flags)
+    monkeypatch.setenv("MX_KERNELS_CPU", "avx512_vnni")
+    with pytest.raises(ValueError, match=r"avx512_vnni needs .*avx512bw.* which this CPU"):
+        _levels.pick()
 
 
 def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
-    monkeypatch.setenv("MX_KERNELS_CPU", "x86-64-v2")
+    monkeypatch.setenv("MX_KERNELS_CPU", "native")
     path = _native.find_or_build()
     assert path.parent.parent == cache
-    assert path.parent.name.startswith("x86-64-v2-")
+    assert path.parent.name.startswith("native-")
 
 
 def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypatch):
@@ -208,18 +231,17 @@ def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, ca
     assert "python_module.mojo:1:" in text
     assert "failed after" in capfd.readouterr().err
     assert [path.name for path in cache.rglob("*") if path.is_file()] == [
-        f"{_native.build_key(sources, 'native')}.lock"
+        f"{_native.build_key(sources, _levels.pick())}.lock"
     ]
 
     write(sources, 42)
     assert _native.find_or_build(cache).exists()
 
 
-def test_an_unknown_level_is_named(sources, cache):
-    with pytest.raises(
-        _native.NativeBuildError, match=r"MX_KERNELS_CPU names a CPU .*[\s\S]*pdp11"
-    ):
-        _native.find_or_build(cache, "pdp11")
+def test_an_unknown_level_is_named(monkeypatch):
+    monkeypatch.setenv("MX_KERNELS_CPU", "pdp11")
+    with pytest.raises(ValueError, match=r"must be one of avx512_vnni, .*native, got 'pdp11'"):
+        _levels.pick()
 
 
 def test_a_missing_linker_is_named(sources, cache, monkeypatch):
@@ -254,7 +276,7 @@ def test_a_cache_that_cannot_be_written_is_named(sources, cache):
 
 
 def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
-    target = cache / _native.build_key(sources, "native") / "_mx_kernels_native.so"
+    target = cache / _native.build_key(sources, _levels.pick()) / "_mx_kernels_native.so"
     target.parent.mkdir(parents=True)
     target.write_bytes(b"cut short")
     process = start(sources, cache)

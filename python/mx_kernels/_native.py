@@ -1,7 +1,7 @@
 """Finds or builds the Mojo extension module for this machine, once.
 
-The kernels are compiled where they run, because the compiler then knows the CPU. A build is
-keyed by everything that can change its bytes or its ability to load:
+The kernels are compiled where they run, for the instruction level of the CPU (`_levels.py`).
+A build is keyed by everything that can change its bytes or its ability to load:
 
     <cache>/<level>-<hash of sources, toolchain, level, Python>/_mx_kernels_native.so
 
@@ -9,7 +9,7 @@ Processes that start together build once: they queue on a file lock, and the fin
 appears by an atomic rename. Environment variables:
 
     MX_KERNELS_CACHE   the cache folder (default: the user's cache folder)
-    MX_KERNELS_CPU     the instruction level, as `--target-cpu` spells it (default: this CPU)
+    MX_KERNELS_CPU     the instruction level (default: the best one that this CPU runs)
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from types import ModuleType
 
 import platformdirs
 
+from mx_kernels import _levels
+from mx_kernels._levels import Level
+
 MODULE = "_mx_kernels_native"
-HOST_LEVEL = "native"
 
 _load_lock = threading.Lock()
 _module: ModuleType | None = None
@@ -56,17 +58,20 @@ def load() -> ModuleType:
         return _module
 
 
-def find_or_build(cache: Path | None = None, level: str | None = None) -> Path:
+def cache_folder() -> Path:
+    """Returns the folder of everything that is built: MX_KERNELS_CACHE or the user's cache."""
+    return Path(os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels"))
+
+
+def find_or_build(cache: Path | None = None, level: Level | None = None) -> Path:
     """Returns the path of the built module.
 
     Args:
-        cache: the cache folder; None reads `MX_KERNELS_CACHE`.
-        level: the instruction level; None reads `MX_KERNELS_CPU`.
+        cache: the cache folder; None for `cache_folder()`.
+        level: the instruction level; None for `_levels.pick()`.
     """
-    cache = cache or Path(
-        os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels")
-    )
-    level = level or os.environ.get("MX_KERNELS_CPU") or HOST_LEVEL
+    cache = cache or cache_folder()
+    level = level or _levels.pick()
     sources = source_folder()
     key = build_key(sources, level)
     target = cache / key / f"{MODULE}.so"
@@ -80,7 +85,7 @@ def find_or_build(cache: Path | None = None, level: str | None = None) -> Path:
             f"cannot write the build cache {cache} ({error}); "
             "set MX_KERNELS_CACHE to a folder that you can write"
         ) from error
-    with _only_one_process(cache / f"{key}.lock"):
+    with only_one_process(cache / f"{key}.lock"):
         if not target.exists():
             _build(sources, target, level)
     return target
@@ -99,7 +104,7 @@ def source_folder() -> Path:
     )
 
 
-def build_key(sources: Path, level: str) -> str:
+def build_key(sources: Path, level: Level) -> str:
     """Returns the cache folder's name for `sources` at `level` with this toolchain."""
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*.mojo")):
@@ -108,11 +113,12 @@ def build_key(sources: Path, level: str) -> str:
         digest.update(b"\0")
     # The module carries the path of the toolchain's runtime library, so another environment
     # needs another build.
-    facts = [*_toolchain(), level, platform.machine(), str(sys.implementation.cache_tag)]
-    if level == HOST_LEVEL:
-        facts.append(_cpu_features())
+    facts = [*_toolchain(), level.name, platform.machine(), str(sys.implementation.cache_tag)]
+    if level is _levels.NATIVE:
+        # Home folders may be shared between machines.
+        facts.append(platform.processor() + " ".join(sorted(_levels.cpu_flags())))
     digest.update("\0".join(facts).encode())
-    return f"{level}-{digest.hexdigest()[:16]}"
+    return f"{level.name}-{digest.hexdigest()[:16]}"
 
 
 def _toolchain() -> tuple[str, str]:
@@ -136,28 +142,14 @@ def _pinned_mojo() -> str:
     return "mojo"
 
 
-def _cpu_features() -> str:
-    """What tells this CPU's instruction set from another's; home folders may be shared."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            for line in info:
-                if line.startswith(("flags", "Features")):
-                    return line
-                if not line.strip():
-                    break
-    except OSError:
-        pass
-    return platform.processor()
-
-
 @contextlib.contextmanager
-def _only_one_process(lock_path: Path) -> Iterator[None]:
+def only_one_process(lock_path: Path) -> Iterator[None]:
     """Holds an exclusive lock; the kernel releases it if the holder dies."""
     with open(lock_path, "w", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with _one_line("waiting for another process that is building the kernels"):
+            with one_line("waiting for another process that is building the kernels"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             # No locks on this file system: at worst two processes build, the rename is atomic.
@@ -166,7 +158,7 @@ def _only_one_process(lock_path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_line(doing: str) -> Iterator[None]:
+def one_line(doing: str) -> Iterator[None]:
     """Says on stderr what is going on and, at the end of the same line, how long it took."""
     start = time.perf_counter()
     outcome = "failed"
@@ -179,30 +171,35 @@ def _one_line(doing: str) -> Iterator[None]:
         print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
-def _build(sources: Path, target: Path, level: str) -> None:
+def _build(sources: Path, target: Path, level: Level) -> None:
     """Compiles `sources` into `target`, which appears complete or not at all."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+        fresh = Path(scratch) / target.name
+        command = ["build", "--emit", "shared-lib", "-I", str(sources.parent)]
+        command += [*level.compiler_options, "-o", str(fresh), str(sources / "python_module.mojo")]
+        run_mojo(command, f"compiling the kernels for this machine, once, into {target.parent}")
+        os.replace(fresh, target)
+
+
+def run_mojo(command: list[str], doing: str) -> None:
+    """Runs the Mojo compiler, with one line that says so.
+
+    Raises:
+        NativeBuildError: if the compiler is missing or fails; carries its output.
+    """
     try:
         from mojo.run import subprocess_run_mojo  # noqa: PLC0415  only where a build is due
-    except ImportError as error:
+
+        with one_line(doing):
+            result = subprocess_run_mojo(command, capture_output=True, text=True)
+            if result.returncode != 0:
+                raise NativeBuildError(_explain(command, result.stdout + result.stderr))
+    except NativeBuildError:
+        raise
+    except (ImportError, OSError, RuntimeError) as error:
         raise NativeBuildError(
             f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
         ) from error
-
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
-        fresh = Path(scratch) / target.name
-        options = [] if level == HOST_LEVEL else ["--target-cpu", level]
-        command = ["build", "--emit", "shared-lib", "-I", str(sources.parent), *options]
-        command += ["-o", str(fresh), str(sources / "python_module.mojo")]
-        with _one_line(f"compiling the kernels for this machine, once, into {target.parent}"):
-            try:
-                result = subprocess_run_mojo(command, capture_output=True, text=True)
-            except (OSError, RuntimeError) as error:
-                raise NativeBuildError(
-                    f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
-                ) from error
-            if result.returncode != 0 or not fresh.exists():
-                raise NativeBuildError(_explain(command, result.stdout + result.stderr))
-        os.replace(fresh, target)
 
 
 def _explain(command: list[str], output: str) -> str:
@@ -213,19 +210,38 @@ def _explain(command: list[str], output: str) -> str:
             "there is no C linker on PATH, which the Mojo compiler needs; install one "
             "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc)"
         )
-    elif "unknown target CPU" in output:
-        cause = "MX_KERNELS_CPU names a CPU that the compiler does not know"
     return f"{cause}\n$ mojo {' '.join(command)}\n{output.strip()}"
 
 
 def _import_from(path: Path) -> ModuleType:
-    """Imports the built module."""
-    spec = importlib.util.spec_from_file_location(MODULE, path)
-    try:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        raise NativeBuildError(
-            f"{path} does not load ({error}); delete it to build anew"
-        ) from error
+    """Imports the built module and leaves the environment of child processes alone.
+
+    On import, Mojo's runtime looks for Python's symbols in the library that
+    MOJO_PYTHON_LIBRARY names, or starts a `python3` to find one; any library does, since the
+    symbols are in this process. It also sets variables without `os.environ` knowing.
+    """
+    with _unchanged_environment("MOJO_PYTHON_LIBRARY", "PYTHONEXECUTABLE", "PYTHONPATH"):
+        os.putenv("MOJO_PYTHON_LIBRARY", str(path))
+        spec = importlib.util.spec_from_file_location(MODULE, path)
+        try:
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            raise NativeBuildError(
+                f"{path} does not load ({error}); delete it to build anew"
+            ) from error
     return module
+
+
+@contextlib.contextmanager
+def _unchanged_environment(*names: str) -> Iterator[None]:
+    """Restores what the C library holds for `names` to what `os.environ` says."""
+    try:
+        yield
+    finally:
+        for name in names:
+            value = os.environ.get(name)
+            if value is None:
+                os.unsetenv(name)
+            else:
+                os.putenv(name, value)

@@ -25,11 +25,11 @@ from max.driver import CPU
 from max.dtype import DType
 from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Dim, Graph, StaticDim, TensorType, TensorValue, ops
-from mojo.run import subprocess_run_mojo
 
 from mx_kernels import _native
 from mx_kernels._arrays import Array, check_floats, kind_of, show
 from mx_kernels._facts import facts
+from mx_kernels._levels import Level
 from mx_kernels.ops import check_operand, float_name
 from mx_kernels.tensor import MXTensor
 
@@ -208,12 +208,12 @@ def library() -> Path:
     Raises:
         NativeBuildError: if the Mojo compiler is missing or fails.
     """
-    sources, cache = _native.source_folder(), _native.find_or_build().parents[1]
-    key = _native.build_key(sources, "graph")
+    sources, cache = _native.source_folder(), _native.cache_folder()
+    key = _native.build_key(sources, Level("graph", (), frozenset()))
     target = cache / key / f"{PACKAGE}.mojoc"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _native._only_one_process(cache / f"{key}.lock"):
+        with _native.only_one_process(cache / f"{key}.lock"):
             if not target.exists():
                 _precompile(sources, target)
     return target
@@ -224,11 +224,7 @@ def _precompile(sources: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
         fresh = Path(scratch) / target.name
         command = ["precompile", "-I", str(sources.parent), "-o", str(fresh), str(sources)]
-        with _native._one_line(f"precompiling the MAX ops, once, into {target.parent}"):
-            result = subprocess_run_mojo(command, capture_output=True, text=True)
-            if result.returncode != 0:
-                output = result.stdout + result.stderr
-                raise _native.NativeBuildError(_native._explain(command, output))
+        _native.run_mojo(command, f"precompiling the MAX ops, once, into {target.parent}")
         os.replace(fresh, target)
 
 

@@ -1,0 +1,87 @@
+"""The instruction levels of the CPU kernels: one library each, the best one picked at import.
+
+    level          needs                         dot product of the matmul
+    avx512_vnni    AVX-512 F, BW, DQ, VL, VNNI   64-byte vpdpbusd
+    avx2           AVX2, FMA, BMI2, F16C         32-byte vpmaddubsw
+    sse4           SSE4.2, POPCNT                widening multiplies
+    native         anything the compiler knows   of the host; what other machines get
+
+Every level gives the same bits. The environment variable MX_KERNELS_CPU names one; a level
+that this CPU cannot run is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from dataclasses import dataclass
+
+_AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
+
+
+@dataclass(frozen=True)
+class Level:
+    """One row of the table: what the compiler is told and what the CPU must have."""
+
+    name: str
+    compiler_options: tuple[str, ...]
+    cpu_flags: frozenset[str]
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this CPU has every instruction of the level."""
+        return self.cpu_flags <= cpu_flags()
+
+
+LEVELS = (
+    Level(
+        "avx512_vnni",
+        ("--target-cpu", "x86-64-v4", "--target-features", "+avx512vnni"),
+        frozenset(
+            ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni", *_AVX2)
+        ),
+    ),
+    Level("avx2", ("--target-cpu", "x86-64-v3"), frozenset(_AVX2)),
+    Level("sse4", ("--target-cpu", "x86-64-v2"), frozenset(("sse4_2", "popcnt"))),
+)
+NATIVE = Level("native", (), frozenset())
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Returns the instruction sets of this CPU, as Linux names them."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            for line in info:
+                if line.startswith(("flags", "Features")):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def pick() -> Level:
+    """Returns the level that MX_KERNELS_CPU names, or the best one that runs here.
+
+    Raises:
+        ValueError: if the name is unknown or the CPU cannot run it.
+    """
+    name = os.environ.get("MX_KERNELS_CPU")
+    if name:
+        return by_name(name)
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return NATIVE
+    return next((level for level in LEVELS if level.runs_here), NATIVE)
+
+
+def by_name(name: str) -> Level:
+    """Returns a level that this CPU can run."""
+    known = {level.name: level for level in (*LEVELS, NATIVE)}
+    if name not in known:
+        raise ValueError(f"MX_KERNELS_CPU must be one of {', '.join(known)}, got {name!r}")
+    level = known[name]
+    if not level.runs_here:
+        missing = ", ".join(sorted(level.cpu_flags - cpu_flags()))
+        raise ValueError(f"MX_KERNELS_CPU={name} needs {missing}, which this CPU does not have")
+    return level
