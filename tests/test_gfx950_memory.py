@@ -408,7 +408,7 @@ UNKNOWN = (
 
 @pytest.mark.parametrize("instruction", UNKNOWN)
 def test_anything_unknown_raises_with_its_text(instruction):
-    with pytest.raises(gfx950.AsmError) as caught:
+    with pytest.raises(gfx950.UnknownInstruction) as caught:
         gfx950.run(kernel_text("\t" + instruction), 1, 64, [])
     assert instruction in str(caught.value)
 

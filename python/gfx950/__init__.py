@@ -11,14 +11,22 @@ races and missing wait states as hazards.
                                          `-- trace                   what it did, per wave
 
 It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
+
+Not seen: races between workgroups in global memory, and waits that spin on another workgroup
+(one batch of workgroups runs to its end before the next). Not implemented, and therefore an
+error: stochastic rounding, sparse, float64 and multi-block matrix instructions, structured and
+typed buffers, calls, flat access to LDS.
 """
 
 from gfx950.asm import AsmError, Instruction, Kernel, Operand, parse
 from gfx950.hazards import Hazard
+from gfx950.launch import ArgumentError
 from gfx950.machine import HazardError, Result, SimulationError, run
+from gfx950.operands import UnknownInstruction
 from gfx950.trace import Event, Trace
 
 __all__ = [
+    "ArgumentError",
     "AsmError",
     "Event",
     "Hazard",
@@ -29,6 +37,7 @@ __all__ = [
     "Result",
     "SimulationError",
     "Trace",
+    "UnknownInstruction",
     "parse",
     "run",
 ]
