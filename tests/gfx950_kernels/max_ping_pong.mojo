@@ -13,15 +13,11 @@ from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.utils import Index
 
 
-def print_matmul[
-    dtype: DType, out: DType, n: Int, k: Int, config: KernelConfig
-]() raises:
+def print_matmul[dtype: DType, out: DType, n: Int, k: Int, config: KernelConfig]() raises:
     """Compiles one configuration for a row count known at launch."""
     # Types only: nothing here is read.
     var m = 64
-    var source = ImmPointer[Scalar[dtype], ImmutAnyOrigin](
-        unsafe_from_address=16
-    )
+    var source = ImmPointer[Scalar[dtype], ImmutAnyOrigin](unsafe_from_address=16)
     var target = MutPointer[Scalar[out], MutAnyOrigin](unsafe_from_address=16)
     var a = TileTensor(source, row_major((m, Idx[k])))
     var b = TileTensor(source, row_major[n, k]())

@@ -57,9 +57,7 @@ def histogram(x: Ints, y: Ints, n: Int32):
     for j in range(Int(n)):
         counts[Int(x[unsafe_offset=i + 64 * j]) & 127] += Int32(j)
     for j in range(16):
-        y[unsafe_offset=16 * i + j] = counts[
-            (Int(x[unsafe_offset=i]) + j) & 127
-        ]
+        y[unsafe_offset=16 * i + j] = counts[(Int(x[unsafe_offset=i]) + j) & 127]
 
 
 def print_assembly(text: String):
@@ -83,11 +81,5 @@ def main() raises:
     print_assembly(String(_compile_code[functions, target=TARGET]().asm))
     print_assembly(String(_compile_code[divisions, target=TARGET]().asm))
     print_assembly(String(_compile_code[reductions, target=TARGET]().asm))
-    print_assembly(
-        String(
-            _compile_code[
-                functions, target=TARGET, compile_options=PRELOAD
-            ]().asm
-        )
-    )
+    print_assembly(String(_compile_code[functions, target=TARGET, compile_options=PRELOAD]().asm))
     print_assembly(String(_compile_code[histogram, target=TARGET]().asm))
