@@ -83,6 +83,122 @@ def quantize(kernel, x, layout: str = "plain", **options):
     return codes, scales
 
 
+@dataclass(frozen=True)
+class Decode:
+    """A decode kernel, from its name: what it computes and how it cuts its work."""
+
+    op: str
+    x: str
+    rounding: str
+    result: str
+    bias: str
+    m_tiles: int
+    n_tiles: int
+    k_tiles: int
+    waves: int
+    depth: int
+    splits: int
+    k_tail: bool
+
+    NAME = re.compile(
+        r"(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
+        r"_m(\d+)n(\d+)k(\d+)w(\d+)d(\d+)s(\d+)(t?)"
+    )
+
+    @classmethod
+    def named(cls, name: str) -> Decode:
+        """Parses a name of `gfx950_mx/named.mojo`."""
+        match = cls.NAME.fullmatch(name)
+        op, x, rounding, result, bias, *counts, tail = match.groups()
+        return cls(
+            op or "matmul", x or "", rounding or "", result, bias, *map(int, counts), tail == "t"
+        )
+
+    def supports(self, k: int) -> bool:
+        """Says whether the kernel may be launched for K."""
+        return self.k_tail or k % (self.k_tiles * TILE_K) == 0
+
+    def grid(self, m: int, n: int) -> tuple[int, int, int]:
+        """Returns the workgroups; x is rounded up so that equal x share an XCD."""
+        x, y = ceildiv(n, self.n_tiles * TILE), ceildiv(m, self.m_tiles * TILE)
+        return (round_up(x, NUM_XCDS) if y * self.splits > 1 else x, y, self.splits)
+
+    def chunks_per_wave(self, k: int) -> int:
+        """Returns how many chunks a wave has: a multiple of the depth."""
+        chunks = ceildiv(k, self.k_tiles * TILE_K)
+        return round_up(ceildiv(chunks, self.waves * self.splits), self.depth)
+
+    def counter_bytes(self, m: int, n: int) -> int:
+        """Returns the bytes at the beginning of the workspace that are zero between launches."""
+        groups = ceildiv(n, self.n_tiles * TILE) * ceildiv(m, self.m_tiles * TILE)
+        return groups * self.waves * 4 if self.splits > 1 else 0
+
+    def workspace(self, m: int, n: int) -> np.ndarray:
+        """Returns counters, which begin at zero, and room for sums, which begins as garbage."""
+        counters = np.zeros(self.counter_bytes(m, n), np.uint8)
+        num_tiles = counters.size // (4 * self.waves) * self.splits * self.m_tiles * self.n_tiles
+        return np.concatenate([counters, np.full(num_tiles * TILE_SUM_BYTES, 0x7F, np.uint8)])
+
+
+@dataclass
+class Problem:
+    """Operands of one product, and what their encoded forms stand for."""
+
+    x: np.ndarray
+    weights: tuple[np.ndarray, np.ndarray]
+    """Plain codes and scales [N, K / 2], [N, K / 32]."""
+    bias: np.ndarray | None
+
+    @classmethod
+    def random(cls, rng, m: int, n: int, k: int, x: str, bias: str = "none") -> Problem:
+        """Draws operands; the scales of neighbouring blocks differ by up to 2**9."""
+        exponents = np.repeat(rng.integers(-4, 5, (m, k // oracle.BLOCK)), oracle.BLOCK, 1)
+        values = (rng.standard_normal((m, k)) * np.exp2(exponents)).astype(NUMPY_DTYPES[x])
+        codes = rng.integers(0, 256, (n, k // 2), np.uint8)
+        scales = rng.integers(118, 127, (n, k // oracle.BLOCK)).astype(np.uint8)
+        addend = None if bias == "none" else rng.standard_normal(n).astype(NUMPY_DTYPES[bias])
+        return cls(values, (codes, scales), addend)
+
+
+def multiply(kernel, decode: Decode, problem: Problem, **options) -> np.ndarray:
+    """Launches a decode kernel; returns C.
+
+    Padding of the weights is poisoned: scales of padding are NaN.
+    """
+    (m, k), n = problem.x.shape, len(problem.weights[0])
+    if decode.op == "linear":
+        activations = [problem.x]
+    else:
+        activations = list(oracle.quantize(problem.x.astype(np.float64)))
+    c = np.full((m, n), np.nan, NUMPY_DTYPES[decode.result])
+    workspace = decode.workspace(m, n)
+    bias = np.zeros(0, np.uint8) if problem.bias is None else problem.bias
+    sizes = [np.int32(i) for i in (m, n, k, decode.chunks_per_wave(k))]
+    args = [*activations, *poisoned_weights(*problem.weights), c, *sizes, bias, workspace]
+    launch(kernel, decode.grid(m, n), decode.waves * LANES, args, **options)
+    assert not workspace[: decode.counter_bytes(m, n)].any(), "counters are zero after a launch"
+    return c
+
+
+def poisoned_weights(codes, scales):
+    """Returns the weights as stored for CDNA4, with NaN in all padding of the scales."""
+    stored = oracle.LAYOUTS["preshuffled_cdna4"]
+    inside = stored.store(codes, np.zeros_like(scales))[1] == 0
+    codes, scales = stored.store(codes, scales)
+    return codes, np.where(inside, scales, np.uint8(oracle.NAN_SCALE))
+
+
+def assert_multiplies(kernel, decode: Decode, problem: Problem, **options) -> np.ndarray:
+    """Launches a decode kernel and compares C with the oracle's bound; returns C."""
+    c = multiply(kernel, decode, problem, **options)
+    rounding = decode.rounding or "even"
+    a = oracle.dequantize(*oracle.quantize(problem.x.astype(np.float64), rounding))
+    b = oracle.dequantize(*problem.weights)
+    bias = None if problem.bias is None else problem.bias.astype(np.float64)
+    oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias)
+    return c
+
+
 def launch(kernel, grid, block, args, **options):
     """Runs a kernel and raises on hazards."""
     return gfx950.run(kernel, grid, block, args, **options).raise_on_hazards()

@@ -20,12 +20,11 @@ from std.memory import bitcast
 
 from ..codec import Rounding
 from ..formats import BLOCK, BLOCK_BYTES
-from .mma import BlockCodes, CODE_WORDS
+from .mma import CODE_WORDS, SharedBytes
 from .encode import EncodedBlock, encode_block
 from .tiles import (
     FloatTile,
     OUT_OF_RANGE,
-    SharedBytes,
     Span,
     TILE,
     TILE_BLOCKS,

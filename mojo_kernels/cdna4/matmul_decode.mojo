@@ -21,27 +21,24 @@ of the number of XCDs, so they share an L2.
 
 from layout import row_major
 from layout.tile_tensor import stack_allocation
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, grid_dim, lane_id, thread_idx
-from max.gpu.intrinsics import AMDBufferResource
-from max.gpu.memory import CacheOperation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
 from std.collections import Array
-from std.math import align_up, ceildiv
-from std.memory import AddressSpace, bitcast
+from std.math import ceildiv
+from std.memory import AddressSpace
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ..codec import Rounding
-from ..formats import BLOCK, BLOCK_BYTES
-from ..layouts import PreshuffledCdna4
+from ..formats import BLOCK
 from .activations import ActivationSource, Prequantized, QuantizedOnTheFly
-from .epilogue import NO_BIAS, Result, SUM_BYTES, Sums, TILE_SUM_BYTES, Workspace
-from .mma import BlockCodes, LANES, Mma16
+from .epilogue import Result, SUM_BYTES, Sums, TILE_SUM_BYTES, Workspace
+from .mma import BlockCodes, LANES, Mma16, SharedBytes
 from .schedule import Stream, StreamOps
-from .tiles import PAIR, PIECE_BYTES, SharedBytes, TILE, WeightTiles, quotient
+from .tiles import PAIR, PIECE_BYTES, TILE, WeightTiles, quotient
 
 @fieldwise_init
 struct DecodeShape(Equatable, TrivialRegisterPassable):
@@ -237,12 +234,6 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
             self.perform[epilogue[i]]()
 
 
-comptime SharedFloats = MutPointer[
-    Float32, MutUntrackedOrigin, address_space=AddressSpace.SHARED
-]
-"""Sums in LDS."""
-
-
 @always_inline
 def _wave_bytes[Source: ActivationSource, shape: DecodeShape]() -> Int:
     """Returns the LDS of a wave: for tiles on their way, later for its sums."""
@@ -275,9 +266,9 @@ def _decode[
         return  # Rounds the grid up to a multiple of the XCDs.
 
     # Along K, each wave on its own.
-    var lds = stack_allocation[DType.bfloat16, address_space=AddressSpace.SHARED](
-        row_major[shape.waves * WAVE_BYTES // 2]()
-    )
+    var lds = stack_allocation[
+        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
+    ](row_major[shape.waves * WAVE_BYTES // size_of[DType.bfloat16]()]())
     var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
     var weights = WaveRun[Source, shape].Weights.of(
         w_codes, w_scales, n, quotient[BLOCK](k), x * Int32(shape.n_tiles)
@@ -375,6 +366,35 @@ def linear_decode[
         x_dtype, rounding, shape.m_tiles, shape.k_tiles, shape.k_tail
     ]
     var source = Source(x, m, k, Int32(block_idx.y) * Int32(shape.m_tiles * TILE))
+    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
+    _decode[Source, out_dtype, bias_dtype, shape](
+        source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace
+    )
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
+    `rocdl.waves_per_eu`=SIMDLength(2),
+)
+def matmul_decode[
+    out_dtype: DType, bias_dtype: Optional[DType], shape: DecodeShape
+](
+    a_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    a_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    bias: ImmPointer[UInt8, ImmutAnyOrigin],
+    workspace: MutPointer[UInt8, MutAnyOrigin],
+):
+    """Multiplies a plain operand: C = A @ W.T + bias."""
+    comptime Source = Prequantized[shape.m_tiles, shape.k_tiles, shape.k_tail]
+    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
+    var source = Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row)
     var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
     _decode[Source, out_dtype, bias_dtype, shape](
         source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace
