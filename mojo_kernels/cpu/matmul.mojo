@@ -4,12 +4,12 @@ A task computes one panel of columns for some rows, as many as the
 second-level cache holds:
 
     for stretches of K:
+        decode the panel's weights into the first-level cache
         for groups of rows:
-            add the stretch to the sums; the first group decodes the weights
-            into the first-level cache, the others read them there
+            add the stretch to their sums
     add the bias, round, store
 
-Where a product of scales
+A single group of rows decodes the weights in registers instead. Where a product of scales
 leaves the float32 range, or a scale is NaN, the sums of that row and tile
 are replaced by ones taken in float64.
 """
@@ -26,7 +26,6 @@ from .dot import LANES
 from .panel import (
     DecodedPanel,
     DirectPanel,
-    KeepingPanel,
     PANEL_COLUMNS,
     PANEL_TILES,
     PanelSource,
@@ -89,23 +88,12 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
             var source = DirectPanel(self.b, first_tile, last_tile, 0)
             return add_rows(self.a, 0, num_rows, source, 0, k_blocks, sums)
 
-        var decoded = DecodedPanel.allocate(min(STRETCH_BLOCKS, k_blocks))
+        var decoded = DecodedPanel.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
             var source = DirectPanel(self.b, first_tile, last_tile, first_block)
-            var first_rows = min(GROUP_ROWS, num_rows)
-            var keeping = KeepingPanel(source, decoded)
-            add_rows(self.a, first_row, first_rows, keeping, first_block, num_blocks, sums)
-            add_rows(
-                self.a,
-                first_row + first_rows,
-                num_rows - first_rows,
-                decoded,
-                first_block,
-                num_blocks,
-                sums_from(first_rows, sums),
-            )
-        decoded.free()
+            decoded.decode(source, num_blocks)
+            add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
 
     def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
         """Replaces sums that float32 could not take, and writes the panel."""

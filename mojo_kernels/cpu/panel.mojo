@@ -10,17 +10,17 @@ Dots are of doubled values, and the product of the half scales takes one
 integer addition of exponents. That is the whole arithmetic of C, so a result depends on neither the threads,
 the number of rows, the weight layout nor the width of the machine's vectors.
 The weights of the loop come from a `PanelSource`: decoded in registers as
-they are loaded, or decoded by the first group of rows for the others.
+they are loaded, or decoded beforehand for several groups of rows.
 """
 
 from layout import Coord
 from std.collections import Array
-from std.memory import bitcast
+from std.memory import bitcast, stack_allocation
 
 from ..codec import decode_scale
 from ..formats import BLOCK
-from ..operands import Bytes, Flat, allocate
-from .activations import Activations
+from ..operands import Bytes, Flat, flat
+from .activations import Activations, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, LANES, Lanes, STEP_BYTES, WeightBytes
 from .weights import (
     RUNS,
@@ -110,7 +110,7 @@ struct DirectPanel[Tiles: WeightTiles](PanelSource):
 
 @fieldwise_init
 struct DecodedPanel(PanelSource):
-    """A stretch of a panel that was decoded before.
+    """A stretch of a panel that was decoded beforehand.
 
     bytes     [block, tile, vector, low or high, 64]
     scales    [block, tile, 16]
@@ -127,18 +127,29 @@ struct DecodedPanel(PanelSource):
     """The float32 bits of half the scales."""
 
     @staticmethod
-    def allocate(num_blocks: Int) -> Self:
-        """Allocates a stretch of `num_blocks` blocks; `free` gives it back."""
-        var tiles = num_blocks * PANEL_TILES
+    @always_inline
+    def on_stack() -> Self:
+        """Returns memory for a stretch that lives as long as the calling function."""
+        comptime TILES = STRETCH_BLOCKS * PANEL_TILES
+        comptime BYTES = TILES * Self.VECTORS * STEP_BYTES
+        var bytes = stack_allocation[BYTES, DType.uint8, alignment=STEP_BYTES]()
+        var scales = stack_allocation[TILES * LANES, DType.uint32, alignment=STEP_BYTES]()
         return Self(
-            allocate[DType.uint8](tiles * Self.VECTORS * STEP_BYTES),
-            allocate[DType.uint32](tiles * LANES),
+            flat[DType.uint8](Int(bytes), BYTES), flat[DType.uint32](Int(scales), TILES * LANES)
         )
 
-    def free(self):
-        """Frees the memory."""
-        self.bytes.ptr.unsafe_free()
-        self.scales.ptr.unsafe_free()
+    def decode[Tiles: WeightTiles](self, source: DirectPanel[Tiles], num_blocks: Int):
+        """Decodes the first `num_blocks` blocks of `source`."""
+        for block in range(num_blocks):
+            comptime for tile in range(PANEL_TILES):
+                var codes = source.codes(tile, block)
+                var at = self.codes(tile, block)
+                comptime for j in range(RUNS):
+                    self.bytes.store(Coord(at + 2 * j * STEP_BYTES), source.low[j](codes))
+                    self.bytes.store(Coord(at + (2 * j + 1) * STEP_BYTES), source.high[j](codes))
+                self.scales.store(
+                    Coord((block * PANEL_TILES + tile) * LANES), source.half_scales(tile, block)
+                )
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
@@ -159,58 +170,6 @@ struct DecodedPanel(PanelSource):
     def half_scales(self, tile: Int, block: Int) -> Words:
         """Returns the float32 bits of half the scales of tile `tile`."""
         return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
-
-
-@fieldwise_init
-struct KeptCodes[Codes: TrivialRegisterPassable](TrivialRegisterPassable):
-    """Codes that are about to be decoded, and where the bytes go."""
-
-    var codes: Self.Codes
-    """The codes as they were loaded."""
-    var offset: Int
-    """The offset of the tile's decoded bytes."""
-
-
-@fieldwise_init
-struct KeepingPanel[Tiles: WeightTiles](PanelSource):
-    """Weights that are decoded in registers and kept for the groups that follow.
-
-    The loop is bound by dot products, so decoding costs the first group little.
-    """
-
-    comptime Codes = KeptCodes[Self.Tiles.Codes]
-    """Loaded codes, and where their bytes go."""
-
-    var source: DirectPanel[Self.Tiles]
-    """Decodes."""
-    var kept: DecodedPanel
-    """Receives what was decoded."""
-
-    @always_inline
-    def codes(self, tile: Int, block: Int) -> Self.Codes:
-        """Returns the codes of tile `tile` of the panel."""
-        return Self.Codes(self.source.codes(tile, block), self.kept.codes(tile, block))
-
-    @always_inline
-    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        """Returns the even elements of vector `j`."""
-        var bytes = self.source.low[j](codes.codes)
-        self.kept.bytes.store(Coord(codes.offset + 2 * j * STEP_BYTES), bytes)
-        return bytes
-
-    @always_inline
-    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        """Returns the odd elements of vector `j`."""
-        var bytes = self.source.high[j](codes.codes)
-        self.kept.bytes.store(Coord(codes.offset + (2 * j + 1) * STEP_BYTES), bytes)
-        return bytes
-
-    @always_inline
-    def half_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of half the scales of tile `tile`."""
-        var bits = self.source.half_scales(tile, block)
-        self.kept.scales.store(Coord((block * PANEL_TILES + tile) * LANES), bits)
-        return bits
 
 
 @always_inline
