@@ -8,7 +8,8 @@ races and missing wait states as hazards.
     asm text -> asm.parse -> Kernel -> machine.run -> Result
                                          |-- alu*, mfma, vmem, lds   what it computes
                                          |-- hazards, waits          what it got wrong
-                                         `-- trace                   what it did, per wave
+                                         |-- trace                   what it did, per wave
+                                         `-- timing.profile          a model of where its cycles go
 
 It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
 
@@ -23,6 +24,7 @@ from gfx950.hazards import Hazard
 from gfx950.launch import ArgumentError
 from gfx950.machine import HazardError, Result, SimulationError, run
 from gfx950.operands import UnknownInstruction
+from gfx950.timing import Profile, profile
 from gfx950.trace import Event, Trace
 
 __all__ = [
@@ -34,10 +36,12 @@ __all__ = [
     "Instruction",
     "Kernel",
     "Operand",
+    "Profile",
     "Result",
     "SimulationError",
     "Trace",
     "UnknownInstruction",
     "parse",
+    "profile",
     "run",
 ]
