@@ -121,7 +121,7 @@ class Decode:
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """Returns the workgroups; x is rounded up so that equal x share an XCD."""
         x, y = ceildiv(n, self.n_tiles * TILE), ceildiv(m, self.m_tiles * TILE)
-        return (round_up(x, NUM_XCDS) if y * self.splits > 1 else x, y, self.splits)
+        return (round_up(x, NUM_XCDS) if y > 1 else x, y, self.splits)
 
     def chunks_per_wave(self, k: int) -> int:
         """Returns how many chunks a wave has: a multiple of the depth."""
@@ -160,7 +160,7 @@ class Problem:
         return cls(values, (codes, scales), addend)
 
 
-def multiply(kernel, decode: Decode, problem: Problem, **options) -> np.ndarray:
+def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **options):
     """Launches a decode kernel; returns C.
 
     Padding of the weights is poisoned: scales of padding are NaN.
@@ -171,7 +171,7 @@ def multiply(kernel, decode: Decode, problem: Problem, **options) -> np.ndarray:
     else:
         activations = list(oracle.quantize(problem.x.astype(np.float64)))
     c = np.full((m, n), np.nan, NUMPY_DTYPES[decode.result])
-    workspace = decode.workspace(m, n)
+    workspace = decode.workspace(m, n) if workspace is None else workspace
     bias = np.zeros(0, np.uint8) if problem.bias is None else problem.bias
     sizes = [np.int32(i) for i in (m, n, k, decode.chunks_per_wave(k))]
     args = [*activations, *poisoned_weights(*problem.weights), c, *sizes, bias, workspace]
@@ -188,7 +188,7 @@ def poisoned_weights(codes, scales):
     return codes, np.where(inside, scales, np.uint8(oracle.NAN_SCALE))
 
 
-def assert_multiplies(kernel, decode: Decode, problem: Problem, **options) -> np.ndarray:
+def assert_multiplies(kernel, decode: Decode, problem: Problem, **options):
     """Launches a decode kernel and compares C with the oracle's bound; returns C."""
     c = multiply(kernel, decode, problem, **options)
     rounding = decode.rounding or "even"

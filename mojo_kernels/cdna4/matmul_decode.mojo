@@ -15,8 +15,8 @@ a wave in a step (128 along K, 16 rows, all columns of the tile):
 
 Partial sums meet in LDS, then, with `splits`, in the workspace; they are always
 added in the order of K, so that the result does not depend on who comes last.
-Workgroups with equal x read the same weights. The grid's x extent is a multiple
-of the number of XCDs, so they share an L2.
+Workgroups with equal x read the same weights. Where there are several, the grid's
+x extent is a multiple of the number of XCDs, so that they share an L2.
 """
 
 from layout import row_major
@@ -300,7 +300,9 @@ def _decode[
         if not meeting.is_last(wave, lane):
             return
         comptime for i in range(OWN_TILES):
-            sums[i] = meeting.total(wave + Int32(i * shape.waves), lane)
+            var tile = wave + Int32(i * shape.waves)
+            if tile < Int32(shape.tiles()):
+                sums[i] = meeting.total(tile, lane)
 
     # To memory.
     comptime for i in range(OWN_TILES):
@@ -336,10 +338,11 @@ def _exchange[
     comptime for i in range(ceildiv(shape.tiles(), shape.waves)):
         var tile = wave + Int32(i * shape.waves)
         var total = Sums(0)
-        comptime for other in range(shape.waves):
-            total += floats.unsafe_load[width = Mma16.VALUES, alignment=SUM_BYTES](
-                other * WAVE_FLOATS + Int(tile) * TILE_FLOATS
-            )
+        if tile < Int32(shape.tiles()):
+            comptime for other in range(shape.waves):
+                total += floats.unsafe_load[width = Mma16.VALUES, alignment=SUM_BYTES](
+                    other * WAVE_FLOATS + Int(tile) * TILE_FLOATS
+                )
         sums[i] = total
 
 
