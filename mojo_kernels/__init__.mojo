@@ -1,1 +1,53 @@
-"""MXFP4 quantization and block-scaled matrix multiplication."""
+"""MXFP4 quantization and block-scaled matrix multiplication: the map of the package.
+
+Imports point down this list, never up; a room imports no other room, except
+that `hopper/` builds on `simt/`, the room of any GPU.
+
+    formats.mojo          the only table of format facts
+    codec.mojo            one element, one scale: encode, decode, the four scale rules
+    layouts.mojo          every byte order, a diagram each
+    operands.mojo         views of the memory that callers hand in
+    backend.mojo          the machines that kernels are written for, named
+
+    cpu/                  integer block dot products on byte vectors
+        quantize.mojo         quantize, dequantize, relayout
+        matmul.mojo           C in panels: stretches of K, groups of rows
+        panel.mojo            the inner loop
+        activations.mojo      the left operand, expanded to signed bytes
+        weights.mojo          tiles of the right operand, from any layout
+        dot.mojo              the four-byte dot product of the compile target
+        threads.mojo          tasks on the OpenMP team of the process
+        max_runtime.mojo      tasks on MAX's own runtime
+        scratch.mojo          working memory that outlives a call
+    cdna4/                AMD CDNA4: block-scaled MFMA
+        mma.mojo              the only file that names AMD intrinsics
+        encode.mojo           quantization of a block in registers
+        quantize.mojo         quantize as a kernel of its own
+        tiles.mojo            tiles of A, B and scales
+        activations.mojo      the left operand: encoded, or quantized on the way
+        schedule.mojo         pipelines as data
+        epilogue.mojo         bias, rounding, store
+        matmul_decode.mojo    few rows
+    simt/                 any GPU: correct everywhere, tuned nowhere
+        codec.mojo            encode and decode, eight elements a thread
+        problem.mojo          a product as a kernel sees it
+        quantize.mojo         quantize, dequantize, relayout
+        matmul.mojo           one warp for a row and a few columns
+        launch.mojo           contexts, streams, device pointers
+    hopper/               NVIDIA Hopper: four bits until registers
+        layout.mojo           the weight layout of a warp's burst
+        fragments.mojo        codes to tensor core fragments
+        shared_memory.mojo    loads, copies and barriers by address
+        tokens.mojo           activations in fragment order
+        expand_tokens.mojo    activations as bfloat16, for many rows
+        exact.mojo            elements that bfloat16 cannot hold
+        matmul_decode.mojo    few rows
+        matmul_prefill.mojo   many rows
+        dispatch.mojo         which kernel, which grid
+
+    quantize.mojo         host entries: cut into tasks, launch
+    matmul.mojo           host entries of matmul and linear
+    max_ops.mojo          MAX custom ops: thin, no maths
+    python_module.mojo    Python extension module of the CPU: thin, no maths
+    gpu_module.mojo       Python extension module of CUDA devices: thin, no maths
+"""
