@@ -112,7 +112,8 @@ def py_relayout(arguments: PythonObject) raises:
 def py_matmul(arguments: PythonObject) raises:
     """Takes (device, stream, a codes, a scales, b codes, b scales, b layout, m, n, k, *target).
 
-    The target is (out, out dtype, bias, bias dtype), the bias dtype negative for no bias.
+    The target is (out, out dtype, bias, bias dtype, workspace, plan), the bias dtype negative
+    for no bias and the plan zero to let the dispatch choose.
     """
     var args = _Arguments(arguments)
     var queue = args.queue()
@@ -147,6 +148,8 @@ def _read_weights(mut args: _Arguments, mut product: Product, queue: Queue) rais
     product.out_dtype = args.next()
     product.bias = args.next()
     product.bias_dtype = args.next()
+    product.workspace = args.next()
+    product.plan = args.next()
     comptime for i in range(len(LAYOUTS)):
         if layout == i:
             return multiply[LAYOUTS[i]](queue, product)

@@ -6,6 +6,12 @@ Everything the fast kernels do not take goes to the portable one.
 """
 
 from max.gpu.host import Dim, FuncAttribute
+from max.gpu.host.launch_attribute import (
+    LaunchAttribute,
+    LaunchAttributeID,
+    LaunchAttributeValue,
+)
+from std.bit import log2_ceil, log2_floor
 from std.collections import OptionalReg
 from std.math import ceildiv
 
@@ -13,14 +19,21 @@ from ..formats import BLOCK
 from ..layouts import OperandLayout
 from ..simt.launch import DevicePointer, Queue, device_pointer
 from ..simt.matmul import COLUMNS, MAX_GRID_Y, WARPS, WARP_THREADS, matmul_warps
-from ..simt.problem import ENCODED
-from .layout import PreshuffledCuda, TILE_ROWS
-from .matmul_decode import THREADS, TOKENS, matmul_few_rows, shared_bytes
+from ..simt.problem import ENCODED, FLOATS
+from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAND_THREADS
+from .expand_tokens import expand_tokens
+from .layout import K_LANES, PreshuffledCuda, TILE_ROWS
+from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
+from .matmul_prefill import THREADS as PREFILL_THREADS, WEIGHT_ROWS, matmul_many_rows
+from .matmul_prefill import shared_bytes as prefill_shared_bytes
+from .tokens import TOKENS
 
 comptime MAX_FEW_ROWS = 64
 """Up to this many rows of activations, `matmul_few_rows` takes them. Guess."""
 comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
+comptime MAX_TILES_BY_K_WARPS = 32
+"""Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 
@@ -59,10 +72,14 @@ struct Product(TrivialRegisterPassable):
     """Address of the result, contiguous."""
     var out_dtype: Int
     """Element type of the result."""
+    var plan: Int
+    """Zero, or the plan to use, for tests and tuning: 16 * row warps + ranks."""
+    var workspace: Int
+    """Address of `workspace_bytes` that the kernels may use until they end, or zero."""
 
     def __init__(out self, *, kind: Int):
         """Makes a product of one kind of activations, everything else zero."""
-        self = Self(0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        self = Self(0, 0, 0, kind, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     def is_aligned(self) -> Bool:
         """Says whether activations and weights can be read 16 bytes at a time."""
@@ -80,12 +97,23 @@ struct Product(TrivialRegisterPassable):
         )
 
 
+def early_start() -> List[LaunchAttribute]:
+    """Lets a kernel start while the one before ends; it waits where it needs its results."""
+    return [
+        LaunchAttribute(
+            LaunchAttributeID.PROGRAMMATIC_STREAM_SERIALIZATION, LaunchAttributeValue(True)
+        )
+    ]
+
+
 def multiply[Layout: OperandLayout](queue: Queue, product: Product) raises:
     """Computes activations @ weights.T + bias with the kernel that suits the problem."""
     var aligned = product.is_aligned()
     comptime if Layout.NAME == PreshuffledCuda.NAME:
-        if aligned:
+        if aligned and product.rows <= MAX_FEW_ROWS:
             return _launch_few_rows(queue, product)
+        if aligned and (product.kind == FLOATS or product.workspace != 0):
+            return _launch_many_rows(queue, product)
     comptime for is_aligned in [False, True]:
         if aligned == is_aligned:
             return launch_portable[Layout, is_aligned](queue, product)
@@ -122,37 +150,64 @@ def launch_portable[
     )
 
 
+@fieldwise_init
+struct FewRowsPlan(TrivialRegisterPassable):
+    """How the groups of `matmul_few_rows` share a product."""
+
+    var row_warps: Int
+    """Tiles of columns of a group; its other warps split K."""
+    var ranks: Int
+    """Groups of a cluster, which split K once more."""
+
+    @staticmethod
+    def of(product: Product) -> Self:
+        """Picks a plan: first enough groups, then as few times the same tokens as possible."""
+        var tiles = ceildiv(product.columns, TILE_ROWS)
+        var blocks = product.k // BLOCK
+        var row_warps = 2 if product.rows > 32 else 1
+        while row_warps < 8 and ceildiv(tiles, 2 * row_warps) >= TARGET_GROUPS:
+            row_warps *= 2
+        var ranks = 1
+        while (
+            ranks < MAX_RANKS
+            and ceildiv(tiles, row_warps) * ranks < TARGET_GROUPS * 3 // 4
+            and blocks >= 64 * ranks
+        ):
+            ranks *= 2
+        return Self(row_warps, ranks)
+
+
 def _launch_few_rows(queue: Queue, product: Product) raises:
     """Picks tokens and tiles of a group and the cluster, and launches."""
+    var plan = FewRowsPlan.of(product)
+    if product.plan > 0:
+        plan = FewRowsPlan(product.plan // 16, product.plan % 16)
     comptime for log_tiles in range(4):
         comptime token_tiles = 1 << log_tiles
         if product.rows <= TOKENS * token_tiles or token_tiles == 8:
-            var wide = ceildiv(product.columns, 8 * TILE_ROWS)
-            var blocks = product.k // BLOCK
-            if wide * min(MAX_RANKS, ceildiv(blocks, 8)) >= TARGET_GROUPS * 3 // 4:
-                return _launch_tiles[token_tiles, 8](queue, product)
-            return _launch_tiles[token_tiles, 4](queue, product)
+            comptime for log_warps in range(4):
+                comptime row_warps = 1 << log_warps
+                comptime if token_tiles * 8 // row_warps <= MAX_TILES_BY_K_WARPS:
+                    if plan.row_warps == row_warps:
+                        return _launch_tiles[token_tiles, row_warps](queue, product, plan.ranks)
+    raise Error(
+        String("plan: got ", plan.row_warps, " row warps for ", product.rows, " rows, expected more")
+    )
 
 
 def _launch_tiles[
     token_tiles: Int, row_warps: Int
-](queue: Queue, product: Product) raises:
+](queue: Queue, product: Product, ranks: Int) raises:
     """Launches one shape of group."""
     comptime kernel = matmul_few_rows[token_tiles, row_warps]
     var groups = ceildiv(product.columns, row_warps * TILE_ROWS)
     var token_groups = ceildiv(product.rows, TOKENS * token_tiles)
-    var blocks = product.k // BLOCK
-    var ranks = 1
-    while (
-        ranks < MAX_RANKS
-        and groups * token_groups * ranks < TARGET_GROUPS * 3 // 4
-        and blocks >= 4 * ranks
-    ):
-        ranks *= 2
-    comptime num_bytes = shared_bytes[token_tiles]()
+    var share = ceildiv(product.k // BLOCK, ranks)
+    var num_bytes = shared_bytes[token_tiles, row_warps](share)
+    comptime max_bytes = shared_bytes[token_tiles, row_warps](1 << 30)
     queue.stream.enqueue_function(
         queue.context.compile_function[kernel](
-            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(max_bytes))
         ),
         device_pointer[DType.uint8](product.x),
         device_pointer[DType.uint8](product.x_scales),
@@ -162,16 +217,98 @@ def _launch_tiles[
         UInt32(product.carry),
         device_pointer[DType.uint8](product.codes),
         device_pointer[DType.uint8](product.scales),
-        Int32(product.rows),
-        Int32(product.columns),
-        Int32(product.k),
+        UInt32(product.rows),
+        UInt32(product.columns),
+        UInt32(product.k),
         device_pointer[DType.uint8](product.bias),
         Int32(product.bias_dtype),
         device_pointer[DType.uint8](product.output),
         Int32(product.out_dtype),
-        Int32(ranks),
-        grid_dim=(groups * ranks, token_groups),
+        UInt32(ranks),
+        UInt32(share),
+        UInt32(min(log2_ceil(share), log2_floor(THREADS // K_LANES))),
+        grid_dim=(ranks, groups, token_groups),
         block_dim=THREADS,
         cluster_dim=OptionalReg[Dim](Dim(ranks)),
+        attributes=early_start(),
+        shared_mem_bytes=num_bytes,
+    )
+
+
+def workspace_bytes(rows: Int, k: Int) -> Int:
+    """Returns the workspace of a product: bfloat16 activations and a mark for each row."""
+    comptime BF16_BYTES = 2
+    return rows * (k * BF16_BYTES + 1) if rows > MAX_FEW_ROWS else 0
+
+
+def _launch_many_rows(queue: Queue, product: Product) raises:
+    """Expands activations that are not bfloat16 numbers yet, and multiplies."""
+    var tokens = product.x
+    var token_stride = product.row_stride
+    var overflows = product.workspace + 2 * product.rows * product.k
+    if product.kind != FLOATS:
+        tokens = product.workspace
+        token_stride = product.k
+        queue.stream.enqueue_function(
+            queue.context.compile_function[expand_tokens](),
+            device_pointer[DType.uint8](product.x),
+            device_pointer[DType.uint8](product.x_scales),
+            Int64(product.row_stride),
+            Int32(product.kind),
+            Int32(product.x_dtype),
+            UInt32(product.carry),
+            UInt32(product.k),
+            device_pointer[DType.uint32](tokens),
+            device_pointer[DType.uint8](overflows),
+            grid_dim=product.rows,
+            block_dim=EXPAND_THREADS,
+            attributes=early_start(),
+            shared_mem_bytes=EXPAND_SHARED_BYTES,
+        )
+    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
+    var wide_groups = column_groups * ceildiv(product.rows, 256)
+    if product.rows <= 64 or column_groups * ceildiv(product.rows, 128) < TARGET_GROUPS // 2:
+        _launch_prefill[64](queue, product, tokens, token_stride, overflows)
+    elif wide_groups < TARGET_GROUPS * 3 // 4:
+        _launch_prefill[128](queue, product, tokens, token_stride, overflows)
+    else:
+        _launch_prefill[256](queue, product, tokens, token_stride, overflows)
+
+
+def _launch_prefill[
+    token_tile: Int
+](queue: Queue, product: Product, tokens: Int, token_stride: Int, overflows: Int) raises:
+    """Launches one shape of group."""
+    comptime kernel = matmul_many_rows[token_tile]
+    comptime num_bytes = prefill_shared_bytes[token_tile]()
+    var token_groups = ceildiv(product.rows, token_tile)
+    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
+    queue.stream.enqueue_function(
+        queue.context.compile_function[kernel](
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
+        ),
+        device_pointer[DType.bfloat16](tokens),
+        Int64(token_stride),
+        device_pointer[DType.uint8](overflows),
+        device_pointer[DType.uint8](product.x),
+        device_pointer[DType.uint8](product.x_scales),
+        Int64(product.row_stride),
+        Int32(product.kind),
+        Int32(product.x_dtype),
+        UInt32(product.carry),
+        device_pointer[DType.uint8](product.codes),
+        device_pointer[DType.uint8](product.scales),
+        UInt32(product.rows),
+        UInt32(product.columns),
+        UInt32(product.k),
+        device_pointer[DType.uint8](product.bias),
+        Int32(product.bias_dtype),
+        device_pointer[DType.uint8](product.output),
+        Int32(product.out_dtype),
+        UInt32(token_groups),
+        UInt32(column_groups),
+        grid_dim=token_groups * column_groups,
+        block_dim=PREFILL_THREADS,
+        attributes=early_start(),
         shared_mem_bytes=num_bytes,
     )

@@ -20,6 +20,8 @@ from ..formats import FORMAT
 
 comptime WORD_PAIRS = 4
 """Registers that a word of codes becomes."""
+comptime WORD_SCALES = 4
+"""Scale bytes of a word."""
 comptime Pairs = SIMD[DType.uint32, WORD_PAIRS]
 """Four registers of two bfloat16 numbers each."""
 comptime BF16_MANTISSA_BITS = 7
@@ -53,6 +55,19 @@ def unscaled_pairs(word: UInt32) -> Pairs:
 
 
 @always_inline
+def in_natural_order(pairs: Pairs) -> Pairs:
+    """Turns pairs of numbers that are four apart into pairs of neighbours."""
+    comptime UPPER = UInt32(0xFFFF0000)
+    comptime LOWER = UInt32(0x0000FFFF)
+    return Pairs(
+        (pairs[0] & LOWER) | (pairs[1] << 16),
+        (pairs[2] & LOWER) | (pairs[3] << 16),
+        (pairs[0] >> 16) | (pairs[1] & UPPER),
+        (pairs[2] >> 16) | (pairs[3] & UPPER),
+    )
+
+
+@always_inline
 def multiply_pairs(pairs: Pairs, factor: UInt32) -> Pairs:
     """Multiplies four registers of bfloat16 pairs by one."""
     var products = Pairs()
@@ -64,9 +79,20 @@ def multiply_pairs(pairs: Pairs, factor: UInt32) -> Pairs:
 
 
 @always_inline
-def single_factor(scale: UInt32) -> UInt32:
+def scale_in_both_halves[row: Int](scales: UInt32) -> UInt32:
+    """Returns one of four scale bytes, in both halves of a register."""
+    comptime ZERO_BYTE = 4
+    comptime PICK = UInt32(((ZERO_BYTE << 4) | row) * 0x101)
+    return inlined_assembly[
+        "prmt.b32 $0, $1, 0, $2;", UInt32, constraints="=r,r,n", has_side_effect=False
+    ](scales, PICK)
+
+
+@always_inline
+def single_factor(scale_halves: UInt32) -> UInt32:
     """Returns the factor of a scale byte up to `MAX_SINGLE_SCALE`: 2**(scale - 1)."""
-    return scale * EXPONENT_UNIT + UInt32(FORMAT.scale_bias - 1) * EXPONENT_UNIT
+    comptime BEFORE_ONE = UInt32(FORMAT.scale_bias - 1) * EXPONENT_UNIT
+    return (scale_halves << UInt32(BF16_MANTISSA_BITS)) + BEFORE_ONE
 
 
 @always_inline
@@ -82,7 +108,8 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
     """Decodes a word under any scale byte, with two factors."""
     comptime NAN = UInt32(0x7FC0) * BOTH_HALVES
     var first = multiply_pairs(
-        unscaled_pairs(word), single_factor(min(scale, UInt32(MAX_SINGLE_SCALE)))
+        unscaled_pairs(word),
+        single_factor(min(scale, UInt32(MAX_SINGLE_SCALE)) * BOTH_HALVES),
     )
     var second = (max(scale, UInt32(MAX_SINGLE_SCALE)) - 1) * EXPONENT_UNIT
     return multiply_pairs(first, NAN if scale == UInt32(FORMAT.scale_nan) else second)
@@ -92,6 +119,15 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
 def overflows(scale: UInt32) -> Bool:
     """Says whether some codes under a scale byte are too large for bfloat16."""
     return scale > UInt32(MAX_EXACT_SCALE) and scale != UInt32(FORMAT.scale_nan)
+
+
+@always_inline
+def any_overflows(scales: UInt32) -> Bool:
+    """Says whether some codes under one of four scale bytes are too large."""
+    var result = False
+    comptime for i in range(WORD_SCALES):
+        result |= overflows((scales >> UInt32(8 * i)) & 0xFF)
+    return result
 
 
 @always_inline

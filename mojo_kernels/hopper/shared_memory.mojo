@@ -45,18 +45,18 @@ def load_quad(address: UInt32) -> Quad[DType.uint32]:
 
 
 @always_inline
+def load_word(address: UInt32) -> UInt32:
+    """Loads four bytes."""
+    return inlined_assembly[
+        "ld.shared.u32 $0, [$1];", UInt32, constraints="=r,r,~{memory}", has_side_effect=True
+    ](address)
+
+
+@always_inline
 def store_word(address: UInt32, value: UInt32):
     """Stores four bytes."""
     inlined_assembly[
         "st.shared.u32 [$0], $1;", NoneType, constraints="r,r,~{memory}", has_side_effect=True
-    ](address, value)
-
-
-@always_inline
-def store_half(address: UInt32, value: UInt16):
-    """Stores two bytes."""
-    inlined_assembly[
-        "st.shared.u16 [$0], $1;", NoneType, constraints="r,h,~{memory}", has_side_effect=True
     ](address, value)
 
 
@@ -179,11 +179,3 @@ def wait_phase(address: UInt32, parity: UInt32):
         constraints="r,r,~{memory}",
         has_side_effect=True,
     ](address, parity)
-
-
-@always_inline
-def wait_some_threads[barrier: Int, num_threads: Int]():
-    """Waits for the threads that call it with the same barrier number, 1 to 15."""
-    inlined_assembly[
-        "bar.sync $0, $1;", NoneType, constraints="n,n,~{memory}", has_side_effect=True
-    ](Int32(barrier), Int32(num_threads))

@@ -1,0 +1,227 @@
+"""Rows of activations ("tokens") on their way to shared memory, in fragment order.
+
+Four neighbouring lanes hold a block, eight elements each. What they store are
+bfloat16 pairs in the order of the weights' pairs, k and k + 4 in one register:
+
+    offset in fragment   0 .. 15              16 .. 31     ...   64 .. 79     ...
+    token                0                    0                  1
+    pairs of k           0,4 1,5 2,6 3,7      8,12 ...           0,4 ...
+
+A fragment is 8 tokens x 1 block, half a KiB. Tokens that do not exist are never
+stored: what their part of a fragment holds ends in sums that nobody reads.
+"""
+
+from max.gpu import thread_idx
+from max.gpu.primitives.warp import shuffle_xor
+from std.bit import log2_floor
+from std.memory import bitcast
+from std.sys._assembly import inlined_assembly
+
+from ..codec import scale_from_amax
+from ..formats import FORMAT
+from ..simt.codec import CHUNK, Chunk, f32_of_scale, rounded_chunk, scale_of_block
+from ..simt.problem import Activations, BFLOAT16, ENCODED, FLOATS, load_floats
+from .fragments import (
+    BF16_MANTISSA_BITS,
+    BOTH_HALVES,
+    EXPONENT_UNIT,
+    Pairs,
+    WORD_PAIRS,
+    overflows,
+    scaled_pairs_of_any,
+)
+from .layout import K_LANES
+from .shared_memory import store_quad
+
+comptime TOKENS = 8
+"""Tokens of a fragment."""
+comptime FRAGMENT_BYTES = 512
+"""Bytes of a fragment."""
+comptime LANE_BYTES = 16
+"""Bytes that one lane adds to a fragment."""
+
+
+@fieldwise_init
+struct TokenPairs(TrivialRegisterPassable):
+    """Eight elements of a token in fragment order."""
+
+    var pairs: Pairs
+    """Four registers of bfloat16 pairs."""
+    var overflow: Bool
+    """Whether bfloat16 cannot hold some of them."""
+
+
+@always_inline
+def packed_max(a: UInt32, b: UInt32) -> UInt32:
+    """Returns the larger of two 16-bit halves, each."""
+    return inlined_assembly[
+        "max.u16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](a, b)
+
+
+@always_inline
+def packed_min(a: UInt32, b: UInt32) -> UInt32:
+    """Returns the smaller of two 16-bit halves, each."""
+    return inlined_assembly[
+        "min.u16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](a, b)
+
+
+@always_inline
+def packed_add[operation: StaticString](a: UInt32, b: UInt32) -> UInt32:
+    """Adds ("add") or subtracts ("sub") bfloat16 pairs, rounding to nearest even."""
+    return inlined_assembly[
+        operation + ".rn.bf16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](a, b)
+
+
+@always_inline
+def in_fragment_order(neighbours: Pairs) -> Pairs:
+    """Turns pairs of neighbours into pairs that are four apart."""
+    comptime UPPER = UInt32(0xFFFF0000)
+    comptime LOWER = UInt32(0x0000FFFF)
+    return Pairs(
+        (neighbours[0] & LOWER) | (neighbours[2] << 16),
+        (neighbours[0] >> 16) | (neighbours[2] & UPPER),
+        (neighbours[1] & LOWER) | (neighbours[3] << 16),
+        (neighbours[1] >> 16) | (neighbours[3] & UPPER),
+    )
+
+
+@always_inline
+def pairs_of_floats(values: Chunk) -> Pairs:
+    """Packs numbers that bfloat16 holds, in fragment order."""
+    comptime UPPER = UInt32(0xFFFF0000)
+    var bits = bitcast[DType.uint32, CHUNK](values)
+    var pairs = Pairs()
+    comptime for i in range(CHUNK // 2):
+        pairs[i] = (bits[i] >> 16) | (bits[i + CHUNK // 2] & UPPER)
+    return pairs
+
+
+@always_inline
+def floats_of_neighbours(neighbours: Pairs) -> Chunk:
+    """Unpacks pairs of bfloat16 neighbours."""
+    var bits = SIMD[DType.uint32, CHUNK]()
+    comptime for i in range(CHUNK // 2):
+        bits[2 * i] = neighbours[i] << 16
+        bits[2 * i + 1] = neighbours[i] & 0xFFFF0000
+    return bitcast[DType.float32, CHUNK](bits)
+
+
+@always_inline
+def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
+    """Rounds bfloat16 numbers to what their MX encoding stands for.
+
+    The steps are those of `simt.codec.round_magnitudes` on two numbers at once:
+    adding 64 binades' starts makes the last mantissa bit one step of the codes.
+    Scales at the ends of the exponent range go through float32.
+    """
+    comptime SIGNS = UInt32(0x8000) * BOTH_HALVES
+    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+    comptime EXPONENTS = UInt32(0x7F80) * BOTH_HALVES
+    comptime NOT_FINITE = UInt32(0x7F80)
+    comptime TO_ANCHOR = UInt32(BF16_MANTISSA_BITS - FORMAT.mantissa_bits) * EXPONENT_UNIT
+    comptime LARGEST_OVER_SCALE = UInt32(FORMAT.emax) * EXPONENT_UNIT + (EXPONENT_UNIT >> 1)
+    comptime MIN_PACKED_SCALE = 8
+    comptime MAX_PACKED_SCALE = 240
+
+    var maxima = neighbours[0] & MAGNITUDES
+    comptime for i in range(1, CHUNK // 2):
+        maxima = packed_max(maxima, neighbours[i] & MAGNITUDES)
+    comptime for step in range(2):
+        maxima = packed_max(maxima, shuffle_xor(maxima, UInt32(1 << step)))
+    var amax = max(maxima >> 16, maxima & 0xFFFF)
+    var scale = scale_from_amax[BF16_MANTISSA_BITS](amax, carry >> 16)
+
+    if amax == 0:
+        return TokenPairs(in_fragment_order(neighbours), False)
+    if scale < MIN_PACKED_SCALE or scale > MAX_PACKED_SCALE or amax >= NOT_FINITE:
+        if amax >= NOT_FINITE:
+            scale = UInt32(FORMAT.scale_nan)
+        var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
+        return TokenPairs(pairs_of_floats(values), overflows(scale))
+
+    var start = scale * EXPONENT_UNIT
+    var rounded = Pairs()
+    comptime for i in range(CHUNK // 2):
+        var magnitude = neighbours[i] & MAGNITUDES
+        var anchor = packed_max(magnitude & EXPONENTS, start) + TO_ANCHOR
+        var steps = packed_add["sub"](packed_add["add"](magnitude, anchor), anchor)
+        rounded[i] = packed_min(steps, start + LARGEST_OVER_SCALE) | (neighbours[i] & SIGNS)
+    return TokenPairs(in_fragment_order(rounded), False)
+
+
+@always_inline
+def rounded_or_nan(x: Chunk, scale: UInt32) -> Chunk:
+    """Returns a chunk rounded to its MX values, all NaN under the scale NaN."""
+    if scale == UInt32(FORMAT.scale_nan):
+        return Chunk(f32_of_scale(scale))
+    return rounded_chunk(x, scale)
+
+
+@always_inline
+def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
+    """Loads eight elements of a token as the kind of the activations asks."""
+    if a.kind == ENCODED:
+        var chunk_of_all = Int(token) * (a.k // CHUNK) + Int(chunk)
+        var word = a.values.unsafe_bitcast[UInt32]()[unsafe_offset=chunk_of_all]
+        var block = UInt64(chunk_of_all) // UInt64(K_LANES)
+        var scale = a.scales[unsafe_offset = Int(block)].cast[DType.uint32]()
+        return TokenPairs(scaled_pairs_of_any(word, scale), overflows(scale))
+
+    var at = Int(token) * a.row_stride + Int(chunk) * CHUNK
+    if a.dtype == BFLOAT16:
+        var neighbours = a.values.unsafe_bitcast[UInt32]().unsafe_load[
+            width=WORD_PAIRS, alignment=LANE_BYTES
+        ](at >> 1)
+        if a.kind == FLOATS:
+            return TokenPairs(in_fragment_order(neighbours), False)
+        return quantize_neighbours(neighbours, a.carry)
+
+    var x = load_floats[CHUNK, CHUNK](a.values, at, a.dtype)
+    var scale = scale_of_block(x, a.carry)
+    return TokenPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))
+
+
+@always_inline
+def stage_tokens[
+    token_tiles: Int, num_threads: Int
+](
+    a: Activations,
+    first_token: UInt32,
+    num_tokens: UInt32,
+    first_block: UInt32,
+    num_blocks: UInt32,
+    log_blocks_at_once: UInt32,
+    base: UInt32,
+) -> Bool:
+    """Puts the fragments of some blocks at `base`; says if bfloat16 cannot hold them.
+
+    Fragments lie block after block, the tiles of eight tokens of a block together. Four
+    lanes take a block; of all quads, 2**log_blocks_at_once in a row take the same token.
+    Quads past an end repeat the last block or token and store the same again.
+    """
+    comptime LOG_QUADS = log2_floor(num_threads // K_LANES)
+    var quad = UInt32(thread_idx.x) // UInt32(K_LANES)
+    var k_lane = UInt32(thread_idx.x) % UInt32(K_LANES)
+    var blocks_at_once = UInt32(1) << log_blocks_at_once
+    var tokens_at_once = UInt32(1 << LOG_QUADS) >> log_blocks_at_once
+    var overflow = False
+    for tokens_before in range(UInt32(0), num_tokens, tokens_at_once):
+        var token = min(tokens_before + (quad >> log_blocks_at_once), num_tokens - 1)
+        var tile_at = base + (token // UInt32(TOKENS)) * UInt32(FRAGMENT_BYTES)
+        tile_at += (token % UInt32(TOKENS)) * UInt32(K_LANES * LANE_BYTES)
+        for blocks_before in range(UInt32(0), num_blocks, blocks_at_once):
+            var block = min(blocks_before + (quad & (blocks_at_once - 1)), num_blocks - 1)
+            var loaded = load_token(
+                a, first_token + token, (first_block + block) * UInt32(K_LANES) + k_lane
+            )
+            overflow |= loaded.overflow
+            store_quad(
+                tile_at
+                + block * UInt32(token_tiles * FRAGMENT_BYTES)
+                + k_lane * UInt32(LANE_BYTES),
+                loaded.pairs,
+            )
+    return overflow
