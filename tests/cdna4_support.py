@@ -64,8 +64,22 @@ def round_up(a: int, b: int) -> int:
     return ceildiv(a, b) * b
 
 
-def quantize(kernel, x, layout: str = "plain", **options):
-    """Launches the quantize kernel; returns codes and scales as stored."""
+@dataclass(frozen=True)
+class Launch:
+    """What a launch takes besides the kernel; `results` are those arguments that it writes."""
+
+    grid: tuple[int, ...]
+    block: int
+    args: list
+    results: tuple[np.ndarray, ...]
+
+    def run(self, kernel, **options):
+        """Runs a kernel and raises on hazards."""
+        return gfx950.run(kernel, self.grid, self.block, self.args, **options).raise_on_hazards()
+
+
+def quantize_launch(x, layout: str = "plain") -> Launch:
+    """Returns a launch of the quantize kernel; its outputs begin poisoned."""
     rows, k = x.shape
     stored = oracle.LAYOUTS[layout]
     codes = np.full((rows, k // 2), 0xA5, np.uint8)
@@ -79,8 +93,14 @@ def quantize(kernel, x, layout: str = "plain", **options):
     )
     grid = (ceildiv(k, QUANTIZE_COLUMNS), ceildiv(rows, QUANTIZE_ROWS))
     args = [np.ascontiguousarray(x), codes, scales, np.int32(rows), np.int32(k)]
-    launch(kernel, grid, QUANTIZE_WAVES * LANES, args, **options)
-    return codes, scales
+    return Launch(grid, QUANTIZE_WAVES * LANES, args, (codes, scales))
+
+
+def quantize(kernel, x, layout: str = "plain", **options):
+    """Launches the quantize kernel; returns codes and scales as stored."""
+    launch = quantize_launch(x, layout)
+    launch.run(kernel, **options)
+    return launch.results
 
 
 @dataclass(frozen=True)
@@ -160,11 +180,8 @@ class Problem:
         return cls(values, (codes, scales), addend)
 
 
-def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **options):
-    """Launches a decode kernel; returns C.
-
-    Padding of the weights is poisoned: scales of padding are NaN.
-    """
+def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
+    """Returns a launch of a decode kernel; scales in the padding of the weights are NaN."""
     (m, k), n = problem.x.shape, len(problem.weights[0])
     if decode.op == "linear":
         activations = [problem.x]
@@ -175,8 +192,16 @@ def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **opti
     bias = np.zeros(0, np.uint8) if problem.bias is None else problem.bias
     sizes = [np.int32(i) for i in (m, n, k, decode.chunks_per_wave(k))]
     args = [*activations, *poisoned_weights(*problem.weights), c, *sizes, bias, workspace]
-    launch(kernel, decode.grid(m, n), decode.waves * LANES, args, **options)
-    assert not workspace[: decode.counter_bytes(m, n)].any(), "counters are zero after a launch"
+    return Launch(decode.grid(m, n), decode.waves * LANES, args, (c, workspace))
+
+
+def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **options):
+    """Launches a decode kernel; returns C."""
+    launch = multiply_launch(decode, problem, workspace)
+    launch.run(kernel, **options)
+    c, workspace = launch.results
+    counters = workspace[: decode.counter_bytes(*c.shape)]
+    assert not counters.any(), "counters are zero after a launch"
     return c
 
 
@@ -197,8 +222,3 @@ def assert_multiplies(kernel, decode: Decode, problem: Problem, **options):
     bias = None if problem.bias is None else problem.bias.astype(np.float64)
     oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias)
     return c
-
-
-def launch(kernel, grid, block, args, **options):
-    """Runs a kernel and raises on hazards."""
-    return gfx950.run(kernel, grid, block, args, **options).raise_on_hazards()

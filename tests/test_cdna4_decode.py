@@ -105,7 +105,9 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, 
     problem = Problem.random(rng, 13, 200, 7168, "bfloat16")
     orders = [None, "reverse", 1, 2, 3]
     results = [
-        cdna4.multiply(contest_kernels[name], decode, problem, order=order, batch=batch, check=False)
+        cdna4.multiply(
+            contest_kernels[name], decode, problem, order=order, batch=batch, check=False
+        )
         for order in orders
         for batch in (None, 1)
     ]

@@ -13,6 +13,7 @@ every input. Both give the bits of `codec.mojo`.
 """
 
 from std.memory import bitcast
+from std.sys import size_of
 
 from ..codec import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits, Rounding
 from ..formats import BLOCK, FORMAT
@@ -20,10 +21,10 @@ from .mma import (
     BlockCodes,
     CODE_WORDS,
     encode_pair,
-    keep_branch,
     maximum,
     minimum,
     subtract_to_zero,
+    zero_of_a_branch,
 )
 
 comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
@@ -77,8 +78,9 @@ def encode_block[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> Enc
 
     var amax = _largest_magnitude(x)
     if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
-        keep_branch()
-        return _encode_rare[dtype, rounding](x)
+        comptime NUM_WORDS = BLOCK * size_of[dtype]() // 4
+        var words = bitcast[DType.uint32, NUM_WORDS](x) | zero_of_a_branch()
+        return _encode_rare[dtype, rounding](bitcast[dtype, BLOCK](words))
 
     var scale = subtract_to_zero(amax, OFFSET)
     var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)

@@ -178,12 +178,15 @@ def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
-def keep_branch():
-    """Stands in a block that is rarely entered: the compiler must jump over it.
+def zero_of_a_branch() -> UInt32:
+    """Returns zero, in a way that the compiler can neither foresee nor move.
 
-    Without it the block is computed always and its results are selected.
+    What depends on it is computed only where the branch around it is taken;
+    otherwise the compiler computes rare branches always and selects the result.
     """
-    inlined_assembly["", NoneType, constraints="", has_side_effect=True]()
+    return inlined_assembly[
+        "v_mov_b32 $0, 0", UInt32, constraints="=v", has_side_effect=True
+    ]()
 
 
 @always_inline

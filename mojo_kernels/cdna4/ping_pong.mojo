@@ -64,7 +64,7 @@ struct PingPong(TrivialRegisterPassable):
 
     comptime PROLOGUE_LENGTH = 15
     """Operations of the prologue."""
-    comptime STEADY_LENGTH = 24
+    comptime STEADY_LENGTH = 25
     """Operations of the loop."""
 
     def in_flight(self) -> Int:
