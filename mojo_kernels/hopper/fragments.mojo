@@ -55,16 +55,40 @@ def unscaled_pairs(word: UInt32) -> Pairs:
 
 
 @always_inline
+def join_halves[upper: Bool](a: UInt32, b: UInt32) -> UInt32:
+    """Returns the lower, or the upper, halves of two registers; `a`'s becomes the lower one."""
+    comptime PICK = UInt32(0x7632) if upper else UInt32(0x5410)
+    return inlined_assembly[
+        "prmt.b32 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,n", has_side_effect=False
+    ](a, b, PICK)
+
+
+@always_inline
 def in_natural_order(pairs: Pairs) -> Pairs:
     """Turns pairs of numbers that are four apart into pairs of neighbours."""
-    comptime UPPER = UInt32(0xFFFF0000)
-    comptime LOWER = UInt32(0x0000FFFF)
     return Pairs(
-        (pairs[0] & LOWER) | (pairs[1] << 16),
-        (pairs[2] & LOWER) | (pairs[3] << 16),
-        (pairs[0] >> 16) | (pairs[1] & UPPER),
-        (pairs[2] >> 16) | (pairs[3] & UPPER),
+        join_halves[False](pairs[0], pairs[1]),
+        join_halves[False](pairs[2], pairs[3]),
+        join_halves[True](pairs[0], pairs[1]),
+        join_halves[True](pairs[2], pairs[3]),
     )
+
+
+@always_inline
+def in_fragment_order(neighbours: Pairs) -> Pairs:
+    """Turns pairs of neighbours into pairs that are four apart."""
+    return Pairs(
+        join_halves[False](neighbours[0], neighbours[2]),
+        join_halves[True](neighbours[0], neighbours[2]),
+        join_halves[False](neighbours[1], neighbours[3]),
+        join_halves[True](neighbours[1], neighbours[3]),
+    )
+
+
+@always_inline
+def keep_branch():
+    """Stays a branch: without it, the compiler computes rare paths for everybody."""
+    inlined_assembly["", NoneType, constraints="", has_side_effect=True]()
 
 
 @always_inline

@@ -6,7 +6,7 @@ of activations ("tokens"); its other warps, and the groups of its cluster, split
     cluster rank        0             1          ...
     blocks of K         0 .. n-1      n .. 2n-1
     stage               tokens, quantized once for the group, in fragment order
-    multiply            words of codes -> bfloat16 pairs -> m16n8k16, 4 loads ahead
+    multiply            words of codes -> bfloat16 pairs -> m16n8k16, several loads ahead
     reduce              each rank sums its share over all warps and ranks, in order
 
 Weights are the left operand of the instruction and tokens the right one, so the
@@ -51,8 +51,6 @@ comptime WARPS = 8
 """Warps of a group."""
 comptime THREADS = 32 * WARPS
 """Threads of a group."""
-comptime AHEAD = 4
-"""Blocks whose weights a warp has on the way."""
 comptime STAGE_TILES = 128
 """Fragments of tokens that are staged at a time, or a few more."""
 comptime TOKEN_STRIDE = 36
@@ -61,14 +59,19 @@ comptime WORDS_PER_TILE = TILE_BYTES // 4
 """Words of a tile's codes."""
 
 
+def loads_ahead[token_tiles: Int]() -> Int:
+    """Returns the blocks whose weights a warp has on the way: as the registers allow."""
+    return 8 if token_tiles <= 2 else 4
+
+
 def min_groups[token_tiles: Int]() -> Int:
     """Returns how many groups a multiprocessor must hold: the registers allow no more."""
-    return 3 if token_tiles <= 2 else 2
+    return 1 if token_tiles == 8 else 2
 
 
 def stage_blocks_of[token_tiles: Int, row_warps: Int]() -> Int:
     """Returns the blocks staged at a time: every warp's loads ahead come out even."""
-    comptime once_ahead = AHEAD * WARPS // row_warps
+    comptime once_ahead = loads_ahead[token_tiles]() * WARPS // row_warps
     return max(STAGE_TILES // token_tiles // once_ahead, 1) * once_ahead
 
 
@@ -135,6 +138,7 @@ def matmul_few_rows[
     The grid is (ranks, groups of columns, groups of rows); `share` is the blocks of a rank.
     """
     comptime K_WARPS = WARPS // ROW_WARPS
+    comptime AHEAD = loads_ahead[TOKEN_TILES]()
     comptime STAGE_BLOCKS = stage_blocks_of[TOKEN_TILES, ROW_WARPS]()
 
     # Who am I: the tile of weights and the blocks of K that this warp multiplies.
@@ -198,7 +202,7 @@ def matmul_few_rows[
         if overflow:
             store_word(flag, 1)
 
-        # Multiply: decode one block, start the load AHEAD blocks later.
+        # Multiply: decode one block, start the load of a later one.
         var tokens_at = base + k_warp * UInt32(TOKEN_TILES * FRAGMENT_BYTES)
         tokens_at += lane * UInt32(LANE_BYTES)
         for block in range(k_warp, stage_blocks, UInt32(K_WARPS * AHEAD)):

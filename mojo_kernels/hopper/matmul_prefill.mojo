@@ -33,6 +33,7 @@ from .fragments import (
     any_lane,
     any_overflows,
     in_natural_order,
+    keep_branch,
     load_streaming,
     multiply_pairs,
     needs_two_factors,
@@ -253,22 +254,21 @@ def matmul_many_rows[
                             Int(row), Int(column) + i, SIMD[DType.float32, 1](sum)
                         )
 
+    # Rows and columns that bfloat16 could not hold, a row a warp.
     var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
     var lane = UInt32(thread_idx.x) % 32
-    for item in range(
-        UInt32(thread_idx.x) // 32, UInt32(TOKEN_TILE * WEIGHT_ROWS), UInt32(THREADS // 32)
-    ):
-        var row = first_token + item // UInt32(WEIGHT_ROWS)
-        if row >= rows:
-            break
-        var token_overflows_too = kind != Int32(FLOATS) and (
-            token_overflows[unsafe_offset = Int(row)] != 0
-        )
-        if weights_overflow or token_overflows_too:
-            compute_exactly(
-                a, codes, scales, result, rows, row,
-                first_column + item % UInt32(WEIGHT_ROWS), lane,
-            )
+    var last_row = min(first_token + UInt32(TOKEN_TILE), rows)
+    var last_column = min(first_column + UInt32(WEIGHT_ROWS), columns)
+    if kind == Int32(FLOATS) and not weights_overflow:
+        return
+    for row in range(first_token + UInt32(thread_idx.x) // 32, last_row, UInt32(THREADS // 32)):
+        var overflow = weights_overflow
+        if kind != Int32(FLOATS):
+            overflow |= token_overflows[unsafe_offset = Int(row)] != 0
+        if overflow:
+            keep_branch()
+            for column in range(first_column, last_column):
+                compute_exactly(a, codes, scales, result, rows, row, column, lane)
 
 
 @always_inline
@@ -339,13 +339,14 @@ def produce[
     var num_steps = (k + UInt32(STEP - 1)) // UInt32(STEP)
     var source = WeightSource(codes, scales, columns, k_blocks, first_column, thread)
     var next = source.load(0)
+    var copies = TokenSource[token_tile](
+        tokens, token_stride, rows, k, first_token, thread
+    )
     # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
     var fill = Pipeline[token_tile](pipeline.base, 0, 1)
     for step in range(num_steps):
         wait_phase(fill.empty(), fill.parity)
-        copy_tokens[token_tile](
-            fill.tokens(), tokens, token_stride, rows, k, first_token, step, thread
-        )
+        copies.copy_step(fill.tokens())
         commit_copies()
         var current = next
         next = source.load((step + 1) * UInt32(STEP_BLOCKS))
@@ -364,39 +365,60 @@ def produce[
         pipeline.advance()
 
 
-@always_inline
-def copy_tokens[
-    token_tile: Int
-](
-    target: UInt32,
-    tokens: DevicePointer[DType.bfloat16],
-    token_stride: Int,
-    rows: UInt32,
-    k: UInt32,
-    first_token: UInt32,
-    step: UInt32,
-    thread: UInt32,
-):
-    """Starts copying a tile of tokens; zeros where there are none."""
+struct TokenSource[token_tile: Int](Movable):
+    """The parts of tokens that a producer thread copies: one of every sixteenth row.
+
+    Rows past the end repeat the last one: what becomes of them nobody stores.
+    """
+
     comptime ROWS_AT_ONCE = WARP_GROUP // PARTS
-    var part = thread % UInt32(PARTS)
-    var first_row = thread // UInt32(PARTS)
-    var first_k = step * UInt32(STEP) + part * UInt32(CHUNK)
-    # Rows a multiple of eight apart are swizzled alike.
-    var at = target + first_row * UInt32(ROW_BYTES)
-    at += (part ^ (first_row % UInt32(PARTS))) * UInt32(PART_BYTES)
-    var source = tokens.unsafe_offset(
-        Int(first_token + first_row) * token_stride + Int(min(first_k, k - UInt32(CHUNK)))
-    )
-    comptime for i in range(token_tile // ROWS_AT_ONCE):
-        var row = first_token + first_row + UInt32(i * ROWS_AT_ONCE)
-        var exists = row < rows and first_k < k
-        var from_row = source.unsafe_offset(i * ROWS_AT_ONCE * token_stride)
-        copy_async(
-            at + UInt32(i * ROWS_AT_ONCE * ROW_BYTES),
-            (from_row if exists else tokens).unsafe_bitcast[UInt8](),
-            UInt32(PART_BYTES) if exists else 0,
-        )
+    """Rows that the producer copies with one instruction."""
+    comptime COPIES = Self.token_tile // Self.ROWS_AT_ONCE
+    """Copies of a thread in a step."""
+
+    var sources: Array[DevicePointer[DType.uint8], Self.COPIES]
+    """The next part of each row."""
+    var offset: UInt32
+    """Where the first part goes, from the start of the stage's tokens."""
+    var left: Int32
+    """Elements of K from the next part on."""
+
+    @always_inline
+    def __init__(
+        out self,
+        tokens: DevicePointer[DType.bfloat16],
+        token_stride: Int,
+        rows: UInt32,
+        k: UInt32,
+        first_token: UInt32,
+        thread: UInt32,
+    ):
+        """Finds the rows and the part of this thread."""
+        var part = thread % UInt32(PARTS)
+        var first_row = thread // UInt32(PARTS)
+        self.sources = Array[DevicePointer[DType.uint8], Self.COPIES](uninitialized=True)
+        comptime for i in range(Self.COPIES):
+            var row = min(first_token + first_row + UInt32(i * Self.ROWS_AT_ONCE), rows - 1)
+            self.sources[i] = tokens.unsafe_offset(
+                Int(row) * token_stride + Int(part) * CHUNK
+            ).unsafe_bitcast[UInt8]()
+        # Rows a multiple of eight apart are swizzled alike.
+        self.offset = first_row * UInt32(ROW_BYTES)
+        self.offset += (part ^ (first_row % UInt32(PARTS))) * UInt32(PART_BYTES)
+        self.left = Int32(k) - Int32(part) * Int32(CHUNK)
+
+    @always_inline
+    def copy_step(mut self, target: UInt32):
+        """Starts copying the parts of one step; zeros past the end of K."""
+        var num_bytes = UInt32(PART_BYTES) if self.left > 0 else UInt32(0)
+        comptime for i in range(Self.COPIES):
+            copy_async(
+                target + self.offset + UInt32(i * Self.ROWS_AT_ONCE * ROW_BYTES),
+                self.sources[i],
+                num_bytes,
+            )
+            self.sources[i] = self.sources[i].unsafe_offset(ROW_BYTES)
+        self.left -= Int32(STEP)
 
 
 @fieldwise_init

@@ -27,6 +27,8 @@ from .fragments import (
     EXPONENT_UNIT,
     Pairs,
     WORD_PAIRS,
+    in_fragment_order,
+    keep_branch,
     overflows,
     scaled_pairs_of_any,
 )
@@ -76,19 +78,6 @@ def packed_add[operation: StaticString](a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
-def in_fragment_order(neighbours: Pairs) -> Pairs:
-    """Turns pairs of neighbours into pairs that are four apart."""
-    comptime UPPER = UInt32(0xFFFF0000)
-    comptime LOWER = UInt32(0x0000FFFF)
-    return Pairs(
-        (neighbours[0] & LOWER) | (neighbours[2] << 16),
-        (neighbours[0] >> 16) | (neighbours[2] & UPPER),
-        (neighbours[1] & LOWER) | (neighbours[3] << 16),
-        (neighbours[1] >> 16) | (neighbours[3] & UPPER),
-    )
-
-
-@always_inline
 def pairs_of_floats(values: Chunk) -> Pairs:
     """Packs numbers that bfloat16 holds, in fragment order."""
     comptime UPPER = UInt32(0xFFFF0000)
@@ -134,9 +123,10 @@ def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
     var amax = max(maxima >> 16, maxima & 0xFFFF)
     var scale = scale_from_amax[BF16_MANTISSA_BITS](amax, carry >> 16)
 
-    if amax == 0:
-        return TokenPairs(in_fragment_order(neighbours), False)
-    if scale < MIN_PACKED_SCALE or scale > MAX_PACKED_SCALE or amax >= NOT_FINITE:
+    if scale < MIN_PACKED_SCALE or scale > MAX_PACKED_SCALE:
+        keep_branch()
+        if amax == 0:
+            return TokenPairs(in_fragment_order(neighbours), False)
         if amax >= NOT_FINITE:
             scale = UInt32(FORMAT.scale_nan)
         var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
@@ -161,27 +151,108 @@ def rounded_or_nan(x: Chunk, scale: UInt32) -> Chunk:
 
 
 @always_inline
+def load_neighbours(a: Activations, token: UInt32, chunk: UInt32) -> Pairs:
+    """Loads eight bfloat16 numbers of a token."""
+    var at = Int(token) * a.row_stride + Int(chunk) * CHUNK
+    return a.values.unsafe_bitcast[UInt32]().unsafe_load[
+        width=WORD_PAIRS, alignment=LANE_BYTES
+    ](at >> 1)
+
+
+@always_inline
+def pairs_of_neighbours(a: Activations, neighbours: Pairs) -> TokenPairs:
+    """Makes of bfloat16 numbers what the kind of the activations asks."""
+    if a.kind == FLOATS:
+        return TokenPairs(in_fragment_order(neighbours), False)
+    return quantize_neighbours(neighbours, a.carry)
+
+
+@always_inline
 def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
     """Loads eight elements of a token as the kind of the activations asks."""
     if a.kind == ENCODED:
+        keep_branch()
         var chunk_of_all = Int(token) * (a.k // CHUNK) + Int(chunk)
         var word = a.values.unsafe_bitcast[UInt32]()[unsafe_offset=chunk_of_all]
         var block = UInt64(chunk_of_all) // UInt64(K_LANES)
         var scale = a.scales[unsafe_offset = Int(block)].cast[DType.uint32]()
         return TokenPairs(scaled_pairs_of_any(word, scale), overflows(scale))
-
-    var at = Int(token) * a.row_stride + Int(chunk) * CHUNK
     if a.dtype == BFLOAT16:
-        var neighbours = a.values.unsafe_bitcast[UInt32]().unsafe_load[
-            width=WORD_PAIRS, alignment=LANE_BYTES
-        ](at >> 1)
-        if a.kind == FLOATS:
-            return TokenPairs(in_fragment_order(neighbours), False)
-        return quantize_neighbours(neighbours, a.carry)
+        keep_branch()
+        return pairs_of_neighbours(a, load_neighbours(a, token, chunk))
 
-    var x = load_floats[CHUNK, CHUNK](a.values, at, a.dtype)
+    var x = load_floats[CHUNK, CHUNK](
+        a.values, Int(token) * a.row_stride + Int(chunk) * CHUNK, a.dtype
+    )
     var scale = scale_of_block(x, a.carry)
     return TokenPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))
+
+
+@fieldwise_init
+struct StagedChunks[token_tiles: Int, num_threads: Int](TrivialRegisterPassable):
+    """Which chunks a thread stages, one step after the other.
+
+    Four lanes take a block; of all quads, 2**log_blocks_at_once in a row take the same
+    token. Quads past an end repeat the last block or token and store the same again.
+    """
+
+    var num_tokens: UInt32
+    """Tokens to stage."""
+    var num_blocks: UInt32
+    """Blocks of each."""
+    var log_blocks: UInt32
+    """Logarithm of the blocks that are staged at once."""
+    var base: UInt32
+    """Where the fragments go."""
+    var token_step: UInt32
+    """How far the tokens are, in steps."""
+    var block_step: UInt32
+    """How far the blocks of these tokens are, in steps."""
+
+    comptime LOG_QUADS = log2_floor(Self.num_threads // K_LANES)
+    """Logarithm of the quads of lanes."""
+
+    @always_inline
+    def num_steps(self) -> UInt32:
+        """Returns the steps that stage everything."""
+        var tokens_at_once = UInt32(1 << Self.LOG_QUADS) >> self.log_blocks
+        return ((self.num_tokens + tokens_at_once - 1) // tokens_at_once) * self.block_steps()
+
+    @always_inline
+    def block_steps(self) -> UInt32:
+        """Returns the steps that stage all blocks of some tokens."""
+        return (self.num_blocks + (UInt32(1) << self.log_blocks) - 1) >> self.log_blocks
+
+    @always_inline
+    def token(self) -> UInt32:
+        """Returns this thread's token of the step."""
+        var quad = UInt32(thread_idx.x) // UInt32(K_LANES)
+        var before = self.token_step << (UInt32(Self.LOG_QUADS) - self.log_blocks)
+        return min(before + (quad >> self.log_blocks), self.num_tokens - 1)
+
+    @always_inline
+    def block(self) -> UInt32:
+        """Returns this thread's block of the step."""
+        var quad = UInt32(thread_idx.x) // UInt32(K_LANES)
+        var within = quad & ((UInt32(1) << self.log_blocks) - 1)
+        return min((self.block_step << self.log_blocks) + within, self.num_blocks - 1)
+
+    @always_inline
+    def address(self) -> UInt32:
+        """Returns where this thread's chunk of the step goes."""
+        var tile = self.token() // UInt32(TOKENS)
+        var lane = self.token() % UInt32(TOKENS) * UInt32(K_LANES)
+        lane += UInt32(thread_idx.x) % UInt32(K_LANES)
+        var fragment = self.block() * UInt32(Self.token_tiles) + tile
+        return self.base + fragment * UInt32(FRAGMENT_BYTES) + lane * UInt32(LANE_BYTES)
+
+    @always_inline
+    def advance(mut self):
+        """Goes on to the next step; past the end the last tokens repeat."""
+        self.block_step += 1
+        if self.block_step == self.block_steps():
+            self.block_step = 0
+            self.token_step += 1
 
 
 @always_inline
@@ -193,35 +264,40 @@ def stage_tokens[
     num_tokens: UInt32,
     first_block: UInt32,
     num_blocks: UInt32,
-    log_blocks_at_once: UInt32,
+    log_blocks: UInt32,
     base: UInt32,
 ) -> Bool:
     """Puts the fragments of some blocks at `base`; says if bfloat16 cannot hold them.
 
-    Fragments lie block after block, the tiles of eight tokens of a block together. Four
-    lanes take a block; of all quads, 2**log_blocks_at_once in a row take the same token.
-    Quads past an end repeat the last block or token and store the same again.
+    Fragments lie block after block, the tiles of eight tokens of a block together.
     """
-    comptime LOG_QUADS = log2_floor(num_threads // K_LANES)
-    var quad = UInt32(thread_idx.x) // UInt32(K_LANES)
+    comptime LOADS = 4
     var k_lane = UInt32(thread_idx.x) % UInt32(K_LANES)
-    var blocks_at_once = UInt32(1) << log_blocks_at_once
-    var tokens_at_once = UInt32(1 << LOG_QUADS) >> log_blocks_at_once
+    var chunks = StagedChunks[token_tiles, num_threads](
+        num_tokens, num_blocks, log_blocks, base, 0, 0
+    )
     var overflow = False
-    for tokens_before in range(UInt32(0), num_tokens, tokens_at_once):
-        var token = min(tokens_before + (quad >> log_blocks_at_once), num_tokens - 1)
-        var tile_at = base + (token // UInt32(TOKENS)) * UInt32(FRAGMENT_BYTES)
-        tile_at += (token % UInt32(TOKENS)) * UInt32(K_LANES * LANE_BYTES)
-        for blocks_before in range(UInt32(0), num_blocks, blocks_at_once):
-            var block = min(blocks_before + (quad & (blocks_at_once - 1)), num_blocks - 1)
-            var loaded = load_token(
-                a, first_token + token, (first_block + block) * UInt32(K_LANES) + k_lane
-            )
+    if a.kind == ENCODED or a.dtype != BFLOAT16:
+        keep_branch()
+        for _ in range(chunks.num_steps()):
+            var chunk = (first_block + chunks.block()) * UInt32(K_LANES) + k_lane
+            var loaded = load_token(a, first_token + chunks.token(), chunk)
             overflow |= loaded.overflow
-            store_quad(
-                tile_at
-                + block * UInt32(token_tiles * FRAGMENT_BYTES)
-                + k_lane * UInt32(LANE_BYTES),
-                loaded.pairs,
-            )
+            store_quad(chunks.address(), loaded.pairs)
+            chunks.advance()
+        return overflow
+
+    # The common case has several loads on the way.
+    for _ in range(UInt32(0), chunks.num_steps(), UInt32(LOADS)):
+        var neighbours = Array[Pairs, LOADS](uninitialized=True)
+        var addresses = Array[UInt32, LOADS](uninitialized=True)
+        comptime for i in range(LOADS):
+            var chunk = (first_block + chunks.block()) * UInt32(K_LANES) + k_lane
+            neighbours[i] = load_neighbours(a, first_token + chunks.token(), chunk)
+            addresses[i] = chunks.address()
+            chunks.advance()
+        comptime for i in range(LOADS):
+            var pairs = pairs_of_neighbours(a, neighbours[i])
+            overflow |= pairs.overflow
+            store_quad(addresses[i], pairs.pairs)
     return overflow
