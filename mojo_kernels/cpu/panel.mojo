@@ -84,7 +84,13 @@ struct DirectPanel[Tiles: WeightTiles](PanelSource):
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
         """Returns the codes of tile `tile` of the panel."""
-        self.tiles.prefetch(self._tile(tile), self.first_block + block + PREFETCH_BLOCKS)
+        # Past the end of a tile comes the same tile of the next panel.
+        var ahead = self.first_block + block + PREFETCH_BLOCKS
+        var k_blocks = self.tiles.shape().k_blocks()
+        if ahead < k_blocks:
+            self.tiles.prefetch(self.first_tile + tile, ahead)
+        else:
+            self.tiles.prefetch(self.first_tile + tile + PANEL_TILES, ahead - k_blocks)
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline

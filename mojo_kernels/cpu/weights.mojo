@@ -21,7 +21,7 @@ from ..layouts import (
     PreshuffledCpu,
     RUN_BYTES,
 )
-from ..operands import Operand
+from ..operands import Bytes, Operand
 from .activations import ScaleWindow
 from .dot import LANES, STEP_BYTES, WeightBytes
 
@@ -72,10 +72,19 @@ def _transposed(rows: TileWords) -> TileWords:
 
 
 @always_inline
-def _prefetch[Layout: OperandLayout](operand: Operand[Layout], offset: Int):
+def _prefetch(bytes: Bytes, offset: Int):
     comptime READ = PrefetchOptions().for_read().high_locality().to_data_cache()
-    var address = Int(operand.codes.ptr) + offset
+    var address = Int(bytes.ptr) + offset
     prefetch[READ](MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=address))
+
+
+@always_inline
+def _prefetch_tile[Layout: OperandLayout](operand: Operand[Layout], tile: Int, block: Int):
+    """Asks for one block of a tile whose codes are contiguous, and for its scales."""
+    var codes = operand.code_offset(tile * LANES, block * BLOCK_BYTES)
+    comptime for j in range(RUNS):
+        _prefetch(operand.codes, codes + j * STEP_BYTES)
+    _prefetch(operand.scales, operand.scale_offset(tile * LANES, block))
 
 
 trait WeightTiles(TrivialRegisterPassable):
@@ -184,12 +193,8 @@ struct CpuTiles(WeightTiles):
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
-        """Asks for the codes of a tile in one block."""
-        comptime for j in range(RUNS):
-            _prefetch(
-                self.operand,
-                self.operand.code_offset(tile * LANES, block * BLOCK_BYTES) + j * STEP_BYTES,
-            )
+        """Asks for the codes and scales of a tile in one block."""
+        _prefetch_tile(self.operand, tile, block)
 
 
 @fieldwise_init
@@ -244,12 +249,8 @@ struct Cdna4Tiles(WeightTiles):
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
-        """Asks for the codes of a tile in one block."""
-        comptime for j in range(RUNS):
-            _prefetch(
-                self.operand,
-                self.operand.code_offset(tile * LANES, block * BLOCK_BYTES) + j * STEP_BYTES,
-            )
+        """Asks for the codes and scales of a tile in one block."""
+        _prefetch_tile(self.operand, tile, block)
 
 
 @fieldwise_init
@@ -310,7 +311,7 @@ struct PlainTiles(WeightTiles):
         if block % (STEP_BYTES // BLOCK_BYTES) == 0:
             comptime for lane in range(LANES):
                 var row = min(tile * LANES + lane, self.operand.shape.rows - 1)
-                _prefetch(self.operand, self.operand.code_offset(row, block * BLOCK_BYTES))
+                _prefetch(self.operand.codes, self.operand.code_offset(row, block * BLOCK_BYTES))
 
 
 comptime _List[*Tiles: WeightTiles] = Tiles
