@@ -17,6 +17,7 @@ are replaced by ones taken in float64.
 from layout import Coord
 from std.collections import Array
 from std.math import ceildiv
+from std.memory import stack_allocation
 from std.sys import size_of
 
 from ..codec import round_to
@@ -62,10 +63,15 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
         var panel_row, panel_column = divmod(task, self._column_panels())
         var first_row = panel_row * self._panel_rows()
         var num_rows = min(self._panel_rows(), self.a.shape.rows - first_row)
-        var sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
+        comptime GROUP_SUMS = GROUP_ROWS * PANEL_COLUMNS
+        var on_stack = stack_allocation[GROUP_SUMS, DType.float32, alignment=4 * LANES]()
+        var sums = flat[DType.float32](Int(on_stack), GROUP_SUMS)
+        if num_rows > GROUP_ROWS:
+            sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self._store(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        sums.ptr.unsafe_free()
+        if num_rows > GROUP_ROWS:
+            sums.ptr.unsafe_free()
 
     def _panel_rows(self) -> Int:
         """Returns the rows of a panel: whole groups, spread evenly over the panels."""
