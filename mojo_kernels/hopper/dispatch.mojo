@@ -24,7 +24,7 @@ from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAN
 from .expand_tokens import expand_tokens
 from .layout import K_LANES, PreshuffledCuda, TILE_ROWS
 from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
-from .matmul_prefill import THREADS as PREFILL_THREADS, WEIGHT_ROWS, matmul_many_rows
+from .matmul_prefill import WEIGHT_ROWS, matmul_many_rows, num_threads
 from .matmul_prefill import shared_bytes as prefill_shared_bytes
 from .tokens import TOKENS
 
@@ -34,6 +34,8 @@ comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
 comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
+comptime MUCH_STAGING = 1024
+"""Blocks of tokens from which on staging them weighs more than a cluster. H200, 2026-11-21."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 
@@ -73,7 +75,8 @@ struct Product(TrivialRegisterPassable):
     var out_dtype: Int
     """Element type of the result."""
     var plan: Int
-    """Zero, or the plan to use, for tests and tuning: 16 * row warps + ranks."""
+    """Zero, or the plan to use, for tests and tuning: 256 * token tiles
+    + 16 * row warps + ranks."""
     var workspace: Int
     """Address of `workspace_bytes` that the kernels may use until they end, or zero."""
 
@@ -154,6 +157,8 @@ def launch_portable[
 struct FewRowsPlan(TrivialRegisterPassable):
     """How the groups of `matmul_few_rows` share a product."""
 
+    var token_tiles: Int
+    """Fragments of eight tokens of a group."""
     var row_warps: Int
     """Tiles of columns of a group; its other warps split K."""
     var ranks: Int
@@ -161,30 +166,41 @@ struct FewRowsPlan(TrivialRegisterPassable):
 
     @staticmethod
     def of(product: Product) -> Self:
-        """Picks a plan: first enough groups, then as few times the same tokens as possible."""
+        """Picks a plan: many groups, but few that stage the same tokens where that is work."""
         var tiles = ceildiv(product.columns, TILE_ROWS)
         var blocks = product.k // BLOCK
-        var row_warps = 2 if product.rows > 32 else 1
-        while row_warps < 8 and ceildiv(tiles, 2 * row_warps) >= TARGET_GROUPS:
-            row_warps *= 2
+        var token_tiles = 1
+        while token_tiles < 8 and product.rows > TOKENS * token_tiles:
+            token_tiles *= 2
+
+        if product.rows * blocks < MUCH_STAGING:
+            var row_warps = 1
+            while row_warps < 8 and (
+                ceildiv(tiles, 2 * row_warps) >= TARGET_GROUPS
+                or token_tiles * 8 // row_warps > MAX_TILES_BY_K_WARPS
+            ):
+                row_warps *= 2
+            return Self(token_tiles, row_warps, 1)
+
+        var resident = 1 if token_tiles == 8 else 2
         var ranks = 1
         while (
             ranks < MAX_RANKS
-            and ceildiv(tiles, row_warps) * ranks < TARGET_GROUPS * 3 // 4
-            and blocks >= 64 * ranks
+            and ceildiv(tiles, 8) * ranks < resident * TARGET_GROUPS * 3 // 4
+            and blocks >= 2 * ranks
         ):
             ranks *= 2
-        return Self(row_warps, ranks)
+        return Self(token_tiles, 8, ranks)
 
 
 def _launch_few_rows(queue: Queue, product: Product) raises:
     """Picks tokens and tiles of a group and the cluster, and launches."""
     var plan = FewRowsPlan.of(product)
     if product.plan > 0:
-        plan = FewRowsPlan(product.plan // 16, product.plan % 16)
+        plan = FewRowsPlan(product.plan // 256, product.plan // 16 % 16, product.plan % 16)
     comptime for log_tiles in range(4):
         comptime token_tiles = 1 << log_tiles
-        if product.rows <= TOKENS * token_tiles or token_tiles == 8:
+        if plan.token_tiles == token_tiles:
             comptime for log_warps in range(4):
                 comptime row_warps = 1 << log_warps
                 comptime if token_tiles * 8 // row_warps <= MAX_TILES_BY_K_WARPS:
@@ -308,7 +324,7 @@ def _launch_prefill[
         UInt32(token_groups),
         UInt32(column_groups),
         grid_dim=token_groups * column_groups,
-        block_dim=PREFILL_THREADS,
+        block_dim=num_threads[token_tile](),
         attributes=early_start(),
         shared_mem_bytes=num_bytes,
     )

@@ -45,7 +45,7 @@ from .shared_memory import (
     shared_base,
     store_word,
 )
-from .tokens import FRAGMENT_BYTES, LANE_BYTES, TOKENS, stage_tokens
+from .tokens import FRAGMENT_BYTES, LANE_BYTES, StagedChunks, TOKENS, TokenStage
 
 comptime WARPS = 8
 """Warps of a group."""
@@ -159,7 +159,8 @@ def matmul_few_rows[
     if thread_idx.x == 0:
         store_word(flag, 0)
 
-    # Start the first loads: a warp takes every K_WARPS-th block of the group's share.
+    # Start the first loads: a warp takes every K_WARPS-th block of the group's share. Weights
+    # do not come from the kernel before, everything else may.
     var left = (num_blocks + UInt32(K_WARPS - 1) - k_warp) // UInt32(K_WARPS)
     var my_first = Int(tile) * Int(k_blocks) + Int(first_block + k_warp)
     var tile_codes = codes.unsafe_bitcast[UInt32]().unsafe_offset(
@@ -177,27 +178,35 @@ def matmul_few_rows[
             words[i] = load_streaming(tile_codes.unsafe_offset(i * K_WARPS * WORDS_PER_TILE))
             word_scales[i] = tile_scales[unsafe_offset = i * K_WARPS * ROW_LANES]
 
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    var num_tokens = min(rows - first_token, UInt32(TOKENS * TOKEN_TILES))
+    var staging = TokenStage[TOKEN_TILES, THREADS](
+        a,
+        first_token,
+        first_block,
+        StagedChunks[TOKEN_TILES, THREADS](
+            num_tokens, min(UInt32(STAGE_BLOCKS), num_blocks), log_blocks_at_once, base, 0, 0
+        ),
+    )
+
     var sums = Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES](uninitialized=True)
     comptime for i in range(2 * TOKEN_TILES):
         sums[i] = SIMD[DType.float32, 4](0)
-
-    # Weights do not come from the kernel before, everything else may.
-    wait_on_dependent_grids()
-    launch_dependent_grids()
 
     for stage in range(UInt32(0), num_blocks, UInt32(STAGE_BLOCKS)):
         var stage_blocks = min(UInt32(STAGE_BLOCKS), num_blocks - stage)
         if stage > 0:
             barrier()
-        var overflow = stage_tokens[TOKEN_TILES, THREADS](
-            a,
-            first_token,
-            min(rows - first_token, UInt32(TOKENS * TOKEN_TILES)),
-            first_block + stage,
-            stage_blocks,
-            log_blocks_at_once,
-            base,
-        )
+            staging = TokenStage[TOKEN_TILES, THREADS](
+                a,
+                first_token,
+                first_block + stage,
+                StagedChunks[TOKEN_TILES, THREADS](
+                    num_tokens, stage_blocks, log_blocks_at_once, base, 0, 0
+                ),
+            )
+        var overflow = staging.finish()
         barrier()
         if overflow:
             store_word(flag, 1)

@@ -1,9 +1,9 @@
 """Many rows of activations: decoded weights meet tokens in shared memory.
 
-A group computes 128 columns of C for `TOKEN_TILE` rows. One warp group feeds two:
+A group computes 128 columns of C for `TOKEN_TILE` rows. Warp groups have roles:
 
-    producer      copies a tile of tokens, decodes a tile of weights, both bfloat16,
-                  into the next free stage: 64 steps of K, rows of 128 bytes
+    producers     in turn: copy a tile of tokens, decode a tile of weights, both
+                  bfloat16, into the next free stage: 64 steps of K, rows of 128 bytes
     consumers     64 columns each: C^T += weights @ tokens^T straight from the stage
 
 Rows of a stage are swizzled: sixteen-byte part p of row r lies at part p ^ (r % 8),
@@ -21,6 +21,7 @@ from max.gpu.compute.mma import (
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from max.gpu.sync import barrier
 from std.memory import bitcast
+from std.sys._assembly import inlined_assembly
 from std.utils import StaticTuple
 
 from ..formats import BLOCK
@@ -56,12 +57,15 @@ from .shared_memory import (
     store_word,
     wait_copies,
     wait_phase,
+    wait_some_threads,
 )
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
-comptime THREADS = 3 * WARP_GROUP
-"""Threads of a group: two consumers, then the producer."""
+comptime CONSUMERS = 2
+"""Warp groups that multiply."""
+comptime CONSUMER_THREADS = CONSUMERS * WARP_GROUP
+"""Threads that multiply, and store in the end."""
 comptime WEIGHT_ROWS = 128
 """Columns of C that a group computes."""
 comptime HALF_ROWS = 64
@@ -74,14 +78,18 @@ comptime PART_BYTES = 16
 """Bytes that are swizzled as one."""
 comptime PARTS = ROW_BYTES // PART_BYTES
 """Parts of a row."""
+comptime CONSUMER_REGISTERS = 168
+"""Registers of a consumer thread that sums 256 tokens: more than its even share."""
+comptime PRODUCER_REGISTERS = 88
+"""Registers of a producer thread: what such consumers leave."""
+comptime MAX_INSTRUCTION_TOKENS = 128
+"""Tokens of one instruction: its sums have to fit a thread's even share of registers."""
 comptime K_INSTRUCTION = 16
 """Steps of K of one instruction."""
 comptime STEP_BLOCKS = STEP // BLOCK
 """Blocks of K in a stage."""
 comptime WEIGHTS_BYTES = WEIGHT_ROWS * ROW_BYTES
 """Bytes of decoded weights in a stage."""
-comptime LAG = 1
-"""Stages whose copies are on the way while the producer starts the next."""
 comptime HEADER_BYTES = 1024
 """Barriers and the flag, before the stages."""
 comptime MAX_STAGES = 6
@@ -90,6 +98,16 @@ comptime SHARED_BYTES = 227 * 1024
 """What a group can have."""
 comptime SUM_STRIDE = WEIGHT_ROWS + 4
 """Words from one token's sums to the next, against bank conflicts."""
+
+
+def num_producers[token_tile: Int]() -> Int:
+    """Returns the warp groups that fill stages: fewer tokens leave less time to decode."""
+    return 2 if token_tile == 256 else 3
+
+
+def num_threads[token_tile: Int]() -> Int:
+    """Returns the threads of a group: the consumers, then the producers."""
+    return (CONSUMERS + num_producers[token_tile]()) * WARP_GROUP
 
 
 def stage_bytes[token_tile: Int]() -> Int:
@@ -168,7 +186,7 @@ def descriptor(address: UInt32) -> WGMMADescriptor[DType.bfloat16]:
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(num_threads[TOKEN_TILE]())),
     `nvvm.minctasm`=SIMDLength(1),
 )
 def matmul_many_rows[
@@ -214,56 +232,108 @@ def matmul_many_rows[
         store_word(pipeline.flag(), 0)
         comptime for i in range(pipeline.STAGES):
             init_barrier(pipeline.base + UInt32(8 * i), UInt32(WARP_GROUP))
-            init_barrier(pipeline.base + UInt32(8 * (pipeline.STAGES + i)), 2)
+            init_barrier(
+                pipeline.base + UInt32(8 * (pipeline.STAGES + i)), UInt32(CONSUMERS)
+            )
     barrier()
-
     wait_on_dependent_grids()
-    if warp_group == 2:
+
+    if warp_group >= UInt32(CONSUMERS):
+        comptime if TOKEN_TILE == 256:
+            limit_registers["dec", PRODUCER_REGISTERS]()
         produce(
             pipeline, tokens, Int(token_stride), codes, scales,
-            rows, columns, k, first_token, first_column,
+            rows, columns, k, first_token, first_column, warp_group - UInt32(CONSUMERS),
         )
-        barrier()
     else:
+        comptime if TOKEN_TILE == 256:
+            limit_registers["inc", CONSUMER_REGISTERS]()
         consume(pipeline, num_steps, warp_group)
-    barrier()
+        var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
+        var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
+        store_sums(pipeline, result, rows, first_token, first_column)
+        store_exactly(
+            pipeline, a, codes, scales, token_overflows, result,
+            rows, first_token, first_column,
+        )
 
-    # Store: all threads, eight columns of a row each; rarely, exactly.
-    var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
-    var sums_at = pipeline.base + UInt32(HEADER_BYTES)
-    var weights_overflow = load_word(pipeline.flag()) != 0
+
+@always_inline
+def limit_registers[direction: StaticString, count: Int]():
+    """Takes registers from, or gives them to, the groups that call the other direction."""
+    inlined_assembly[
+        "setmaxnreg." + direction + ".sync.aligned.u32 $0;",
+        NoneType,
+        constraints="n",
+        has_side_effect=True,
+    ](Int32(count))
+
+
+@always_inline
+def store_sums[
+    token_tile: Int
+](
+    pipeline: Pipeline[token_tile],
+    result: Result,
+    rows: UInt32,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Stores eight columns of a row a thread, from the sums in shared memory."""
     comptime ROW_CHUNKS = UInt32(WEIGHT_ROWS // CHUNK)
+    var columns = UInt32(result.columns)
+    var sums_at = pipeline.base + UInt32(HEADER_BYTES)
     for item in range(
-        UInt32(thread_idx.x), UInt32(TOKEN_TILE) * ROW_CHUNKS, UInt32(THREADS)
+        UInt32(thread_idx.x), UInt32(token_tile) * ROW_CHUNKS, UInt32(CONSUMER_THREADS)
     ):
         var token = item // ROW_CHUNKS
         var chunk = item % ROW_CHUNKS
         var row = first_token + token
         var column = first_column + chunk * UInt32(CHUNK)
-        if row < rows and column < columns:
-            var at = sums_at + 4 * (token * UInt32(SUM_STRIDE) + chunk * UInt32(CHUNK))
-            var low = bitcast[DType.float32, 4](load_quad(at))
-            var high = bitcast[DType.float32, 4](load_quad(at + UInt32(PART_BYTES)))
-            if columns % UInt32(CHUNK) == 0:
-                result.store[8, 8](Int(row), Int(column), low.join(high))
-            else:
-                comptime for i in range(CHUNK):
-                    if column + UInt32(i) < columns:
-                        var sum = low[i] if i < 4 else high[i - 4]
-                        result.store[1, 1](
-                            Int(row), Int(column) + i, SIMD[DType.float32, 1](sum)
-                        )
+        if row >= rows or column >= columns:
+            continue
+        var at = sums_at + 4 * (token * UInt32(SUM_STRIDE) + chunk * UInt32(CHUNK))
+        var low = bitcast[DType.float32, 4](load_quad(at))
+        var high = bitcast[DType.float32, 4](load_quad(at + UInt32(PART_BYTES)))
+        if columns % UInt32(CHUNK) == 0:
+            result.store[8, 8](Int(row), Int(column), low.join(high))
+        else:
+            keep_branch()
+            comptime for i in range(CHUNK):
+                if column + UInt32(i) < columns:
+                    var sum = low[i] if i < 4 else high[i - 4]
+                    result.store[1, 1](
+                        Int(row), Int(column) + i, SIMD[DType.float32, 1](sum)
+                    )
 
-    # Rows and columns that bfloat16 could not hold, a row a warp.
-    var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
-    var lane = UInt32(thread_idx.x) % 32
-    var last_row = min(first_token + UInt32(TOKEN_TILE), rows)
-    var last_column = min(first_column + UInt32(WEIGHT_ROWS), columns)
-    if kind == Int32(FLOATS) and not weights_overflow:
+
+@always_inline
+def store_exactly[
+    token_tile: Int
+](
+    pipeline: Pipeline[token_tile],
+    a: Activations,
+    codes: DevicePointer[DType.uint8],
+    scales: DevicePointer[DType.uint8],
+    token_overflows: DevicePointer[DType.uint8],
+    result: Result,
+    rows: UInt32,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Stores once more, a row a warp, where bfloat16 could not hold an operand."""
+    var weights_overflow = load_word(pipeline.flag()) != 0
+    if a.kind == Int32(FLOATS) and not weights_overflow:
         return
-    for row in range(first_token + UInt32(thread_idx.x) // 32, last_row, UInt32(THREADS // 32)):
+    # The sums stored before are not to overtake those stored now.
+    wait_some_threads[CONSUMER_THREADS]()
+    var lane = UInt32(thread_idx.x) % 32
+    var last_row = min(first_token + UInt32(token_tile), rows)
+    var last_column = min(first_column + UInt32(WEIGHT_ROWS), UInt32(result.columns))
+    var first_row = first_token + UInt32(thread_idx.x) // 32
+    for row in range(first_row, last_row, UInt32(CONSUMER_THREADS // 32)):
         var overflow = weights_overflow
-        if kind != Int32(FLOATS):
+        if a.kind != Int32(FLOATS):
             overflow |= token_overflows[unsafe_offset = Int(row)] != 0
         if overflow:
             keep_branch()
@@ -276,8 +346,12 @@ def consume[
     token_tile: Int
 ](var pipeline: Pipeline[token_tile], num_steps: UInt32, warp_group: UInt32):
     """Multiplies the stages as they fill, then leaves the sums as [token][column]."""
-    comptime WIDTH = HALF_ROWS * token_tile // WARP_GROUP
-    var sums = StaticTuple[Float32, WIDTH](fill=0)
+    comptime INSTRUCTION_TOKENS = min(MAX_INSTRUCTION_TOKENS, token_tile)
+    comptime INSTRUCTIONS = token_tile // INSTRUCTION_TOKENS
+    comptime WIDTH = HALF_ROWS * INSTRUCTION_TOKENS // WARP_GROUP
+    var sums = Array[StaticTuple[Float32, WIDTH], INSTRUCTIONS](uninitialized=True)
+    comptime for i in range(INSTRUCTIONS):
+        sums[i] = StaticTuple[Float32, WIDTH](fill=0)
     var previous = pipeline
     for step in range(num_steps):
         wait_phase(pipeline.full(), pipeline.parity)
@@ -285,15 +359,21 @@ def consume[
         wgmma_fence_aligned()
         comptime for part in range(STEP // K_INSTRUCTION):
             comptime offset = UInt32(2 * K_INSTRUCTION * part)
-            sums = wgmma_async[
-                HALF_ROWS,
-                token_tile,
-                K_INSTRUCTION,
-                DType.float32,
-                WIDTH,
-                a_type=DType.bfloat16,
-                b_type=DType.bfloat16,
-            ](descriptor(weights_at + offset), descriptor(pipeline.tokens() + offset), sums)
+            comptime for i in range(INSTRUCTIONS):
+                comptime first_row = UInt32(i * INSTRUCTION_TOKENS * ROW_BYTES)
+                sums[i] = wgmma_async[
+                    HALF_ROWS,
+                    INSTRUCTION_TOKENS,
+                    K_INSTRUCTION,
+                    DType.float32,
+                    WIDTH,
+                    a_type=DType.bfloat16,
+                    b_type=DType.bfloat16,
+                ](
+                    descriptor(weights_at + offset),
+                    descriptor(pipeline.tokens() + first_row + offset),
+                    sums[i],
+                )
         wgmma_commit_group_sync()
         wgmma_wait_group_sync[1]()
         if step > 0 and thread_idx.x % WARP_GROUP == 0:
@@ -302,20 +382,21 @@ def consume[
         pipeline.advance()
     wgmma_wait_group_sync[0]()
 
-    # The stages become room for the sums when both consumers and the producer are done.
-    barrier()
+    # The stages become room for the sums when both consumers have read them all.
+    wait_some_threads[CONSUMER_THREADS]()
     var lane = UInt32(thread_idx.x) % 32
     var warp = (UInt32(thread_idx.x) % UInt32(WARP_GROUP)) // 32
     var row = warp_group * UInt32(HALF_ROWS) + warp * 16 + lane // UInt32(K_LANES)
     var sums_at = pipeline.base + UInt32(HEADER_BYTES) + 4 * row
-    comptime for i in range(WIDTH):
+    comptime for i in range(WIDTH * INSTRUCTIONS):
         comptime tile = i // 4
         comptime row_offset = ROW_LANES * (i % 4 // 2)
         var token = UInt32(8 * tile + i % 2) + 2 * (lane % UInt32(K_LANES))
         store_word(
             sums_at + 4 * (token * UInt32(SUM_STRIDE) + UInt32(row_offset)),
-            bitcast[DType.uint32](sums[i]),
+            bitcast[DType.uint32](sums[i // WIDTH][i % WIDTH]),
         )
+    wait_some_threads[CONSUMER_THREADS]()
 
 
 @always_inline
@@ -332,37 +413,35 @@ def produce[
     k: UInt32,
     first_token: UInt32,
     first_column: UInt32,
+    producer: UInt32,
 ):
-    """Fills the stages: one tile of 32 weight rows a warp, tokens by all threads."""
+    """Fills every so many stages: one tile of 32 weight rows a warp, tokens by all threads."""
+    comptime PRODUCERS = num_producers[token_tile]()
     var thread = UInt32(thread_idx.x) % UInt32(WARP_GROUP)
     var k_blocks = k // UInt32(BLOCK)
     var num_steps = (k + UInt32(STEP - 1)) // UInt32(STEP)
     var source = WeightSource(codes, scales, columns, k_blocks, first_column, thread)
-    var next = source.load(0)
+    var next = source.load(producer * UInt32(STEP_BLOCKS))
     var copies = TokenSource[token_tile](
-        tokens, token_stride, rows, k, first_token, thread
+        tokens, token_stride, rows, k, first_token, producer, thread
     )
     # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-    var fill = Pipeline[token_tile](pipeline.base, 0, 1)
-    for step in range(num_steps):
-        wait_phase(fill.empty(), fill.parity)
-        copies.copy_step(fill.tokens())
+    pipeline.parity = 1
+    for _ in range(producer):
+        pipeline.advance()
+    for step in range(producer, num_steps, UInt32(PRODUCERS)):
+        wait_phase(pipeline.empty(), pipeline.parity)
+        copies.copy_step[PRODUCERS](pipeline.tokens())
         commit_copies()
         var current = next
-        next = source.load((step + 1) * UInt32(STEP_BLOCKS))
-        if store_weights(fill.weights(), current, thread):
+        next = source.load((step + UInt32(PRODUCERS)) * UInt32(STEP_BLOCKS))
+        if store_weights(pipeline.weights(), current, thread):
             store_word(pipeline.flag(), 1)
-        fill.advance()
-        if step >= UInt32(LAG):
-            wait_copies[LAG]()
-            publish_to_tensor_cores()
-            arrive(pipeline.full())
-            pipeline.advance()
-    wait_copies[0]()
-    publish_to_tensor_cores()
-    for _ in range(min(num_steps, UInt32(LAG))):
+        wait_copies[0]()
+        publish_to_tensor_cores()
         arrive(pipeline.full())
-        pipeline.advance()
+        comptime for _ in range(PRODUCERS):
+            pipeline.advance()
 
 
 struct TokenSource[token_tile: Int](Movable):
@@ -391,6 +470,7 @@ struct TokenSource[token_tile: Int](Movable):
         rows: UInt32,
         k: UInt32,
         first_token: UInt32,
+        first_step: UInt32,
         thread: UInt32,
     ):
         """Finds the rows and the part of this thread."""
@@ -400,16 +480,16 @@ struct TokenSource[token_tile: Int](Movable):
         comptime for i in range(Self.COPIES):
             var row = min(first_token + first_row + UInt32(i * Self.ROWS_AT_ONCE), rows - 1)
             self.sources[i] = tokens.unsafe_offset(
-                Int(row) * token_stride + Int(part) * CHUNK
+                Int(row) * token_stride + Int(part) * CHUNK + Int(first_step) * STEP
             ).unsafe_bitcast[UInt8]()
         # Rows a multiple of eight apart are swizzled alike.
         self.offset = first_row * UInt32(ROW_BYTES)
         self.offset += (part ^ (first_row % UInt32(PARTS))) * UInt32(PART_BYTES)
-        self.left = Int32(k) - Int32(part) * Int32(CHUNK)
+        self.left = Int32(k) - Int32(part * UInt32(CHUNK) + first_step * UInt32(STEP))
 
     @always_inline
-    def copy_step(mut self, target: UInt32):
-        """Starts copying the parts of one step; zeros past the end of K."""
+    def copy_step[steps: Int](mut self, target: UInt32):
+        """Starts copying the parts of one step, goes `steps` on; zeros past the end of K."""
         var num_bytes = UInt32(PART_BYTES) if self.left > 0 else UInt32(0)
         comptime for i in range(Self.COPIES):
             copy_async(
@@ -417,8 +497,8 @@ struct TokenSource[token_tile: Int](Movable):
                 self.sources[i],
                 num_bytes,
             )
-            self.sources[i] = self.sources[i].unsafe_offset(ROW_BYTES)
-        self.left -= Int32(STEP)
+            self.sources[i] = self.sources[i].unsafe_offset(steps * ROW_BYTES)
+        self.left -= Int32(steps * STEP)
 
 
 @fieldwise_init

@@ -179,3 +179,11 @@ def wait_phase(address: UInt32, parity: UInt32):
         constraints="r,r,~{memory}",
         has_side_effect=True,
     ](address, parity)
+
+
+@always_inline
+def wait_some_threads[num_threads: Int]():
+    """Waits for that many threads, always the same ones; the others do not call it."""
+    inlined_assembly[
+        "bar.sync 1, $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
+    ](Int32(num_threads))

@@ -255,49 +255,86 @@ struct StagedChunks[token_tiles: Int, num_threads: Int](TrivialRegisterPassable)
             self.token_step += 1
 
 
-@always_inline
-def stage_tokens[
-    token_tiles: Int, num_threads: Int
-](
-    a: Activations,
-    first_token: UInt32,
-    num_tokens: UInt32,
-    first_block: UInt32,
-    num_blocks: UInt32,
-    log_blocks: UInt32,
-    base: UInt32,
-) -> Bool:
-    """Puts the fragments of some blocks at `base`; says if bfloat16 cannot hold them.
+struct TokenStage[token_tiles: Int, num_threads: Int](Movable):
+    """Puts the fragments of some blocks into shared memory, several loads on the way.
 
-    Fragments lie block after block, the tiles of eight tokens of a block together.
+    Fragments lie block after block, the tiles of eight tokens of a block together. The
+    first loads start with the construction, so that others can start behind them.
     """
-    comptime LOADS = 4
-    var k_lane = UInt32(thread_idx.x) % UInt32(K_LANES)
-    var chunks = StagedChunks[token_tiles, num_threads](
-        num_tokens, num_blocks, log_blocks, base, 0, 0
-    )
-    var overflow = False
-    if a.kind == ENCODED or a.dtype != BFLOAT16:
-        keep_branch()
-        for _ in range(chunks.num_steps()):
-            var chunk = (first_block + chunks.block()) * UInt32(K_LANES) + k_lane
-            var loaded = load_token(a, first_token + chunks.token(), chunk)
-            overflow |= loaded.overflow
-            store_quad(chunks.address(), loaded.pairs)
-            chunks.advance()
-        return overflow
 
-    # The common case has several loads on the way.
-    for _ in range(UInt32(0), chunks.num_steps(), UInt32(LOADS)):
-        var neighbours = Array[Pairs, LOADS](uninitialized=True)
-        var addresses = Array[UInt32, LOADS](uninitialized=True)
-        comptime for i in range(LOADS):
-            var chunk = (first_block + chunks.block()) * UInt32(K_LANES) + k_lane
-            neighbours[i] = load_neighbours(a, first_token + chunks.token(), chunk)
-            addresses[i] = chunks.address()
-            chunks.advance()
-        comptime for i in range(LOADS):
-            var pairs = pairs_of_neighbours(a, neighbours[i])
-            overflow |= pairs.overflow
-            store_quad(addresses[i], pairs.pairs)
-    return overflow
+    comptime LOADS = 4
+    """Chunks of bfloat16 numbers that a thread loads at once."""
+
+    var a: Activations
+    """Where the tokens come from."""
+    var first_token: UInt32
+    """The first token."""
+    var first_chunk: UInt32
+    """The first chunk of K, for this lane."""
+    var chunks: StagedChunks[Self.token_tiles, Self.num_threads]
+    """The chunks to stage next."""
+    var left: Int32
+    """Steps that are not loaded yet."""
+    var neighbours: Array[Pairs, Self.LOADS]
+    """What was loaded."""
+    var addresses: Array[UInt32, Self.LOADS]
+    """Where it goes."""
+
+    @always_inline
+    def __init__(
+        out self,
+        a: Activations,
+        first_token: UInt32,
+        first_block: UInt32,
+        chunks: StagedChunks[Self.token_tiles, Self.num_threads],
+    ):
+        """Starts the first loads."""
+        self.a = a
+        self.first_token = first_token
+        var k_lane = UInt32(thread_idx.x) % UInt32(K_LANES)
+        self.first_chunk = first_block * UInt32(K_LANES) + k_lane
+        self.chunks = chunks
+        self.left = Int32(chunks.num_steps())
+        self.neighbours = Array[Pairs, Self.LOADS](uninitialized=True)
+        self.addresses = Array[UInt32, Self.LOADS](uninitialized=True)
+        if self.is_bfloat16():
+            self._load()
+
+    @always_inline
+    def is_bfloat16(self) -> Bool:
+        """Says whether this is the common case."""
+        return self.a.kind != ENCODED and self.a.dtype == BFLOAT16
+
+    @always_inline
+    def _load(mut self):
+        """Starts the next loads; past the end they repeat earlier ones."""
+        comptime for i in range(Self.LOADS):
+            var chunk = self.first_chunk + self.chunks.block() * UInt32(K_LANES)
+            self.neighbours[i] = load_neighbours(
+                self.a, self.first_token + self.chunks.token(), chunk
+            )
+            self.addresses[i] = self.chunks.address()
+            self.chunks.advance()
+        self.left -= Int32(Self.LOADS)
+
+    @always_inline
+    def finish(mut self) -> Bool:
+        """Stores all fragments; says if bfloat16 cannot hold them."""
+        var overflow = False
+        if not self.is_bfloat16():
+            keep_branch()
+            for _ in range(self.left):
+                var chunk = self.first_chunk + self.chunks.block() * UInt32(K_LANES)
+                var loaded = load_token(self.a, self.first_token + self.chunks.token(), chunk)
+                overflow |= loaded.overflow
+                store_quad(self.chunks.address(), loaded.pairs)
+                self.chunks.advance()
+            return overflow
+        while True:
+            comptime for i in range(Self.LOADS):
+                var pairs = pairs_of_neighbours(self.a, self.neighbours[i])
+                overflow |= pairs.overflow
+                store_quad(self.addresses[i], pairs.pairs)
+            if self.left <= 0:
+                return overflow
+            self._load()

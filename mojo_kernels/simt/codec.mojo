@@ -89,10 +89,34 @@ def round_magnitudes(x: Chunk, scale: UInt32) -> Tuple[SIMD[DType.uint32, CHUNK]
 
 
 @always_inline
-def encode_chunk(x: Chunk, scale: UInt32) -> UInt32:
-    """Returns the packed codes of a chunk under its block's scale; zeros for a NaN block."""
-    var codes = round_magnitudes(x, scale)[0]
-    var signs = bitcast[DType.uint32, CHUNK](x) >> 31 << 3
+def codes_of_narrow(x: Chunk, scale: UInt32) -> SIMD[DType.uint32, CHUNK]:
+    """Returns the codes without sign of numbers that a 16-bit type holds.
+
+    Scaled so that E2M1's smallest regular number becomes float32's, a number's upper bits
+    are its code; numbers of at most 11 bits lose nothing that decides the rounding.
+    """
+    comptime Bits = SIMD[DType.uint32, CHUNK]
+    comptime DROPPED = F32_MANTISSA_BITS - FORMAT.mantissa_bits
+    comptime TO_SMALLEST = bitcast[DType.float32](UInt32(1 << F32_MANTISSA_BITS))
+    var divided = abs(x) * f32_of_inverse_scale(scale)
+    var bits = bitcast[DType.uint32, CHUNK](divided * TO_SMALLEST)
+    var to_even = (bits >> Bits(DROPPED)) & 1
+    var rounded = (bits + to_even + Bits((1 << (DROPPED - 1)) - 1)) >> Bits(DROPPED)
+    return min(rounded, Bits(MAGNITUDE_CODE))
+
+
+@always_inline
+def encode_chunk[narrow: Bool](x: Chunk, scale: UInt32) -> UInt32:
+    """Returns the packed codes of a chunk under its block's scale; zeros for a NaN block.
+
+    `narrow` says that a 16-bit type holds the numbers.
+    """
+    var codes: SIMD[DType.uint32, CHUNK]
+    comptime if narrow:
+        codes = codes_of_narrow(x, scale)
+    else:
+        codes = round_magnitudes(x, scale)[0]
+    var signs = (bitcast[DType.uint32, CHUNK](x) >> 28) & 8
     var packed = UInt32(0)
     comptime for i in range(CHUNK):
         packed |= (codes[i] | signs[i]) << UInt32(FORMAT.element_bits * i)

@@ -72,7 +72,7 @@ def quantize_chunks[
 
     var scale = scale_of_block(values, carry)
     if in_range:
-        codes[unsafe_offset=chunk] = encode_chunk(values, scale)
+        codes[unsafe_offset=chunk] = encode_chunk[dtype != DType.float32](values, scale)
         if chunk % LANES_PER_BLOCK == 0:
             scales[unsafe_offset = chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
