@@ -170,8 +170,9 @@ class Problem:
     bias: np.ndarray | None
 
     @classmethod
-    def random(cls, rng, m: int, n: int, k: int, x: str, bias: str = "none") -> Problem:
+    def random(cls, rng, shape, x: str = "bfloat16", bias: str = "none") -> Problem:
         """Draws operands; the scales of neighbouring blocks differ by up to 2**9."""
+        m, n, k = shape
         exponents = np.repeat(rng.integers(-4, 5, (m, k // oracle.BLOCK)), oracle.BLOCK, 1)
         values = (rng.standard_normal((m, k)) * np.exp2(exponents)).astype(NUMPY_DTYPES[x])
         codes = rng.integers(0, 256, (n, k // 2), np.uint8)

@@ -92,7 +92,7 @@ def test_lds_has_no_bank_conflicts(program, prefix):
             launch = cdna4.quantize_launch(x, layout)
         else:
             decode = Decode.named(name)
-            launch = cdna4.multiply_launch(decode, Problem.random(rng, 64, 128, 2048, "bfloat16"))
+            launch = cdna4.multiply_launch(decode, Problem.random(rng, (64, 128, 2048)))
         result = profile(kernel, launch.grid, launch.block, launch.args)
         assert result.lds_cycles > 0, name
         assert result.lds_conflict_cycles == 0, (name, result.lds_conflicts)

@@ -56,8 +56,8 @@ def ragged_shapes(kernel_index: int, share: int):
 def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
     for index, (name, kernel) in enumerate(ragged_kernels.items()):
         decode = Decode.named(name)
-        for m, n, k in ragged_shapes(index, share):
-            problem = Problem.random(rng, m, n, k, decode.x or "bfloat16", decode.bias)
+        for shape in ragged_shapes(index, share):
+            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
             cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
@@ -65,13 +65,13 @@ def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
 @pytest.mark.parametrize("shape", CONTEST)
 def test_contest_shapes_are_within_the_bound(contest_kernels, rng, shape, late):
     name = LINEAR + CONTEST[shape]
-    problem = Problem.random(rng, *shape, "bfloat16")
+    problem = Problem.random(rng, shape)
     cdna4.assert_multiplies(contest_kernels[name], Decode.named(name), problem, late=late)
 
 
 @pytest.mark.parametrize("shape", CONTEST)
 def test_linear_equals_matmul_of_quantize_to_the_bit(contest_kernels, rng, shape):
-    problem = Problem.random(rng, *shape, "bfloat16")
+    problem = Problem.random(rng, shape)
     results = []
     for name in (LINEAR + CONTEST[shape], MATMUL + CONTEST[shape]):
         decode = Decode.named(name)
@@ -83,7 +83,7 @@ def test_linear_equals_matmul_of_quantize_to_the_bit(contest_kernels, rng, shape
 def test_a_nan_reaches_exactly_its_row(ragged_kernels, rng, dtype):
     name = next(n for n in ragged_kernels if n.startswith(f"linear_{dtype}_"))
     decode = Decode.named(name)
-    problem = Problem.random(rng, 20, 33, 160, dtype, decode.bias)
+    problem = Problem.random(rng, (20, 33, 160), dtype, decode.bias)
     problem.x[3, 77] = np.nan
     problem.x[17, 150] = np.inf
     c = cdna4.assert_multiplies(ragged_kernels[name], decode, problem)
@@ -93,7 +93,7 @@ def test_a_nan_reaches_exactly_its_row(ragged_kernels, rng, dtype):
 def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, rng):
     for name, kernel in ragged_kernels.items():
         decode = Decode.named(name)
-        problem = Problem.random(rng, 3, 40, 544, decode.x or "bfloat16", decode.bias)
+        problem = Problem.random(rng, (3, 40, 544), decode.x or "bfloat16", decode.bias)
         problem.weights[1][21, 16] = oracle.NAN_SCALE
         c = cdna4.assert_multiplies(kernel, decode, problem)
         assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
@@ -102,7 +102,7 @@ def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, r
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, rng):
     name = LINEAR + CONTEST[(16, 2112, 7168)]
     decode = Decode.named(name)
-    problem = Problem.random(rng, 13, 200, 7168, "bfloat16")
+    problem = Problem.random(rng, (13, 200, 7168))
     orders = [None, "reverse", 1, 2, 3]
     results = [
         cdna4.multiply(
@@ -120,14 +120,14 @@ def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng):
     decode = Decode.named(name)
     workspace = decode.workspace(33, 100)
     for _ in range(3):
-        problem = Problem.random(rng, 33, 100, 1056, "bfloat16")
+        problem = Problem.random(rng, (33, 100, 1056))
         cdna4.assert_multiplies(ragged_kernels[name], decode, problem, workspace=workspace)
 
 
 def test_waves_need_not_run_in_step(contest_kernels, rng):
     for shape, label in CONTEST.items():
         decode = Decode.named(LINEAR + label)
-        problem = Problem.random(rng, min(shape[0], 33), 100, shape[2], "bfloat16")
+        problem = Problem.random(rng, (min(shape[0], 33), 100, shape[2]))
         for order in (1, 2):
             cdna4.assert_multiplies(
                 contest_kernels[LINEAR + label], decode, problem, lockstep=False, order=order

@@ -117,6 +117,7 @@ struct QuantizedOnTheFly[
     def __init__(
         out self, x: ImmPointer[Scalar[Self.dtype], _], rows: Int32, k: Int32, first_row: Int32
     ):
+        """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
         self.x = Span.of(x, rows * k).from_offset(first_row * row_bytes)
         self.k = k
@@ -211,6 +212,7 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
         k_blocks: Int32,
         first_row: Int32,
     ):
+        """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k_blocks * Int32(BLOCK_BYTES)
         self.codes = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
         self.scales = Span.of(scales, rows * k_blocks).from_offset(first_row * k_blocks)

@@ -54,15 +54,9 @@ struct _Window[dtype: DType]:
     # An element reaches a code from a quarter of the scale on, and the scale
     # is at least an eighth of the maximum: 2**5 above the smallest normal.
     comptime MARGIN = 5
-    comptime SMALLEST_NORMAL_FIELD = (
-        F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1
-    )
-    comptime LOW = UInt32(
-        (Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS
-    )
-    comptime HIGH = UInt32(
-        0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE
-    )
+    comptime SMALLEST_NORMAL_FIELD = (F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1)
+    comptime LOW = UInt32((Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS)
+    comptime HIGH = UInt32(0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE)
 
 
 @always_inline
@@ -97,9 +91,7 @@ def _convert[dtype: DType](x: BlockFloats[dtype], scale: Float32) -> BlockCodes:
     comptime for byte in range(4):
         comptime for word in range(CODE_WORDS):
             comptime first = 8 * word + 2 * byte
-            codes[word] = encode_pair[dtype, byte](
-                codes[word], x.slice[2, offset=first](), scale
-            )
+            codes[word] = encode_pair[dtype, byte](codes[word], x.slice[2, offset=first](), scale)
     return codes
 
 

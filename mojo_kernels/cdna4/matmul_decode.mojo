@@ -36,9 +36,10 @@ from ..codec import Rounding
 from ..formats import BLOCK
 from .activations import ActivationSource, Prequantized, QuantizedOnTheFly
 from .epilogue import Result, SUM_BYTES, Sums, TILE_SUM_BYTES, Workspace
-from .mma import BlockCodes, LANES, Mma16, SharedBytes
+from .mma import BlockCodes, LANES, Mma16, SharedBytes, loaded
 from .schedule import Stream, StreamOps
 from .tiles import PAIR, PIECE_BYTES, TILE, WeightTiles, quotient
+
 
 @fieldwise_init
 struct DecodeShape(Equatable, TrivialRegisterPassable):
@@ -66,6 +67,10 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
     def tiles(self) -> Int:
         """Returns the tiles of C that a workgroup computes."""
         return self.m_tiles * self.n_tiles
+
+    def own_tiles(self) -> Int:
+        """Returns the tiles of C that a wave finishes."""
+        return ceildiv(self.tiles(), self.waves)
 
 
 @always_inline
@@ -125,6 +130,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         lane: Int32,
         first_chunk: Int32,
     ):
+        """Begins at a chunk, with sums of zero."""
         self.source = source
         self.weights = weights
         self.lds = lds
@@ -211,20 +217,23 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
             schedule_barrier()
         else:
             comptime assert tag == StreamOps.WAIT_VM.value, "an operation nobody carries out"
-            s_waitcnt[vmcnt = UInt32(entry.op.wait_value)]()
+            s_waitcnt[vmcnt=UInt32(entry.op.wait_value)]()
             schedule_barrier()
 
     @always_inline
-    def run(mut self, num_chunks: Int32):
-        """Walks along K; `num_chunks` is a multiple of the depth."""
-        comptime depth = Self.shape.depth
-        comptime prologue = Self.STREAM.prologue[depth]()
-        comptime for i in range(depth):
+    def start(mut self):
+        """Starts the loads of the first chunks."""
+        comptime prologue = Self.STREAM.prologue[Self.shape.depth]()
+        comptime for i in range(Self.shape.depth):
             self.perform[prologue[i]]()
 
+    @always_inline
+    def finish(mut self, num_chunks: Int32):
+        """Walks along K; `num_chunks` is a multiple of the depth."""
+        comptime depth = Self.shape.depth
         comptime steady_length = Self.STREAM.steady_length()
         comptime steady = Self.STREAM.steady[steady_length]()
-        for _ in range(num_chunks // Int32(depth) - 1):
+        for _ in range(quotient[depth](num_chunks) - 1):
             comptime for i in range(steady_length):
                 self.perform[steady[i]]()
 
@@ -258,6 +267,7 @@ def _decode[
 ):
     """Computes a workgroup's tile of C."""
     comptime WAVE_BYTES = _wave_bytes[Source, shape]()
+    comptime WAVE_ELEMENTS = WAVE_BYTES // size_of[DType.bfloat16]()
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
@@ -268,53 +278,73 @@ def _decode[
     # Along K, each wave on its own.
     var lds = stack_allocation[
         DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[shape.waves * WAVE_BYTES // size_of[DType.bfloat16]()]())
-    var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
+    ](row_major[shape.waves * WAVE_ELEMENTS]())
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_ELEMENTS)
     var weights = WaveRun[Source, shape].Weights.of(
         w_codes, w_scales, n, quotient[BLOCK](k), x * Int32(shape.n_tiles)
     )
     var first_chunk = (z * Int32(shape.waves) + wave) * chunks_per_wave
     var run = WaveRun[Source, shape](source, weights, own_lds, lane, first_chunk)
-    run.run(chunks_per_wave)
+    run.start()
+    # An argument that is not preloaded arrives while the first chunks do.
+    var meeting_place = workspace
+    comptime if shape.splits > 1:
+        meeting_place = loaded(workspace)
+    run.finish(chunks_per_wave)
 
     # Across waves: each gets every so many tiles.
-    comptime OWN_TILES = ceildiv(shape.tiles(), shape.waves)
-    var sums = Array[Sums, OWN_TILES](uninitialized=True)
+    var sums = Array[Sums, shape.own_tiles()](uninitialized=True)
     comptime if shape.waves == 1:
-        comptime for i in range(OWN_TILES):
+        comptime for i in range(shape.own_tiles()):
             sums[i] = run.sums[i]
     else:
         _exchange[shape, WAVE_BYTES](run.sums, sums, lds.ptr, wave, lane)
+        comptime if shape.waves > shape.tiles():
+            if wave >= Int32(shape.tiles()):
+                return
 
     # Across workgroups.
     comptime if shape.splits > 1:
-        comptime Meeting = Workspace[shape.waves, shape.tiles(), shape.splits]
         comptime ROWS = shape.m_tiles * TILE
         var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
         var groups = groups_x * quotient[ROWS](m + Int32(ROWS - 1))
-        var meeting = Meeting.of(workspace, x + groups_x * y, groups)
-        comptime for i in range(OWN_TILES):
-            var tile = wave + Int32(i * shape.waves)
-            if tile < Int32(shape.tiles()):
-                meeting.leave(sums[i], z, tile, lane)
-        if not meeting.is_last(wave, lane):
+        var meeting = Workspace[shape.waves, shape.tiles(), shape.splits].of(
+            meeting_place, x + groups_x * y, groups
+        )
+        if not _meet[shape](sums, meeting, z, wave, lane):
             return
-        comptime for i in range(OWN_TILES):
-            var tile = wave + Int32(i * shape.waves)
-            if tile < Int32(shape.tiles()):
-                sums[i] = meeting.total(tile, lane)
 
     # To memory.
-    comptime for i in range(OWN_TILES):
+    comptime for i in range(shape.own_tiles()):
         var tile = wave + Int32(i * shape.waves)
         if tile < Int32(shape.tiles()):
             var m_tile, n_tile = tile // Int32(shape.n_tiles), tile % Int32(shape.n_tiles)
-            result.store(
-                sums[i],
-                (y * Int32(shape.m_tiles) + m_tile) * TILE,
-                x * COLUMNS + n_tile * TILE,
-                lane,
-            )
+            var first_row = (y * Int32(shape.m_tiles) + m_tile) * TILE
+            result.store(sums[i], first_row, x * COLUMNS + n_tile * TILE, lane)
+
+
+@always_inline
+def _meet[
+    shape: DecodeShape
+](
+    mut sums: Array[Sums, shape.own_tiles()],
+    meeting: Workspace[shape.waves, shape.tiles(), shape.splits],
+    share: Int32,
+    wave: Int32,
+    lane: Int32,
+) -> Bool:
+    """Leaves a wave's sums; the last one to do so gets the sums of all, and True."""
+    comptime for i in range(shape.own_tiles()):
+        var tile = wave + Int32(i * shape.waves)
+        if tile < Int32(shape.tiles()):
+            meeting.leave(sums[i], share, tile, lane)
+    if not meeting.is_last(wave, lane):
+        return False
+    comptime for i in range(shape.own_tiles()):
+        var tile = wave + Int32(i * shape.waves)
+        if tile < Int32(shape.tiles()):
+            sums[i] = meeting.total(tile, lane)
+    return True
 
 
 @always_inline
@@ -322,7 +352,7 @@ def _exchange[
     shape: DecodeShape, wave_bytes: Int
 ](
     partial: Array[Sums, shape.m_tiles * shape.n_tiles],
-    mut sums: Array[Sums, ceildiv(shape.tiles(), shape.waves)],
+    mut sums: Array[Sums, shape.own_tiles()],
     lds: SharedBytes,
     wave: Int32,
     lane: Int32,
@@ -335,12 +365,12 @@ def _exchange[
     comptime for tile in range(shape.tiles()):
         own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
     barrier()
-    comptime for i in range(ceildiv(shape.tiles(), shape.waves)):
+    comptime for i in range(shape.own_tiles()):
         var tile = wave + Int32(i * shape.waves)
         var total = Sums(0)
         if tile < Int32(shape.tiles()):
             comptime for other in range(shape.waves):
-                total += floats.unsafe_load[width = Mma16.VALUES, alignment=SUM_BYTES](
+                total += floats.unsafe_load[width=Mma16.VALUES, alignment=SUM_BYTES](
                     other * WAVE_FLOATS + Int(tile) * TILE_FLOATS
                 )
         sums[i] = total
@@ -351,7 +381,11 @@ def _exchange[
     `rocdl.waves_per_eu`=SIMDLength(2),
 )
 def linear_decode[
-    x_dtype: DType, out_dtype: DType, bias_dtype: Optional[DType], rounding: Rounding, shape: DecodeShape
+    x_dtype: DType,
+    out_dtype: DType,
+    bias_dtype: Optional[DType],
+    rounding: Rounding,
+    shape: DecodeShape,
 ](
     x: ImmPointer[Scalar[x_dtype], ImmutAnyOrigin],
     w_codes: ImmPointer[UInt8, ImmutAnyOrigin],

@@ -28,9 +28,7 @@ comptime CODE_WORDS = BLOCK_BYTES // 4
 """Words that hold the codes of a block."""
 comptime BlockCodes = SIMD[DType.uint32, CODE_WORDS]
 """The packed codes of one block, in four registers."""
-comptime SharedBytes = MutPointer[
-    BFloat16, MutUntrackedOrigin, address_space=AddressSpace.SHARED
-]
+comptime SharedBytes = MutPointer[BFloat16, MutUntrackedOrigin, address_space=AddressSpace.SHARED]
 """A place in LDS. The element type is what `_load_from_lds` insists on."""
 comptime _OPERAND_FORMAT = CDNA4F8F6F4MatrixFormat(Int(FORMAT.cdna4_code))
 
@@ -141,13 +139,13 @@ def encode_pair[
     saturates; the first element goes to the low nibble.
     """
     comptime if dtype == DType.float32:
-        return llvm_intrinsic[
-            "llvm.amdgcn.cvt.scalef32.pk.fp4.f32", UInt32, has_side_effect=False
-        ](word, pair[0], pair[1], scale, Int32(byte))
+        return llvm_intrinsic["llvm.amdgcn.cvt.scalef32.pk.fp4.f32", UInt32, has_side_effect=False](
+            word, pair[0], pair[1], scale, Int32(byte)
+        )
     elif dtype == DType.float16:
-        return llvm_intrinsic[
-            "llvm.amdgcn.cvt.scalef32.pk.fp4.f16", UInt32, has_side_effect=False
-        ](word, pair, scale, Int32(byte))
+        return llvm_intrinsic["llvm.amdgcn.cvt.scalef32.pk.fp4.f16", UInt32, has_side_effect=False](
+            word, pair, scale, Int32(byte)
+        )
     else:
         comptime assert dtype == DType.bfloat16, "the converter takes bf16, f16 and f32"
         return llvm_intrinsic[
@@ -184,15 +182,19 @@ def zero_of_a_branch() -> UInt32:
     What depends on it is computed only where the branch around it is taken;
     otherwise the compiler computes rare branches always and selects the result.
     """
-    return inlined_assembly[
-        "v_mov_b32 $0, 0", UInt32, constraints="=v", has_side_effect=True
-    ]()
+    return inlined_assembly["v_mov_b32 $0, 0", UInt32, constraints="=v", has_side_effect=True]()
 
 
 @always_inline
-def set_priority[level: Int]():
-    """Sets the wave's priority, 0 .. 3, among the waves of its SIMD."""
-    llvm_intrinsic["llvm.amdgcn.s.setprio", NoneType, has_side_effect=True](Int16(level))
+def loaded(pointer: MutPointer[UInt8, MutAnyOrigin]) -> MutPointer[UInt8, MutAnyOrigin]:
+    """Returns a kernel argument after it has arrived in scalar registers.
+
+    Left alone, the compiler loads an argument where it is used, and waits for it there.
+    """
+    var address = inlined_assembly["", Int64, constraints="=s,0", has_side_effect=True](
+        Int64(Int(pointer))
+    )
+    return MutPointer[UInt8, MutAnyOrigin](unsafe_from_address=Int(address))
 
 
 comptime _DEVICE_SCOPE = Int32(0x10)
@@ -227,9 +229,7 @@ def load_published(memory: AMDBufferResource, offset: Int32) -> SIMD[DType.uint3
 
 
 @always_inline
-def load_to_lds[
-    num_bytes: Int
-](memory: AMDBufferResource, offset: Int32, place: SharedBytes):
+def load_to_lds[num_bytes: Int](memory: AMDBufferResource, offset: Int32, place: SharedBytes):
     """Starts a load straight to LDS: `num_bytes` for each lane, one lane behind another.
 
     The compiler lets reads by `_load_from_lds` pass it: waits are the caller's.

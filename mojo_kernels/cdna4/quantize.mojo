@@ -106,9 +106,7 @@ struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
         comptime GROUP_BYTES = Int32(PAIR * TILE * GROUP_BLOCKS)
         var groups = quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1))
         var offset = (pair * groups + group) * GROUP_BYTES + lane * 4
-        self.scales.store(
-            offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word)
-        )
+        self.scales.store(offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word))
 
 
 @__llvm_metadata(
@@ -151,7 +149,7 @@ def quantize_rows[
     var word = UInt32(0)
     comptime for tile in range(TILES):
         comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
-        s_waitcnt[vmcnt = UInt32((TILES - 1 - tile) * Source.LOADS)]()
+        s_waitcnt[vmcnt=UInt32((TILES - 1 - tile) * Source.LOADS)]()
         schedule_barrier()
         var place = own_lds.unsafe_offset(tile * Source.LDS_BYTES // 2)
         var encoded = source.block({}, place, lane)

@@ -51,6 +51,7 @@ comptime CODE_TILE_BYTES = TILE * TILE_BLOCKS * BLOCK_BYTES
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
 
+
 @fieldwise_init
 struct Span(TrivialRegisterPassable):
     """A tensor of less than 2 GiB, from a place that is the same for all lanes."""
@@ -143,7 +144,7 @@ struct FloatTile[dtype: DType]:
         comptime for i in range(Self.BLOCK_PIECES):
             var first = quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
             var piece = row * Int32(Self.PIECES) + Self.exchanged(row, first + Int32(i))
-            var read = _load_from_lds[width = PIECE_BYTES // 2](
+            var read = _load_from_lds[width=PIECE_BYTES // 2](
                 tile.unsafe_offset(Int(piece) * PIECE_BYTES // 2)
             )
             words = words.insert[offset=4 * i](bitcast[DType.uint32, 4](read))
@@ -234,18 +235,14 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
         )
 
     @always_inline
-    def fetch_codes[
-        k_tile: Int, n_tile: Int
-    ](self, at: WeightCursor, lane: Int32) -> BlockCodes:
+    def fetch_codes[k_tile: Int, n_tile: Int](self, at: WeightCursor, lane: Int32) -> BlockCodes:
         """Loads the codes of a tile: row `lane % 16`, block `lane / 16`."""
         var offset = lane * Int32(BLOCK_BYTES) + Int32(k_tile * CODE_TILE_BYTES)
         offset += Int32(n_tile) * self._tile_row_bytes()
         comptime if Self.k_tail:
             var block = at.first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
             offset = offset if block < self.k_blocks else OUT_OF_RANGE
-        return bitcast[DType.uint32, CODE_WORDS](
-            at.codes.load[DType.uint8, BLOCK_BYTES](offset)
-        )
+        return bitcast[DType.uint32, CODE_WORDS](at.codes.load[DType.uint8, BLOCK_BYTES](offset))
 
     @always_inline
     def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:

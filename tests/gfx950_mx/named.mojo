@@ -40,9 +40,7 @@ def emit_linear[
     )
 
 
-def emit_matmul[
-    shape: DecodeShape, result: DType = BF16, bias: Optional[DType] = NO_BIAS
-]() raises:
+def emit_matmul[shape: DecodeShape, result: DType = BF16, bias: Optional[DType] = NO_BIAS]() raises:
     """Emits a matmul kernel."""
     emit[matmul_decode[result, bias, shape]](name_of("matmul", result, bias, shape))
 
