@@ -28,6 +28,7 @@ that `hopper/` builds on `simt/`, the room of any GPU.
         schedule.mojo         pipelines as data
         epilogue.mojo         bias, rounding, store
         matmul_decode.mojo    few rows
+        dispatch.mojo         which kernel, why, which grid
     simt/                 any GPU: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
         problem.mojo          a product as a kernel sees it

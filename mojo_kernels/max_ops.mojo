@@ -10,6 +10,9 @@ number of rows of an operand, which padded layouts do not show. The bias is
 float32 [N], or empty for none. Layouts and roundings are compile-time names
 from the tables; M may be symbolic. Shapes are compared again at run time,
 before anything is written, because a graph may not know them earlier.
+
+On a gfx950 GPU the products want preshuffled weights of known size, and the
+kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time.
 """
 
 import extensibility
@@ -19,6 +22,7 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
+from .cdna4 import dispatch as cdna4
 from .codec import Rounding
 from .cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
 from .cpu.max_runtime import RuntimeTeam
@@ -29,6 +33,7 @@ from .layouts import (
     OperandLayout,
     OperandShape,
     Plain,
+    PreshuffledCdna4,
     code_rows,
     scale_blocks,
     scale_rows,
@@ -52,10 +57,16 @@ struct MXQuantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        _require_kernels["mx_quantize", target]()
-        var floats = _floats("x", x)
-        var operand = _operand[Plain]("x", codes, scales, x.dim_size(0), x.dim_size(1))
-        quantize(floats, operand, _rounding[rounding](), RuntimeTeam(context))
+        var rows, k = x.dim_size(0), x.dim_size(1)
+        var operand = _operand[Plain]("x", codes, scales, rows, k)
+        comptime if is_cpu[target]():
+            quantize(_floats("x", x), operand, _rounding[rounding](), RuntimeTeam(context))
+        else:
+            _require_gfx950["mx_quantize", target]()
+            _check_shape("x", x, rows, k)
+            cdna4.quantize[dtype, _rounding[rounding]()](
+                context, _address(x), _address(codes), _address(scales), rows, k
+            )
 
 
 @extensibility.register("mx_dequantize")
@@ -73,7 +84,9 @@ struct MXDequantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        _require_kernels["mx_dequantize", target]()
+        comptime assert is_cpu[target](), String(
+            "mx_dequantize has no kernels for target '", target, "', only for 'cpu'"
+        )
         comptime Layout = LAYOUTS[_layout_code[layout]()]
         var k = _k_of(codes.dim_size(1))
         var operand = _operand[Layout]("q", codes, scales, Int(rows), k)
@@ -99,12 +112,25 @@ struct MXMatmul:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        _require_kernels["mx_matmul", target]()
         var k = _k_of(a_codes.dim_size(1))
         var a = _operand[Plain]("a", a_codes, a_scales, a_codes.dim_size(0), k)
-        _multiply[layout](
-            Prequantized(a), b_codes, b_scales, Int(b_rows), bias, result, RuntimeTeam(context)
-        )
+        comptime if is_cpu[target]():
+            _multiply[layout](
+                Prequantized(a), b_codes, b_scales, Int(b_rows), bias, result, RuntimeTeam(context)
+            )
+        else:
+            _require_gfx950["mx_matmul", target]()
+            _multiply_on_gfx950[layout, None, Rounding.EVEN](
+                _address(a_codes),
+                _address(a_scales),
+                a.shape,
+                b_codes,
+                b_scales,
+                Int(b_rows),
+                bias,
+                result,
+                context,
+            )
 
 
 @extensibility.register("mx_linear")
@@ -129,11 +155,18 @@ struct MXLinear:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        _require_kernels["mx_linear", target]()
-        var source = QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
-        _multiply[layout](
-            source, w_codes, w_scales, Int(w_rows), bias, result, RuntimeTeam(context)
-        )
+        comptime if is_cpu[target]():
+            var source = QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
+            _multiply[layout](
+                source, w_codes, w_scales, Int(w_rows), bias, result, RuntimeTeam(context)
+            )
+        else:
+            _require_gfx950["mx_linear", target]()
+            var shape = OperandShape(x.dim_size(0), x.dim_size(1))
+            _check_shape("x", x, shape.rows, shape.k)
+            _multiply_on_gfx950[layout, Optional(x_dtype), _rounding[rounding]()](
+                _address(x), 0, shape, w_codes, w_scales, Int(w_rows), bias, result, context
+            )
 
 
 @extensibility.register_shape_function("mx_dequantize")
@@ -167,10 +200,16 @@ def mx_linear_shape(
     return IndexList[2](_dim(x, 0), Int(w_rows))
 
 
-def _require_kernels[operation: StaticString, target: StaticString]():
-    """Stops the compilation of an op for a target that has no kernels."""
-    comptime assert is_cpu[target](), String(
-        operation, " has no kernels for target '", target, "', only for 'cpu'"
+def _require_gfx950[operation: StaticString, target: StaticString]():
+    """Stops the compilation of an op for a device that has no kernels."""
+    comptime device = DeviceContext.default_device_info
+    comptime assert device.arch_name == PreshuffledCdna4.DEVICE, String(
+        operation,
+        " has no kernels for target '",
+        target,
+        "' on ",
+        device.name,
+        ", only for 'cpu' and for gfx950 GPUs",
     )
 
 
@@ -189,11 +228,57 @@ def _multiply[
     comptime Tiles = CPU_TILES[_layout_code[layout]()]
     var shape = source.shape()
     var weights = _operand[Tiles.Layout]("weights", codes, scales, n, shape.k)
-    if bias.dim_size(0) not in (0, n):
-        raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
+    _check_bias(bias, n)
     _check_shape("result", result, shape.rows, n)
     var addend = flat[DType.float32](Int(bias.unsafe_ptr()), bias.dim_size(0))
     matmul(source, Tiles.of(weights), addend, _floats("result", result), team)
+
+
+def _multiply_on_gfx950[
+    layout: StaticString, x_dtype: Optional[DType], rounding: Rounding, dtype: DType
+](
+    a: Int,
+    a_scales: Int,
+    shape: OperandShape,
+    codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+    scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+    n: Int,
+    bias: InputTensor[dtype=DType.float32, rank=1, ...],
+    result: OutputTensor[dtype=dtype, rank=2, ...],
+    context: DeviceContext,
+) raises:
+    """Checks what `mx_matmul` and `mx_linear` share, and launches."""
+    comptime assert layout == PreshuffledCdna4.NAME, String(
+        "weights: got layout '", layout, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
+    )
+    _ = _operand[PreshuffledCdna4]("weights", codes, scales, n, shape.k)
+    _check_bias(bias, n)
+    _check_shape("result", result, shape.rows, n)
+    comptime num_biases = Int(bias.static_spec.shape_tuple[0])
+    comptime bias_dtype = Optional(DType.float32) if num_biases != 0 else Optional[DType](None)
+    comptime stored_rows = Int(codes.static_spec.shape_tuple[0])
+    comptime k = _k_of(Int(codes.static_spec.shape_tuple[1]))
+    comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
+    cdna4.multiply[x_dtype, dtype, bias_dtype, rounding, stored_rows, k](
+        context,
+        cdna4.Product(
+            a=a,
+            a_scales=a_scales,
+            w_codes=_address(codes),
+            w_scales=_address(scales),
+            result=_address(result),
+            bias=_address(bias),
+            m=shape.rows,
+            n=n,
+            k=shape.k,
+        ),
+    )
+
+
+def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) raises:
+    """Raises unless there is a number for each row of the weights, or none."""
+    if bias.dim_size(0) not in (0, n):
+        raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
 
 
 def _layout_code[name: StaticString]() -> Int:
@@ -234,6 +319,11 @@ def _dim(tensor: Some[Tensor], axis: Int) -> Int:
 def _k_of(row_bytes: Int) -> Int:
     """Returns the number of elements whose codes fill `row_bytes`."""
     return row_bytes * 8 // FORMAT.element_bits
+
+
+def _address(tensor: ManagedTensorSlice) -> Int:
+    """Returns the address of the first element."""
+    return Int(tensor.unsafe_ptr())
 
 
 def _floats[

@@ -12,8 +12,16 @@ from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.cdna4.dispatch import CHOICES, Choice, Launch, choose
+from mojo_kernels.cdna4.tiles import TILE, TILE_K
 from mojo_kernels.codec import Rounding
-from mojo_kernels.cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
+from mojo_kernels.cpu.activations import (
+    BlockSource,
+    GROUP_ROWS,
+    Prequantized,
+    QuantizedOnTheFly,
+)
+from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.cpu.weights import CPU_TILES
 from mojo_kernels.formats import FORMAT
@@ -59,6 +67,51 @@ def tables() raises -> PythonObject:
         layouts.append(_layout_row[LAYOUTS[i]]())
     return Python.dict(
         formats=Python.list(mxfp4), roundings=roundings, dtypes=dtypes, layouts=layouts
+    )
+
+
+def explain_cpu(m: PythonObject, n: PythonObject, k: PythonObject) raises -> PythonObject:
+    """Returns what the CPU does for a product."""
+    var few = Int(py=m) <= GROUP_ROWS
+    var reason = "one group of rows: weights are decoded in registers" if few else (
+        "weights are decoded into the first-level cache for many groups of rows"
+    )
+    return Python.dict(
+        kernel=PythonObject("cpu/matmul.mojo"),
+        reason=PythonObject(reason),
+        tile_m=PythonObject(min(Int(py=m), GROUP_ROWS)),
+        tile_n=PythonObject(PANEL_COLUMNS),
+    )
+
+
+def explain_gfx950(m: PythonObject, n: PythonObject, k: PythonObject) raises -> PythonObject:
+    """Returns the row of the CDNA4 dispatch table for a product, and its launch."""
+    var row = choose(Int(py=m), Int(py=n), Int(py=k))
+    comptime for i in range(len(CHOICES)):
+        if row == i:
+            return _gfx950_row[CHOICES[i]](Int(py=m), Int(py=n), Int(py=k))
+    raise _unknown("row", row)
+
+
+def _gfx950_row[choice: Choice](m: Int, n: Int, k: Int) raises -> PythonObject:
+    var shape = choice.shape_for(k)
+    var launch = Launch.of(shape, m, n, k)
+    comptime reason = choice.reason
+    return Python.dict(
+        kernel=PythonObject("cdna4/matmul_decode.mojo"),
+        reason=PythonObject(String(materialize[reason]())),
+        tile_m=PythonObject(shape.m_tiles * TILE),
+        tile_n=PythonObject(shape.n_tiles * TILE),
+        chunk_k=PythonObject(shape.k_tiles * TILE_K),
+        waves=PythonObject(shape.waves),
+        depth=PythonObject(shape.depth),
+        splits=PythonObject(shape.splits),
+        k_tail=PythonObject(shape.k_tail),
+        grid=Python.tuple(launch.x, launch.y, launch.z),
+        threads=PythonObject(launch.threads),
+        chunks_per_wave=PythonObject(launch.chunks_per_wave),
+        counter_bytes=PythonObject(launch.counter_bytes),
+        workspace_bytes=PythonObject(launch.workspace_bytes),
     )
 
 
@@ -265,6 +318,8 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
     try:
         var module = PythonModuleBuilder("_mx_kernels_native")
         module.def_function[tables]("tables")
+        module.def_function[explain_cpu]("explain_cpu")
+        module.def_function[explain_gfx950]("explain_gfx950")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")

@@ -5,12 +5,14 @@
     matmul                        MXTensor @ MXTensor.T
     linear                        floats quantized on the fly @ MXTensor.T, in one call
     MXLinear, convert             the same as a torch module, for a whole model at once
+    explain                       which kernel a shape gets on a device, and why
 
 The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
 and compiled for this machine at the first use (see `_native`).
 """
 
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels.explain import explain
 from mx_kernels.modules import MXLinear, convert
 from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
 from mx_kernels.tensor import MXTensor
@@ -20,6 +22,7 @@ __all__ = [
     "MXTensor",
     "convert",
     "dequantize",
+    "explain",
     "linear",
     "matmul",
     "preshuffle",

@@ -11,7 +11,8 @@ An `MXTensor` becomes constants of the graph; an `MXValue` is its counterpart fo
 scales that the graph computes or takes as inputs. What can be checked is checked while the
 graph is built; what depends on a symbolic dimension is checked again when it runs.
 
-Codes and scales are uint8 here: MAX does not take float8_e8m0fnu tensors on the CPU.
+Tensors lie on the CPU or on a gfx950 GPU, where weights have that device's preshuffled layout.
+Codes and scales are uint8: MAX does not take float8_e8m0fnu tensors on the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from max.driver import CPU
+from max.driver import CPU, Device, accelerator_architecture_name
 from max.dtype import DType
 from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Dim, Graph, StaticDim, TensorType, TensorValue, ops
@@ -35,6 +36,8 @@ from mx_kernels.tensor import MXTensor
 
 PACKAGE = "mojo_kernels"
 CPU_REF = DeviceRef.CPU()
+GPU_ARCHITECTURE = "gfx950"
+"""The only GPUs for which the ops have kernels."""
 
 
 class MXValue:
@@ -64,6 +67,7 @@ class MXValue:
         _check_bytes(codes, "codes")
         _check_bytes(scales, "scales")
         fmt = facts().default_format
+        _check_device(scales, "scales", codes.device, "codes")
         self.codes = codes
         self.scales = scales
         self.layout = layout
@@ -90,12 +94,21 @@ class MXValue:
         """The logical shape `[..., K]`."""
         return [*self.lead, Dim(self.k)]
 
+    @property
+    def device(self) -> DeviceRef:
+        """Where codes and scales lie."""
+        return self.codes.device
+
     def __repr__(self) -> str:
         return f"MXValue({show(self.shape)}, layout={self.layout!r})"
 
 
-def constant(q: MXTensor) -> MXValue:
+def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
     """Puts `q` into the current graph; the compiled model carries its bytes.
+
+    Args:
+        q: an MXTensor on the CPU, in the layout that the ops of `device` want.
+        device: where the graph has it.
 
     Raises:
         TypeError: if q is not an MXTensor.
@@ -106,7 +119,7 @@ def constant(q: MXTensor) -> MXValue:
         raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
     arrays = q.numpy()
     codes, scales = (
-        ops.constant(np.ascontiguousarray(array), DType.uint8, CPU_REF)
+        ops.constant(np.ascontiguousarray(array), DType.uint8, device)
         for array in (arrays.codes, arrays.scales)
     )
     return MXValue(codes, scales, shape=tuple(q.shape), layout=q.layout)
@@ -124,8 +137,8 @@ def quantize(x: TensorValue, *, rounding: str = "even") -> MXValue:
     fmt = facts().default_format
     widths = (fmt.packed_bytes(k), k // fmt.block_size)
     rows = _rows(x)
-    types = [_type(DType.uint8, rows.shape[0], width) for width in widths]
-    values = ops.custom("mx_quantize", CPU_REF, [rows], types, {"rounding": rounding})
+    types = [_type(DType.uint8, rows.shape[0], width, x.device) for width in widths]
+    values = ops.custom("mx_quantize", x.device, [rows], types, {"rounding": rounding})
     return MXValue(*(_with_lead(value.tensor, x.shape[:-1]) for value in values))
 
 
@@ -134,9 +147,14 @@ def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
 
     Raises:
         TypeError: if q is neither an MXValue nor an MXTensor.
-        ValueError: if the dtype is not bfloat16, float16 or float32.
+        ValueError: if the dtype is not bfloat16, float16 or float32, or q lies on a GPU.
     """
-    q = _as_value(q, "q")
+    q = _as_value(q, "q", CPU_REF)
+    if q.device != CPU_REF:
+        raise ValueError(
+            f"q: got device {q.device}, expected {CPU_REF}, the only one that decodes today; move "
+            "codes and scales with ops.transfer_to"
+        )
     codes, scales, rows = _parts(q)
     count = _row_count(q, codes)
     floats = _call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, layout=q.layout)
@@ -156,13 +174,14 @@ def matmul(
         TypeError: if an operand is neither an MXValue nor an MXTensor.
         ValueError: if shapes or layouts do not fit together.
     """
-    a, b = _as_value(a, "a"), _as_value(b, "b")
+    a = _as_value(a, "a", b.device if isinstance(b, MXValue) else CPU_REF)
+    b = _as_value(b, "b", a.device)
     if a.layout != facts().plain.name:
         raise ValueError(
             f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
             "preshuffled; unshuffle the MXTensor first"
         )
-    _check_weights(b, "b", a.k, "a")
+    _check_weights(b, "b", a.k, "a", a.device)
     codes, scales, _ = _parts(a)
     operands = [codes, scales, *_parts(b), _bias(bias, b)]
     out = _call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, layout=b.layout)
@@ -192,8 +211,8 @@ def linear(
     """
     k = _check_floats(x, "x")
     _check_name(rounding, facts().roundings, "rounding")
-    w = _as_value(w, "w")
-    _check_weights(w, "w", k, "x")
+    w = _as_value(w, "w", x.device)
+    _check_weights(w, "w", k, "x", x.device)
     rows = _rows(x)
     operands = [rows, *_parts(w), _bias(bias, w)]
     names = {"layout": w.layout, "rounding": rounding}
@@ -228,24 +247,35 @@ def _precompile(sources: Path, target: Path) -> None:
         os.replace(fresh, target)
 
 
-def export(graph: Graph, path: str | os.PathLike) -> None:
-    """Compiles `graph` for this machine's CPU and writes it, constants included, as a MEF."""
-    InferenceSession(devices=[CPU()]).compile(graph).export_mef(path)
+def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = None) -> None:
+    """Compiles `graph` and writes it, constants included, as a MEF.
+
+    Args:
+        graph: built with the ops of this module.
+        path: the file to write.
+        device: what the graph runs on; None is this machine's CPU. A virtual accelerator
+            compiles for a GPU that is not here (`max.driver.set_virtual_device_api`).
+    """
+    _session(device).compile(graph).export_mef(path)
 
 
-def load(path: str | os.PathLike) -> Model:
+def load(path: str | os.PathLike, *, device: Device | None = None) -> Model:
     """Loads what `export` wrote; neither sources nor compiler are needed.
 
     Args:
-        path: the MEF, made with the same release of MAX on the same kind of CPU.
+        path: the MEF, made with the same release of MAX for the same kind of device.
+        device: what the graph runs on; None is this machine's CPU.
 
     Raises:
         FileNotFoundError: if there is no such file.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"path: got {os.fspath(path)!r}, which does not exist; see export")
-    session = InferenceSession(devices=[CPU()])
-    return session.load(Path(path))
+    return _session(device).load(Path(path))
+
+
+def _session(device: Device | None) -> InferenceSession:
+    return InferenceSession(devices=[CPU() if device is None else device])
 
 
 # Checks, while the graph is built.
@@ -257,17 +287,34 @@ def _check_name(name: str, known, what: str) -> None:
 
 
 def _check_value(value: TensorValue, name: str) -> None:
-    """Raises unless `value` is a tensor of a graph, on the CPU, with an axis."""
+    """Raises unless `value` is a tensor of a graph, on a device with kernels, with an axis."""
     if not isinstance(value, TensorValue):
         hint = "; put it into the graph with ops.constant, or pass it as an input"
         raise TypeError(f"{name}: got {type(value).__name__}, expected a TensorValue{hint}")
-    if value.device != CPU_REF:
+    if value.device != CPU_REF and (found := _gpu_architecture()) != GPU_ARCHITECTURE:
         raise ValueError(
-            f"{name}: got device {value.device}, expected {CPU_REF}, the only one with kernels "
-            f"today; move it with ops.transfer_to({name}, DeviceRef.CPU())"
+            f"{name}: got device {value.device} ({found}), expected {CPU_REF} or a "
+            f"{GPU_ARCHITECTURE} GPU, the only ones with kernels today; move it with "
+            f"ops.transfer_to({name}, DeviceRef.CPU())"
         )
     if value.rank == 0:
         raise ValueError(f"{name}: got a single number, expected shape [..., K]")
+
+
+def _gpu_architecture() -> str:
+    """The architecture of the GPU, real or virtual, that graphs compile for; empty for none."""
+    try:
+        return accelerator_architecture_name()
+    except ValueError:
+        return "no GPU here"
+
+
+def _check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -> None:
+    if value.device != device:
+        raise ValueError(
+            f"{other} and {name}: got devices {device} and {value.device}, expected one device; "
+            "move a tensor with ops.transfer_to"
+        )
 
 
 def _check_floats(x: TensorValue, name: str) -> int:
@@ -303,14 +350,21 @@ def _check_k(name: str, k: int) -> None:
         )
 
 
-def _check_weights(w: MXValue, name: str, k: int, other: str) -> None:
-    """Raises unless `w` is [N, k]."""
+def _check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
+    """Raises unless `w` is [N, k] on `device`, in a layout that its kernels read."""
     if len(w.lead) != 1:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
     if w.k != k:
         raise ValueError(
             f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
             "not [K, N]"
+        )
+    _check_device(w.codes, name, device, other)
+    wanted = facts().layout_for(GPU_ARCHITECTURE).name
+    if device != CPU_REF and w.layout != wanted:
+        raise ValueError(
+            f"{name}: got layout {w.layout!r}, on a {GPU_ARCHITECTURE} GPU expected {wanted!r}; "
+            f'preshuffle the MXTensor for "{GPU_ARCHITECTURE}" first'
         )
 
 
@@ -344,11 +398,12 @@ def _padded_rows(codes: TensorValue, shape, k: int, layout: str) -> int:
 # The graph side of a call: every op takes and gives tensors of two dimensions.
 
 
-def _as_value(q: MXValue | MXTensor, name: str) -> MXValue:
+def _as_value(q: MXValue | MXTensor, name: str, device: DeviceRef) -> MXValue:
+    """Returns `q` in the graph; an MXTensor becomes a constant on `device`."""
     if isinstance(q, MXValue):
         return q
     if isinstance(q, MXTensor):
-        return constant(q)
+        return constant(q, device)
     raise TypeError(
         f"{name}: got {type(q).__name__}, expected an MXTensor, or an MXValue made from codes "
         "and scales of the graph"
@@ -374,14 +429,15 @@ def _row_count(q: MXValue, codes: TensorValue) -> Dim:
 def _bias(bias: TensorValue | Array | None, w: MXValue) -> TensorValue:
     """The bias as float32 [N], empty for none."""
     if bias is None:
-        return ops.constant(np.zeros(0, np.float32), DType.float32, CPU_REF)
+        return ops.constant(np.zeros(0, np.float32), DType.float32, w.device)
     if not isinstance(bias, TensorValue):
         kind = kind_of(bias, "bias")
         check_floats(bias, "bias", facts())
         wide = bias.detach().cpu().float().numpy() if kind == "torch" else bias
         wide = np.ascontiguousarray(wide, dtype=np.float32)
-        bias = ops.constant(wide, DType.float32, CPU_REF)
+        bias = ops.constant(wide, DType.float32, w.device)
     _check_value(bias, "bias")
+    _check_device(bias, "bias", w.device, "weights")
     if bias.dtype.name not in facts().dtypes:
         raise TypeError(
             f"bias: got dtype {bias.dtype.name}, expected {' or '.join(facts().dtypes)}"
@@ -404,14 +460,15 @@ def _with_lead(value: TensorValue, lead) -> TensorValue:
     return value if len(lead) == 1 else ops.reshape(value, [*lead, value.shape[-1]])
 
 
-def _type(dtype: DType, rows: Dim, columns: Dim | int) -> TensorType:
-    return TensorType(dtype, [rows, columns], CPU_REF)
+def _type(dtype: DType, rows: Dim, columns: Dim | int, device: DeviceRef) -> TensorType:
+    return TensorType(dtype, [rows, columns], device)
 
 
 def _call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
-    """Adds an op with one result, floats [rows, columns]."""
+    """Adds an op with one result, floats [rows, columns] on the device of its first operand."""
     dtype = dtype.name if isinstance(dtype, DType) else float_name(dtype, "dtype")
     if dtype not in facts().dtypes:
         raise ValueError(f"dtype: got {dtype}, expected {' or '.join(facts().dtypes)}")
-    types = [_type(DType[dtype], rows, columns)]
-    return ops.custom(name, CPU_REF, operands, types, parameters)[0].tensor
+    device = operands[0].device
+    types = [_type(DType[dtype], rows, columns, device)]
+    return ops.custom(name, device, operands, types, parameters)[0].tensor

@@ -1,0 +1,90 @@
+"""Which kernel a product gets, and why: what the dispatch decides, asked without a launch.
+
+    >>> print(mx_kernels.explain(16, 2112, 7168, device="gfx950"))
+
+The answer comes from the tables that the kernels' own dispatch reads. It needs no such device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mx_kernels import _levels
+from mx_kernels._facts import facts
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The kernel of `linear` and `matmul` for one shape."""
+
+    device: str
+    shape: tuple[int, int, int]
+    """M, N, K."""
+    kernel: str
+    """The source file, within the Mojo package."""
+    reason: str
+    tile: tuple[int, int]
+    """Rows and columns of C that are computed together: by a workgroup, or by a CPU core."""
+    level: str = ""
+    """The CPU's instruction level."""
+    chunk_k: int = 0
+    """Elements along K of a wave's step."""
+    waves: int = 0
+    """Waves of a workgroup, which share K."""
+    depth: int = 0
+    """Steps along K that a wave has in flight."""
+    splits: int = 1
+    """Workgroups that share a tile of C, each with a part of K."""
+    k_tail: bool = False
+    """Whether the kernel is the one that can end within a step."""
+    grid: tuple[int, int, int] = (0, 0, 0)
+    """Workgroups along N, M and K."""
+    threads: int = 0
+    """Threads of a workgroup."""
+    chunks_per_wave: int = 0
+    counter_bytes: int = 0
+    """Bytes of the workspace that are zero before and after a launch."""
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        """Returns the decision in words."""
+        size = " x ".join(map(str, self.shape))
+        text = f"{size} on {self.device}: {self.kernel}, {self.reason}; tiles of "
+        text += f"{self.tile[0]} x {self.tile[1]}"
+        if self.level:
+            return f"{text}, instruction level {self.level}"
+        grid = " x ".join(map(str, self.grid))
+        text += f", {self.waves} waves along K, {self.depth} steps of {self.chunk_k} in flight"
+        return f"{text}, K split {self.splits} ways, {grid} workgroups of {self.threads} threads"
+
+
+def explain(m: int, n: int, k: int, *, device: str = "cpu") -> Explanation:
+    """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
+
+    Args:
+        m: rows of the activations.
+        n: rows of the weights.
+        k: elements of a row.
+        device: "cpu" or "gfx950"; it need not be here.
+
+    Raises:
+        TypeError: if a size is no integer.
+        ValueError: if a size is not possible, or the device has no kernels to choose from.
+    """
+    for name, size in (("m", m), ("n", n), ("k", k)):
+        if not isinstance(size, int):
+            raise TypeError(f"{name}: got {type(size).__name__}, expected int")
+        if size < 1:
+            raise ValueError(f"{name}: got {size}, expected a positive number")
+    block = facts().default_format.block_size
+    if k % block:
+        raise ValueError(f"k: got {k}, expected a multiple of {block}")
+    native = facts().native
+    tables = {"cpu": native.explain_cpu, "gfx950": native.explain_gfx950}
+    if device not in tables:
+        raise ValueError(f"device: got {device!r}, expected {' or '.join(map(repr, tables))}")
+    row = dict(tables[device](m, n, k))
+    tile = row.pop("tile_m"), row.pop("tile_n")
+    if device == "cpu":
+        row["level"] = _levels.pick().name
+    return Explanation(device=device, shape=(m, n, k), tile=tile, **row)

@@ -1,0 +1,71 @@
+"""`explain` answers from the dispatch's own tables, for every shape."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mx_kernels as mx
+from mx_kernels import _levels
+
+CONTEST = [
+    (4, 2880, 512),
+    (16, 2112, 7168),
+    (32, 4096, 512),
+    (32, 2880, 512),
+    (64, 7168, 2048),
+    (256, 3072, 1536),
+]
+EXTREMES = itertools.product(
+    (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)
+)
+
+
+@pytest.mark.parametrize("m, n, k", [*CONTEST, *EXTREMES])
+def test_the_grid_covers_the_product(m, n, k):
+    found = mx.explain(m, n, k, device="gfx950")
+    x, y, z = found.grid
+    assert x * found.tile[1] >= n
+    assert y * found.tile[0] >= m
+    assert z == found.splits
+    assert z * found.waves * found.chunks_per_wave * found.chunk_k >= k
+    assert found.chunks_per_wave % found.depth == 0
+    assert found.k_tail == (k % found.chunk_k != 0)
+    assert found.threads == 64 * found.waves <= 1024
+    sums = found.workspace_bytes - found.counter_bytes
+    assert (sums > 0) == (found.counter_bytes > 0) == (found.splits > 1)
+    assert found.reason
+
+
+@pytest.mark.parametrize("m, n, k", CONTEST)
+def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
+    found = mx.explain(m, n, k, device="gfx950")
+    assert 64 <= np.prod(found.grid) <= 512
+
+
+def test_the_answer_is_a_sentence():
+    text = str(mx.explain(16, 2112, 7168, device="gfx950"))
+    assert text.startswith("16 x 2112 x 7168 on gfx950: cdna4/matmul_decode.mojo, few tiles: K is")
+    assert "K split 7 ways" in text
+
+
+def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
+    few, many = (mx.explain(m, 64, 96, device="cpu") for m in (1, 4096))
+    assert few.level == many.level == _levels.pick().name
+    assert "registers" in few.reason and "cache" in many.reason
+    assert few.tile[0] == 1 and few.level in str(few)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((4, 64, 96, "cuda"), ValueError, "device: got 'cuda', expected 'cpu' or 'gfx950'"),
+        ((0, 64, 96, "cpu"), ValueError, "m: got 0, expected a positive number"),
+        ((4, 64, 100, "gfx950"), ValueError, "k: got 100, expected a multiple of 32"),
+        ((4, 6.5, 96, "gfx950"), TypeError, "n: got float, expected int"),
+    ],
+)
+def test_an_impossible_question_says_what_is_expected(arguments, error, message):
+    *sizes, device = arguments
+    with pytest.raises(error, match=message):
+        mx.explain(*sizes, device=device)
