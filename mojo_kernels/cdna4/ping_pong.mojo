@@ -15,6 +15,7 @@ a wait leaves in flight what was fetched later, always the same number of loads.
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
+from std.sys.intrinsics import llvm_intrinsic
 
 comptime SLICES = 2
 """Slices of a stage."""
@@ -115,3 +116,9 @@ struct PingPong(TrivialRegisterPassable):
             builder.emit(OpDesc(tag=Ops.NEXT_SLICE.value))
         builder.emit(OpDesc(tag=Ops.NEXT_STAGE.value))
         return builder.entries.copy()
+
+
+@always_inline
+def set_priority[level: Int]():
+    """Sets the wave's priority, 0 .. 3, among the waves of its SIMD."""
+    llvm_intrinsic["llvm.amdgcn.s.setprio", NoneType, has_side_effect=True](Int16(level))

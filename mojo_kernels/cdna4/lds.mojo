@@ -1,0 +1,39 @@
+"""Words and bytes of LDS beside loads that go straight there.
+
+The compiler orders a plain access to LDS behind every load to LDS in flight.
+These carry the scopes that say otherwise: they pass such loads, and whoever
+uses them waits and meets at barriers himself.
+"""
+
+from max.gpu._utils import to_i64
+
+from .mma import SharedBytes
+
+comptime _ASYNC_COPIES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.AsyncCopies", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
+comptime _LOCAL_ACCESSES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.LocalLoads", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
+
+
+@always_inline
+def read_word(place: SharedBytes) -> UInt32:
+    """Reads an aligned word."""
+    var word = __mlir_op.`llvm.load`[
+        _type=__mlir_type.i32,
+        alignment=to_i64(Int64(4)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](__mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place))
+    return UInt32(mlir_value=__mlir_op.`pop.cast_from_builtin`[_type=UInt32._mlir_type](word))
+
+
+@always_inline
+def write_byte(place: SharedBytes, value: UInt8):
+    """Writes a byte."""
+    __mlir_op.`llvm.store`[
+        _type=None,
+        alignment=to_i64(Int64(1)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](
+        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.i8](value._mlir_value),
+        __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
+    )

@@ -1,0 +1,340 @@
+"""Matmul for many rows: C[M, N] = A @ W.T (+ bias), 256 x 256 of C a workgroup.
+
+Eight waves, two by four, compute 128 x 64 each from what they share in LDS
+(prefill_tiles.mojo). They form two groups of four, a wave of each on every
+SIMD; while one group multiplies, the other reads the fragments of its next
+slice and fetches later ones (ping_pong.mojo):
+
+    wave    0 .. 3    group 0    rows   0 .. 127    columns 64 * (wave % 4) .. + 63
+            4 .. 7    group 1    rows 128 .. 255
+
+Workgroups are numbered so that those which an XCD runs together form a block
+of C about as wide as high: they share rows and columns in its L2.
+"""
+
+from layout import row_major
+from layout.tile_tensor import stack_allocation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from pipeline.pipeline_dsl import ScheduleEntry
+from std.collections import Array
+from std.math import ceildiv
+from std.memory import AddressSpace
+from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ..formats import BLOCK
+from .epilogue import Result, Sums
+from .mma import BlockCodes, LANES, Mma16, SharedBytes
+from .ping_pong import PingPong, PingPongOps, set_priority
+from .prefill_activations import ActivationScales, SharedCodes
+from .prefill_tiles import (
+    A_BYTES,
+    A_SCALE_BYTES,
+    B_BYTES,
+    B_PLACE,
+    COLUMNS,
+    LDS_BYTES,
+    M_TILES,
+    N_TILES,
+    ROWS,
+    Reader,
+    SCALE_BYTES,
+    SCALE_PLACE,
+    STAGE_BLOCKS,
+    SharedScales,
+    SharedWeights,
+    WAVES,
+    WAVES_M,
+    WAVES_N,
+    next_of_ring,
+    place_at,
+)
+from .tiles import PAIR, PIECE_BYTES, TILE, quotient
+
+comptime THREADS = WAVES * LANES
+"""Threads of a workgroup."""
+comptime WAVES_PER_SIMD = 2
+"""Waves that the kernel's registers must leave room for."""
+comptime NUM_XCDS = 8
+"""XCDs, to which workgroups are dealt in turn; the grid is a multiple."""
+comptime BAND = 8
+"""Tiles of rows of C that workgroups go through before the next column. Guess."""
+
+
+@fieldwise_init
+struct Ring(TrivialRegisterPassable):
+    """A place among the stages and slices in LDS."""
+
+    var stage: Int32
+    """The stage, counted from the beginning of K."""
+    var a: Int32
+    """Where its activations begin."""
+    var scales: Int32
+    """Where its scales begin."""
+
+    @always_inline
+    def next(self) -> Self:
+        """Returns the next stage."""
+        return Self(
+            self.stage + 1, next_of_ring[A_BYTES](self.a), next_of_ring[SCALE_BYTES](self.scales)
+        )
+
+
+struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
+    """A wave's way along K: its fragments, and the sums.
+
+    Parameters:
+        Scales: How the scales of activations get into LDS.
+        k_tail: Whether K may end within a stage.
+    """
+
+    comptime Weights = SharedWeights[Self.k_tail]
+    """The workgroup's weights."""
+    comptime Codes = SharedCodes[Self.k_tail]
+    """The codes of the workgroup's activations."""
+    comptime ORDER = PingPong(
+        of_b=Self.Weights.LOADS,
+        of_a=Self.Codes.LOADS,
+        of_b_scales=SharedScales[COLUMNS].LOADS,
+        of_a_scales=Self.Scales.LOADS,
+    )
+    """The order of the work."""
+
+    var codes: Self.Codes
+    """Codes of activations."""
+    var scales: Self.Scales
+    """Their scales."""
+    var weights: Self.Weights
+    """Weights."""
+    var reader: Reader
+    """Where the wave reads."""
+    var lds: SharedBytes
+    """The workgroup's LDS."""
+    var fetched: Ring
+    """The stage that is fetched next."""
+    var used: Ring
+    """The stage that is read next."""
+    var fetched_slice: Int32
+    """The slice of weights that is fetched next."""
+    var fetched_b: Int32
+    """Where it goes, from the first weights on."""
+    var used_b: Int32
+    """Where the slice that is read next begins."""
+    var a: Array[BlockCodes, M_TILES]
+    """Fragments of activations."""
+    var b: Array[BlockCodes, N_TILES]
+    """Fragments of weights."""
+    var a_scales: Array[UInt32, M_TILES // PAIR]
+    """Scales of a stage of activations."""
+    var b_scales: Array[UInt32, N_TILES // PAIR]
+    """Scales of a stage of weights."""
+    var sums: Array[Sums, M_TILES * N_TILES]
+    """C, all columns of the first tile of rows, then of the next."""
+
+    @always_inline
+    def __init__(
+        out self,
+        codes: Self.Codes,
+        scales: Self.Scales,
+        weights: Self.Weights,
+        reader: Reader,
+        lds: SharedBytes,
+    ):
+        self.codes = codes
+        self.scales = scales
+        self.weights = weights
+        self.reader = reader
+        self.lds = lds
+        self.fetched = Ring(0, 0, 0)
+        self.used = Ring(0, 0, 0)
+        self.fetched_slice = 0
+        self.fetched_b = 0
+        self.used_b = 0
+        self.a = {uninitialized = True}
+        self.b = {uninitialized = True}
+        self.a_scales = {uninitialized = True}
+        self.b_scales = {uninitialized = True}
+        self.sums = {uninitialized = True}
+        comptime for i in range(M_TILES * N_TILES):
+            self.sums[i] = 0
+
+    @always_inline
+    def scales_of(self, ring: Ring) -> SharedBytes:
+        """Returns where the scales of a stage begin."""
+        return place_at(self.lds, ring.scales + Int32(SCALE_PLACE))
+
+    @always_inline
+    def read[slice: Int](mut self):
+        """Reads the fragments of a slice."""
+        comptime if slice == 0:
+            var place = self.scales_of(self.used)
+            self.reader.read_scales[True](place, self.a_scales)
+            self.reader.read_scales[False](place, self.b_scales)
+        self.reader.read_b(place_at(self.lds, self.used_b + Int32(B_PLACE)), self.b)
+        self.reader.read_a[slice](place_at(self.lds, self.used.a), self.a)
+
+    @always_inline
+    def fetch_b(mut self):
+        """Starts loading the weights of the next slice."""
+        var place = place_at(self.lds, self.fetched_b + Int32(B_PLACE))
+        self.weights.fetch_codes(self.fetched_slice, place)
+        self.fetched_slice += 1
+        self.fetched_b = next_of_ring[B_BYTES](self.fetched_b)
+
+    @always_inline
+    def multiply[slice: Int](mut self):
+        """Multiplies all tiles of a slice."""
+        comptime if slice == 0 and Self.k_tail:
+            self.weights.keep_inside(self.used.stage, self.a_scales)
+            self.weights.keep_inside(self.used.stage, self.b_scales)
+        comptime for m_tile in range(M_TILES):
+            comptime for n_tile in range(N_TILES):
+                comptime tile = m_tile * N_TILES + n_tile
+                self.sums[tile] = Mma16.step[
+                    PAIR * slice + n_tile % PAIR, PAIR * slice + m_tile % PAIR
+                ](
+                    self.sums[tile],
+                    self.b[n_tile],
+                    self.a[m_tile],
+                    self.b_scales[n_tile // PAIR],
+                    self.a_scales[m_tile // PAIR],
+                )
+
+    @always_inline
+    def fetch[entry: ScheduleEntry](mut self):
+        """Starts the loads of one operation of the schedule."""
+        comptime tag = entry.op.tag
+        comptime if tag == PingPongOps.FETCH_B.value:
+            self.fetch_b()
+        elif tag == PingPongOps.FETCH_A.value:
+            self.codes.fetch[entry.op.subtile](
+                self.fetched.stage, place_at(self.lds, self.fetched.a)
+            )
+        elif tag == PingPongOps.FETCH_B_SCALES.value:
+            self.weights.scales.fetch(
+                self.fetched.stage,
+                place_at(self.scales_of(self.fetched), Int32(A_SCALE_BYTES)),
+            )
+        else:
+            comptime assert tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
+            self.scales.fetch(self.fetched.stage, self.scales_of(self.fetched))
+
+    @always_inline
+    def perform[entry: ScheduleEntry](mut self):
+        """Carries out one operation of the schedule."""
+        comptime tag = entry.op.tag
+        comptime if tag == PingPongOps.READ.value:
+            self.read[entry.op.subtile]()
+        elif tag == PingPongOps.DELIVER.value:
+            var ring = self.used
+            comptime for _ in range(entry.op.stage):
+                ring = ring.next()
+            self.scales.deliver(self.scales_of(ring))
+        elif tag == PingPongOps.MULTIPLY.value:
+            self.multiply[entry.op.subtile]()
+        elif tag == PingPongOps.NEXT_FETCH.value:
+            self.fetched = self.fetched.next()
+        elif tag == PingPongOps.NEXT_SLICE.value:
+            self.used_b = next_of_ring[B_BYTES](self.used_b)
+        elif tag == PingPongOps.NEXT_STAGE.value:
+            self.used = self.used.next()
+        elif tag == PingPongOps.WAIT_VM.value:
+            s_waitcnt[vmcnt=UInt32(entry.op.wait_value), lgkmcnt=0]()
+        elif tag == PingPongOps.BARRIER.value:
+            s_waitcnt_barrier()
+        elif tag == PingPongOps.SET_PRIO.value:
+            set_priority[entry.op.wait_value]()
+        else:
+            self.fetch[entry]()
+        schedule_barrier()
+
+    @always_inline
+    def run(mut self, group: Int32, num_stages: Int32):
+        """Walks along K; the second group is a phase behind the first."""
+        comptime prologue = Self.ORDER.prologue()
+        comptime for i in range(PingPong.PROLOGUE_LENGTH):
+            self.perform[prologue[i]]()
+        if group != 0:
+            s_waitcnt_barrier()
+
+        comptime steady = Self.ORDER.steady()
+        for _ in range(num_stages):
+            comptime for i in range(PingPong.STEADY_LENGTH):
+                self.perform[steady[i]]()
+
+        if group == 0:
+            s_waitcnt_barrier()
+        s_waitcnt[vmcnt=0]()
+
+
+@always_inline
+def _tile_of_c(tiles_m: Int32, tiles_n: Int32) -> Tuple[Int32, Int32]:
+    """Returns the row and the column of the workgroup's tile of C; beyond C if it has none."""
+    var per_xcd = quotient[NUM_XCDS](Int32(grid_dim.x))
+    var bid = Int32(block_idx.x)
+    var number = bid % Int32(NUM_XCDS) * per_xcd + quotient[NUM_XCDS](bid)
+    var band, in_band = divmod(number, Int32(BAND) * tiles_n)
+    var height = min(tiles_m - band * Int32(BAND), Int32(BAND))
+    if height <= 0:
+        return (tiles_m, tiles_n)
+    var column, row = divmod(in_band, height)
+    return (band * Int32(BAND) + row, column)
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `rocdl.waves_per_eu`=SIMDLength(WAVES_PER_SIMD),
+)
+def matmul_prefill[
+    Scales: ActivationScales, out_dtype: DType, bias_dtype: Optional[DType], k_tail: Bool
+](
+    a_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    a_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
+    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
+    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    bias: ImmPointer[UInt8, ImmutAnyOrigin],
+):
+    """Multiplies plain codes: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0."""
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
+    var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
+    var tile = _tile_of_c(tiles_m, tiles_n)
+    var first_row, first_column = tile[0] * Int32(ROWS), tile[1] * Int32(COLUMNS)
+    if first_row >= m:
+        return  # Rounds the grid up to a multiple of the XCDs.
+
+    # Along K.
+    comptime Run = PrefillRun[Scales, k_tail]
+    var lds = stack_allocation[
+        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
+    ](row_major[LDS_BYTES // size_of[DType.bfloat16]()]())
+    var k_blocks = quotient[BLOCK](k)
+    var run = Run(
+        Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
+        Scales(a_scales, m, k_blocks, first_row, wave, lane),
+        Run.Weights.of(w_codes, w_scales, n, k_blocks, first_column, wave, lane),
+        Reader.of(wave, lane),
+        lds.ptr,
+    )
+    var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
+    run.run(quotient[WAVES_N](wave), num_stages)
+
+    # To memory.
+    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
+    first_row += quotient[WAVES_N](wave) * Int32(M_TILES * TILE)
+    first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
+    comptime for m_tile in range(M_TILES):
+        comptime for n_tile in range(N_TILES):
+            target.store(
+                run.sums[m_tile * N_TILES + n_tile],
+                first_row + Int32(m_tile * TILE),
+                first_column + Int32(n_tile * TILE),
+                lane,
+            )

@@ -1,0 +1,294 @@
+"""What the waves of a prefill workgroup share in LDS, a stage of 256 along K.
+
+    activations    256 rows x 8 blocks of codes, 3 stages     96 KiB
+    weights        256 rows x 4 blocks of codes, 3 slices     48 KiB
+    scales         of both, in words of four, 3 stages        12 KiB
+
+A wave computes 128 x 64 of C, 8 x 4 tiles; there are two by four waves. Rows
+of activations keep their 128 bytes together, their pieces are exchanged:
+
+    LDS piece    0 .. 7 of row r
+    holds        piece ^ (r / 2) % 8 of the row, the codes of one block
+
+so that the 16 lanes that LDS serves together find all banks, and the eight
+lanes that load a row read one line of memory. Weights keep the order of their
+layout, which is that of the lanes. Scales have the order of the preshuffled
+layout, whatever it was in memory: a word feeds 2 x 2 tiles.
+"""
+
+from std.collections import Array
+from std.memory import bitcast
+from structured_kernels.amd_tile_io import _load_from_lds
+
+from ..formats import BLOCK_BYTES
+from ..layouts import PreshuffledCdna4
+from .lds import read_word
+from .mma import BlockCodes, CODE_WORDS, LANES, SharedBytes, load_to_lds
+from .tiles import (
+    CODE_TILE_BYTES,
+    GROUP_BLOCKS,
+    OUT_OF_RANGE,
+    PAIR,
+    PIECE_BYTES,
+    Span,
+    TILE,
+    TILE_BLOCKS,
+    quotient,
+)
+
+comptime WAVES_M = 2
+"""Waves along the rows of C, one for each ping-pong group."""
+comptime WAVES_N = 4
+"""Waves along the columns of C, one for each SIMD."""
+comptime WAVES = WAVES_M * WAVES_N
+"""Waves of a workgroup."""
+comptime M_TILES = 8
+"""Tiles of rows of a wave."""
+comptime N_TILES = 4
+"""Tiles of columns of a wave."""
+comptime ROWS = WAVES_M * M_TILES * TILE
+"""Rows of C of a workgroup."""
+comptime COLUMNS = WAVES_N * N_TILES * TILE
+"""Columns of C of a workgroup."""
+comptime STAGE_BLOCKS = GROUP_BLOCKS
+"""Blocks of a stage along K."""
+comptime DEPTH = 3
+"""Stages of activations and scales, and slices of weights, in LDS."""
+
+comptime ROW_BYTES = STAGE_BLOCKS * BLOCK_BYTES
+"""Bytes of a row of activations in a stage."""
+comptime A_BYTES = ROWS * ROW_BYTES
+"""Bytes of the activations of a stage."""
+comptime B_BYTES = COLUMNS // TILE * CODE_TILE_BYTES
+"""Bytes of the weights of a slice."""
+comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
+"""Bytes of the scales of two tiles of rows in a stage."""
+comptime SCALE_GROUP_ROWS = PAIR * TILE
+"""Rows whose scales share words."""
+comptime A_SCALE_BYTES = ROWS * STAGE_BLOCKS
+"""Bytes of the scales of the activations of a stage."""
+comptime SCALE_BYTES = (ROWS + COLUMNS) * STAGE_BLOCKS
+"""Bytes of all scales of a stage."""
+comptime B_PLACE = DEPTH * A_BYTES
+"""Where weights begin."""
+comptime SCALE_PLACE = B_PLACE + DEPTH * B_BYTES
+"""Where scales begin."""
+comptime LDS_BYTES = SCALE_PLACE + DEPTH * SCALE_BYTES
+"""Bytes of LDS of a workgroup."""
+
+
+@always_inline
+def place_at(lds: SharedBytes, num_bytes: Int32) -> SharedBytes:
+    """Returns the place that many bytes further."""
+    return lds.unsafe_bitcast[UInt8]().unsafe_offset(Int(num_bytes)).unsafe_bitcast[BFloat16]()
+
+
+@always_inline
+def next_of_ring[size: Int](offset: Int32) -> Int32:
+    """Returns the place behind `offset` in a ring of `DEPTH` places."""
+    comptime LAST = Int32((DEPTH - 1) * size)
+    return Int32(0) if offset == LAST else offset + Int32(size)
+
+
+@always_inline
+def row_offset(row: Int32, row_bytes: Int32) -> Int32:
+    """Returns `row * row_bytes`, both less than 2**24: a multiplication at full rate."""
+    comptime LOW_24 = Int32(0xFFFFFF)
+    return (row & LOW_24) * (row_bytes & LOW_24)
+
+
+@fieldwise_init
+struct Reader(TrivialRegisterPassable):
+    """Where a wave's lane reads its fragments and scales."""
+
+    var a: Int32
+    """The lane's piece of the first tile of rows, first slice."""
+    var b: Int32
+    """The lane's piece of the first tile of columns."""
+    var a_scales: Int32
+    """The lane's first word of scales of activations."""
+    var b_scales: Int32
+    """The lane's first word of scales of weights."""
+
+    @staticmethod
+    @always_inline
+    def of(wave: Int32, lane: Int32) -> Self:
+        """Places a wave: waves of equal `wave % 4` share columns."""
+        var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
+        var row = lane % Int32(TILE)
+        var piece = exchanged(row, quotient[TILE](lane))
+        comptime WORDS_M = M_TILES // PAIR
+        comptime WORDS_N = N_TILES // PAIR
+        return Self(
+            (m * Int32(M_TILES * TILE) + row) * Int32(ROW_BYTES) + piece * Int32(PIECE_BYTES),
+            n * Int32(N_TILES * CODE_TILE_BYTES) + lane * Int32(PIECE_BYTES),
+            m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
+            Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
+        )
+
+    @always_inline
+    def read_a[slice: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, M_TILES]):
+        """Reads the tiles of rows of a slice."""
+        # Pieces are exchanged within a slice and, as a whole, between slices.
+        comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
+        var first = place_at(stage, self.a ^ SLICE_BYTES)
+        comptime for tile in range(M_TILES):
+            tiles[tile] = _read_codes(place_at(first, Int32(tile * TILE * ROW_BYTES)))
+
+    @always_inline
+    def read_b(self, slice: SharedBytes, mut tiles: Array[BlockCodes, N_TILES]):
+        """Reads the tiles of columns of a slice."""
+        var first = place_at(slice, self.b)
+        comptime for tile in range(N_TILES):
+            tiles[tile] = _read_codes(place_at(first, Int32(tile * CODE_TILE_BYTES)))
+
+    @always_inline
+    def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
+        """Reads the words of scales of a stage."""
+        var first = place_at(stage, self.a_scales if is_a else self.b_scales)
+        comptime for word in range(words.length):
+            words[word] = read_word(place_at(first, Int32(word * SCALE_GROUP_BYTES)))
+
+
+@always_inline
+def exchanged(row: Int32, piece: Int32) -> Int32:
+    """Returns which piece of a row stands in the place of `piece`; its own inverse."""
+    return piece ^ (quotient[2](row) % Int32(STAGE_BLOCKS))
+
+
+@always_inline
+def _read_codes(place: SharedBytes) -> BlockCodes:
+    """Reads the codes of a block."""
+    var read = _load_from_lds[width=PIECE_BYTES // 2](place)
+    return bitcast[DType.uint32, CODE_WORDS](read)
+
+
+@fieldwise_init
+struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
+    """Preshuffled scales of a workgroup's operand on their way to LDS, a group a wave.
+
+    Parameters:
+        shared_rows: Rows of the operand that the workgroup shares.
+    """
+
+    comptime LOADS = 1
+    """Loads of a wave for a stage."""
+
+    var scales: Span
+    """The scales from the workgroup's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var offset: Int32
+    """Where the lane's word of a stage lies."""
+    var place: Int32
+    """Where the wave's words go."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the scales from row `first_row` on."""
+        comptime assert Self.shared_rows == WAVES * SCALE_GROUP_ROWS, "a group for each wave"
+        var row_bytes = quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
+            SCALE_GROUP_BYTES
+        )
+        var groups = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
+        return Self(
+            Span.of(scales, groups * row_bytes).from_offset(
+                quotient[SCALE_GROUP_ROWS](first_row) * row_bytes
+            ),
+            k_blocks,
+            wave * row_bytes + lane * 4,
+            wave * Int32(SCALE_GROUP_BYTES),
+        )
+
+    @always_inline
+    def fetch(self, stage: Int32, place: SharedBytes):
+        """Starts loading the wave's share of a stage; beyond K it reads as zeros."""
+        var is_inside = stage * Int32(STAGE_BLOCKS) < self.k_blocks
+        var memory = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
+        load_to_lds[4](memory, self.offset, place_at(place, self.place))
+
+
+@fieldwise_init
+struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
+    """A workgroup's columns of C: preshuffled weights on their way to LDS.
+
+    Parameters:
+        k_tail: Whether K may end within a stage.
+    """
+
+    comptime LOADS = COLUMNS // TILE // WAVES
+    """Loads of a wave for a slice."""
+
+    var codes: Span
+    """The codes from the workgroup's first row on."""
+    var scales: SharedScales[COLUMNS]
+    """The scales."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var offsets: SIMD[DType.int32, Self.LOADS]
+    """Where the lane's pieces of a slice lie."""
+    var wave: Int32
+    """The wave."""
+    var lane: Int32
+    """The lane."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        codes: ImmPointer[UInt8, _],
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the weights from row `first_row` on."""
+        comptime TILE_BYTES = Int32(TILE * BLOCK_BYTES)
+        var tile_row_bytes = k_blocks * TILE_BYTES
+        var tiles = quotient[TILE](rows + Int32(TILE - 1))
+        var offsets = SIMD[DType.int32, Self.LOADS](0)
+        comptime for i in range(Self.LOADS):
+            var tile = wave + Int32(i * WAVES)
+            offsets[i] = tile * tile_row_bytes + lane * Int32(PIECE_BYTES)
+        return Self(
+            Span.of(codes, tiles * tile_row_bytes).from_offset(
+                quotient[TILE](first_row) * tile_row_bytes
+            ),
+            SharedScales[COLUMNS].of(scales, rows, k_blocks, first_row, wave, lane),
+            k_blocks,
+            offsets,
+            wave,
+            lane,
+        )
+
+    @always_inline
+    def fetch_codes(self, slice: Int32, place: SharedBytes):
+        """Starts loading the wave's tiles of a slice; beyond K they read as zeros."""
+        var block = slice * Int32(TILE_BLOCKS)
+        var memory = self.codes.after_if(block * Int32(TILE * BLOCK_BYTES), block < self.k_blocks)
+        comptime for i in range(Self.LOADS):
+            var offset = self.offsets[i]
+            comptime if Self.k_tail:
+                var is_inside = block + quotient[TILE](self.lane) < self.k_blocks
+                offset = offset if is_inside else OUT_OF_RANGE
+            var tile = self.wave + Int32(i * WAVES)
+            load_to_lds[PIECE_BYTES](memory, offset, place_at(place, tile * Int32(CODE_TILE_BYTES)))
+
+    @always_inline
+    def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):
+        """Removes what lies beyond K from the lane's words of scales of a stage, of any operand."""
+        comptime LOW_HALF = UInt32(0x0000FFFF)
+        var block = stage * Int32(STAGE_BLOCKS) + quotient[TILE](self.lane)
+        var low = LOW_HALF if block < self.k_blocks else 0
+        var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
+        comptime for word in range(words.length):
+            words[word] &= low | high
