@@ -42,8 +42,9 @@ def grid_of(m, n):
     return cdna4.round_up(cdna4.ceildiv(m, TILE_M) * cdna4.ceildiv(n, TILE_N), NUM_XCDS)
 
 
-def multiply(kernel, name, rng, m, n, k, **options):
+def multiply(kernel, name, rng, shape, **options):
     """Launches a kernel on random operands; returns C and what it is compared with."""
+    m, n, k = shape
     _, scale_layout, out, bias_name = name.removesuffix("t").split("_")
     a, b = (random_operand(rng, rows, k) for rows in (m, n))
     stored_a = a if scale_layout == "plain" else (a[0], cdna4.poisoned_weights(*a)[1])
@@ -73,25 +74,25 @@ def assert_within_bound(c, problem):
 @MODES
 @pytest.mark.parametrize("name", KERNELS)
 def test_one_tile_is_within_the_bound(kernels, rng, name, late):
-    assert_within_bound(*multiply(kernels[name], name, rng, 256, 256, 512, late=late))
+    assert_within_bound(*multiply(kernels[name], name, rng, (256, 256, 512), late=late))
 
 
 @MODES
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("t")])
 def test_ragged_shapes_are_within_the_bound(kernels, rng, name, late):
-    assert_within_bound(*multiply(kernels[name], name, rng, 300, 520, 544, late=late))
+    assert_within_bound(*multiply(kernels[name], name, rng, (300, 520, 544), late=late))
 
 
-@pytest.mark.parametrize("m, n, k", [(1, 1, 32), (257, 17, 288)])
-def test_odd_shapes_are_within_the_bound(kernels, rng, m, n, k):
+@pytest.mark.parametrize("shape", [(1, 1, 32), (257, 17, 288)])
+def test_odd_shapes_are_within_the_bound(kernels, rng, shape):
     name = "matmul_plain_float32_float32t"
-    assert_within_bound(*multiply(kernels[name], name, rng, m, n, k))
+    assert_within_bound(*multiply(kernels[name], name, rng, shape))
 
 
 @pytest.mark.parametrize("k", [256, 768, 1280])
 def test_any_number_of_stages_is_within_the_bound(kernels, rng, k):
     name = "matmul_preshuffled_bfloat16_none"
-    assert_within_bound(*multiply(kernels[name], name, rng, 64, 80, k))
+    assert_within_bound(*multiply(kernels[name], name, rng, (64, 80, k)))
 
 
 def test_every_tile_of_c_is_computed_once(kernels, rng):
@@ -99,7 +100,7 @@ def test_every_tile_of_c_is_computed_once(kernels, rng):
     name = "matmul_plain_bfloat16_none"
     m, n = 9 * TILE_M + 1, TILE_N + 1
     assert (m // TILE_M + 1) * (n // TILE_N + 1) % NUM_XCDS
-    assert_within_bound(*multiply(kernels[name], name, rng, m, n, STAGE_K, check=False))
+    assert_within_bound(*multiply(kernels[name], name, rng, (m, n, STAGE_K), check=False))
 
 
 @pytest.mark.parametrize("name", KERNELS)
