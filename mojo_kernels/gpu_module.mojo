@@ -6,11 +6,11 @@ and nothing is allocated: results are memory that the caller hands in.
 """
 
 from std.os import abort
-from std.python import PythonObject
+from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.codec import FloatBits, Rounding
-from mojo_kernels.hopper.dispatch import Product, multiply
+from mojo_kernels.hopper.dispatch import Product, multiply, workspace_bytes
 from mojo_kernels.hopper.layout import PreshuffledCuda
 from mojo_kernels.layouts import OperandLayout, Plain
 from mojo_kernels.simt.launch import Device, Queue
@@ -45,6 +45,25 @@ struct _Arguments:
 
 def _unknown(what: StaticString, code: Int) -> Error:
     return Error(String("unknown ", what, ", code ", code))
+
+
+def py_layouts() raises -> PythonObject:
+    """Returns the layouts that have kernels here, as rows of the layout table."""
+    var rows = Python.list()
+    comptime for i in range(len(LAYOUTS)):
+        comptime Layout = LAYOUTS[i]
+        rows.append(
+            Python.dict(
+                name=PythonObject(String(Layout.NAME)),
+                row_multiple=PythonObject(Layout.ROW_MULTIPLE),
+            )
+        )
+    return rows
+
+
+def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, k); returns the bytes that `matmul` and a quantizing `linear` want."""
+    return PythonObject(workspace_bytes(Int(py=arguments[0]), Int(py=arguments[1])))
 
 
 def py_open(index: PythonObject) raises -> PythonObject:
@@ -161,6 +180,8 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_gpu")
+        module.def_function[py_layouts]("layouts")
+        module.def_function[py_workspace_bytes]("workspace_bytes")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")
