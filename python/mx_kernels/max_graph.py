@@ -252,10 +252,11 @@ def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = Non
 
     Args:
         graph: built with the ops of this module.
-        path: the file to write.
+        path: the file to write; its folder is made.
         device: what the graph runs on; None is this machine's CPU. A virtual accelerator
             compiles for a GPU that is not here (`max.driver.set_virtual_device_api`).
     """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     _session(device).compile(graph).export_mef(path)
 
 
