@@ -3,6 +3,7 @@
 run.py        the command: one worker process per thread count, then the reports
 worker.py     one process, pinned to its cores: measures a target's shapes
 targets/      what is measured on which device; one module per device
+simulated/    kernels of other systems and ours on gfx950's timing model
 peers/        the other systems, one module each, and what each does differently
 minilm.py     a real model in plain torch;  sentences.py  real input for it
 model.py      the model before and after conversion to MXFP4

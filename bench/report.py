@@ -168,17 +168,17 @@ def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
     return "\n\n".join(parts)
 
 
-def update_readme(path: Path, text: str) -> None:
+def update_readme(path: Path, text: str, markers: tuple[str, str] = (BEGIN, END)) -> None:
     """Replaces what stands between the markers of a document.
 
     Raises:
         ValueError: unless each marker occurs once, in order.
     """
     document = path.read_text()
-    begin, end = document.find(BEGIN), document.find(END)
-    if document.count(BEGIN) != 1 or document.count(END) != 1 or end < begin:
-        raise ValueError(f"{path.name} must hold {BEGIN} and then {END}, once each")
-    path.write_text(f"{document[: begin + len(BEGIN)]}\n{text}\n{document[end:]}")
+    begin, end = (document.find(marker) for marker in markers)
+    if any(document.count(marker) != 1 for marker in markers) or end < begin:
+        raise ValueError(f"{path.name} must hold {' and then '.join(markers)}, once each")
+    path.write_text(f"{document[: begin + len(markers[0])]}\n{text}\n{document[end:]}")
 
 
 def _time(time_us: float) -> str:

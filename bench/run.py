@@ -26,8 +26,9 @@ from rich.console import Console
 from bench import device, report, targets
 from bench.goals import check_goals
 from bench.plot import plot_linear
-from bench.rows import ModelRow, Row, write_csv
+from bench.rows import ModelRow, Origin, Row, write_csv
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
+from bench.simulated import report as simulated
 from bench.worker import plan_to_json
 
 DEFAULT_MAX_THREADS = 2
@@ -68,6 +69,12 @@ def main(
     """Measures mx_kernels against its peers on the named shapes and on a real model."""
     start = time.monotonic()
     console = make_console()
+    if target in targets.SIMULATED:
+        if threads or only or not model:
+            raise typer.BadParameter(f"--threads, --only and --no-model mean nothing to {target}")
+        simulate(target, quick, results, update_readme, console)
+        console.print(f"{time.monotonic() - start:.0f} s in all")
+        return
     try:
         plans = make_plans(target, threads, only, model, quick)
     except ValueError as error:
@@ -90,6 +97,25 @@ def main(
         report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
         console.print("updated the table in README.md")
     console.print(f"{time.monotonic() - start:.0f} s in all")
+
+
+def simulate(
+    target: str, quick: bool, results: Path | None, update_readme: bool, console: Console
+) -> None:
+    """Runs a target on its timing model and reports the rows."""
+    if update_readme and quick:
+        raise typer.BadParameter("--update-readme takes a complete run: drop --quick")
+    origin = Origin(f"{target}, simulated", device.describe_commit(), device.today())
+    rows = list(targets.load(target).simulate(origin, console.print, quick=quick))
+    for table in simulated.tables(rows):
+        console.print(table.to_rich())
+    path = (results or (TRIAL_RESULTS if quick else RESULTS)) / f"{target}.csv"
+    write_csv(path, rows)
+    console.print(f"wrote {_relative(path)}")
+    if update_readme:
+        markers = simulated.BEGIN, simulated.END
+        report.update_readme(README, simulated.readme_text(rows), markers)
+        console.print("updated the table in README.md")
 
 
 def make_plans(

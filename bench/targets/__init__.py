@@ -4,6 +4,9 @@ A target module has `measure(plan, origin, report)`, which hands every row to
 `report` as soon as it is measured and says what it is doing meanwhile. It is
 imported only inside a worker process, after that was pinned to its cores. To add
 a device, write its module and list it in `MODULES`.
+
+A target of `SIMULATED` is a device that is not here. Its module has `simulate(origin,
+progress, quick=)`, which yields rows of a timing model; threads mean nothing to it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from bench.shapes import Shape
 
 MODULES = {"cpu": "bench.targets.cpu"}
 """Target name and its module."""
+SIMULATED = {"gfx950": "bench.targets.gfx950"}
+"""The same for targets that are simulated."""
 
 OPS = ("quantize", "matmul", "linear")
 
@@ -59,10 +64,11 @@ def load(name: str) -> ModuleType:
         ValueError: if there is no such target.
     """
     check(name)
-    return importlib.import_module(MODULES[name])
+    return importlib.import_module({**MODULES, **SIMULATED}[name])
 
 
 def check(name: str) -> None:
     """Raises ValueError, with the names there are, unless `name` is a target."""
-    if name not in MODULES:
-        raise ValueError(f"unknown target {name!r}, expected one of: {', '.join(MODULES)}")
+    known = [*MODULES, *SIMULATED]
+    if name not in known:
+        raise ValueError(f"unknown target {name!r}, expected one of: {', '.join(known)}")

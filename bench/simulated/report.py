@@ -1,0 +1,122 @@
+"""Rows of the simulator as tables, CSV and README text. Every number is the model's.
+
+The README keeps its table between two markers:
+
+    <!-- bench-gfx950:begin -->   rewritten by --update-readme   <!-- bench-gfx950:end -->
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.report import Table
+from bench.rows import OURS
+
+BEGIN, END = "<!-- bench-gfx950:begin -->", "<!-- bench-gfx950:end -->"
+PRACTICAL_FLOOR_US = 2.5
+"""What a launch takes that has nothing to compute."""
+LABEL = "*simulated*: a timing model of gfx950, no number here was measured on a GPU"
+
+
+@dataclass(frozen=True)
+class SimulatedRow:
+    """One system, one operation, one shape, on the timing model."""
+
+    op: str
+    m: int
+    n: int
+    k: int
+    system: str
+    computes: str
+    kernels: str
+    """The launches, in order."""
+    launches: int
+    time_us: float
+    """All launches, the cost of each launch counted once."""
+    kernel_us: float
+    """The same without the cost of launches."""
+    times_ours: float
+    """This time over that of mx_kernels: above 1, mx_kernels is faster."""
+    least_us: float
+    """The larger of bytes over bandwidth and operations over the MXFP4 peak."""
+    times_floor: float
+    """Time over the larger of `least_us` and what an empty launch takes."""
+    mfma_utilisation: float
+    """Busy share of the matrix pipes over the last multiplying kernel."""
+    loop_utilisation: float | None
+    """The same within its busiest loop, if it has one."""
+    hbm_bytes: float
+    """Bytes from memory, all launches."""
+    waves_per_simd: float
+    """Occupancy of the multiplying kernel."""
+    lds_conflict_share: float
+    """Share of its LDS cycles lost to bank conflicts."""
+    source: str
+    """Always `model`."""
+    commit: str
+    date: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(M, N, K)."""
+        return (self.m, self.n, self.k)
+
+
+def tables(rows: Sequence[SimulatedRow]) -> list[Table]:
+    """One table for each operation, a line for each shape and system."""
+    ops = dict.fromkeys(row.op for row in rows)
+    return [_table(op, [row for row in rows if row.op == op]) for op in ops]
+
+
+def _table(op: str, rows: Sequence[SimulatedRow]) -> Table:
+    headings = [
+        "M x K" if op == "quantize" else "M x N x K", "system", "launches", "us", "x ours",
+        "least us", "x floor", "MFMA", "in loop", "HBM, MB", "waves/SIMD", "LDS conflicts",
+        "kernels",
+    ]  # fmt: skip
+    cells = [
+        [
+            " x ".join(str(size) for size in row.shape if size),
+            row.system,
+            str(row.launches),
+            f"{row.time_us:.2f}",
+            "" if row.system == OURS else f"{row.times_ours:.2f}",
+            f"{row.least_us:.2f}",
+            f"{row.times_floor:.2f}",
+            f"{row.mfma_utilisation:.0%}",
+            "" if row.loop_utilisation is None else f"{row.loop_utilisation:.0%}",
+            f"{row.hbm_bytes / 1e6:.2f}",
+            f"{row.waves_per_simd:g}",
+            f"{row.lds_conflict_share:.0%}",
+            row.kernels,
+        ]
+        for row in rows
+    ]
+    return Table(f"{op}, {LABEL}", headings, cells)
+
+
+def readme_text(rows: Sequence[SimulatedRow]) -> str:
+    """Returns what belongs between the markers: `linear`, a column for each system."""
+    rows = [row for row in rows if row.op == "linear"]
+    systems = list(dict.fromkeys(row.system for row in rows))
+    found = {(row.shape, row.system): row for row in rows}
+    cells = []
+    for row in rows:
+        if row.system == OURS:
+            line = [" x ".join(map(str, row.shape)), f"{row.least_us:.2f}", f"{row.time_us:.2f}"]
+            line += [f"{row.times_floor:.2f}", f"{row.mfma_utilisation:.0%}"]
+            for system in systems[1:]:
+                other = found[row.shape, system]
+                line.append(f"{other.time_us:.2f} ({other.times_ours:.2f})")
+            cells.append(line)
+    headings = [
+        "M x N x K", "least us", "mx_kernels us", "x floor", "MFMA",
+        *(f"{system} us" for system in systems[1:]),
+    ]  # fmt: skip
+    title = (
+        f"`linear` for gfx950, {LABEL}. Launch cost included, once a launch; in brackets, times "
+        f"as long as mx_kernels. Floor: the larger of the least time and {PRACTICAL_FLOOR_US} us. "
+        f"Commit {rows[0].commit}, {rows[0].date}."
+    )
+    return Table(title, headings, cells).to_markdown()

@@ -1,0 +1,214 @@
+"""What each system launches to compute bf16 x MXFP4 weights, as launches of the simulator.
+
+    mx_kernels      linear: one launch, fused; matmul: activations quantized before
+    MAX             its quantizer, its matmul, and where it splits K the sum of the parts
+    Triton mxfp4    `dot_scaled`; Triton's corpus has no quantizer, MAX's goes before it
+    Triton bf16     weights decoded to bf16, activations not quantized
+
+MAX may pick among several tiles; each is an `Offer` and the fastest on the model counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+import mx_kernels as mx
+from bench.shapes import Shape
+from bench.simulated import kernels
+from gfx950.timing import Profile, profile
+
+LANES = 64
+BLOCK = 32
+TILE = 16
+CUS = 256
+QUANTIZE_ROWS, QUANTIZE_COLUMNS, QUANTIZE_THREADS = 32, 512, 128
+MULTIPLY = "multiply, x quantized before"
+MAX_QUANTIZE_THREADS = 512
+MAX_QUANTIZE_ELEMENTS = 8
+MAX_REDUCE_THREADS = 256
+TRITON_MXFP4 = "triton_mxfp4_mxfp4_64x64x256_w4_s2"
+TRITON_BF16 = "triton_bf16_mxfp4_32x32x64_w2_s2"
+WHOLE_GRID_WORK = 4e9
+"""Multiplications and additions up to which every workgroup is executed."""
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel with its arguments."""
+
+    name: str
+    kernel: object
+    grid: tuple[int, ...]
+    threads: int
+    args: Sequence
+    ends_last: bool = False
+    """Whether the workgroup that starts last does work that the others do not."""
+
+    def profile(self, whole_grid: bool) -> Profile:
+        """Times the launch with the model."""
+        if not self.ends_last:
+            return profile(self.kernel, self.grid, self.threads, self.args, whole_grid=whole_grid)
+        last = int(np.prod(self.grid)) - 1
+        residents = range(last % CUS, last + 1, CUS)
+        return profile(
+            self.kernel, self.grid, self.threads, self.args, whole_grid=True, residents=residents
+        )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One way of a system to compute a product: launches, one after another."""
+
+    system: str
+    computes: str
+    launches: tuple[Launch, ...]
+
+
+def _zeros(rows: int, columns: int, dtype=np.uint8) -> np.ndarray:
+    return np.zeros((rows, columns), dtype)
+
+
+class Operands:
+    """Arrays of one shape; values do not change the time, so most are zeros."""
+
+    def __init__(self, shape: Shape):
+        m, n, k = shape
+        self.shape = shape
+        self.x = np.random.default_rng(0).standard_normal((m, k), np.float32).astype(BF16)
+        self.x_codes, self.x_scales = _zeros(m, k // 2), _zeros(m, k // BLOCK)
+        self.codes, self.scales = _zeros(n, k // 2), _zeros(n, k // BLOCK)
+        stored_codes, stored_scales = -(-n // 16) * 16, (-(-n // 32) * 32, -(-k // 256) * 8)
+        self.preshuffled = _zeros(stored_codes, k // 2), _zeros(*stored_scales)
+        self.c = _zeros(m, n, BF16)
+
+
+def ours(operands: Operands, op: str) -> Offer:
+    """Returns the launch that the dispatch chooses for `linear` or `matmul`."""
+    m, n, k = operands.shape
+    plan = mx.explain(m, n, k, device="gfx950")
+    if plan.k_tail:
+        raise ValueError(f"K = {k} ends within a chunk of {plan.chunk_k}: no kernel is emitted")
+    label = f"m{plan.tile[0] // TILE}n{plan.tile[1] // TILE}w{plan.waves}s{plan.splits}"
+    a = [operands.x] if op == "linear" else [operands.x_codes, operands.x_scales]
+    sizes = [np.int32(size) for size in (m, n, k, plan.chunks_per_wave)]
+    workspace = np.zeros(plan.workspace_bytes, np.uint8)
+    args = [*a, *operands.preshuffled, operands.c, *sizes, np.zeros(0, np.uint8), workspace]
+    name = f"{op}_{label}"
+    launch = Launch(
+        name, kernels.ours()[name], plan.grid, plan.threads, args, ends_last=plan.splits > 1
+    )
+    computes = "quantize and multiply, fused" if op == "linear" else MULTIPLY
+    return Offer("mx_kernels", computes, (launch,))
+
+
+def our_quantizer(operands: Operands) -> Offer:
+    """Returns the launch of our stand-alone quantizer."""
+    m, _, k = operands.shape
+    grid, threads = (-(-k // QUANTIZE_COLUMNS), -(-m // QUANTIZE_ROWS)), QUANTIZE_THREADS
+    args = [operands.x, operands.x_codes, operands.x_scales, np.int32(m), np.int32(k)]
+    launch = Launch("quantize", kernels.ours()["quantize"], grid, threads, args)
+    return Offer("mx_kernels", "quantize", (launch,))
+
+
+def max_quantizer(operands: Operands) -> Offer:
+    """Returns the launch of MAX's quantizer."""
+    m, n, k = operands.shape
+    groups = -(-m * k // (MAX_QUANTIZE_ELEMENTS * MAX_QUANTIZE_THREADS))
+    args = [operands.x_codes, operands.x_scales, operands.x, np.int32(m * k)]
+    kernel = kernels.max_kernels(n, k)["quantize"]
+    launch = Launch("max_quantize", kernel, (groups,), MAX_QUANTIZE_THREADS, args)
+    return Offer("MAX", "quantize", (launch,))
+
+
+def max_matmuls(operands: Operands) -> Iterator[Offer]:
+    """Yields MAX's matmul in every tile."""
+    m, n, k = operands.shape
+    compiled = kernels.max_kernels(n, k)
+    for name, kernel in compiled.items():
+        if not name.startswith("matmul"):
+            continue
+        tile_m, tile_n, _, waves, splits = map(int, re.findall(r"\d+", name))
+        parts = _zeros(splits * m, n, np.float32) if splits > 1 else operands.c
+        rows = np.int64(m)
+        args = [
+            (parts, np.int64(splits * m)), (operands.x_codes, rows), operands.codes,
+            (operands.x_scales, rows), operands.scales,
+        ]  # fmt: skip
+        grid = (-(-n // tile_n), -(-m // tile_m), splits)
+        launches = [Launch(f"max_{name}", kernel, grid, waves * LANES, args)]
+        if splits > 1:
+            counts = [np.int32(count) for count in (m * n, m * n, n)]
+            args = [parts, operands.c, *counts]
+            reduce = f"reduce_s{splits}"
+            groups = (-(-m * n // MAX_REDUCE_THREADS),)
+            launches.append(
+                Launch(f"max_{reduce}", compiled[reduce], groups, MAX_REDUCE_THREADS, args)
+            )
+        yield Offer("MAX", MULTIPLY, tuple(launches))
+
+
+def triton(operands: Operands, name: str, system: str, computes: str) -> Offer:
+    """Returns the launch of a kernel of Triton's corpus."""
+    kernel, row = kernels.triton(name)
+    m, n, k = operands.shape
+    is_mxfp4 = row["a"] == "mxfp4"
+    named = {
+        "a": operands.x_codes if is_mxfp4 else operands.x, "a_scales": operands.x_scales,
+        "b": operands.codes, "b_scales": operands.scales, "c": operands.c,
+        "m": np.int32(m), "n": np.int32(n), "k": np.int32(k),
+        "scratch_0": np.uint64(0), "scratch_1": np.uint64(0),
+    }  # fmt: skip
+    tile_m, tile_n, _ = row["tile"]
+    args = [named[entry["name"]] for entry in row["args"]]
+    grid = (-(-m // tile_m), -(-n // tile_n))
+    return Offer(system, computes, (Launch(name, kernel, grid, row["block"][0], args),))
+
+
+def after(first: Offer, second: Offer) -> Offer:
+    """Returns `second` with the launches of `first` before it."""
+    launches = (*first.launches, *second.launches)
+    return Offer(second.system, "quantize, then multiply", launches)
+
+
+def offers(operands: Operands, op: str) -> list[Offer]:
+    """Returns every way to compute `linear`, `matmul` or `quantize`, ours first.
+
+    Raises:
+        ValueError: if the operation is unknown, or no kernel was emitted for the shape.
+    """
+    quantizer = max_quantizer(operands)
+    if op == "quantize":
+        return [our_quantizer(operands), quantizer]
+    unfused = [
+        *max_matmuls(operands),
+        triton(operands, TRITON_MXFP4, "Triton mxfp4", MULTIPLY),
+    ]
+    if op == "matmul":
+        return [ours(operands, op), *unfused]
+    if op != "linear":
+        raise ValueError(f"op: got {op!r}, expected linear, matmul or quantize")
+    decoding = triton(
+        operands, TRITON_BF16, "Triton bf16 x mxfp4", "decode weights, multiply in bf16"
+    )
+    return [ours(operands, op), *(after(quantizer, offer) for offer in unfused), decoding]
+
+
+class Stopwatch:
+    """Times launches of one shape, each kernel once."""
+
+    def __init__(self, shape: Shape):
+        self._whole_grid = shape.flops <= WHOLE_GRID_WORK
+        self._done: dict[str, Profile] = {}
+
+    def time(self, offer: Offer) -> list[Profile]:
+        """Returns what the model says about each launch of an offer."""
+        for launch in offer.launches:
+            if launch.name not in self._done:
+                self._done[launch.name] = launch.profile(self._whole_grid)
+        return [self._done[launch.name] for launch in offer.launches]

@@ -1,0 +1,112 @@
+"""AMD CDNA4 (gfx950), on the simulator's timing model: no such GPU is needed.
+
+For each shape, every way of every system to compute `linear`, `matmul` and `quantize` goes
+through the same model; of a system that can choose, the fastest way counts. Nothing that this
+module reports was measured on hardware, and every row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from bench.rows import OURS, Origin
+from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
+from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
+from bench.simulated.systems import BLOCK, Offer, Operands, Stopwatch, offers
+from gfx950.parameters import Machine
+from gfx950.timing import Profile
+
+SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
+OPS = ("linear", "matmul", "quantize")
+MXFP4_FLOPS_PER_CYCLE = 4096
+"""Of a SIMD."""
+
+
+def simulate(
+    origin: Origin, progress: Callable[[str], None], *, quick: bool = False
+) -> Iterator[SimulatedRow]:
+    """Yields a row for each operation, shape and system.
+
+    Raises:
+        RuntimeError: if a gfx950 GPU is here, which this target does not use yet.
+    """
+    require_no_gfx950()
+    for shape in QUICK_SHAPES if quick else SHAPES:
+        operands, stopwatch = Operands(shape), Stopwatch(shape)
+        for op in OPS:
+            progress(f"{op} {shape}: compiling, executing and timing on the model")
+            timed = [(offer, stopwatch.time(offer)) for offer in offers(operands, op)]
+            yield from rows(op, shape, fastest(timed), origin)
+
+
+def require_no_gfx950() -> None:
+    """Raises RuntimeError where the numbers of a model would stand for a GPU that is here."""
+    if torch.version.hip and torch.cuda.is_available():
+        name = torch.cuda.get_device_properties(0).gcnArchName
+        if name.startswith("gfx950"):
+            raise RuntimeError(
+                f"a {name} GPU is here, but timing on hardware is not yet implemented; hide it "
+                "(HIP_VISIBLE_DEVICES=-1) to get the model's numbers"
+            )
+
+
+Timed = tuple[Offer, list[Profile]]
+
+
+def fastest(timed: Sequence[Timed]) -> list[Timed]:
+    """Returns the fastest offer of each system, systems in their order."""
+    best: dict[str, Timed] = {}
+    for offer, profiles in timed:
+        if offer.system not in best or total_us(profiles) < total_us(best[offer.system][1]):
+            best[offer.system] = offer, profiles
+    return list(best.values())
+
+
+def total_us(profiles: Sequence[Profile]) -> float:
+    """Returns the time of launches one after another."""
+    return sum(profile.time_us for profile in profiles)
+
+
+def least_us(op: str, shape: Shape, machine: Machine) -> float:
+    """Returns the larger of bytes over bandwidth and operations over the MXFP4 peak."""
+    m, n, k = shape
+    packed, floats = k // 2 + k // BLOCK, 2 * k
+    num_bytes = {
+        "quantize": m * (floats + packed),
+        "matmul": (m + n) * packed + 2 * m * n,
+        "linear": m * floats + n * packed + 2 * m * n,
+    }[op]
+    by_bytes = num_bytes / (machine.hbm_gbps * 1e3)
+    if op == "quantize":
+        return by_bytes
+    simds = machine.num_cus * machine.simds_per_cu
+    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.clock_ghz * 1e3))
+
+
+def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Iterator[SimulatedRow]:
+    """Yields a row for each system; the first is ours."""
+    assert timed[0][0].system == OURS
+    ours_us = total_us(timed[0][1])
+    for offer, profiles in timed:
+        busiest = max(profiles, key=lambda profile: profile.flops)
+        least = least_us(op, shape, busiest.machine)
+        time_us = total_us(profiles)
+        yield SimulatedRow(
+            op=op, m=shape.m, n=0 if op == "quantize" else shape.n, k=shape.k,
+            system=offer.system, computes=offer.computes,
+            kernels=" + ".join(launch.name for launch in offer.launches),
+            launches=len(offer.launches),
+            time_us=time_us,
+            kernel_us=sum(profile.kernel_us for profile in profiles),
+            times_ours=time_us / ours_us,
+            least_us=least,
+            times_floor=time_us / max(least, PRACTICAL_FLOOR_US),
+            mfma_utilisation=busiest.mfma_utilisation,
+            loop_utilisation=busiest.loop.mfma_utilisation if busiest.loop else None,
+            hbm_bytes=sum(profile.grid_bytes["hbm"] for profile in profiles),
+            waves_per_simd=busiest.occupancy.waves_per_simd,
+            lds_conflict_share=busiest.lds_conflict_share,
+            source="model", commit=origin.commit, date=origin.date,
+        )  # fmt: skip

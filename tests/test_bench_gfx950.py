@@ -1,0 +1,145 @@
+"""The gfx950 benchmark's own claims: what it launches, what it compares, what it says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench import device, report, run
+from bench.rows import OURS, Origin, read_csv, write_csv
+from bench.shapes import Shape
+from bench.simulated import report as simulated
+from bench.simulated import systems
+from bench.targets import gfx950 as target
+from gfx950.parameters import Machine
+
+ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
+SMALL = Shape(3, 256, 512)
+
+
+def make_row(**changes) -> simulated.SimulatedRow:
+    row = simulated.SimulatedRow(
+        op="linear", m=4, n=2880, k=512, system=OURS, computes="fused", kernels="linear_m1",
+        launches=1, time_us=3.25, kernel_us=1.05, times_ours=1.0, least_us=0.1, times_floor=1.3,
+        mfma_utilisation=0.01, loop_utilisation=None, hbm_bytes=8.5e5, waves_per_simd=6.0,
+        lds_conflict_share=0.0, source="model", commit="abc1234", date="2026-11-21",
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    """The rows of one small shape, by operation and system."""
+    operands, stopwatch = systems.Operands(SMALL), systems.Stopwatch(SMALL)
+    rows = {}
+    for op in target.OPS:
+        timed = [(offer, stopwatch.time(offer)) for offer in systems.offers(operands, op)]
+        for row in target.rows(op, SMALL, target.fastest(timed), ORIGIN):
+            rows[op, row.system] = row
+    return rows
+
+
+def test_every_system_is_timed_on_the_same_shape(found):
+    assert [system for op, system in found if op == "linear"] == [
+        OURS,
+        "MAX",
+        "Triton mxfp4",
+        "Triton bf16 x mxfp4",
+    ]
+    assert [system for op, system in found if op == "matmul"] == [OURS, "MAX", "Triton mxfp4"]
+    assert [system for op, system in found if op == "quantize"] == [OURS, "MAX"]
+    assert {row.source for row in found.values()} == {"model"}
+
+
+def test_a_launch_costs_once(found):
+    launch_us = Machine().launch_us
+    for row in found.values():
+        assert row.launches == row.kernels.count("+") + 1
+        assert row.time_us == pytest.approx(row.kernel_us + row.launches * launch_us)
+    assert found["linear", OURS].launches == 1
+    assert found["linear", "MAX"].launches >= 2
+
+
+def test_what_is_unfused_takes_its_parts_together(found):
+    parts = found["matmul", "MAX"], found["quantize", "MAX"]
+    assert found["linear", "MAX"].time_us == pytest.approx(sum(row.time_us for row in parts))
+
+
+def test_the_fastest_offer_of_a_system_counts():
+    def timed(system, *times):
+        return SimpleNamespace(system=system), [SimpleNamespace(time_us=time) for time in times]
+
+    slow, fast, other = timed("a", 2.0, 2.0), timed("a", 3.0), timed("b", 9.0)
+    assert target.fastest([slow, other, fast]) == [fast, other]
+
+
+@pytest.mark.parametrize(
+    "op, shape, least",
+    [
+        ("quantize", Shape(1000, 0, 3200), 1000 * (6400 + 1700) / 8e6),
+        ("matmul", Shape(100, 200, 3200), (300 * 1700 + 40000) / 8e6),
+        ("linear", Shape(100, 200, 3200), (100 * 6400 + 200 * 1700 + 40000) / 8e6),
+        ("linear", Shape(8192, 8192, 8192), 2 * 8192**3 / 10.066e9),
+    ],
+)
+def test_the_least_time_is_that_of_bytes_or_of_operations(op, shape, least):
+    assert target.least_us(op, shape, Machine()) == pytest.approx(least, rel=1e-3)
+
+
+def test_a_shape_without_an_emitted_kernel_is_refused():
+    with pytest.raises(ValueError, match="K = 544 ends within a chunk of 128"):
+        systems.ours(systems.Operands(Shape(4, 64, 544)), "linear")
+    with pytest.raises(ValueError, match="op: got 'sort'"):
+        systems.offers(systems.Operands(SMALL), "sort")
+
+
+def test_rows_survive_the_csv_file(tmp_path):
+    rows = [make_row(), make_row(system="MAX", loop_utilisation=0.5, times_ours=2.5)]
+    write_csv(tmp_path / "gfx950.csv", rows)
+    assert read_csv(tmp_path / "gfx950.csv", simulated.SimulatedRow) == rows
+
+
+def test_every_text_says_that_it_is_simulated(tmp_path):
+    rows = [make_row(), make_row(system="MAX", time_us=7.75, times_ours=2.38)]
+    (table,) = simulated.tables(rows)
+    text = simulated.readme_text(rows)
+    assert "*simulated*" in table.title and "*simulated*" in text
+    assert "| 4 x 2880 x 512 | 0.10 | 3.25 | 1.30 | 1% | 7.75 (2.38) |" in text
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{simulated.BEGIN}\nold\n{simulated.END}\n{report.BEGIN}{report.END}\n")
+    report.update_readme(readme, text, (simulated.BEGIN, simulated.END))
+    assert text in readme.read_text() and "old" not in readme.read_text()
+
+
+@pytest.mark.parametrize("option", [["--threads", "1"], ["--only", "linear"], ["--no-model"]])
+def test_options_of_a_real_machine_are_refused(option):
+    outcome = CliRunner().invoke(run.app, ["--target", "gfx950", *option], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 2
+    assert "mean nothing to gfx950" in outcome.output
+
+
+def test_a_gpu_that_is_here_is_not_simulated(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("gfx950:sramecc+:xnack-", "gfx942"):
+        properties = SimpleNamespace(gcnArchName=name)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=properties: p)
+        if name.startswith("gfx950"):
+            with pytest.raises(RuntimeError, match="timing on hardware is not yet implemented"):
+                target.require_no_gfx950()
+        else:
+            target.require_no_gfx950()
+
+
+def test_the_make_command_reaches_the_target():
+    done = subprocess.run(
+        ["make", "--dry-run", "bench", "TARGET=gfx950", f"PYTHON={sys.executable}"],
+        cwd=device.REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "bench.run --target gfx950" in done.stdout
