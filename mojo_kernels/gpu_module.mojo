@@ -10,12 +10,13 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.codec import FloatBits, Rounding
-from mojo_kernels.hopper.dispatch import Product, multiply, workspace_bytes
+from mojo_kernels.hopper.dispatch import MAX_FEW_ROWS, Product, multiply, workspace_bytes
 from mojo_kernels.hopper.layout import PreshuffledCuda
 from mojo_kernels.layouts import OperandLayout, Plain
 from mojo_kernels.simt.launch import Device, Queue
 from mojo_kernels.simt.problem import ENCODED
-from mojo_kernels.simt.quantize import dequantize, quantize, relayout
+from mojo_kernels.hopper.quantize import quantize
+from mojo_kernels.simt.quantize import dequantize, relayout
 
 comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
 """The element types of floats, by code."""
@@ -59,6 +60,11 @@ def py_layouts() raises -> PythonObject:
             )
         )
     return rows
+
+
+def py_max_few_rows() raises -> PythonObject:
+    """Returns the rows of activations up to which a product needs no workspace."""
+    return PythonObject(MAX_FEW_ROWS)
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
@@ -182,6 +188,7 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
         var module = PythonModuleBuilder("_mx_kernels_gpu")
         module.def_function[py_layouts]("layouts")
         module.def_function[py_workspace_bytes]("workspace_bytes")
+        module.def_function[py_max_few_rows]("max_few_rows")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

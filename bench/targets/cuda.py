@@ -31,6 +31,15 @@ SHAPES = (
     (4, 2880, 512), (32, 4096, 512), (32, 2880, 512), (256, 3072, 1536), (512, 4096, 4096),
 )  # fmt: skip
 LARGE_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192))
+COMPUTES = {
+    "cuBLAS bf16": "bf16 x bf16, the weights dequantized",
+    "Triton dot_scaled": "bf16 x MXFP4",
+    "torch copy": "a copy of the input",
+    "linear bf16": "bf16 x MXFP4",
+    "linear mxfp4": "MXFP4 x MXFP4, the activations rounded in the call",
+    "matmul": "MXFP4 x MXFP4",
+    "quantize": "bf16 to MXFP4",
+}
 QUANTIZE_SHAPE = (8192, 8192)
 MAX_RELATIVE_ERROR = 5e-3
 """Of the norm of a bfloat16 product: rounding to bfloat16 alone is 1.7e-3."""
@@ -85,6 +94,7 @@ class CudaBench:
                 n=n,
                 k=k,
                 system=system,
+                computes=COMPUTES.get(system, COMPUTES.get(op, "")),
                 threads=0,
                 time_us_median=found.median_us,
                 time_us_best=found.best_us,

@@ -17,9 +17,9 @@ from std.bit import log2_floor
 from std.memory import bitcast
 from std.sys._assembly import inlined_assembly
 
-from ..codec import scale_from_amax
+from ..codec import MAGNITUDE_CODE, SIGN_CODE, scale_from_amax
 from ..formats import FORMAT
-from ..simt.codec import CHUNK, Chunk, f32_of_scale, rounded_chunk, scale_of_block
+from ..simt.codec import CHUNK, Chunk, encode_chunk, f32_of_scale, rounded_chunk, scale_of_block
 from ..simt.problem import Activations, BFLOAT16, ENCODED, FLOATS, load_floats
 from .fragments import (
     BF16_MANTISSA_BITS,
@@ -99,22 +99,13 @@ def floats_of_neighbours(neighbours: Pairs) -> Chunk:
 
 
 @always_inline
-def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
-    """Rounds bfloat16 numbers to what their MX encoding stands for.
+def scale_of_neighbours(neighbours: Pairs, carry: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns the scale byte of the block that four lanes hold, and its largest magnitude.
 
-    The steps are those of `simt.codec.round_magnitudes` on two numbers at once:
-    adding 64 binades' starts makes the last mantissa bit one step of the codes.
-    Scales at the ends of the exponent range go through float32.
+    A block with a NaN or an infinity has the scale NaN. All lanes of the warp call it.
     """
-    comptime SIGNS = UInt32(0x8000) * BOTH_HALVES
     comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
-    comptime EXPONENTS = UInt32(0x7F80) * BOTH_HALVES
     comptime NOT_FINITE = UInt32(0x7F80)
-    comptime TO_ANCHOR = UInt32(BF16_MANTISSA_BITS - FORMAT.mantissa_bits) * EXPONENT_UNIT
-    comptime LARGEST_OVER_SCALE = UInt32(FORMAT.emax) * EXPONENT_UNIT + (EXPONENT_UNIT >> 1)
-    comptime MIN_PACKED_SCALE = 8
-    comptime MAX_PACKED_SCALE = 240
-
     var maxima = neighbours[0] & MAGNITUDES
     comptime for i in range(1, CHUNK // 2):
         maxima = packed_max(maxima, neighbours[i] & MAGNITUDES)
@@ -122,24 +113,75 @@ def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
         maxima = packed_max(maxima, shuffle_xor(maxima, UInt32(1 << step)))
     var amax = max(maxima >> 16, maxima & 0xFFFF)
     var scale = scale_from_amax[BF16_MANTISSA_BITS](amax, carry >> 16)
+    return (UInt32(FORMAT.scale_nan) if amax >= NOT_FINITE else scale, amax)
 
-    if scale < MIN_PACKED_SCALE or scale > MAX_PACKED_SCALE:
+
+@always_inline
+def rounds_packed(scale: UInt32) -> Bool:
+    """Says whether two numbers under a scale can be rounded at once, in bfloat16."""
+    comptime MIN_PACKED_SCALE = 8
+    comptime MAX_PACKED_SCALE = 240
+    return scale >= MIN_PACKED_SCALE and scale <= MAX_PACKED_SCALE
+
+
+@always_inline
+def packed_anchor(pair: UInt32, scale: UInt32) -> UInt32:
+    """Returns the numbers whose last mantissa bit is one step of the codes around `pair`.
+
+    They are 64 times the start of each magnitude's binade, none below the scale's own;
+    the steps of `simt.codec.round_magnitudes`, on two numbers at once.
+    """
+    comptime EXPONENTS = UInt32(0x7F80) * BOTH_HALVES
+    comptime TO_ANCHOR = UInt32(BF16_MANTISSA_BITS - FORMAT.mantissa_bits) * EXPONENT_UNIT
+    return packed_max(pair & EXPONENTS, scale * EXPONENT_UNIT) + TO_ANCHOR
+
+
+@always_inline
+def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
+    """Rounds bfloat16 numbers to what their MX encoding stands for."""
+    comptime SIGNS = UInt32(0x8000) * BOTH_HALVES
+    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+    comptime LARGEST_OVER_SCALE = UInt32(FORMAT.emax) * EXPONENT_UNIT + (EXPONENT_UNIT >> 1)
+    var scale, amax = scale_of_neighbours(neighbours, carry)
+    if not rounds_packed(scale):
         keep_branch()
         if amax == 0:
             return TokenPairs(in_fragment_order(neighbours), False)
-        if amax >= NOT_FINITE:
-            scale = UInt32(FORMAT.scale_nan)
         var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
         return TokenPairs(pairs_of_floats(values), overflows(scale))
 
-    var start = scale * EXPONENT_UNIT
+    var largest = scale * EXPONENT_UNIT + LARGEST_OVER_SCALE
     var rounded = Pairs()
     comptime for i in range(CHUNK // 2):
-        var magnitude = neighbours[i] & MAGNITUDES
-        var anchor = packed_max(magnitude & EXPONENTS, start) + TO_ANCHOR
-        var steps = packed_add["sub"](packed_add["add"](magnitude, anchor), anchor)
-        rounded[i] = packed_min(steps, start + LARGEST_OVER_SCALE) | (neighbours[i] & SIGNS)
+        var anchor = packed_anchor(neighbours[i], scale)
+        var shifted = packed_add["add"](neighbours[i] & MAGNITUDES, anchor)
+        rounded[i] = packed_min(packed_add["sub"](shifted, anchor), largest)
+        rounded[i] |= neighbours[i] & SIGNS
     return TokenPairs(in_fragment_order(rounded), False)
+
+
+@always_inline
+def encode_neighbours(neighbours: Pairs, scale: UInt32) -> UInt32:
+    """Returns the packed codes of bfloat16 numbers under their block's scale."""
+    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+    comptime LARGEST = UInt32(MAGNITUDE_CODE) * BOTH_HALVES
+    comptime SIGN_CODES = UInt32(SIGN_CODE) * BOTH_HALVES
+    # From the exponent of an anchor to the codes that come before its binade.
+    comptime TO_EARLIER = BF16_MANTISSA_BITS - FORMAT.mantissa_bits
+    if not rounds_packed(scale):
+        keep_branch()
+        return encode_chunk[True](floats_of_neighbours(neighbours), scale)
+
+    var first_anchor = packed_anchor(0, scale)
+    var word = UInt32(0)
+    comptime for i in range(CHUNK // 2):
+        var anchor = packed_anchor(neighbours[i], scale)
+        var shifted = packed_add["add"](neighbours[i] & MAGNITUDES, anchor)
+        var codes = (shifted - anchor) + ((anchor - first_anchor) >> UInt32(TO_EARLIER))
+        codes = packed_min(codes, LARGEST) | ((neighbours[i] >> 12) & SIGN_CODES)
+        # The upper half's code next to the lower half's: one byte.
+        word |= ((codes | (codes >> 12)) & 0xFF) << UInt32(8 * i)
+    return word
 
 
 @always_inline

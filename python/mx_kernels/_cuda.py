@@ -40,6 +40,7 @@ class Gpu:
         native: the extension module.
         layouts: codes by name, of the layouts that have kernels here.
         row_multiples: rows that a layout pads codes and scales to, by name.
+        max_few_rows: up to this many rows, a product needs no workspace.
     """
 
     def __init__(self, native: ModuleType):
@@ -47,6 +48,7 @@ class Gpu:
         rows = native.layouts()
         self.layouts = {row["name"]: code for code, row in enumerate(rows)}
         self.row_multiples = {row["name"]: row["row_multiple"] for row in rows}
+        self.max_few_rows = native.max_few_rows()
         self._devices: dict[int, int] = {}
 
     def queue(self, device: torch.device) -> tuple[int, int]:
@@ -66,6 +68,8 @@ def load() -> Gpu:
         ImportError: if there is no module, with what to do.
     """
     global _gpu  # noqa: PLW0603  one module a process, like any import
+    if _gpu is not None:
+        return _gpu
     with _lock:
         if _gpu is None:
             _gpu = Gpu(_import_from(_find()))
@@ -147,10 +151,11 @@ def matmul(
     out = a_codes.new_empty((*lead, n), dtype=out_dtype)
     if out.numel():
         bias = None if bias is None else bias.contiguous()
-        room = _workspace(a_codes, m, k)
+        room = _workspace(gpu, a_codes, m, k)
+        space = 0 if room is None else room.data_ptr()
         source = (a_codes.data_ptr(), a_scales.data_ptr())
         weights = (codes.data_ptr(), scales.data_ptr(), gpu.layouts[layout])
-        target = (out.data_ptr(), DTYPES[out_dtype], *_addend(bias), room.data_ptr(), plan)
+        target = (out.data_ptr(), DTYPES[out_dtype], *_addend(bias), space, plan)
         gpu.native.matmul((*gpu.queue(out.device), *source, *weights, m, n, k, *target))
     return out
 
@@ -180,7 +185,7 @@ def linear(
     out = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
     if out.numel():
         bias = None if bias is None else bias.contiguous()
-        room = _workspace(x, m, k) if kind == QUANTIZED else None
+        room = _workspace(gpu, x, m, k) if kind == QUANTIZED else None
         source = (x.data_ptr(), DTYPES[x.dtype], _row_stride(x), kind, ROUNDINGS[rounding])
         weights = (codes.data_ptr(), scales.data_ptr(), gpu.layouts[layout])
         space = 0 if room is None else room.data_ptr()
@@ -189,9 +194,11 @@ def linear(
     return out
 
 
-def _workspace(like: Tensor, m: int, k: int) -> Tensor:
+def _workspace(gpu: Gpu, like: Tensor, m: int, k: int) -> Tensor | None:
     """Returns memory for the kernels of this call; torch reuses it in stream order."""
-    return like.new_empty(load().native.workspace_bytes((m, k)), dtype=torch.uint8)
+    if m <= gpu.max_few_rows:
+        return None
+    return like.new_empty(gpu.native.workspace_bytes((m, k)), dtype=torch.uint8)
 
 
 def _addend(bias: Tensor | None) -> tuple[int, int]:
