@@ -125,6 +125,18 @@ def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
 
 
 @always_inline
+def _exact_amax[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude; NaN counts as larger than infinity."""
+    comptime if dtype == DType.float32:
+        var bits = bitcast[DType.uint32, BLOCK](x)
+        return (bits & UInt32(FloatBits[dtype].MAGNITUDE)).reduce_max()
+    else:
+        comptime HALF_MAGNITUDE = UInt16(0x7FFF)
+        var amax = (bitcast[DType.uint16, BLOCK](x) & HALF_MAGNITUDE).reduce_max()
+        return bitcast[DType.uint32](bitcast[dtype](amax).cast[DType.float32]())
+
+
+@always_inline
 def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
     """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
     comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
@@ -134,9 +146,7 @@ def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> Enc
     comptime emax = UInt32(FORMAT.emax << F32_MANTISSA_BITS)
     comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
 
-    var wide = x.cast[DType.float32]()
-    var bits = bitcast[DType.uint32, BLOCK](wide)
-    var amax = (bits & UInt32(FloatBits[DType.float32].MAGNITUDE)).reduce_max()
+    var amax = _exact_amax(x)
     if amax >= NOT_FINITE:
         return EncodedBlock(BlockCodes(0), UInt32(FORMAT.scale_nan))
 
@@ -146,5 +156,7 @@ def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> Enc
     var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
     var field = scale & _F32_EXPONENT
     var rescaled = field + RESCALE if is_tiny else field - RESCALE
-    var codes = _convert(wide * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled))
+    var codes = _convert(
+        x.cast[DType.float32]() * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled)
+    )
     return EncodedBlock(codes, scale >> UInt32(F32_MANTISSA_BITS))

@@ -18,7 +18,7 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 
 from .mma import LANES, Mma16, arrive, load_published, publish
-from .tiles import OUT_OF_RANGE, Span, TILE
+from .tiles import OUT_OF_RANGE, Span, TILE, quotient
 
 comptime Sums = SIMD[DType.float32, Mma16.VALUES]
 """A lane's part of a tile of C: neighbouring columns of one row."""
@@ -56,11 +56,14 @@ struct Result[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable
         )
 
     @always_inline
-    def store(self, sums: Sums, first_row: Int32, first_column: Int32, lane: Int32):
-        """Stores a tile; what lies beyond M and N is dropped."""
+    def store(self, sums: Sums, bias: Sums, first_row: Int32, first_column: Int32, lane: Int32):
+        """Stores a tile with its bias; what lies beyond M and N is dropped."""
         var row = first_row + lane % TILE
-        var column = first_column + lane // TILE * Int32(Mma16.VALUES)
-        var values = (sums + self._bias_at(column)).cast[Self.dtype]()
+        var column = first_column + quotient[TILE](lane) * Int32(Mma16.VALUES)
+        var total = sums
+        comptime if Self.bias_dtype:
+            total += bias
+        var values = total.cast[Self.dtype]()
         comptime BYTES = Int32(size_of[Self.dtype]())
         var offset = (row * self.n + column) * BYTES
         if self.n % Int32(Mma16.VALUES) == 0:
@@ -77,18 +80,17 @@ struct Result[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable
                 )
 
     @always_inline
-    def _bias_at(self, column: Int32) -> Sums:
-        """Returns the bias of neighbouring columns; any value beyond N."""
-        comptime if not Self.bias_dtype:
-            return 0
-        else:
-            var values = Sums(0)
+    def bias_of(self, first_column: Int32, lane: Int32) -> Sums:
+        """Starts loading the bias of a lane's columns of a tile; any value beyond N."""
+        var bias = Sums(0)
+        comptime if Self.bias_dtype:
             comptime bias_dtype = Self.bias_dtype.value()
             comptime BYTES = size_of[bias_dtype]()
+            var column = first_column + quotient[TILE](lane) * Int32(Mma16.VALUES)
             comptime for i in range(Mma16.VALUES):
                 var bytes = self.bias.load[DType.uint8, BYTES]((column + Int32(i)) * Int32(BYTES))
-                values[i] = bitcast[bias_dtype, 1](bytes).cast[DType.float32]()
-            return values
+                bias[i] = bitcast[bias_dtype, 1](bytes).cast[DType.float32]()
+        return bias
 
 
 @fieldwise_init
@@ -151,7 +153,7 @@ struct Workspace[waves: Int, tiles: Int, splits: Int](TrivialRegisterPassable):
         comptime for share in range(Self.splits):
             var place = Int32(share) * Self.SHARE_BYTES + Self._place(tile, lane)
             shares[share] = load_published(self.sums, place)
-        var total = Sums(0)
-        comptime for share in range(Self.splits):
+        var total = bitcast[DType.float32, Mma16.VALUES](shares[0])
+        comptime for share in range(1, Self.splits):
             total += bitcast[DType.float32, Mma16.VALUES](shares[share])
         return total

@@ -286,10 +286,14 @@ def _decode[
     var first_chunk = (z * Int32(shape.waves) + wave) * chunks_per_wave
     var run = WaveRun[Source, shape](source, weights, own_lds, lane, first_chunk)
     run.start()
-    # An argument that is not preloaded arrives while the first chunks do.
+    # What is needed at the end arrives while the first chunks do.
     var meeting_place = workspace
     comptime if shape.splits > 1:
         meeting_place = loaded(workspace)
+    var bias = Array[Sums, shape.own_tiles()](uninitialized=True)
+    comptime for i in range(shape.own_tiles()):
+        var n_tile = (wave + Int32(i * shape.waves)) % Int32(shape.n_tiles)
+        bias[i] = result.bias_of(x * COLUMNS + n_tile * TILE, lane)
     run.finish(chunks_per_wave)
 
     # Across waves: each gets every so many tiles.
@@ -320,7 +324,7 @@ def _decode[
         if tile < Int32(shape.tiles()):
             var m_tile, n_tile = tile // Int32(shape.n_tiles), tile % Int32(shape.n_tiles)
             var first_row = (y * Int32(shape.m_tiles) + m_tile) * TILE
-            result.store(sums[i], first_row, x * COLUMNS + n_tile * TILE, lane)
+            result.store(sums[i], bias[i], first_row, x * COLUMNS + n_tile * TILE, lane)
 
 
 @always_inline
@@ -367,13 +371,12 @@ def _exchange[
     barrier()
     comptime for i in range(shape.own_tiles()):
         var tile = wave + Int32(i * shape.waves)
-        var total = Sums(0)
         if tile < Int32(shape.tiles()):
             comptime for other in range(shape.waves):
-                total += floats.unsafe_load[width=Mma16.VALUES, alignment=SUM_BYTES](
+                var of_wave = floats.unsafe_load[width=Mma16.VALUES, alignment=SUM_BYTES](
                     other * WAVE_FLOATS + Int(tile) * TILE_FLOATS
                 )
-        sums[i] = total
+                sums[i] = of_wave if other == 0 else sums[i] + of_wave
 
 
 @__llvm_metadata(
