@@ -19,9 +19,9 @@ from ..formats import BLOCK
 from ..layouts import OperandLayout
 from ..simt.launch import DevicePointer, Queue, device_pointer
 from ..simt.matmul import COLUMNS, MAX_GRID_Y, WARPS, WARP_THREADS, matmul_warps
-from ..simt.problem import ENCODED, FLOATS
+from ..simt.problem import ENCODED
 from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAND_THREADS
-from .expand_tokens import expand_tokens
+from .expand_tokens import ROW_BYTES, STEP, expand_tokens
 from .layout import K_LANES, PreshuffledCuda, TILE_ROWS
 from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
 from .matmul_prefill import WEIGHT_ROWS, matmul_many_rows, num_threads
@@ -30,6 +30,8 @@ from .tokens import TOKENS
 
 comptime MAX_FEW_ROWS = 64
 """Up to this many rows of activations, `matmul_few_rows` takes them. Guess."""
+comptime MAX_TOKEN_TILE = 256
+"""The most rows of activations that a group of `matmul_many_rows` takes."""
 comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
 comptime MAX_TILES_BY_K_WARPS = 32
@@ -115,7 +117,7 @@ def multiply[Layout: OperandLayout](queue: Queue, product: Product) raises:
     comptime if Layout.NAME == PreshuffledCuda.NAME:
         if aligned and product.rows <= MAX_FEW_ROWS:
             return _launch_few_rows(queue, product)
-        if aligned and (product.kind == FLOATS or product.workspace != 0):
+        if aligned and product.workspace % 16 == 0 and product.workspace != 0:
             return _launch_many_rows(queue, product)
     comptime for is_aligned in [False, True]:
         if aligned == is_aligned:
@@ -252,49 +254,51 @@ def _launch_tiles[
 
 
 def workspace_bytes(rows: Int, k: Int) -> Int:
-    """Returns the workspace of a product: bfloat16 activations and a mark for each row."""
-    comptime BF16_BYTES = 2
-    return rows * (k * BF16_BYTES + 1) if rows > MAX_FEW_ROWS else 0
+    """Returns the workspace of a product: bfloat16 stages and a mark for each row."""
+    if rows <= MAX_FEW_ROWS:
+        return 0
+    return _stages_bytes(rows, k) + rows
+
+
+def _stages_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of activations as stages, at the widest tile."""
+    return ceildiv(rows, MAX_TOKEN_TILE) * MAX_TOKEN_TILE * ceildiv(k, STEP) * ROW_BYTES
 
 
 def _launch_many_rows(queue: Queue, product: Product) raises:
-    """Expands activations that are not bfloat16 numbers yet, and multiplies."""
-    var tokens = product.x
-    var token_stride = product.row_stride
-    var overflows = product.workspace + 2 * product.rows * product.k
-    if product.kind != FLOATS:
-        tokens = product.workspace
-        token_stride = product.k
-        queue.stream.enqueue_function(
-            queue.context.compile_function[expand_tokens](),
-            device_pointer[DType.uint8](product.x),
-            device_pointer[DType.uint8](product.x_scales),
-            Int64(product.row_stride),
-            Int32(product.kind),
-            Int32(product.x_dtype),
-            UInt32(product.carry),
-            UInt32(product.k),
-            device_pointer[DType.uint32](tokens),
-            device_pointer[DType.uint8](overflows),
-            grid_dim=product.rows,
-            block_dim=EXPAND_THREADS,
-            attributes=early_start(),
-            shared_mem_bytes=EXPAND_SHARED_BYTES,
-        )
+    """Picks the rows of a group."""
     var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
-    var wide_groups = column_groups * ceildiv(product.rows, 256)
-    if product.rows <= 64 or column_groups * ceildiv(product.rows, 128) < TARGET_GROUPS // 2:
-        _launch_prefill[64](queue, product, tokens, token_stride, overflows)
-    elif wide_groups < TARGET_GROUPS * 3 // 4:
-        _launch_prefill[128](queue, product, tokens, token_stride, overflows)
+    if column_groups * ceildiv(product.rows, 128) < TARGET_GROUPS // 2:
+        _launch_prefill[64](queue, product)
+    elif column_groups * ceildiv(product.rows, MAX_TOKEN_TILE) < TARGET_GROUPS * 3 // 4:
+        _launch_prefill[128](queue, product)
     else:
-        _launch_prefill[256](queue, product, tokens, token_stride, overflows)
+        _launch_prefill[MAX_TOKEN_TILE](queue, product)
 
 
 def _launch_prefill[
     token_tile: Int
-](queue: Queue, product: Product, tokens: Int, token_stride: Int, overflows: Int) raises:
-    """Launches one shape of group."""
+](queue: Queue, product: Product) raises:
+    """Makes stages of the activations, and multiplies with one shape of group."""
+    var overflows = product.workspace + _stages_bytes(product.rows, product.k)
+    queue.stream.enqueue_function(
+        queue.context.compile_function[expand_tokens](),
+        device_pointer[DType.uint8](product.x),
+        device_pointer[DType.uint8](product.x_scales),
+        Int64(product.row_stride),
+        Int32(product.kind),
+        Int32(product.x_dtype),
+        UInt32(product.carry),
+        UInt32(product.k),
+        UInt32(token_tile),
+        device_pointer[DType.uint32](product.workspace),
+        device_pointer[DType.uint8](overflows),
+        grid_dim=product.rows,
+        block_dim=EXPAND_THREADS,
+        attributes=early_start(),
+        shared_mem_bytes=EXPAND_SHARED_BYTES,
+    )
+
     comptime kernel = matmul_many_rows[token_tile]
     comptime num_bytes = prefill_shared_bytes[token_tile]()
     var token_groups = ceildiv(product.rows, token_tile)
@@ -303,8 +307,7 @@ def _launch_prefill[
         queue.context.compile_function[kernel](
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
         ),
-        device_pointer[DType.bfloat16](tokens),
-        Int64(token_stride),
+        device_pointer[DType.uint8](product.workspace),
         device_pointer[DType.uint8](overflows),
         device_pointer[DType.uint8](product.x),
         device_pointer[DType.uint8](product.x_scales),

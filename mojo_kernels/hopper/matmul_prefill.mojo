@@ -2,7 +2,7 @@
 
 A group computes 128 columns of C for `TOKEN_TILE` rows. Warp groups have roles:
 
-    producers     in turn: copy a tile of tokens, decode a tile of weights, both
+    producers     in turn: start the copy of a tile of tokens, decode a tile of weights, both
                   bfloat16, into the next free stage: 64 steps of K, rows of 128 bytes
     consumers     64 columns each: C^T += weights @ tokens^T straight from the stage
 
@@ -29,6 +29,7 @@ from ..simt.codec import CHUNK
 from ..simt.launch import DevicePointer
 from ..simt.problem import Activations, FLOATS, Result
 from .exact import compute_exactly
+from .expand_tokens import PARTS, ROW_BYTES, STEP
 from .fragments import (
     Pairs,
     any_lane,
@@ -46,8 +47,7 @@ from .fragments import (
 from .layout import K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from .shared_memory import (
     arrive,
-    commit_copies,
-    copy_async,
+    copy_bulk,
     init_barrier,
     load_quad,
     load_word,
@@ -55,7 +55,6 @@ from .shared_memory import (
     shared_base,
     store_quad,
     store_word,
-    wait_copies,
     wait_phase,
     wait_some_threads,
 )
@@ -70,14 +69,8 @@ comptime WEIGHT_ROWS = 128
 """Columns of C that a group computes."""
 comptime HALF_ROWS = 64
 """Columns of C that a consumer computes."""
-comptime STEP = 64
-"""Steps of K in a stage: 128 bytes of bfloat16."""
-comptime ROW_BYTES = 2 * STEP
-"""Bytes of a row in a stage."""
 comptime PART_BYTES = 16
 """Bytes that are swizzled as one."""
-comptime PARTS = ROW_BYTES // PART_BYTES
-"""Parts of a row."""
 comptime CONSUMER_REGISTERS = 168
 """Registers of a consumer thread that sums 256 tokens: more than its even share."""
 comptime PRODUCER_REGISTERS = 88
@@ -192,8 +185,7 @@ def descriptor(address: UInt32) -> WGMMADescriptor[DType.bfloat16]:
 def matmul_many_rows[
     TOKEN_TILE: Int
 ](
-    tokens: DevicePointer[DType.bfloat16],
-    token_stride: Int64,
+    tokens: DevicePointer[DType.uint8],
     token_overflows: DevicePointer[DType.uint8],
     x: DevicePointer[DType.uint8],
     x_scales: DevicePointer[DType.uint8],
@@ -215,7 +207,7 @@ def matmul_many_rows[
 ):
     """Computes 128 columns of C for `TOKEN_TILE` rows.
 
-    `tokens` are bfloat16; `x` is what they were made from, for the rows that
+    `tokens` are the stages of `expand_tokens`; `x` is what they were made from, for the rows that
     `token_overflows` marks: those that bfloat16 cannot hold.
     """
     # Who am I: eight groups in a row share their weights, for the second-level cache.
@@ -242,8 +234,7 @@ def matmul_many_rows[
         comptime if TOKEN_TILE == 256:
             limit_registers["dec", PRODUCER_REGISTERS]()
         produce(
-            pipeline, tokens, Int(token_stride), codes, scales,
-            rows, columns, k, first_token, first_column, warp_group - UInt32(CONSUMERS),
+            pipeline, tokens, codes, scales, columns, k, first_token, first_column, warp_group - UInt32(CONSUMERS),
         )
     else:
         comptime if TOKEN_TILE == 256:
@@ -404,26 +395,25 @@ def produce[
     token_tile: Int
 ](
     var pipeline: Pipeline[token_tile],
-    tokens: DevicePointer[DType.bfloat16],
-    token_stride: Int,
+    tokens: DevicePointer[DType.uint8],
     codes: DevicePointer[DType.uint8],
     scales: DevicePointer[DType.uint8],
-    rows: UInt32,
     columns: UInt32,
     k: UInt32,
     first_token: UInt32,
     first_column: UInt32,
     producer: UInt32,
 ):
-    """Fills every so many stages: one tile of 32 weight rows a warp, tokens by all threads."""
+    """Fills every so many stages: one tile of 32 weight rows a warp, tokens by one copy."""
     comptime PRODUCERS = num_producers[token_tile]()
     var thread = UInt32(thread_idx.x) % UInt32(WARP_GROUP)
     var k_blocks = k // UInt32(BLOCK)
     var num_steps = (k + UInt32(STEP - 1)) // UInt32(STEP)
     var source = WeightSource(codes, scales, columns, k_blocks, first_column, thread)
     var next = source.load(producer * UInt32(STEP_BLOCKS))
-    var copies = TokenSource[token_tile](
-        tokens, token_stride, rows, k, first_token, producer, thread
+    comptime TILE_BYTES_OF_TOKENS = token_tile * ROW_BYTES
+    var stages = tokens.unsafe_offset(
+        Int(first_token // UInt32(token_tile)) * Int(num_steps) * TILE_BYTES_OF_TOKENS
     )
     # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
     pipeline.parity = 1
@@ -431,74 +421,21 @@ def produce[
         pipeline.advance()
     for step in range(producer, num_steps, UInt32(PRODUCERS)):
         wait_phase(pipeline.empty(), pipeline.parity)
-        copies.copy_step[PRODUCERS](pipeline.tokens())
-        commit_copies()
+        if thread == 0:
+            copy_bulk(
+                pipeline.tokens(),
+                stages.unsafe_offset(Int(step) * TILE_BYTES_OF_TOKENS),
+                UInt32(TILE_BYTES_OF_TOKENS),
+                pipeline.full(),
+            )
         var current = next
         next = source.load((step + UInt32(PRODUCERS)) * UInt32(STEP_BLOCKS))
         if store_weights(pipeline.weights(), current, thread):
             store_word(pipeline.flag(), 1)
-        wait_copies[0]()
         publish_to_tensor_cores()
         arrive(pipeline.full())
         comptime for _ in range(PRODUCERS):
             pipeline.advance()
-
-
-struct TokenSource[token_tile: Int](Movable):
-    """The parts of tokens that a producer thread copies: one of every sixteenth row.
-
-    Rows past the end repeat the last one: what becomes of them nobody stores.
-    """
-
-    comptime ROWS_AT_ONCE = WARP_GROUP // PARTS
-    """Rows that the producer copies with one instruction."""
-    comptime COPIES = Self.token_tile // Self.ROWS_AT_ONCE
-    """Copies of a thread in a step."""
-
-    var sources: Array[DevicePointer[DType.uint8], Self.COPIES]
-    """The next part of each row."""
-    var offset: UInt32
-    """Where the first part goes, from the start of the stage's tokens."""
-    var left: Int32
-    """Elements of K from the next part on."""
-
-    @always_inline
-    def __init__(
-        out self,
-        tokens: DevicePointer[DType.bfloat16],
-        token_stride: Int,
-        rows: UInt32,
-        k: UInt32,
-        first_token: UInt32,
-        first_step: UInt32,
-        thread: UInt32,
-    ):
-        """Finds the rows and the part of this thread."""
-        var part = thread % UInt32(PARTS)
-        var first_row = thread // UInt32(PARTS)
-        self.sources = Array[DevicePointer[DType.uint8], Self.COPIES](uninitialized=True)
-        comptime for i in range(Self.COPIES):
-            var row = min(first_token + first_row + UInt32(i * Self.ROWS_AT_ONCE), rows - 1)
-            self.sources[i] = tokens.unsafe_offset(
-                Int(row) * token_stride + Int(part) * CHUNK + Int(first_step) * STEP
-            ).unsafe_bitcast[UInt8]()
-        # Rows a multiple of eight apart are swizzled alike.
-        self.offset = first_row * UInt32(ROW_BYTES)
-        self.offset += (part ^ (first_row % UInt32(PARTS))) * UInt32(PART_BYTES)
-        self.left = Int32(k) - Int32(part * UInt32(CHUNK) + first_step * UInt32(STEP))
-
-    @always_inline
-    def copy_step[steps: Int](mut self, target: UInt32):
-        """Starts copying the parts of one step, goes `steps` on; zeros past the end of K."""
-        var num_bytes = UInt32(PART_BYTES) if self.left > 0 else UInt32(0)
-        comptime for i in range(Self.COPIES):
-            copy_async(
-                target + self.offset + UInt32(i * Self.ROWS_AT_ONCE * ROW_BYTES),
-                self.sources[i],
-                num_bytes,
-            )
-            self.sources[i] = self.sources[i].unsafe_offset(steps * ROW_BYTES)
-        self.left -= Int32(steps * STEP)
 
 
 @fieldwise_init

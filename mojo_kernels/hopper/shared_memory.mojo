@@ -106,30 +106,17 @@ def cluster_barrier():
 
 
 @always_inline
-def copy_async(address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], num_bytes: UInt32):
-    """Starts copying sixteen bytes from global memory; zeros beyond `num_bytes`, 0 or 16."""
+def copy_bulk(
+    address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], num_bytes: UInt32, barrier: UInt32
+):
+    """Starts copying contiguous bytes from global memory; the barrier's phase waits for them."""
     inlined_assembly[
-        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$3], $2;"
+        " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
         NoneType,
-        constraints="r,l,r,~{memory}",
+        constraints="r,l,r,r,~{memory}",
         has_side_effect=True,
-    ](address, source, num_bytes)
-
-
-@always_inline
-def commit_copies():
-    """Closes the group of copies that this thread has started."""
-    inlined_assembly[
-        "cp.async.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
-def wait_copies[pending: Int]():
-    """Waits until at most `pending` of this thread's latest groups are not done."""
-    inlined_assembly[
-        "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
-    ](Int32(pending))
+    ](address, source, num_bytes, barrier)
 
 
 @always_inline

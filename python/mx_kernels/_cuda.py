@@ -185,7 +185,7 @@ def linear(
     out = x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
     if out.numel():
         bias = None if bias is None else bias.contiguous()
-        room = _workspace(gpu, x, m, k) if kind == QUANTIZED else None
+        room = _workspace(gpu, x, m, k)
         source = (x.data_ptr(), DTYPES[x.dtype], _row_stride(x), kind, ROUNDINGS[rounding])
         weights = (codes.data_ptr(), scales.data_ptr(), gpu.layouts[layout])
         space = 0 if room is None else room.data_ptr()
