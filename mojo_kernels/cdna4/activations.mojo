@@ -19,7 +19,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
 from ..codec import Rounding
-from ..formats import BLOCK, BLOCK_BYTES
+from ..formats import BLOCK_BYTES
 from .mma import CODE_WORDS, SharedBytes
 from .encode import EncodedBlock, encode_block
 from .tiles import (

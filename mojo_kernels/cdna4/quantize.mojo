@@ -16,8 +16,8 @@ from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.sync import s_waitcnt, schedule_barrier
-from std.collections import Array
 from std.memory import AddressSpace, bitcast
+from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
@@ -125,15 +125,15 @@ def quantize_rows[
     """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
     comptime Source = QuantizedOnTheFly[dtype, rounding, PAIR, GROUP_TILES, k_tail=True]
     comptime TILES = PAIR * GROUP_TILES
-    comptime WAVE_BYTES = TILES * Source.LDS_BYTES
+    comptime TILE_ELEMENTS = Source.LDS_BYTES // size_of[DType.bfloat16]()
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
     var pair = Int32(block_idx.y)
-    var lds = stack_allocation[DType.bfloat16, address_space=AddressSpace.SHARED](
-        row_major[QUANTIZE_WAVES * WAVE_BYTES // 2]()
-    )
-    var own_lds = lds.ptr.unsafe_offset(Int(wave) * WAVE_BYTES // 2)
+    var lds = stack_allocation[
+        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
+    ](row_major[QUANTIZE_WAVES * TILES * TILE_ELEMENTS]())
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * TILES * TILE_ELEMENTS)
 
     # All loads at once: a tile of rows along K, then the next.
     var source = Source(x, m, k, pair * QUANTIZE_ROWS)
@@ -141,7 +141,7 @@ def quantize_rows[
     var at = source.cursor(group)
     comptime for tile in range(TILES):
         comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
-        var place = own_lds.unsafe_offset(tile * Source.LDS_BYTES // 2)
+        var place = own_lds.unsafe_offset(tile * TILE_ELEMENTS)
         _ = source.fetch[k_tile, m_tile](at, place, lane)
         schedule_barrier()
 
@@ -151,7 +151,7 @@ def quantize_rows[
         comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
         s_waitcnt[vmcnt=UInt32((TILES - 1 - tile) * Source.LOADS)]()
         schedule_barrier()
-        var place = own_lds.unsafe_offset(tile * Source.LDS_BYTES // 2)
+        var place = own_lds.unsafe_offset(tile * TILE_ELEMENTS)
         var encoded = source.block({}, place, lane)
 
         var row = pair * QUANTIZE_ROWS + Int32(m_tile * TILE) + lane % TILE

@@ -24,7 +24,7 @@ beyond it are moved out of range.
 
 from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
-from std.memory import AddressSpace, bitcast
+from std.memory import bitcast
 from std.sys import size_of
 from structured_kernels.amd_tile_io import _load_from_lds
 
