@@ -122,7 +122,7 @@ def test_the_loop_multiplies_and_moves_a_stage(kernels, name):
     assert names.count("s_barrier") == 4
     assert sum(name == "buffer_load_dwordx4" for name in names) == 8
     waits = [i.mods["vmcnt"] for i in loop if i.name == "s_waitcnt" and "vmcnt" in i.mods]
-    assert waits and min(waits) >= 8
+    assert waits and min(waits) >= 5
 
 
 def loop_of(kernel):
@@ -151,5 +151,5 @@ def model(kernel, m, n, k):
 def test_matrix_pipes_are_busy_in_the_model(kernels):
     """8192 x 8192, of which the model runs one tile; K is a part of it."""
     p = model(kernels["matmul_preshuffled_bfloat16_none"], 8192, 8192, 4096)
-    assert p.loop.mfma_utilisation >= 0.75
+    assert p.loop.mfma_utilisation >= 0.88
     assert p.occupancy.waves_per_simd == 2

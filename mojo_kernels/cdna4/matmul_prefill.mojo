@@ -15,7 +15,13 @@ of C about as wide as high: they share rows and columns in its L2.
 from layout import row_major
 from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
-from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from max.gpu.sync import (
+    AMDScheduleBarrierMask,
+    s_waitcnt,
+    s_waitcnt_barrier,
+    schedule_barrier,
+    schedule_group_barrier,
+)
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.collections import Array
 from std.math import ceildiv
@@ -35,6 +41,7 @@ from .prefill_tiles import (
     B_BYTES,
     B_PLACE,
     COLUMNS,
+    DEPTH,
     LDS_BYTES,
     M_TILES,
     N_TILES,
@@ -74,6 +81,13 @@ struct Ring(TrivialRegisterPassable):
     var scales: Int32
     """Where its scales begin."""
 
+    @staticmethod
+    @always_inline
+    def before_first() -> Self:
+        """Returns the place whose next one is that of the first stage."""
+        comptime LAST = DEPTH - 1
+        return Self(-1, Int32(LAST * A_BYTES), Int32(LAST * SCALE_BYTES))
+
     @always_inline
     def next(self) -> Self:
         """Returns the next stage."""
@@ -104,8 +118,10 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
 
     var codes: Self.Codes
     """Codes of activations."""
-    var scales: Self.Scales
+    var a_scale_source: Self.Scales
     """Their scales."""
+    var b_scale_source: SharedScales[COLUMNS]
+    """Scales of weights."""
     var weights: Self.Weights
     """Weights."""
     var reader: Reader
@@ -137,20 +153,22 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
     def __init__(
         out self,
         codes: Self.Codes,
-        scales: Self.Scales,
+        a_scales: Self.Scales,
+        b_scales: SharedScales[COLUMNS],
         weights: Self.Weights,
         reader: Reader,
         lds: SharedBytes,
     ):
         self.codes = codes
-        self.scales = scales
+        self.a_scale_source = a_scales
+        self.b_scale_source = b_scales
         self.weights = weights
         self.reader = reader
         self.lds = lds
-        self.fetched = Ring(0, 0, 0)
-        self.used = Ring(0, 0, 0)
-        self.fetched_slice = 0
-        self.fetched_b = 0
+        self.fetched = Ring.before_first()
+        self.used = self.fetched.next()
+        self.fetched_slice = -1
+        self.fetched_b = Int32((DEPTH - 1) * B_BYTES)
         self.used_b = 0
         self.a = {uninitialized = True}
         self.b = {uninitialized = True}
@@ -176,12 +194,19 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         self.reader.read_a[slice](place_at(self.lds, self.used.a), self.a)
 
     @always_inline
-    def fetch_b(mut self):
-        """Starts loading the weights of the next slice."""
-        var place = place_at(self.lds, self.fetched_b + Int32(B_PLACE))
-        self.weights.fetch_codes(self.fetched_slice, place)
+    def aim_b(mut self):
+        """Turns to the next slice of weights to fetch."""
         self.fetched_slice += 1
         self.fetched_b = next_of_ring[B_BYTES](self.fetched_b)
+        self.weights.aim(self.fetched_slice)
+
+    @always_inline
+    def aim_stage(mut self):
+        """Turns to the next stage to fetch."""
+        self.fetched = self.fetched.next()
+        self.codes.aim(self.fetched.stage)
+        self.a_scale_source.aim(self.fetched.stage)
+        self.b_scale_source.aim(self.fetched.stage)
 
     @always_inline
     def multiply[slice: Int](mut self):
@@ -201,25 +226,23 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
                     self.b_scales[n_tile // PAIR],
                     self.a_scales[m_tile // PAIR],
                 )
+                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
 
     @always_inline
     def fetch[entry: ScheduleEntry](mut self):
         """Starts the loads of one operation of the schedule."""
         comptime tag = entry.op.tag
         comptime if tag == PingPongOps.FETCH_B.value:
-            self.fetch_b()
+            self.weights.fetch(place_at(self.lds, self.fetched_b + Int32(B_PLACE)))
         elif tag == PingPongOps.FETCH_A.value:
-            self.codes.fetch[entry.op.subtile](
-                self.fetched.stage, place_at(self.lds, self.fetched.a)
-            )
+            self.codes.fetch[entry.op.subtile](place_at(self.lds, self.fetched.a))
         elif tag == PingPongOps.FETCH_B_SCALES.value:
-            self.weights.scales.fetch(
-                self.fetched.stage,
-                place_at(self.scales_of(self.fetched), Int32(A_SCALE_BYTES)),
-            )
+            var place = place_at(self.scales_of(self.fetched), Int32(A_SCALE_BYTES))
+            self.b_scale_source.fetch(place)
         else:
             comptime assert tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
-            self.scales.fetch(self.fetched.stage, self.scales_of(self.fetched))
+            self.a_scale_source.fetch(self.scales_of(self.fetched))
 
     @always_inline
     def perform[entry: ScheduleEntry](mut self):
@@ -231,11 +254,13 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
             var ring = self.used
             comptime for _ in range(entry.op.stage):
                 ring = ring.next()
-            self.scales.deliver(self.scales_of(ring))
+            self.a_scale_source.deliver(self.scales_of(ring))
         elif tag == PingPongOps.MULTIPLY.value:
             self.multiply[entry.op.subtile]()
-        elif tag == PingPongOps.NEXT_FETCH.value:
-            self.fetched = self.fetched.next()
+        elif tag == PingPongOps.AIM_B.value:
+            self.aim_b()
+        elif tag == PingPongOps.AIM_STAGE.value:
+            self.aim_stage()
         elif tag == PingPongOps.NEXT_SLICE.value:
             self.used_b = next_of_ring[B_BYTES](self.used_b)
         elif tag == PingPongOps.NEXT_STAGE.value:
@@ -248,7 +273,8 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
             set_priority[entry.op.wait_value]()
         else:
             self.fetch[entry]()
-        schedule_barrier()
+        comptime if not PingPongOps(tag).is_scalar():
+            schedule_barrier()
 
     @always_inline
     def run(mut self, group: Int32, num_stages: Int32):
@@ -270,7 +296,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
 
 
 @always_inline
-def _tile_of_c(tiles_m: Int32, tiles_n: Int32) -> Tuple[Int32, Int32]:
+def tile_of_c(tiles_m: Int32, tiles_n: Int32) -> Tuple[Int32, Int32]:
     """Returns the row and the column of the workgroup's tile of C; beyond C if it has none."""
     var per_xcd = quotient[NUM_XCDS](Int32(grid_dim.x))
     var bid = Int32(block_idx.x)
@@ -305,7 +331,7 @@ def matmul_prefill[
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
     var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
-    var tile = _tile_of_c(tiles_m, tiles_n)
+    var tile = tile_of_c(tiles_m, tiles_n)
     var first_row, first_column = tile[0] * Int32(ROWS), tile[1] * Int32(COLUMNS)
     if first_row >= m:
         return  # Rounds the grid up to a multiple of the XCDs.
@@ -319,7 +345,8 @@ def matmul_prefill[
     var run = Run(
         Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
         Scales(a_scales, m, k_blocks, first_row, wave, lane),
-        Run.Weights.of(w_codes, w_scales, n, k_blocks, first_column, wave, lane),
+        SharedScales[COLUMNS].of(w_scales, n, k_blocks, first_column, wave, lane),
+        Run.Weights.of(w_codes, n, k_blocks, first_column, wave, lane),
         Reader.of(wave, lane),
         lds.ptr,
     )
@@ -330,11 +357,9 @@ def matmul_prefill[
     var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
     first_row += quotient[WAVES_N](wave) * Int32(M_TILES * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
-    comptime for m_tile in range(M_TILES):
-        comptime for n_tile in range(N_TILES):
-            target.store(
-                run.sums[m_tile * N_TILES + n_tile],
-                first_row + Int32(m_tile * TILE),
-                first_column + Int32(n_tile * TILE),
-                lane,
-            )
+    comptime for n_tile in range(N_TILES):
+        var column = first_column + Int32(n_tile * TILE)
+        var addend = target.bias_of(column, lane)
+        comptime for m_tile in range(M_TILES):
+            var row = first_row + Int32(m_tile * TILE)
+            target.store(run.sums[m_tile * N_TILES + n_tile], addend, row, column, lane)

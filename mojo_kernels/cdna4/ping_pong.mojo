@@ -42,12 +42,18 @@ struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
     """Write to LDS what was fetched to registers: for stage `stage` from the one in use."""
     comptime MULTIPLY = Self(6)
     """Multiply slice `subtile`."""
-    comptime NEXT_FETCH = Self(7)
-    """Go on to the next stage to fetch."""
-    comptime NEXT_SLICE = Self(8)
-    """Go on to the next slice to read."""
-    comptime NEXT_STAGE = Self(9)
-    """Go on to the next stage to read."""
+    comptime AIM_B = Self(7)
+    """Turn to the next slice of weights to fetch."""
+    comptime AIM_STAGE = Self(8)
+    """Turn to the next stage to fetch."""
+    comptime NEXT_SLICE = Self(9)
+    """Turn to the next slice to read."""
+    comptime NEXT_STAGE = Self(10)
+    """Turn to the next stage to read."""
+
+    def is_scalar(self) -> Bool:
+        """Says whether the operation may be spread among the ones that follow."""
+        return Self.AIM_B.value <= self.value <= Self.NEXT_STAGE.value
 
 
 @fieldwise_init
@@ -63,33 +69,37 @@ struct PingPong(TrivialRegisterPassable):
     var of_a_scales: Int
     """Loads of the scales of the activations of a stage."""
 
-    comptime PROLOGUE_LENGTH = 15
+    comptime PROLOGUE_LENGTH = 19
     """Operations of the prologue."""
-    comptime STEADY_LENGTH = 25
+    comptime STEADY_LENGTH = 27
     """Operations of the loop."""
 
-    def in_flight(self) -> Int:
-        """Returns the loads that are issued after the weights of the next slice."""
-        return self.of_b + 2 * self.of_a + self.of_b_scales + self.of_a_scales
+    def in_flight(self, slice: Int) -> Int:
+        """Returns the loads of a move, all of which are later than the weights of the next slice.
+        """
+        return self.of_a + (self.of_b_scales if slice == 0 else self.of_a_scales) + self.of_b
+
+    def loads(self) -> Int:
+        """Returns the loads of a stage and of one slice."""
+        return SLICES * self.of_a + self.of_a_scales + self.of_b_scales + self.of_b
 
     def prologue(self) -> Array[ScheduleEntry, Self.PROLOGUE_LENGTH]:
         """Returns the operations before the loop: two stages and two slices are fetched."""
         comptime Ops = PingPongOps
         var builder = EntryBuilder[Self.PROLOGUE_LENGTH, Phase.PROLOGUE]()
-        builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
-        builder.emit(OpDesc(tag=Ops.FETCH_B_SCALES.value))
-        builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=0))
-        builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=1))
-        builder.emit(OpDesc(tag=Ops.NEXT_FETCH.value))
-        builder.emit(OpDesc(tag=Ops.FETCH_B.value))
-        builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=0))
-        builder.emit(OpDesc(tag=Ops.FETCH_B.value))
-        builder.emit(OpDesc(tag=Ops.FETCH_B_SCALES.value))
-        builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=0))
-        builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=1))
-        builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
-        builder.emit(OpDesc(tag=Ops.NEXT_FETCH.value))
-        builder.emit(OpDesc.wait_vm_n(self.in_flight()))
+        for stage in range(2):
+            builder.emit(OpDesc(tag=Ops.AIM_STAGE.value))
+            builder.emit(OpDesc(tag=Ops.AIM_B.value))
+            builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+            builder.emit(OpDesc(tag=Ops.FETCH_B_SCALES.value))
+            builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=0))
+            builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=1))
+            builder.emit(OpDesc(tag=Ops.FETCH_B.value))
+            if stage == 0:
+                builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=0))
+        builder.emit(OpDesc(tag=Ops.AIM_STAGE.value))
+        builder.emit(OpDesc(tag=Ops.AIM_B.value))
+        builder.emit(OpDesc.wait_vm_n(self.loads()))
         builder.emit(OpDesc.barrier())
         return builder.entries.copy()
 
@@ -98,23 +108,25 @@ struct PingPong(TrivialRegisterPassable):
         comptime Ops = PingPongOps
         var builder = EntryBuilder[Self.STEADY_LENGTH, Phase.KERNEL]()
         for slice in range(SLICES):
-            builder.emit(OpDesc(tag=Ops.READ.value, subtile=slice))
-            builder.emit(OpDesc(tag=Ops.FETCH_B.value))
             builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=slice))
+            builder.emit(OpDesc(tag=Ops.READ.value, subtile=slice))
             if slice == 0:
                 builder.emit(OpDesc(tag=Ops.FETCH_B_SCALES.value))
             else:
                 builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=1))
                 builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
-                builder.emit(OpDesc(tag=Ops.NEXT_FETCH.value))
-            builder.emit(OpDesc.wait_vm_n(self.in_flight()))
+            builder.emit(OpDesc(tag=Ops.FETCH_B.value))
+            builder.emit(OpDesc.wait_vm_n(self.in_flight(slice)))
             builder.emit(OpDesc.barrier())
             builder.emit(OpDesc(tag=Ops.SET_PRIO.value, wait_value=1))
+            builder.emit(OpDesc(tag=Ops.AIM_B.value))
+            builder.emit(OpDesc(tag=Ops.NEXT_SLICE.value))
+            if slice == SLICES - 1:
+                builder.emit(OpDesc(tag=Ops.AIM_STAGE.value))
+                builder.emit(OpDesc(tag=Ops.NEXT_STAGE.value))
             builder.emit(OpDesc(tag=Ops.MULTIPLY.value, subtile=slice))
             builder.emit(OpDesc(tag=Ops.SET_PRIO.value, wait_value=0))
             builder.emit(OpDesc.barrier())
-            builder.emit(OpDesc(tag=Ops.NEXT_SLICE.value))
-        builder.emit(OpDesc(tag=Ops.NEXT_STAGE.value))
         return builder.entries.copy()
 
 

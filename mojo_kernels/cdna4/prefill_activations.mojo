@@ -9,6 +9,7 @@ stage, where preshuffled ones cost the bytes they have:
     in LDS              byte 2 * (l / 32) + (l % 32) / 16 of four words
 """
 
+from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
 from ..formats import BLOCK_BYTES
@@ -51,8 +52,12 @@ trait ActivationScales(TrivialRegisterPassable):
         """Describes the scales from row `first_row` on."""
         ...
 
-    def fetch(mut self, stage: Int32, place: SharedBytes):
-        """Starts loading the wave's share of a stage that goes to `place`."""
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        ...
+
+    def fetch(mut self, place: SharedBytes):
+        """Starts loading the wave's share of the stage, which goes to `place`."""
         ...
 
     def deliver(self, place: SharedBytes):
@@ -83,9 +88,14 @@ struct PreshuffledScales(ActivationScales):
         self.scales = SharedScales[ROWS].of(scales, rows, k_blocks, first_row, wave, lane)
 
     @always_inline
-    def fetch(mut self, stage: Int32, place: SharedBytes):
-        """Starts loading the wave's share of a stage to `place`."""
-        self.scales.fetch(stage, place)
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        self.scales.aim(stage)
+
+    @always_inline
+    def fetch(mut self, place: SharedBytes):
+        """Starts loading the wave's share of the stage to `place`."""
+        self.scales.fetch(place)
 
     @always_inline
     def deliver(self, place: SharedBytes):
@@ -116,6 +126,10 @@ struct PlainScales[k_tail: Bool](ActivationScales):
     """Where its scale goes."""
     var held: SIMD[DType.uint32, Self.LOADS]
     """Scales on their way."""
+    var at: AMDBufferResource
+    """The stage that is aimed at."""
+    var block: Int32
+    """Its first block."""
 
     @always_inline
     def __init__(
@@ -136,19 +150,25 @@ struct PlainScales[k_tail: Bool](ActivationScales):
         var word = wave * Int32(SCALE_GROUP_BYTES) + row % TILE * 4
         self.place = word + half * Int32(PAIR) + quotient[TILE](row)
         self.held = {}
+        self.at = self.scales.after(0)
+        self.block = 0
 
     @always_inline
-    def fetch(mut self, stage: Int32, place: SharedBytes):
-        """Starts loading the lane's scales of a stage; `place` is for `deliver`."""
-        var block = stage * Int32(STAGE_BLOCKS)
-        var memory = self.scales.after_if(block, block < self.k_blocks)
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        self.block = stage * Int32(STAGE_BLOCKS)
+        self.at = self.scales.after_if(self.block, self.block < self.k_blocks)
+
+    @always_inline
+    def fetch(mut self, place: SharedBytes):
+        """Starts loading the lane's scales of the stage; `place` is for `deliver`."""
         comptime if Self.k_tail:
             comptime for i in range(TILE_BLOCKS):
-                var is_inside = block + self.first_block + Int32(i) < self.k_blocks
+                var is_inside = self.block + self.first_block + Int32(i) < self.k_blocks
                 var offset = self.offset + Int32(i) if is_inside else OUT_OF_RANGE
-                self.held[i] = memory.load[DType.uint8, 1](offset).cast[DType.uint32]()
+                self.held[i] = self.at.load[DType.uint8, 1](offset).cast[DType.uint32]()
         else:
-            var bytes = memory.load[DType.uint8, TILE_BLOCKS](self.offset)
+            var bytes = self.at.load[DType.uint8, TILE_BLOCKS](self.offset)
             self.held[0] = bitcast[DType.uint32, 1](bytes)
 
     @always_inline
@@ -182,6 +202,10 @@ struct SharedCodes[k_tail: Bool](TrivialRegisterPassable):
     """Which block of a stage the lane loads."""
     var wave: Int32
     """The wave."""
+    var at: AMDBufferResource
+    """The stage that is aimed at."""
+    var block: Int32
+    """Its first block."""
 
     @staticmethod
     @always_inline
@@ -202,16 +226,20 @@ struct SharedCodes[k_tail: Bool](TrivialRegisterPassable):
         comptime for i in range(SLICES * Self.LOADS):
             var load_row = row + Int32(i * WAVES * ROWS_PER_LOAD)
             offsets[i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
-        return Self(span, k_blocks, offsets, piece, wave)
+        return Self(span, k_blocks, offsets, piece, wave, span.after(0), 0)
 
     @always_inline
-    def fetch[part: Int](self, stage: Int32, place: SharedBytes):
-        """Starts loading a part of the rows of a stage; beyond K they read as zeros."""
-        var block = stage * Int32(STAGE_BLOCKS)
-        var memory = self.codes.after_if(block * Int32(BLOCK_BYTES), block < self.k_blocks)
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        self.block = stage * Int32(STAGE_BLOCKS)
+        self.at = self.codes.after_if(self.block * Int32(BLOCK_BYTES), self.block < self.k_blocks)
+
+    @always_inline
+    def fetch[part: Int](self, place: SharedBytes):
+        """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
         comptime for i in range(part * Self.LOADS, (part + 1) * Self.LOADS):
             var offset = self.offsets[i]
             comptime if Self.k_tail:
-                offset = offset if block + self.piece < self.k_blocks else OUT_OF_RANGE
+                offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
             var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
-            load_to_lds[PIECE_BYTES](memory, offset, place_at(place, first * Int32(ROW_BYTES)))
+            load_to_lds[PIECE_BYTES](self.at, offset, place_at(place, first * Int32(ROW_BYTES)))

@@ -16,6 +16,7 @@ layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 """
 
+from max.gpu.intrinsics import AMDBufferResource
 from std.collections import Array
 from std.memory import bitcast
 from structured_kernels.amd_tile_io import _load_from_lds
@@ -182,6 +183,8 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
     """Where the lane's word of a stage lies."""
     var place: Int32
     """Where the wave's words go."""
+    var at: AMDBufferResource
+    """The stage that is aimed at."""
 
     @staticmethod
     @always_inline
@@ -199,21 +202,22 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
             SCALE_GROUP_BYTES
         )
         var groups = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
-        return Self(
-            Span.of(scales, groups * row_bytes).from_offset(
-                quotient[SCALE_GROUP_ROWS](first_row) * row_bytes
-            ),
-            k_blocks,
-            wave * row_bytes + lane * 4,
-            wave * Int32(SCALE_GROUP_BYTES),
+        var span = Span.of(scales, groups * row_bytes).from_offset(
+            quotient[SCALE_GROUP_ROWS](first_row) * row_bytes
         )
+        var offset = wave * row_bytes + lane * 4
+        return Self(span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0))
 
     @always_inline
-    def fetch(self, stage: Int32, place: SharedBytes):
-        """Starts loading the wave's share of a stage; beyond K it reads as zeros."""
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
         var is_inside = stage * Int32(STAGE_BLOCKS) < self.k_blocks
-        var memory = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
-        load_to_lds[4](memory, self.offset, place_at(place, self.place))
+        self.at = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
+
+    @always_inline
+    def fetch(self, place: SharedBytes):
+        """Starts loading the wave's share of the stage."""
+        load_to_lds[4](self.at, self.offset, place_at(place, self.place))
 
 
 @fieldwise_init
@@ -229,8 +233,6 @@ struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
 
     var codes: Span
     """The codes from the workgroup's first row on."""
-    var scales: SharedScales[COLUMNS]
-    """The scales."""
     var k_blocks: Int32
     """Blocks of a row."""
     var offsets: SIMD[DType.int32, Self.LOADS]
@@ -239,12 +241,15 @@ struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
     """The wave."""
     var lane: Int32
     """The lane."""
+    var at: AMDBufferResource
+    """The slice that is aimed at."""
+    var block: Int32
+    """Its first block."""
 
     @staticmethod
     @always_inline
     def of(
         codes: ImmPointer[UInt8, _],
-        scales: ImmPointer[UInt8, _],
         rows: Int32,
         k_blocks: Int32,
         first_row: Int32,
@@ -252,36 +257,37 @@ struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the weights from row `first_row` on."""
-        comptime TILE_BYTES = Int32(TILE * BLOCK_BYTES)
-        var tile_row_bytes = k_blocks * TILE_BYTES
+        var tile_row_bytes = k_blocks * Int32(TILE * BLOCK_BYTES)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
+        var span = Span.of(codes, tiles * tile_row_bytes).from_offset(
+            quotient[TILE](first_row) * tile_row_bytes
+        )
         var offsets = SIMD[DType.int32, Self.LOADS](0)
         comptime for i in range(Self.LOADS):
             var tile = wave + Int32(i * WAVES)
             offsets[i] = tile * tile_row_bytes + lane * Int32(PIECE_BYTES)
-        return Self(
-            Span.of(codes, tiles * tile_row_bytes).from_offset(
-                quotient[TILE](first_row) * tile_row_bytes
-            ),
-            SharedScales[COLUMNS].of(scales, rows, k_blocks, first_row, wave, lane),
-            k_blocks,
-            offsets,
-            wave,
-            lane,
+        return Self(span, k_blocks, offsets, wave, lane, span.after(0), 0)
+
+    @always_inline
+    def aim(mut self, slice: Int32):
+        """Turns to a slice; one beyond K reads as zeros."""
+        self.block = slice * Int32(TILE_BLOCKS)
+        self.at = self.codes.after_if(
+            self.block * Int32(TILE * BLOCK_BYTES), self.block < self.k_blocks
         )
 
     @always_inline
-    def fetch_codes(self, slice: Int32, place: SharedBytes):
-        """Starts loading the wave's tiles of a slice; beyond K they read as zeros."""
-        var block = slice * Int32(TILE_BLOCKS)
-        var memory = self.codes.after_if(block * Int32(TILE * BLOCK_BYTES), block < self.k_blocks)
+    def fetch(self, place: SharedBytes):
+        """Starts loading the wave's tiles of the slice; beyond K they read as zeros."""
         comptime for i in range(Self.LOADS):
             var offset = self.offsets[i]
             comptime if Self.k_tail:
-                var is_inside = block + quotient[TILE](self.lane) < self.k_blocks
+                var is_inside = self.block + quotient[TILE](self.lane) < self.k_blocks
                 offset = offset if is_inside else OUT_OF_RANGE
             var tile = self.wave + Int32(i * WAVES)
-            load_to_lds[PIECE_BYTES](memory, offset, place_at(place, tile * Int32(CODE_TILE_BYTES)))
+            load_to_lds[PIECE_BYTES](
+                self.at, offset, place_at(place, tile * Int32(CODE_TILE_BYTES))
+            )
 
     @always_inline
     def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):
