@@ -17,9 +17,9 @@ from std.math import ceildiv
 
 from ..formats import BLOCK
 from ..layouts import OperandLayout
-from ..simt.launch import DevicePointer, Queue, device_pointer
+from ..simt.launch import Queue, device_pointer
 from ..simt.matmul import COLUMNS, MAX_GRID_Y, WARPS, WARP_THREADS, matmul_warps
-from ..simt.problem import ENCODED
+from ..simt.problem import ENCODED, FLOAT32
 from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAND_THREADS
 from .expand_tokens import ROW_BYTES, STEP, expand_tokens
 from .layout import K_LANES, PreshuffledCuda, TILE_ROWS
@@ -89,7 +89,7 @@ struct Product(TrivialRegisterPassable):
     def is_aligned(self) -> Bool:
         """Says whether activations and weights can be read 16 bytes at a time."""
         comptime VECTOR_BYTES = 16
-        var element_bytes = 4 if self.x_dtype == 2 else 2
+        var element_bytes = 4 if self.x_dtype == FLOAT32 else 2
         var stride_bytes = self.row_stride * element_bytes
         if self.kind == ENCODED:
             stride_bytes = 0
@@ -124,9 +124,7 @@ def multiply[Layout: OperandLayout](queue: Queue, product: Product) raises:
             return launch_portable[Layout, is_aligned](queue, product)
 
 
-def launch_portable[
-    Layout: OperandLayout, aligned: Bool
-](queue: Queue, product: Product) raises:
+def launch_portable[Layout: OperandLayout, aligned: Bool](queue: Queue, product: Product) raises:
     """Launches the portable kernel."""
     comptime kernel = matmul_warps[Layout, aligned]
     queue.stream.enqueue_function(
@@ -209,7 +207,9 @@ def _launch_few_rows(queue: Queue, product: Product) raises:
                     if plan.row_warps == row_warps:
                         return _launch_tiles[token_tiles, row_warps](queue, product, plan.ranks)
     raise Error(
-        String("plan: got ", plan.row_warps, " row warps for ", product.rows, " rows, expected more")
+        String(
+            "plan: got ", plan.row_warps, " row warps for ", product.rows, " rows, expected more"
+        )
     )
 
 
@@ -276,9 +276,7 @@ def _launch_many_rows(queue: Queue, product: Product) raises:
         _launch_prefill[MAX_TOKEN_TILE](queue, product)
 
 
-def _launch_prefill[
-    token_tile: Int
-](queue: Queue, product: Product) raises:
+def _launch_prefill[token_tile: Int](queue: Queue, product: Product) raises:
     """Makes stages of the activations, and multiplies with one shape of group."""
     var overflows = product.workspace + _stages_bytes(product.rows, product.k)
     queue.stream.enqueue_function(

@@ -77,4 +77,4 @@ def expand_tokens(
         store_word(flag, 1)
     barrier()
     if thread_idx.x == 0:
-        overflows[unsafe_offset = Int(row)] = load_word(flag).cast[DType.uint8]()
+        overflows[unsafe_offset=Int(row)] = load_word(flag).cast[DType.uint8]()

@@ -179,8 +179,10 @@ def multiply_add(
 ) -> SIMD[DType.float32, 4]:
     """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K."""
     var d = inlined_assembly[
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-        " {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+            " {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+        ),
         _RegisterPackType[Float32, Float32, Float32, Float32],
         constraints="=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
         has_side_effect=False,
@@ -189,9 +191,7 @@ def multiply_add(
 
 
 @always_inline
-def load_streaming(
-    address: MutPointer[UInt32, MutUntrackedOrigin]
-) -> SIMD[DType.uint32, 4]:
+def load_streaming(address: MutPointer[UInt32, MutUntrackedOrigin]) -> SIMD[DType.uint32, 4]:
     """Loads 16 bytes that this group reads once, past the first-level cache."""
     var d = inlined_assembly[
         "ld.global.nc.L1::no_allocate.v4.u32 {$0, $1, $2, $3}, [$4];",

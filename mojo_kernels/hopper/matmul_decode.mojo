@@ -91,9 +91,7 @@ def decode_rows(words: SIMD[DType.uint32, 4], scales: UInt32) -> SIMD[DType.uint
     var decoded = SIMD[DType.uint32, 16]()
     comptime for i in range(ROWS_PER_LANE):
         var factor = single_factor(scale_in_both_halves[i](scales))
-        decoded = decoded.insert[offset = 4 * i](
-            multiply_pairs(unscaled_pairs(words[i]), factor)
-        )
+        decoded = decoded.insert[offset=4 * i](multiply_pairs(unscaled_pairs(words[i]), factor))
     return decoded
 
 
@@ -103,7 +101,7 @@ def decode_rows_of_any(words: SIMD[DType.uint32, 4], scales: UInt32) -> SIMD[DTy
     var decoded = SIMD[DType.uint32, 16]()
     comptime for i in range(ROWS_PER_LANE):
         var scale = (scales >> UInt32(8 * i)) & 0xFF
-        decoded = decoded.insert[offset = 4 * i](scaled_pairs_of_any(words[i], scale))
+        decoded = decoded.insert[offset=4 * i](scaled_pairs_of_any(words[i], scale))
     return decoded
 
 
@@ -176,7 +174,7 @@ def matmul_few_rows[
         word_scales[i] = 0
         if UInt32(i) < left:
             words[i] = load_streaming(tile_codes.unsafe_offset(i * K_WARPS * WORDS_PER_TILE))
-            word_scales[i] = tile_scales[unsafe_offset = i * K_WARPS * ROW_LANES]
+            word_scales[i] = tile_scales[unsafe_offset=i * K_WARPS * ROW_LANES]
 
     wait_on_dependent_grids()
     launch_dependent_grids()
@@ -230,7 +228,7 @@ def matmul_few_rows[
                         words[i] = load_streaming(
                             tile_codes.unsafe_offset(i * K_WARPS * WORDS_PER_TILE)
                         )
-                        word_scales[i] = tile_scales[unsafe_offset = i * K_WARPS * ROW_LANES]
+                        word_scales[i] = tile_scales[unsafe_offset=i * K_WARPS * ROW_LANES]
                     add_block[TOKEN_TILES](
                         decoded,
                         tokens_at + UInt32(i * K_WARPS * TOKEN_TILES * FRAGMENT_BYTES),
@@ -301,7 +299,9 @@ def store_sums[
     comptime for tile in range(TOKEN_TILES):
         comptime for half in range(2):
             comptime for i in range(4):
-                var token = warp * UInt32(TOKEN_TILES * TOKENS) + 2 * pair + UInt32(tile * TOKENS + i % 2)
+                var token = (
+                    warp * UInt32(TOKEN_TILES * TOKENS) + 2 * pair + UInt32(tile * TOKENS + i % 2)
+                )
                 var row = UInt32(2 * ROW_LANES * half + ROW_LANES * (i // 2)) + row_lane
                 store_word(
                     base + UInt32(4 * (token * UInt32(TOKEN_STRIDE) + row)),
@@ -348,6 +348,4 @@ def reduce_share[
         else:
             comptime for i in range(4):
                 if column + UInt32(i) < columns:
-                    result.store[1, 1](
-                        Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i])
-                    )
+                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))

@@ -29,7 +29,7 @@ from ..simt.codec import CHUNK
 from ..simt.launch import DevicePointer
 from ..simt.problem import Activations, FLOATS, Result
 from .exact import compute_exactly
-from .expand_tokens import PARTS, ROW_BYTES, STEP
+from .expand_tokens import ROW_BYTES, STEP
 from .fragments import (
     Pairs,
     any_lane,
@@ -151,8 +151,8 @@ struct Pipeline[token_tile: Int](TrivialRegisterPassable):
     @always_inline
     def weights(self) -> UInt32:
         """Returns where the stage's weights are."""
-        return self.base + UInt32(HEADER_BYTES) + self.stage * UInt32(
-            stage_bytes[Self.token_tile]()
+        return (
+            self.base + UInt32(HEADER_BYTES) + self.stage * UInt32(stage_bytes[Self.token_tile]())
         )
 
     @always_inline
@@ -224,9 +224,7 @@ def matmul_many_rows[
         store_word(pipeline.flag(), 0)
         comptime for i in range(pipeline.STAGES):
             init_barrier(pipeline.base + UInt32(8 * i), UInt32(WARP_GROUP))
-            init_barrier(
-                pipeline.base + UInt32(8 * (pipeline.STAGES + i)), UInt32(CONSUMERS)
-            )
+            init_barrier(pipeline.base + UInt32(8 * (pipeline.STAGES + i)), UInt32(CONSUMERS))
     barrier()
     wait_on_dependent_grids()
 
@@ -234,7 +232,15 @@ def matmul_many_rows[
         comptime if TOKEN_TILE == 256:
             limit_registers["dec", PRODUCER_REGISTERS]()
         produce(
-            pipeline, tokens, codes, scales, columns, k, first_token, first_column, warp_group - UInt32(CONSUMERS),
+            pipeline,
+            tokens,
+            codes,
+            scales,
+            columns,
+            k,
+            first_token,
+            first_column,
+            warp_group - UInt32(CONSUMERS),
         )
     else:
         comptime if TOKEN_TILE == 256:
@@ -244,8 +250,15 @@ def matmul_many_rows[
         var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
         store_sums(pipeline, result, rows, first_token, first_column)
         store_exactly(
-            pipeline, a, codes, scales, token_overflows, result,
-            rows, first_token, first_column,
+            pipeline,
+            a,
+            codes,
+            scales,
+            token_overflows,
+            result,
+            rows,
+            first_token,
+            first_column,
         )
 
 
@@ -293,9 +306,7 @@ def store_sums[
             comptime for i in range(CHUNK):
                 if column + UInt32(i) < columns:
                     var sum = low[i] if i < 4 else high[i - 4]
-                    result.store[1, 1](
-                        Int(row), Int(column) + i, SIMD[DType.float32, 1](sum)
-                    )
+                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](sum))
 
 
 @always_inline
@@ -325,7 +336,7 @@ def store_exactly[
     for row in range(first_row, last_row, UInt32(CONSUMER_THREADS // 32)):
         var overflow = weights_overflow
         if a.kind != Int32(FLOATS):
-            overflow |= token_overflows[unsafe_offset = Int(row)] != 0
+            overflow |= token_overflows[unsafe_offset=Int(row)] != 0
         if overflow:
             keep_branch()
             for column in range(first_column, last_column):
@@ -420,6 +431,9 @@ def produce[
     for _ in range(producer):
         pipeline.advance()
     for step in range(producer, num_steps, UInt32(PRODUCERS)):
+        # Before the next loads start: a wait for these would wait for those too.
+        var current = next
+        var needs_two = current.arrived_and_needs_two()
         wait_phase(pipeline.empty(), pipeline.parity)
         if thread == 0:
             copy_bulk(
@@ -428,9 +442,8 @@ def produce[
                 UInt32(TILE_BYTES_OF_TOKENS),
                 pipeline.full(),
             )
-        var current = next
         next = source.load((step + UInt32(PRODUCERS)) * UInt32(STEP_BLOCKS))
-        if store_weights(pipeline.weights(), current, thread):
+        if store_weights(pipeline.weights(), current, needs_two, thread):
             store_word(pipeline.flag(), 1)
         publish_to_tensor_cores()
         arrive(pipeline.full())
@@ -446,6 +459,20 @@ struct LaneWeights(TrivialRegisterPassable):
     """Words of codes, the first block's four rows first."""
     var scales: SIMD[DType.uint32, 2]
     """Four scales a word, one word a block."""
+
+    @always_inline
+    def arrived_and_needs_two(self) -> Bool:
+        """Waits for the loads; says whether the warp has to decode with two factors.
+
+        Words of ones alone say so as well, which is right and only slower: it is what makes
+        the answer depend on every load.
+        """
+        var all_words = self.words.reduce_and()
+        return any_lane(
+            needs_two_factors(self.scales[0])
+            or needs_two_factors(self.scales[1])
+            or all_words == UInt32.MAX
+        )
 
 
 @fieldwise_init
@@ -488,15 +515,15 @@ struct WeightSource(TrivialRegisterPassable):
         comptime for i in range(STEP_BLOCKS):
             var block = first_block + UInt32(i)
             if block < self.num_blocks:
-                loaded.words = loaded.words.insert[offset = 4 * i](
+                loaded.words = loaded.words.insert[offset=4 * i](
                     load_streaming(self.codes.unsafe_offset(Int(block) * (TILE_BYTES // 4)))
                 )
-                loaded.scales[i] = self.scales[unsafe_offset = Int(block) * ROW_LANES]
+                loaded.scales[i] = self.scales[unsafe_offset=Int(block) * ROW_LANES]
         return loaded
 
 
 @always_inline
-def store_weights(target: UInt32, weights: LaneWeights, thread: UInt32) -> Bool:
+def store_weights(target: UInt32, weights: LaneWeights, needs_two: Bool, thread: UInt32) -> Bool:
     """Decodes a lane's words into the stage; says whether bfloat16 cannot hold them.
 
     Lanes of odd rows store the second block first, so that eight lanes, two rows of
@@ -507,9 +534,6 @@ def store_weights(target: UInt32, weights: LaneWeights, thread: UInt32) -> Bool:
     var k_lane = lane % UInt32(K_LANES)
     var is_odd = row_lane % 2 == 1
     var row_at = target + (thread // 32 * UInt32(TILE_ROWS) + row_lane) * UInt32(ROW_BYTES)
-    var needs_two = any_lane(
-        needs_two_factors(weights.scales[0]) or needs_two_factors(weights.scales[1])
-    )
     comptime for order in range(STEP_BLOCKS):
         var takes_second = is_odd if order == 0 else not is_odd
         var scales = weights.scales[1] if takes_second else weights.scales[0]
@@ -524,9 +548,5 @@ def store_weights(target: UInt32, weights: LaneWeights, thread: UInt32) -> Bool:
                 pairs = multiply_pairs(
                     unscaled_pairs(word), single_factor(scale_in_both_halves[i](scales))
                 )
-            store_quad(
-                part_at + UInt32(i * ROW_LANES * ROW_BYTES), in_natural_order(pairs)
-            )
-    return needs_two and (
-        any_overflows(weights.scales[0]) or any_overflows(weights.scales[1])
-    )
+            store_quad(part_at + UInt32(i * ROW_LANES * ROW_BYTES), in_natural_order(pairs))
+    return needs_two and (any_overflows(weights.scales[0]) or any_overflows(weights.scales[1]))

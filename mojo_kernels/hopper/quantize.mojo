@@ -40,9 +40,9 @@ def quantize_rows(
         Int(chunk) * WORD_PAIRS
     )
     var scale = scale_of_neighbours(neighbours, carry)[0]
-    codes[unsafe_offset = Int(chunk)] = encode_neighbours(neighbours, scale)
+    codes[unsafe_offset=Int(chunk)] = encode_neighbours(neighbours, scale)
     if chunk % UInt32(K_LANES) == 0:
-        scales[unsafe_offset = Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
+        scales[unsafe_offset=Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
 
 
 def quantize[

@@ -16,9 +16,7 @@ comptime Quad[dtype: DType] = SIMD[dtype, 4]
 @always_inline
 def shared_base() -> UInt32:
     """Returns the address of the dynamic shared memory, a multiple of 1024."""
-    return UInt32(
-        Int(external_memory[UInt8, address_space=AddressSpace.SHARED, alignment=1024]())
-    )
+    return UInt32(Int(external_memory[UInt8, address_space=AddressSpace.SHARED, alignment=1024]()))
 
 
 @always_inline
@@ -107,12 +105,18 @@ def cluster_barrier():
 
 @always_inline
 def copy_bulk(
-    address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], num_bytes: UInt32, barrier: UInt32
+    address: UInt32,
+    source: MutPointer[UInt8, MutUntrackedOrigin],
+    num_bytes: UInt32,
+    barrier: UInt32,
 ):
     """Starts copying contiguous bytes from global memory; the barrier's phase waits for them."""
     inlined_assembly[
-        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$3], $2;"
-        " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
+        (
+            "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$3], $2;"
+            " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2,"
+            " [$3];"
+        ),
         NoneType,
         constraints="r,l,r,r,~{memory}",
         has_side_effect=True,
@@ -171,6 +175,6 @@ def wait_phase(address: UInt32, parity: UInt32):
 @always_inline
 def wait_some_threads[num_threads: Int]():
     """Waits for that many threads, always the same ones; the others do not call it."""
-    inlined_assembly[
-        "bar.sync 1, $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
-    ](Int32(num_threads))
+    inlined_assembly["bar.sync 1, $0;", NoneType, constraints="n,~{memory}", has_side_effect=True](
+        Int32(num_threads)
+    )

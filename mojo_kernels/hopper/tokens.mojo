@@ -196,9 +196,9 @@ def rounded_or_nan(x: Chunk, scale: UInt32) -> Chunk:
 def load_neighbours(a: Activations, token: UInt32, chunk: UInt32) -> Pairs:
     """Loads eight bfloat16 numbers of a token."""
     var at = Int(token) * a.row_stride + Int(chunk) * CHUNK
-    return a.values.unsafe_bitcast[UInt32]().unsafe_load[
-        width=WORD_PAIRS, alignment=LANE_BYTES
-    ](at >> 1)
+    return a.values.unsafe_bitcast[UInt32]().unsafe_load[width=WORD_PAIRS, alignment=LANE_BYTES](
+        at >> 1
+    )
 
 
 @always_inline
@@ -217,7 +217,7 @@ def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
         var chunk_of_all = Int(token) * (a.k // CHUNK) + Int(chunk)
         var word = a.values.unsafe_bitcast[UInt32]()[unsafe_offset=chunk_of_all]
         var block = UInt64(chunk_of_all) // UInt64(K_LANES)
-        var scale = a.scales[unsafe_offset = Int(block)].cast[DType.uint32]()
+        var scale = a.scales[unsafe_offset=Int(block)].cast[DType.uint32]()
         return TokenPairs(scaled_pairs_of_any(word, scale), overflows(scale))
     if a.dtype == BFLOAT16:
         keep_branch()

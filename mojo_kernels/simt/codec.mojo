@@ -38,9 +38,7 @@ def f32_of_inverse_scale(scale: UInt32) -> Float32:
     comptime SMALLEST = UInt32(1 << (F32_MANTISSA_BITS - 1))
     comptime TWICE_BIAS = UInt32(2 * FORMAT.scale_bias)
     var regular = (TWICE_BIAS - scale) << UInt32(F32_MANTISSA_BITS)
-    return bitcast[DType.float32](
-        SMALLEST if scale > UInt32(MAX_REGULAR_INVERSE) else regular
-    )
+    return bitcast[DType.float32](SMALLEST if scale > UInt32(MAX_REGULAR_INVERSE) else regular)
 
 
 @always_inline

@@ -6,15 +6,14 @@ blocks in float64, where no scale overflows or vanishes. Other kernels call
 `warp_sums` where their own arithmetic may leave the float32 range.
 """
 
-from max.gpu import WARP_SIZE, block_idx, lane_id, thread_idx
+from max.gpu import block_idx, thread_idx
 from max.gpu.primitives.warp import sum as warp_sum
-from std.math import ceildiv
 from std.memory import bitcast
 
-from ..codec import Rounding, FloatBits, decode_scale
+from ..codec import decode_scale
 from ..layouts import OperandLayout, OperandShape, RUN_BYTES, scale_blocks
 from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk
-from .launch import DevicePointer, Queue, device_pointer
+from .launch import DevicePointer
 from .problem import Activations, FLOATS, Result
 
 comptime WARPS = 4

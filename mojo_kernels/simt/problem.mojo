@@ -15,7 +15,7 @@ from std.memory import bitcast
 from ..codec import round_to
 from ..formats import FORMAT
 from ..layouts import RUN_BYTES
-from .codec import CHUNK, Chunk, LANES_PER_BLOCK, decode_chunk, f32_of_inverse_scale
+from .codec import CHUNK, Chunk, LANES_PER_BLOCK, decode_chunk
 from .codec import round_magnitudes, scale_of_block
 from .launch import DevicePointer
 
@@ -59,12 +59,7 @@ def load_floats[
 @always_inline
 def store_floats[
     width: Int, alignment_elements: Int
-](
-    base: DevicePointer[DType.uint8],
-    offset: Int,
-    dtype: Int32,
-    values: SIMD[DType.float32, width],
-):
+](base: DevicePointer[DType.uint8], offset: Int, dtype: Int32, values: SIMD[DType.float32, width],):
     """Rounds neighbours to an element type known at run time and stores them."""
     if dtype == BFLOAT16:
         base.unsafe_bitcast[BFloat16]().unsafe_store[alignment=2 * alignment_elements](

@@ -12,7 +12,6 @@ from std.math import ceildiv
 from std.memory import bitcast
 
 from ..codec import FloatBits, Rounding, round_to
-from ..formats import BLOCK, FORMAT
 from ..layouts import OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES, code_rows
 from ..layouts import scale_blocks, scale_rows
 from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk, encode_chunk, f32_of_scale
@@ -41,7 +40,7 @@ def load_chunk[
     else:
         var values = SIMD[DType.float32, CHUNK]()
         comptime for i in range(CHUNK):
-            values[i] = x[unsafe_offset = offset + i].cast[DType.float32]()
+            values[i] = x[unsafe_offset=offset + i].cast[DType.float32]()
         return values
 
 
@@ -74,7 +73,7 @@ def quantize_chunks[
     if in_range:
         codes[unsafe_offset=chunk] = encode_chunk[dtype != DType.float32](values, scale)
         if chunk % LANES_PER_BLOCK == 0:
-            scales[unsafe_offset = chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
+            scales[unsafe_offset=chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
 
 def quantize[
@@ -188,15 +187,13 @@ def relayout_runs[
         var scale = PADDING_SCALE
         if scale_row < shape.rows and block < shape.k_blocks():
             var source_blocks = scale_blocks[Source](shape)
-            scale = scales[unsafe_offset = Source.scale_offset(scale_row, block, source_blocks)]
-        scales_out[unsafe_offset = Target.scale_offset(scale_row, block, target_blocks)] = scale
+            scale = scales[unsafe_offset=Source.scale_offset(scale_row, block, source_blocks)]
+        scales_out[unsafe_offset=Target.scale_offset(scale_row, block, target_blocks)] = scale
 
 
 def relayout[
     Source: OperandLayout, Target: OperandLayout
-](
-    queue: Queue, codes: Int, scales: Int, codes_out: Int, scales_out: Int, rows: Int, k: Int
-) raises:
+](queue: Queue, codes: Int, scales: Int, codes_out: Int, scales_out: Int, rows: Int, k: Int) raises:
     """Moves an operand to another layout and writes the target's padding."""
     comptime kernel = relayout_runs[Source, Target]
     var shape = OperandShape(rows, k)
