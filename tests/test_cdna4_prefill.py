@@ -14,7 +14,6 @@ import gfx950
 import gfx950.timing
 import oracle
 
-TILE_M = TILE_N = 256
 STAGE_K = 256
 THREADS = 512
 NUM_XCDS = 8
@@ -25,6 +24,13 @@ KERNELS = (
     "matmul_plain_bfloat16_none",
     "matmul_plain_float32_float32t",
 )
+LINEAR_KERNELS = (
+    "linear_bfloat16_bfloat16_none",
+    "linear_bfloat16_float32_float32t",
+    "linear_float16_bfloat16_bfloat16t",
+)
+TILES = {"matmul": (256, 256), "linear": (128, 512)}
+"""Rows and columns of C of a workgroup."""
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +43,32 @@ def kernels(texts):
     return {name: gfx950.parse(text) for name, text in texts.items()}
 
 
-def grid_of(m, n):
+def grid_of(op, m, n):
     """Returns the workgroups: one a tile of C, rounded up to a multiple of the XCDs."""
-    return cdna4.round_up(cdna4.ceildiv(m, TILE_M) * cdna4.ceildiv(n, TILE_N), NUM_XCDS)
+    rows, columns = TILES[op]
+    return cdna4.round_up(cdna4.ceildiv(m, rows) * cdna4.ceildiv(n, columns), NUM_XCDS)
 
 
 def multiply(kernel, name, rng, shape, **options):
     """Launches a kernel on random operands; returns C and what it is compared with."""
     m, n, k = shape
-    _, scale_layout, out, bias_name = name.removesuffix("t").split("_")
-    a, b = (random_operand(rng, rows, k) for rows in (m, n))
-    stored_a = a if scale_layout == "plain" else (a[0], cdna4.poisoned_weights(*a)[1])
+    op, source, out, bias_name = re.fullmatch(r"(\w+?)_(\w+?)_(\w+?)_(\w+?)t?", name).groups()
+    if op == "linear":
+        exponents = np.repeat(rng.integers(-4, 5, (m, k // oracle.BLOCK)), oracle.BLOCK, 1)
+        values = rng.standard_normal((m, k)) * np.exp2(exponents)
+        stored_a = [values.astype(cdna4.NUMPY_DTYPES[source])]
+        a = oracle.quantize(stored_a[0].astype(np.float64))
+    else:
+        a = random_operand(rng, m, k)
+        stored_a = a if source == "plain" else (a[0], cdna4.poisoned_weights(*a)[1])
+    b = random_operand(rng, n, k)
     bias = np.zeros(0, np.uint8)
     if bias_name != "none":
         bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name])
     c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
     sizes = [np.int32(i) for i in (m, n, k)]
     args = [*stored_a, *cdna4.poisoned_weights(*b), c, *sizes, bias]
-    gfx950.run(kernel, grid_of(m, n), THREADS, args, **options).raise_on_hazards()
+    gfx950.run(kernel, grid_of(op, m, n), THREADS, args, **options).raise_on_hazards()
     return c, (a, b, out, bias.astype(np.float64) if bias.size else None)
 
 
@@ -98,12 +112,27 @@ def test_any_number_of_stages_is_within_the_bound(kernels, rng, k):
 def test_every_tile_of_c_is_computed_once(kernels, rng):
     """Two bands of rows, the second one lower, on a grid that the XCDs do not divide."""
     name = "matmul_plain_bfloat16_none"
-    m, n = 9 * TILE_M + 1, TILE_N + 1
-    assert (m // TILE_M + 1) * (n // TILE_N + 1) % NUM_XCDS
+    rows, columns = TILES["matmul"]
+    m, n = 9 * rows + 1, columns + 1
+    assert (m // rows + 1) * (n // columns + 1) % NUM_XCDS
     assert_within_bound(*multiply(kernels[name], name, rng, (m, n, STAGE_K), check=False))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@MODES
+@pytest.mark.parametrize(
+    "name, shape",
+    [
+        (LINEAR_KERNELS[0], (128, 512, 512)),
+        (LINEAR_KERNELS[0], (32, 80, 384)),
+        (LINEAR_KERNELS[1], (150, 520, 544)),
+        (LINEAR_KERNELS[2], (1, 17, 96)),
+    ],
+)
+def test_linear_is_within_the_bound(kernels, rng, name, shape, late):
+    assert_within_bound(*multiply(kernels[name], name, rng, shape, late=late))
+
+
+@pytest.mark.parametrize("name", KERNELS + LINEAR_KERNELS)
 def test_nothing_spills_and_arguments_are_preloaded(texts, name):
     text = texts[name]
     for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
@@ -135,21 +164,35 @@ def loop_of(kernel):
     return max(loops, key=lambda loop: sum(i.name.startswith("v_mfma") for i in loop))
 
 
+@pytest.mark.parametrize("name", LINEAR_KERNELS)
+def test_the_linear_loop_encodes_and_multiplies_two_slices(kernels, name):
+    """Per slice: 8 x 4 tiles, one block a lane to encode, in the fast path 16 conversions."""
+    names = [instruction.name for instruction in loop_of(kernels[name])]
+    assert sum(name.startswith("v_mfma_scale_f32_16x16x128") for name in names) == 64
+    assert names.count("s_barrier") == 4
+    assert names.count("ds_write_b128") == 2
+    assert sum(name.startswith("v_cvt_scalef32_pk_fp4") for name in names) >= 32
+
+
 def test_lds_has_no_bank_conflict_in_the_steady_state(kernels):
-    kernel = kernels["matmul_preshuffled_bfloat16_none"]
-    p = model(kernel, 256, 256, 4 * STAGE_K)
-    assert p.lds_cycles and not p.lds_conflicts, p.lds_conflicts
+    for name in (KERNELS[0], LINEAR_KERNELS[0]):
+        p = model(kernels[name], name, 256, 512, 4 * STAGE_K)
+        assert p.lds_cycles and not p.lds_conflicts, (name, p.lds_conflicts)
 
 
-def model(kernel, m, n, k):
-    """Times a launch of a matmul with preshuffled scales."""
-    sizes = [m * k // 2, m * k // 32, n * k // 2, n * k // 32, 2 * m * n]
+def model(kernel, name, m, n, k):
+    """Times a launch of a matmul with preshuffled scales, or of a linear."""
+    op = name.partition("_")[0]
+    sizes_of_a = [m * k // 2, m * k // 32] if op == "matmul" else [2 * m * k]
+    sizes = [*sizes_of_a, n * k // 2, n * k // 32, 2 * m * n]
     args = [*(np.zeros(size, np.uint8) for size in sizes), *map(np.int32, (m, n, k))]
-    return gfx950.timing.profile(kernel, grid_of(m, n), THREADS, [*args, np.zeros(0, np.uint8)])
+    args.append(np.zeros(0, np.uint8))
+    return gfx950.timing.profile(kernel, grid_of(op, m, n), THREADS, args)
 
 
-def test_matrix_pipes_are_busy_in_the_model(kernels):
+@pytest.mark.parametrize("name, busy", [(KERNELS[0], 0.88), (LINEAR_KERNELS[0], 0.40)])
+def test_matrix_pipes_are_busy_in_the_model(kernels, name, busy):
     """8192 x 8192, of which the model runs one tile; K is a part of it."""
-    p = model(kernels["matmul_preshuffled_bfloat16_none"], 8192, 8192, 4096)
-    assert p.loop.mfma_utilisation >= 0.88
+    p = model(kernels[name], name, 8192, 8192, 4096)
+    assert p.loop.mfma_utilisation >= busy
     assert p.occupancy.waves_per_simd == 2

@@ -7,7 +7,7 @@ uses them waits and meets at barriers himself.
 
 from max.gpu._utils import to_i64
 
-from .mma import SharedBytes
+from .mma import BlockCodes, SharedBytes
 
 comptime _ASYNC_COPIES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.AsyncCopies", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
 comptime _LOCAL_ACCESSES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.LocalLoads", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
@@ -35,5 +35,19 @@ def write_byte(place: SharedBytes, value: UInt8):
         alias_scopes=_LOCAL_ACCESSES,
     ](
         __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.i8](value._mlir_value),
+        __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
+    )
+
+
+@always_inline
+def write_codes(place: SharedBytes, codes: BlockCodes):
+    """Writes the codes of a block."""
+    __mlir_op.`llvm.store`[
+        _type=None,
+        alignment=to_i64(Int64(16)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](
+        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.`vector<4 x i32>`](codes._mlir_value),
         __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
     )
