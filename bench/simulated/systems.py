@@ -33,7 +33,7 @@ MAX_QUANTIZE_ELEMENTS = 8
 MAX_REDUCE_THREADS = 256
 TRITON_MXFP4 = "triton_mxfp4_mxfp4_64x64x256_w4_s2"
 TRITON_BF16 = "triton_bf16_mxfp4_32x32x64_w2_s2"
-WHOLE_GRID_WORK = 4e9
+WHOLE_GRID_WORK = 1e9
 """Multiplications and additions up to which every workgroup is executed."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
