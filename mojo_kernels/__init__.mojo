@@ -26,8 +26,14 @@ that `hopper/` builds on `simt/`, the room of any GPU.
         tiles.mojo            tiles of A, B and scales
         activations.mojo      the left operand: encoded, or quantized on the way
         schedule.mojo         pipelines as data
-        epilogue.mojo         bias, rounding, store
+        epilogue.mojo         sums across waves and workgroups, bias, rounding, store
         matmul_decode.mojo    few rows
+        matmul_prefill.mojo   many rows, encoded activations
+        linear_prefill.mojo   many rows, quantized on the way
+        prefill_tiles.mojo        what a prefill workgroup shares in LDS
+        prefill_activations.mojo  how encoded blocks get there
+        ping_pong.mojo            two groups of waves that take turns, as data
+        lds.mojo                  words of LDS beside direct loads
         dispatch.mojo         which kernel, why, which grid
     simt/                 any GPU: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
@@ -44,6 +50,7 @@ that `hopper/` builds on `simt/`, the room of any GPU.
         exact.mojo            elements that bfloat16 cannot hold
         matmul_decode.mojo    few rows
         matmul_prefill.mojo   many rows
+        quantize.mojo         quantize, two numbers at once
         dispatch.mojo         which kernel, which grid
 
     quantize.mojo         host entries: cut into tasks, launch
