@@ -1,7 +1,7 @@
 """MXFP4 quantization and block-scaled matrix multiplication: the map of the package.
 
-Imports point down this list, never up; a room imports no other room, except
-that `hopper/` builds on `simt/`, the room of any GPU.
+Imports point down this list, never up; a room imports no other room, except that
+Hopper's builds on the room of any GPU.
 
     formats.mojo          the only table of format facts
     codec.mojo            one element, one scale: encode, decode, the four scale rules
