@@ -15,8 +15,8 @@ l % 16, block l / 16 of a tile, both when it encodes and when it multiplies:
     scales    tile t, lane l at 256 * (t / 4) + 4 * l + t % 4: words of four tiles
 
 Weights go straight to registers. Two groups of four waves take turns at the
-matrix pipes as in matmul_prefill.mojo. While a slice is multiplied, the next
-one is encoded and the two after it are on their way.
+matrix pipes, and workgroups are numbered, as in matmul_prefill.mojo. While a
+slice is multiplied, the next one is encoded and two more are on their way.
 """
 
 from layout import row_major
@@ -325,7 +325,10 @@ def linear_prefill[
     k: Int32,
     bias: ImmPointer[UInt8, ImmutAnyOrigin],
 ):
-    """Quantizes x and multiplies: C = x @ W.T + bias. Without `k_tail`, K % 128 == 0."""
+    """Quantizes x and multiplies: C = x @ W.T + bias. Without `k_tail`, K % 128 == 0.
+
+    Weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    """
     comptime assert size_of[x_dtype]() == 2, "three slices of wider floats do not fit into LDS"
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))

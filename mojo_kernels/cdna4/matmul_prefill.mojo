@@ -8,7 +8,8 @@ slice and fetches later ones (ping_pong.mojo):
     wave    0 .. 3    group 0    rows   0 .. 127    columns 64 * (wave % 4) .. + 63
             4 .. 7    group 1    rows 128 .. 255
 
-Workgroups are numbered so that those which an XCD runs together form a block
+A launch has a workgroup of 512 threads for each tile of C, rounded up to a
+multiple of the XCDs. Workgroups are numbered so that those which an XCD runs together form a block
 of C about as wide as high: they share rows and columns in its L2.
 """
 
@@ -326,7 +327,10 @@ def matmul_prefill[
     k: Int32,
     bias: ImmPointer[UInt8, ImmutAnyOrigin],
 ):
-    """Multiplies plain codes: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0."""
+    """Multiplies plain codes: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0.
+
+    Weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    """
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))

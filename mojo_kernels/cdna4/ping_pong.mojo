@@ -8,8 +8,10 @@ the other moves; every phase ends at a barrier of all waves:
 
 A phase handles a slice, one tile of 128 along K; two slices are a stage. What
 a slice needs was fetched two slices ahead (weights) or two stages ahead
-(activations and scales) and is waited for at the end of the move before. So
-a wait leaves in flight what was fetched later, always the same number of loads.
+(activations and scales) and is waited for at the end of the move before: the
+wait leaves in flight what the same move has fetched. Activations go before the
+fragments are read and weights behind them, so that loads are issued steadily.
+Addresses of later loads are computed between matrix instructions.
 """
 
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
@@ -74,13 +76,12 @@ struct PingPong(TrivialRegisterPassable):
     comptime STEADY_LENGTH = 27
     """Operations of the loop."""
 
-    def in_flight(self, slice: Int) -> Int:
-        """Returns the loads of a move, all of which are later than the weights of the next slice.
-        """
+    def loads_of_move(self, slice: Int) -> Int:
+        """Returns the loads of a move, which are all later than the weights of the next slice."""
         return self.of_a + (self.of_b_scales if slice == 0 else self.of_a_scales) + self.of_b
 
-    def loads(self) -> Int:
-        """Returns the loads of a stage and of one slice."""
+    def loads_ahead(self) -> Int:
+        """Returns the loads of the prologue that the first move does not wait for."""
         return SLICES * self.of_a + self.of_a_scales + self.of_b_scales + self.of_b
 
     def prologue(self) -> Array[ScheduleEntry, Self.PROLOGUE_LENGTH]:
@@ -99,7 +100,7 @@ struct PingPong(TrivialRegisterPassable):
                 builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=0))
         builder.emit(OpDesc(tag=Ops.AIM_STAGE.value))
         builder.emit(OpDesc(tag=Ops.AIM_B.value))
-        builder.emit(OpDesc.wait_vm_n(self.loads()))
+        builder.emit(OpDesc.wait_vm_n(self.loads_ahead()))
         builder.emit(OpDesc.barrier())
         return builder.entries.copy()
 
@@ -116,7 +117,7 @@ struct PingPong(TrivialRegisterPassable):
                 builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=1))
                 builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
             builder.emit(OpDesc(tag=Ops.FETCH_B.value))
-            builder.emit(OpDesc.wait_vm_n(self.in_flight(slice)))
+            builder.emit(OpDesc.wait_vm_n(self.loads_of_move(slice)))
             builder.emit(OpDesc.barrier())
             builder.emit(OpDesc(tag=Ops.SET_PRIO.value, wait_value=1))
             builder.emit(OpDesc(tag=Ops.AIM_B.value))
