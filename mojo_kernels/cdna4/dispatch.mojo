@@ -30,6 +30,12 @@ comptime COUNTER_BYTES = 4
 """A counter of arrivals."""
 comptime MAX_TENSOR_BYTES = 1 << 31
 """Kernels count bytes in 32 bits."""
+comptime LDS_BYTES = 160 * 1024
+"""Of a compute unit."""
+comptime BF16_BYTES = 2
+"""Of the element that activations usually have."""
+comptime MAX_X_BYTES = 4
+"""Of the widest element of activations."""
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
 
@@ -51,17 +57,23 @@ struct Choice(TrivialRegisterPassable):
     var reason: StaticString
     """Why this kernel is for these shapes."""
 
-    def may_serve(self, n: Int, k: Int) -> Bool:
-        """Says whether the row covers these weights for some M."""
-        return n <= self.max_n and k <= self.max_k and (self.any_k or not self._has_tail(k))
+    def may_serve(self, n: Int, k: Int, x_bytes: Int) -> Bool:
+        """Says whether the row covers these weights for some M, and fits floats of `x_bytes`."""
+        var tiles = self.shape.waves * self.shape.depth * self.shape.k_tiles * self.shape.m_tiles
+        return (
+            n <= self.max_n
+            and k <= self.max_k
+            and (self.any_k or not self._has_tail(k))
+            and tiles * TILE * TILE_K * x_bytes <= LDS_BYTES
+        )
 
     def _has_tail(self, k: Int) -> Bool:
         """Says whether K ends within a chunk."""
         return k % (self.shape.k_tiles * TILE_K) != 0
 
-    def covers(self, m: Int, n: Int, k: Int) -> Bool:
-        """Says whether the row covers a shape."""
-        return m <= self.max_m and self.may_serve(n, k)
+    def covers(self, m: Int, n: Int, k: Int, x_bytes: Int) -> Bool:
+        """Says whether the row covers a shape, for floats of `x_bytes`."""
+        return m <= self.max_m and self.may_serve(n, k, x_bytes)
 
     def shape_for(self, k: Int) -> DecodeShape:
         """Returns the kernel, able to end within a chunk where K does."""
@@ -80,6 +92,7 @@ comptime CHOICES = [
         16, ANY, 512, True, _shape(1, 1, 4), "K in one step, a tile of columns for each workgroup"
     ),
     Choice(64, ANY, 512, True, _shape(1, 2, 4), "K in one step, scale words feed two column tiles"),
+    Choice(16, ANY, 4096, True, _shape(1, 2, 12), "twelve waves share K, no sums to hand over"),
     Choice(
         16, 4096, ANY, True, _shape(1, 4, 8, splits=7), "few tiles: K is split to occupy the CUs"
     ),
@@ -89,13 +102,15 @@ comptime CHOICES = [
 """In order of preference."""
 
 
-def choose(m: Int, n: Int, k: Int) -> Int:
-    """Returns the row of `CHOICES` for a shape."""
+def choose(m: Int, n: Int, k: Int, x_bytes: Int = BF16_BYTES) -> Int:
+    """Returns the row of `CHOICES` for a shape and activations of `x_bytes` an element."""
     comptime last = len(CHOICES) - 1
-    comptime assert CHOICES[last].covers(ANY, ANY, ANY), "the last row covers every shape"
+    comptime assert CHOICES[last].covers(
+        ANY, ANY, ANY, MAX_X_BYTES
+    ), "the last row covers every shape"
     comptime for i in range(last):
         comptime choice = CHOICES[i]
-        if choice.covers(m, n, k):
+        if choice.covers(m, n, k, x_bytes):
             return i
     return last
 
@@ -205,14 +220,14 @@ def multiply[
         n: Rows of the weights, rounded up to whole tiles or not.
         k: Elements of a row.
     """
-    comptime row_bytes = k * size_of[x_dtype.or_else(DType.uint8)]()
-    product.check[size_of[out_dtype]()](product.m * row_bytes)
+    comptime x_bytes = size_of[x_dtype.or_else(DType.uint8)]()
+    product.check[size_of[out_dtype]()](product.m * k * x_bytes)
     if product.m == 0:
         return
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
-        comptime if choice.may_serve(n, k):
-            if choose(product.m, n, k) == i:
+        comptime if choice.may_serve(n, k, x_bytes):
+            if choose(product.m, n, k, x_bytes) == i:
                 comptime shape = choice.shape_for(k)
                 _launch[x_dtype, out_dtype, bias_dtype, rounding, shape](context, product)
 
