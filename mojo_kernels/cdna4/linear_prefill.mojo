@@ -42,8 +42,7 @@ from .activations import QuantizedOnTheFly
 from .epilogue import Result, Sums
 from .lds import read_word, write_byte, write_codes
 from .matmul_prefill import WAVES_PER_SIMD, tile_of_c
-from .mma import BlockCodes, CODE_WORDS, LANES, Mma16, SharedBytes
-from .ping_pong import set_priority
+from .mma import BlockCodes, CODE_WORDS, LANES, Mma16, SharedBytes, set_priority
 from .prefill_tiles import place_at
 from .tiles import (
     CODE_TILE_BYTES,

@@ -33,8 +33,8 @@ from std.utils import StaticTuple
 
 from ..formats import BLOCK
 from .epilogue import Result, Sums
-from .mma import BlockCodes, LANES, Mma16, SharedBytes
-from .ping_pong import PingPong, PingPongOps, set_priority
+from .mma import BlockCodes, LANES, Mma16, SharedBytes, set_priority
+from .ping_pong import PingPong, PingPongOps
 from .prefill_activations import ActivationScales, SharedCodes
 from .prefill_tiles import (
     A_BYTES,

@@ -258,3 +258,9 @@ def load_to_lds[num_bytes: Int](memory: AMDBufferResource, offset: Int32, place:
         to_i32(Int32(0)),
         to_i32(Int32(0)),
     )
+
+
+@always_inline
+def set_priority[level: Int]():
+    """Sets the wave's priority, 0 .. 3, among the waves of its SIMD."""
+    llvm_intrinsic["llvm.amdgcn.s.setprio", NoneType, has_side_effect=True](Int16(level))

@@ -17,7 +17,6 @@ Addresses of later loads are computed between matrix instructions.
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
-from std.sys.intrinsics import llvm_intrinsic
 
 comptime SLICES = 2
 """Slices of a stage."""
@@ -129,9 +128,3 @@ struct PingPong(TrivialRegisterPassable):
             builder.emit(OpDesc(tag=Ops.SET_PRIO.value, wait_value=0))
             builder.emit(OpDesc.barrier())
         return builder.entries.copy()
-
-
-@always_inline
-def set_priority[level: Int]():
-    """Sets the wave's priority, 0 .. 3, among the waves of its SIMD."""
-    llvm_intrinsic["llvm.amdgcn.s.setprio", NoneType, has_side_effect=True](Int16(level))
