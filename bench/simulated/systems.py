@@ -33,8 +33,10 @@ MAX_QUANTIZE_ELEMENTS = 8
 MAX_REDUCE_THREADS = 256
 TRITON_MXFP4 = "triton_mxfp4_mxfp4_64x64x256_w4_s2"
 TRITON_BF16 = "triton_bf16_mxfp4_32x32x64_w2_s2"
-WHOLE_GRID_WORK = 1e9
-"""Multiplications and additions up to which every workgroup is executed."""
+WHOLE_GRID_WORK = 2e9
+"""Multiplications and additions, of padded tiles, up to which every workgroup is executed."""
+PADDED_ROWS = 64
+"""Rows of the largest tile that a few rows are padded to."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -199,11 +201,17 @@ def offers(operands: Operands, op: str) -> list[Offer]:
     return [ours(operands, op), *(after(quantizer, offer) for offer in unfused), decoding]
 
 
+def executes_whole_grid(shape: Shape) -> bool:
+    """Says whether every workgroup is executed; else those that share a compute unit are."""
+    m, n, k = shape
+    return 2 * max(m, PADDED_ROWS) * n * k <= WHOLE_GRID_WORK
+
+
 class Stopwatch:
     """Times launches of one shape, each kernel once."""
 
     def __init__(self, shape: Shape):
-        self._whole_grid = shape.flops <= WHOLE_GRID_WORK
+        self._whole_grid = executes_whole_grid(shape)
         self._done: dict[str, Profile] = {}
 
     def time(self, offer: Offer) -> list[Profile]:

@@ -15,7 +15,7 @@ import numpy as np
 import mx_kernels as mx
 from bench.shapes import Shape
 from bench.simulated import kernels
-from bench.simulated.systems import TILE, WHOLE_GRID_WORK, Launch, Operands
+from bench.simulated.systems import TILE, Launch, Operands, executes_whole_grid
 from gfx950.parameters import Machine
 
 SHOWN = 8
@@ -43,7 +43,7 @@ def candidates(shape: Shape) -> list[Launch]:
 
 def rank(shape: Shape) -> list[tuple[float, Launch]]:
     """Returns the cuts with their times in microseconds, fastest first."""
-    whole_grid = shape.flops <= WHOLE_GRID_WORK
+    whole_grid = executes_whole_grid(shape)
     timed = [(launch.profile(whole_grid).time_us, launch) for launch in candidates(shape)]
     return sorted(timed, key=lambda row: row[0])
 
