@@ -145,6 +145,7 @@ struct LinearRun[x_dtype: DType, rounding: Rounding, k_tail: Bool]:
         wave: Int32,
         lane: Int32,
     ):
+        """Finds this thread's part of the work."""
         self.source = source
         self.weights = weights
         self.lds = lds

@@ -160,6 +160,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         reader: Reader,
         lds: SharedBytes,
     ):
+        """Finds this thread's part of the work."""
         self.codes = codes
         self.a_scale_source = a_scales
         self.b_scale_source = b_scales

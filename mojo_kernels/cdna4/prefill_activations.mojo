@@ -85,6 +85,7 @@ struct PreshuffledScales(ActivationScales):
         wave: Int32,
         lane: Int32,
     ):
+        """Finds this thread's part of the work."""
         self.scales = SharedScales[ROWS].of(scales, rows, k_blocks, first_row, wave, lane)
 
     @always_inline
@@ -141,6 +142,7 @@ struct PlainScales[k_tail: Bool](ActivationScales):
         wave: Int32,
         lane: Int32,
     ):
+        """Finds this thread's part of the work."""
         var half, row = divmod(lane, Int32(SCALE_GROUP_ROWS))
         self.scales = Span.of(scales, rows * k_blocks).from_offset(first_row * k_blocks)
         self.k_blocks = k_blocks

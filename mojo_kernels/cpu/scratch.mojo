@@ -64,7 +64,9 @@ struct Scratch:
     """One block, carved from front to back."""
 
     var block: Int
+    """The address of the block."""
     var used: Int
+    """Bytes that were carved so far, the first cache line included."""
 
     def __init__(out self, num_bytes: Int):
         """Takes a block of at least `num_bytes`, each carved piece `padded`."""

@@ -27,7 +27,7 @@ def main() raises:
     comptime fp8 = DType.float8_e4m3fn
     comptime Input = TileTensor[fp8, Layout, ImmutAnyOrigin]
     comptime Output = TileTensor[DType.bfloat16, Layout, MutAnyOrigin]
-    comptime kernel = AMDPingPongMatmul[
-        fp8, fp8, DType.bfloat16, config, True
-    ].run[Layout, Layout, Layout, Input.Engine, Input.Engine, Output.Engine]
+    comptime kernel = AMDPingPongMatmul[fp8, fp8, DType.bfloat16, config, True].run[
+        Layout, Layout, Layout, Input.Engine, Input.Engine, Output.Engine
+    ]
     print(_compile_code[kernel, target=get_gpu_target["mi355x"]()]().asm)
