@@ -252,8 +252,7 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
 
     @always_inline
     def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
-        """Returns a word that has arrived, without what lies beyond K, the chunk's first in byte 0.
-        """
+        """Returns a word without what lies beyond K, the chunk's first scale in byte 0."""
         comptime HALF_BITS = UInt32(16)
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var scales = word
