@@ -27,7 +27,7 @@ from mojo_kernels.cpu.weights import CPU_TILES
 from mojo_kernels.formats import FORMAT
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.matmul import matmul
-from mojo_kernels.operands import Flat, Matrix, Operand, allocate, flat, matrix
+from mojo_kernels.operands import Flat, Operand, allocate, flat, matrix
 from mojo_kernels.quantize import dequantize, quantize, relayout
 
 comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
