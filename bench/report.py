@@ -153,19 +153,32 @@ def goal_table(goals: Sequence[Goal]) -> Table:
     return Table(title, ["goal", "threads", "measured", "wanted", "reached"], cells)
 
 
-def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
-    """Returns what belongs between the markers."""
-    origin = (rows or model_rows)[0]
-    parts = [f"{origin.device}; commit {origin.commit}, {origin.date}."]
+def full_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
+    """Returns every table as a document."""
+    parts = [_origin_line(rows, model_rows)]
     if any(row.op == "machine" for row in rows):
         parts.append(machine_table(rows).to_markdown())
     parts += [table.to_markdown() for table in operation_tables(rows)]
     parts.append(systems_table(rows).to_markdown())
-    if line := overhead_line(rows):
-        parts.append(line)
-    if model_rows:
-        parts.append(model_table(model_rows).to_markdown())
-    return "\n\n".join(parts)
+    return "\n\n".join(parts + _closing_parts(rows, model_rows))
+
+
+def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
+    """Returns what belongs between the markers: `linear`, which is what users wait for."""
+    parts = [_origin_line(rows, model_rows)]
+    linear = [row for row in rows if row.op == "linear"]
+    parts += [table.to_markdown() for table in operation_tables(linear)]
+    return "\n\n".join(parts + _closing_parts(rows, model_rows))
+
+
+def _origin_line(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
+    origin = (rows or model_rows)[0]
+    return f"{origin.device}; commit {origin.commit}, {origin.date}."
+
+
+def _closing_parts(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> list[str]:
+    parts = [line] if (line := overhead_line(rows)) else []
+    return [*parts, model_table(model_rows).to_markdown()] if model_rows else parts
 
 
 def update_readme(path: Path, text: str, markers: tuple[str, str] = (BEGIN, END)) -> None:

@@ -251,9 +251,10 @@ def show(findings: Findings, console: Console) -> None:
 
 
 def save(findings: Findings, target: str, folder: Path) -> list[Path]:
-    """Writes CSV and PNG files and returns those written."""
-    written = [folder / f"{target}.csv"]
+    """Writes CSV, Markdown and PNG files and returns those written."""
+    written = [folder / f"{target}.csv", folder / f"{target}.md"]
     write_csv(written[0], findings.rows)
+    written[1].write_text(report.full_text(findings.rows, findings.model_rows) + "\n")
     if findings.model_rows:
         written.append(folder / f"{target}_model.csv")
         write_csv(written[-1], findings.model_rows)

@@ -147,12 +147,19 @@ def test_a_readme_without_a_clear_place_is_refused_and_left_alone(tmp_path, text
     assert readme.read_text() == text
 
 
-def test_the_readme_text_states_times_ratios_and_origin():
+@pytest.mark.parametrize("render", [report.readme_text, report.full_text])
+def test_a_report_states_times_ratios_and_origin(render):
     peer = make_row(system="MAX Q4_0", time_us_median=250.0, times_ours=2.5)
-    text = report.readme_text([make_row(), peer], [make_model_row()])
+    text = render([make_row(), peer], [make_model_row()])
     assert "| 64 x 7168 x 2048 | 100 | 18.8 | 1.25 | 250 (2.50) |" in text
     assert "| W4A4 | 0.9300 | 0.8700 | 70.0% | 80.0% | 5.64 | 53.4 | 362 |" in text
     assert all(fact in text for fact in ORIGIN.values())
+
+
+def test_the_readme_keeps_to_linear_and_the_full_report_has_every_operation():
+    rows = [make_row(), make_row(op="quantize", n=0)]
+    assert "quantize, us" in report.full_text(rows, [])
+    assert "quantize, us" not in report.readme_text(rows, [])
 
 
 def test_a_large_rate_is_written_out():
@@ -301,6 +308,6 @@ def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):
     variants = {row.variant: row for row in read_csv(tmp_path / "cpu_model.csv", ModelRow)}
     assert variants["float32"].cosine_worst == pytest.approx(1.0, abs=1e-5)
     assert variants["W4A4"].linear_weight_bytes * 7 < variants["float32"].linear_weight_bytes
-    assert (tmp_path / "cpu.png").exists()
+    assert (tmp_path / "cpu.png").exists() and (tmp_path / "cpu.md").exists()
     kept = (tmp_path / "cpu.csv").read_text() + (tmp_path / "cpu_model.csv").read_text()
     assert str(device.REPOSITORY) not in kept
