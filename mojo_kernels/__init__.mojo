@@ -42,7 +42,7 @@ Hopper's builds on the room of any GPU.
         matmul.mojo           one warp for a row and a few columns
         launch.mojo           contexts, streams, device pointers
     hopper/               NVIDIA Hopper: four bits until registers
-        layout.mojo           the weight layout of a warp's burst
+        layout.mojo           the tile of its weight layout, in the kernels' words
         fragments.mojo        codes to tensor core fragments
         shared_memory.mojo    loads, copies and barriers by address
         tokens.mojo           activations in fragment order

@@ -11,8 +11,7 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.codec import FloatBits, Rounding
 from mojo_kernels.hopper.dispatch import MAX_FEW_ROWS, Product, multiply, workspace_bytes
-from mojo_kernels.hopper.layout import PreshuffledCuda
-from mojo_kernels.layouts import OperandLayout, Plain
+from mojo_kernels.layouts import LAYOUTS
 from mojo_kernels.simt.launch import Device, Queue
 from mojo_kernels.simt.problem import ENCODED
 from mojo_kernels.hopper.quantize import quantize
@@ -20,9 +19,6 @@ from mojo_kernels.simt.quantize import dequantize, relayout
 
 comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
 """The element types of floats, by code."""
-comptime _List[*Layouts: OperandLayout] = Layouts
-comptime LAYOUTS = _List[Plain, PreshuffledCuda]
-"""The layouts that have kernels here; the position is this module's code."""
 
 
 struct _Arguments:

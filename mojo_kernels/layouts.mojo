@@ -255,6 +255,85 @@ struct PreshuffledCpu(OperandLayout):
         return (tile_row * Self.ROW_MULTIPLE + lane, block)
 
 
+struct PreshuffledCuda(OperandLayout):
+    """Weights as Hopper warps load them: one contiguous burst a tile.
+
+    One tile of 32 rows x 1 block after another, 512 bytes. In the fragments of
+    `mma.m16n8k16` lane 4 * g + t owns rows g and g + 8; of each it gets the four
+    bytes of codes k = 8 * t .. 8 * t + 7, and of a second fragment the same:
+
+        offset in tile    0 .. 3   4 .. 7   8 .. 11  12 .. 15   16 .. 19   ...
+        row               0        8        16       24         0          ...
+        bytes of block    0 .. 3   0 .. 3   0 .. 3   0 .. 3     4 .. 7     ...
+
+    Scales, 32 bytes a tile, tiles in the same order; one word feeds one lane:
+
+        offset in tile    0        1        2        3          4          ...
+        row               0        8        16       24         1          ...
+    """
+
+    comptime NAME: StaticString = "preshuffled_cuda"
+    """The name used in every API."""
+    comptime DEVICE: StaticString = "cuda"
+    """The device whose `preshuffle` picks it."""
+    comptime ROW_MULTIPLE = 32
+    """Rows of a tile: two fragments of 16."""
+    comptime SCALE_ROW_MULTIPLE = Self.ROW_MULTIPLE
+    """Rows of a tile."""
+    comptime SCALE_K_MULTIPLE = 1
+    """No padding along K."""
+    comptime ROW_LANES = 8
+    """Rows that one word of each lane covers."""
+    comptime ROWS_PER_LANE = Self.ROW_MULTIPLE // Self.ROW_LANES
+    """Rows whose words lie side by side in a lane's 16 bytes."""
+    comptime K_LANES = BLOCK_BYTES // RUN_BYTES
+    """Lanes that share a row."""
+    comptime TILE_BYTES = Self.ROW_MULTIPLE * BLOCK_BYTES
+    """Bytes of a tile's codes."""
+
+    @staticmethod
+    @always_inline
+    def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        var tile_row, row_in_tile = divmod(row, Self.ROW_MULTIPLE)
+        var word, row_lane = divmod(row_in_tile, Self.ROW_LANES)
+        var block, byte_in_block = divmod(byte, BLOCK_BYTES)
+        var k_lane, within = divmod(byte_in_block, RUN_BYTES)
+        var tile = tile_row * (row_bytes // BLOCK_BYTES) + block
+        var lane = row_lane * Self.K_LANES + k_lane
+        return tile * Self.TILE_BYTES + (lane * Self.ROWS_PER_LANE + word) * RUN_BYTES + within
+
+    @staticmethod
+    def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
+        """Returns the (row, byte) stored at `offset`."""
+        var tile, offset_in_tile = divmod(offset, Self.TILE_BYTES)
+        var run, within = divmod(offset_in_tile, RUN_BYTES)
+        var lane, word = divmod(run, Self.ROWS_PER_LANE)
+        var row_lane, k_lane = divmod(lane, Self.K_LANES)
+        var tile_row, block = divmod(tile, row_bytes // BLOCK_BYTES)
+        return (
+            tile_row * Self.ROW_MULTIPLE + word * Self.ROW_LANES + row_lane,
+            block * BLOCK_BYTES + k_lane * RUN_BYTES + within,
+        )
+
+    @staticmethod
+    @always_inline
+    def scale_offset(row: Int, block: Int, padded_k_blocks: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        var tile_row, row_in_tile = divmod(row, Self.ROW_MULTIPLE)
+        var word, row_lane = divmod(row_in_tile, Self.ROW_LANES)
+        var tile = tile_row * padded_k_blocks + block
+        return tile * Self.ROW_MULTIPLE + row_lane * Self.ROWS_PER_LANE + word
+
+    @staticmethod
+    def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
+        """Returns the (row, block) stored at `offset`."""
+        var tile, row_in_tile = divmod(offset, Self.ROW_MULTIPLE)
+        var row_lane, word = divmod(row_in_tile, Self.ROWS_PER_LANE)
+        var tile_row, block = divmod(tile, padded_k_blocks)
+        return (tile_row * Self.ROW_MULTIPLE + word * Self.ROW_LANES + row_lane, block)
+
+
 comptime _List[*Layouts: OperandLayout] = Layouts
-comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu]
+comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda]
 """Every layout; the position is the code that bindings use."""

@@ -230,6 +230,17 @@ LAYOUTS = {
         ((16,), ()),
         (0, 2, 1),
     ),
+    "preshuffled_cuda": Layout(
+        32,
+        32,
+        1,
+        # row tile, row group of 4, row of 8 | block, word of 4, byte of 4
+        ((4, 8), (4, 4)),
+        (0, 3, 2, 4, 1, 5),
+        # row tile, row group of 4, row of 8 | scale
+        ((4, 8), ()),
+        (0, 3, 2, 1),
+    ),
 }
 
 
@@ -237,6 +248,9 @@ def code_offset(layout: str, n, kb, row_bytes: int):
     """Returns where the code byte of (row `n`, byte `kb`) lies: the closed formula."""
     if layout == "plain":
         return n * row_bytes + kb
+    if layout == "preshuffled_cuda":
+        tile = n // 32 * 32 * row_bytes + kb // 16 * 512
+        return tile + n % 8 * 64 + kb % 16 // 4 * 16 + n % 32 // 8 * 4 + kb % 4
     tile = n // 16 * 16 * row_bytes + kb // 16 * 256
     if layout == "preshuffled_cdna4":
         return tile + n % 16 * 16 + kb % 16
@@ -250,6 +264,8 @@ def scale_offset(layout: str, n, s, row_scales: int):
     if layout == "preshuffled_cdna4":
         tile = n // 32 * 32 * row_scales + s // 8 * 256
         return tile + s % 4 * 64 + n % 16 * 4 + s % 8 // 4 * 2 + n % 32 // 16
+    if layout == "preshuffled_cuda":
+        return n // 32 * 32 * row_scales + s * 32 + n % 8 * 4 + n % 32 // 8
     return n // 16 * 16 * row_scales + s * 16 + n % 16
 
 

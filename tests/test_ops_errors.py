@@ -318,7 +318,7 @@ BAD_OTHERS = {
     "preshuffle for a device without a layout": (
         lambda: mx.preshuffle(W, device="tpu"),
         ValueError,
-        "device: got 'tpu', expected 'gfx950' or 'cpu'; other devices have no layout of their own",
+        "device: got 'tpu', expected 'gfx950' or 'cpu' or 'cuda'; other devices have no layout",
     ),
     "preshuffle on meta": (
         lambda: mx.preshuffle(W.to(META)),

@@ -19,6 +19,7 @@ from ..layouts import (
     Plain,
     PreshuffledCdna4,
     PreshuffledCpu,
+    PreshuffledCuda,
     RUN_BYTES,
 )
 from ..operands import Bytes, Operand
@@ -58,6 +59,8 @@ def half_scale_bits(scales: Words) -> Words:
 
 comptime TileWords = SIMD[DType.uint32, RUNS * LANES]
 """The codes of one block of a tile: its vectors, one after the other."""
+comptime TilePairs = SIMD[DType.uint64, RUNS * LANES // 2]
+"""The same, two words at a time."""
 
 
 @always_inline
@@ -254,6 +257,75 @@ struct Cdna4Tiles(WeightTiles):
 
 
 @fieldwise_init
+struct CudaTiles(WeightTiles):
+    """Tiles of an operand preshuffled for CUDA: halves of its tiles, pairs of rows side by side.
+    """
+
+    comptime Layout = PreshuffledCuda
+    """The layout that this reads."""
+    comptime Codes = TileWords
+    """The vectors."""
+    comptime HALVES = PreshuffledCuda.ROW_MULTIPLE // LANES
+    """Tiles of 16 rows in a tile of the layout."""
+
+    var operand: Operand[PreshuffledCuda]
+    """The weights."""
+
+    @staticmethod
+    def of(operand: Operand[PreshuffledCuda]) -> Self:
+        """Reads `operand`."""
+        return Self(operand)
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        """Returns N and k."""
+        return self.operand.shape
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> TileWords:
+        """Returns the codes of a tile in one block."""
+        comptime COUNT = PreshuffledCuda.TILE_BYTES
+        var both, half = divmod(tile, Self.HALVES)
+        var at = self.operand.code_offset(both * Self.HALVES * LANES, block * BLOCK_BYTES)
+        var bytes = self.operand.codes.load[width=COUNT, alignment=1](Coord(at))
+        # A lane's four words are rows r, r + 8 | r + 16, r + 24: two words for each half.
+        var halves = bitcast[DType.uint64, RUNS * LANES](bytes).deinterleave()
+        var pairs = rebind[TilePairs](halves[1] if half == 1 else halves[0])
+        var rows = bitcast[DType.uint32, RUNS * LANES](pairs).deinterleave()
+        return _transposed(rebind[TileWords](rows[0].join(rows[1])))
+
+    @always_inline
+    def vector[j: Int](self, codes: TileWords) -> Words:
+        """Returns vector `j`."""
+        return codes.slice[LANES, offset=j * LANES]()
+
+    @always_inline
+    def scales(self, tile: Int, block: Int) -> Words:
+        """Returns the scale bytes of a tile in one block."""
+        var both, half = divmod(tile, Self.HALVES)
+        var at = self.operand.scale_offset(both * Self.HALVES * LANES, block)
+        var bytes = self.operand.scales.load[width=Self.HALVES * LANES, alignment=1](Coord(at))
+        var halves = bitcast[DType.uint16, LANES](bytes).deinterleave()
+        var pairs = rebind[SIMD[DType.uint16, LANES // 2]](halves[1] if half == 1 else halves[0])
+        var rows = bitcast[DType.uint8, LANES](pairs).deinterleave()
+        return rebind[SIMD[DType.uint8, LANES]](rows[0].join(rows[1])).cast[DType.uint32]()
+
+    @always_inline
+    def scale_range(self, tile: Int) -> ScaleWindow:
+        """Returns the range of a tile's scales, padding rows left out."""
+        return _scale_range_by_blocks(self, tile)
+
+    @always_inline
+    def prefetch(self, tile: Int, block: Int):
+        """Asks for half of the codes, and the scales, of both halves in one block."""
+        var both, half = divmod(tile, Self.HALVES)
+        var codes = self.operand.code_offset(both * Self.HALVES * LANES, block * BLOCK_BYTES)
+        comptime for j in range(RUNS):
+            _prefetch(self.operand.codes, codes + (half * RUNS + j) * STEP_BYTES)
+        _prefetch(self.operand.scales, self.operand.scale_offset(tile * LANES, block))
+
+
+@fieldwise_init
 struct PlainTiles(WeightTiles):
     """Tiles of a row-major operand: gathered from 16 rows, the last one repeated."""
 
@@ -315,7 +387,7 @@ struct PlainTiles(WeightTiles):
 
 
 comptime _List[*Tiles: WeightTiles] = Tiles
-comptime CPU_TILES = _List[PlainTiles, Cdna4Tiles, CpuTiles]
+comptime CPU_TILES = _List[PlainTiles, Cdna4Tiles, CpuTiles, CudaTiles]
 """The reader of every layout, in the order of `LAYOUTS`."""
 
 

@@ -16,13 +16,13 @@ from std.collections import OptionalReg
 from std.math import ceildiv
 
 from ..formats import BLOCK
-from ..layouts import OperandLayout
+from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.launch import Queue, device_pointer
 from ..simt.matmul import COLUMNS, MAX_GRID_Y, WARPS, WARP_THREADS, matmul_warps
 from ..simt.problem import ENCODED, FLOAT32
 from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAND_THREADS
 from .expand_tokens import ROW_BYTES, STEP, expand_tokens
-from .layout import K_LANES, PreshuffledCuda, TILE_ROWS
+from .layout import K_LANES, TILE_ROWS
 from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
 from .matmul_prefill import WEIGHT_ROWS, matmul_many_rows, num_threads
 from .matmul_prefill import shared_bytes as prefill_shared_bytes

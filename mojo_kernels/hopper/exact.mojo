@@ -4,10 +4,10 @@ Kernels notice such operands by their scales: under the two largest, the codes 4
 6 overflow. They then compute the elements of their tile here, one after the other.
 """
 
+from ..layouts import PreshuffledCuda
 from ..simt.launch import DevicePointer
 from ..simt.matmul import warp_sums
 from ..simt.problem import Activations, Result
-from .layout import PreshuffledCuda
 
 
 @always_inline

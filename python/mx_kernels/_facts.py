@@ -93,8 +93,8 @@ class Facts:
 
     def layout_for(self, device: str | torch.device) -> Layout | None:
         """Returns the layout that the kernels of `device` read fastest, None for none."""
-        name = str(device)
-        if name.startswith("cuda") and torch.version.hip and torch.cuda.is_available():
+        name = str(device).partition(":")[0]
+        if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         return next((row for row in self.layouts.values() if row.device == name != ""), None)
 

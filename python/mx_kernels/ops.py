@@ -95,8 +95,8 @@ def preshuffle(q: MXTensor, *, device: str | torch.device | None = None) -> MXTe
 
     Args:
         q: a 2-D tensor in any layout. One that is already in the wanted layout comes back.
-        device: a device of the layout table ("cpu", "gfx950") or a torch device. None is
-            where q lies.
+        device: a device of the layout table ("cpu", "cuda", "gfx950") or a torch device.
+            None is where q lies.
 
     Raises:
         TypeError: if q is not an MXTensor.

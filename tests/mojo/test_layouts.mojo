@@ -8,12 +8,14 @@ from std.testing import TestSuite, assert_equal, assert_true
 
 from mojo_kernels.formats import BLOCK
 from mojo_kernels.layouts import (
+    LAYOUTS,
     RUN_BYTES,
     OperandLayout,
     OperandShape,
     Plain,
     PreshuffledCdna4,
     PreshuffledCpu,
+    PreshuffledCuda,
     code_rows,
     scale_blocks,
     scale_rows,
@@ -71,25 +73,15 @@ def assert_runs_stay_together[Layout: OperandLayout]() raises:
                 )
 
 
-def test_plain_is_a_bijection() raises:
-    assert_codes_are_a_bijection[Plain]()
-    assert_scales_are_a_bijection[Plain]()
-
-
-def test_preshuffled_cdna4_is_a_bijection() raises:
-    assert_codes_are_a_bijection[PreshuffledCdna4]()
-    assert_scales_are_a_bijection[PreshuffledCdna4]()
-
-
-def test_preshuffled_cpu_is_a_bijection() raises:
-    assert_codes_are_a_bijection[PreshuffledCpu]()
-    assert_scales_are_a_bijection[PreshuffledCpu]()
+def test_every_layout_is_a_bijection() raises:
+    comptime for i in range(len(LAYOUTS)):
+        assert_codes_are_a_bijection[LAYOUTS[i]]()
+        assert_scales_are_a_bijection[LAYOUTS[i]]()
 
 
 def test_no_layout_separates_a_run_of_bytes() raises:
-    assert_runs_stay_together[Plain]()
-    assert_runs_stay_together[PreshuffledCdna4]()
-    assert_runs_stay_together[PreshuffledCpu]()
+    comptime for i in range(len(LAYOUTS)):
+        assert_runs_stay_together[LAYOUTS[i]]()
 
 
 def test_padding_is_the_least_that_fills_the_tiles() raises:
@@ -100,6 +92,9 @@ def test_padding_is_the_least_that_fills_the_tiles() raises:
     assert_equal(scale_blocks[PreshuffledCdna4](shape), 16)
     assert_equal(scale_rows[PreshuffledCpu](shape), 48)
     assert_equal(scale_blocks[PreshuffledCpu](shape), 9)
+    assert_equal(code_rows[PreshuffledCuda](shape), 64)
+    assert_equal(scale_rows[PreshuffledCuda](shape), 64)
+    assert_equal(scale_blocks[PreshuffledCuda](shape), 9)
 
 
 def main() raises:
