@@ -387,6 +387,16 @@ FAULTS = {
 }
 
 
+def test_the_high_word_of_an_addend_reaches_the_high_word_only():
+    """As an address of 32 bits is computed, v199 may be anything; as a factor it may not."""
+    sum_of = "\tv_mad_u64_u32 v[200:201], s[10:11], v{factor}, 4, v[198:199]\n"
+    body = "\tv_mov_b32_e32 v198, v2\n" + sum_of
+    assert (execute(body.format(factor=2), {2: LANE}, 1)[0] == 5 * LANE).all()
+    for text in (body.format(factor=2) + "\tv_mov_b32_e32 v200, v201\n", body.format(factor=199)):
+        with pytest.raises(gfx950.SimulationError, match="v200, which nothing has written"):
+            execute(text, {2: LANE}, 1)
+
+
 @pytest.mark.parametrize("body", FAULTS)
 def test_faults_name_the_instruction_and_the_reason(body):
     if FAULTS[body] is None:

@@ -212,7 +212,10 @@ def _decode_mbcnt(b: Build) -> Decoded:
 def _decode_mad64(b: Build) -> Decoded:
     signed = b.ins.name == "v_mad_i64_i32"
     narrow, wide, dtype = ("i32", "i64", I64) if signed else ("u32", "u64", U64)
-    first, second, addend = b.src(2, narrow), b.src(3, narrow), b.src(4, wide)
+    first, second = b.src(2, narrow), b.src(3, narrow)
+    num_v, num_s = len(b.v_reads) + 1, len(b.s_reads) + 1
+    addend = b.src(4, wide)
+    low, both = (b.v_reads[:num_v], b.s_reads[:num_s]), (b.v_reads, b.s_reads)
     write, write_carry = b.dst(0, wide), b.mask_dst(1)
 
     def run(w: Waves) -> None:
@@ -221,7 +224,11 @@ def _decode_mad64(b: Build) -> Decoded:
         write(w, total)
         write_carry(w, total < product)
 
-    return b.finish(run, "valu")
+    def spread(w: Waves) -> np.ndarray:
+        """The high word of the addend reaches the high word of the sum only."""
+        return np.stack([w.undefined_lanes(*low), w.undefined_lanes(*both)])
+
+    return b.finish(run, "valu", spread=spread)
 
 
 def _decode_div_scale(b: Build) -> Decoded:

@@ -13,6 +13,8 @@ when it has no such value, which makes the common case one table look-up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gfx950.asm import EXEC
@@ -87,6 +89,11 @@ class Waves:
         """Rebuilds the unpacked EXEC after its SGPR pair changed."""
         self.exec_mask = mask_to_lanes(self.s64(EXEC))
         self.exec_full = bool(self.exec_mask.all())
+
+    def undefined_lanes(self, v: Sequence[int], s: Sequence[int]) -> np.ndarray:
+        """Returns the active lanes [waves, 64] for which one of these registers is undefined."""
+        found = self.v_undef[list(v)].any(0) | self.s_undef[list(s)].any(0)[:, None]
+        return found & self.exec_mask
 
     def refresh_clean(self) -> None:
         """Recomputes the summaries of undefined registers."""

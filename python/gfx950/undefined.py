@@ -67,5 +67,6 @@ def mark_outputs(w: Waves, d: Decoded, found: np.ndarray | None) -> None:
     for register in d.s_writes:
         if found is None and w.s_clean[register]:
             continue
-        w.s_undef[register] = False if found is None else found.any(1)
+        lanes = found.any(0) if found is not None and found.ndim == 3 else found
+        w.s_undef[register] = False if found is None else lanes.any(1)
         w.s_clean[register] = not w.s_undef[register].any()
