@@ -55,7 +55,9 @@ Hopper's builds on the room of any GPU.
 
     quantize.mojo         host entries: cut into tasks, launch
     matmul.mojo           host entries of matmul and linear
+    nvidia.mojo           host entries of NVIDIA GPUs
     max_ops.mojo          MAX custom ops: thin, no maths
+    python_arguments.mojo what extension modules take from Python
     python_module.mojo    Python extension module of the CPU: thin, no maths
     gpu_module.mojo       Python extension module of CUDA devices: thin, no maths
 """

@@ -3,7 +3,17 @@
     name      device                          compile options
     cpu       any CPU                         none: one library for each instruction set
     gfx950    AMD MI350X, MI355X (CDNA4)      the first 14 dwords of arguments in registers
+    sm_90a    NVIDIA H100, H200 (Hopper)      none
+    sm_*      other NVIDIA GPUs               none: portable kernels alone
 """
+
+from max.gpu.host import DeviceContext
 
 comptime CDNA4_COMPILE_OPTIONS = "amdgpu-kernarg-preload-count=16"
 """Saves a kernel the wait for its arguments; the hardware stops at 14 dwords."""
+
+
+def has_hopper() -> Bool:
+    """Says whether this compilation is for a Hopper GPU, whose instructions no other has."""
+    comptime architecture = DeviceContext.default_device_info.arch_name
+    return architecture == "hopper"

@@ -1,7 +1,8 @@
 """The Python extension module `_mx_kernels_gpu`: thin, no maths.
 
-Each function takes one tuple of integers, like those of `python_module`, with
-the handle of an open device and the caller's stream in front. Nothing waits
+Each function takes one tuple of integers: the handle of an open device and the
+caller's stream, then what the function of the same name in `python_module`
+takes. In the team's place products take a workspace and a plan. Nothing waits
 and nothing is allocated: results are memory that the caller hands in.
 """
 
@@ -9,53 +10,20 @@ from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
 from mojo_kernels.codec import FloatBits, Rounding
-from mojo_kernels.hopper.dispatch import MAX_FEW_ROWS, Product, multiply, workspace_bytes
+from mojo_kernels.hopper.dispatch import MAX_FEW_ROWS, Product, workspace_bytes
 from mojo_kernels.layouts import LAYOUTS
+from mojo_kernels.nvidia import multiply, quantize
 from mojo_kernels.simt.launch import Device, Queue
-from mojo_kernels.simt.problem import ENCODED
-from mojo_kernels.hopper.quantize import quantize
+from mojo_kernels.simt.problem import ENCODED, FLOATS, QUANTIZED
 from mojo_kernels.simt.quantize import dequantize, relayout
 
-comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
-"""The element types of floats, by code."""
 
-
-struct _Arguments:
-    """Reads a tuple of integers from left to right."""
-
-    var values: PythonObject
-    var position: Int
-
-    def __init__(out self, values: PythonObject):
-        self.values = values
-        self.position = 0
-
-    def next(mut self) raises -> Int:
-        self.position += 1
-        return Int(py=self.values[self.position - 1])
-
-    def queue(mut self) raises -> Queue:
-        var device = self.next()
-        return Queue(device, self.next())
-
-
-def _unknown(what: StaticString, code: Int) -> Error:
-    return Error(String("unknown ", what, ", code ", code))
-
-
-def py_layouts() raises -> PythonObject:
-    """Returns the layouts that have kernels here, as rows of the layout table."""
-    var rows = Python.list()
-    comptime for i in range(len(LAYOUTS)):
-        comptime Layout = LAYOUTS[i]
-        rows.append(
-            Python.dict(
-                name=PythonObject(String(Layout.NAME)),
-                row_multiple=PythonObject(Layout.ROW_MULTIPLE),
-            )
-        )
-    return rows
+def _queue(mut args: Arguments) raises -> Queue:
+    """Reads a device and its stream."""
+    var device = args.next()
+    return Queue(device, args.next())
 
 
 def py_max_few_rows() raises -> PythonObject:
@@ -75,8 +43,8 @@ def py_open(index: PythonObject) raises -> PythonObject:
 
 def py_quantize(arguments: PythonObject) raises:
     """Takes (device, stream, x, dtype, row stride, rows, k, rounding, codes, scales)."""
-    var args = _Arguments(arguments)
-    var queue = args.queue()
+    var args = Arguments(arguments)
+    var queue = _queue(args)
     var x = args.next()
     var dtype = args.next()
     var row_stride = args.next()
@@ -88,13 +56,13 @@ def py_quantize(arguments: PythonObject) raises:
     comptime for i in range(len(DTYPES)):
         if dtype == i:
             return quantize[DTYPES[i]](queue, x, row_stride, rows, k, rounding, codes, scales)
-    raise _unknown("element type", dtype)
+    raise unknown("element type", dtype)
 
 
 def py_dequantize(arguments: PythonObject) raises:
     """Takes (device, stream, codes, scales, layout, rows, k, out, dtype)."""
-    var args = _Arguments(arguments)
-    var queue = args.queue()
+    var args = Arguments(arguments)
+    var queue = _queue(args)
     var codes = args.next()
     var scales = args.next()
     var layout = args.next()
@@ -106,13 +74,13 @@ def py_dequantize(arguments: PythonObject) raises:
         comptime for j in range(len(DTYPES)):
             if layout == i and dtype == j:
                 return dequantize[LAYOUTS[i], DTYPES[j]](queue, codes, scales, rows, k, output)
-    raise _unknown("layout or element type", layout)
+    raise unknown("layout or element type", layout)
 
 
 def py_relayout(arguments: PythonObject) raises:
     """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k)."""
-    var args = _Arguments(arguments)
-    var queue = args.queue()
+    var args = Arguments(arguments)
+    var queue = _queue(args)
     var codes = args.next()
     var scales = args.next()
     var layout = args.next()
@@ -127,54 +95,79 @@ def py_relayout(arguments: PythonObject) raises:
                 return relayout[LAYOUTS[i], LAYOUTS[j]](
                     queue, codes, scales, codes_out, scales_out, rows, k
                 )
-    raise _unknown("layout", layout)
+    raise unknown("layout", layout)
 
 
 def py_matmul(arguments: PythonObject) raises:
-    """Takes (device, stream, a codes, a scales, b codes, b scales, b layout, m, n, k, *target).
+    """Takes (device, stream, a codes, a scales, a layout, b codes, b scales, b layout, *rest).
 
-    The target is (out, out dtype, bias, bias dtype, workspace, plan), the bias dtype negative
-    for no bias and the plan zero to let the dispatch choose.
+    The rest is (m, n, k, *target), the target (out, out dtype, bias, bias dtype, workspace,
+    plan): bias 0 for none, plan 0 to let the dispatch choose.
     """
-    var args = _Arguments(arguments)
-    var queue = args.queue()
+    var args = Arguments(arguments)
+    var queue = _queue(args)
     var product = Product(kind=ENCODED)
     product.x = args.next()
     product.x_scales = args.next()
-    _read_weights(args, product, queue)
+    var x_layout = args.next()
+    if x_layout != 0:
+        raise unknown("layout of the left operand", x_layout)
+    var layout = _read_weights(args, product)
+    _read_target(args, product)
+    _multiply(queue, product, layout)
 
 
 def py_linear(arguments: PythonObject) raises:
-    """Takes (device, stream, x, dtype, row stride, kind, rounding, *the rest of `matmul`)."""
-    var args = _Arguments(arguments)
-    var queue = args.queue()
-    var product = Product(kind=0)
+    """Takes (device, stream, x, dtype, row stride, b codes, b scales, b layout, *rest).
+
+    The rest is (m, n, k, rounding, *target), the target as in `matmul`. A negative rounding
+    keeps x, which is then bfloat16, as it is.
+    """
+    var args = Arguments(arguments)
+    var queue = _queue(args)
+    var product = Product(kind=QUANTIZED)
     product.x = args.next()
     product.x_dtype = args.next()
     product.row_stride = args.next()
-    product.kind = args.next()
-    product.carry = Rounding(args.next()).carry[FloatBits[DType.float32].MANTISSA_BITS]()
-    _read_weights(args, product, queue)
+    var layout = _read_weights(args, product)
+    var rounding = args.next()
+    if rounding < 0:
+        product.kind = FLOATS
+    else:
+        product.carry = Rounding(rounding).carry[FloatBits[DType.float32].MANTISSA_BITS]()
+    _read_target(args, product)
+    _multiply(queue, product, layout)
 
 
-def _read_weights(mut args: _Arguments, mut product: Product, queue: Queue) raises:
-    """Reads what `matmul` and `linear` share, and launches."""
+def _read_weights(mut args: Arguments, mut product: Product) raises -> Int:
+    """Reads the right operand and the sizes; returns the layout."""
     product.codes = args.next()
     product.scales = args.next()
     var layout = args.next()
     product.rows = args.next()
     product.columns = args.next()
     product.k = args.next()
+    return layout
+
+
+def _read_target(mut args: Arguments, mut product: Product) raises:
+    """Reads where a product goes and what is added to it."""
     product.output = args.next()
     product.out_dtype = args.next()
     product.bias = args.next()
     product.bias_dtype = args.next()
+    if product.bias == 0:
+        product.bias_dtype = -1
     product.workspace = args.next()
     product.plan = args.next()
+
+
+def _multiply(queue: Queue, product: Product, layout: Int) raises:
+    """Picks the instance of `multiply` for a layout."""
     comptime for i in range(len(LAYOUTS)):
         if layout == i:
             return multiply[LAYOUTS[i]](queue, product)
-    raise _unknown("layout", layout)
+    raise unknown("layout", layout)
 
 
 @export
@@ -182,7 +175,6 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_gpu")
-        module.def_function[py_layouts]("layouts")
         module.def_function[py_workspace_bytes]("workspace_bytes")
         module.def_function[py_max_few_rows]("max_few_rows")
         module.def_function[py_open]("open")

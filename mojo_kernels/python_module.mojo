@@ -1,9 +1,7 @@
 """The Python extension module `_mx_kernels_native`: thin, no maths.
 
-Each function takes one tuple of integers: addresses, sizes, and codes that
-index the tables which `tables()` returns. The Python package validates; here
-a code only picks the compile-time instance of a host entry. Element types
-stand in the table's order: bfloat16, float16, float32.
+Each function takes one tuple of integers, see `python_arguments`. The Python package
+validates; here a code only picks the compile-time instance of a host entry.
 """
 
 from layout import Coord
@@ -12,6 +10,7 @@ from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
 from mojo_kernels.cdna4.dispatch import CHOICES, Choice, Launch, choose
 from mojo_kernels.cdna4.tiles import TILE, TILE_K
 from mojo_kernels.codec import Rounding
@@ -29,9 +28,6 @@ from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.matmul import matmul
 from mojo_kernels.operands import Flat, Operand, allocate, flat, matrix
 from mojo_kernels.quantize import dequantize, quantize, relayout
-
-comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
-"""The element types of floats, by code."""
 
 
 def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
@@ -90,7 +86,7 @@ def explain_gfx950(m: PythonObject, n: PythonObject, k: PythonObject) raises -> 
     comptime for i in range(len(CHOICES)):
         if row == i:
             return _gfx950_row[CHOICES[i]](Int(py=m), Int(py=n), Int(py=k))
-    raise _unknown("row", row)
+    raise unknown("row", row)
 
 
 def _gfx950_row[choice: Choice](m: Int, n: Int, k: Int) raises -> PythonObject:
@@ -115,28 +111,9 @@ def _gfx950_row[choice: Choice](m: Int, n: Int, k: Int) raises -> PythonObject:
     )
 
 
-struct _Arguments:
-    """Reads a tuple of integers from left to right."""
-
-    var values: PythonObject
-    var position: Int
-
-    def __init__(out self, values: PythonObject):
-        self.values = values
-        self.position = 0
-
-    def next(mut self) raises -> Int:
-        self.position += 1
-        return Int(py=self.values[self.position - 1])
-
-
-def _unknown(what: StaticString, code: Int) -> Error:
-    return Error(String("unknown ", what, ", code ", code))
-
-
 def py_quantize(arguments: PythonObject) raises:
     """Takes (x, dtype, row stride, rows, k, rounding, codes, scales, team)."""
-    var args = _Arguments(arguments)
+    var args = Arguments(arguments)
     var x = args.next()
     var dtype = args.next()
     var row_stride = args.next()
@@ -153,12 +130,12 @@ def py_quantize(arguments: PythonObject) raises:
             with GILReleased(Python()):
                 quantize(matrix[DTYPES[i]](x, rows, k, row_stride), out, rounding, team)
             return
-    raise _unknown("element type", dtype)
+    raise unknown("element type", dtype)
 
 
 def py_dequantize(arguments: PythonObject) raises:
     """Takes (codes, scales, layout, rows, k, out, dtype, team)."""
-    var args = _Arguments(arguments)
+    var args = Arguments(arguments)
     var codes = args.next()
     var scales = args.next()
     var layout = args.next()
@@ -176,12 +153,12 @@ def py_dequantize(arguments: PythonObject) raises:
                 with GILReleased(Python()):
                     dequantize(operand, matrix[DTYPES[j]](out, rows, k, k), team)
                 return
-    raise _unknown("layout or element type", layout)
+    raise unknown("layout or element type", layout)
 
 
 def py_relayout(arguments: PythonObject) raises:
     """Takes (codes, scales, layout, codes out, scales out, layout out, rows, k, team)."""
-    var args = _Arguments(arguments)
+    var args = Arguments(arguments)
     var codes = args.next()
     var scales = args.next()
     var layout = args.next()
@@ -202,7 +179,7 @@ def py_relayout(arguments: PythonObject) raises:
                 with GILReleased(Python()):
                     relayout(source, target, team)
                 return
-    raise _unknown("layout", layout)
+    raise unknown("layout", layout)
 
 
 def py_matmul(arguments: PythonObject) raises:
@@ -210,7 +187,7 @@ def py_matmul(arguments: PythonObject) raises:
 
     The target is (out, out dtype, bias, bias dtype, team).
     """
-    var args = _Arguments(arguments)
+    var args = Arguments(arguments)
     var a_codes = args.next()
     var a_scales = args.next()
     var a_layout = args.next()
@@ -220,7 +197,7 @@ def py_matmul(arguments: PythonObject) raises:
     weights.k = args.next()
     var target = _Target(args)
     if a_layout != 0:
-        raise _unknown("layout of the left operand", a_layout)
+        raise unknown("layout of the left operand", a_layout)
     _multiply(Prequantized(Operand[Plain].at(a_codes, a_scales, m, weights.k)), weights, target)
 
 
@@ -229,7 +206,7 @@ def py_linear(arguments: PythonObject) raises:
 
     The target is (out, out dtype, bias, bias dtype, team).
     """
-    var args = _Arguments(arguments)
+    var args = Arguments(arguments)
     var x = args.next()
     var dtype = args.next()
     var row_stride = args.next()
@@ -243,7 +220,7 @@ def py_linear(arguments: PythonObject) raises:
         if dtype == i:
             var floats = matrix[DTYPES[i]](x, m, weights.k, row_stride)
             return _multiply(QuantizedOnTheFly(floats, rounding), weights, target)
-    raise _unknown("element type", dtype)
+    raise unknown("element type", dtype)
 
 
 struct _Weights(TrivialRegisterPassable):
@@ -255,7 +232,7 @@ struct _Weights(TrivialRegisterPassable):
     var n: Int
     var k: Int
 
-    def __init__(out self, mut args: _Arguments) raises:
+    def __init__(out self, mut args: Arguments) raises:
         self.codes = args.next()
         self.scales = args.next()
         self.layout = args.next()
@@ -272,7 +249,7 @@ struct _Target(TrivialRegisterPassable):
     var bias_dtype: Int
     var team: OpenMPTeam
 
-    def __init__(out self, mut args: _Arguments) raises:
+    def __init__(out self, mut args: Arguments) raises:
         self.out = args.next()
         self.dtype = args.next()
         self.bias = args.next()
@@ -296,7 +273,7 @@ def _multiply[Source: BlockSource](source: Source, weights: _Weights, target: _T
                     matmul(source, tiles, bias, out, target.team)
                     bias.ptr.unsafe_free()
                 return
-    raise _unknown("layout or element type", weights.layout)
+    raise unknown("layout or element type", weights.layout)
 
 
 def _widened_bias(target: _Target, n: Int) -> Flat[DType.float32]:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the GPU kernels on a host that has a GPU, torch and pytest, but no Mojo compiler.
 #
-#   scripts/gpu_host.sh pack FOLDER    here: builds the module, packs the runtime it needs (25 MB)
+#   scripts/gpu_host.sh pack FOLDER    here: builds the modules, packs what they need (25 MB)
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
 #   scripts/gpu_host.sh bench FOLDER RESULT.csv COMMIT DATE    there: the measurements
 #
-# FOLDER/site, if it is there, is put on the Python path: for packages that the host lacks.
+# FOLDER/site is put on the Python path: packages that the host lacks.
 set -euo pipefail
 ARCHITECTURE=${ARCHITECTURE:-sm_90a}
 CPU=${CPU:-x86-64-v3}
@@ -15,17 +15,21 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
 pack() {
     local lib
     lib=$(python -c 'import importlib.util as u; print(u.find_spec("modular").submodule_search_locations[0])')/lib
-    mkdir -p "$1"
+    mkdir -p "$1/site"
+    mojo build --emit shared-lib --target-cpu "$CPU" -I . \
+        mojo_kernels/python_module.mojo -o "$1/_mx_kernels_native.so"
     mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
         mojo_kernels/gpu_module.mojo -o "$1/_mx_kernels_gpu.so"
     tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"
+    python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs
 }
 
 enter() {
     local runtime
     runtime=$(mktemp -d)
     tar -C "$runtime" -xJf "$1/runtime.tar.xz"
-    export LD_LIBRARY_PATH=$runtime MX_KERNELS_GPU=$1/_mx_kernels_gpu.so
+    export LD_LIBRARY_PATH=$runtime
+    export MX_KERNELS_NATIVE=$1/_mx_kernels_native.so MX_KERNELS_GPU=$1/_mx_kernels_gpu.so
     export PYTHONPATH=$PWD/python:$PWD/tests:$1/site:$PWD
 }
 

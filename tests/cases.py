@@ -32,13 +32,13 @@ def torch_of(values, dtype: str):
 def values_of(array):
     """Returns the float64 values of a torch tensor or NumPy array of any float type."""
     if isinstance(array, torch.Tensor):
-        return array.detach().double().numpy()
+        return array.detach().double().cpu().numpy()
     return np.asarray(array).astype(np.float64)
 
 
 def bytes_of(array):
     """Returns the uint8 NumPy array behind codes or scales."""
-    return array.numpy() if isinstance(array, torch.Tensor) else np.asarray(array)
+    return array.cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)
 
 
 def every_value(dtype: str):

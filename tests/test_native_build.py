@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _levels, _native
+from mx_kernels import _cuda, _levels, _native
 
 SOURCE = '''"""A module with one function."""
 
@@ -206,6 +206,37 @@ def test_a_level_that_this_cpu_cannot_run_is_refused(monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CPU", "avx512_vnni")
     with pytest.raises(ValueError, match=r"avx512_vnni needs .*avx512bw.* which this CPU"):
         _levels.pick()
+
+
+def test_a_gpu_module_has_a_folder_and_options_of_its_own(sources):
+    keys = {_native.build_key(sources, _levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
+    assert len(keys) == 3
+    extension = _native.gpu_extension("sm_90a")
+    assert extension.compiler_options[-2:] == ("--target-accelerator", "sm_90a")
+    assert extension.compiler_options[:-2] == _levels.pick().compiler_options
+
+
+@pytest.mark.parametrize(
+    "capability, name",
+    [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
+)
+def test_a_gpu_is_named_as_the_compiler_does(capability, name):
+    assert _cuda.architecture(capability) == name
+
+
+def test_a_module_built_elsewhere_needs_no_compiler(sources, cache, tmp_path):
+    path = _native.find_or_build(cache)
+    elsewhere = tmp_path / "another name.so"
+    path.rename(elsewhere)
+    program = "from mx_kernels import _native; print(_native.load().answer())"
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MX_KERNELS_NATIVE": str(elsewhere), "PATH": ""},
+    )
+    assert process.stdout == "42\n"
 
 
 def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):

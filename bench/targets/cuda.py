@@ -20,9 +20,8 @@ import torch
 
 from bench.peers import triton_dot_scaled
 from bench.rows import OURS, Origin, Row, write_csv
-from mx_kernels import _cuda
+from mx_kernels import MXTensor, linear, matmul, ops, quantize
 
-PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 COLD_BYTES = 200_000_000
 """Copies of the weights fill this: more than three times the cache of an H200."""
 MIN_CALLS, REPLAYS = 20, 21
@@ -112,29 +111,29 @@ class CudaBench:
         m, n, k = shape
         generator = torch.Generator(device="cuda").manual_seed(m + n + k)
         x = torch.randn(m, k, generator=generator, device="cuda").bfloat16()
-        plain = _cuda.quantize(torch.randn(n, k, generator=generator, device="cuda") * 0.02, "even")
-        shuffled = _cuda.relayout(*plain, PLAIN, n, SHUFFLED)
-        dense = _cuda.dequantize(*plain, PLAIN, (n, k), torch.bfloat16)
-        encoded = _cuda.quantize(x, "even")
-        x_mx = _cuda.dequantize(*encoded, PLAIN, (m, k), torch.float32)
+        plain = quantize(torch.randn(n, k, generator=generator, device="cuda") * 0.02)
+        shuffled = plain.preshuffle()
+        dense = plain.dequantize("bfloat16")
+        encoded = quantize(x)
+        x_mx = encoded.dequantize("float32")
         kept, quantized = x.float() @ dense.float().T, x_mx @ dense.float().T
-        out, bf16 = torch.empty(m, n, device="cuda", dtype=torch.bfloat16), torch.bfloat16
+        out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
 
-        def linear(weights, activations):
-            parts = (*weights, SHUFFLED, n, None, "even", bf16, activations)
-            return _cuda.linear(x, *parts)
+        def packed(parts):
+            return MXTensor(*parts, shape=(n, k), layout=shuffled.layout)
 
+        row_major, weights = ((w.codes, w.scales) for w in (plain, shuffled))
         systems = {
-            "linear bf16": (OURS, kept, shuffled, lambda w: linear(w, "bf16")),
-            "linear mxfp4": (OURS, quantized, shuffled, lambda w: linear(w, "mxfp4")),
-            "matmul": (OURS, quantized, shuffled,
-                       lambda w: _cuda.matmul(*encoded, *w, SHUFFLED, n, None, bf16)),
+            "linear bf16": (OURS, kept, weights,
+                            lambda w: ops.run_linear(x, packed(w), None, None, "bfloat16")),
+            "linear mxfp4": (OURS, quantized, weights, lambda w: linear(x, packed(w))),
+            "matmul": (OURS, quantized, weights, lambda w: matmul(encoded, packed(w))),
             "cuBLAS": ("cuBLAS bf16", kept, (dense,), lambda w: torch.mm(x, w[0].T, out=out)),
         }  # fmt: skip
         found = {name: self._measure(*parts[1:]) for name, parts in systems.items()}
         found["Triton"] = min(
             (
-                self._measure(kept, plain, lambda w, t=tiling: triton_dot_scaled.multiply(
+                self._measure(kept, row_major, lambda w, t=tiling: triton_dot_scaled.multiply(
                     x, *w, out, t))
                 for tiling in triton_dot_scaled.tilings_for(m)
             ),
@@ -163,7 +162,7 @@ class CudaBench:
         rows, k = QUANTIZE_SHAPE
         inputs = [torch.randn(rows, k, device="cuda").bfloat16() for _ in range(4)]
         target = torch.empty_like(inputs[0])
-        ours = time_calls([lambda x=x: _cuda.quantize(x, "even") for x in inputs * 5])
+        ours = time_calls([lambda x=x: quantize(x) for x in inputs * 5])
         copy = time_calls([lambda x=x: target.copy_(x) for x in inputs * 5])
         # Bytes read and written.
         self.add("quantize", (rows, 0, k), OURS, ours, ours_us=ours.median_us,

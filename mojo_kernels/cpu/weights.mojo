@@ -258,8 +258,7 @@ struct Cdna4Tiles(WeightTiles):
 
 @fieldwise_init
 struct CudaTiles(WeightTiles):
-    """Tiles of an operand preshuffled for CUDA: halves of its tiles, pairs of rows side by side.
-    """
+    """Tiles of an operand preshuffled for CUDA: halves of its tiles, pairs of rows side by side."""
 
     comptime Layout = PreshuffledCuda
     """The layout that this reads."""

@@ -22,6 +22,8 @@ Array = Tensor | np.ndarray
 
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 """Tensor types without behaviour of their own: their memory is all there is to them."""
+DEVICES = ("cpu", "cuda", "meta")
+"""Types of devices that have kernels, and the one that has no numbers."""
 
 
 class Matrix(NamedTuple):
@@ -147,9 +149,9 @@ def check_device(name: str, device: torch.device) -> None:
     Raises:
         ValueError: naming the device.
     """
-    if device.type not in ("cpu", "meta"):
+    if device.type not in DEVICES:
         raise ValueError(
-            f'{name}: got device {device}, expected cpu; move it with {name}.to("cpu")'
+            f'{name}: got device {device}, expected cpu or cuda; move it with {name}.to("cpu")'
         )
 
 
@@ -238,11 +240,11 @@ def intercepted() -> bool:
 def needs_dispatcher(*arrays: Array | None) -> bool:
     """Says whether a call has to go through torch's dispatcher to be right.
 
-    Plain CPU tensors in plain eager mode need not: the dispatcher costs more than everything
-    else that Python does in a call.
+    Plain tensors in plain eager mode need not: the dispatcher costs more than everything else
+    that Python does in a call.
     """
     tensors = [array for array in arrays if array is not None]
     if not isinstance(tensors[0], Tensor):
         return False
-    plain = all(type(t) in PLAIN_TENSORS and t.device.type == "cpu" for t in tensors)
+    plain = all(type(t) in PLAIN_TENSORS and (t.is_cpu or t.is_cuda) for t in tensors)
     return not plain or intercepted()

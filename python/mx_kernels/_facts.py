@@ -98,6 +98,10 @@ class Facts:
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         return next((row for row in self.layouts.values() if row.device == name != ""), None)
 
+    def rule(self, rounding: str | None) -> int:
+        """Returns the native code of how activations are quantized, -1 for not at all."""
+        return -1 if rounding is None else self.roundings[rounding]
+
     def team_of_caller(self) -> int:
         """Returns the team for a launch from this Python thread.
 

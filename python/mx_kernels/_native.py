@@ -1,15 +1,19 @@
-"""Finds or builds the Mojo extension module for this machine, once.
+"""Finds or builds the Mojo extension modules for this machine, each once.
 
-The kernels are compiled where they run, for the instruction level of the CPU (`_levels.py`).
-A build is keyed by everything that can change its bytes or its ability to load:
+The kernels are compiled where they run, for the instruction level of the CPU (`_levels.py`) and
+the architecture of the GPU. A build is keyed by everything that can change its bytes or its
+ability to load:
 
     <cache>/<level>-<hash of sources, toolchain, level, Python>/_mx_kernels_native.so
+    <cache>/<architecture>-<level>-<the same>/_mx_kernels_gpu.so
 
 Processes that start together build once: they queue on a file lock, and the finished module
 appears by an atomic rename. Environment variables:
 
-    MX_KERNELS_CACHE   the cache folder (default: the user's cache folder)
-    MX_KERNELS_CPU     the instruction level (default: the best one that this CPU runs)
+    MX_KERNELS_CACHE    the cache folder (default: the user's cache folder)
+    MX_KERNELS_CPU      the instruction level (default: the best one that this CPU runs)
+    MX_KERNELS_NATIVE   the path of a module built elsewhere, for a host without the compiler
+    MX_KERNELS_GPU      the same for the module of the GPU
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -34,8 +39,6 @@ import platformdirs
 
 from mx_kernels import _levels
 from mx_kernels._levels import Level
-
-MODULE = "_mx_kernels_native"
 
 _load_lock = threading.Lock()
 _module: ModuleType | None = None
@@ -45,8 +48,42 @@ class NativeBuildError(ImportError):
     """The extension module could not be built or loaded; the message says what to do."""
 
 
+@dataclass(frozen=True)
+class Extension:
+    """An extension module: what it is called, where it comes from, what it is compiled for."""
+
+    name: str
+    source: str
+    """The file of the Mojo package that defines it."""
+    variable: str
+    """The environment variable that may name a module built elsewhere."""
+    level: Level
+    architecture: str = ""
+    """The GPU's, as the compiler calls it; empty for none."""
+
+    @property
+    def compiler_options(self) -> tuple[str, ...]:
+        """What the compiler is told about the machine."""
+        accelerator = ("--target-accelerator", self.architecture) if self.architecture else ()
+        return *self.level.compiler_options, *accelerator
+
+
+def cpu_extension() -> Extension:
+    """Returns the module of this CPU."""
+    return Extension(
+        "_mx_kernels_native", "python_module.mojo", "MX_KERNELS_NATIVE", _levels.pick()
+    )
+
+
+def gpu_extension(architecture: str) -> Extension:
+    """Returns the module of an NVIDIA GPU of an architecture, for example sm_90a."""
+    return Extension(
+        "_mx_kernels_gpu", "gpu_module.mojo", "MX_KERNELS_GPU", _levels.pick(), architecture
+    )
+
+
 def load() -> ModuleType:
-    """Returns the extension module, building it first where this machine has none yet.
+    """Returns the module of this CPU, building it first where this machine has none yet.
 
     Raises:
         NativeBuildError: if the compiler or the linker is missing or fails.
@@ -54,8 +91,19 @@ def load() -> ModuleType:
     global _module  # noqa: PLW0603  one module a process, like any import
     with _load_lock:
         if _module is None:
-            _module = _import_from(find_or_build())
+            _module = load_extension(cpu_extension())
         return _module
+
+
+def load_extension(extension: Extension) -> ModuleType:
+    """Imports a module, building it first where there is none yet; the caller keeps it.
+
+    Raises:
+        NativeBuildError: if the compiler or the linker is missing or fails.
+    """
+    built_elsewhere = os.environ.get(extension.variable)
+    path = Path(built_elsewhere) if built_elsewhere else find_or_build(extension=extension)
+    return _import_from(path, extension.name)
 
 
 def cache_folder() -> Path:
@@ -63,18 +111,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels"))
 
 
-def find_or_build(cache: Path | None = None, level: Level | None = None) -> Path:
+def find_or_build(cache: Path | None = None, extension: Extension | None = None) -> Path:
     """Returns the path of the built module.
 
     Args:
         cache: the cache folder; None for `cache_folder()`.
-        level: the instruction level; None for `_levels.pick()`.
+        extension: the module; None for `cpu_extension()`.
     """
     cache = cache or cache_folder()
-    level = level or _levels.pick()
+    extension = extension or cpu_extension()
     sources = source_folder()
-    key = build_key(sources, level)
-    target = cache / key / f"{MODULE}.so"
+    key = build_key(sources, extension.level, extension.architecture)
+    target = cache / key / f"{extension.name}.so"
     if target.exists():
         return target
 
@@ -87,7 +135,7 @@ def find_or_build(cache: Path | None = None, level: Level | None = None) -> Path
         ) from error
     with only_one_process(cache / f"{key}.lock"):
         if not target.exists():
-            _build(sources, target, level)
+            _build(sources, target, extension)
     return target
 
 
@@ -104,7 +152,7 @@ def source_folder() -> Path:
     )
 
 
-def build_key(sources: Path, level: Level) -> str:
+def build_key(sources: Path, level: Level, architecture: str = "") -> str:
     """Returns the cache folder's name for `sources` at `level` with this toolchain."""
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*.mojo")):
@@ -113,12 +161,13 @@ def build_key(sources: Path, level: Level) -> str:
         digest.update(b"\0")
     # The module carries the path of the toolchain's runtime library, so another environment
     # needs another build.
-    facts = [*_toolchain(), level.name, platform.machine(), str(sys.implementation.cache_tag)]
+    python = str(sys.implementation.cache_tag)
+    facts = [*_toolchain(), level.name, architecture, platform.machine(), python]
     if level is _levels.NATIVE:
         # Home folders may be shared between machines.
         facts.append(platform.processor() + " ".join(sorted(_levels.cpu_flags())))
     digest.update("\0".join(facts).encode())
-    return f"{level.name}-{digest.hexdigest()[:16]}"
+    return "-".join(filter(None, (architecture, level.name, digest.hexdigest()[:16])))
 
 
 def _toolchain() -> tuple[str, str]:
@@ -171,13 +220,15 @@ def one_line(doing: str) -> Iterator[None]:
         print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
-def _build(sources: Path, target: Path, level: Level) -> None:
+def _build(sources: Path, target: Path, extension: Extension) -> None:
     """Compiles `sources` into `target`, which appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
         fresh = Path(scratch) / target.name
         command = ["build", "--emit", "shared-lib", "-I", str(sources.parent)]
-        command += [*level.compiler_options, "-o", str(fresh), str(sources / "python_module.mojo")]
-        run_mojo(command, f"compiling the kernels for this machine, once, into {target.parent}")
+        command += [*extension.compiler_options, "-o", str(fresh)]
+        command.append(str(sources / extension.source))
+        machine = extension.architecture or "this machine"
+        run_mojo(command, f"compiling the kernels for {machine}, once, into {target.parent}")
         os.replace(fresh, target)
 
 
@@ -213,8 +264,8 @@ def _explain(command: list[str], output: str) -> str:
     return f"{cause}\n$ mojo {' '.join(command)}\n{output.strip()}"
 
 
-def _import_from(path: Path) -> ModuleType:
-    """Imports the built module and leaves the environment of child processes alone.
+def _import_from(path: Path, name: str) -> ModuleType:
+    """Imports the built module `name` and leaves the environment of child processes alone.
 
     On import, Mojo's runtime looks for Python's symbols in the library that
     MOJO_PYTHON_LIBRARY names, or starts a `python3` to find one; any library does, since the
@@ -222,7 +273,7 @@ def _import_from(path: Path) -> ModuleType:
     """
     with _unchanged_environment("MOJO_PYTHON_LIBRARY", "PYTHONEXECUTABLE", "PYTHONPATH"):
         os.putenv("MOJO_PYTHON_LIBRARY", str(path))
-        spec = importlib.util.spec_from_file_location(MODULE, path)
+        spec = importlib.util.spec_from_file_location(name, path)
         try:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)

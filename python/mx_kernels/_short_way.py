@@ -1,4 +1,4 @@
-"""The short way through `linear` for the common case: plain CPU tensors in plain eager mode.
+"""The short way through `linear` for the common case: plain tensors in plain eager mode.
 
 Everything is checked here that could make a launch read or write wrong memory, in some twenty
 cheap questions; whatever is unusual or wrong returns None and takes the long way, which has
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mx_kernels import _facts
 from mx_kernels._arrays import PLAIN_TENSORS, intercepted, row_stride
+from mx_kernels._launch import launcher_of
 from mx_kernels.tensor import MXTensor
 
 
@@ -21,7 +22,9 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     if type(w) is not MXTensor or type(x) not in PLAIN_TENSORS or intercepted():
         return None
     weights = w._short or w.measure()
-    if weights is None or not _is_plain_memory(x):
+    # A number for each CUDA device; the CPU, like every device without memory, is -1.
+    device = x.get_device()
+    if weights is None or not _is_plain_memory(x, device):
         return None
     layout_code, n, k, codes_bytes, scales_bytes = weights
     table = _facts._facts
@@ -41,6 +44,8 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
         or shape[-1] != k
         or codes.numel() != codes_bytes
         or scales.numel() != scales_bytes
+        or codes.get_device() != device
+        or scales.get_device() != device
         or not codes.is_contiguous()
         or not scales.is_contiguous()
     ):
@@ -51,7 +56,11 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
         return None
     bias_address = bias_code = 0
     if bias is not None:
-        if type(bias) not in PLAIN_TENSORS or not _is_plain_memory(bias) or bias.shape != (n,):
+        if (
+            type(bias) not in PLAIN_TENSORS
+            or not _is_plain_memory(bias, device)
+            or bias.shape != (n,)
+        ):
             return None
         bias_code = table.dtype_codes.get(bias.dtype)
         bias_address = bias.data_ptr()
@@ -65,15 +74,21 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
     source = (x_address, x_code, stride)
     weights = (codes_address, scales_address, layout_code)
-    target = (out.data_ptr(), out_code, bias_address, bias_code, table.team_of_caller())
-    table.native.linear((*source, *weights, m, n, k, rounding_code, *target))
+    target = (out.data_ptr(), out_code, bias_address, bias_code)
+    if device >= 0:
+        arguments = (*source, *weights, m, n, k, rounding_code, *target)
+        launcher_of(out).multiply("linear", arguments, out, m, k)
+        return out
+    team = table.team_of_caller()
+    table.native.linear((*source, *weights, m, n, k, rounding_code, *target, team))
     return out
 
 
-def _is_plain_memory(t: Tensor) -> bool:
+def _is_plain_memory(t: Tensor, device: int) -> bool:
     """Says whether the strides and bytes of `t` are all there is, and no gradient is wanted."""
     return (
-        t.is_cpu
+        t.get_device() == device
+        and (t.is_cpu or t.is_cuda)
         and t.layout is torch.strided
         and not t.is_nested
         and not t.is_neg()

@@ -35,6 +35,7 @@ from mx_kernels._arrays import (
     show,
 )
 from mx_kernels._facts import Layout, facts
+from mx_kernels._launch import launcher_of
 from mx_kernels.tensor import MXTensor, check_storage
 
 
@@ -345,7 +346,7 @@ def check_bias(bias: Array | None, w: MXTensor) -> None:
     check_same_device("bias", device_of(bias), "the weights", w.device)
 
 
-# Runs: each allocates the result and launches; arguments are checked, memory is the CPU's.
+# Runs: each allocates the result where its operands lie, and launches; arguments are checked.
 
 
 def run_quantize(x: Array, rounding: str) -> tuple[Array, Array]:
@@ -357,9 +358,8 @@ def run_quantize(x: Array, rounding: str) -> tuple[Array, Array]:
     scales = empty_like(x, (*lead, k // fmt.block_size), "uint8", table)
     if source.rows:
         rule, target = table.roundings[rounding], (address_of(codes), address_of(scales))
-        table.native.quantize(
-            (*source.floats, source.rows, k, rule, *target, table.team_of_caller())
-        )
+        arguments = (*source.floats, source.rows, k, rule, *target)
+        launcher_of(codes).launch("quantize", arguments, codes)
     return codes, scales
 
 
@@ -369,8 +369,8 @@ def run_dequantize(q: MXTensor, dtype: str) -> Array:
     out = empty_like(q.codes, shape, dtype, table)
     rows = math.prod(shape[:-1])
     if rows:
-        target = (address_of(out), table.dtypes[dtype])
-        table.native.dequantize((*_source(q), rows, q.k, *target, table.team_of_caller()))
+        arguments = (*_source(q), rows, q.k, address_of(out), table.dtypes[dtype])
+        launcher_of(out).launch("dequantize", arguments, out)
     return out
 
 
@@ -381,7 +381,7 @@ def run_relayout(q: MXTensor, layout: Layout) -> tuple[Array, Array]:
     codes, scales = (empty_like(q.codes, shape, "uint8", table) for shape in storage)
     if rows:
         target = (address_of(codes), address_of(scales), layout.code)
-        table.native.relayout((*_source(q), *target, rows, k, table.team_of_caller()))
+        launcher_of(codes).launch("relayout", (*_source(q), *target, rows, k), codes)
     return codes, scales
 
 
@@ -393,20 +393,24 @@ def run_matmul(a: MXTensor, b: MXTensor, bias: Array | None, dtype: str) -> Arra
     if m and n:
         addend = _addend(bias)
         target = (address_of(out), table.dtypes[dtype], *addend.floats[:2])
-        table.native.matmul((*_source(a), *_source(b), m, n, k, *target, table.team_of_caller()))
+        arguments = (*_source(a), *_source(b), m, n, k, *target)
+        launcher_of(out).multiply("matmul", arguments, out, m, k)
     return out
 
 
-def run_linear(x: Array, w: MXTensor, bias: Array | None, rounding: str, dtype: str) -> Array:
-    """Runs `linear`; returns floats [..., N]."""
+def run_linear(
+    x: Array, w: MXTensor, bias: Array | None, rounding: str | None, dtype: str
+) -> Array:
+    """Runs `linear`; returns floats [..., N]. No rounding keeps x, in bfloat16: weight-only."""
     table, (n, k) = facts(), w.shape
+    x = x.to(torch.bfloat16) if rounding is None else x
     out = empty_like(x, (*x.shape[:-1], n), dtype, table)
     source = as_matrix(x, table)
     if source.rows and n:
-        addend, rule = _addend(bias), table.roundings[rounding]
+        addend, rule = _addend(bias), table.rule(rounding)
         target = (address_of(out), table.dtypes[dtype], *addend.floats[:2])
-        sizes = (source.rows, n, k, rule)
-        table.native.linear((*source.floats, *_source(w), *sizes, *target, table.team_of_caller()))
+        arguments = (*source.floats, *_source(w), source.rows, n, k, rule, *target)
+        launcher_of(out).multiply("linear", arguments, out, source.rows, k)
     return out
 
 

@@ -193,8 +193,9 @@ class MXTensor:
     def measure(self) -> tuple[int, int, int, int, int] | None:
         """Returns (layout code, n, k, bytes of codes, bytes of scales) of weights in memory.
 
-        None unless codes and scales fit together and are 2-D CPU tensors without behaviour of
-        their own. The short way through `linear` compares the bytes again in each call.
+        None unless codes and scales fit together and are 2-D CPU or CUDA tensors without
+        behaviour of their own. The short way through `linear` compares the bytes, and asks for
+        the devices, again in each call.
         """
         if self._short is None:
             try:
@@ -208,7 +209,7 @@ class MXTensor:
         """The part of `measure` after the check."""
         codes, scales = self._codes, self._scales
         for t in (codes, scales):
-            if type(t) not in PLAIN_TENSORS or t.device.type != "cpu":
+            if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
                 return None
         if codes.ndim != 2 or not codes.numel():
             return None

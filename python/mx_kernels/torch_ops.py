@@ -1,9 +1,9 @@
 """The operations for torch's own machinery: compilation, autograd, transforms, fake tensors.
 
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
-and linear, over loose codes and scales, which is all that a graph can carry. Each has a CPU
-implementation and a fake one (shapes only); linear and matmul have derivatives (`_autograd`);
-quantize, linear and matmul map over activations.
+and linear, over loose codes and scales, which is all that a graph can carry. Each has one
+implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
+derivatives (`_autograd`); quantize, linear and matmul map over activations.
 
 Codes and scales alone do not tell their layout: prefer MXTensor and the functions in `ops`,
 which call these operators where torch has to see the call.
@@ -37,9 +37,10 @@ for _name, _schema in _SCHEMAS.items():
     _library.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
 
 
-def _register(name: str, cpu, fake) -> None:
+def _register(name: str, implementation, fake) -> None:
     """Gives operator `name` its implementation and the one that knows only shapes."""
-    _library.impl(name, cpu, "CPU")
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, implementation, device)
     torch.library.register_fake(f"mx_kernels::{name}", fake, lib=_library)
 
 
