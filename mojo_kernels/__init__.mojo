@@ -30,11 +30,14 @@ Hopper's builds on the room of any GPU.
         matmul_decode.mojo    few rows
         matmul_prefill.mojo   many rows, encoded activations
         linear_prefill.mojo   many rows, quantized on the way
+        team.mojo                 workgroups that encode the rows they share
         prefill_tiles.mojo        what a prefill workgroup shares in LDS
         prefill_activations.mojo  how encoded blocks get there
         ping_pong.mojo            two groups of waves that take turns, as data
         lds.mojo                  words of LDS beside direct loads
         dispatch.mojo         which kernel, why, which grid
+        multiply.mojo         the launch of what was chosen
+        workspace.mojo        memory in which workgroups meet, kept
     simt/                 any GPU: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
         problem.mojo          a product as a kernel sees it

@@ -28,9 +28,13 @@ LINEAR_KERNELS = (
     "linear_bfloat16_bfloat16_none",
     "linear_bfloat16_float32_float32t",
     "linear_float16_bfloat16_bfloat16t",
+    "linear_float32_bfloat16_none",
 )
-TILES = {"matmul": (256, 256), "linear": (128, 512)}
-"""Rows and columns of C of a workgroup."""
+ROWS = COLUMNS = 256
+"""Of C, of a workgroup."""
+WAVES = 8
+TEAM_BYTES = 128
+FINISHED_WORD = 16
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +47,25 @@ def kernels(texts):
     return {name: gfx950.parse(text) for name, text in texts.items()}
 
 
-def grid_of(op, m, n):
+def grid_of(m, n):
     """Returns the workgroups: one a tile of C, rounded up to a multiple of the XCDs."""
-    rows, columns = TILES[op]
-    return cdna4.round_up(cdna4.ceildiv(m, rows) * cdna4.ceildiv(n, columns), NUM_XCDS)
+    return cdna4.round_up(cdna4.ceildiv(m, ROWS) * cdna4.ceildiv(n, COLUMNS), NUM_XCDS)
+
+
+def workspace_of(m, k, *, finished=0):
+    """Returns the workspace of a linear, and its counters as words, a row for each team.
+
+    The first `finished` groups of each wave count as encoded by other workgroups.
+    """
+    counter_bytes = cdna4.round_up(cdna4.ceildiv(m, ROWS) * TEAM_BYTES, 256)
+    scale_bytes = cdna4.round_up(m, 32) * cdna4.round_up(k // oracle.BLOCK, 8)
+    code_bytes = cdna4.round_up(m * k // 2, 256)
+    workspace = np.full(counter_bytes + code_bytes + scale_bytes, 0xA5, np.uint8)
+    workspace[:counter_bytes] = 0
+    counters = workspace[:counter_bytes].view(np.uint32).reshape(-1, TEAM_BYTES // 4)
+    counters[:, :WAVES] = finished
+    counters[:, FINISHED_WORD] = WAVES * finished
+    return workspace, counters
 
 
 def multiply(kernel, name, rng, shape, **options):
@@ -67,8 +86,11 @@ def multiply(kernel, name, rng, shape, **options):
         bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name])
     c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
     sizes = [np.int32(i) for i in (m, n, k)]
-    args = [*stored_a, *cdna4.poisoned_weights(*b), c, *sizes, bias]
-    gfx950.run(kernel, grid_of(op, m, n), THREADS, args, **options).raise_on_hazards()
+    workspace, counters = workspace_of(m, k)
+    memory = [workspace] if op == "linear" else []
+    args = [*stored_a, *cdna4.poisoned_weights(*b), c, *memory, *sizes, bias]
+    gfx950.run(kernel, grid_of(m, n), THREADS, args, **options).raise_on_hazards()
+    assert not counters.any(), "counters are zero after a launch"
     return c, (a, b, out, bias.astype(np.float64) if bias.size else None)
 
 
@@ -112,9 +134,8 @@ def test_any_number_of_stages_is_within_the_bound(kernels, rng, k):
 def test_every_tile_of_c_is_computed_once(kernels, rng):
     """Two bands of rows, the second one lower, on a grid that the XCDs do not divide."""
     name = "matmul_plain_bfloat16_none"
-    rows, columns = TILES["matmul"]
-    m, n = 9 * rows + 1, columns + 1
-    assert (m // rows + 1) * (n // columns + 1) % NUM_XCDS
+    m, n = 9 * ROWS + 1, COLUMNS + 1
+    assert (m // ROWS + 1) * (n // COLUMNS + 1) % NUM_XCDS
     assert_within_bound(*multiply(kernels[name], name, rng, (m, n, STAGE_K), check=False))
 
 
@@ -123,13 +144,23 @@ def test_every_tile_of_c_is_computed_once(kernels, rng):
     "name, shape",
     [
         (LINEAR_KERNELS[0], (128, 512, 512)),
-        (LINEAR_KERNELS[0], (32, 80, 384)),
+        (LINEAR_KERNELS[0], (32, 80, 768)),
         (LINEAR_KERNELS[1], (150, 520, 544)),
         (LINEAR_KERNELS[2], (1, 17, 96)),
+        (LINEAR_KERNELS[3], (100, 260, 512)),
     ],
 )
 def test_linear_is_within_the_bound(kernels, rng, name, shape, late):
     assert_within_bound(*multiply(kernels[name], name, rng, shape, late=late))
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, order):
+    """Two teams of three: every wave runs alone, and gives way to those of all workgroups."""
+    name = LINEAR_KERNELS[0]
+    shape = (ROWS + 16, 2 * COLUMNS + 16, 3 * STAGE_K)
+    options = {"lockstep": False, "order": order, "batch": NUM_XCDS}
+    assert_within_bound(*multiply(kernels[name], name, rng, shape, **options))
 
 
 @pytest.mark.parametrize("name", KERNELS + LINEAR_KERNELS)
@@ -141,7 +172,7 @@ def test_nothing_spills_and_arguments_are_preloaded(texts, name):
     assert "scratch_" not in text
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", KERNELS + LINEAR_KERNELS)
 def test_the_loop_multiplies_and_moves_a_stage(kernels, name):
     """A stage is 8 x 4 tiles by two along K; the loop waits for a count, never for all loads."""
     loop = loop_of(kernels[name])
@@ -164,16 +195,6 @@ def loop_of(kernel):
     return max(loops, key=lambda loop: sum(i.name.startswith("v_mfma") for i in loop))
 
 
-@pytest.mark.parametrize("name", LINEAR_KERNELS)
-def test_the_linear_loop_encodes_and_multiplies_two_slices(kernels, name):
-    """Per slice: 8 x 4 tiles, one block a lane to encode, in the fast path 16 conversions."""
-    names = [instruction.name for instruction in loop_of(kernels[name])]
-    assert sum(name.startswith("v_mfma_scale_f32_16x16x128") for name in names) == 64
-    assert names.count("s_barrier") == 4
-    assert names.count("ds_write_b128") == 2
-    assert sum(name.startswith("v_cvt_scalef32_pk_fp4") for name in names) >= 32
-
-
 def test_lds_has_no_bank_conflict_in_the_steady_state(kernels):
     for name in (KERNELS[0], LINEAR_KERNELS[0]):
         p = model(kernels[name], name, 256, 512, 4 * STAGE_K)
@@ -185,12 +206,16 @@ def model(kernel, name, m, n, k):
     op = name.partition("_")[0]
     sizes_of_a = [m * k // 2, m * k // 32] if op == "matmul" else [2 * m * k]
     sizes = [*sizes_of_a, n * k // 2, n * k // 32, 2 * m * n]
-    args = [*(np.zeros(size, np.uint8) for size in sizes), *map(np.int32, (m, n, k))]
-    args.append(np.zeros(0, np.uint8))
-    return gfx950.timing.profile(kernel, grid_of(op, m, n), THREADS, args)
+    args = [np.zeros(size, np.uint8) for size in sizes]
+    if op == "linear":
+        stages = cdna4.ceildiv(k, STAGE_K)
+        own = cdna4.ceildiv(stages, cdna4.ceildiv(n, COLUMNS))
+        args.append(workspace_of(m, k, finished=stages - own)[0])
+    args += [*map(np.int32, (m, n, k)), np.zeros(0, np.uint8)]
+    return gfx950.timing.profile(kernel, grid_of(m, n), THREADS, args)
 
 
-@pytest.mark.parametrize("name, busy", [(KERNELS[0], 0.88), (LINEAR_KERNELS[0], 0.40)])
+@pytest.mark.parametrize("name, busy", [(KERNELS[0], 0.88), (LINEAR_KERNELS[0], 0.88)])
 def test_matrix_pipes_are_busy_in_the_model(kernels, name, busy):
     """8192 x 8192, of which the model runs one tile; K is a part of it."""
     p = model(kernels[name], name, 8192, 8192, 4096)

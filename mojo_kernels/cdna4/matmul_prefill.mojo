@@ -305,10 +305,55 @@ def tile_of_c(tiles_m: Int32, tiles_n: Int32) -> Tuple[Int32, Int32]:
     var number = bid % Int32(NUM_XCDS) * per_xcd + quotient[NUM_XCDS](bid)
     var band, in_band = divmod(number, Int32(BAND) * tiles_n)
     var height = min(tiles_m - band * Int32(BAND), Int32(BAND))
-    if height <= 0:
+    if in_band >= height * tiles_n:
         return (tiles_m, tiles_n)
     var column, row = divmod(in_band, height)
     return (band * Int32(BAND) + row, column)
+
+
+@always_inline
+def multiply_tile[
+    Scales: ActivationScales, out_dtype: DType, bias_dtype: Optional[DType], k_tail: Bool
+](
+    a_codes: ImmPointer[UInt8, _],
+    a_scales: ImmPointer[UInt8, _],
+    w_codes: ImmPointer[UInt8, _],
+    w_scales: ImmPointer[UInt8, _],
+    target: Result[out_dtype, bias_dtype],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    tile: Tuple[Int32, Int32],
+    lds: SharedBytes,
+    wave: Int32,
+    lane: Int32,
+):
+    """Computes a workgroup's tile of C."""
+    var first_row, first_column = tile[0] * Int32(ROWS), tile[1] * Int32(COLUMNS)
+
+    # Along K.
+    comptime Run = PrefillRun[Scales, k_tail]
+    var k_blocks = quotient[BLOCK](k)
+    var run = Run(
+        Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
+        Scales(a_scales, m, k_blocks, first_row, wave, lane),
+        SharedScales[COLUMNS].of(w_scales, n, k_blocks, first_column, wave, lane),
+        Run.Weights.of(w_codes, n, k_blocks, first_column, wave, lane),
+        Reader.of(wave, lane),
+        lds,
+    )
+    var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
+    run.run(quotient[WAVES_N](wave), num_stages)
+
+    # To memory.
+    first_row += quotient[WAVES_N](wave) * Int32(M_TILES * TILE)
+    first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
+    comptime for n_tile in range(N_TILES):
+        var column = first_column + Int32(n_tile * TILE)
+        var addend = target.bias_of(column, lane)
+        comptime for m_tile in range(M_TILES):
+            var row = first_row + Int32(m_tile * TILE)
+            target.store(run.sums[m_tile * N_TILES + n_tile], addend, row, column, lane)
 
 
 @__llvm_metadata(
@@ -337,34 +382,23 @@ def matmul_prefill[
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
     var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
     var tile = tile_of_c(tiles_m, tiles_n)
-    var first_row, first_column = tile[0] * Int32(ROWS), tile[1] * Int32(COLUMNS)
-    if first_row >= m:
+    if tile[0] >= tiles_m:
         return  # Rounds the grid up to a multiple of the XCDs.
 
-    # Along K.
-    comptime Run = PrefillRun[Scales, k_tail]
     var lds = stack_allocation[
         DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
     ](row_major[LDS_BYTES // size_of[DType.bfloat16]()]())
-    var k_blocks = quotient[BLOCK](k)
-    var run = Run(
-        Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
-        Scales(a_scales, m, k_blocks, first_row, wave, lane),
-        SharedScales[COLUMNS].of(w_scales, n, k_blocks, first_column, wave, lane),
-        Run.Weights.of(w_codes, n, k_blocks, first_column, wave, lane),
-        Reader.of(wave, lane),
+    multiply_tile[Scales, out_dtype, bias_dtype, k_tail](
+        a_codes,
+        a_scales,
+        w_codes,
+        w_scales,
+        Result[out_dtype, bias_dtype].of(result, bias, m, n),
+        m,
+        n,
+        k,
+        tile,
         lds.ptr,
+        wave,
+        lane,
     )
-    var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
-    run.run(quotient[WAVES_N](wave), num_stages)
-
-    # To memory.
-    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
-    first_row += quotient[WAVES_N](wave) * Int32(M_TILES * TILE)
-    first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
-    comptime for n_tile in range(N_TILES):
-        var column = first_column + Int32(n_tile * TILE)
-        var addend = target.bias_of(column, lane)
-        comptime for m_tile in range(M_TILES):
-            var row = first_row + Int32(m_tile * TILE)
-            target.store(run.sums[m_tile * N_TILES + n_tile], addend, row, column, lane)

@@ -15,6 +15,7 @@ from layout import row_major
 from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
+from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from std.memory import AddressSpace, bitcast
 from std.sys import size_of
@@ -26,7 +27,7 @@ from ..formats import BLOCK, BLOCK_BYTES
 from ..layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from .activations import QuantizedOnTheFly
 from .encode import EncodedBlock
-from .mma import LANES
+from .mma import LANES, SharedBytes
 from .tiles import (
     GROUP_BLOCKS,
     GROUP_TILES,
@@ -48,8 +49,18 @@ comptime QUANTIZE_BLOCKS = QUANTIZE_WAVES * GROUP_BLOCKS
 
 
 @fieldwise_init
-struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
-    """Where plain codes go, and scales in `Layout`."""
+struct EncodedRows[Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS](
+    TrivialRegisterPassable
+):
+    """Where plain codes go, and scales in `Layout`.
+
+    Parameters:
+        Layout: The layout of the scales.
+        policy: Who sees the stores before the kernel ends.
+    """
+
+    comptime STORES = 2 if Self.Layout == Plain else 1
+    """Stores of a tile; preshuffled scales of several tiles go together."""
 
     var codes: AMDBufferResource
     """[M, K / 2]."""
@@ -81,7 +92,7 @@ struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
     def put(self, encoded: EncodedBlock, row: Int32, block: Int32):
         """Stores the codes of a block; drops them beyond the operand."""
         var offset = (row * self.k_blocks + block) * Int32(BLOCK_BYTES)
-        self.codes.store(
+        self.codes.store[cache_policy=Self.policy](
             offset if block < self.k_blocks else OUT_OF_RANGE,
             bitcast[DType.uint8, BLOCK_BYTES](encoded.codes),
         )
@@ -90,7 +101,7 @@ struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
     def put_scale(self, scale: UInt32, row: Int32, block: Int32):
         """Stores a plain scale; drops it beyond the operand."""
         var offset = row * self.k_blocks + block
-        self.scales.store(
+        self.scales.store[cache_policy=Self.policy](
             offset if block < self.k_blocks else OUT_OF_RANGE, scale.cast[DType.uint8]()
         )
 
@@ -106,7 +117,109 @@ struct EncodedRows[Layout: OperandLayout](TrivialRegisterPassable):
         comptime GROUP_BYTES = Int32(PAIR * TILE * GROUP_BLOCKS)
         var groups = quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1))
         var offset = (pair * groups + group) * GROUP_BYTES + lane * 4
-        self.scales.store(offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word))
+        self.scales.store[cache_policy=Self.policy](
+            offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word)
+        )
+
+
+@fieldwise_init
+struct GroupQuantizer[
+    dtype: DType,
+    rounding: Rounding,
+    Layout: OperandLayout,
+    policy: CacheOperation = CacheOperation.ALWAYS,
+    *,
+    places: Int = PAIR * GROUP_TILES,
+](TrivialRegisterPassable):
+    """A wave that quantizes groups, 32 rows x 256, of a pair of tiles of rows.
+
+    Parameters:
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        Layout: The layout of the scales.
+        policy: Who sees the result before the kernel ends.
+        places: Tiles in flight; a group has four.
+    """
+
+    comptime Source = QuantizedOnTheFly[Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
+    """The floats."""
+    comptime Rows = EncodedRows[Self.Layout, Self.policy]
+    """The result."""
+    comptime TILES = PAIR * GROUP_TILES
+    """Tiles of a group."""
+    comptime LDS_BYTES = Self.places * Self.Source.LDS_BYTES
+    """Bytes of LDS of the wave."""
+
+    var source: Self.Source
+    """The floats from the pair's first row on, settled."""
+    var rows: Self.Rows
+    """The result."""
+    var lds: SharedBytes
+    """The wave's LDS."""
+    var pair: Int32
+    """The pair of tiles, counted from the first row."""
+    var lane: Int32
+    """The lane."""
+
+    @always_inline
+    def _fetch_tile[tile: Int](self, at: Self.Source.Cursor):
+        """Starts loading a tile of a group."""
+        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+        _ = self.source.fetch[k_tile, m_tile](at, self._place[tile](), self.lane)
+        schedule_barrier()
+
+    @always_inline
+    def _place[tile: Int](self) -> SharedBytes:
+        """Returns where the floats of a tile go."""
+        comptime TILE_ELEMENTS = Self.Source.LDS_BYTES // size_of[DType.bfloat16]()
+        return self.lds.unsafe_offset(tile % Self.places * TILE_ELEMENTS)
+
+    @staticmethod
+    def _operations_after[tile: Int, own_operations: Int]() -> UInt32:
+        """Returns the memory operations after the loads of a tile when it is encoded."""
+        comptime loads = min(Self.TILES, tile + Self.places) - 1 - tile
+        comptime stores = tile - max(0, tile - Self.places + 1)
+        var operations = loads * Self.Source.LOADS + stores * Self.Rows.STORES
+        return UInt32(operations + (own_operations if tile < Self.places else 0))
+
+    @always_inline
+    def fetch(self, group: Int32):
+        """Starts loading as many tiles of a group as there are places."""
+        var at = self.source.cursor(group)
+        comptime for tile in range(Self.places):
+            self._fetch_tile[tile](at)
+
+    @always_inline
+    def quantize[own_operations: Int = 0](self, group: Int32):
+        """Encodes and stores the group that was fetched.
+
+        Parameters:
+            own_operations: Memory operations of the caller between the two.
+        """
+        var at = self.source.cursor(group)
+        var word = UInt32(0)
+        comptime for tile in range(Self.TILES):
+            comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+            s_waitcnt[vmcnt=Self._operations_after[tile, own_operations]()]()
+            schedule_barrier()
+            var encoded = self.source.block({}, self._place[tile](), self.lane)
+
+            var row = self.pair * QUANTIZE_ROWS + Int32(m_tile * TILE) + self.lane % TILE
+            var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)
+            block += quotient[TILE](self.lane)
+            self.rows.put(encoded, row, block)
+            comptime if Self.Layout == Plain:
+                self.rows.put_scale(encoded.scale, row, block)
+            else:
+                comptime BYTE = UInt32(PAIR * k_tile + m_tile)
+                word |= self.rows.padded(encoded.scale, row, block) << (8 * BYTE)
+            comptime if tile + Self.places < Self.TILES:
+                schedule_barrier()
+                s_waitcnt[lgkmcnt=0]()
+                self._fetch_tile[tile + Self.places](at)
+        comptime if Self.Layout != Plain:
+            comptime assert Self.Layout == PreshuffledCdna4, "plain or preshuffled for CDNA4"
+            self.rows.put_word(word, self.pair, group, self.lane)
 
 
 @__llvm_metadata(
@@ -123,45 +236,20 @@ def quantize_rows[
     k: Int32,
 ):
     """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
-    comptime Source = QuantizedOnTheFly[dtype, rounding, PAIR, GROUP_TILES, k_tail=True]
-    comptime TILES = PAIR * GROUP_TILES
-    comptime TILE_ELEMENTS = Source.LDS_BYTES // size_of[DType.bfloat16]()
+    comptime Quantizer = GroupQuantizer[dtype, rounding, Layout]
+    comptime LDS_ELEMENTS = Quantizer.LDS_BYTES // size_of[DType.bfloat16]()
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
     var pair = Int32(block_idx.y)
     var lds = stack_allocation[
         DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[QUANTIZE_WAVES * TILES * TILE_ELEMENTS]())
-    var own_lds = lds.ptr.unsafe_offset(Int(wave) * TILES * TILE_ELEMENTS)
+    ](row_major[QUANTIZE_WAVES * LDS_ELEMENTS]())
 
-    # All loads at once: a tile of rows along K, then the next.
-    var source = Source(x, m, k, pair * QUANTIZE_ROWS)
+    var source = Quantizer.Source(x, m, k, pair * QUANTIZE_ROWS)
     source.settle(lane)
-    var at = source.cursor(group)
-    comptime for tile in range(TILES):
-        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
-        var place = own_lds.unsafe_offset(tile * TILE_ELEMENTS)
-        _ = source.fetch[k_tile, m_tile](at, place, lane)
-        schedule_barrier()
-
-    var result = EncodedRows[Layout].at(codes, scales, m, quotient[BLOCK](k))
-    var word = UInt32(0)
-    comptime for tile in range(TILES):
-        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
-        s_waitcnt[vmcnt=UInt32((TILES - 1 - tile) * Source.LOADS)]()
-        schedule_barrier()
-        var place = own_lds.unsafe_offset(tile * TILE_ELEMENTS)
-        var encoded = source.block({}, place, lane)
-
-        var row = pair * QUANTIZE_ROWS + Int32(m_tile * TILE) + lane % TILE
-        var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
-        result.put(encoded, row, block)
-        comptime if Layout == Plain:
-            result.put_scale(encoded.scale, row, block)
-        else:
-            comptime BYTE = UInt32(PAIR * k_tile + m_tile)
-            word |= result.padded(encoded.scale, row, block) << (8 * BYTE)
-    comptime if Layout != Plain:
-        comptime assert Layout == PreshuffledCdna4, "scales are plain or preshuffled for CDNA4"
-        result.put_word(word, pair, group, lane)
+    var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * LDS_ELEMENTS)
+    var quantizer = Quantizer(source, rows, own_lds, pair, lane)
+    quantizer.fetch(group)
+    quantizer.quantize(group)

@@ -38,3 +38,4 @@ def main() raises:
     emit[linear_prefill[F16, BF16, Optional(BF16), Rounding.EVEN, True]](
         "linear_float16_bfloat16_bfloat16t"
     )
+    emit[linear_prefill[F32, BF16, NO_BIAS, Rounding.EVEN, False]]("linear_float32_bfloat16_none")
