@@ -1,11 +1,13 @@
 """Inputs that several tests share: whole domains, awkward tensors, random operands.
 
-Arrays here are NumPy float64 or bytes, as the oracle wants them; `torch_of`
-and `values_of` are the only crossings to and from torch.
+Arrays here are NumPy float64 or bytes, as the oracle wants them; `torch_of`,
+`mx_tensor`, `values_of` and `bytes_of` are the only crossings to and from
+torch, whose tensors lie on torch's default device.
 """
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 
 import mx_kernels as mx
@@ -88,5 +90,14 @@ def random_operand(rng, rows: int, k: int, low_scale: int = 117, high_scale: int
 
 def mx_tensor(codes, scales, layout: str = "plain"):
     """Returns the MXTensor of plain NumPy codes and scales, in `layout`."""
-    q = mx.MXTensor(torch.from_numpy(codes), torch.from_numpy(scales))
+    q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales))
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
+
+
+on_every_device = pytest.mark.usefixtures("device")
+
+
+def assert_products_agree(got, expected):
+    """Compares products of the same numbers in two layouts: the CPU has one kernel for all."""
+    exact = {"rtol": 0, "atol": 0} if got.device.type == "cpu" else {}
+    torch.testing.assert_close(got, expected, **exact)

@@ -1,10 +1,35 @@
-"""What every test sees: a seeded generator, and torch's modes put back afterwards."""
+"""What every test sees: devices, a seeded generator, and torch's modes put back afterwards.
+
+A test that uses `device` runs on the CPU and, where there is one, on a CUDA device: what it
+makes without naming a device lies there. Claims about the CPU alone are marked `cpu_only`.
+"""
 
 import contextlib
 
 import numpy as np
 import pytest
 import torch
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cpu_only: a claim about the CPU alone")
+
+
+def pytest_generate_tests(metafunc):
+    if "device" in metafunc.fixturenames:
+        only = metafunc.definition.get_closest_marker("cpu_only")
+        metafunc.parametrize("device", DEVICES[:1] if only else DEVICES, indirect=True)
+
+
+@pytest.fixture
+def device(request):
+    # The CPU is torch's default without being set, which would be a mode that torch asks.
+    if request.param != "cpu":
+        torch.set_default_device(request.param)
+    yield request.param
+    torch.set_default_device(None)
 
 
 @pytest.fixture

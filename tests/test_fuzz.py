@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS
+from cases import DTYPES, LAYOUTS, ROUNDINGS, on_every_device
 from mx_kernels._facts import facts
 
+pytestmark = on_every_device
 REFUSALS = (TypeError, ValueError)
 K_SIZES = (0, 1, 16, 31, 32, 33, 64, 96, 256)
 ROWS = (0, 1, 2, 3, 15, 16, 17, 33)
@@ -22,7 +23,12 @@ many = settings(
     max_examples=400,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.differing_executors,
+    ],
 )
 
 junk = st.sampled_from(
@@ -58,6 +64,7 @@ def torch_view(t, how):
         "parameter": lambda: torch.nn.Parameter(t, requires_grad=False),
         "wants gradient": lambda: t.requires_grad_() if t.is_floating_point() else t,
         "meta": lambda: t.to("meta"),
+        "cpu": t.cpu,
         "sparse": lambda: t.to_sparse() if t.dtype == torch.float32 else t,
         "freed": lambda: (t.untyped_storage().resize_(0), t)[1],
         "subclass": lambda: t.as_subclass(type("Sub", (torch.Tensor,), {})),
@@ -67,7 +74,7 @@ def torch_view(t, how):
 
 VIEWS = (
     *["as it is"] * 6, "transposed", "every other", "rows apart", "expanded", "offset",
-    "reversed lead", "parameter", "wants gradient", "meta", "sparse", "freed", "subclass",
+    "reversed lead", "parameter", "wants gradient", "meta", "cpu", "sparse", "freed", "subclass",
 )  # fmt: skip
 
 
@@ -75,7 +82,7 @@ VIEWS = (
 def tensors(draw):
     shape, dtype = draw(shapes), draw(torch_dtypes)
     seed = draw(st.integers(0, 3))
-    values = torch.from_numpy(np.array(np.random.default_rng(seed).standard_normal(shape)))
+    values = torch.tensor(np.random.default_rng(seed).standard_normal(shape))
     if seed == 3:
         values *= float("inf")
     if not dtype.is_floating_point and not dtype.is_complex:
@@ -101,18 +108,22 @@ def mx_tensors(draw):
     """Sound MX tensors of both kinds, in every layout, and some that were damaged later."""
     rows, k = draw(st.sampled_from(ROWS)), draw(st.sampled_from((32, 64, 96, 256)))
     lead = draw(st.sampled_from([(), (), (), (2,), (0,)]))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 3)))
-    size = {"size": (*lead, rows, k // 2), "dtype": torch.uint8, "generator": generator}
-    codes = torch.randint(0, 256, **size)
-    q = mx.MXTensor(codes, torch.randint(0, 256, **size)[..., : k // 32].contiguous())
+    generator = np.random.default_rng(draw(st.integers(0, 3)))
+    codes, scales = (
+        torch.tensor(generator.integers(0, 256, (*lead, rows, size), np.uint8))
+        for size in (k // 2, k // 32)
+    )
+    q = mx.MXTensor(codes, scales)
     device = LAYOUTS[draw(st.sampled_from(list(LAYOUTS)))]["device"]
     if device and not lead:
         q = q.preshuffle(device=device)
-    damage = draw(st.sampled_from([*["none"] * 8, "numpy", "numpy", "meta", "shrunk", "freed"]))
+    damage = draw(
+        st.sampled_from([*["none"] * 8, "numpy", "numpy", "meta", "cpu", "shrunk", "freed"])
+    )
     if damage == "numpy":
-        return q.numpy()
-    if damage == "meta":
-        return q.to("meta")
+        return q.to("cpu").numpy()
+    if damage in ("meta", "cpu"):
+        return q.to(damage)
     if damage == "shrunk":
         q = mx.MXTensor(q.codes.clone(), q.scales.clone(), shape=q.shape, layout=q.layout)
         q.codes.resize_(0, 0)

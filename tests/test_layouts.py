@@ -10,12 +10,23 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, random_operand, values_of
+from cases import (
+    BLOCK,
+    LAYOUTS,
+    bytes_of,
+    mx_tensor,
+    on_every_device,
+    random_operand,
+    values_of,
+)
 from oracle import assert_bitwise_equal
+
+pytestmark = on_every_device
 
 SHAPES = [(1, 32), (15, 64), (16, 32), (17, 96), (32, 256), (33, 288), (64, 512), (100, 2880)]
 
 
+@pytest.mark.cpu_only
 def test_the_oracle_knows_every_layout_and_its_padding():
     columns = ("row_multiple", "scale_row_multiple", "scale_k_multiple")
     exported = {name: [row[c] for c in columns] for name, row in LAYOUTS.items()}
@@ -81,8 +92,8 @@ def with_hostile_padding(q):
         np.ones((q.shape[0], q.shape[1] // 2), np.uint8),
         np.ones((q.shape[0], q.shape[1] // BLOCK), np.uint8),
     )
-    codes = torch.where(torch.from_numpy(real[0] == 1).view_as(q.codes), q.codes, 0xF7)
-    is_scale = torch.from_numpy(real[1] == 1).view_as(q.scales)
+    codes = torch.where(torch.tensor(real[0] == 1).view_as(q.codes), q.codes, 0xF7)
+    is_scale = torch.tensor(real[1] == 1).view_as(q.scales)
     scales = torch.where(is_scale, q.scales, oracle.NAN_SCALE)
     return mx.MXTensor(codes, scales, shape=tuple(q.shape), layout=q.layout)
 

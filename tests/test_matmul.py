@@ -19,11 +19,14 @@ from cases import (
     NUMPY_DTYPES,
     ROUNDINGS,
     mx_tensor,
+    on_every_device,
     random_operand,
     torch_of,
     values_of,
 )
 from oracle import assert_bitwise_equal, assert_matmul
+
+pytestmark = on_every_device
 
 RAGGED = [1, 31, 32, 33, 63, 100]
 SHAPES = [
@@ -217,6 +220,7 @@ def test_results_beyond_the_output_type_are_infinite(rng, dtype):
     assert_matmul(values_of(got), oracle.dequantize(*a), oracle.dequantize(*b), dtype)
 
 
+@pytest.mark.cpu_only
 @every_layout
 def test_rows_of_a_do_not_depend_on_how_many_there_are(rng, layout):
     a, b, *_ = random_problem(rng, 70, 50, 288)
@@ -227,6 +231,7 @@ def test_rows_of_a_do_not_depend_on_how_many_there_are(rng, layout):
         same_bits(part, whole[:m])
 
 
+@pytest.mark.cpu_only
 @every_layout
 def test_every_layout_gives_the_bits_of_plain(rng, layout):
     a, b, *_ = random_problem(rng, 19, 50, 288)
@@ -234,6 +239,7 @@ def test_every_layout_gives_the_bits_of_plain(rng, layout):
     same_bits(mx.matmul(mx_tensor(*a), mx_tensor(*b, layout), out_dtype="float32"), plain)
 
 
+@pytest.mark.cpu_only
 @every_layout
 def test_every_number_of_threads_gives_the_same_bits(rng, layout):
     a, b, *_ = random_problem(rng, 33, 400, 512)
@@ -328,6 +334,7 @@ def test_linear_takes_views_like_their_copies(rng, dtype, view):
     )
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("shift", [1, 3])
 @every_layout
 def test_operands_at_any_address_multiply_like_aligned_ones(rng, layout, shift):
@@ -355,6 +362,7 @@ def test_a_bias_may_be_a_view(rng, layout):
     same_bits(got, mx.matmul(mx_tensor(*a), mx_tensor(*b, layout), bias=bias.clone()))
 
 
+@pytest.mark.cpu_only
 def test_numpy_operands_give_numpy_results(rng):
     a, b, *values = random_problem(rng, 4, 33, 64)
     got = mx.matmul(mx.MXTensor(*a), mx.MXTensor(*b), out_dtype="float32")

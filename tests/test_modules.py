@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 import mx_kernels as mx
-from cases import LAYOUTS, ROUNDINGS
+from cases import LAYOUTS, ROUNDINGS, assert_products_agree, on_every_device
+
+pytestmark = on_every_device
 
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -37,14 +39,15 @@ def test_from_linear_computes_what_linear_computes(bias, rounding):
     linear = float_linear(bias)
     weight = mx.quantize(linear.weight.detach(), rounding=rounding)
     got = mx.MXLinear.from_linear(linear, rounding=rounding)(x_of(2, 3))
-    assert torch.equal(got, mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding))
+    expected = mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding)
+    assert_products_agree(got, expected)
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
     cosine = torch.cosine_similarity(got.flatten(), linear(x_of(2, 3)).flatten(), dim=0)
     assert cosine > 0.97
 
 
-def test_from_linear_takes_the_layout_of_where_the_weights_lie():
-    assert mx.MXLinear.from_linear(float_linear()).layout == "preshuffled_cpu"
+def test_from_linear_takes_the_layout_of_where_the_weights_lie(device):
+    assert mx.MXLinear.from_linear(float_linear()).layout == f"preshuffled_{device}"
     assert mx.MXLinear.from_linear(float_linear(), device="gfx950").layout == "preshuffled_cdna4"
     assert mx.MXLinear.from_linear(float_linear().to("meta")).layout == "plain"
 
@@ -89,7 +92,7 @@ def test_a_state_dict_loads_into_any_layout(layout, saved, assign):
     assert not torch.equal(source(x_of(4)), target(x_of(4)))
     target.load_state_dict(source.state_dict(), assign=assign)
     assert target.layout == layout
-    assert torch.equal(target(x_of(4)), source(x_of(4)))
+    assert_products_agree(target(x_of(4)), source(x_of(4)))
     assert target.weight_codes.shape == module(layout).weight_codes.shape
 
 
@@ -98,7 +101,7 @@ def test_a_state_dict_survives_a_file_that_nobody_trusts():
     torch.save(source.state_dict(), file)
     file.seek(0)
     target.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(target(x_of(4)), source(x_of(4)))
+    assert_products_agree(target(x_of(4)), source(x_of(4)))
 
 
 def test_every_entry_of_a_state_dict_is_a_tensor():
@@ -175,7 +178,9 @@ def test_copies_moves_and_casts_keep_the_weights(layout):
     m = module(layout)
     expected = m(x_of(4))
     assert torch.equal(copy.deepcopy(m)(x_of(4)), expected)
-    assert torch.equal(m.to("cpu")(x_of(4)), expected)
+    assert torch.equal(m.to(expected.device)(x_of(4)), expected)
+    there = copy.deepcopy(m).to("cpu")
+    assert_products_agree(there(x_of(4).cpu()).to(expected.device), expected)
     m.bfloat16()
     assert m.weight_codes.dtype == torch.uint8
     assert m.bias.dtype == torch.bfloat16
@@ -262,7 +267,7 @@ def test_a_converted_model_round_trips_through_its_state_dict():
     torch.manual_seed(0)
     target = mx.convert(Model(), convertible, device="gfx950")
     target.load_state_dict(source.state_dict())
-    assert torch.equal(target(x_of(4)), source(x_of(4)))
+    assert_products_agree(target(x_of(4)), source(x_of(4)))
 
 
 def test_convert_of_a_linear_returns_the_other_module():

@@ -6,13 +6,28 @@ import pytest
 import torch
 
 import mx_kernels as mx
+from cases import on_every_device
 
+pytestmark = on_every_device
 N, K = 48, 64
-X = torch.ones(3, K)
-W = mx.quantize(torch.randn(N, K))
-P = W.preshuffle()
-NX, NW = X.numpy(), W.numpy()
-BIAS = torch.randn(N)
+
+
+class Operands:
+    """Weights and a bias on torch's default device, and the same as arrays."""
+
+    def __init__(self):
+        generator = np.random.default_rng(5)
+        self.x = torch.ones(3, K)
+        self.w = mx.quantize(torch.tensor(generator.standard_normal((N, K)), dtype=torch.float32))
+        self.p = self.w.preshuffle()
+        self.bias = torch.tensor(generator.standard_normal(N), dtype=torch.float32)
+        self.nx, self.nw = self.x.cpu().numpy(), self.w.to("cpu").numpy()
+        self.nbias = self.bias.cpu().numpy()
+
+
+@pytest.fixture
+def given(device):
+    return Operands()
 
 
 def unusual():
@@ -44,17 +59,17 @@ def unusual():
 
 @pytest.mark.parametrize("case", unusual())
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_unusual_tensors_mean_what_their_copy_means(case, dtype):
+def test_unusual_tensors_mean_what_their_copy_means(case, dtype, given):
     x = unusual()[case]
     x = x if dtype == torch.float32 else x.to(dtype)
     copy = x.resolve_neg().clone(memory_format=torch.contiguous_format)
     got, expected = mx.quantize(x), mx.quantize(copy)
     assert torch.equal(got.codes, expected.codes)
     assert torch.equal(got.scales, expected.scales)
-    out = mx.linear(x, P, bias=BIAS)
+    out = mx.linear(x, given.p, bias=given.bias)
     assert out.shape == (*x.shape[:-1], N)
-    assert torch.equal(out, mx.linear(copy, W, bias=BIAS))
-    assert torch.equal(out, mx.matmul(got, P, bias=BIAS, out_dtype=dtype))
+    assert torch.equal(out, mx.linear(copy, given.p, bias=given.bias))
+    assert torch.equal(out, mx.matmul(got, given.p, bias=given.bias, out_dtype=dtype))
 
 
 def unusual_arrays():
@@ -79,9 +94,10 @@ def unusual_arrays():
     }
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("case", unusual_arrays())
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_unusual_arrays_mean_what_their_copy_means(case, dtype):
+def test_unusual_arrays_mean_what_their_copy_means(case, dtype, given):
     x = unusual_arrays()[case]
     x = x if dtype == np.float32 else x.astype(dtype)
     copy = torch.from_numpy(np.array(x, np.float32, order="C")).to(
@@ -90,37 +106,38 @@ def test_unusual_arrays_mean_what_their_copy_means(case, dtype):
     got = mx.quantize(x)
     assert isinstance(got.codes, np.ndarray)
     np.testing.assert_array_equal(got.codes, mx.quantize(copy).codes)
-    out = mx.linear(x, NW, bias=BIAS.numpy())
+    out = mx.linear(x, given.nw, bias=given.nbias)
     assert out.dtype == dtype
     assert out.shape == (*x.shape[:-1], N)
     np.testing.assert_array_equal(
-        out.astype(np.float32), mx.linear(copy, W, bias=BIAS).float().numpy()
+        out.astype(np.float32), mx.linear(copy, given.w, bias=given.bias).float().numpy()
     )
 
 
 @pytest.mark.parametrize("step", [2, -1, 0])
-def test_a_bias_with_any_stride_is_read_right(step):
+def test_a_bias_with_any_stride_is_read_right(step, given):
     values = np.arange(2 * N, dtype=np.float32)
     bias = np.broadcast_to(values[3], (N,)) if step == 0 else values[::step][:N]
-    expected = mx.linear(NX, NW, bias=bias.copy())
-    np.testing.assert_array_equal(mx.linear(NX, NW, bias=bias), expected)
+    expected = mx.linear(given.nx, given.nw, bias=bias.copy())
+    np.testing.assert_array_equal(mx.linear(given.nx, given.nw, bias=bias), expected)
     if step > 0:
-        got = mx.linear(X, W, bias=torch.from_numpy(bias))
-        np.testing.assert_array_equal(got, expected)
+        strided = torch.tensor(values)[::step][:N]
+        got = mx.linear(given.x, given.w, bias=strided)
+        assert torch.equal(got, mx.linear(given.x, given.w, bias=strided.clone()))
 
 
-def test_weights_without_rows_give_results_without_columns():
+def test_weights_without_rows_give_results_without_columns(given):
     empty = mx.quantize(torch.empty(0, K))
-    assert mx.linear(X, empty).shape == (3, 0)
-    assert mx.matmul(W, empty).shape == (N, 0)
+    assert mx.linear(given.x, empty).shape == (3, 0)
+    assert mx.matmul(given.w, empty).shape == (N, 0)
     assert mx.dequantize(empty).shape == (0, K)
     assert mx.preshuffle(empty).unshuffle().shape == (0, K)
 
 
 @pytest.mark.parametrize("dtype", ["float32", np.float32, torch.float32, np.dtype("float32")])
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
-def test_a_dtype_has_many_spellings(dtype, kind):
-    x, w = (X, W) if kind == "torch" else (NX, NW)
+def test_a_dtype_has_many_spellings(dtype, kind, given):
+    x, w = (given.x, given.w) if kind == "torch" else (given.nx, given.nw)
     expected = torch.float32 if kind == "torch" else np.float32
     assert mx.dequantize(w, dtype=dtype).dtype == expected
     assert mx.linear(x, w, out_dtype=dtype).dtype == expected

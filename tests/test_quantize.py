@@ -22,9 +22,13 @@ from cases import (
     bytes_of,
     every_value,
     float32_corners,
+    on_every_device,
     torch_of,
+    values_of,
 )
 from oracle import assert_bitwise_equal
+
+pytestmark = on_every_device
 
 # The largest values of a block that lead to scale bytes 0 to 5, near 127, and to the last ones.
 _LARGEST = [2.0**-133, 2.0**-130, *(6 * 2.0**e for e in range(-127, -120)), 1.0, 6 * 2.0**125]
@@ -128,6 +132,7 @@ def test_no_rows_give_an_empty_tensor(shape):
     assert q.codes.numel() == q.scales.numel() == 0
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numpy_arrays_give_the_bits_of_torch_tensors(rng, dtype):
     x = oracle.round_to(rng.standard_normal((5, 64)), dtype)
@@ -156,12 +161,13 @@ VIEWS = {
 def test_a_view_quantizes_like_its_copy(rng, view, dtype):
     x = torch_of(oracle.round_to(rng.standard_normal((6, 128)), dtype), dtype)
     viewed = view(x)
-    codes, scales = oracle.quantize(viewed.double().numpy())
+    codes, scales = oracle.quantize(values_of(viewed))
     q = mx.quantize(viewed)
     assert_bitwise_equal(bytes_of(q.scales), scales)
     assert_bitwise_equal(bytes_of(q.codes), codes)
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("shift", [1, 2, 3, 5])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_array_at_any_address_quantizes_like_its_aligned_copy(rng, dtype, shift):
@@ -175,10 +181,11 @@ def test_an_array_at_any_address_quantizes_like_its_aligned_copy(rng, dtype, shi
     assert_bitwise_equal(q.codes, codes)
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_number_of_threads_gives_the_same_bits(rng, dtype):
     x = torch_of(rng.standard_normal((1031, 256)), dtype)
-    expected = oracle.quantize(x.double().numpy())
+    expected = oracle.quantize(values_of(x))
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         q = mx.quantize(x)
@@ -186,6 +193,7 @@ def test_every_number_of_threads_gives_the_same_bits(rng, dtype):
         assert_bitwise_equal(bytes_of(q.scales), expected[1])
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, dtype, rounding):

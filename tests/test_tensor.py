@@ -11,7 +11,9 @@ import torch
 from torch.utils import _pytree
 
 import mx_kernels as mx
-from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, random_operand
+from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, on_every_device, random_operand
+
+pytestmark = on_every_device
 
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
 
@@ -28,7 +30,7 @@ def bytes_like(rows=4, k=64, lead=()):
 
 def some(rng, layout="plain", kind="torch", rows=18, k=96):
     q = mx_tensor(*random_operand(rng, rows, k), layout)
-    return q if kind == "torch" else q.numpy()
+    return q if kind == "torch" else q.to("cpu").numpy()
 
 
 def assert_same(got, expected):
@@ -47,7 +49,7 @@ def test_the_logical_shape_follows_from_plain_codes(lead):
     assert q.shape == torch.Size((*lead, 4, 64))
     assert (q.k, q.ndim, q.layout, q.format) == (64, len(lead) + 2, "plain", "mxfp4")
     assert q.nbytes == codes.nbytes + scales.nbytes
-    assert q.device == torch.device("cpu")
+    assert q.device == codes.device
 
 
 def test_a_vector_is_a_tensor_too():
@@ -169,6 +171,7 @@ def test_torch_loads_it_without_trusting_the_file(rng, layout):
     assert_same(torch.load(file, weights_only=True)["w"], q)
 
 
+@pytest.mark.cpu_only
 @every_layout
 def test_numpy_and_torch_share_the_bytes(rng, layout):
     q = some(rng, layout)
@@ -194,7 +197,7 @@ def test_read_only_arrays_are_copied_into_torch(rng):
 @every_layout
 def test_to_moves_the_bytes_and_nothing_else(rng, layout):
     q = some(rng, layout)
-    assert_same(q.to("cpu"), q)
+    assert_same(q.to(q.device), q)
     moved = q.to("meta")
     assert moved.device.type == "meta"
     assert (moved.layout, moved.shape, moved.codes.shape) == (q.layout, q.shape, q.codes.shape)
@@ -221,8 +224,10 @@ def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, kind):
 
 def test_preshuffle_takes_the_layout_of_where_the_weights_lie(rng):
     q = some(rng)
-    assert q.preshuffle().layout == q.preshuffle(device="cpu").layout
-    assert q.preshuffle(device=torch.device("cpu")).layout == q.preshuffle().layout
+    where = q.device.type
+    assert q.preshuffle().layout == f"preshuffled_{where}" == q.preshuffle(device=where).layout
+    for device in (torch.device(where), torch.device(where, 0), f"{where}:0"):
+        assert q.preshuffle(device=device).layout == q.preshuffle().layout
 
 
 def test_preshuffle_goes_from_one_padded_layout_to_another(rng):
@@ -253,7 +258,7 @@ def test_repr_says_what_it_is(rng, layout, kind):
         "mxfp4",
         layout,
         kind,
-        "cpu",
+        str(q.device),
         f"{q.nbytes / 1000:.3g} kB",
     ):
         assert word in repr(q)

@@ -10,12 +10,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS
+from cases import DTYPES, LAYOUTS, ROUNDINGS, on_every_device
 
 N, K = 48, 96
 OPS = torch.ops.mx_kernels
 # torch's own compiler still uses what its own TorchScript deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning"),
+    on_every_device,
+]
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
 
@@ -64,16 +67,25 @@ def samples():
         yield OPS.matmul, (a.codes, a.scales, *parts, bias_of(requires_grad=True), torch.bfloat16)
 
 
+def there(args, device):
+    """Returns a sample's arguments with its tensors on a device."""
+    return [
+        a.detach().to(device).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
+        for a in args
+    ]
+
+
 SAMPLES = [pytest.param(op, args, id=f"{i}-{op}") for i, (op, args) in enumerate(samples())]
 
 
 @pytest.mark.parametrize("op, args", SAMPLES)
-def test_opcheck(op, args):
-    torch.library.opcheck(op.default, args)
+def test_opcheck(op, args, device):
+    torch.library.opcheck(op.default, tuple(there(args, device)))
 
 
 @pytest.mark.parametrize("op, args", SAMPLES)
-def test_operators_and_functions_give_the_same_bits(op, args):
+def test_operators_and_functions_give_the_same_bits(op, args, device):
+    args = there(args, device)
     got = op(*args)
     if op is OPS.quantize:
         q = mx.quantize(args[0], rounding=args[1])
@@ -93,9 +105,9 @@ def test_operators_and_functions_give_the_same_bits(op, args):
 
 
 @pytest.mark.parametrize("op, args", SAMPLES)
-def test_meta_tensors_give_shapes_and_dtypes(op, args):
-    there = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in args]
-    for got, real in zip(_list(op(*there)), _list(op(*args)), strict=True):
+def test_meta_tensors_give_shapes_and_dtypes(op, args, device):
+    real_results = _list(op(*there(args, device)))
+    for got, real in zip(_list(op(*there(args, "meta"))), real_results, strict=True):
         assert got.device.type == "meta"
         assert (got.shape, got.dtype) == (real.shape, real.dtype)
 
@@ -408,7 +420,7 @@ def test_fake_tensors_stay_fake():
         back = w.dequantize()
     assert mode.is_our_fake(out)
     assert (out.shape, out.dtype) == ((5, N), torch.bfloat16)
-    assert (back.shape, w.codes.shape) == ((N, K), weights("preshuffled_cpu").codes.shape)
+    assert (back.shape, w.codes.shape) == ((N, K), weights().preshuffle().codes.shape)
 
 
 def test_meta_tensors_in_meta_tensors_out():

@@ -13,8 +13,13 @@ import numpy as np
 import torch
 import torch.autograd.forward_ad
 from torch import Tensor
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
 from torch._C._functorch import peek_interpreter_stack
+from torch.utils._device import DeviceContext
 
 from mx_kernels._facts import Facts
 
@@ -230,11 +235,17 @@ def intercepted() -> bool:
     """
     return (
         _len_torch_dispatch_stack() > 0
-        or _len_torch_function_stack() > 0
+        or (_len_torch_function_stack() > 0 and not _only_default_devices())
         or peek_interpreter_stack() is not None
         or torch.autograd.forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
     )
+
+
+def _only_default_devices() -> bool:
+    """Says whether all function modes only name a device for tensors made without one."""
+    modes = map(_get_function_stack_at, range(_len_torch_function_stack()))
+    return all(type(mode) is DeviceContext for mode in modes)
 
 
 def needs_dispatcher(*arrays: Array | None) -> bool:
