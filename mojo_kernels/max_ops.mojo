@@ -22,7 +22,7 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
-from .cdna4 import dispatch as cdna4
+from .cdna4 import multiply as cdna4
 from .codec import Rounding
 from .cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
 from .cpu.max_runtime import RuntimeTeam

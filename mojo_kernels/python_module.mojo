@@ -10,9 +10,9 @@ from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.cdna4.dispatch import BF16_BYTES, CHOICES, CODE_BYTES, Choice, Kernel, choose
+from mojo_kernels.cdna4.mma import LANES
 from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
-from mojo_kernels.cdna4.dispatch import CHOICES, Choice, Launch, choose
-from mojo_kernels.cdna4.tiles import TILE, TILE_K
 from mojo_kernels.codec import Rounding
 from mojo_kernels.cpu.activations import (
     BlockSource,
@@ -80,29 +80,40 @@ def explain_cpu(m: PythonObject, n: PythonObject, k: PythonObject) raises -> Pyt
     )
 
 
-def explain_gfx950(m: PythonObject, n: PythonObject, k: PythonObject) raises -> PythonObject:
+def explain_gfx950(
+    m: PythonObject, n: PythonObject, k: PythonObject, is_encoded: PythonObject
+) raises -> PythonObject:
     """Returns the row of the CDNA4 dispatch table for a product, and its launch."""
-    var row = choose(Int(py=m), Int(py=n), Int(py=k))
+    var x_bytes = CODE_BYTES if Bool(py=is_encoded) else BF16_BYTES
+    var row = choose(Int(py=m), Int(py=n), Int(py=k), x_bytes)
     comptime for i in range(len(CHOICES)):
         if row == i:
-            return _gfx950_row[CHOICES[i]](Int(py=m), Int(py=n), Int(py=k))
+            return _gfx950_row[CHOICES[i]](row, Int(py=m), Int(py=n), Int(py=k), x_bytes)
     raise unknown("row", row)
 
 
-def _gfx950_row[choice: Choice](m: Int, n: Int, k: Int) raises -> PythonObject:
-    var shape = choice.shape_for(k)
-    var launch = Launch.of(shape, m, n, k)
+def _gfx950_row[
+    choice: Choice
+](row: Int, m: Int, n: Int, k: Int, x_bytes: Int) raises -> PythonObject:
+    var launch = choice.launch(m, n, k, x_bytes)
+    var tile_m, tile_n = choice.tile()
     comptime reason = choice.reason
+    var kernel = "cdna4/matmul_decode.mojo"
+    comptime if choice.kernel == Kernel.PREFILL:
+        kernel = "cdna4/matmul_prefill.mojo"
+        if x_bytes != CODE_BYTES:
+            kernel = "cdna4/linear_prefill.mojo"
     return Python.dict(
-        kernel=PythonObject("cdna4/matmul_decode.mojo"),
+        kernel=PythonObject(kernel),
         reason=PythonObject(String(materialize[reason]())),
-        tile_m=PythonObject(shape.m_tiles * TILE),
-        tile_n=PythonObject(shape.n_tiles * TILE),
-        chunk_k=PythonObject(shape.k_tiles * TILE_K),
-        waves=PythonObject(shape.waves),
-        depth=PythonObject(shape.depth),
-        splits=PythonObject(shape.splits),
-        k_tail=PythonObject(shape.k_tail),
+        row=PythonObject(row),
+        tile_m=PythonObject(tile_m),
+        tile_n=PythonObject(tile_n),
+        chunk_k=PythonObject(choice.step_k()),
+        waves=PythonObject(launch.threads // LANES),
+        depth=PythonObject(choice.shape.depth),
+        splits=PythonObject(launch.z),
+        k_tail=PythonObject(choice.has_tail(k)),
         grid=Python.tuple(launch.x, launch.y, launch.z),
         threads=PythonObject(launch.threads),
         chunks_per_wave=PythonObject(launch.chunks_per_wave),

@@ -16,6 +16,7 @@ from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
 from bench.simulated import report as simulated
 from bench.simulated import systems
+from bench.simulated.launches import Operands
 from bench.targets import gfx950 as target
 from gfx950.parameters import Machine
 
@@ -36,7 +37,7 @@ def make_row(**changes) -> simulated.SimulatedRow:
 @pytest.fixture(scope="module")
 def found() -> dict:
     """The rows of one small shape, by operation and system."""
-    operands, stopwatch = systems.Operands(SMALL), systems.Stopwatch(SMALL)
+    operands, stopwatch = Operands(SMALL), systems.Stopwatch(SMALL)
     rows = {}
     for op in target.OPS:
         timed = [(offer, stopwatch.time(offer)) for offer in systems.offers(operands, op)]
@@ -93,10 +94,10 @@ def test_the_least_time_is_that_of_bytes_or_of_operations(op, shape, least):
 
 
 def test_a_shape_without_an_emitted_kernel_is_refused():
-    with pytest.raises(ValueError, match="K = 544 ends within a chunk of 128"):
-        systems.ours(systems.Operands(Shape(4, 64, 544)), "linear")
+    with pytest.raises(ValueError, match="K = 544 ends within a step of 128"):
+        systems.ours(Operands(Shape(4, 64, 544)), "linear")
     with pytest.raises(ValueError, match="op: got 'sort'"):
-        systems.offers(systems.Operands(SMALL), "sort")
+        systems.offers(Operands(SMALL), "sort")
 
 
 def test_rows_survive_the_csv_file(tmp_path):

@@ -21,26 +21,43 @@ EXTREMES = itertools.product(
 )
 
 
+@pytest.mark.parametrize("op", ["linear", "matmul"])
 @pytest.mark.parametrize("m, n, k", [*CONTEST, *EXTREMES])
-def test_the_grid_covers_the_product(m, n, k):
-    found = mx.explain(m, n, k, device="gfx950")
+def test_the_grid_covers_the_product(m, n, k, op):
+    found = mx.explain(m, n, k, device="gfx950", op=op)
     x, y, z = found.grid
-    assert x * found.tile[1] >= n
-    assert y * found.tile[0] >= m
+    is_prefill = found.kernel == f"cdna4/{op}_prefill.mojo"
+    assert is_prefill or found.kernel == "cdna4/matmul_decode.mojo"
+    if is_prefill:
+        tiles = -(-m // found.tile[0]) * -(-n // found.tile[1])
+        assert x == -(-tiles // 8) * 8 and y == z == 1
+    else:
+        assert x * found.tile[1] >= n
+        assert y * found.tile[0] >= m
+        assert z * found.waves * found.chunks_per_wave * found.chunk_k >= k
+        assert found.chunks_per_wave % found.depth == 0
     assert z == found.splits
-    assert z * found.waves * found.chunks_per_wave * found.chunk_k >= k
-    assert found.chunks_per_wave % found.depth == 0
     assert found.k_tail == (k % found.chunk_k != 0)
     assert found.threads == 64 * found.waves <= 1024
-    sums = found.workspace_bytes - found.counter_bytes
-    assert (sums > 0) == (found.counter_bytes > 0) == (found.splits > 1)
+    meets = found.splits > 1 or (is_prefill and op == "linear")
+    assert (found.workspace_bytes > 0) == (found.counter_bytes > 0) == meets
+    assert found.counter_bytes <= min(found.workspace_bytes, 1 << 21)
     assert found.reason
 
 
 @pytest.mark.parametrize("m, n, k", CONTEST)
 def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
-    found = mx.explain(m, n, k, device="gfx950")
-    assert 64 <= np.prod(found.grid) <= 512
+    for op in ("linear", "matmul"):
+        found = mx.explain(m, n, k, device="gfx950", op=op)
+        assert 64 <= np.prod(found.grid) <= 512
+
+
+@pytest.mark.parametrize("op", ["linear", "matmul"])
+def test_large_tiles_are_for_many_rows(op):
+    few, many = (mx.explain(m, 8192, 8192, device="gfx950", op=op) for m in (16, 8192))
+    assert few.kernel == "cdna4/matmul_decode.mojo"
+    assert many.kernel == f"cdna4/{op}_prefill.mojo"
+    assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
 
 
 def test_the_answer_is_a_sentence():
@@ -60,12 +77,13 @@ def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
     "arguments, error, message",
     [
         ((4, 64, 96, "cuda"), ValueError, "device: got 'cuda', expected 'cpu' or 'gfx950'"),
+        ((4, 64, 96, "cpu", "sort"), ValueError, "op: got 'sort', expected 'linear' or 'matmul'"),
         ((0, 64, 96, "cpu"), ValueError, "m: got 0, expected a positive number"),
         ((4, 64, 100, "gfx950"), ValueError, "k: got 100, expected a multiple of 32"),
         ((4, 6.5, 96, "gfx950"), TypeError, "n: got float, expected int"),
     ],
 )
 def test_an_impossible_question_says_what_is_expected(arguments, error, message):
-    *sizes, device = arguments
+    m, n, k, device, *op = arguments
     with pytest.raises(error, match=message):
-        mx.explain(*sizes, device=device)
+        mx.explain(m, n, k, device=device, **({"op": op[0]} if op else {}))

@@ -1,53 +1,108 @@
-"""Emits decode kernels that the dispatch could choose for a shape, with their launches:
-`mojo run -D M=.. -D N=.. -D K=.. candidates.mojo`.
+"""Emits cuts that the dispatch table could name, and their launches for shapes.
 
-    m<tiles>n<tiles>w<waves>s<splits>:<grid x>:<y>:<z>:<threads>:<chunks a wave>:<workspace>
+    mojo run candidates.mojo 16,4096,4096 64,7168,2048
 
-A list of sensible cuts, not all of them: a tile as narrow as one scale word and as
-wide as registers allow, waves for short and long K, splits for few tiles.
+    ;;;; launch <op> <cut> <M,N,K> <grid x> <y> <z> <threads> <chunks a wave> <counters> <workspace>
+    ;;;; kernel <op>_<cut>
+
+The list holds sensible cuts, not all: tiles as narrow as one scale word and as wide as registers allow, waves for
+short and long K, splits for few tiles. Launches are those for which a cut could pay:
+no wave without work, no workgroup with more rows than needed, CUs neither mostly
+idle nor, with a larger tile at hand, busy many times over.
 """
 
-from emit import emit
+from emit import emit_products, name_of
 
-from mojo_kernels.backend import CDNA4_COMPILE_OPTIONS
-from mojo_kernels.cdna4.dispatch import Launch
-from mojo_kernels.cdna4.epilogue import NO_BIAS
-from mojo_kernels.cdna4.matmul_decode import DecodeShape, linear_decode
-from mojo_kernels.codec import Rounding
-from std.sys import get_defined_int
+from mojo_kernels.cdna4.dispatch import (
+    ANY,
+    BF16_BYTES,
+    CODE_BYTES,
+    CUS,
+    Choice,
+    Kernel,
+    Sources,
+)
+from mojo_kernels.cdna4.matmul_decode import DecodeShape
+from mojo_kernels.cdna4.tiles import TILE
+from std.math import ceildiv
+from std.sys import argv
 
-comptime M = get_defined_int["M"]()
-comptime N = get_defined_int["N"]()
-comptime K = get_defined_int["K"]()
-comptime BF16 = DType.bfloat16
-comptime M_N_TILES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (2, 6), (4, 4)]
-comptime WAVES_SPLITS = [(4, 1), (8, 1), (12, 1), (8, 2), (8, 4), (8, 7)]
+comptime M_N_TILES = [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4), (2, 6), (2, 8), (4, 4), (4, 8)]
+comptime WAVES_SPLITS = [(1, 1), (2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (8, 2), (8, 4), (8, 7)]
+comptime MAX_ROUNDS = 8
+"""Times that a decode kernel's workgroups may fill the compute units."""
+comptime IDLE_SHARE = 4
+"""At least one compute unit in so many has a workgroup, unless tiles are as small as can be."""
+
+comptime CU_WAVES = 16
+"""More waves for each compute unit pay only where they can hardly be fewer."""
+
+
+def decode_choice(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Choice:
+    """Returns a row with a decode kernel for any shape."""
+    var shape = DecodeShape(
+        m_tiles=tiles[0],
+        n_tiles=tiles[1],
+        k_tiles=1,
+        waves=share[0],
+        depth=1,
+        k_tail=False,
+        splits=share[1],
+    )
+    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Kernel.DECODE, shape, "")
+
+
+comptime PREFILL = Choice(
+    Sources.BOTH, ANY, ANY, ANY, True, Kernel.PREFILL, DecodeShape(1, 1, 1, 1, 1, False, 1), ""
+)
+
+
+def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
+    """Says whether a cut is worth timing for a shape."""
+    if choice.has_tail(k):
+        return False
+    var rows, columns = choice.tile()
+    var tiles = ceildiv(m, rows) * ceildiv(n, columns)
+    if choice.kernel == Kernel.PREFILL:
+        return tiles >= CUS // MAX_ROUNDS
+    var shape = choice.shape
+    var groups = tiles * shape.splits
+    var is_smallest = shape.tiles() == 1 or (rows == TILE and groups >= CUS // (2 * MAX_ROUNDS))
+    var is_largest = shape.tiles() >= 32
+    return (
+        (shape.m_tiles == 1 or m > rows // 2)
+        and shape.waves * shape.splits <= k // choice.step_k()
+        and (groups >= CUS // IDLE_SHARE or is_smallest)
+        and (tiles <= MAX_ROUNDS * CUS or is_largest)
+        and (shape.splits == 1 or groups <= CUS)
+        and (groups * shape.waves >= 2 * CUS or shape.waves >= 8)
+        and (groups * shape.waves <= CU_WAVES * CUS or shape.waves <= 2)
+    )
+
+
+def show_launches[choice: Choice](shapes: Span[StaticString, _]) raises:
+    """Prints the launches of a cut that could pay."""
+    for shape in shapes:
+        var sizes = shape.split(",")
+        var m, n, k = Int(sizes[0]), Int(sizes[1]), Int(sizes[2])
+        if could_pay(choice, m, n, k):
+            for op, x_bytes in [("linear", BF16_BYTES), ("matmul", CODE_BYTES)]:
+                var launch = choice.launch(m, n, k, x_bytes)
+                print(
+                    ";;;; launch", op, name_of(choice), shape, launch.x, launch.y, launch.z,
+                    launch.threads, launch.chunks_per_wave, launch.counter_bytes,
+                    launch.workspace_bytes,
+                )  # fmt: skip
 
 
 def main() raises:
     """Emits every cut."""
+    var shapes = argv()[1:]
     comptime for tiles in M_N_TILES:
         comptime for share in WAVES_SPLITS:
-            comptime shape = DecodeShape(
-                m_tiles=tiles[0],
-                n_tiles=tiles[1],
-                k_tiles=1,
-                waves=share[0],
-                depth=1,
-                k_tail=K % 128 != 0,
-                splits=share[1],
-            )
-            var launch = Launch.of(shape, M, N, K)
-            var label = String("m", tiles[0], "n", tiles[1], "w", share[0], "s", share[1])
-            var numbers = [
-                launch.x,
-                launch.y,
-                launch.z,
-                launch.threads,
-                launch.chunks_per_wave,
-                launch.workspace_bytes,
-            ]
-            for i in range(len(numbers)):
-                label += String(":", numbers[i])
-            comptime kernel = linear_decode[BF16, BF16, NO_BIAS, Rounding.EVEN, shape]
-            emit[kernel, options=CDNA4_COMPILE_OPTIONS](label)
+            comptime choice = decode_choice(tiles, share)
+            comptime if choice.fits(BF16_BYTES):
+                show_launches[choice](shapes)
+                emit_products[choice]()
+    show_launches[PREFILL](shapes)
+    emit_products[PREFILL]()

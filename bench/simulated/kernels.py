@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,34 +21,42 @@ from bench.device import REPOSITORY
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950_data"
 MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
+LAUNCH = re.compile(r"^;;;; launch (.*)\n", re.MULTILINE)
 
 
-def run_program(name: str, defines: dict[str, int]) -> dict[str, gfx950.Kernel]:
-    """Runs a Mojo program of this folder; returns the kernels it prints, by name.
+def run_program(
+    name: str, defines: dict[str, int], arguments: Sequence[str] = ()
+) -> tuple[list[list[str]], dict[str, gfx950.Kernel]]:
+    """Runs a Mojo program of this folder; returns launches and kernels that it prints.
+
+    Launches are the words of their lines, kernels go by name.
 
     Raises:
         RuntimeError: if the program does not compile, with the compiler's words.
     """
     mojo = Path(sys.executable).with_name("mojo")
     options = [word for key, value in defines.items() for word in ("-D", f"{key}={value}")]
-    command = [str(mojo), "run", "-I", str(HERE), "-I", str(REPOSITORY), *options, str(HERE / name)]
+    folders = ["-I", str(HERE), "-I", str(REPOSITORY)]
+    command = [str(mojo), "run", *folders, *options, str(HERE / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr}")
-    parts = MARK.split(done.stdout)
-    return {label: gfx950.parse(text) for label, text in zip(parts[1::2], parts[2::2], strict=True)}
+    lines = LAUNCH.findall(done.stdout)
+    parts = MARK.split(LAUNCH.sub("", done.stdout))
+    texts = zip(parts[1::2], parts[2::2], strict=True)
+    return [line.split() for line in lines], {label: gfx950.parse(text) for label, text in texts}
 
 
 @cache
 def ours() -> dict[str, gfx950.Kernel]:
     """Returns our kernels by name."""
-    return run_program("ours.mojo", {})
+    return run_program("ours.mojo", {})[1]
 
 
 @cache
 def max_kernels(n: int, k: int) -> dict[str, gfx950.Kernel]:
     """Returns MAX's kernels for weights [n, k] by name."""
-    return run_program("max_kernels.mojo", {"N": n, "K": k})
+    return run_program("max_kernels.mojo", {"N": n, "K": k})[1]
 
 
 @cache

@@ -11,21 +11,19 @@ MAX may pick among several tiles; each is an `Offer` and the fastest on the mode
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 import mx_kernels as mx
 from bench.shapes import Shape
-from bench.simulated import kernels
-from gfx950.timing import Profile, profile
+from bench.simulated import kernels, launches
+from bench.simulated.launches import PREFILL, TILE, Cut, Launch, Operands, zeros
+from gfx950.timing import Profile
+from mx_kernels.explain import Explanation
 
 LANES = 64
-BLOCK = 32
-TILE = 16
-CUS = 256
 QUANTIZE_ROWS, QUANTIZE_COLUMNS, QUANTIZE_THREADS = 32, 512, 128
 MULTIPLY = "multiply, x quantized before"
 MAX_QUANTIZE_THREADS = 512
@@ -37,30 +35,6 @@ WHOLE_GRID_WORK = 2e9
 """Multiplications and additions, of padded tiles, up to which every workgroup is executed."""
 PADDED_ROWS = 64
 """Rows of the largest tile that a few rows are padded to."""
-BF16 = np.dtype(ml_dtypes.bfloat16)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel with its arguments."""
-
-    name: str
-    kernel: object
-    grid: tuple[int, ...]
-    threads: int
-    args: Sequence
-    ends_last: bool = False
-    """Whether the workgroup that starts last does work that the others do not."""
-
-    def profile(self, whole_grid: bool) -> Profile:
-        """Times the launch with the model."""
-        if not self.ends_last:
-            return profile(self.kernel, self.grid, self.threads, self.args, whole_grid=whole_grid)
-        last = int(np.prod(self.grid)) - 1
-        residents = range(last % CUS, last + 1, CUS)
-        return profile(
-            self.kernel, self.grid, self.threads, self.args, whole_grid=True, residents=residents
-        )
 
 
 @dataclass(frozen=True)
@@ -72,41 +46,34 @@ class Offer:
     launches: tuple[Launch, ...]
 
 
-def _zeros(rows: int, columns: int, dtype=np.uint8) -> np.ndarray:
-    return np.zeros((rows, columns), dtype)
-
-
-class Operands:
-    """Arrays of one shape; values do not change the time, so most are zeros."""
-
-    def __init__(self, shape: Shape):
-        m, n, k = shape
-        self.shape = shape
-        self.x = np.random.default_rng(0).standard_normal((m, k), np.float32).astype(BF16)
-        self.x_codes, self.x_scales = _zeros(m, k // 2), _zeros(m, k // BLOCK)
-        self.codes, self.scales = _zeros(n, k // 2), _zeros(n, k // BLOCK)
-        stored_codes, stored_scales = -(-n // 16) * 16, (-(-n // 32) * 32, -(-k // 256) * 8)
-        self.preshuffled = _zeros(stored_codes, k // 2), _zeros(*stored_scales)
-        self.c = _zeros(m, n, BF16)
-
-
 def ours(operands: Operands, op: str) -> Offer:
     """Returns the launch that the dispatch chooses for `linear` or `matmul`."""
-    m, n, k = operands.shape
-    plan = mx.explain(m, n, k, device="gfx950")
-    if plan.k_tail:
-        raise ValueError(f"K = {k} ends within a chunk of {plan.chunk_k}: no kernel is emitted")
-    label = f"m{plan.tile[0] // TILE}n{plan.tile[1] // TILE}w{plan.waves}s{plan.splits}"
-    a = [operands.x] if op == "linear" else [operands.x_codes, operands.x_scales]
-    sizes = [np.int32(size) for size in (m, n, k, plan.chunks_per_wave)]
-    workspace = np.zeros(plan.workspace_bytes, np.uint8)
-    args = [*a, *operands.preshuffled, operands.c, *sizes, np.zeros(0, np.uint8), workspace]
-    name = f"{op}_{label}"
-    launch = Launch(
-        name, kernels.ours()[name], plan.grid, plan.threads, args, ends_last=plan.splits > 1
-    )
+    launch = launches.ours(*cut_for(operands.shape, op), operands)
     computes = "quantize and multiply, fused" if op == "linear" else MULTIPLY
     return Offer("mx_kernels", computes, (launch,))
+
+
+def cut_for(shape: Shape, op: str) -> tuple[object, Cut]:
+    """Returns what the dispatch chooses: the kernel and its launch.
+
+    Raises:
+        ValueError: if K ends within a step; kernels for that are not emitted.
+    """
+    plan = mx.explain(*shape, device="gfx950", op=op)
+    if plan.k_tail:
+        raise ValueError(
+            f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is emitted"
+        )
+    launch = plan.grid, plan.threads, plan.chunks_per_wave, plan.counter_bytes, plan.workspace_bytes
+    cut = Cut(op, name_of(plan), *launch)
+    return kernels.ours()[cut.label], cut
+
+
+def name_of(plan: Explanation) -> str:
+    """Returns the name of the cut that the dispatch chooses."""
+    if not plan.chunks_per_wave:
+        return PREFILL
+    return f"m{plan.tile[0] // TILE}n{plan.tile[1] // TILE}w{plan.waves}s{plan.splits}"
 
 
 def our_quantizer(operands: Operands) -> Offer:
@@ -136,23 +103,23 @@ def max_matmuls(operands: Operands) -> Iterator[Offer]:
         if not name.startswith("matmul"):
             continue
         tile_m, tile_n, _, waves, splits = map(int, re.findall(r"\d+", name))
-        parts = _zeros(splits * m, n, np.float32) if splits > 1 else operands.c
+        parts = zeros(splits * m, n, np.float32) if splits > 1 else operands.c
         rows = np.int64(m)
         args = [
             (parts, np.int64(splits * m)), (operands.x_codes, rows), operands.codes,
             (operands.x_scales, rows), operands.scales,
         ]  # fmt: skip
         grid = (-(-n // tile_n), -(-m // tile_m), splits)
-        launches = [Launch(f"max_{name}", kernel, grid, waves * LANES, args)]
+        steps = [Launch(f"max_{name}", kernel, grid, waves * LANES, args)]
         if splits > 1:
             counts = [np.int32(count) for count in (m * n, m * n, n)]
             args = [parts, operands.c, *counts]
             reduce = f"reduce_s{splits}"
             groups = (-(-m * n // MAX_REDUCE_THREADS),)
-            launches.append(
+            steps.append(
                 Launch(f"max_{reduce}", compiled[reduce], groups, MAX_REDUCE_THREADS, args)
             )
-        yield Offer("MAX", MULTIPLY, tuple(launches))
+        yield Offer("MAX", MULTIPLY, tuple(steps))
 
 
 def triton(operands: Operands, name: str, system: str, computes: str) -> Offer:
@@ -174,8 +141,8 @@ def triton(operands: Operands, name: str, system: str, computes: str) -> Offer:
 
 def after(first: Offer, second: Offer) -> Offer:
     """Returns `second` with the launches of `first` before it."""
-    launches = (*first.launches, *second.launches)
-    return Offer(second.system, "quantize, then multiply", launches)
+    steps = (*first.launches, *second.launches)
+    return Offer(second.system, "quantize, then multiply", steps)
 
 
 def offers(operands: Operands, op: str) -> list[Offer]:

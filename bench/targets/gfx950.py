@@ -13,8 +13,9 @@ import torch
 
 from bench.rows import OURS, Origin
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
+from bench.simulated.launches import BLOCK, Operands
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
-from bench.simulated.systems import BLOCK, Offer, Operands, Stopwatch, offers
+from bench.simulated.systems import Offer, Stopwatch, offers
 from gfx950.parameters import Machine
 from gfx950.timing import Profile
 

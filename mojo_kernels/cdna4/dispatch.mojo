@@ -1,103 +1,205 @@
 """Which kernel computes a product on CDNA4, why, and how it is launched.
 
 `CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and
-the last row covers every shape. A row names how a workgroup cuts its work and
-the reason; `Launch` derives grid, workspace and the rest from it. The benchmark,
-`mx_kernels.explain` and the MAX ops all read this table.
+the last row covers every shape. A row names a kernel, how its workgroups cut
+the work, and the reason; `Launch` derives grid, workspace and the rest. The
+benchmark, `mx_kernels.explain`, the MAX ops and the torch launcher all read it.
 
-    decode kernels    tiles of C for each workgroup, its waves share K
-    quantize          one pass over memory, for every shape
+    decode     tiles of C for each workgroup, its waves share K
+    prefill    large tiles of C, two groups of waves take turns at the matrix pipes
+
+Rows are ordered by K, then by tile: as large a tile as it takes to have no more
+workgroups than compute units. `python -m bench.simulated.tune --table` measures
+every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
 """
 
-from max.gpu.host import DeviceContext
 from std.math import align_up, ceildiv
-from std.sys import size_of
 from std.utils.numerics import max_finite
 
-from ..backend import CDNA4_COMPILE_OPTIONS
-from ..codec import Rounding
-from ..formats import BLOCK
-from ..layouts import Plain
 from .epilogue import TILE_SUM_BYTES
-from .matmul_decode import DecodeShape, linear_decode, matmul_decode
-from .mma import LANES
-from .quantize import QUANTIZE_BLOCKS, QUANTIZE_ROWS, QUANTIZE_WAVES, quantize_rows
-from .tiles import TILE, TILE_K
+from .matmul_decode import DecodeShape
+from .matmul_prefill import THREADS
+from .prefill_tiles import COLUMNS, ROWS, STAGE_BLOCKS
+from .team import TeamWorkspace
+from .tiles import TILE, TILE_BLOCKS, TILE_K
 
 comptime NUM_XCDS = 8
 """Dies among which workgroups are dealt, one after another."""
+comptime CUS = 256
+"""Compute units."""
 comptime COUNTER_BYTES = 4
 """A counter of arrivals."""
 comptime MAX_TENSOR_BYTES = 1 << 31
 """Kernels count bytes in 32 bits."""
 comptime LDS_BYTES = 160 * 1024
 """Of a compute unit."""
+comptime CODE_BYTES = 1
+"""Of an element of activations that come encoded: of the type of codes, which holds two."""
 comptime BF16_BYTES = 2
-"""Of the element that activations usually have."""
+"""Of the float that activations usually are."""
 comptime MAX_X_BYTES = 4
-"""Of the widest element of activations."""
+"""Of the widest float."""
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
+
+
+@fieldwise_init
+struct Kernel(Equatable, TrivialRegisterPassable):
+    """A family of kernels."""
+
+    var code: Int
+    """Which."""
+
+    comptime DECODE = Self(0)
+    """matmul_decode.mojo."""
+    comptime PREFILL = Self(1)
+    """linear_prefill.mojo for floats, matmul_prefill.mojo for codes."""
+
+
+@fieldwise_init
+struct Sources(Equatable, TrivialRegisterPassable):
+    """The kinds of activations that a row is for."""
+
+    var floats: Bool
+    """Of `linear`."""
+    var codes: Bool
+    """Of `matmul`."""
+
+    comptime FLOATS = Self(True, False)
+    """Of `linear` only."""
+    comptime CODES = Self(False, True)
+    """Of `matmul` only."""
+    comptime BOTH = Self(True, True)
+    """Any."""
+
+    def include(self, x_bytes: Int) -> Bool:
+        """Says whether elements of `x_bytes` are among them."""
+        return self.codes if x_bytes == CODE_BYTES else self.floats
 
 
 @fieldwise_init
 struct Choice(TrivialRegisterPassable):
     """A row of the table: the shapes it covers, the kernel for them, and why."""
 
+    var sources: Sources
+    """The activations it is for."""
     var max_m: Int
-    """Rows of activations, at most."""
-    var max_n: Int
-    """Rows of weights, at most."""
+    """Rows of activations, at most: a multiple of a tile, or `ANY`."""
     var max_k: Int
     """Elements along K, at most."""
+    var max_tiles: Int
+    """Tiles of C that workgroups compute, at most."""
     var any_k: Bool
     """Whether K may end within a chunk."""
+    var kernel: Kernel
+    """The family."""
     var shape: DecodeShape
-    """The kernel; `k_tail` is settled by K."""
+    """How a decode kernel cuts its work; `k_tail` is settled by K."""
     var reason: StaticString
     """Why this kernel is for these shapes."""
 
-    def may_serve(self, n: Int, k: Int, x_bytes: Int) -> Bool:
-        """Says whether the row covers these weights for some M, and fits floats of `x_bytes`."""
-        var tiles = self.shape.waves * self.shape.depth * self.shape.k_tiles * self.shape.m_tiles
-        return (
-            n <= self.max_n
-            and k <= self.max_k
-            and (self.any_k or not self._has_tail(k))
-            and tiles * TILE * TILE_K * x_bytes <= LDS_BYTES
-        )
+    def tile(self) -> Tuple[Int, Int]:
+        """Returns the rows and columns of C of a workgroup."""
+        if self.kernel == Kernel.PREFILL:
+            return (ROWS, COLUMNS)
+        return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
 
-    def _has_tail(self, k: Int) -> Bool:
-        """Says whether K ends within a chunk."""
-        return k % (self.shape.k_tiles * TILE_K) != 0
+    def step_k(self) -> Int:
+        """Returns the elements along K of a step of the loop."""
+        var tiles = self.shape.k_tiles
+        if self.kernel == Kernel.PREFILL:
+            tiles = STAGE_BLOCKS // TILE_BLOCKS
+        return tiles * TILE_K
 
-    def covers(self, m: Int, n: Int, k: Int, x_bytes: Int) -> Bool:
-        """Says whether the row covers a shape, for floats of `x_bytes`."""
-        return m <= self.max_m and self.may_serve(n, k, x_bytes)
+    def has_tail(self, k: Int) -> Bool:
+        """Says whether K ends within a step, which takes the `k_tail` instance."""
+        return k % self.step_k() != 0
 
     def shape_for(self, k: Int) -> DecodeShape:
-        """Returns the kernel, able to end within a chunk where K does."""
+        """Returns the decode kernel, able to end within a chunk where K does."""
         var shape = self.shape
-        shape.k_tail = self._has_tail(k)
+        shape.k_tail = self.has_tail(k)
         return shape
 
+    def fits(self, x_bytes: Int) -> Bool:
+        """Says whether the kernel exists for elements of `x_bytes`: LDS has room."""
+        if self.kernel == Kernel.PREFILL:
+            return x_bytes <= BF16_BYTES
+        var steps = self.shape.waves * self.shape.depth * self.shape.k_tiles * self.shape.m_tiles
+        var sums = self.shape.waves * self.shape.tiles() * TILE_SUM_BYTES
+        return max(steps * TILE * TILE_K * x_bytes, sums) <= LDS_BYTES
 
-def _shape(m_tiles: Int, n_tiles: Int, waves: Int, splits: Int = 1) -> DecodeShape:
-    """Returns a shape with one tile along K in a chunk and one chunk in flight."""
-    return DecodeShape(m_tiles, n_tiles, 1, waves, 1, False, splits)
+    def max_rows(self, n: Int, k: Int, x_bytes: Int) -> Int:
+        """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
+        var is_possible = (
+            self.sources.include(x_bytes)
+            and k <= self.max_k
+            and (self.any_k or not self.has_tail(k))
+            and self.fits(x_bytes)
+        )
+        if not is_possible:
+            return 0
+        var rows, columns = self.tile()
+        if self.max_tiles == ANY:
+            return self.max_m
+        return min(self.max_m, self.max_tiles // ceildiv(n, columns) * rows)
+
+    def launch(self, m: Int, n: Int, k: Int, x_bytes: Int) -> Launch:
+        """Returns the launch for a shape."""
+        if self.kernel == Kernel.DECODE:
+            return Launch.of(self.shape, m, n, k)
+        var rows, columns = self.tile()
+        var tiles_m = ceildiv(m, rows)
+        var workspace = TeamWorkspace(0, 0, 0)
+        if x_bytes != CODE_BYTES:
+            workspace = TeamWorkspace.of(tiles_m, m, k)
+        return Launch(
+            x=align_up(tiles_m * ceildiv(n, columns), NUM_XCDS),
+            y=1,
+            z=1,
+            threads=THREADS,
+            chunks_per_wave=0,
+            counter_bytes=workspace.codes,
+            workspace_bytes=workspace.num_bytes,
+        )
+
+
+def _decode(
+    max_k: Int,
+    max_tiles: Int,
+    m_tiles: Int,
+    n_tiles: Int,
+    waves: Int,
+    reason: StaticString,
+    *,
+    sources: Sources = Sources.BOTH,
+    max_m: Int = ANY,
+    any_k: Bool = True,
+    splits: Int = 1,
+) -> Choice:
+    """Returns a row with a decode kernel: one tile along K in a chunk, one chunk in flight."""
+    var shape = DecodeShape(m_tiles, n_tiles, 1, waves, 1, False, splits)
+    return Choice(sources, max_m, max_k, max_tiles, any_k, Kernel.DECODE, shape, reason)
+
+
+def _prefill(max_k: Int, reason: StaticString, *, sources: Sources = Sources.BOTH) -> Choice:
+    """Returns a row with the prefill kernels."""
+    var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
+    return Choice(sources, ANY, max_k, ANY, True, Kernel.PREFILL, unused, reason)
 
 
 comptime CHOICES = [
-    Choice(
-        16, ANY, 512, True, _shape(1, 1, 4), "K in one step, a tile of columns for each workgroup"
-    ),
-    Choice(64, ANY, 512, True, _shape(1, 2, 4), "K in one step, scale words feed two column tiles"),
-    Choice(16, ANY, 4096, True, _shape(1, 2, 12), "twelve waves share K, no sums to hand over"),
-    Choice(
-        16, 4096, ANY, True, _shape(1, 4, 8, splits=7), "few tiles: K is split to occupy the CUs"
-    ),
-    Choice(ANY, ANY, 1536, False, _shape(2, 6, 12), "many rows: a large tile, K in one step"),
-    Choice(ANY, ANY, ANY, True, _shape(2, 4, 8), "weights stream, eight waves share K"),
+    # K up to 512: four chunks.
+    _decode(512, CUS, 1, 1, 4, "K in one step, a tile of columns for each workgroup", max_m=16),
+    _decode(512, ANY, 1, 2, 4, "K in one step, scale words feed two column tiles", max_m=64),
+    # Any K.
+    _decode(4096, ANY, 1, 2, 12, "twelve waves share K, no sums to hand over", max_m=16),
+    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=7),
+    _decode(1536, CUS, 2, 6, 12, "K in one step, a tile for each CU", any_k=False),
+    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a tile for each CU"),
+    _decode(ANY, CUS, 4, 8, 4, "four waves share K, a large tile for each CU"),
+    _prefill(ANY, "more tiles than CUs: weights and activations are shared by eight waves"),
+    _decode(ANY, ANY, 2, 4, 8, "wide floats: eight waves share K"),
 ]
 """In order of preference."""
 
@@ -105,22 +207,33 @@ comptime CHOICES = [
 def choose(m: Int, n: Int, k: Int, x_bytes: Int = BF16_BYTES) -> Int:
     """Returns the row of `CHOICES` for a shape and activations of `x_bytes` an element."""
     comptime last = len(CHOICES) - 1
-    comptime assert CHOICES[last].covers(
-        ANY, ANY, ANY, MAX_X_BYTES
+    comptime assert (
+        CHOICES[last].max_rows(ANY, ANY, MAX_X_BYTES) == ANY
+        and CHOICES[last].max_rows(ANY, ANY, CODE_BYTES) == ANY
     ), "the last row covers every shape"
     comptime for i in range(last):
         comptime choice = CHOICES[i]
-        if choice.covers(m, n, k, x_bytes):
+        if m <= choice.max_rows(n, k, x_bytes):
             return i
     return last
 
 
+def is_chosen[row: Int](n: Int, k: Int, x_bytes: Int) -> Bool:
+    """Says whether `choose` returns `row` for some number of rows of activations."""
+    var covered = 0
+    comptime for i in range(row):
+        comptime choice = CHOICES[i]
+        covered = max(covered, choice.max_rows(n, k, x_bytes))
+    comptime choice = CHOICES[row]
+    return choice.max_rows(n, k, x_bytes) > covered
+
+
 @fieldwise_init
 struct Launch(TrivialRegisterPassable):
-    """The grid of a decode kernel and what else depends on the sizes."""
+    """The grid of a kernel and what else depends on the sizes."""
 
     var x: Int
-    """Workgroups along N."""
+    """Workgroups along N; all of them for a prefill kernel."""
     var y: Int
     """Workgroups along M."""
     var z: Int
@@ -128,7 +241,7 @@ struct Launch(TrivialRegisterPassable):
     var threads: Int
     """Threads of a workgroup."""
     var chunks_per_wave: Int
-    """Chunks along K of each wave."""
+    """Chunks along K of each wave of a decode kernel."""
     var counter_bytes: Int
     """Bytes at the beginning of the workspace that are zero before and after."""
     var workspace_bytes: Int
@@ -136,7 +249,7 @@ struct Launch(TrivialRegisterPassable):
 
     @staticmethod
     def of(shape: DecodeShape, m: Int, n: Int, k: Int) -> Self:
-        """Returns the launch of a kernel for a shape."""
+        """Returns the launch of a decode kernel for a shape."""
         var x, y = ceildiv(n, shape.n_tiles * TILE), ceildiv(m, shape.m_tiles * TILE)
         var chunks = ceildiv(k, shape.k_tiles * TILE_K)
         var counter_bytes, sum_bytes = 0, 0
@@ -188,118 +301,3 @@ struct Product(TrivialRegisterPassable):
                         self.n, ", ", self.k, "), expected less than 2 GiB",
                     )
                 )  # fmt: skip
-
-
-@always_inline
-def _source[dtype: DType](address: Int) -> ImmPointer[Scalar[dtype], ImmutAnyOrigin]:
-    """Returns the pointer to an operand."""
-    return ImmPointer[Scalar[dtype], ImmutAnyOrigin](unsafe_from_address=address)
-
-
-@always_inline
-def _target[dtype: DType](address: Int) -> MutPointer[Scalar[dtype], MutAnyOrigin]:
-    """Returns the pointer to a result."""
-    return MutPointer[Scalar[dtype], MutAnyOrigin](unsafe_from_address=address)
-
-
-def multiply[
-    x_dtype: Optional[DType],
-    out_dtype: DType,
-    bias_dtype: Optional[DType],
-    rounding: Rounding,
-    n: Int,
-    k: Int,
-](context: DeviceContext, product: Product) raises:
-    """Launches C = A @ W.T + bias for weights of known size and any M.
-
-    Parameters:
-        x_dtype: Type of A if it is floats, which are quantized on the way; else none.
-        out_dtype: Type of C.
-        bias_dtype: Type of the bias, or none.
-        rounding: How floats are quantized.
-        n: Rows of the weights, rounded up to whole tiles or not.
-        k: Elements of a row.
-    """
-    comptime x_bytes = size_of[x_dtype.or_else(DType.uint8)]()
-    product.check[size_of[out_dtype]()](product.m * k * x_bytes)
-    if product.m == 0:
-        return
-    comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        comptime if choice.may_serve(n, k, x_bytes):
-            if choose(product.m, n, k, x_bytes) == i:
-                comptime shape = choice.shape_for(k)
-                _launch[x_dtype, out_dtype, bias_dtype, rounding, shape](context, product)
-
-
-def _launch[
-    x_dtype: Optional[DType],
-    out_dtype: DType,
-    bias_dtype: Optional[DType],
-    rounding: Rounding,
-    shape: DecodeShape,
-](context: DeviceContext, product: Product) raises:
-    """Launches one kernel."""
-    var launch = Launch.of(shape, product.m, product.n, product.k)
-    var workspace = context.enqueue_create_buffer[DType.uint8](max(launch.workspace_bytes, 1))
-    if launch.counter_bytes > 0:
-        context.enqueue_memset(
-            workspace.create_sub_buffer[DType.uint8](0, launch.counter_bytes), UInt8(0)
-        )
-    comptime if x_dtype:
-        comptime kernel = linear_decode[x_dtype.value(), out_dtype, bias_dtype, rounding, shape]
-        context.enqueue_function(
-            context.compile_function[kernel, compile_options=CDNA4_COMPILE_OPTIONS](),
-            _source[x_dtype.value()](product.a),
-            _source[DType.uint8](product.w_codes),
-            _source[DType.uint8](product.w_scales),
-            _target[out_dtype](product.result),
-            Int32(product.m),
-            Int32(product.n),
-            Int32(product.k),
-            Int32(launch.chunks_per_wave),
-            _source[DType.uint8](product.bias),
-            _target[DType.uint8](Int(workspace.unsafe_ptr())),
-            grid_dim=(launch.x, launch.y, launch.z),
-            block_dim=launch.threads,
-        )
-    else:
-        comptime kernel = matmul_decode[out_dtype, bias_dtype, shape]
-        context.enqueue_function(
-            context.compile_function[kernel, compile_options=CDNA4_COMPILE_OPTIONS](),
-            _source[DType.uint8](product.a),
-            _source[DType.uint8](product.a_scales),
-            _source[DType.uint8](product.w_codes),
-            _source[DType.uint8](product.w_scales),
-            _target[out_dtype](product.result),
-            Int32(product.m),
-            Int32(product.n),
-            Int32(product.k),
-            Int32(launch.chunks_per_wave),
-            _source[DType.uint8](product.bias),
-            _target[DType.uint8](Int(workspace.unsafe_ptr())),
-            grid_dim=(launch.x, launch.y, launch.z),
-            block_dim=launch.threads,
-        )
-    _ = workspace^
-
-
-def quantize[
-    dtype: DType, rounding: Rounding
-](context: DeviceContext, x: Int, codes: Int, scales: Int, m: Int, k: Int) raises:
-    """Launches the quantizer: contiguous floats [m, k] at `x` to plain codes and scales."""
-    if m == 0:
-        return
-    if m * k * size_of[dtype]() >= MAX_TENSOR_BYTES:
-        raise Error(String("x: got [", m, ", ", k, "], expected less than 2 GiB"))
-    comptime kernel = quantize_rows[dtype, rounding, Plain]
-    context.enqueue_function(
-        context.compile_function[kernel, compile_options=CDNA4_COMPILE_OPTIONS](),
-        _source[dtype](x),
-        _target[DType.uint8](codes),
-        _target[DType.uint8](scales),
-        Int32(m),
-        Int32(k),
-        grid_dim=(ceildiv(k // BLOCK, QUANTIZE_BLOCKS), ceildiv(m, QUANTIZE_ROWS)),
-        block_dim=QUANTIZE_WAVES * LANES,
-    )

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from mx_kernels import _levels
 from mx_kernels._facts import facts
 
+OPS = ("linear", "matmul")
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel of `linear` and `matmul` for one shape."""
+    """The kernel of `linear` or `matmul` for one shape."""
 
     device: str
+    op: str
     shape: tuple[int, int, int]
     """M, N, K."""
     kernel: str
@@ -27,21 +30,24 @@ class Explanation:
     """Rows and columns of C that are computed together: by a workgroup, or by a CPU core."""
     level: str = ""
     """The CPU's instruction level."""
+    row: int = 0
+    """The row of the dispatch table."""
     chunk_k: int = 0
-    """Elements along K of a wave's step."""
+    """Elements along K of a step."""
     waves: int = 0
-    """Waves of a workgroup, which share K."""
+    """Waves of a workgroup. Of a decode kernel they share K, of a prefill kernel the tile."""
     depth: int = 0
-    """Steps along K that a wave has in flight."""
+    """Steps along K that a wave of a decode kernel has in flight."""
     splits: int = 1
     """Workgroups that share a tile of C, each with a part of K."""
     k_tail: bool = False
     """Whether the kernel is the one that can end within a step."""
     grid: tuple[int, int, int] = (0, 0, 0)
-    """Workgroups along N, M and K."""
+    """Workgroups along N, M and K; of a prefill kernel all of them, and ones."""
     threads: int = 0
     """Threads of a workgroup."""
     chunks_per_wave: int = 0
+    """Steps of a wave of a decode kernel."""
     counter_bytes: int = 0
     """Bytes of the workspace that are zero before and after a launch."""
     workspace_bytes: int = 0
@@ -53,12 +59,16 @@ class Explanation:
         text += f"{self.tile[0]} x {self.tile[1]}"
         if self.level:
             return f"{text}, instruction level {self.level}"
+        if self.chunks_per_wave:
+            text += f", {self.waves} waves along K, {self.depth} steps of {self.chunk_k} in flight"
+            text += f", K split {self.splits} ways"
+        else:
+            text += f", steps of {self.chunk_k}"
         grid = " x ".join(map(str, self.grid))
-        text += f", {self.waves} waves along K, {self.depth} steps of {self.chunk_k} in flight"
-        return f"{text}, K split {self.splits} ways, {grid} workgroups of {self.threads} threads"
+        return f"{text}, {grid} workgroups of {self.threads} threads"
 
 
-def explain(m: int, n: int, k: int, *, device: str = "cpu") -> Explanation:
+def explain(m: int, n: int, k: int, *, device: str = "cpu", op: str = "linear") -> Explanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
 
     Args:
@@ -66,10 +76,12 @@ def explain(m: int, n: int, k: int, *, device: str = "cpu") -> Explanation:
         n: rows of the weights.
         k: elements of a row.
         device: "cpu" or "gfx950"; it need not be here.
+        op: "linear", whose activations are floats, or "matmul", whose are MXFP4.
 
     Raises:
         TypeError: if a size is no integer.
-        ValueError: if a size is not possible, or the device has no kernels to choose from.
+        ValueError: if a size is not possible, the device has no kernels to choose from, or the
+            operation does not exist.
     """
     for name, size in (("m", m), ("n", n), ("k", k)):
         if not isinstance(size, int):
@@ -79,12 +91,13 @@ def explain(m: int, n: int, k: int, *, device: str = "cpu") -> Explanation:
     block = facts().default_format.block_size
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
+    for name, value, known in (("device", device, ("cpu", "gfx950")), ("op", op, OPS)):
+        if value not in known:
+            raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
     native = facts().native
-    tables = {"cpu": native.explain_cpu, "gfx950": native.explain_gfx950}
-    if device not in tables:
-        raise ValueError(f"device: got {device!r}, expected {' or '.join(map(repr, tables))}")
-    row = dict(tables[device](m, n, k))
-    tile = row.pop("tile_m"), row.pop("tile_n")
     if device == "cpu":
-        row["level"] = _levels.pick().name
-    return Explanation(device=device, shape=(m, n, k), tile=tile, **row)
+        row = {**native.explain_cpu(m, n, k), "level": _levels.pick().name}
+    else:
+        row = dict(native.explain_gfx950(m, n, k, op == "matmul"))
+    tile = row.pop("tile_m"), row.pop("tile_n")
+    return Explanation(device=device, op=op, shape=(m, n, k), tile=tile, **row)

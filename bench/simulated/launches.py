@@ -1,0 +1,116 @@
+"""Launches of our gfx950 kernels in the simulator: operands, arguments, workspaces.
+
+A `Cut` is what Mojo says about a kernel for a shape: its name and its launch. `ours` makes the
+arguments of that launch. Values do not change the time, with one exception: the workgroups of a
+fused prefill kernel encode their rows together and wait for each other, but the model executes
+only those of one compute unit. Its counters say that the others have done their share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from bench.shapes import Shape
+from gfx950.timing import Profile, profile
+
+BLOCK = 32
+TILE = 16
+CUS = 256
+PREFILL = "prefill"
+PREFILL_TILE = 256
+"""Rows and columns of C of a prefill workgroup, and the elements along K of its stages."""
+TEAM_WORDS, FINISHED_WORD, WAVES = 32, 16, 8
+"""Counters of the workgroups that share rows: a ticket for each wave, and what is finished."""
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel with its arguments."""
+
+    name: str
+    kernel: object
+    grid: tuple[int, ...]
+    threads: int
+    args: Sequence
+    ends_last: bool = False
+    """Whether the workgroup that starts last does work that the others do not."""
+    alone: bool = False
+    """Whether the arguments fit the workgroups of one compute unit only."""
+
+    def profile(self, whole_grid: bool) -> Profile:
+        """Times the launch with the model."""
+        kernel = self.kernel, self.grid, self.threads, self.args
+        if not self.ends_last:
+            return profile(*kernel, whole_grid=whole_grid and not self.alone)
+        last = int(np.prod(self.grid)) - 1
+        residents = range(last % CUS, last + 1, CUS)
+        return profile(*kernel, whole_grid=True, residents=residents)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A kernel as the dispatch sees it, and its launch for a shape."""
+
+    op: str
+    name: str
+    """m<tiles>n<tiles>w<waves>s<splits>, or `prefill`."""
+    grid: tuple[int, int, int]
+    threads: int
+    chunks_per_wave: int
+    counter_bytes: int
+    workspace_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The name of the kernel."""
+        return f"{self.op}_{self.name}"
+
+
+class Operands:
+    """Arrays of one shape; most are zeros."""
+
+    def __init__(self, shape: Shape):
+        m, n, k = shape
+        self.shape = shape
+        self.x = np.random.default_rng(0).standard_normal((m, k), np.float32).astype(BF16)
+        self.x_codes, self.x_scales = zeros(m, k // 2), zeros(m, k // BLOCK)
+        self.codes, self.scales = zeros(n, k // 2), zeros(n, k // BLOCK)
+        stored_codes, stored_scales = -(-n // 16) * 16, (-(-n // 32) * 32, -(-k // 256) * 8)
+        self.preshuffled = zeros(stored_codes, k // 2), zeros(*stored_scales)
+        self.c = zeros(m, n, BF16)
+
+
+def zeros(rows: int, columns: int, dtype=np.uint8) -> np.ndarray:
+    """Returns a matrix of zeros."""
+    return np.zeros((rows, columns), dtype)
+
+
+def ours(kernel, cut: Cut, operands: Operands) -> Launch:
+    """Returns the launch of one of our products."""
+    a = [operands.x] if cut.op == "linear" else [operands.x_codes, operands.x_scales]
+    sizes = [np.int32(size) for size in operands.shape]
+    tensors, no_bias = [*a, *operands.preshuffled, operands.c], zeros(0, 0)
+    launch = cut.label, kernel, cut.grid, cut.threads
+    if cut.name == PREFILL:
+        workspace = [prefill_workspace(cut, operands.shape)] if cut.op == "linear" else []
+        return Launch(*launch, [*tensors, *workspace, *sizes, no_bias], alone=bool(workspace))
+    sizes.append(np.int32(cut.chunks_per_wave))
+    workspace = np.zeros(cut.workspace_bytes, np.uint8)
+    return Launch(*launch, [*tensors, *sizes, no_bias, workspace], ends_last=cut.grid[2] > 1)
+
+
+def prefill_workspace(cut: Cut, shape: Shape) -> np.ndarray:
+    """Returns the workspace when a workgroup has only its share of the encoding left to do."""
+    stages = -(-shape.k // PREFILL_TILE)
+    workgroups = -(-shape.n // PREFILL_TILE)
+    finished = stages - -(-stages // workgroups)
+    workspace = np.zeros(cut.workspace_bytes, np.uint8)
+    counters = workspace[: cut.counter_bytes].view(np.uint32).reshape(-1, TEAM_WORDS)
+    counters[:, :WAVES] = finished
+    counters[:, FINISHED_WORD] = WAVES * finished
+    return workspace
