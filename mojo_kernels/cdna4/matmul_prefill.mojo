@@ -15,7 +15,7 @@ of C about as wide as high: they share rows and columns in its L2.
 
 from layout import row_major
 from layout.tile_tensor import stack_allocation
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.sync import (
     AMDScheduleBarrierMask,
     s_waitcnt,
@@ -25,7 +25,6 @@ from max.gpu.sync import (
 )
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.collections import Array
-from std.math import ceildiv
 from std.memory import AddressSpace
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
@@ -35,30 +34,26 @@ from ..formats import BLOCK
 from .epilogue import Result, Sums
 from .mma import BlockCodes, LANES, Mma16, SharedBytes, set_priority
 from .ping_pong import PingPong, PingPongOps
-from .prefill_activations import ActivationScales, SharedCodes
+from .prefill_activations import PART_BLOCKS, ReorderedScales, SharedCodes
 from .prefill_tiles import (
-    A_BYTES,
     A_SCALE_BYTES,
     B_BYTES,
-    B_PLACE,
     COLUMNS,
     DEPTH,
-    LDS_BYTES,
-    M_TILES,
     N_TILES,
-    ROWS,
+    PrefillTile,
     Reader,
     SCALE_BYTES,
-    SCALE_PLACE,
+    SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
     SharedScales,
     SharedWeights,
     WAVES,
-    WAVES_M,
     WAVES_N,
     next_of_ring,
     place_at,
 )
+from .team import Team, TeamWorkspace
 from .tiles import PAIR, PIECE_BYTES, TILE, quotient
 
 comptime THREADS = WAVES * LANES
@@ -72,8 +67,12 @@ comptime BAND = 8
 
 
 @fieldwise_init
-struct Ring(TrivialRegisterPassable):
-    """A place among the stages and slices in LDS."""
+struct Ring[a_bytes: Int](TrivialRegisterPassable):
+    """A place among the stages and slices in LDS.
+
+    Parameters:
+        a_bytes: Bytes of the activations of a stage.
+    """
 
     var stage: Int32
     """The stage, counted from the beginning of K."""
@@ -87,28 +86,36 @@ struct Ring(TrivialRegisterPassable):
     def before_first() -> Self:
         """Returns the place whose next one is that of the first stage."""
         comptime LAST = DEPTH - 1
-        return Self(-1, Int32(LAST * A_BYTES), Int32(LAST * SCALE_BYTES))
+        return Self(-1, Int32(LAST * Self.a_bytes), Int32(LAST * SCALE_BYTES))
 
     @always_inline
     def next(self) -> Self:
         """Returns the next stage."""
         return Self(
-            self.stage + 1, next_of_ring[A_BYTES](self.a), next_of_ring[SCALE_BYTES](self.scales)
+            self.stage + 1,
+            next_of_ring[Self.a_bytes](self.a),
+            next_of_ring[SCALE_BYTES](self.scales),
         )
 
 
-struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
+struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     """A wave's way along K: its fragments, and the sums.
 
     Parameters:
-        Scales: How the scales of activations get into LDS.
+        m_tiles: Tiles of rows of a wave.
         k_tail: Whether K may end within a stage.
     """
 
+    comptime Tile = PrefillTile[Self.m_tiles]
+    """The workgroup's tile of C."""
+    comptime Place = Ring[Self.Tile.A_BYTES]
+    """A place in LDS."""
     comptime Weights = SharedWeights[Self.k_tail]
     """The workgroup's weights."""
-    comptime Codes = SharedCodes[Self.k_tail]
+    comptime Codes = SharedCodes[Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
+    comptime Scales = SharedScales[Self.Tile.ROWS]
+    """Their scales."""
     comptime ORDER = PingPong(
         of_b=Self.Weights.LOADS,
         of_a=Self.Codes.LOADS,
@@ -125,13 +132,13 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
     """Scales of weights."""
     var weights: Self.Weights
     """Weights."""
-    var reader: Reader
+    var reader: Reader[Self.m_tiles]
     """Where the wave reads."""
     var lds: SharedBytes
     """The workgroup's LDS."""
-    var fetched: Ring
+    var fetched: Self.Place
     """The stage that is fetched next."""
-    var used: Ring
+    var used: Self.Place
     """The stage that is read next."""
     var fetched_slice: Int32
     """The slice of weights that is fetched next."""
@@ -139,15 +146,15 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
     """Where it goes, from the first weights on."""
     var used_b: Int32
     """Where the slice that is read next begins."""
-    var a: Array[BlockCodes, M_TILES]
+    var a: Array[BlockCodes, Self.m_tiles]
     """Fragments of activations."""
     var b: Array[BlockCodes, N_TILES]
     """Fragments of weights."""
-    var a_scales: Array[UInt32, M_TILES // PAIR]
+    var a_scales: Array[UInt32, Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
     var b_scales: Array[UInt32, N_TILES // PAIR]
     """Scales of a stage of weights."""
-    var sums: Array[Sums, M_TILES * N_TILES]
+    var sums: Array[Sums, Self.m_tiles * N_TILES]
     """C, all columns of the first tile of rows, then of the next."""
 
     @always_inline
@@ -157,7 +164,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         a_scales: Self.Scales,
         b_scales: SharedScales[COLUMNS],
         weights: Self.Weights,
-        reader: Reader,
+        reader: Reader[Self.m_tiles],
         lds: SharedBytes,
     ):
         """Finds this thread's part of the work."""
@@ -167,7 +174,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         self.weights = weights
         self.reader = reader
         self.lds = lds
-        self.fetched = Ring.before_first()
+        self.fetched = Self.Place.before_first()
         self.used = self.fetched.next()
         self.fetched_slice = -1
         self.fetched_b = Int32((DEPTH - 1) * B_BYTES)
@@ -177,13 +184,13 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         self.a_scales = {uninitialized = True}
         self.b_scales = {uninitialized = True}
         self.sums = {uninitialized = True}
-        comptime for i in range(M_TILES * N_TILES):
+        comptime for i in range(Self.m_tiles * N_TILES):
             self.sums[i] = 0
 
     @always_inline
-    def scales_of(self, ring: Ring) -> SharedBytes:
+    def scales_of(self, ring: Self.Place) -> SharedBytes:
         """Returns where the scales of a stage begin."""
-        return place_at(self.lds, ring.scales + Int32(SCALE_PLACE))
+        return place_at(self.lds, ring.scales + Int32(Self.Tile.SCALE_PLACE))
 
     @always_inline
     def read[slice: Int](mut self):
@@ -192,7 +199,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
             var place = self.scales_of(self.used)
             self.reader.read_scales[True](place, self.a_scales)
             self.reader.read_scales[False](place, self.b_scales)
-        self.reader.read_b(place_at(self.lds, self.used_b + Int32(B_PLACE)), self.b)
+        self.reader.read_b(place_at(self.lds, self.used_b + Int32(Self.Tile.B_PLACE)), self.b)
         self.reader.read_a[slice](place_at(self.lds, self.used.a), self.a)
 
     @always_inline
@@ -216,7 +223,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         comptime if slice == 0 and Self.k_tail:
             self.weights.keep_inside(self.used.stage, self.a_scales)
             self.weights.keep_inside(self.used.stage, self.b_scales)
-        comptime for m_tile in range(M_TILES):
+        comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
                 comptime tile = m_tile * N_TILES + n_tile
                 self.sums[tile] = Mma16.step[
@@ -236,7 +243,7 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         """Starts the loads of one operation of the schedule."""
         comptime tag = entry.op.tag
         comptime if tag == PingPongOps.FETCH_B.value:
-            self.weights.fetch(place_at(self.lds, self.fetched_b + Int32(B_PLACE)))
+            self.weights.fetch(place_at(self.lds, self.fetched_b + Int32(Self.Tile.B_PLACE)))
         elif tag == PingPongOps.FETCH_A.value:
             self.codes.fetch[entry.op.subtile](place_at(self.lds, self.fetched.a))
         elif tag == PingPongOps.FETCH_B_SCALES.value:
@@ -252,11 +259,6 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
         comptime tag = entry.op.tag
         comptime if tag == PingPongOps.READ.value:
             self.read[entry.op.subtile]()
-        elif tag == PingPongOps.DELIVER.value:
-            var ring = self.used
-            comptime for _ in range(entry.op.stage):
-                ring = ring.next()
-            self.a_scale_source.deliver(self.scales_of(ring))
         elif tag == PingPongOps.MULTIPLY.value:
             self.multiply[entry.op.subtile]()
         elif tag == PingPongOps.AIM_B.value:
@@ -300,20 +302,81 @@ struct PrefillRun[Scales: ActivationScales, k_tail: Bool]:
 @always_inline
 def tile_of_c(tiles_m: Int32, tiles_n: Int32) -> Tuple[Int32, Int32]:
     """Returns the row and the column of the workgroup's tile of C; beyond C if it has none."""
-    var per_xcd = quotient[NUM_XCDS](Int32(grid_dim.x))
-    var bid = Int32(block_idx.x)
-    var number = bid % Int32(NUM_XCDS) * per_xcd + quotient[NUM_XCDS](bid)
-    var band, in_band = divmod(number, Int32(BAND) * tiles_n)
-    var height = min(tiles_m - band * Int32(BAND), Int32(BAND))
-    if in_band >= height * tiles_n:
+    var rows, columns = tiles_m.cast[DType.uint32](), tiles_n.cast[DType.uint32]()
+    var per_xcd = (rows * columns + UInt32(NUM_XCDS - 1)) // UInt32(NUM_XCDS)
+    var bid = UInt32(block_idx.x)
+    var number = bid % UInt32(NUM_XCDS) * per_xcd + bid // UInt32(NUM_XCDS)
+    var band = number // (UInt32(BAND) * columns)
+    var in_band = number - band * UInt32(BAND) * columns
+    var height = min(rows - band * UInt32(BAND), UInt32(BAND))
+    if number >= rows * columns:
         return (tiles_m, tiles_n)
-    var column, row = divmod(in_band, height)
-    return (band * Int32(BAND) + row, column)
+    var column = in_band // height
+    var row = band * UInt32(BAND) + in_band - column * height
+    return (row.cast[DType.int32](), column.cast[DType.int32]())
+
+
+@fieldwise_init
+struct Workgroup[m_tiles: Int](TrivialRegisterPassable):
+    """Who a wave is: its workgroup's tile of C, and its place there.
+
+    Parameters:
+        m_tiles: Tiles of rows of a wave.
+    """
+
+    comptime Tile = PrefillTile[Self.m_tiles]
+    """The workgroup's tile of C."""
+    comptime WorkTeam = Team[Self.Tile.ROWS // SCALE_GROUP_ROWS, WAVES]
+    """The workgroups of the same rows."""
+
+    var row: Int32
+    """The tile's row."""
+    var column: Int32
+    """The tile's column."""
+    var tiles_m: Int32
+    """Tiles of rows of C."""
+    var tiles_n: Int32
+    """Tiles of columns of C."""
+    var wave: Int32
+    """The wave."""
+    var lane: Int32
+    """The lane."""
+
+    @staticmethod
+    @always_inline
+    def this(m: Int32, n: Int32) -> Self:
+        """Returns the caller's."""
+        comptime ROWS = Self.Tile.ROWS
+        var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
+        var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
+        var tile = tile_of_c(tiles_m, tiles_n)
+        var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+        return Self(tile[0], tile[1], tiles_m, tiles_n, wave, Int32(thread_idx.x) % LANES)
+
+    @always_inline
+    def has_tile(self) -> Bool:
+        """Says whether there is work: the grid is rounded up to a multiple of the XCDs."""
+        return self.row < self.tiles_m
+
+    @always_inline
+    def pair(self) -> Int32:
+        """Returns which pair of tiles of rows the wave prepares, within the tile of C."""
+        return self.wave % Int32(self.WorkTeam.pairs)
+
+    @always_inline
+    def first_shared_row(self) -> Int32:
+        """Returns the first row of that pair."""
+        return self.row * Int32(self.Tile.ROWS) + self.pair() * Int32(SCALE_GROUP_ROWS)
+
+    @always_inline
+    def team(self, workspace: MutPointer[UInt8, _], parts: Int32) -> Self.WorkTeam:
+        """Returns the team, which shares `parts` parts of each pair."""
+        return Self.WorkTeam.of(workspace, self.row, self.tiles_n, parts)
 
 
 @always_inline
 def multiply_tile[
-    Scales: ActivationScales, out_dtype: DType, bias_dtype: Optional[DType], k_tail: Bool
+    m_tiles: Int, out_dtype: DType, bias_dtype: Optional[DType], //, k_tail: Bool
 ](
     a_codes: ImmPointer[UInt8, _],
     a_scales: ImmPointer[UInt8, _],
@@ -323,35 +386,35 @@ def multiply_tile[
     m: Int32,
     n: Int32,
     k: Int32,
-    tile: Tuple[Int32, Int32],
+    workgroup: Workgroup[m_tiles],
     lds: SharedBytes,
-    wave: Int32,
-    lane: Int32,
 ):
-    """Computes a workgroup's tile of C."""
-    var first_row, first_column = tile[0] * Int32(ROWS), tile[1] * Int32(COLUMNS)
+    """Computes a workgroup's tile of C from preshuffled scales."""
+    comptime Run = PrefillRun[m_tiles, k_tail]
+    var wave, lane = workgroup.wave, workgroup.lane
+    var first_row = workgroup.row * Int32(Run.Tile.ROWS)
+    var first_column = workgroup.column * Int32(COLUMNS)
 
     # Along K.
-    comptime Run = PrefillRun[Scales, k_tail]
     var k_blocks = quotient[BLOCK](k)
     var run = Run(
         Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
-        Scales(a_scales, m, k_blocks, first_row, wave, lane),
+        Run.Scales.of(a_scales, m, k_blocks, first_row, wave, lane),
         SharedScales[COLUMNS].of(w_scales, n, k_blocks, first_column, wave, lane),
         Run.Weights.of(w_codes, n, k_blocks, first_column, wave, lane),
-        Reader.of(wave, lane),
+        Reader[m_tiles].of(wave, lane),
         lds,
     )
     var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
     run.run(quotient[WAVES_N](wave), num_stages)
 
     # To memory.
-    first_row += quotient[WAVES_N](wave) * Int32(M_TILES * TILE)
+    first_row += quotient[WAVES_N](wave) * Int32(m_tiles * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
     comptime for n_tile in range(N_TILES):
         var column = first_column + Int32(n_tile * TILE)
         var addend = target.bias_of(column, lane)
-        comptime for m_tile in range(M_TILES):
+        comptime for m_tile in range(m_tiles):
             var row = first_row + Int32(m_tile * TILE)
             target.store(run.sums[m_tile * N_TILES + n_tile], addend, row, column, lane)
 
@@ -361,44 +424,54 @@ def multiply_tile[
     `rocdl.waves_per_eu`=SIMDLength(WAVES_PER_SIMD),
 )
 def matmul_prefill[
-    Scales: ActivationScales, out_dtype: DType, bias_dtype: Optional[DType], k_tail: Bool
+    m_tiles: Int, out_dtype: DType, bias_dtype: Optional[DType], k_tail: Bool
 ](
     a_codes: ImmPointer[UInt8, ImmutAnyOrigin],
     a_scales: ImmPointer[UInt8, ImmutAnyOrigin],
     w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
     w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
-    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    workspace: MutPointer[UInt8, MutAnyOrigin],
     m: Int32,
     n: Int32,
     k: Int32,
+    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
     bias: ImmPointer[UInt8, ImmutAnyOrigin],
 ):
     """Multiplies plain codes: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0.
 
-    Weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    Weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB. The
+    counters of the workspace are zero. Arguments that come first are preloaded.
     """
-    var lane = Int32(thread_idx.x) % LANES
-    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
-    var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
-    var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
-    var tile = tile_of_c(tiles_m, tiles_n)
-    if tile[0] >= tiles_m:
-        return  # Rounds the grid up to a multiple of the XCDs.
+    var workgroup = Workgroup[m_tiles].this(m, n)
+    if not workgroup.has_tile():
+        return
 
+    var k_blocks = quotient[BLOCK](k)
+    var team = workgroup.team(workspace, quotient[PART_BLOCKS](k_blocks + Int32(PART_BLOCKS - 1)))
+    var first = team.draw(workgroup.pair(), workgroup.lane)
     var lds = stack_allocation[
         DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[LDS_BYTES // size_of[DType.bfloat16]()]())
-    multiply_tile[Scales, out_dtype, bias_dtype, k_tail](
+    ](row_major[PrefillTile[m_tiles].LDS_BYTES // size_of[DType.bfloat16]()]())
+
+    # Scales in the order in which they are multiplied.
+    comptime Scales = ReorderedScales[k_tail]
+    var parts = TeamWorkspace.of(Int(workgroup.tiles_m), Int(m), Int(k))
+    var scales = workspace.unsafe_offset(parts.counter_bytes)
+    var own_lds = place_at(lds.ptr, workgroup.wave * Int32(Scales.LDS_BYTES))
+    var first_row = workgroup.first_shared_row()
+    var work = Scales(a_scales, scales, m, k_blocks, first_row, own_lds, workgroup.lane)
+    team.share(work, first, workgroup.wave, workgroup.lane)
+
+    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
+    multiply_tile[k_tail](
         a_codes,
-        a_scales,
+        ImmPointer[UInt8, MutAnyOrigin](scales),
         w_codes,
         w_scales,
-        Result[out_dtype, bias_dtype].of(result, bias, m, n),
+        target,
         m,
         n,
         k,
-        tile,
+        workgroup,
         lds.ptr,
-        wave,
-        lane,
     )

@@ -39,17 +39,15 @@ struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
     """Start loading the scales of the weights of the next stage."""
     comptime FETCH_A_SCALES = Self(4)
     """Start loading the scales of the activations of the next stage."""
-    comptime DELIVER = Self(5)
-    """Write to LDS what was fetched to registers: for stage `stage` from the one in use."""
-    comptime MULTIPLY = Self(6)
+    comptime MULTIPLY = Self(5)
     """Multiply slice `subtile`."""
-    comptime AIM_B = Self(7)
+    comptime AIM_B = Self(6)
     """Turn to the next slice of weights to fetch."""
-    comptime AIM_STAGE = Self(8)
+    comptime AIM_STAGE = Self(7)
     """Turn to the next stage to fetch."""
-    comptime NEXT_SLICE = Self(9)
+    comptime NEXT_SLICE = Self(8)
     """Turn to the next slice to read."""
-    comptime NEXT_STAGE = Self(10)
+    comptime NEXT_STAGE = Self(9)
     """Turn to the next stage to read."""
 
     def is_scalar(self) -> Bool:
@@ -70,9 +68,9 @@ struct PingPong(TrivialRegisterPassable):
     var of_a_scales: Int
     """Loads of the scales of the activations of a stage."""
 
-    comptime PROLOGUE_LENGTH = 19
+    comptime PROLOGUE_LENGTH = 18
     """Operations of the prologue."""
-    comptime STEADY_LENGTH = 27
+    comptime STEADY_LENGTH = 26
     """Operations of the loop."""
 
     def loads_of_move(self, slice: Int) -> Int:
@@ -95,8 +93,6 @@ struct PingPong(TrivialRegisterPassable):
             builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=0))
             builder.emit(OpDesc(tag=Ops.FETCH_A.value, subtile=1))
             builder.emit(OpDesc(tag=Ops.FETCH_B.value))
-            if stage == 0:
-                builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=0))
         builder.emit(OpDesc(tag=Ops.AIM_STAGE.value))
         builder.emit(OpDesc(tag=Ops.AIM_B.value))
         builder.emit(OpDesc.wait_vm_n(self.loads_ahead()))
@@ -113,7 +109,6 @@ struct PingPong(TrivialRegisterPassable):
             if slice == 0:
                 builder.emit(OpDesc(tag=Ops.FETCH_B_SCALES.value))
             else:
-                builder.emit(OpDesc(tag=Ops.DELIVER.value, stage=1))
                 builder.emit(OpDesc(tag=Ops.FETCH_A_SCALES.value))
             builder.emit(OpDesc(tag=Ops.FETCH_B.value))
             builder.emit(OpDesc.wait_vm_n(self.loads_of_move(slice)))

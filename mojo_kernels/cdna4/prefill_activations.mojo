@@ -1,197 +1,152 @@
-"""How a prefill workgroup gets the encoded blocks of its activations into LDS.
+"""How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
 
 A stage is 256 rows x 8 blocks. Codes go straight from memory to LDS, a row by
-eight lanes, and so do preshuffled scales. Plain scales go through registers,
-which is where their order changes; they cost a line of memory for each row and
-stage, where preshuffled ones cost the bytes they have:
+eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
+scales would cost a line of memory for each row and stage; a team of workgroups
+brings them into the preshuffled layout first (team.mojo), 64 blocks at a time:
 
-    lane l of wave w    four scales of row 32 * w + l % 32, blocks 4 * (l / 32) .. + 3
-    in LDS              byte 2 * (l / 32) + (l % 32) / 16 of four words
+    lane l      row l % 32 of the pair, blocks 32 * (l / 32) .. + 31
+    in LDS      eight groups; byte 2 * (block % 8 / 4) + row / 16
+                of word 16 * (block % 4) + row % 16 of the block's group
 """
 
 from max.gpu.intrinsics import AMDBufferResource
+from std.collections import Array
 from std.memory import bitcast
 
 from ..formats import BLOCK_BYTES
-from .lds import write_byte
+from .lds import read_word, write_byte
 from .mma import SharedBytes, load_to_lds
 from .ping_pong import SLICES
 from .prefill_tiles import (
-    ROWS,
+    PrefillTile,
     ROW_BYTES,
     SCALE_GROUP_BYTES,
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
-    SharedScales,
     WAVES,
     exchanged,
     place_at,
     row_offset,
 )
-from .tiles import OUT_OF_RANGE, PAIR, PIECE_BYTES, Span, TILE, TILE_BLOCKS, quotient
+from .team import FOR_THE_DEVICE, SharedWork
+from .tiles import GROUP_BLOCKS, OUT_OF_RANGE, PAIR, PIECE_BYTES, Span, TILE, TILE_BLOCKS, quotient
 
 comptime ROWS_PER_LOAD = 8
 """Rows of codes that the lanes of a wave load at once."""
+comptime PART_GROUPS = 8
+"""Groups of scales that a wave reorders at once."""
+comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
+"""Blocks of these."""
 
 
-trait ActivationScales(TrivialRegisterPassable):
-    """A workgroup's scales of activations on their way to LDS."""
-
-    comptime LOADS: Int
-    """Loads of a wave for a stage."""
-
-    def __init__(
-        out self,
-        scales: ImmPointer[UInt8, _],
-        rows: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        wave: Int32,
-        lane: Int32,
-    ):
-        """Describes the scales from row `first_row` on."""
-        ...
-
-    def aim(mut self, stage: Int32):
-        """Turns to a stage; one beyond K reads as zeros."""
-        ...
-
-    def fetch(mut self, place: SharedBytes):
-        """Starts loading the wave's share of the stage, which goes to `place`."""
-        ...
-
-    def deliver(self, place: SharedBytes):
-        """Puts what has arrived in registers to `place`."""
-        ...
-
-
-@fieldwise_init
-struct PreshuffledScales(ActivationScales):
-    """Scales in the order of LDS."""
-
-    comptime LOADS = SharedScales[ROWS].LOADS
-    """Loads of a wave for a stage."""
-
-    var scales: SharedScales[ROWS]
-    """The scales."""
-
-    @always_inline
-    def __init__(
-        out self,
-        scales: ImmPointer[UInt8, _],
-        rows: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        wave: Int32,
-        lane: Int32,
-    ):
-        """Finds this thread's part of the work."""
-        self.scales = SharedScales[ROWS].of(scales, rows, k_blocks, first_row, wave, lane)
-
-    @always_inline
-    def aim(mut self, stage: Int32):
-        """Turns to a stage; one beyond K reads as zeros."""
-        self.scales.aim(stage)
-
-    @always_inline
-    def fetch(mut self, place: SharedBytes):
-        """Starts loading the wave's share of the stage to `place`."""
-        self.scales.fetch(place)
-
-    @always_inline
-    def deliver(self, place: SharedBytes):
-        """Has nothing to do."""
-        pass
-
-
-@fieldwise_init
-struct PlainScales[k_tail: Bool](ActivationScales):
-    """Row-major scales, which are held in registers for a stage.
+struct ReorderedScales[k_tail: Bool](SharedWork):
+    """Plain scales of a pair of tiles of rows on their way to the preshuffled layout.
 
     Parameters:
-        k_tail: Whether K may end within a stage; scales then have no alignment.
+        k_tail: Whether K may end within a group; scales then have no alignment.
     """
 
-    comptime LOADS = TILE_BLOCKS if Self.k_tail else 1
-    """Loads of a wave for a stage."""
+    comptime LANE_GROUPS = PART_GROUPS // 2
+    """Groups of which a lane loads a row."""
+    comptime LDS_BYTES = PART_GROUPS * SCALE_GROUP_BYTES
+    """Bytes of LDS of the wave."""
 
-    var scales: Span
-    """The scales from the workgroup's first row on."""
+    var plain: AMDBufferResource
+    """The plain scales from the pair's first row on."""
+    var reordered: AMDBufferResource
+    """The preshuffled scales from the pair's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var first_block: Int32
-    """The first of the lane's four blocks of a stage."""
-    var offset: Int32
-    """Where its scale lies."""
-    var place: Int32
-    """Where its scale goes."""
-    var held: SIMD[DType.uint32, Self.LOADS]
+    var row: Int32
+    """The lane's row of the pair."""
+    var half: Int32
+    """The lane's half of a part."""
+    var lane: Int32
+    """The lane."""
+    var lds: SharedBytes
+    """The wave's LDS."""
+    var held: Array[SIMD[DType.uint8, GROUP_BLOCKS], Self.LANE_GROUPS]
     """Scales on their way."""
-    var at: AMDBufferResource
-    """The stage that is aimed at."""
-    var block: Int32
-    """Its first block."""
 
     @always_inline
     def __init__(
         out self,
-        scales: ImmPointer[UInt8, _],
+        plain: ImmPointer[UInt8, _],
+        reordered: MutPointer[UInt8, _],
         rows: Int32,
         k_blocks: Int32,
         first_row: Int32,
-        wave: Int32,
+        lds: SharedBytes,
         lane: Int32,
     ):
-        """Finds this thread's part of the work."""
-        var half, row = divmod(lane, Int32(SCALE_GROUP_ROWS))
-        self.scales = Span.of(scales, rows * k_blocks).from_offset(first_row * k_blocks)
+        """Begins at row `first_row` of `rows`, a multiple of a pair."""
+        var pair_bytes = self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
+        var pairs = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
+        var pair = quotient[SCALE_GROUP_ROWS](first_row)
+        self.plain = Span.of(plain, rows * k_blocks).after(first_row * k_blocks)
+        self.reordered = Span.of(reordered, pairs * pair_bytes).after(pair * pair_bytes)
         self.k_blocks = k_blocks
-        self.first_block = half * Int32(TILE_BLOCKS)
-        var group_row = wave * Int32(SCALE_GROUP_ROWS) + row
-        self.offset = row_offset(group_row, k_blocks) + self.first_block
-        var word = wave * Int32(SCALE_GROUP_BYTES) + row % TILE * 4
-        self.place = word + half * Int32(PAIR) + quotient[TILE](row)
-        self.held = {}
-        self.at = self.scales.after(0)
-        self.block = 0
+        self.half, self.row = divmod(lane, Int32(SCALE_GROUP_ROWS))
+        self.lane = lane
+        self.lds = lds
+        self.held = {uninitialized = True}
+
+    @staticmethod
+    @always_inline
+    def groups_of(k_blocks: Int32) -> Int32:
+        """Returns the groups of a row."""
+        return quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1))
 
     @always_inline
-    def aim(mut self, stage: Int32):
-        """Turns to a stage; one beyond K reads as zeros."""
-        self.block = stage * Int32(STAGE_BLOCKS)
-        self.at = self.scales.after_if(self.block, self.block < self.k_blocks)
+    def start(mut self, part: Int32):
+        """Starts loading a part."""
+        var first = part * Int32(PART_BLOCKS) + self.half * Int32(PART_BLOCKS // 2)
+        comptime for i in range(Self.LANE_GROUPS):
+            var block = first + Int32(i * GROUP_BLOCKS)
+            var offset = self.row * self.k_blocks + block
+            comptime if Self.k_tail:
+                comptime for j in range(GROUP_BLOCKS):
+                    var is_inside = block + Int32(j) < self.k_blocks
+                    var place = offset + Int32(j) if is_inside else OUT_OF_RANGE
+                    self.held[i][j] = self.plain.load[DType.uint8, 1](place)
+            else:
+                var place = offset if block < self.k_blocks else OUT_OF_RANGE
+                self.held[i] = self.plain.load[DType.uint8, GROUP_BLOCKS](place)
 
     @always_inline
-    def fetch(mut self, place: SharedBytes):
-        """Starts loading the lane's scales of the stage; `place` is for `deliver`."""
-        comptime if Self.k_tail:
-            comptime for i in range(TILE_BLOCKS):
-                var is_inside = self.block + self.first_block + Int32(i) < self.k_blocks
-                var offset = self.offset + Int32(i) if is_inside else OUT_OF_RANGE
-                self.held[i] = self.at.load[DType.uint8, 1](offset).cast[DType.uint32]()
-        else:
-            var bytes = self.at.load[DType.uint8, TILE_BLOCKS](self.offset)
-            self.held[0] = bitcast[DType.uint32, 1](bytes)
+    def complete[own_operations: Int](mut self, part: Int32):
+        """Stores the part in the other order."""
+        comptime WORDS_BYTES = Int32(TILE * 4)
+        var row_place = self.row % TILE * 4 + quotient[TILE](self.row)
+        comptime for i in range(Self.LANE_GROUPS):
+            var group = self.half * Int32(Self.LANE_GROUPS) + Int32(i)
+            var first = group * Int32(SCALE_GROUP_BYTES) + row_place
+            comptime for j in range(GROUP_BLOCKS):
+                comptime half, word = divmod(j, TILE_BLOCKS)
+                var place = first + Int32(word) * WORDS_BYTES + Int32(half * PAIR)
+                write_byte(place_at(self.lds, place), self.held[i][j])
 
-    @always_inline
-    def deliver(self, place: SharedBytes):
-        """Writes the scales that have arrived to `place`."""
-        comptime WORDS_BYTES = TILE * 4
-        var first = place_at(place, self.place)
-        comptime for i in range(TILE_BLOCKS):
-            var scale = self.held[i] if Self.k_tail else self.held[0] >> UInt32(8 * i)
-            write_byte(place_at(first, Int32(i * WORDS_BYTES)), scale.cast[DType.uint8]())
+        comptime for i in range(PART_GROUPS):
+            var group = part * Int32(PART_GROUPS) + Int32(i)
+            var place = Int32(i * SCALE_GROUP_BYTES) + self.lane * 4
+            var offset = group * Int32(SCALE_GROUP_BYTES) + self.lane * 4
+            self.reordered.store[cache_policy=FOR_THE_DEVICE](
+                offset if group < self.groups_of(self.k_blocks) else OUT_OF_RANGE,
+                bitcast[DType.uint8, 4](read_word(place_at(self.lds, place))),
+            )
 
 
 @fieldwise_init
-struct SharedCodes[k_tail: Bool](TrivialRegisterPassable):
+struct SharedCodes[m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
     """A workgroup's plain codes of activations on their way to LDS.
 
     Parameters:
+        m_tiles: Tiles of rows of a wave.
         k_tail: Whether K may end within a stage.
     """
 
-    comptime LOADS = ROWS // ROWS_PER_LOAD // WAVES // SLICES
+    comptime LOADS = PrefillTile[Self.m_tiles].ROWS // ROWS_PER_LOAD // WAVES // SLICES
     """Loads of a wave for one of the parts of a stage."""
 
     var codes: Span

@@ -1,11 +1,11 @@
 """What the waves of a prefill workgroup share in LDS, a stage of 256 along K.
 
-    activations    256 rows x 8 blocks of codes, 3 stages     96 KiB
-    weights        256 rows x 4 blocks of codes, 3 slices     48 KiB
-    scales         of both, in words of four, 3 stages        12 KiB
+    activations    256 or 128 rows x 8 blocks of codes, 3 stages    96 or 48 KiB
+    weights        256 rows x 4 blocks of codes, 3 slices                 48 KiB
+    scales         of both, in words of four, 3 stages                    12 KiB
 
-A wave computes 128 x 64 of C, 8 x 4 tiles; there are two by four waves. Rows
-of activations keep their 128 bytes together, their pieces are exchanged:
+A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four
+waves. Rows of activations keep their 128 bytes together, their pieces are exchanged:
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row, the codes of one block
@@ -43,12 +43,8 @@ comptime WAVES_N = 4
 """Waves along the columns of C, one for each SIMD."""
 comptime WAVES = WAVES_M * WAVES_N
 """Waves of a workgroup."""
-comptime M_TILES = 8
-"""Tiles of rows of a wave."""
 comptime N_TILES = 4
 """Tiles of columns of a wave."""
-comptime ROWS = WAVES_M * M_TILES * TILE
-"""Rows of C of a workgroup."""
 comptime COLUMNS = WAVES_N * N_TILES * TILE
 """Columns of C of a workgroup."""
 comptime STAGE_BLOCKS = GROUP_BLOCKS
@@ -58,24 +54,35 @@ comptime DEPTH = 3
 
 comptime ROW_BYTES = STAGE_BLOCKS * BLOCK_BYTES
 """Bytes of a row of activations in a stage."""
-comptime A_BYTES = ROWS * ROW_BYTES
-"""Bytes of the activations of a stage."""
 comptime B_BYTES = COLUMNS // TILE * CODE_TILE_BYTES
 """Bytes of the weights of a slice."""
 comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
 """Bytes of the scales of two tiles of rows in a stage."""
 comptime SCALE_GROUP_ROWS = PAIR * TILE
 """Rows whose scales share words."""
-comptime A_SCALE_BYTES = ROWS * STAGE_BLOCKS
-"""Bytes of the scales of the activations of a stage."""
-comptime SCALE_BYTES = (ROWS + COLUMNS) * STAGE_BLOCKS
+comptime A_SCALE_BYTES = WAVES * SCALE_GROUP_BYTES
+"""Bytes for the scales of the activations of a stage: each wave has a place for a group."""
+comptime SCALE_BYTES = A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
 """Bytes of all scales of a stage."""
-comptime B_PLACE = DEPTH * A_BYTES
-"""Where weights begin."""
-comptime SCALE_PLACE = B_PLACE + DEPTH * B_BYTES
-"""Where scales begin."""
-comptime LDS_BYTES = SCALE_PLACE + DEPTH * SCALE_BYTES
-"""Bytes of LDS of a workgroup."""
+
+
+struct PrefillTile[m_tiles: Int]:
+    """The size of a workgroup's tile of C, and what follows from it.
+
+    Parameters:
+        m_tiles: Tiles of rows of a wave.
+    """
+
+    comptime ROWS = WAVES_M * Self.m_tiles * TILE
+    """Rows of C."""
+    comptime A_BYTES = Self.ROWS * ROW_BYTES
+    """Bytes of the activations of a stage."""
+    comptime B_PLACE = DEPTH * Self.A_BYTES
+    """Where weights begin in LDS."""
+    comptime SCALE_PLACE = Self.B_PLACE + DEPTH * B_BYTES
+    """Where scales begin."""
+    comptime LDS_BYTES = Self.SCALE_PLACE + DEPTH * SCALE_BYTES
+    """Bytes of LDS of a workgroup."""
 
 
 @always_inline
@@ -99,8 +106,12 @@ def row_offset(row: Int32, row_bytes: Int32) -> Int32:
 
 
 @fieldwise_init
-struct Reader(TrivialRegisterPassable):
-    """Where a wave's lane reads its fragments and scales."""
+struct Reader[m_tiles: Int](TrivialRegisterPassable):
+    """Where a wave's lane reads its fragments and scales.
+
+    Parameters:
+        m_tiles: Tiles of rows of a wave.
+    """
 
     var a: Int32
     """The lane's piece of the first tile of rows, first slice."""
@@ -118,22 +129,22 @@ struct Reader(TrivialRegisterPassable):
         var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
         var row = lane % Int32(TILE)
         var piece = exchanged(row, quotient[TILE](lane))
-        comptime WORDS_M = M_TILES // PAIR
+        comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         return Self(
-            (m * Int32(M_TILES * TILE) + row) * Int32(ROW_BYTES) + piece * Int32(PIECE_BYTES),
+            (m * Int32(Self.m_tiles * TILE) + row) * Int32(ROW_BYTES) + piece * Int32(PIECE_BYTES),
             n * Int32(N_TILES * CODE_TILE_BYTES) + lane * Int32(PIECE_BYTES),
             m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
             Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
         )
 
     @always_inline
-    def read_a[slice: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, M_TILES]):
+    def read_a[slice: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, Self.m_tiles]):
         """Reads the tiles of rows of a slice."""
         # Pieces are exchanged within a slice and, as a whole, between slices.
         comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
         var first = place_at(stage, self.a ^ SLICE_BYTES)
-        comptime for tile in range(M_TILES):
+        comptime for tile in range(Self.m_tiles):
             tiles[tile] = _read_codes(place_at(first, Int32(tile * TILE * ROW_BYTES)))
 
     @always_inline
@@ -168,6 +179,8 @@ def _read_codes(place: SharedBytes) -> BlockCodes:
 struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
     """Preshuffled scales of a workgroup's operand on their way to LDS, a group a wave.
 
+    Where there are fewer groups than waves, the other waves load zeros.
+
     Parameters:
         shared_rows: Rows of the operand that the workgroup shares.
     """
@@ -197,7 +210,7 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the scales from row `first_row` on."""
-        comptime assert Self.shared_rows == WAVES * SCALE_GROUP_ROWS, "a group for each wave"
+        comptime assert Self.shared_rows <= WAVES * SCALE_GROUP_ROWS, "a group for each wave"
         var row_bytes = quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
             SCALE_GROUP_BYTES
         )
@@ -205,7 +218,8 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         var span = Span.of(scales, groups * row_bytes).from_offset(
             quotient[SCALE_GROUP_ROWS](first_row) * row_bytes
         )
-        var offset = wave * row_bytes + lane * 4
+        var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
+        var offset = wave * row_bytes + lane * 4 if is_shared else OUT_OF_RANGE
         return Self(span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0))
 
     @always_inline

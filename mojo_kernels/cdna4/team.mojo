@@ -1,32 +1,41 @@
-"""Workgroups that encode the rows they share: each block once a launch, for all of them.
+"""Workgroups that prepare the rows they share: each part once a launch, for all of them.
 
-The workgroups of one tile of rows of C are a team. They find their rows encoded
-in a workspace, after each has done its part. A part is a group, 32 rows x 256;
-wave w of every workgroup draws tickets for the groups of rows 32 * w .. + 31:
+The workgroups of one tile of rows of C are a team. They find the activations of
+these rows in a workspace, in the form in which they multiply them, after each
+has done its share. A part belongs to a pair of tiles of rows, 32; wave w of every
+workgroup draws tickets for the parts of pair w, or of w modulo the pairs:
 
-    draw      a group to encode, until none is left
-    finish    its codes and scales are where the whole device sees them
-    wait      until all groups of the team are finished
+    draw      a part to prepare, until none is left
+    finish    it is stored where the whole device sees it
+    wait      until all parts of the team are finished
     leave     nobody of this workgroup looks at the counters again
 
-Whoever holds a ticket runs and waits for nobody: the groups get finished in
-every order of workgroups and with any number of them on the device. Counters
-wrap to zero when the last workgroup leaves. In the workspace:
+Whoever holds a ticket runs and waits for nobody: all parts get finished in every
+order of workgroups and with any number of them on the device. Counters wrap to
+zero when the last workgroup leaves. In the workspace:
 
-    counters    128 bytes a team: tickets of wave w at 4 * w, finished groups at 64
-    codes       [M, K / 2]
+    counters    128 bytes a team: tickets of pair p at 4 * p, finished parts at 64
     scales      preshuffled
+    codes       [M, K / 2], if activations come as floats
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.atomic import Atomic, Ordering
+from max.gpu.memory import CacheOperation
+from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from std.atomic import Atomic, Ordering, fence
 from std.math import align_up
 from std.memory import AddressSpace
+from std.sys.intrinsics import readfirstlane
 
 from ..formats import BLOCK, BLOCK_BYTES
 from ..layouts import PreshuffledCdna4
 from .mma import arrive
 from .tiles import Span, quotient
+
+comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
+"""Stores that the whole device sees once they have completed."""
+comptime _DEVICE = "agent"
+"""The device as a scope of memory."""
 
 
 @fieldwise_init
@@ -36,14 +45,14 @@ struct TeamWorkspace(TrivialRegisterPassable):
     comptime TEAM_BYTES = 128
     """Bytes of the counters of a team."""
     comptime ALIGNMENT = 256
-    """What codes and scales are aligned to, at least a line of memory."""
+    """What scales and codes are aligned to, at least a line of memory."""
 
+    var counter_bytes: Int
+    """Bytes that are zero before and after a launch; scales follow."""
     var codes: Int
-    """Where codes begin; the bytes before are zero before and after a launch."""
-    var scales: Int
-    """Where scales begin."""
+    """Where codes begin, and where the workspace ends without them."""
     var num_bytes: Int
-    """Bytes of the workspace."""
+    """Bytes of a workspace with codes."""
 
     @staticmethod
     @always_inline
@@ -52,74 +61,109 @@ struct TeamWorkspace(TrivialRegisterPassable):
         comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
         comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
         var k_blocks = k // BLOCK
-        var codes = align_up(teams * Self.TEAM_BYTES, Self.ALIGNMENT)
-        var scales = codes + align_up(rows * k_blocks * BLOCK_BYTES, Self.ALIGNMENT)
-        var num_scales = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
-        return Self(codes, scales, scales + num_scales)
+        var counter_bytes = align_up(teams * Self.TEAM_BYTES, Self.ALIGNMENT)
+        var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
+        var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
+        return Self(counter_bytes, codes, codes + rows * k_blocks * BLOCK_BYTES)
+
+
+trait SharedWork:
+    """What a wave does with a ticket."""
+
+    def start(mut self, part: Int32):
+        """Starts loading a part."""
+        ...
+
+    def complete[own_operations: Int](mut self, part: Int32):
+        """Stores the part that was started `own_operations` memory operations ago."""
+        ...
 
 
 @fieldwise_init
-struct Team[waves: Int](TrivialRegisterPassable):
-    """The counters of the workgroups that share rows.
+struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
+    """The workgroups that share rows.
 
     Parameters:
+        pairs: Pairs of tiles of rows.
         waves: Waves of a workgroup.
     """
 
     comptime FINISHED = Int32(64)
-    """Where the finished groups are counted."""
+    """Where finished parts are counted."""
     comptime TICKET_BYTES = Int32(4)
     """Bytes of a counter of tickets."""
+    comptime Counter = MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL]
+    """A counter."""
 
     var counters: AMDBufferResource
     """The counters of the team."""
-    var finished: MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL]
-    """The one of the finished groups."""
+    var finished: Self.Counter
+    """The one of the finished parts."""
     var workgroups: Int32
     """Workgroups of the team."""
-    var groups: Int32
-    """Groups that the waves of one number encode."""
+    var parts: Int32
+    """Parts of a pair."""
 
     @staticmethod
     @always_inline
-    def of(workspace: MutPointer[UInt8, _], team: Int32, workgroups: Int32, groups: Int32) -> Self:
+    def of(workspace: MutPointer[UInt8, _], team: Int32, workgroups: Int32, parts: Int32) -> Self:
         """Finds the counters of team `team`."""
+        comptime assert Self.waves % Self.pairs == 0, "as many waves for each pair"
         comptime TEAM_BYTES = Int32(TeamWorkspace.TEAM_BYTES)
         var counters = Span.of(workspace, (team + 1) * TEAM_BYTES).from_offset(team * TEAM_BYTES)
         var finished = Int(counters.start) + Int(Self.FINISHED)
         return Self(
-            counters.after(0),
-            MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL](
-                unsafe_from_address=finished
-            ),
-            workgroups,
-            groups,
+            counters.after(0), Self.Counter(unsafe_from_address=finished), workgroups, parts
         )
 
     @always_inline
-    def draw(self, wave: Int32, lane: Int32) -> UInt32:
-        """Draws the wave's next group, in lane 0; every workgroup stops when none is left."""
-        var last = (self.groups + self.workgroups - 1).cast[DType.uint32]()
+    def all_parts(self) -> UInt32:
+        """Returns the parts of all pairs."""
+        return (self.parts * Int32(Self.pairs)).cast[DType.uint32]()
+
+    @always_inline
+    def draw(self, pair: Int32, lane: Int32) -> UInt32:
+        """Draws a part of a pair in lane 0; each wave stops when none is left."""
+        comptime WAVES = Int32(Self.waves // Self.pairs)
+        var last = (self.parts + self.workgroups * WAVES - 1).cast[DType.uint32]()
         var ticket = UInt32(0)
         if lane == 0:
-            ticket = arrive(self.counters, wave * Self.TICKET_BYTES, last)
+            ticket = arrive(self.counters, pair * Self.TICKET_BYTES, last)
         return ticket
 
     @always_inline
-    def all_groups(self) -> UInt32:
-        """Returns the groups of the team."""
-        return (self.groups * Int32(Self.waves)).cast[DType.uint32]()
-
-    @always_inline
     def finish(self, lane: Int32):
-        """Counts a group whose stores have completed, or a workgroup that leaves."""
-        var last = self.all_groups() + self.workgroups.cast[DType.uint32]() - 1
+        """Counts a part whose stores have completed, or a workgroup that leaves."""
+        var last = self.all_parts() + self.workgroups.cast[DType.uint32]() - 1
         if lane == 0:
             _ = arrive(self.counters, Self.FINISHED, last)
 
     @always_inline
     def wait(self):
-        """Waits until all groups are finished."""
-        comptime Counter = Atomic[UInt32, scope="agent"]
-        while Counter.load[ordering=Ordering.RELAXED](self.finished) < self.all_groups():
+        """Waits until all parts are finished."""
+        comptime Finished = Atomic[UInt32, scope=_DEVICE]
+        while Finished.load[ordering=Ordering.RELAXED](self.finished) < self.all_parts():
             pass
+
+    @always_inline
+    def share[Work: SharedWork](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
+        """Does the wave's share, which begins with ticket `first`, and waits for the others'."""
+        var num_finished = 0
+        var part = readfirstlane(first).cast[DType.int32]()
+        while part < self.parts:
+            work.start(part)
+            var next = self.draw(wave % Int32(Self.pairs), lane)
+            work.complete[1](part)
+            part = readfirstlane(next).cast[DType.int32]()
+            num_finished += 1
+        s_waitcnt[vmcnt=0]()
+        for _ in range(num_finished):
+            self.finish(lane)
+
+        s_waitcnt_barrier()
+        if wave == 0:
+            self.wait()
+        s_waitcnt_barrier()
+        fence[Ordering.ACQUIRE, scope=_DEVICE]()
+        if wave == 0:
+            self.finish(lane)
