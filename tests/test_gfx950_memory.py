@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gfx950
+from gfx950.timing import profile
 from gfx950_support import LANES, execute, kernel_text
 
 U32 = np.uint32
@@ -312,6 +313,22 @@ def test_private_memory_keeps_lanes_apart_and_knows_what_was_written():
         text = scratch.format(read=f"scratch_load_dword v2, off, off {read}")
         with pytest.raises(gfx950.SimulationError, match=reason):
             gfx950.run(text, 1, 128, [unused, out])
+
+
+def test_private_memory_is_timed_and_comes_back_from_l2():
+    """Lanes are interleaved: a dword of a wave is 256 bytes, two lines."""
+    body = """
+	scratch_store_dwordx4 off, v[0:3], off offset:16
+	scratch_load_dword v4, off, off offset:16
+	scratch_load_dword v5, off, off offset:16
+	s_waitcnt vmcnt(0)
+"""
+    text = kernel_text(body).replace(
+        "\t\t.amdhsa_kernarg_size",
+        "\t\t.amdhsa_private_segment_fixed_size 32\n\t\t.amdhsa_kernarg_size",
+    )
+    moved = profile(text, 4, 128, [np.zeros(1, U32), np.zeros(1, U32)]).bytes_moved
+    assert moved == {"l1": 2 * (1024 + 512), "l2": 2 * (1024 + 256), "infinity": 2048, "hbm": 2048}
 
 
 LAST_ARRIVER = """

@@ -251,6 +251,8 @@ class Machine:
         event = Event(d.ins.pc, numbers, w.exec_mask.copy())
         if cap is not None:
             event.global_addr, event.global_bytes = cap.address, d.memory.global_bytes
+            if cap.private is not None:
+                event.global_addr = self.scratch.addresses(cap.private, numbers, event.global_bytes)
             event.lds_addr, event.lds_bytes = cap.lds, d.memory.lds_bytes
         self.trace.events.append(event)
 

@@ -18,6 +18,8 @@ from gfx950.formats import bf16_to_f32, f32_to_bf16
 U8, U16, U32, U64, I64 = np.uint8, np.uint16, np.uint32, np.uint64, np.int64
 ISLAND_BITS = 36
 FIRST_ISLAND = 16
+SCRATCH_ISLAND = 8
+"""Where the timing model finds private memory."""
 
 
 class MemoryFault(Exception):

@@ -23,7 +23,7 @@ from gfx950.access import (
     write_loaded,
 )
 from gfx950.asm import Operand
-from gfx950.memory import MemoryFault
+from gfx950.memory import ISLAND_BITS, SCRATCH_ISLAND, MemoryFault
 from gfx950.operands import Build, Decoded
 from gfx950.state import LANES, Waves
 from gfx950.vmem import CACHE_BITS
@@ -50,6 +50,15 @@ class Scratch:
             )
         owner = w.ids[:, None] * LANES + np.arange(LANES)
         return owner * self.size + np.where(w.exec_mask, local, 0)
+
+    def addresses(self, at: np.ndarray, waves: np.ndarray, size: int) -> np.ndarray:
+        """Turns positions into addresses that the timing model can count.
+
+        The hardware interleaves the lanes of a wave, so that an access is contiguous. `waves` are
+        the waves' numbers in the grid.
+        """
+        first = (SCRATCH_ISLAND << ISLAND_BITS) + waves[:, None].astype(I64) * LANES * self.size
+        return first + at % self.size * LANES + np.arange(LANES) * size
 
     def load(self, at: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Reads registers [count, waves, lanes] and whether they are undefined."""

@@ -15,7 +15,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from gfx950.memory import ISLAND_BITS
+from gfx950.memory import ISLAND_BITS, SCRATCH_ISLAND
 from gfx950.parameters import Machine
 from gfx950.timing_memory import BufferLocality, Locality
 from gfx950.timing_steps import SECTOR_BYTES
@@ -87,7 +87,7 @@ def place(num_groups: int, fit: Occupancy, machine: Machine) -> Placement:
 
 
 def _lines_by_group(trace, streams, machine):
-    """Returns, for each buffer, the set of lines that each executed workgroup loads."""
+    """Returns, for each shared buffer, the set of lines that each executed workgroup loads."""
     per_line = machine.line_bytes // SECTOR_BYTES
     buffers = defaultdict(lambda: defaultdict(set))
     for wave, steps in streams.items():
@@ -97,6 +97,7 @@ def _lines_by_group(trace, streams, machine):
                 for sector in cost.sectors:
                     line = sector // per_line
                     buffers[line * machine.line_bytes >> ISLAND_BITS][group].add(line)
+    buffers.pop(SCRATCH_ISLAND, None)
     return buffers
 
 
@@ -132,7 +133,9 @@ def locality(trace, streams, placement, machine: Machine, *, sizes, warm: bool) 
         sizes: bytes of each buffer by the number in its address (`ISLAND_BITS`).
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
     """
-    result = []
+    scratch = SCRATCH_ISLAND << ISLAND_BITS
+    # A wave reads what it has written.
+    result = [BufferLocality(scratch, scratch + (1 << ISLAND_BITS), l2_miss=0.0)]
     complete = len(trace.groups) == placement.num_groups
     concurrent = min(placement.num_groups, placement.active_cus * placement.rounds[0])
     for island, groups in _lines_by_group(trace, streams, machine).items():
