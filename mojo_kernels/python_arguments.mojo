@@ -4,7 +4,7 @@ Addresses, sizes, and codes that index tables; the Python package validates. Ele
 are numbered as in `DTYPES`, layouts as in `LAYOUTS`.
 """
 
-from std.python import PythonObject
+from std.python import Python, PythonObject
 
 comptime DTYPES = [DType.bfloat16, DType.float16, DType.float32]
 """The element types of floats, by code."""
@@ -25,8 +25,10 @@ struct Arguments:
 
     def next(mut self) raises -> Int:
         """Returns the next integer."""
+        ref cpython = Python().cpython()
+        var item = cpython.PyTuple_GetItem(self.values._obj_ptr, self.position)
         self.position += 1
-        return Int(py=self.values[self.position - 1])
+        return Int(cpython.PyLong_AsSsize_t(item))
 
 
 def unknown(what: StaticString, code: Int) -> Error:

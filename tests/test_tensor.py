@@ -72,6 +72,7 @@ def test_torch_element_types_are_viewed_as_bytes():
     assert q.codes.data_ptr() == codes.data_ptr()
 
 
+@pytest.mark.cpu_only
 def test_ml_dtypes_scales_are_viewed_as_bytes():
     codes, scales = (t.numpy() for t in bytes_like())
     q = mx.MXTensor(codes, scales.view(ml_dtypes.float8_e8m0fnu))

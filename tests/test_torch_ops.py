@@ -29,8 +29,9 @@ def _fresh_compiler():
 
 
 def weights(layout="plain"):
-    torch.manual_seed(7)
-    q = mx.quantize(torch.randn(N, K))
+    generator = torch.Generator("cpu").manual_seed(7)
+    dense = torch.randn(N, K, generator=generator, device="cpu")
+    q = mx.quantize(dense.to(torch.get_default_device()))
     device = LAYOUTS[layout]["device"]
     return q.preshuffle(device=device) if device else q
 

@@ -1,4 +1,4 @@
-"""The short way through `linear` for the common case: plain tensors in plain eager mode.
+"""The short way through an operation for the common case: plain tensors in plain eager mode.
 
 Everything is checked here that could make a launch read or write wrong memory, in some twenty
 cheap questions; whatever is unusual or wrong returns None and takes the long way, which has
@@ -17,71 +17,155 @@ from mx_kernels._launch import launcher_of
 from mx_kernels.tensor import MXTensor
 
 
+def quantize(x, rounding) -> tuple[Tensor, Tensor] | None:
+    """Launches `mx_kernels.quantize` if the arguments are the common case, else returns None."""
+    table = _facts._facts
+    if table is None or type(x) not in PLAIN_TENSORS or intercepted():
+        return None
+    source = _floats(x, x.get_device(), table)
+    rounding_code = table.roundings.get(rounding) if type(rounding) is str else None
+    if source is None or rounding_code is None:
+        return None
+    fmt, shape = table.default_format, x.shape
+    k = shape[-1]
+    if k % fmt.block_size:
+        return None
+
+    codes = x.new_empty((*shape[:-1], fmt.packed_bytes(k)), dtype=torch.uint8)
+    scales = x.new_empty((*shape[:-1], k // fmt.block_size), dtype=torch.uint8)
+    target = (rounding_code, codes.data_ptr(), scales.data_ptr())
+    launcher_of(codes).launch("quantize", (*source, x.numel() // k, k, *target), codes)
+    return codes, scales
+
+
+def matmul(a, b, bias, out_dtype) -> Tensor | None:
+    """Launches `mx_kernels.matmul` if the arguments are the common case, else returns None."""
+    if type(a) is not MXTensor or type(b) is not MXTensor or intercepted():
+        return None
+    measured = b._short or b.measure()
+    codes, scales = a._codes, a._scales
+    if measured is None or type(codes) not in PLAIN_TENSORS or type(scales) not in PLAIN_TENSORS:
+        return None
+    table, (_, n, k, _, _) = _facts._facts, measured
+    device, fmt = codes.get_device(), table.formats[a._format]
+    m = codes.numel() // fmt.packed_bytes(k)
+    weights = _weights(b, measured, device)
+    addend = _addend(bias, n, device, table)
+    out_dtype = _torch_dtype(out_dtype, table)
+    if (
+        weights is None
+        or addend is None
+        or out_dtype is None
+        or a._rows is not None
+        or a._format != b._format
+        or not _is_plain_memory(codes, device)
+        or not _is_plain_memory(scales, device)
+        or codes.shape[-1] != fmt.packed_bytes(k)
+        or scales.numel() != m * (k // fmt.block_size)
+        or not codes.is_contiguous()
+        or not scales.is_contiguous()
+    ):
+        return None
+    codes_address, scales_address = codes.data_ptr(), scales.data_ptr()
+    if not (codes_address and scales_address):
+        return None
+
+    out = codes.new_empty((*codes.shape[:-1], n), dtype=out_dtype)
+    source = (codes_address, scales_address, table.plain.code)
+    target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
+    launcher_of(out).multiply("matmul", (*source, *weights, m, n, k, *target), out, m, k)
+    return out
+
+
 def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     """Launches `mx_kernels.linear` if the arguments are the common case, else returns None."""
     if type(w) is not MXTensor or type(x) not in PLAIN_TENSORS or intercepted():
         return None
-    weights = w._short or w.measure()
-    # A number for each CUDA device; the CPU, like every device without memory, is -1.
-    device = x.get_device()
-    if weights is None or not _is_plain_memory(x, device):
+    measured = w._short or w.measure()
+    if measured is None:
         return None
-    layout_code, n, k, codes_bytes, scales_bytes = weights
-    table = _facts._facts
-    codes, scales, shape, x_dtype = w._codes, w._scales, x.shape, x.dtype
-    if out_dtype is None:
-        out_dtype = x_dtype
-    elif type(out_dtype) is not torch.dtype:
-        out_dtype = table.torch_dtypes.get(out_dtype) if type(out_dtype) is str else None
-    x_code = table.dtype_codes.get(x_dtype)
-    out_code = table.dtype_codes.get(out_dtype)
+    table, (_, n, k, _, _) = _facts._facts, measured
+    device = x.get_device()
+    source = _floats(x, device, table)
+    weights = _weights(w, measured, device)
+    addend = _addend(bias, n, device, table)
+    out_dtype = x.dtype if out_dtype is None else _torch_dtype(out_dtype, table)
     rounding_code = table.roundings.get(rounding) if type(rounding) is str else None
     if (
-        x_code is None
-        or out_code is None
+        source is None
+        or weights is None
+        or addend is None
+        or out_dtype is None
         or rounding_code is None
-        or not shape
-        or shape[-1] != k
-        or codes.numel() != codes_bytes
+        or x.shape[-1] != k
+    ):
+        return None
+
+    m, shape = x.numel() // k, x.shape
+    out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
+    target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
+    arguments = (*source, *weights, m, n, k, rounding_code, *target)
+    if device < 0:
+        table.native.linear((*arguments, table.team_of_caller()))
+    else:
+        launcher_of(out).multiply("linear", arguments, out, m, k)
+    return out
+
+
+# Each returns what the extension is told of an argument, or None unless it is the common case.
+# A device is a number for each CUDA device; the CPU, like every device without memory, is -1.
+
+
+def _floats(x: Tensor, device: int, table: _facts.Facts) -> tuple[int, int, int] | None:
+    """Address, dtype and row stride of activations with elements."""
+    code = table.dtype_codes.get(x.dtype)
+    if code is None or not _is_plain_memory(x, device) or not x.shape:
+        return None
+    shape = x.shape
+    stride = shape[-1] if x.is_contiguous() else row_stride(shape, x.stride(), 1)
+    address = x.data_ptr()
+    return (address, code, stride) if stride is not None and address and x.numel() else None
+
+
+def _weights(
+    w: MXTensor, measured: tuple[int, int, int, int, int], device: int
+) -> tuple[int, int, int] | None:
+    """Addresses and layout of weights that still have the bytes they were measured with."""
+    layout_code, _, _, codes_bytes, scales_bytes = measured
+    codes, scales = w._codes, w._scales
+    codes_address, scales_address = codes.data_ptr(), scales.data_ptr()
+    if (
+        codes.numel() != codes_bytes
         or scales.numel() != scales_bytes
         or codes.get_device() != device
         or scales.get_device() != device
         or not codes.is_contiguous()
         or not scales.is_contiguous()
+        or not codes_address
+        or not scales_address
     ):
         return None
+    return codes_address, scales_address, layout_code
 
-    stride = k if x.is_contiguous() else row_stride(shape, x.stride(), 1)
-    if stride is None:
-        return None
-    bias_address = bias_code = 0
-    if bias is not None:
-        if (
-            type(bias) not in PLAIN_TENSORS
-            or not _is_plain_memory(bias, device)
-            or bias.shape != (n,)
-        ):
-            return None
-        bias_code = table.dtype_codes.get(bias.dtype)
-        bias_address = bias.data_ptr()
-        if bias_code is None or not bias_address or not bias.is_contiguous():
-            return None
-    m, x_address = x.numel() // k, x.data_ptr()
-    codes_address, scales_address = codes.data_ptr(), scales.data_ptr()
-    if not (m and x_address and codes_address and scales_address):
-        return None
 
-    out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
-    source = (x_address, x_code, stride)
-    weights = (codes_address, scales_address, layout_code)
-    target = (out.data_ptr(), out_code, bias_address, bias_code)
-    if device >= 0:
-        arguments = (*source, *weights, m, n, k, rounding_code, *target)
-        launcher_of(out).multiply("linear", arguments, out, m, k)
-        return out
-    team = table.team_of_caller()
-    table.native.linear((*source, *weights, m, n, k, rounding_code, *target, team))
-    return out
+def _addend(
+    bias: Tensor | None, n: int, device: int, table: _facts.Facts
+) -> tuple[int, int] | None:
+    """Address and dtype of a bias, zeros for none."""
+    if bias is None:
+        return 0, 0
+    if type(bias) not in PLAIN_TENSORS or not _is_plain_memory(bias, device):
+        return None
+    code, address = table.dtype_codes.get(bias.dtype), bias.data_ptr()
+    if code is None or not address or bias.shape != (n,) or not bias.is_contiguous():
+        return None
+    return address, code
+
+
+def _torch_dtype(dtype, table: _facts.Facts) -> torch.dtype | None:
+    """The float dtype that `dtype` is or names."""
+    known = type(dtype) in (str, torch.dtype)
+    return table.torch_dtypes.get(dtype) if known else None
 
 
 def _is_plain_memory(t: Tensor, device: int) -> bool:

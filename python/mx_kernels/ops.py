@@ -57,6 +57,9 @@ def quantize(x: Array, *, rounding: str = "even") -> MXTensor:
     """
     if torch.compiler.is_compiling():
         return MXTensor._trusted(*torch.ops.mx_kernels.quantize(x, rounding), x.shape[-1])
+    parts = _short_way.quantize(x, rounding)
+    if parts is not None:
+        return MXTensor._trusted(*parts, x.shape[-1])
     check_quantize(x, rounding)
     if needs_dispatcher(x):
         codes, scales = torch.ops.mx_kernels.quantize(x, rounding)
@@ -166,6 +169,9 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
     if torch.compiler.is_compiling():
         parts = (a.codes, a.scales, b.codes, b.scales, b.layout, b.shape[0])
         return torch.ops.mx_kernels.matmul(*parts, bias, _torch_dtype(out_dtype, "out_dtype"))
+    out = _short_way.matmul(a, b, bias, out_dtype)
+    if out is not None:
+        return out
     check_matmul(a, b, bias)
     name = float_name(out_dtype, "out_dtype")
     if _needs_autograd(bias) or needs_dispatcher(a.codes, a.scales, b.codes, b.scales, bias):
