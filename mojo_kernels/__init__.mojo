@@ -38,11 +38,13 @@ Hopper's builds on the room of any GPU.
         dispatch.mojo         which kernel, why, which grid
         multiply.mojo         the launch of what was chosen
         workspace.mojo        memory in which workgroups meet, kept
+        launch.mojo           code objects, HIP's functions, the caller's stream
     simt/                 any GPU: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
         problem.mojo          a product as a kernel sees it
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
+        copy.mojo             rows with gaps, made contiguous
         launch.mojo           contexts, streams, device pointers
     hopper/               NVIDIA Hopper: four bits until registers
         layout.mojo           the tile of its weight layout, in the kernels' words
@@ -63,4 +65,6 @@ Hopper's builds on the room of any GPU.
     python_arguments.mojo what extension modules take from Python
     python_module.mojo    Python extension module of the CPU: thin, no maths
     gpu_module.mojo       Python extension module of CUDA devices: thin, no maths
+    hip_module.mojo       Python extension module of gfx950 devices: thin, no maths
+    hip_product_module.mojo   the same for products, one kind a module
 """

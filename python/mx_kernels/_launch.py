@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from mx_kernels._arrays import Array
 from mx_kernels._cuda import CUDA
 from mx_kernels._facts import facts
+from mx_kernels._hip import ROCM
 
 
 class Launcher(Protocol):
@@ -44,4 +46,6 @@ CPU = _Cpu()
 
 def launcher_of(array: Array) -> Launcher:
     """Returns the launcher for the device that `array` lies on, which has kernels."""
-    return CUDA if isinstance(array, Tensor) and array.is_cuda else CPU
+    if not (isinstance(array, Tensor) and array.is_cuda):
+        return CPU
+    return ROCM if torch.version.hip else CUDA

@@ -56,16 +56,24 @@ class Extension:
     source: str
     """The file of the Mojo package that defines it."""
     variable: str
-    """The environment variable that may name a module built elsewhere."""
+    """The environment variable that may name a module built elsewhere; empty for none."""
     level: Level
     architecture: str = ""
     """The GPU's, as the compiler calls it; empty for none."""
+    defines: tuple[str, ...] = ()
+    """What the source is told, NAME=value; modules that differ in this are different files."""
+
+    @property
+    def file_name(self) -> str:
+        """The name of the module's file."""
+        return f"{'-'.join((self.name, *self.defines))}.so"
 
     @property
     def compiler_options(self) -> tuple[str, ...]:
-        """What the compiler is told about the machine."""
+        """What the compiler is told about the machine, and to the source."""
         accelerator = ("--target-accelerator", self.architecture) if self.architecture else ()
-        return *self.level.compiler_options, *accelerator
+        defines = (word for define in self.defines for word in ("-D", define))
+        return *self.level.compiler_options, *accelerator, *defines
 
 
 def cpu_extension() -> Extension:
@@ -80,6 +88,17 @@ def gpu_extension(architecture: str) -> Extension:
     return Extension(
         "_mx_kernels_gpu", "gpu_module.mojo", "MX_KERNELS_GPU", _levels.pick(), architecture
     )
+
+
+def hip_extension() -> Extension:
+    """Returns the module of gfx950 GPUs, but for products."""
+    return Extension("_mx_kernels_hip", "hip_module.mojo", "", _levels.pick())
+
+
+def hip_product_extension(defines: tuple[str, ...]) -> Extension:
+    """Returns the module of one kind of product on gfx950 GPUs."""
+    name, source = "_mx_kernels_hip_product", "hip_product_module.mojo"
+    return Extension(name, source, "", _levels.pick(), defines=defines)
 
 
 def load() -> ModuleType:
@@ -122,7 +141,7 @@ def find_or_build(cache: Path | None = None, extension: Extension | None = None)
     extension = extension or cpu_extension()
     sources = source_folder()
     key = build_key(sources, extension.level, extension.architecture)
-    target = cache / key / f"{extension.name}.so"
+    target = cache / key / extension.file_name
     if target.exists():
         return target
 

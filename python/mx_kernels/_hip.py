@@ -1,0 +1,245 @@
+"""Launches on gfx950 devices: torch's memory, torch's current HIP stream, no waits.
+
+The sibling of `_cuda` for torch's ROCm builds, which call their devices "cuda" too. Kernels go
+to HIP through the runtime that torch has loaded. Their modules carry the code for gfx950 and are
+compiled where they run, like the CPU's:
+
+    hip_module            quantize, dequantize, relayout
+    hip_product_module    matmul and linear of one kind: the element types of x, result and bias,
+                          and the rounding; compiled when the kind is first asked for
+
+Results and workspaces come from torch's allocator, which reuses memory in the order of the
+stream; so a call can be captured in a graph once its module is loaded. Proven with a stand-in for
+the runtime that executes launches on the simulator; never run on such a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mx_kernels import _native
+from mx_kernels._facts import ceil_to, facts
+
+ARCHITECTURE = "gfx950"
+RUNTIME = "libamdhip64.so"
+ALIGNMENT = 16
+"""Bytes of the widest access of a kernel."""
+CLEARED_BYTES = 1 << 16
+"""Room for counters in a workspace."""
+
+
+class Kind(NamedTuple):
+    """What a product module is compiled for, by codes of types and rounding; None for none."""
+
+    x: int | None
+    """None for activations that are encoded."""
+    rounding: int | None
+    out: int
+    bias: int | None
+
+    def defines(self) -> tuple[str, ...]:
+        """Returns the compiler's definitions."""
+        codes = self._asdict().items()
+        return tuple(f"{name.upper()}={code}" for name, code in codes if code is not None)
+
+
+class Workspace(NamedTuple):
+    """Memory in which the workgroups of a launch meet, kept for the launches of one stream.
+
+    0 .. cleared    zero before and after each launch: its counters, at the end
+    cleared ..      what workgroups hand over
+
+    So launches with any number of counters share it, and it is cleared once.
+    """
+
+    memory: Tensor
+    cleared: int
+
+    @classmethod
+    def of(cls, like: Tensor, num_bytes: int, counter_bytes: int) -> Workspace:
+        """Allocates on `like`'s device for a launch that wants `num_bytes` in all."""
+        cleared = ceil_to(counter_bytes, CLEARED_BYTES)
+        memory = like.new_empty(cleared + num_bytes - counter_bytes, dtype=torch.uint8)
+        memory[:cleared].zero_()
+        return cls(memory, cleared)
+
+    def has_room(self, num_bytes: int, counter_bytes: int) -> bool:
+        """Says whether a launch can use this memory."""
+        handed_over = self.memory.numel() - self.cleared
+        return counter_bytes <= self.cleared and num_bytes - counter_bytes <= handed_over
+
+    def address(self, counter_bytes: int) -> int:
+        """Returns where a launch finds its counters, and behind them the rest."""
+        return self.memory.data_ptr() + self.cleared - counter_bytes
+
+
+class Call:
+    """One call: where its launches go, and the memory that they need until they are launched.
+
+    Torch may reuse that memory afterwards, in the order of the stream.
+    """
+
+    def __init__(self, native: ModuleType, queue: tuple[int, int], like: Tensor):
+        self._native, self._queue, self._like = native, queue, like
+        self._temporaries: list[Tensor] = []
+
+    def launch(self, module: ModuleType, function: str, *arguments: int) -> None:
+        """Launches on the queue; what HIP refuses is the kind of error that torch raises."""
+        try:
+            getattr(module, function)((*self._queue, *arguments))
+        except Exception as error:
+            raise RuntimeError(f"{function}: {error}") from None
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> Tensor:
+        """Allocates for the time of the call."""
+        memory = self._like.new_empty(shape, dtype=dtype)
+        self._temporaries.append(memory)
+        return memory
+
+    def rows(
+        self, address: int, row_stride: int, shape: tuple[int, int], dtype: torch.dtype
+    ) -> int:
+        """Returns the address of contiguous rows that kernels can read: as given, or of a copy."""
+        if row_stride == shape[1] and address % ALIGNMENT == 0:
+            return address
+        copy = self.empty(shape, dtype)
+        arguments = (address, row_stride, *shape, copy.data_ptr(), copy.element_size())
+        self.launch(self._native, "copy_rows", *arguments)
+        return copy.data_ptr()
+
+    def weights(self, parts: tuple[int, int], layout: int, shape: tuple[int, int]) -> tuple:
+        """Returns addresses of preshuffled codes and scales: as given, or of moved ones."""
+        table = facts()
+        wanted = table.layout_for(ARCHITECTURE)
+        if layout == wanted.code and not any(address % ALIGNMENT for address in parts):
+            return parts
+        storage = wanted.storage(*shape, table.default_format)
+        moved = tuple(self.empty(part).data_ptr() for part in storage)
+        self.launch(self._native, "relayout", *parts, layout, *moved, wanted.code, *shape)
+        return moved
+
+
+class Rocm:
+    """Launches kernels on any gfx950 device of this process."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._native: ModuleType | None = None
+        self._products: dict[Kind, ModuleType] = {}
+        self._devices: dict[int, int] = {}
+        self._workspaces: dict[tuple[int, int], Workspace] = {}
+
+    def launch(self, operation: str, arguments: tuple[int, ...], out: Tensor) -> None:
+        """Launches an operation that writes `out`."""
+        queue = self._queue(out)
+        call = Call(self._native, queue, out)
+        if operation == "quantize":
+            x, dtype, row_stride, rows, k, *rest = arguments
+            x = call.rows(x, row_stride, (rows, k), _float_dtype(dtype))
+            arguments = (x, dtype, rows, k, *rest)
+        call.launch(self._native, operation, *arguments)
+
+    def multiply(
+        self, operation: str, arguments: tuple[int, ...], out: Tensor, m: int, k: int
+    ) -> None:
+        """Launches a product of `m` rows of activations of length `k`."""
+        queue = self._queue(out)
+        call = Call(self._native, queue, out)
+        codes, scales, layout, _, n, _ = arguments[3:9]
+        result, out_dtype, bias, bias_dtype = arguments[-4:]
+        if operation == "linear":
+            (x, x_dtype, row_stride), rounding = arguments[:3], arguments[9]
+            if rounding < 0:
+                raise RuntimeError(
+                    f"linear: activations that are not quantized have no {ARCHITECTURE} kernels; "
+                    "choose a rounding"
+                )
+            activations = call.rows(x, row_stride, (m, k), _float_dtype(x_dtype)), 0
+        else:
+            (*parts, _), x_dtype, rounding = arguments[:3], None, None
+            storage = facts().plain.storage(m, k, facts().default_format)
+            activations = [
+                call.rows(address, shape[1], shape, torch.uint8)
+                for address, shape in zip(parts, storage, strict=True)
+            ]
+        product = self._product(Kind(x_dtype, rounding, out_dtype, bias_dtype if bias else None))
+
+        weights = call.weights((codes, scales), layout, (n, k))
+        num_bytes, counter_bytes = product.workspace((m, n, k))
+        space = self._workspace(queue, num_bytes, counter_bytes, out) if num_bytes else None
+        room = space.address(counter_bytes) if space else 0
+        sizes = (m, n, k)
+        call.launch(product, "multiply", *activations, *weights, *sizes, result, bias, room)
+
+    def _queue(self, tensor: Tensor) -> tuple[int, int]:
+        """Returns the handle of a tensor's device, which is opened once, and its stream."""
+        index = tensor.get_device()
+        handle = self._devices.get(index) or self._open(index)
+        return handle, torch._C._cuda_getCurrentRawStream(index)
+
+    def _open(self, index: int) -> int:
+        """Opens a device for the life of the process."""
+        name = torch.cuda.get_device_properties(index).gcnArchName
+        if name.partition(":")[0] != ARCHITECTURE:
+            raise RuntimeError(
+                f"got device cuda:{index}, a {name}, expected {ARCHITECTURE}: there are no "
+                'kernels for other AMD GPUs; move tensors with .to("cpu")'
+            )
+        runtime = loaded_runtime()
+        with self._lock:
+            if self._native is None:
+                self._native = _native.load_extension(_native.hip_extension())
+            if index not in self._devices:
+                functions = [getattr(runtime, function) for function in self._native.functions()]
+                addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+                self._devices[index] = self._native.open((index, *addresses))
+            return self._devices[index]
+
+    def _product(self, kind: Kind) -> ModuleType:
+        """Returns the module of a kind of product."""
+        if kind not in self._products:
+            with self._lock:
+                if kind not in self._products:
+                    extension = _native.hip_product_extension(kind.defines())
+                    self._products[kind] = _native.load_extension(extension)
+        return self._products[kind]
+
+    def _workspace(
+        self, queue: tuple[int, int], num_bytes: int, counter_bytes: int, like: Tensor
+    ) -> Workspace:
+        """Returns memory for one launch, its counters zero."""
+        if torch.cuda.is_current_stream_capturing():
+            # A graph has its own and clears it: it may be replayed beside anything else.
+            return Workspace.of(like, num_bytes, counter_bytes)
+        kept = self._workspaces.get(queue)
+        if kept is None or not kept.has_room(num_bytes, counter_bytes):
+            kept = self._workspaces[queue] = Workspace.of(like, num_bytes, counter_bytes)
+        return kept
+
+
+def loaded_runtime() -> ctypes.CDLL:
+    """Returns the HIP runtime that is already in this process: torch's streams are its own.
+
+    Raises:
+        RuntimeError: if there is none.
+    """
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = Path(f"/{line.partition('/')[2]}")
+        if path.name.startswith(RUNTIME):
+            return ctypes.CDLL(str(path))
+    raise RuntimeError(f"{RUNTIME} is not loaded in this process, expected torch's ROCm build")
+
+
+def _float_dtype(code: int) -> torch.dtype:
+    """Returns the torch dtype of a native code."""
+    return next(dtype for dtype, known in facts().dtype_codes.items() if known == code)
+
+
+ROCM = Rocm()
