@@ -49,12 +49,13 @@ def decode_choice(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Choice:
         k_tail=False,
         splits=share[1],
     )
-    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Kernel.DECODE, shape, "")
+    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Kernel.DECODE, shape, 0, "")
 
 
-comptime PREFILL = Choice(
-    Sources.BOTH, ANY, ANY, ANY, True, Kernel.PREFILL, DecodeShape(1, 1, 1, 1, 1, False, 1), ""
-)
+def prefill_choice(m_tiles: Int) -> Choice:
+    """Returns a row with the prefill kernels for any shape."""
+    var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
+    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Kernel.PREFILL, unused, m_tiles, "")
 
 
 def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
@@ -104,5 +105,7 @@ def main() raises:
             comptime if choice.fits(BF16_BYTES):
                 show_launches[choice](shapes)
                 emit_products[choice]()
-    show_launches[PREFILL](shapes)
-    emit_products[PREFILL]()
+    comptime for m_tiles in [4, 8]:
+        comptime choice = prefill_choice(m_tiles)
+        show_launches[choice](shapes)
+        emit_products[choice]()

@@ -1,6 +1,6 @@
 """Prints the gfx950 assembly of a kernel under a name, for `bench.simulated.kernels`.
 
-    linear_m<tiles>n<tiles>w<waves>s<splits>, linear_prefill, matmul_...
+    linear_m<tiles>n<tiles>w<waves>s<splits>, linear_prefill<rows>, matmul_...
 """
 
 from max.gpu.host.compile import _compile_code, get_gpu_target
@@ -11,7 +11,6 @@ from mojo_kernels.cdna4.epilogue import NO_BIAS
 from mojo_kernels.cdna4.linear_prefill import linear_prefill
 from mojo_kernels.cdna4.matmul_decode import linear_decode, matmul_decode
 from mojo_kernels.cdna4.matmul_prefill import matmul_prefill
-from mojo_kernels.cdna4.prefill_activations import PlainScales
 from mojo_kernels.codec import Rounding
 
 comptime BF16 = DType.bfloat16
@@ -29,7 +28,7 @@ def emit[
 def name_of(choice: Choice) -> String:
     """Returns the name of what a row of the dispatch table launches."""
     if choice.kernel == Kernel.PREFILL:
-        return "prefill"
+        return String("prefill", choice.tile()[0])
     var shape = choice.shape
     return String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves, "s", shape.splits)
 
@@ -43,7 +42,7 @@ def emit_products[choice: Choice]() raises:
         emit[fused, options=CDNA4_COMPILE_OPTIONS]("linear_" + name)
         emit[encoded, options=CDNA4_COMPILE_OPTIONS]("matmul_" + name)
     else:
-        comptime fused = linear_prefill[BF16, BF16, NO_BIAS, EVEN, False]
-        comptime encoded = matmul_prefill[PlainScales[False], BF16, NO_BIAS, False]
+        comptime fused = linear_prefill[choice.m_tiles, BF16, BF16, NO_BIAS, EVEN, False]
+        comptime encoded = matmul_prefill[choice.m_tiles, BF16, NO_BIAS, False]
         emit[fused, options=CDNA4_COMPILE_OPTIONS]("linear_" + name)
         emit[encoded, options=CDNA4_COMPILE_OPTIONS]("matmul_" + name)

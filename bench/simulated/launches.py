@@ -8,6 +8,7 @@ only those of one compute unit. Its counters say that the others have done their
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,11 +21,14 @@ from gfx950.timing import Profile, profile
 BLOCK = 32
 TILE = 16
 CUS = 256
-PREFILL = "prefill"
-PREFILL_TILE = 256
-"""Rows and columns of C of a prefill workgroup, and the elements along K of its stages."""
-TEAM_WORDS, FINISHED_WORD, WAVES = 32, 16, 8
-"""Counters of the workgroups that share rows: a ticket for each wave, and what is finished."""
+PREFILL = re.compile(r"prefill(\d+)")
+"""A prefill kernel and the rows of its tile of C."""
+PREFILL_COLUMNS = 256
+PAIR_ROWS = 32
+PART_K = {"linear": 256, "matmul": 2048}
+"""What workgroups that share rows prepare at once: so much along K of 32 rows."""
+TEAM_WORDS, FINISHED_WORD = 32, 16
+"""Their counters: a ticket for each 32 rows, and what is finished."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -58,7 +62,7 @@ class Cut:
 
     op: str
     name: str
-    """m<tiles>n<tiles>w<waves>s<splits>, or `prefill`."""
+    """m<tiles>n<tiles>w<waves>s<splits>, or prefill<rows>."""
     grid: tuple[int, int, int]
     threads: int
     chunks_per_wave: int
@@ -94,23 +98,27 @@ def ours(kernel, cut: Cut, operands: Operands) -> Launch:
     """Returns the launch of one of our products."""
     a = [operands.x] if cut.op == "linear" else [operands.x_codes, operands.x_scales]
     sizes = [np.int32(size) for size in operands.shape]
-    tensors, no_bias = [*a, *operands.preshuffled, operands.c], zeros(0, 0)
+    no_bias = zeros(0, 0)
     launch = cut.label, kernel, cut.grid, cut.threads
-    if cut.name == PREFILL:
-        workspace = [prefill_workspace(cut, operands.shape)] if cut.op == "linear" else []
-        return Launch(*launch, [*tensors, *workspace, *sizes, no_bias], alone=bool(workspace))
+    if rows := PREFILL.fullmatch(cut.name):
+        workspace = prefill_workspace(cut, operands.shape, int(rows[1]))
+        last = [workspace, *sizes] if cut.op == "linear" else [workspace, *sizes, operands.c]
+        first = [*a, *operands.preshuffled, *([operands.c] if cut.op == "linear" else [])]
+        return Launch(*launch, [*first, *last, no_bias], alone=True)
     sizes.append(np.int32(cut.chunks_per_wave))
+    tensors = [*a, *operands.preshuffled, operands.c]
     workspace = np.zeros(cut.workspace_bytes, np.uint8)
     return Launch(*launch, [*tensors, *sizes, no_bias, workspace], ends_last=cut.grid[2] > 1)
 
 
-def prefill_workspace(cut: Cut, shape: Shape) -> np.ndarray:
-    """Returns the workspace when a workgroup has only its share of the encoding left to do."""
-    stages = -(-shape.k // PREFILL_TILE)
-    workgroups = -(-shape.n // PREFILL_TILE)
-    finished = stages - -(-stages // workgroups)
+def prefill_workspace(cut: Cut, shape: Shape, rows: int) -> np.ndarray:
+    """Returns the workspace when a workgroup has only its share of the preparation left to do."""
+    parts = -(-shape.k // PART_K[cut.op])
+    workgroups = -(-shape.n // PREFILL_COLUMNS)
+    finished = parts - -(-parts // workgroups)
     workspace = np.zeros(cut.workspace_bytes, np.uint8)
     counters = workspace[: cut.counter_bytes].view(np.uint32).reshape(-1, TEAM_WORDS)
-    counters[:, :WAVES] = finished
-    counters[:, FINISHED_WORD] = WAVES * finished
+    pairs = rows // PAIR_ROWS
+    counters[:, :pairs] = finished
+    counters[:, FINISHED_WORD] = pairs * finished
     return workspace

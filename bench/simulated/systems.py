@@ -19,7 +19,7 @@ import numpy as np
 import mx_kernels as mx
 from bench.shapes import Shape
 from bench.simulated import kernels, launches
-from bench.simulated.launches import PREFILL, TILE, Cut, Launch, Operands, zeros
+from bench.simulated.launches import TILE, Cut, Launch, Operands, zeros
 from gfx950.timing import Profile
 from mx_kernels.explain import Explanation
 
@@ -72,7 +72,7 @@ def cut_for(shape: Shape, op: str) -> tuple[object, Cut]:
 def name_of(plan: Explanation) -> str:
     """Returns the name of the cut that the dispatch chooses."""
     if not plan.chunks_per_wave:
-        return PREFILL
+        return f"prefill{plan.tile[0]}"
     return f"m{plan.tile[0] // TILE}n{plan.tile[1] // TILE}w{plan.waves}s{plan.splits}"
 
 

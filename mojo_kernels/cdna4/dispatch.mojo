@@ -19,9 +19,10 @@ from std.utils.numerics import max_finite
 from .epilogue import TILE_SUM_BYTES
 from .matmul_decode import DecodeShape
 from .matmul_prefill import THREADS
-from .prefill_tiles import COLUMNS, ROWS, STAGE_BLOCKS
+from .prefill_tiles import COLUMNS, STAGE_BLOCKS, WAVES_M
 from .team import TeamWorkspace
 from .tiles import TILE, TILE_BLOCKS, TILE_K
+from .workspace import CLEARED_BYTES
 
 comptime NUM_XCDS = 8
 """Dies among which workgroups are dealt, one after another."""
@@ -95,13 +96,15 @@ struct Choice(TrivialRegisterPassable):
     """The family."""
     var shape: DecodeShape
     """How a decode kernel cuts its work; `k_tail` is settled by K."""
+    var m_tiles: Int
+    """Tiles of rows of a wave of a prefill kernel."""
     var reason: StaticString
     """Why this kernel is for these shapes."""
 
     def tile(self) -> Tuple[Int, Int]:
         """Returns the rows and columns of C of a workgroup."""
         if self.kernel == Kernel.PREFILL:
-            return (ROWS, COLUMNS)
+            return (WAVES_M * self.m_tiles * TILE, COLUMNS)
         return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
 
     def step_k(self) -> Int:
@@ -122,9 +125,9 @@ struct Choice(TrivialRegisterPassable):
         return shape
 
     def fits(self, x_bytes: Int) -> Bool:
-        """Says whether the kernel exists for elements of `x_bytes`: LDS has room."""
+        """Says whether LDS has room for elements of `x_bytes`."""
         if self.kernel == Kernel.PREFILL:
-            return x_bytes <= BF16_BYTES
+            return True
         var steps = self.shape.waves * self.shape.depth * self.shape.k_tiles * self.shape.m_tiles
         var sums = self.shape.waves * self.shape.tiles() * TILE_SUM_BYTES
         return max(steps * TILE * TILE_K * x_bytes, sums) <= LDS_BYTES
@@ -140,9 +143,12 @@ struct Choice(TrivialRegisterPassable):
         if not is_possible:
             return 0
         var rows, columns = self.tile()
-        if self.max_tiles == ANY:
-            return self.max_m
-        return min(self.max_m, self.max_tiles // ceildiv(n, columns) * rows)
+        var max_rows = self.max_m
+        if self.max_tiles != ANY:
+            max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
+        if self.kernel == Kernel.PREFILL:
+            max_rows = min(max_rows, CLEARED_BYTES // TeamWorkspace.TEAM_BYTES * rows)
+        return max_rows
 
     def launch(self, m: Int, n: Int, k: Int, x_bytes: Int) -> Launch:
         """Returns the launch for a shape."""
@@ -150,17 +156,15 @@ struct Choice(TrivialRegisterPassable):
             return Launch.of(self.shape, m, n, k)
         var rows, columns = self.tile()
         var tiles_m = ceildiv(m, rows)
-        var workspace = TeamWorkspace(0, 0, 0)
-        if x_bytes != CODE_BYTES:
-            workspace = TeamWorkspace.of(tiles_m, m, k)
+        var workspace = TeamWorkspace.of(tiles_m, m, k)
         return Launch(
             x=align_up(tiles_m * ceildiv(n, columns), NUM_XCDS),
             y=1,
             z=1,
             threads=THREADS,
             chunks_per_wave=0,
-            counter_bytes=workspace.codes,
-            workspace_bytes=workspace.num_bytes,
+            counter_bytes=workspace.counter_bytes,
+            workspace_bytes=workspace.codes if x_bytes == CODE_BYTES else workspace.num_bytes,
         )
 
 
@@ -179,27 +183,34 @@ def _decode(
 ) -> Choice:
     """Returns a row with a decode kernel: one tile along K in a chunk, one chunk in flight."""
     var shape = DecodeShape(m_tiles, n_tiles, 1, waves, 1, False, splits)
-    return Choice(sources, max_m, max_k, max_tiles, any_k, Kernel.DECODE, shape, reason)
+    return Choice(sources, max_m, max_k, max_tiles, any_k, Kernel.DECODE, shape, 0, reason)
 
 
-def _prefill(max_k: Int, reason: StaticString, *, sources: Sources = Sources.BOTH) -> Choice:
-    """Returns a row with the prefill kernels."""
+def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> Choice:
+    """Returns a row with the prefill kernels; their counters bound M."""
+    comptime BOTH = Sources.BOTH
     var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    return Choice(sources, ANY, max_k, ANY, True, Kernel.PREFILL, unused, reason)
+    return Choice(BOTH, ANY, max_k, max_tiles, True, Kernel.PREFILL, unused, m_tiles, reason)
 
 
 comptime CHOICES = [
     # K up to 512: four chunks.
     _decode(512, CUS, 1, 1, 4, "K in one step, a tile of columns for each workgroup", max_m=16),
     _decode(512, ANY, 1, 2, 4, "K in one step, scale words feed two column tiles", max_m=64),
-    # Any K.
-    _decode(4096, ANY, 1, 2, 12, "twelve waves share K, no sums to hand over", max_m=16),
-    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=7),
+    # One tile of rows.
+    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
+    _decode(ANY, CUS, 1, 1, 16, "sixteen waves share K, a tile for each CU", max_m=16),
+    _decode(ANY, ANY, 1, 2, 8, "eight waves share K, many tiles", max_m=16),
+    # More rows, until the tiles are more than the CUs.
     _decode(1536, CUS, 2, 6, 12, "K in one step, a tile for each CU", any_k=False),
-    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a tile for each CU"),
+    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU"),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU"),
+    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
     _decode(ANY, CUS, 4, 8, 4, "four waves share K, a large tile for each CU"),
-    _prefill(ANY, "more tiles than CUs: weights and activations are shared by eight waves"),
-    _decode(ANY, ANY, 2, 4, 8, "wide floats: eight waves share K"),
+    # Many rows.
+    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
+    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
+    _decode(ANY, ANY, 2, 4, 8, "more rows than prefill kernels can count"),
 ]
 """In order of preference."""
 
@@ -219,13 +230,14 @@ def choose(m: Int, n: Int, k: Int, x_bytes: Int = BF16_BYTES) -> Int:
 
 
 def is_chosen[row: Int](n: Int, k: Int, x_bytes: Int) -> Bool:
-    """Says whether `choose` returns `row` for some number of rows of activations."""
+    """Says whether `choose` returns `row` for some M: one whose result is less than 2 GiB."""
+    comptime LEAST_BYTES = 2
     var covered = 0
     comptime for i in range(row):
         comptime choice = CHOICES[i]
         covered = max(covered, choice.max_rows(n, k, x_bytes))
     comptime choice = CHOICES[row]
-    return choice.max_rows(n, k, x_bytes) > covered
+    return choice.max_rows(n, k, x_bytes) > covered < MAX_TENSOR_BYTES // (LEAST_BYTES * n)
 
 
 @fieldwise_init

@@ -25,7 +25,6 @@ from .linear_prefill import linear_prefill
 from .matmul_decode import linear_decode, matmul_decode
 from .matmul_prefill import matmul_prefill
 from .mma import LANES
-from .prefill_activations import PlainScales
 from .quantize import QUANTIZE_BLOCKS, QUANTIZE_ROWS, QUANTIZE_WAVES, quantize_rows
 from .workspace import workspace
 
@@ -139,10 +138,12 @@ def _prefill[
 ](context: DeviceContext, product: Product) raises:
     """Launches a kernel for many rows."""
     comptime x_bytes = size_of[x_dtype.or_else(DType.uint8)]()
+    comptime m_tiles = choice.m_tiles
     var launch = choice.launch(product.m, product.n, product.k, x_bytes)
+    var memory = workspace(context, launch.workspace_bytes, launch.counter_bytes)
     comptime if x_dtype:
-        var memory = workspace(context, launch.workspace_bytes, launch.counter_bytes)
-        comptime kernel = linear_prefill[x_dtype.value(), out_dtype, bias_dtype, rounding, k_tail]
+        comptime dtype = x_dtype.value()
+        comptime kernel = linear_prefill[m_tiles, dtype, out_dtype, bias_dtype, rounding, k_tail]
         context.enqueue_function(
             context.compile_function[kernel, compile_options=CDNA4_COMPILE_OPTIONS](),
             _source[x_dtype.value()](product.a),
@@ -158,17 +159,18 @@ def _prefill[
             block_dim=launch.threads,
         )
     else:
-        comptime kernel = matmul_prefill[PlainScales[k_tail], out_dtype, bias_dtype, k_tail]
+        comptime kernel = matmul_prefill[m_tiles, out_dtype, bias_dtype, k_tail]
         context.enqueue_function(
             context.compile_function[kernel, compile_options=CDNA4_COMPILE_OPTIONS](),
             _source[DType.uint8](product.a),
             _source[DType.uint8](product.a_scales),
             _source[DType.uint8](product.w_codes),
             _source[DType.uint8](product.w_scales),
-            _target[out_dtype](product.result),
+            _target[DType.uint8](memory),
             Int32(product.m),
             Int32(product.n),
             Int32(product.k),
+            _target[out_dtype](product.result),
             _source[DType.uint8](product.bias),
             grid_dim=launch.x,
             block_dim=launch.threads,
