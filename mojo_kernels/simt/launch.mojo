@@ -1,9 +1,9 @@
 """What a launch needs: a context, the caller's stream, and pointers on the device.
 
 A context belongs to one device and is kept for the life of the process. The
-stream is the caller's own, wrapped for one call: work is ordered with the
-caller's other work and nothing waits. Compiled kernels are kept by the
-context, so that a launch after the first only looks them up.
+stream is the caller's own, and the wrapper of the last one is kept: work is
+ordered with the caller's other work and nothing waits. Compiled kernels are
+kept by the context, so that a launch after the first only looks them up.
 """
 
 from max.gpu.host import DeviceContext, DeviceStream
@@ -24,10 +24,16 @@ struct Device(Movable):
 
     var context: DeviceContext
     """The context of the device; kernels are compiled and kept here."""
+    var stream: DeviceStream
+    """The stream of the last call."""
+    var stream_address: Optional[Int]
+    """The address of that stream; none before the first call."""
 
     def __init__(out self, index: Int) raises:
         """Opens the CUDA device `index`."""
         self.context = DeviceContext(device_id=index, api="cuda")
+        self.stream = self.context.stream()
+        self.stream_address = None
 
     @staticmethod
     def open(index: Int) raises -> Int:
@@ -48,7 +54,10 @@ struct Queue:
     def __init__(out self, device: Int, stream: Int) raises:
         """Takes the handle of an open device and the address of its stream."""
         ref opened = MutPointer[Device, MutAnyOrigin](unsafe_from_address=device)[]
+        if opened.stream_address != stream:
+            opened.stream = opened.context.create_external_stream(
+                OpaquePointer[MutAnyOrigin](unsafe_from_address=stream)
+            )
+            opened.stream_address = stream
         self.context = opened.context
-        self.stream = opened.context.create_external_stream(
-            OpaquePointer[MutAnyOrigin](unsafe_from_address=stream)
-        )
+        self.stream = opened.stream

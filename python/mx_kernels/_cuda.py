@@ -55,13 +55,22 @@ class Cuda:
         """Launches a product of `m` rows of activations of length `k`."""
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
-        workspace = None
-        if m > device.max_few_rows:
-            num_bytes = device.native.workspace_bytes((m, k))
-            workspace = out.new_empty(num_bytes, dtype=torch.uint8)
-        address = 0 if workspace is None else workspace.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(index)
-        getattr(device.native, operation)((device.handle, stream, *arguments, address, self.plan))
+        function = getattr(device.native, operation)
+        if m <= device.max_few_rows:
+            function((device.handle, stream, *arguments, 0, self.plan))
+            return
+        if index != torch._C._cuda_getDevice():
+            with torch.cuda.device(index):
+                self.multiply(operation, arguments, out, m, k)
+            return
+        # Torch's own memory, in the order of the stream; a tensor would take three times as long.
+        num_bytes = device.native.workspace_bytes((m, k))
+        workspace = torch._C._cuda_cudaCachingAllocator_raw_alloc(num_bytes, stream)
+        try:
+            function((device.handle, stream, *arguments, workspace, self.plan))
+        finally:
+            torch._C._cuda_cudaCachingAllocator_raw_delete(workspace)
 
     def _open(self, index: int) -> _Device:
         """Opens a device for the life of the process."""

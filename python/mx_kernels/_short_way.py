@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels import _facts
 from mx_kernels._arrays import PLAIN_TENSORS, intercepted, row_stride
@@ -31,8 +32,8 @@ def quantize(x, rounding) -> tuple[Tensor, Tensor] | None:
     if k % fmt.block_size:
         return None
 
-    codes = x.new_empty((*shape[:-1], fmt.packed_bytes(k)), dtype=torch.uint8)
-    scales = x.new_empty((*shape[:-1], k // fmt.block_size), dtype=torch.uint8)
+    codes = _empty(x, shape, fmt.packed_bytes(k), torch.uint8)
+    scales = _empty(x, shape, k // fmt.block_size, torch.uint8)
     target = (rounding_code, codes.data_ptr(), scales.data_ptr())
     launcher_of(codes).launch("quantize", (*source, x.numel() // k, k, *target), codes)
     return codes, scales
@@ -70,7 +71,7 @@ def matmul(a, b, bias, out_dtype) -> Tensor | None:
     if not (codes_address and scales_address):
         return None
 
-    out = codes.new_empty((*codes.shape[:-1], n), dtype=out_dtype)
+    out = _empty(codes, codes.shape, n, out_dtype)
     source = (codes_address, scales_address, table.plain.code)
     target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
     launcher_of(out).multiply("matmul", (*source, *weights, m, n, k, *target), out, m, k)
@@ -101,8 +102,8 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     ):
         return None
 
-    m, shape = x.numel() // k, x.shape
-    out = x.new_empty((m, n) if len(shape) == 2 else (*shape[:-1], n), dtype=out_dtype)
+    m = x.numel() // k
+    out = _empty(x, x.shape, n, out_dtype)
     target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
     arguments = (*source, *weights, m, n, k, rounding_code, *target)
     if device < 0:
@@ -112,6 +113,21 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     return out
 
 
+def _empty(like: Tensor, shape: torch.Size, columns: int, dtype: torch.dtype) -> Tensor:
+    """Allocates [..., columns] with the other dimensions of `shape`, where `like` lies.
+
+    Matrices come from the functions that torch's own compiler calls for its allocations, in a
+    fifth of the time of `new_empty`.
+    """
+    if len(shape) == 2:
+        sizes, strides = (shape[0], columns), (columns, 1)
+        if like.is_cpu:
+            return _empty_strided_cpu(sizes, strides, dtype)
+        if like.get_device() == torch._C._cuda_getDevice():
+            return _empty_strided_cuda(sizes, strides, dtype)
+    return like.new_empty((*shape[:-1], columns), dtype=dtype)
+
+
 # Each returns what the extension is told of an argument, or None unless it is the common case.
 # A device is a number for each CUDA device; the CPU, like every device without memory, is -1.
 
@@ -119,7 +135,7 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
 def _floats(x: Tensor, device: int, table: _facts.Facts) -> tuple[int, int, int] | None:
     """Address, dtype and row stride of activations with elements."""
     code = table.dtype_codes.get(x.dtype)
-    if code is None or not _is_plain_memory(x, device) or not x.shape:
+    if code is None or not _is_plain_memory(x, device) or not x.ndim:
         return None
     shape = x.shape
     stride = shape[-1] if x.is_contiguous() else row_stride(shape, x.stride(), 1)
