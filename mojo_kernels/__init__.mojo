@@ -33,6 +33,7 @@ Hopper's builds on the room of any GPU.
         team.mojo                 workgroups that encode the rows they share
         prefill_tiles.mojo        what a prefill workgroup shares in LDS
         prefill_activations.mojo  how encoded blocks get there
+        prefill_result.mojo       how sums get to C
         ping_pong.mojo            two groups of waves that take turns, as data
         lds.mojo                  words of LDS beside direct loads
         dispatch.mojo         which kernel, why, which grid

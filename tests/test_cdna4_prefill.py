@@ -201,7 +201,8 @@ def test_the_loop_multiplies_and_moves_a_stage(kernels, name):
     mfmas = sum(name.startswith("v_mfma_scale_f32_16x16x128") for name in names)
     assert mfmas == m_tiles * n_tiles * slices
     assert names.count("ds_read_b128") == (m_tiles + n_tiles) * slices
-    assert names.count("s_barrier") == 4
+    phases = m_tiles * n_tiles * slices // 32
+    assert names.count("s_barrier") == 2 * phases
     assert sum(name == "buffer_load_dwordx4" for name in names) == m_tiles // 2 + 2 * slices
     waits = [i.mods["vmcnt"] for i in loop if i.name == "s_waitcnt" and "vmcnt" in i.mods]
     assert waits and min(waits) >= m_tiles // 4 + 3

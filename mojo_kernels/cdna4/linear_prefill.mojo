@@ -17,27 +17,25 @@ from ..codec import Rounding
 from ..formats import BLOCK
 from ..layouts import PreshuffledCdna4
 from .epilogue import Result
-from .matmul_prefill import THREADS, WAVES_PER_SIMD, Workgroup, multiply_tile
+from .matmul_prefill import Operands, THREADS, WAVES_PER_SIMD, Workgroup, multiply_tile
 from .mma import SharedBytes
-from .prefill_tiles import PrefillTile, SCALE_GROUP_ROWS, STAGE_BLOCKS, place_at
+from .prefill_tiles import PrefillTile, SCALE_GROUP_ROWS, STAGE_BLOCKS, WAVES, place_at
 from .quantize import GroupQuantizer
 from .team import FOR_THE_DEVICE, SharedWork, TeamWorkspace
-from .tiles import FloatTile, PIECE_BYTES, quotient
-
-comptime PLACES_BYTES = 12 * 1024
-"""Bytes of LDS for the floats of a wave on their way."""
+from .tiles import FloatTile, GROUP_TILES, PAIR, PIECE_BYTES, quotient
 
 
 @fieldwise_init
-struct EncodedGroups[x_dtype: DType, rounding: Rounding](SharedWork):
+struct EncodedGroups[x_dtype: DType, rounding: Rounding, lds_bytes: Int](SharedWork):
     """Floats of a pair of tiles of rows on their way to codes; a part is a group.
 
     Parameters:
         x_dtype: Type of the floats.
         rounding: The scale rule.
+        lds_bytes: Bytes of LDS of the wave.
     """
 
-    comptime places = min(4, PLACES_BYTES // FloatTile[Self.x_dtype].BYTES)
+    comptime places = min(GROUP_TILES * PAIR, Self.lds_bytes // FloatTile[Self.x_dtype].BYTES)
     """Tiles in flight."""
     comptime Quantizer = GroupQuantizer[
         Self.x_dtype, Self.rounding, PreshuffledCdna4, FOR_THE_DEVICE, places=Self.places
@@ -98,7 +96,8 @@ def linear_prefill[
     ](row_major[PrefillTile[m_tiles].LDS_BYTES // size_of[DType.bfloat16]()]())
 
     # Codes and scales of the rows that the team shares.
-    comptime Work = EncodedGroups[x_dtype, rounding]
+    comptime LDS_BYTES = PrefillTile[m_tiles].FREE_BYTES // WAVES
+    comptime Work = EncodedGroups[x_dtype, rounding, LDS_BYTES]
     var parts = TeamWorkspace.of(Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
     var codes = workspace.unsafe_offset(parts.codes)
@@ -106,22 +105,12 @@ def linear_prefill[
     var source = Work.Quantizer.Source(x, m, k, first_row)
     source.settle(workgroup.lane)
     var rows = Work.Quantizer.Rows.at(codes, scales, m, k_blocks)
-    var own_lds = place_at(lds.ptr, workgroup.wave * Int32(PLACES_BYTES))
+    var own_lds = place_at(lds.ptr, workgroup.wave * Int32(LDS_BYTES))
     var pair = quotient[SCALE_GROUP_ROWS](first_row)
     var work = Work(Work.Quantizer(source, rows, own_lds, pair, workgroup.lane))
     schedule_barrier()  # The first ticket is on its way.
-    team.share(work, first, workgroup.wave, workgroup.lane)
+    team.prepare(work, first, workgroup.wave, workgroup.lane)
 
+    var operands = Operands.of(codes, scales, w_codes, w_scales, m, n, k)
     var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
-    multiply_tile[k_tail](
-        ImmPointer[UInt8, MutAnyOrigin](codes),
-        ImmPointer[UInt8, MutAnyOrigin](scales),
-        w_codes,
-        w_scales,
-        target,
-        m,
-        n,
-        k,
-        workgroup,
-        lds.ptr,
-    )
+    multiply_tile[k_tail](operands, target, workgroup, team, lds.ptr)

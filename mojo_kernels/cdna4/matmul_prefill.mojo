@@ -37,7 +37,7 @@ from .ping_pong import PingPong, PingPongOps
 from .prefill_activations import PART_BLOCKS, ReorderedScales, SharedCodes
 from .prefill_tiles import (
     A_SCALE_BYTES,
-    B_BYTES,
+    B_SLICE_BYTES,
     COLUMNS,
     DEPTH,
     N_TILES,
@@ -53,6 +53,7 @@ from .prefill_tiles import (
     next_of_ring,
     place_at,
 )
+from .prefill_result import store_tiles
 from .team import Team, TeamWorkspace
 from .tiles import PAIR, PIECE_BYTES, TILE, quotient
 
@@ -110,13 +111,16 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     """The workgroup's tile of C."""
     comptime Place = Ring[Self.Tile.A_BYTES]
     """A place in LDS."""
-    comptime Weights = SharedWeights[Self.k_tail]
+    comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
+    """Slices of a phase."""
+    comptime Weights = SharedWeights[Self.PHASE_SLICES, Self.k_tail]
     """The workgroup's weights."""
     comptime Codes = SharedCodes[Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
     comptime Scales = SharedScales[Self.Tile.ROWS]
     """Their scales."""
     comptime ORDER = PingPong(
+        phase_slices=Self.PHASE_SLICES,
         of_b=Self.Weights.LOADS,
         of_a=Self.Codes.LOADS,
         of_b_scales=SharedScales[COLUMNS].LOADS,
@@ -140,15 +144,15 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     """The stage that is fetched next."""
     var used: Self.Place
     """The stage that is read next."""
-    var fetched_slice: Int32
-    """The slice of weights that is fetched next."""
+    var fetched_phase: Int32
+    """The phase whose weights are fetched next."""
     var fetched_b: Int32
     """Where it goes, from the first weights on."""
     var used_b: Int32
-    """Where the slice that is read next begins."""
-    var a: Array[BlockCodes, Self.m_tiles]
+    """Where the weights that are read next begin."""
+    var a: Array[BlockCodes, Self.PHASE_SLICES * Self.m_tiles]
     """Fragments of activations."""
-    var b: Array[BlockCodes, N_TILES]
+    var b: Array[BlockCodes, Self.PHASE_SLICES * N_TILES]
     """Fragments of weights."""
     var a_scales: Array[UInt32, Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
@@ -176,9 +180,9 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         self.lds = lds
         self.fetched = Self.Place.before_first()
         self.used = self.fetched.next()
-        self.fetched_slice = -1
-        self.fetched_b = Int32((DEPTH - 1) * B_BYTES)
-        self.used_b = 0
+        self.fetched_phase = -1
+        self.fetched_b = 0
+        self.used_b = Int32(Self.Tile.B_BYTES)
         self.a = {uninitialized = True}
         self.b = {uninitialized = True}
         self.a_scales = {uninitialized = True}
@@ -199,15 +203,19 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
             var place = self.scales_of(self.used)
             self.reader.read_scales[True](place, self.a_scales)
             self.reader.read_scales[False](place, self.b_scales)
-        self.reader.read_b(place_at(self.lds, self.used_b + Int32(Self.Tile.B_PLACE)), self.b)
-        self.reader.read_a[slice](place_at(self.lds, self.used.a), self.a)
+        comptime phase_slice = slice % Self.PHASE_SLICES
+        var weights = self.used_b + Int32(Self.Tile.B_PLACE + phase_slice * B_SLICE_BYTES)
+        self.reader.read_b[phase_slice * N_TILES](place_at(self.lds, weights), self.b)
+        self.reader.read_a[slice, phase_slice * Self.m_tiles](
+            place_at(self.lds, self.used.a), self.a
+        )
 
     @always_inline
     def aim_b(mut self):
-        """Turns to the next slice of weights to fetch."""
-        self.fetched_slice += 1
-        self.fetched_b = next_of_ring[B_BYTES](self.fetched_b)
-        self.weights.aim(self.fetched_slice)
+        """Turns to the next phase's weights to fetch."""
+        self.fetched_phase += 1
+        self.fetched_b = next_of_ring[Self.Tile.B_BYTES](self.fetched_b)
+        self.weights.aim(self.fetched_phase)
 
     @always_inline
     def aim_stage(mut self):
@@ -223,6 +231,7 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         comptime if slice == 0 and Self.k_tail:
             self.weights.keep_inside(self.used.stage, self.a_scales)
             self.weights.keep_inside(self.used.stage, self.b_scales)
+        comptime phase_slice = slice % Self.PHASE_SLICES
         comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
                 comptime tile = m_tile * N_TILES + n_tile
@@ -230,8 +239,8 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
                     PAIR * slice + n_tile % PAIR, PAIR * slice + m_tile % PAIR
                 ](
                     self.sums[tile],
-                    self.b[n_tile],
-                    self.a[m_tile],
+                    self.b[phase_slice * N_TILES + n_tile],
+                    self.a[phase_slice * Self.m_tiles + m_tile],
                     self.b_scales[n_tile // PAIR],
                     self.a_scales[m_tile // PAIR],
                 )
@@ -265,8 +274,10 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
             self.aim_b()
         elif tag == PingPongOps.AIM_STAGE.value:
             self.aim_stage()
-        elif tag == PingPongOps.NEXT_SLICE.value:
-            self.used_b = next_of_ring[B_BYTES](self.used_b)
+        elif tag == PingPongOps.REWIND.value:
+            self.fetched = Self.Place.before_first()
+        elif tag == PingPongOps.NEXT_WEIGHTS.value:
+            self.used_b = next_of_ring[Self.Tile.B_BYTES](self.used_b)
         elif tag == PingPongOps.NEXT_STAGE.value:
             self.used = self.used.next()
         elif tag == PingPongOps.WAIT_VM.value:
@@ -281,17 +292,24 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
             schedule_barrier()
 
     @always_inline
+    def fetch_weights(mut self):
+        """Starts loading the first weights; only `FREE_BYTES` of LDS are free from now on."""
+        comptime weights = Self.ORDER.weights()
+        comptime for i in range(PingPong.WEIGHTS_LENGTH):
+            self.perform[weights[i]]()
+
+    @always_inline
     def run(mut self, group: Int32, num_stages: Int32):
         """Walks along K; the second group is a phase behind the first."""
-        comptime prologue = Self.ORDER.prologue()
-        comptime for i in range(PingPong.PROLOGUE_LENGTH):
-            self.perform[prologue[i]]()
+        comptime activations = Self.ORDER.activations()
+        comptime for i in range(PingPong.ACTIVATIONS_LENGTH):
+            self.perform[activations[i]]()
         if group != 0:
             s_waitcnt_barrier()
 
-        comptime steady = Self.ORDER.steady()
+        comptime steady = Self.ORDER.steady[Self.ORDER.steady_length()]()
         for _ in range(num_stages):
-            comptime for i in range(PingPong.STEADY_LENGTH):
+            comptime for i in range(Self.ORDER.steady_length()):
                 self.perform[steady[i]]()
 
         if group == 0:
@@ -374,49 +392,86 @@ struct Workgroup[m_tiles: Int](TrivialRegisterPassable):
         return Self.WorkTeam.of(workspace, self.row, self.tiles_n, parts)
 
 
+@fieldwise_init
+struct Operands(TrivialRegisterPassable):
+    """What is multiplied: plain codes, all else preshuffled."""
+
+    comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
+    """Any of it."""
+
+    var a_codes: Self.Bytes
+    """Codes of activations."""
+    var a_scales: Self.Bytes
+    """Their scales."""
+    var w_codes: Self.Bytes
+    """Codes of weights."""
+    var w_scales: Self.Bytes
+    """Their scales."""
+    var m: Int32
+    """Rows of activations."""
+    var n: Int32
+    """Rows of weights."""
+    var k: Int32
+    """Elements of a row."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        a_codes: ImmPointer[UInt8, _],
+        a_scales: MutPointer[UInt8, _],
+        w_codes: ImmPointer[UInt8, _],
+        w_scales: ImmPointer[UInt8, _],
+        m: Int32,
+        n: Int32,
+        k: Int32,
+    ) -> Self:
+        """Describes operands; those of activations may still be on their way."""
+        return Self(
+            Self.Bytes(unsafe_from_address=Int(a_codes)),
+            Self.Bytes(unsafe_from_address=Int(a_scales)),
+            Self.Bytes(unsafe_from_address=Int(w_codes)),
+            Self.Bytes(unsafe_from_address=Int(w_scales)),
+            m,
+            n,
+            k,
+        )
+
+
 @always_inline
 def multiply_tile[
     m_tiles: Int, out_dtype: DType, bias_dtype: Optional[DType], //, k_tail: Bool
 ](
-    a_codes: ImmPointer[UInt8, _],
-    a_scales: ImmPointer[UInt8, _],
-    w_codes: ImmPointer[UInt8, _],
-    w_scales: ImmPointer[UInt8, _],
+    operands: Operands,
     target: Result[out_dtype, bias_dtype],
-    m: Int32,
-    n: Int32,
-    k: Int32,
     workgroup: Workgroup[m_tiles],
+    team: Workgroup[m_tiles].WorkTeam,
     lds: SharedBytes,
 ):
-    """Computes a workgroup's tile of C from preshuffled scales."""
+    """Computes the workgroup's tile of C, once the team has prepared the activations."""
     comptime Run = PrefillRun[m_tiles, k_tail]
     var wave, lane = workgroup.wave, workgroup.lane
     var first_row = workgroup.row * Int32(Run.Tile.ROWS)
     var first_column = workgroup.column * Int32(COLUMNS)
+    var m, n, k_blocks = operands.m, operands.n, quotient[BLOCK](operands.k)
 
     # Along K.
-    var k_blocks = quotient[BLOCK](k)
     var run = Run(
-        Run.Codes.of(a_codes, m, k_blocks, first_row, wave, lane),
-        Run.Scales.of(a_scales, m, k_blocks, first_row, wave, lane),
-        SharedScales[COLUMNS].of(w_scales, n, k_blocks, first_column, wave, lane),
-        Run.Weights.of(w_codes, n, k_blocks, first_column, wave, lane),
+        Run.Codes.of(operands.a_codes, m, k_blocks, first_row, wave, lane),
+        Run.Scales.of(operands.a_scales, m, k_blocks, first_row, wave, lane),
+        SharedScales[COLUMNS].of(operands.w_scales, n, k_blocks, first_column, wave, lane),
+        Run.Weights.of(operands.w_codes, n, k_blocks, first_column, wave, lane),
         Reader[m_tiles].of(wave, lane),
         lds,
     )
+    run.fetch_weights()
+    team.meet(wave, lane)
     var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
     run.run(quotient[WAVES_N](wave), num_stages)
 
     # To memory.
     first_row += quotient[WAVES_N](wave) * Int32(m_tiles * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
-    comptime for n_tile in range(N_TILES):
-        var column = first_column + Int32(n_tile * TILE)
-        var addend = target.bias_of(column, lane)
-        comptime for m_tile in range(m_tiles):
-            var row = first_row + Int32(m_tile * TILE)
-            target.store(run.sums[m_tile * N_TILES + n_tile], addend, row, column, lane)
+    store_tiles[m_tiles, N_TILES](target, run.sums, first_row, first_column, lane)
 
 
 @__llvm_metadata(
@@ -460,18 +515,8 @@ def matmul_prefill[
     var own_lds = place_at(lds.ptr, workgroup.wave * Int32(Scales.LDS_BYTES))
     var first_row = workgroup.first_shared_row()
     var work = Scales(a_scales, scales, m, k_blocks, first_row, own_lds, workgroup.lane)
-    team.share(work, first, workgroup.wave, workgroup.lane)
+    team.prepare(work, first, workgroup.wave, workgroup.lane)
 
+    var operands = Operands.of(a_codes, scales, w_codes, w_scales, m, n, k)
     var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
-    multiply_tile[k_tail](
-        a_codes,
-        ImmPointer[UInt8, MutAnyOrigin](scales),
-        w_codes,
-        w_scales,
-        target,
-        m,
-        n,
-        k,
-        workgroup,
-        lds.ptr,
-    )
+    multiply_tile[k_tail](operands, target, workgroup, team, lds.ptr)

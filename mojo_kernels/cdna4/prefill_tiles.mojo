@@ -1,11 +1,11 @@
 """What the waves of a prefill workgroup share in LDS, a stage of 256 along K.
 
     activations    256 or 128 rows x 8 blocks of codes, 3 stages    96 or 48 KiB
-    weights        256 rows x 4 blocks of codes, 3 slices                 48 KiB
+    weights        256 rows x 4 or 8 blocks of codes, 3 phases      48 or 96 KiB
     scales         of both, in words of four, 3 stages                    12 KiB
 
-A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four
-waves. Rows of activations keep their 128 bytes together, their pieces are exchanged:
+A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64 and then two slices in a
+phase (ping_pong.mojo); there are two by four waves. Rows of activations keep their 128 bytes together, their pieces are exchanged:
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row, the codes of one block
@@ -50,11 +50,13 @@ comptime COLUMNS = WAVES_N * N_TILES * TILE
 comptime STAGE_BLOCKS = GROUP_BLOCKS
 """Blocks of a stage along K."""
 comptime DEPTH = 3
-"""Stages of activations and scales, and slices of weights, in LDS."""
+"""Stages of activations and scales, and phases of weights, in LDS."""
+comptime PHASE_TILES = 32
+"""Tiles of C times slices that a wave multiplies in a phase."""
 
 comptime ROW_BYTES = STAGE_BLOCKS * BLOCK_BYTES
 """Bytes of a row of activations in a stage."""
-comptime B_BYTES = COLUMNS // TILE * CODE_TILE_BYTES
+comptime B_SLICE_BYTES = COLUMNS // TILE * CODE_TILE_BYTES
 """Bytes of the weights of a slice."""
 comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
 """Bytes of the scales of two tiles of rows in a stage."""
@@ -77,9 +79,15 @@ struct PrefillTile[m_tiles: Int]:
     """Rows of C."""
     comptime A_BYTES = Self.ROWS * ROW_BYTES
     """Bytes of the activations of a stage."""
+    comptime PHASE_SLICES = PHASE_TILES // (Self.m_tiles * N_TILES)
+    """Slices of a phase."""
+    comptime B_BYTES = Self.PHASE_SLICES * B_SLICE_BYTES
+    """Bytes of the weights of a phase."""
     comptime B_PLACE = DEPTH * Self.A_BYTES
-    """Where weights begin in LDS."""
-    comptime SCALE_PLACE = Self.B_PLACE + DEPTH * B_BYTES
+    """Where weights begin in LDS; the first place is the last one to be filled."""
+    comptime FREE_BYTES = Self.B_PLACE + Self.B_BYTES
+    """Bytes that are free until the first activations are fetched."""
+    comptime SCALE_PLACE = Self.B_PLACE + DEPTH * Self.B_BYTES
     """Where scales begin."""
     comptime LDS_BYTES = Self.SCALE_PLACE + DEPTH * SCALE_BYTES
     """Bytes of LDS of a workgroup."""
@@ -139,20 +147,20 @@ struct Reader[m_tiles: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def read_a[slice: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, Self.m_tiles]):
-        """Reads the tiles of rows of a slice."""
+    def read_a[slice: Int, first: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, _]):
+        """Reads the tiles of rows of a slice to `tiles` from `first` on."""
         # Pieces are exchanged within a slice and, as a whole, between slices.
         comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
-        var first = place_at(stage, self.a ^ SLICE_BYTES)
+        var place = place_at(stage, self.a ^ SLICE_BYTES)
         comptime for tile in range(Self.m_tiles):
-            tiles[tile] = _read_codes(place_at(first, Int32(tile * TILE * ROW_BYTES)))
+            tiles[first + tile] = _read_codes(place_at(place, Int32(tile * TILE * ROW_BYTES)))
 
     @always_inline
-    def read_b(self, slice: SharedBytes, mut tiles: Array[BlockCodes, N_TILES]):
-        """Reads the tiles of columns of a slice."""
-        var first = place_at(slice, self.b)
+    def read_b[first: Int](self, slice: SharedBytes, mut tiles: Array[BlockCodes, _]):
+        """Reads the tiles of columns of a slice to `tiles` from `first` on."""
+        var place = place_at(slice, self.b)
         comptime for tile in range(N_TILES):
-            tiles[tile] = _read_codes(place_at(first, Int32(tile * CODE_TILE_BYTES)))
+            tiles[first + tile] = _read_codes(place_at(place, Int32(tile * CODE_TILE_BYTES)))
 
     @always_inline
     def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
@@ -235,28 +243,31 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
+struct SharedWeights[slices: Int, k_tail: Bool](TrivialRegisterPassable):
     """A workgroup's columns of C: preshuffled weights on their way to LDS.
 
     Parameters:
+        slices: Slices of a phase.
         k_tail: Whether K may end within a stage.
     """
 
-    comptime LOADS = COLUMNS // TILE // WAVES
-    """Loads of a wave for a slice."""
+    comptime WAVE_TILES = COLUMNS // TILE // WAVES
+    """Tiles of columns that a wave loads."""
+    comptime LOADS = Self.slices * Self.WAVE_TILES
+    """Loads of a wave for a phase."""
 
     var codes: Span
     """The codes from the workgroup's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var offsets: SIMD[DType.int32, Self.LOADS]
-    """Where the lane's pieces of a slice lie."""
+    var offsets: SIMD[DType.int32, Self.WAVE_TILES]
+    """Where the lane's pieces of a phase begin."""
     var wave: Int32
     """The wave."""
     var lane: Int32
     """The lane."""
     var at: AMDBufferResource
-    """The slice that is aimed at."""
+    """The phase that is aimed at."""
     var block: Int32
     """Its first block."""
 
@@ -276,32 +287,33 @@ struct SharedWeights[k_tail: Bool](TrivialRegisterPassable):
         var span = Span.of(codes, tiles * tile_row_bytes).from_offset(
             quotient[TILE](first_row) * tile_row_bytes
         )
-        var offsets = SIMD[DType.int32, Self.LOADS](0)
-        comptime for i in range(Self.LOADS):
+        var offsets = SIMD[DType.int32, Self.WAVE_TILES](0)
+        comptime for i in range(Self.WAVE_TILES):
             var tile = wave + Int32(i * WAVES)
             offsets[i] = tile * tile_row_bytes + lane * Int32(PIECE_BYTES)
         return Self(span, k_blocks, offsets, wave, lane, span.after(0), 0)
 
     @always_inline
-    def aim(mut self, slice: Int32):
-        """Turns to a slice; one beyond K reads as zeros."""
-        self.block = slice * Int32(TILE_BLOCKS)
+    def aim(mut self, phase: Int32):
+        """Turns to a phase; one beyond K reads as zeros."""
+        self.block = phase * Int32(Self.slices * TILE_BLOCKS)
         self.at = self.codes.after_if(
             self.block * Int32(TILE * BLOCK_BYTES), self.block < self.k_blocks
         )
 
     @always_inline
     def fetch(self, place: SharedBytes):
-        """Starts loading the wave's tiles of the slice; beyond K they read as zeros."""
-        comptime for i in range(Self.LOADS):
-            var offset = self.offsets[i]
-            comptime if Self.k_tail:
-                var is_inside = self.block + quotient[TILE](self.lane) < self.k_blocks
-                offset = offset if is_inside else OUT_OF_RANGE
-            var tile = self.wave + Int32(i * WAVES)
-            load_to_lds[PIECE_BYTES](
-                self.at, offset, place_at(place, tile * Int32(CODE_TILE_BYTES))
-            )
+        """Starts loading the wave's tiles of the phase; beyond K they read as zeros."""
+        comptime for slice in range(Self.slices):
+            var block = self.block + Int32(slice * TILE_BLOCKS) + quotient[TILE](self.lane)
+            comptime for i in range(Self.WAVE_TILES):
+                var offset = self.offsets[i] + Int32(slice * CODE_TILE_BYTES)
+                comptime if Self.k_tail:
+                    offset = offset if block < self.k_blocks else OUT_OF_RANGE
+                var tile = self.wave + Int32(slice * COLUMNS // TILE + i * WAVES)
+                load_to_lds[PIECE_BYTES](
+                    self.at, offset, place_at(place, tile * Int32(CODE_TILE_BYTES))
+                )
 
     @always_inline
     def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):

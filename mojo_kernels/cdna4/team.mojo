@@ -146,8 +146,8 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
             pass
 
     @always_inline
-    def share[Work: SharedWork](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
-        """Does the wave's share, which begins with ticket `first`, and waits for the others'."""
+    def prepare[Work: SharedWork](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
+        """Does the wave's share, which begins with ticket `first`."""
         var num_finished = 0
         var part = readfirstlane(first).cast[DType.int32]()
         while part < self.parts:
@@ -160,6 +160,9 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
         for _ in range(num_finished):
             self.finish(lane)
 
+    @always_inline
+    def meet(self, wave: Int32, lane: Int32):
+        """Waits for the others' shares, at barriers of the workgroup; leaves."""
         s_waitcnt_barrier()
         if wave == 0:
             self.wait()
