@@ -9,13 +9,18 @@ Hopper's builds on the room of any GPU.
     operands.mojo         views of the memory that callers hand in
     backend.mojo          the machines that kernels are written for, named
 
-    cpu/                  integer block dot products on byte vectors
+    cpu/                  vectors of a CPU: bytes times bytes, floats times codes
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           C in panels: stretches of K, groups of rows
-        panel.mojo            the inner loop
-        activations.mojo      the left operand, expanded to signed bytes
-        weights.mojo          tiles of the right operand, from any layout
+        panel.mojo            what an arithmetic offers to the panels
+        byte_panel.mojo       MXFP4 activations: the inner loop
+        activations.mojo      MXFP4 activations, expanded to signed bytes
         dot.mojo              the four-byte dot product of the compile target
+        float_panel.mojo      bfloat16 activations: the inner loop
+        float_activations.mojo  bfloat16 activations, reordered
+        float_dot.mojo        a step of float sums on the compile target
+        block_order.mojo      where blocks of activations lie
+        weights.mojo          tiles of the right operand, from any layout
         threads.mojo          tasks on the OpenMP team of the process
         max_runtime.mojo      tasks on MAX's own runtime
         scratch.mojo          working memory that outlives a call

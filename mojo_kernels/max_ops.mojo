@@ -24,7 +24,7 @@ from std.utils.index import IndexList
 
 from .cdna4 import multiply as cdna4
 from .codec import Rounding
-from .cpu.activations import BlockSource, Prequantized, QuantizedOnTheFly
+from .cpu.activations import Prequantized, QuantizedOnTheFly
 from .cpu.max_runtime import RuntimeTeam
 from .cpu.weights import CPU_TILES
 from .formats import BLOCK, FORMAT
@@ -38,7 +38,7 @@ from .layouts import (
     scale_blocks,
     scale_rows,
 )
-from .matmul import matmul
+from .matmul import Encoded, Kept, LeftOperand, matmul
 from .operands import Matrix, Operand, flat, matrix
 from .quantize import dequantize, quantize
 
@@ -115,9 +115,9 @@ struct MXMatmul:
         var k = _k_of(a_codes.dim_size(1))
         var a = _operand[Plain]("a", a_codes, a_scales, a_codes.dim_size(0), k)
         comptime if is_cpu[target]():
-            _multiply[layout](
-                Prequantized(a), b_codes, b_scales, Int(b_rows), bias, result, RuntimeTeam(context)
-            )
+            var team = RuntimeTeam(context)
+            var left = Encoded(Prequantized(a))
+            _multiply[layout](left, b_codes, b_scales, Int(b_rows), bias, result, team)
         else:
             _require_gfx950["mx_matmul", target]()
             _multiply_on_gfx950[layout, None, Rounding.EVEN](
@@ -135,7 +135,10 @@ struct MXMatmul:
 
 @extensibility.register("mx_linear")
 struct MXLinear:
-    """Quantizes x and multiplies: x @ w.T + bias as [M, rows of w]."""
+    """Multiplies floats by weights: x @ w.T + bias as [M, rows of w].
+
+    Activations are "mxfp4", quantized by the rounding rule, or "bf16", which the rule leaves alone.
+    """
 
     @staticmethod
     def execute[
@@ -145,6 +148,7 @@ struct MXLinear:
         target: StaticString,
         layout: StaticString,
         rounding: StaticString,
+        activations: StaticString,
     ](
         result: OutputTensor[dtype=dtype, rank=2, ...],
         x: InputTensor[dtype=x_dtype, rank=2, ...],
@@ -155,13 +159,19 @@ struct MXLinear:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
+        comptime is_kept = activations == "bf16"
+        comptime assert is_kept or activations == "mxfp4", "activations: got another name"
         comptime if is_cpu[target]():
-            var source = QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
-            _multiply[layout](
-                source, w_codes, w_scales, Int(w_rows), bias, result, RuntimeTeam(context)
-            )
+            var team = RuntimeTeam(context)
+            comptime if is_kept:
+                var left = Kept(_floats("x", x))
+                _multiply[layout](left, w_codes, w_scales, Int(w_rows), bias, result, team)
+            else:
+                var left = Encoded(QuantizedOnTheFly(_floats("x", x), _rounding[rounding]()))
+                _multiply[layout](left, w_codes, w_scales, Int(w_rows), bias, result, team)
         else:
             _require_gfx950["mx_linear", target]()
+            comptime assert not is_kept, "activations: bf16 has no kernels for gfx950"
             var shape = OperandShape(x.dim_size(0), x.dim_size(1))
             _check_shape("x", x, shape.rows, shape.k)
             _multiply_on_gfx950[layout, Optional(x_dtype), _rounding[rounding]()](
@@ -214,9 +224,9 @@ def _require_gfx950[operation: StaticString, target: StaticString]():
 
 
 def _multiply[
-    layout: StaticString, Source: BlockSource, dtype: DType
+    layout: StaticString, Left: LeftOperand, dtype: DType
 ](
-    source: Source,
+    left: Left,
     codes: InputTensor[dtype=DType.uint8, rank=2, ...],
     scales: InputTensor[dtype=DType.uint8, rank=2, ...],
     n: Int,
@@ -226,12 +236,12 @@ def _multiply[
 ) raises:
     """Checks what `mx_matmul` and `mx_linear` share, and launches."""
     comptime Tiles = CPU_TILES[_layout_code[layout]()]
-    var shape = source.shape()
+    var shape = left.shape()
     var weights = _operand[Tiles.Layout]("weights", codes, scales, n, shape.k)
     _check_bias(bias, n)
     _check_shape("result", result, shape.rows, n)
     var addend = flat[DType.float32](Int(bias.unsafe_ptr()), bias.dim_size(0))
-    matmul(source, Tiles.of(weights), addend, _floats("result", result), team)
+    matmul(left, Tiles.of(weights), addend, _floats("result", result), team)
 
 
 def _multiply_on_gfx950[

@@ -14,18 +14,13 @@ from mojo_kernels.cdna4.dispatch import BF16_BYTES, CHOICES, CODE_BYTES, Choice,
 from mojo_kernels.cdna4.mma import LANES
 from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
 from mojo_kernels.codec import Rounding
-from mojo_kernels.cpu.activations import (
-    BlockSource,
-    GROUP_ROWS,
-    Prequantized,
-    QuantizedOnTheFly,
-)
+from mojo_kernels.cpu.activations import GROUP_ROWS, Prequantized, QuantizedOnTheFly
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.cpu.weights import CPU_TILES
 from mojo_kernels.formats import FORMAT
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
-from mojo_kernels.matmul import matmul
+from mojo_kernels.matmul import Encoded, Kept, LeftOperand, matmul
 from mojo_kernels.operands import Flat, Operand, allocate, flat, matrix
 from mojo_kernels.quantize import dequantize, quantize, relayout
 
@@ -209,13 +204,15 @@ def py_matmul(arguments: PythonObject) raises:
     var target = _Target(args)
     if a_layout != 0:
         raise unknown("layout of the left operand", a_layout)
-    _multiply(Prequantized(Operand[Plain].at(a_codes, a_scales, m, weights.k)), weights, target)
+    var a = Prequantized(Operand[Plain].at(a_codes, a_scales, m, weights.k))
+    _multiply(Encoded(a), weights, target)
 
 
 def py_linear(arguments: PythonObject) raises:
     """Takes (x, dtype, row stride, b codes, b scales, b layout, m, n, k, rounding, *target).
 
-    The target is (out, out dtype, bias, bias dtype, team).
+    The target is (out, out dtype, bias, bias dtype, team). A negative rounding
+    keeps x a float.
     """
     var args = Arguments(arguments)
     var x = args.next()
@@ -225,12 +222,16 @@ def py_linear(arguments: PythonObject) raises:
     var m = args.next()
     weights.n = args.next()
     weights.k = args.next()
-    var rounding = Rounding(args.next())
+    var rounding = args.next()
     var target = _Target(args)
     comptime for i in range(len(DTYPES)):
         if dtype == i:
             var floats = matrix[DTYPES[i]](x, m, weights.k, row_stride)
-            return _multiply(QuantizedOnTheFly(floats, rounding), weights, target)
+            if rounding < 0:
+                return _multiply(Kept(floats), weights, target)
+            return _multiply(
+                Encoded(QuantizedOnTheFly(floats, Rounding(rounding))), weights, target
+            )
     raise unknown("element type", dtype)
 
 
@@ -268,7 +269,7 @@ struct _Target(TrivialRegisterPassable):
         self.team = OpenMPTeam(args.next())
 
 
-def _multiply[Source: BlockSource](source: Source, weights: _Weights, target: _Target) raises:
+def _multiply[Left: LeftOperand](left: Left, weights: _Weights, target: _Target) raises:
     """Picks the instance of `matmul` for a layout and an output type."""
     comptime for i in range(len(CPU_TILES)):
         comptime Tiles = CPU_TILES[i]
@@ -277,11 +278,11 @@ def _multiply[Source: BlockSource](source: Source, weights: _Weights, target: _T
                 var tiles = Tiles.of(
                     Operand[Tiles.Layout].at(weights.codes, weights.scales, weights.n, weights.k)
                 )
-                var m = source.shape().rows
+                var m = left.shape().rows
                 with GILReleased(Python()):
                     var bias = _widened_bias(target, weights.n)
                     var out = matrix[DTYPES[j]](target.out, m, weights.n, weights.n)
-                    matmul(source, tiles, bias, out, target.team)
+                    matmul(left, tiles, bias, out, target.team)
                     bias.ptr.unsafe_free()
                 return
     raise unknown("layout or element type", weights.layout)

@@ -13,7 +13,6 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import LAYOUTS, bytes_of, values_of
-from mx_kernels import ops
 from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -59,7 +58,7 @@ class Problem:
         assert w.layout == layout
         a, x = mx.quantize(self.x, rounding=rounding), values_of(self.x)
         if mode == "bf16":
-            got = ops.run_linear(self.x, w, bias, None, NAMES[dtype])
+            got = mx.linear(self.x, w, bias=bias, out_dtype=dtype, activations="bf16")
         else:
             x = numbers(a)
             if mode == "mxfp4":

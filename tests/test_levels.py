@@ -36,9 +36,10 @@ for m, n, k in SHAPES:
             digest.update(plain.codes.numpy().tobytes() + plain.scales.numpy().tobytes())
             digest.update(mx.dequantize(plain, dtype="float32").numpy().tobytes())
         for w in (plain, mx.preshuffle(plain), mx.preshuffle(plain, device="gfx950")):
-            y = mx.linear(x.to(dtype), w, out_dtype="float32")
-            assert y.isfinite().any() and (y != 0).any()
-            digest.update(y.numpy().tobytes())
+            for activations in ("mxfp4", "bf16"):
+                y = mx.linear(x.to(dtype), w, out_dtype="float32", activations=activations)
+                assert y.isfinite().any() and (y != 0).any()
+                digest.update(y.numpy().tobytes())
 print(digest.hexdigest())
 """
 

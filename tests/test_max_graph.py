@@ -197,7 +197,8 @@ def unchecked():
     library = [max_graph.library()]
     with Graph("unchecked", input_types=types, custom_extensions=library) as graph:
         values = [value.tensor for value in graph.inputs]
-        product = custom("mx_linear", values, ["p", "q"], layout="plain", rounding="even")
+        rules = {"rounding": "even", "activations": "mxfp4"}
+        product = custom("mx_linear", values, ["p", "q"], layout="plain", **rules)
         floats = custom("mx_dequantize", values[1:4], ["r", "s"], layout="plain")
         graph.output(product, floats)
     session = InferenceSession(devices=[CPU()])

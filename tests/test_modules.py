@@ -62,7 +62,7 @@ def test_from_linear_shares_the_bias_and_the_mode():
 def test_repr_says_what_it_is():
     assert repr(module("plain")) == (
         "MXLinear(in_features=96, out_features=40, bias=True, format=mxfp4, layout=plain, "
-        "rounding=even)"
+        "rounding=even, activations=mxfp4)"
     )
 
 

@@ -271,7 +271,7 @@ def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, ca
 
 def test_an_unknown_level_is_named(monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CPU", "pdp11")
-    with pytest.raises(ValueError, match=r"must be one of avx512_vnni, .*native, got 'pdp11'"):
+    with pytest.raises(ValueError, match=r"must be one of avx512_bf16, .*native, got 'pdp11'"):
         _levels.pick()
 
 

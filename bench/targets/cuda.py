@@ -20,7 +20,7 @@ import torch
 
 from bench.peers import triton_dot_scaled
 from bench.rows import OURS, Origin, Row, write_csv
-from mx_kernels import MXTensor, linear, matmul, ops, quantize
+from mx_kernels import MXTensor, linear, matmul, quantize
 
 COLD_BYTES = 200_000_000
 """Copies of the weights fill this: more than three times the cache of an H200."""
@@ -125,7 +125,7 @@ class CudaBench:
         row_major, weights = ((w.codes, w.scales) for w in (plain, shuffled))
         systems = {
             "linear bf16": (OURS, kept, weights,
-                            lambda w: ops.run_linear(x, packed(w), None, None, "bfloat16")),
+                            lambda w: linear(x, packed(w), activations="bf16")),
             "linear mxfp4": (OURS, quantized, weights, lambda w: linear(x, packed(w))),
             "matmul": (OURS, quantized, weights, lambda w: matmul(encoded, packed(w))),
             "cuBLAS": ("cuBLAS bf16", kept, (dense,), lambda w: torch.mm(x, w[0].T, out=out)),

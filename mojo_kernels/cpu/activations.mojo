@@ -6,16 +6,13 @@ elements first, which is how the nibbles of a weight byte come apart:
     byte         0   1   2  ...  15    16  17  18  ...  31
     element      0   2   4  ...  30     1   3   5  ...  31
 
-Blocks are stored in the order in which the inner loop reads them: stretches
-of `STRETCH_BLOCKS` blocks of K; in a stretch, groups of `GROUP_ROWS` rows;
-in a group, blocks; and for a block, its rows. The last stretch and the last
-group may be smaller.
-
 Next to the values stand the block's exponent, that of half its scale in the
 place of float32's exponent field, and the correction that undoes the offset
 of the weight bytes. Added to the bits of half a weight scale, the exponent
 gives the bits of the product. A row also knows the window of its scales: with
 the window of a weight tile it tells whether all products are regular float32.
+
+Blocks lie in the order that `block_order` pictures.
 """
 
 from layout import Coord
@@ -33,6 +30,7 @@ from ..codec import (
 from ..formats import BLOCK, BLOCK_BYTES, FORMAT
 from ..layouts import OperandShape, Plain
 from ..operands import Bytes, Flat, Matrix, Operand
+from .block_order import BlockOrder
 from .quantize import EncodedBlock, encode_block
 from .scratch import Scratch, padded
 from .threads import Work
@@ -88,7 +86,7 @@ struct Activations(TrivialRegisterPassable):
     var shape: OperandShape
     """M and k."""
     var values: Flat[DType.int8]
-    """Twice the element values, 32 for each block, in the order above."""
+    """Twice the element values, 32 for each block."""
     var exponents: Flat[DType.uint32]
     """The exponent of half the scale of each block; 0 for one where all codes are zero."""
     var corrections: Flat[DType.int32]
@@ -126,26 +124,13 @@ struct Activations(TrivialRegisterPassable):
         )
 
     @always_inline
-    def group_rows(self, row: Int) -> Int:
-        """Returns the size of the group of `row`."""
-        return min(GROUP_ROWS, self.shape.rows - row + row % GROUP_ROWS)
-
-    @always_inline
-    def block_index(self, row: Int, block: Int) -> Int:
-        """Returns the place of (`row`, `block`) in every array of blocks.
-
-        In a stretch, the rows of a group and then its blocks count up from its first.
-        """
-        var group_row = row % GROUP_ROWS
-        var stretch_block = block % STRETCH_BLOCKS
-        var first_block = block - stretch_block
-        var num_blocks = min(STRETCH_BLOCKS, self.shape.k_blocks() - first_block)
-        var group = self.shape.rows * first_block + (row - group_row) * num_blocks
-        return group + stretch_block * self.group_rows(row) + group_row
+    def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
+        """Returns the place of every block, in every array of blocks."""
+        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape)
 
     @always_inline
     def put(self, index: Int, encoded: EncodedBlock):
-        """Stores one encoded block at its `block_index`."""
+        """Stores one encoded block at its place."""
         var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.even.join(encoded.odd))
         var values = DOUBLED_VALUES._dynamic_shuffle(codes & 0xF)
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
@@ -255,12 +240,13 @@ struct ExpandGroups[Source: BlockSource](Work):
             self._expand_group(first_row)
 
     def _expand_group(self, first_row: Int):
-        var num_rows = self.out.group_rows(first_row)
+        var order = self.out.order()
+        var num_rows = order.rows_of_group(first_row)
         var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
         var index = 0
         for block in range(self.out.shape.k_blocks()):
             if block % STRETCH_BLOCKS == 0:
-                index = self.out.block_index(first_row, block)
+                index = order.index(first_row, block)
             for row in range(num_rows):
                 var encoded = self.source.block(first_row + row, block)
                 self.out.put(index, encoded)

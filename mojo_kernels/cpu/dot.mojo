@@ -28,6 +28,9 @@ comptime WeightBytes = SIMD[DType.uint8, STEP_BYTES]
 comptime ActivationBytes = SIMD[DType.int8, STEP_BYTES]
 """The signed factor."""
 
+comptime Sums = SIMD[DType.float32, LANES]
+"""One float sum for each weight row."""
+
 comptime _HAS_VNNI = CompilationTarget.has_vnni() and CompilationTarget.has_avx512f()
 comptime _HAS_AVX2 = CompilationTarget.has_avx2()
 comptime _IN_INT16 = _HAS_AVX2 and not _HAS_VNNI
@@ -101,3 +104,15 @@ struct BlockDot:
             )
         else:
             return rebind[Lanes](total)
+
+
+@always_inline
+def add_exact_product(a: Sums, b: Sums, sums: Sums) -> Sums:
+    """Returns `a * b + sums`, rounded once, for products that float32 holds.
+
+    Without an instruction for it, a fused operation would be a call for each lane.
+    """
+    comptime if CompilationTarget.has_fma() or not CompilationTarget.is_x86():
+        return a.fma(b, sums)
+    else:
+        return a * b + sums

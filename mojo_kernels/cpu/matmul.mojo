@@ -9,9 +9,9 @@ second-level cache holds:
             add the stretch to their sums
     add the bias, round, store
 
-A single group of rows decodes the weights in registers instead. Where a product of scales
-leaves the float32 range, or a scale is NaN, the sums of that row and tile
-are replaced by ones taken in float64.
+A single group of rows decodes the weights in registers instead. The arithmetic is
+a `PanelProduct`. Where it leaves the regular numbers of float32, or a number or a
+scale is not finite, the sums of that row and tile are replaced by ones taken in float64.
 """
 
 from layout import Coord
@@ -22,18 +22,8 @@ from std.sys import size_of
 
 from ..codec import round_to
 from ..operands import Flat, Matrix, allocate, flat
-from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS
-from .dot import LANES
-from .panel import (
-    DecodedPanel,
-    DirectPanel,
-    PANEL_COLUMNS,
-    PANEL_TILES,
-    PanelSource,
-    Sums,
-    add_stretch,
-    sum_in_float64,
-)
+from .dot import LANES, Sums
+from .panel import PANEL_COLUMNS, PANEL_TILES, PanelProduct, WeightPanel
 from .threads import Work
 from .weights import WeightTiles, tile_window
 
@@ -42,10 +32,13 @@ comptime MAX_PANEL_BYTES = 384 * 1024
 
 
 @fieldwise_init
-struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
+struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Work):
     """Computes C, one panel a task."""
 
-    var a: Activations
+    comptime GROUP_ROWS = Self.Product.GROUP_ROWS
+    """Rows whose sums fit in the vector registers together."""
+
+    var a: Self.Product
     """The activations, [M, k]."""
     var b: Self.Tiles
     """The weights, [N, k]."""
@@ -56,28 +49,29 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
-        return self._column_panels() * ceildiv(self.a.shape.rows, self._panel_rows())
+        return self._column_panels() * ceildiv(self.a.shape().rows, self._panel_rows())
 
     def run(self, task: Int):
         """Computes panel `task`."""
         var panel_row, panel_column = divmod(task, self._column_panels())
         var first_row = panel_row * self._panel_rows()
-        var num_rows = min(self._panel_rows(), self.a.shape.rows - first_row)
-        comptime GROUP_SUMS = GROUP_ROWS * PANEL_COLUMNS
+        var num_rows = min(self._panel_rows(), self.a.shape().rows - first_row)
+        comptime GROUP_SUMS = Self.GROUP_ROWS * PANEL_COLUMNS
         var on_stack = stack_allocation[GROUP_SUMS, DType.float32, alignment=4 * LANES]()
         var sums = flat[DType.float32](Int(on_stack), GROUP_SUMS)
-        if num_rows > GROUP_ROWS:
+        if num_rows > Self.GROUP_ROWS:
             sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
+        self._replace_irregular(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self._store(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        if num_rows > GROUP_ROWS:
+        if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
     def _panel_rows(self) -> Int:
         """Returns the rows of a panel: whole groups, spread evenly over the panels."""
-        var groups = ceildiv(self.a.shape.rows, GROUP_ROWS)
-        var max_groups = max(1, MAX_PANEL_BYTES // (GROUP_ROWS * self.a.shape.k))
-        return ceildiv(groups, ceildiv(groups, max_groups)) * GROUP_ROWS
+        var groups = ceildiv(self.a.shape().rows, Self.GROUP_ROWS)
+        var max_groups = max(1, MAX_PANEL_BYTES // (Self.GROUP_ROWS * self.a.row_bytes()))
+        return ceildiv(groups, ceildiv(groups, max_groups)) * Self.GROUP_ROWS
 
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
@@ -88,32 +82,38 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
     def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
         """Sums over all of K, stretch by stretch."""
         var last_tile = self._num_tiles() - 1
-        var k_blocks = self.a.shape.k_blocks()
-        if self.a.shape.rows <= GROUP_ROWS:
-            # The blocks of a single group are contiguous across stretches.
-            var source = DirectPanel(self.b, first_tile, last_tile, 0)
-            return add_rows(self.a, 0, num_rows, source, 0, k_blocks, sums)
+        if self.a.shape().rows <= Self.GROUP_ROWS:
+            var panel = WeightPanel(self.b, first_tile, last_tile, 0)
+            comptime for size in range(1, Self.GROUP_ROWS + 1):
+                if num_rows == size:
+                    self.a.add_panel[size](panel, sums)
+            return
 
-        var decoded = DecodedPanel.on_stack()
+        comptime STRETCH_BLOCKS = Self.Product.STRETCH_BLOCKS
+        var k_blocks = self.a.shape().k_blocks()
+        var decoded = Self.Product.Decoded.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
-            var source = DirectPanel(self.b, first_tile, last_tile, first_block)
-            decoded.decode(source, num_blocks)
+            decoded.decode(WeightPanel(self.b, first_tile, last_tile, first_block), num_blocks)
             add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
 
-    def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
-        """Replaces sums that float32 could not take, and writes the panel."""
-        var rows_window = self.a.window(first_row, num_rows)
+    def _replace_irregular(
+        self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]
+    ):
+        """Replaces sums that float32 could not take."""
+        var all_rows = self.a.window(first_row, num_rows)
         for tile in range(first_tile, min(first_tile + PANEL_TILES, self._num_tiles())):
-            var window = tile_window(self.b, tile)
-            if window.multiplies_regularly(rows_window):
+            var weights = tile_window(self.b, tile)
+            if Self.Product.is_regular(all_rows, weights):
                 continue
             for i in range(num_rows):
                 var row = first_row + i
-                if not window.multiplies_regularly(self.a.window(row, 1)):
+                if not Self.Product.is_regular(self.a.window(row, 1), weights):
                     var at = i * PANEL_COLUMNS + (tile - first_tile) * LANES
-                    sums.store(Coord(at), sum_in_float64(self.a, row, self.b, tile))
+                    sums.store(Coord(at), self.a.sum_in_float64(row, self.b, tile))
 
+    def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        """Adds the bias and writes the panel."""
         var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
         comptime for tile in range(PANEL_TILES):
             bias[tile] = self._bias_of(first_tile + tile)
@@ -142,12 +142,12 @@ struct MatmulPanels[Tiles: WeightTiles, dtype: DType](Work):
 
 
 def add_rows[
-    Source: PanelSource
+    Product: PanelProduct
 ](
-    a: Activations,
+    a: Product,
     first_row: Int,
     num_rows: Int,
-    source: Source,
+    decoded: Product.Decoded,
     first_block: Int,
     num_blocks: Int,
     sums: Flat[DType.float32],
@@ -155,11 +155,11 @@ def add_rows[
     """Adds a stretch to the sums of any number of rows, in groups that fit the registers."""
     var row = 0
     while row < num_rows:
-        var group = min(GROUP_ROWS, num_rows - row)
+        var group = min(Product.GROUP_ROWS, num_rows - row)
         var rest = sums_from(row, sums)
-        comptime for size in range(1, GROUP_ROWS + 1):
+        comptime for size in range(1, Product.GROUP_ROWS + 1):
             if group == size:
-                add_stretch[size](a, first_row + row, source, first_block, num_blocks, rest)
+                a.add_decoded[size](first_row + row, decoded, first_block, num_blocks, rest)
         row += group
 
 

@@ -1,6 +1,6 @@
 """Derivatives of linear and matmul, for autograd and for `torch.func`.
 
-    linear    dx = dy @ dequantize(w)    the quantization of x passes gradients straight through
+    linear    dx = dy @ dequantize(w)    the rounding of x passes gradients straight through
               dbias = dy summed over the rows
     matmul    dbias likewise; encoded operands have no gradient
 
@@ -24,7 +24,7 @@ def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
 
 def linear_context(ctx, inputs, output) -> None:
     """Keeps what the derivatives of linear need."""
-    x, codes, scales, ctx.layout, n, bias, _, _ = inputs
+    x, codes, scales, ctx.layout, n, bias, *_ = inputs
     ctx.save_for_backward(codes, scales)
     ctx.save_for_forward(codes, scales)
     ctx.w_shape = (n, x.shape[-1])
@@ -48,7 +48,7 @@ def linear_backward(ctx, grad):
         grad_x = (grad.to(w.dtype) @ w).to(ctx.x_dtype)
     if ctx.needs_input_grad[5]:
         grad_bias = _sum_of_rows(grad, ctx.bias_dtype)
-    return grad_x, None, None, None, None, grad_bias, None, None
+    return grad_x, None, None, None, None, grad_bias, None, None, None
 
 
 def matmul_context(ctx, inputs, output) -> None:
@@ -72,12 +72,12 @@ class Linear(torch.autograd.Function):
     backward = staticmethod(linear_backward)
 
     @staticmethod
-    def forward(x, codes, scales, layout, n, bias, rounding, out_dtype):
-        """Calls the operator."""
-        return torch.ops.mx_kernels.linear(x, codes, scales, layout, n, bias, rounding, out_dtype)
+    def forward(x, codes, scales, layout, n, bias, *rest):
+        """Calls the operator; the rest is (rounding, out_dtype, activations)."""
+        return torch.ops.mx_kernels.linear(x, codes, scales, layout, n, bias, *rest)
 
     @staticmethod
-    def jvp(ctx, x, codes, scales, layout, n, bias, rounding, out_dtype):
+    def jvp(ctx, x, codes, scales, layout, n, bias, *rest):
         """Maps tangents of x and bias to the tangent of the result."""
         out = 0
         if x is not None:

@@ -20,6 +20,9 @@ import torch
 
 from mx_kernels import _native
 
+KEEP = -1
+"""The code of no rounding rule: activations stay floats."""
+
 
 def ceil_to(count: int, multiple: int) -> int:
     """Returns the smallest multiple of `multiple` that is at least `count`."""
@@ -69,6 +72,7 @@ class Facts:
         default_format: what `quantize` writes.
         plain: the layout without a device, row-major.
         roundings, dtypes: native codes by name.
+        rules: native codes of what `linear` multiplies x as, by mode and rounding.
         dtype_codes: native codes by `torch.dtype`.
         torch_dtypes: `torch.dtype` by name, and by itself.
         team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0.
@@ -85,6 +89,8 @@ class Facts:
         self.default_format = next(iter(self.formats.values()))
         self.plain = next(row for row in self.layouts.values() if not row.device)
         self.roundings = {name: code for code, name in enumerate(tables["roundings"])}
+        self.rules = {("mxfp4", name): code for name, code in self.roundings.items()}
+        self.rules["bf16", "even"] = KEEP
         self.dtypes = {name: code for code, name in enumerate(tables["dtypes"])}
         self.dtype_codes = {getattr(torch, name): code for name, code in self.dtypes.items()}
         self.torch_dtypes = {name: getattr(torch, name) for name in self.dtypes}
@@ -97,10 +103,6 @@ class Facts:
         if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         return next((row for row in self.layouts.values() if row.device == name != ""), None)
-
-    def rule(self, rounding: str | None) -> int:
-        """Returns the native code of how activations are quantized, -1 for not at all."""
-        return -1 if rounding is None else self.roundings[rounding]
 
     def team_of_caller(self) -> int:
         """Returns the team for a launch from this Python thread.

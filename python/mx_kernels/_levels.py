@@ -1,10 +1,11 @@
 """The instruction levels of the CPU kernels: one library each, the best one picked at import.
 
-    level          needs                         dot product of the matmul
-    avx512_vnni    AVX-512 F, BW, DQ, VL, VNNI   64-byte vpdpbusd
-    avx2           AVX2, FMA, BMI2, F16C         32-byte vpmaddubsw
-    sse4           SSE4.2, POPCNT                widening multiplies
-    native         anything the compiler knows   of the host; what other machines get
+    level          needs                         products of MXFP4       of bfloat16
+    avx512_bf16    the next level's, BF16        64-byte vpdpbusd        64-byte vdpbf16ps
+    avx512_vnni    AVX-512 F, BW, DQ, VL, VNNI   64-byte vpdpbusd        64-byte vfmadd
+    avx2           AVX2, FMA, BMI2, F16C         32-byte vpmaddubsw      32-byte vfmadd
+    sse4           SSE4.2, POPCNT                widening multiplies     multiply and add
+    native         anything the compiler knows of the host; what other machines get
 
 Every level gives the same bits. The environment variable MX_KERNELS_CPU names one; a level
 that this CPU cannot run is refused.
@@ -18,6 +19,7 @@ import platform
 from dataclasses import dataclass
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
+_VNNI = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni", *_AVX2)
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,14 @@ class Level:
 
 LEVELS = (
     Level(
+        "avx512_bf16",
+        ("--target-cpu", "x86-64-v4", "--target-features", "+avx512vnni,+avx512bf16"),
+        frozenset(("avx512_bf16", *_VNNI)),
+    ),
+    Level(
         "avx512_vnni",
         ("--target-cpu", "x86-64-v4", "--target-features", "+avx512vnni"),
-        frozenset(
-            ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni", *_AVX2)
-        ),
+        frozenset(_VNNI),
     ),
     Level("avx2", ("--target-cpu", "x86-64-v3"), frozenset(_AVX2)),
     Level("sse4", ("--target-cpu", "x86-64-v2"), frozenset(("sse4_2", "popcnt"))),

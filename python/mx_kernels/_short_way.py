@@ -78,7 +78,7 @@ def matmul(a, b, bias, out_dtype) -> Tensor | None:
     return out
 
 
-def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
+def linear(x, w, bias, rounding, out_dtype, *, activations) -> Tensor | None:
     """Launches `mx_kernels.linear` if the arguments are the common case, else returns None."""
     if type(w) is not MXTensor or type(x) not in PLAIN_TENSORS or intercepted():
         return None
@@ -91,13 +91,16 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     weights = _weights(w, measured, device)
     addend = _addend(bias, n, device, table)
     out_dtype = x.dtype if out_dtype is None else _torch_dtype(out_dtype, table)
-    rounding_code = table.roundings.get(rounding) if type(rounding) is str else None
+    rule = None
+    if type(rounding) is str and type(activations) is str:
+        rule = table.rules.get((activations, rounding))
     if (
         source is None
         or weights is None
         or addend is None
         or out_dtype is None
-        or rounding_code is None
+        or rule is None
+        or (rule == _facts.KEEP and device >= 0 and x.dtype != torch.bfloat16)
         or x.shape[-1] != k
     ):
         return None
@@ -105,7 +108,7 @@ def linear(x, w, bias, rounding, out_dtype) -> Tensor | None:
     m = x.numel() // k
     out = _empty(x, x.shape, n, out_dtype)
     target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
-    arguments = (*source, *weights, m, n, k, rounding_code, *target)
+    arguments = (*source, *weights, m, n, k, rule, *target)
     if device < 0:
         table.native.linear((*arguments, table.team_of_caller()))
     else:

@@ -31,7 +31,7 @@ from mx_kernels import _native
 from mx_kernels._arrays import Array, check_floats, kind_of, show
 from mx_kernels._facts import facts
 from mx_kernels._levels import Level
-from mx_kernels.ops import check_operand, float_name
+from mx_kernels.ops import check_mode, check_operand, float_name
 from mx_kernels.tensor import MXTensor
 
 PACKAGE = "mojo_kernels"
@@ -195,6 +195,7 @@ def linear(
     bias: TensorValue | Array | None = None,
     rounding: str = "even",
     out_dtype=None,
+    activations: str = "mxfp4",
 ) -> TensorValue:
     """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
 
@@ -204,6 +205,8 @@ def linear(
         bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
+        activations: what x is multiplied as: "mxfp4", or on the CPU "bf16", which takes no
+            `rounding`.
 
     Raises:
         TypeError: if x is not a float tensor of a graph, or w not a quantized one.
@@ -211,11 +214,17 @@ def linear(
     """
     k = _check_floats(x, "x")
     _check_name(rounding, facts().roundings, "rounding")
+    check_mode(activations, rounding)
+    if activations != "mxfp4" and x.device != CPU_REF:
+        raise ValueError(
+            f"activations: got {activations!r} on {x.device}, expected 'mxfp4', the only mode "
+            f"with kernels for {GPU_ARCHITECTURE}"
+        )
     w = _as_value(w, "w", x.device)
     _check_weights(w, "w", k, "x", x.device)
     rows = _rows(x)
     operands = [rows, *_parts(w), _bias(bias, w)]
-    names = {"layout": w.layout, "rounding": rounding}
+    names = {"layout": w.layout, "rounding": rounding, "activations": activations}
     dtype = x.dtype if out_dtype is None else out_dtype
     out = _call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)
     return _with_lead(out, x.shape[:-1])

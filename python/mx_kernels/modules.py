@@ -1,4 +1,4 @@
-"""MXLinear: `nn.Linear` with MXFP4 weights and activations quantized on the fly.
+"""MXLinear: `nn.Linear` with MXFP4 weights, and activations quantized on the fly or kept.
 
 A state dict holds the layout beside the bytes, so neither travels alone:
 
@@ -30,13 +30,21 @@ class MXLinear(nn.Module):
         weight: the quantized weights [out_features, in_features], torch tensors, any layout.
         bias: [out_features] floats, or None.
         rounding: how activations are quantized.
+        activations: what they are multiplied as: "mxfp4" or "bf16", which takes no `rounding`.
 
     Raises:
         TypeError: if weight is not an MXTensor of torch tensors, or bias holds no floats.
-        ValueError: if weight is not 2-D, bias does not fit, or the rounding is unknown.
+        ValueError: if weight is not 2-D, bias does not fit, or a name is unknown.
     """
 
-    def __init__(self, weight: MXTensor, bias: Tensor | None = None, *, rounding: str = "even"):
+    def __init__(
+        self,
+        weight: MXTensor,
+        bias: Tensor | None = None,
+        *,
+        rounding: str = "even",
+        activations: str = "mxfp4",
+    ):
         super().__init__()
         ops.check_operand(weight, "weight")
         if not isinstance(weight.codes, Tensor):
@@ -44,11 +52,13 @@ class MXLinear(nn.Module):
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
         ops.check_rounding(rounding)
+        ops.check_mode(activations, rounding)
         ops.check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
         self.format = weight.format
         self.layout = weight.layout
         self.rounding = rounding
+        self.activations = activations
         self.register_buffer("weight_codes", weight.codes)
         self.register_buffer("weight_scales", weight.scales)
         if bias is not None and not isinstance(bias, nn.Parameter):
@@ -59,7 +69,12 @@ class MXLinear(nn.Module):
 
     @classmethod
     def from_linear(
-        cls, linear: nn.Linear, *, rounding: str = "even", device: str | None = None
+        cls,
+        linear: nn.Linear,
+        *,
+        rounding: str = "even",
+        device: str | None = None,
+        activations: str = "mxfp4",
     ) -> MXLinear:
         """Quantizes the weights of `linear`; the bias is shared, not copied.
 
@@ -68,11 +83,14 @@ class MXLinear(nn.Module):
             rounding: how the weights and, in each call, the activations are quantized.
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
+            activations: what activations are multiplied as: "mxfp4", or "bf16", where the
+                rounding is that of the weights alone.
         """
         weight = ops.quantize(linear.weight.detach(), rounding=rounding)
         if device is not None or facts().layout_for(weight.device):
             weight = ops.preshuffle(weight, device=device)
-        self = cls(weight, linear.bias, rounding=rounding)
+        calls = "even" if activations == "bf16" else rounding
+        self = cls(weight, linear.bias, rounding=calls, activations=activations)
         return self.train(linear.training)
 
     @property
@@ -92,14 +110,15 @@ class MXLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias for x [..., in_features]."""
-        return ops.linear(x, self.weight, bias=self.bias, rounding=self.rounding)
+        rules = {"rounding": self.rounding, "activations": self.activations}
+        return ops.linear(x, self.weight, bias=self.bias, **rules)
 
     def extra_repr(self) -> str:
         """Names sizes, format, layout and rounding in the module's repr."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, format={self.format}, layout={self.layout}, "
-            f"rounding={self.rounding}"
+            f"rounding={self.rounding}, activations={self.activations}"
         )
 
     # The state dict. `_load_from_state_dict` is the hook that nn.Module offers for this.
@@ -163,6 +182,7 @@ def convert(
     *,
     rounding: str = "even",
     device: str | None = None,
+    activations: str = "mxfp4",
 ) -> nn.Module:
     """Replaces the linear layers of `model` in place by MXLinear; returns the model.
 
@@ -174,6 +194,7 @@ def convert(
         filter: called as `filter(name, module)`; True converts. None converts all.
         rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
         device: whose layout the weights get; see `MXLinear.from_linear`.
+        activations: what activations are multiplied as; see `MXLinear.from_linear`.
 
     Raises:
         ValueError: before anything is replaced, if nothing was selected, or a selected layer's
@@ -197,10 +218,8 @@ def convert(
             f"got {len(linears)} nn.Linear in the model and none selected by the filter, "
             "expected at least one"
         )
-    converted = {
-        id(module): MXLinear.from_linear(module, rounding=rounding, device=device)
-        for module in chosen.values()
-    }
+    choices = {"rounding": rounding, "device": device, "activations": activations}
+    converted = {id(module): MXLinear.from_linear(module, **choices) for module in chosen.values()}
     if id(model) in converted:
         return converted[id(model)]
     for name, module in list(model.named_modules(remove_duplicate=False)):

@@ -34,7 +34,7 @@ from mx_kernels._arrays import (
     needs_dispatcher,
     show,
 )
-from mx_kernels._facts import Layout, facts
+from mx_kernels._facts import KEEP, Layout, facts
 from mx_kernels._launch import launcher_of
 from mx_kernels.tensor import MXTensor, check_storage
 
@@ -181,9 +181,18 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
 
 
 def linear(
-    x: Array, w: MXTensor, *, bias: Array | None = None, rounding: str = "even", out_dtype=None
+    x: Array,
+    w: MXTensor,
+    *,
+    bias: Array | None = None,
+    rounding: str = "even",
+    out_dtype=None,
+    activations: str = "mxfp4",
 ) -> Array:
     """Quantizes `x` and multiplies: `matmul(quantize(x), w, bias=bias)`, bit for bit, in one go.
+
+    With `activations="bf16"` only the weights are quantized: x is multiplied as bfloat16, to
+    which it is rounded, to nearest even, if it is not bfloat16 yet.
 
     The gradient for x is that of multiplying by the dequantized weights: the quantization
     passes gradients straight through. Autocast leaves the call alone: x is quantized from the
@@ -198,6 +207,7 @@ def linear(
         bias: floats [N], added before the result is rounded to `out_dtype`.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
+        activations: what x is multiplied as: "mxfp4" or "bf16", which takes no `rounding`.
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor of x's kind.
@@ -208,16 +218,17 @@ def linear(
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
         dtype = x.dtype if out_dtype is None else _torch_dtype(out_dtype, "out_dtype")
         parts = (w.codes, w.scales, w.layout, w.shape[0])
-        return torch.ops.mx_kernels.linear(x, *parts, bias, rounding, dtype)
-    out = _short_way.linear(x, w, bias, rounding, out_dtype)
+        return torch.ops.mx_kernels.linear(x, *parts, bias, rounding, dtype, activations)
+    out = _short_way.linear(x, w, bias, rounding, out_dtype, activations=activations)
     if out is not None:
         return out
-    check_linear(x, w, bias, rounding)
+    check_linear(x, w, bias, rounding, activations)
     name = dtype_name(x) if out_dtype is None else float_name(out_dtype, "out_dtype")
     if _needs_autograd(x, bias) or needs_dispatcher(x, w.codes, w.scales, bias):
         parts = (w.codes, w.scales, w.layout, w.shape[0])
-        return _autograd.Linear.apply(x, *parts, bias, rounding, facts().torch_dtypes[name])
-    return run_linear(x, w, bias, rounding, name)
+        dtype = facts().torch_dtypes[name]
+        return _autograd.Linear.apply(x, *parts, bias, rounding, dtype, activations)
+    return run_linear(x, w, bias, rounding, name, activations=activations)
 
 
 # Checks: each raises unless its operation can take the call.
@@ -238,11 +249,14 @@ def check_quantize(x: Array, rounding: str) -> None:
         )
 
 
-def check_linear(x: Array, w: MXTensor, bias: Array | None, rounding: str) -> None:
+def check_linear(
+    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str
+) -> None:
     """Checks the arguments of `linear`, but for the result's dtype."""
     if isinstance(x, MXTensor):
         raise TypeError("x: got an MXTensor, expected floats; for two MXTensors use matmul(x, w)")
     _check_activations(x, rounding)
+    check_mode(activations, rounding)
     _check_weights(w, "w")
     check_same_kind("x", kind_of(x, "x"), "w", kind_of(w.codes, "w"))
     _check_agreement("x", x.shape, "w", w.shape)
@@ -299,6 +313,19 @@ def check_rounding(rounding: str) -> None:
     if not isinstance(rounding, str) or rounding not in facts().roundings:
         raise ValueError(
             f"rounding: got {rounding!r}, expected {' or '.join(map(repr, facts().roundings))}"
+        )
+
+
+def check_mode(activations: str, rounding: str) -> None:
+    """Checks the name of what activations are multiplied as, and that the rounding goes with it."""
+    modes = list(dict.fromkeys(mode for mode, _ in facts().rules))
+    if not isinstance(activations, str) or activations not in modes:
+        expected = " or ".join(map(repr, modes))
+        raise ValueError(f"activations: got {activations!r}, expected {expected}")
+    if (activations, rounding) not in facts().rules:
+        raise ValueError(
+            f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
+            "rule nothing to do; leave the rounding out"
         )
 
 
@@ -405,15 +432,17 @@ def run_matmul(a: MXTensor, b: MXTensor, bias: Array | None, dtype: str) -> Arra
 
 
 def run_linear(
-    x: Array, w: MXTensor, bias: Array | None, rounding: str | None, dtype: str
+    x: Array, w: MXTensor, bias: Array | None, rounding: str, dtype: str, *, activations: str
 ) -> Array:
-    """Runs `linear`; returns floats [..., N]. No rounding keeps x, in bfloat16: weight-only."""
+    """Runs `linear`; returns floats [..., N]."""
     table, (n, k) = facts(), w.shape
-    x = x.to(torch.bfloat16) if rounding is None else x
+    rule = table.rules[activations, rounding]
+    if rule == KEEP and device_of(x).type == "cuda":
+        x = x.to(torch.bfloat16)
     out = empty_like(x, (*x.shape[:-1], n), dtype, table)
     source = as_matrix(x, table)
     if source.rows and n:
-        addend, rule = _addend(bias), table.rule(rounding)
+        addend = _addend(bias)
         target = (address_of(out), table.dtypes[dtype], *addend.floats[:2])
         arguments = (*source.floats, *_source(w), source.rows, n, k, rule, *target)
         launcher_of(out).multiply("linear", arguments, out, source.rows, k)

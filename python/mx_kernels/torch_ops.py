@@ -30,7 +30,7 @@ _SCHEMAS = {
     "matmul": "(Tensor a_codes, Tensor a_scales, Tensor b_codes, Tensor b_scales, str layout,"
     " SymInt n, Tensor? bias, ScalarType out_dtype) -> Tensor",
     "linear": "(Tensor x, Tensor codes, Tensor scales, str layout, SymInt n, Tensor? bias,"
-    " str rounding, ScalarType out_dtype) -> Tensor",
+    ' str rounding, ScalarType out_dtype, str activations="mxfp4") -> Tensor',
 }
 
 for _name, _schema in _SCHEMAS.items():
@@ -103,17 +103,18 @@ def _matmul_fake(a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtyp
     return a_codes.new_empty((*a_codes.shape[:-1], n), dtype=out_dtype)
 
 
-def _linear(x, codes, scales, layout, n, bias, rounding, out_dtype):
+def _linear(x, codes, scales, layout, n, bias, rounding, out_dtype, activations="mxfp4"):
     w = _weights(codes, scales, layout, n)
-    out = _short_way.linear(x, w, bias, rounding, out_dtype)
+    out = _short_way.linear(x, w, bias, rounding, out_dtype, activations=activations)
     if out is not None:
         return out
-    ops.check_linear(x, w, bias, rounding)
-    return ops.run_linear(x, w, bias, rounding, ops.float_name(out_dtype, "out_dtype"))
+    ops.check_linear(x, w, bias, rounding, activations)
+    name = ops.float_name(out_dtype, "out_dtype")
+    return ops.run_linear(x, w, bias, rounding, name, activations=activations)
 
 
-def _linear_fake(x, codes, scales, layout, n, bias, rounding, out_dtype):
-    ops.check_linear(x, _weights(codes, scales, layout, n), bias, rounding)
+def _linear_fake(x, codes, scales, layout, n, bias, rounding, out_dtype, activations="mxfp4"):
+    ops.check_linear(x, _weights(codes, scales, layout, n), bias, rounding, activations)
     ops.float_name(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
