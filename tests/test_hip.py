@@ -15,7 +15,7 @@ import hip_support
 import mx_kernels as mx
 import oracle
 from hip_code_object import GFX950, embedded_in
-from mx_kernels import _cuda, _hip, _launch, _native, ops
+from mx_kernels import _cuda, _hip, _launch, _native
 from mx_kernels._facts import facts
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -350,7 +350,7 @@ def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):
 def test_activations_that_stay_floats_are_refused(recorder, rng):
     x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
     with pytest.raises(RuntimeError, match="not quantized have no gfx950 kernels"):
-        ops.run_linear(x, w, None, None, "bfloat16")
+        mx.linear(x, w, activations="bf16")
 
 
 def test_tensors_beyond_32_bit_offsets_are_refused(recorder, rng):
