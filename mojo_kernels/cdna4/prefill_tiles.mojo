@@ -22,9 +22,8 @@ from std.memory import bitcast
 from structured_kernels.amd_tile_io import _load_from_lds
 
 from ..formats import BLOCK_BYTES
-from ..layouts import PreshuffledCdna4
 from .lds import read_word
-from .mma import BlockCodes, CODE_WORDS, LANES, SharedBytes, load_to_lds
+from .mma import BlockCodes, CODE_WORDS, SharedBytes, load_to_lds
 from .tiles import (
     CODE_TILE_BYTES,
     GROUP_BLOCKS,

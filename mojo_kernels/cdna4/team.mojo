@@ -21,7 +21,7 @@ zero when the last workgroup leaves. In the workspace:
 
 from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
-from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from max.gpu.sync import s_waitcnt, s_waitcnt_barrier
 from std.atomic import Atomic, Ordering, fence
 from std.math import align_up
 from std.memory import AddressSpace
@@ -29,8 +29,8 @@ from std.sys.intrinsics import readfirstlane
 
 from ..formats import BLOCK, BLOCK_BYTES
 from ..layouts import PreshuffledCdna4
-from .mma import arrive
-from .tiles import Span, quotient
+from .mma import LANES, arrive
+from .tiles import Span
 
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""
@@ -132,11 +132,12 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
         return ticket
 
     @always_inline
-    def finish(self, lane: Int32):
-        """Counts a part whose stores have completed, or a workgroup that leaves."""
+    def finish(self, count: Int32, lane: Int32):
+        """Counts parts whose stores have completed, or a workgroup that leaves; a lane each."""
         var last = self.all_parts() + self.workgroups.cast[DType.uint32]() - 1
-        if lane == 0:
-            _ = arrive(self.counters, Self.FINISHED, last)
+        for first in range(Int32(0), count, Int32(LANES)):
+            if first + lane < count:
+                _ = arrive(self.counters, Self.FINISHED, last)
 
     @always_inline
     def wait(self):
@@ -148,7 +149,7 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
     @always_inline
     def prepare[Work: SharedWork](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
         """Does the wave's share, which begins with ticket `first`."""
-        var num_finished = 0
+        var num_finished = Int32(0)
         var part = readfirstlane(first).cast[DType.int32]()
         while part < self.parts:
             work.start(part)
@@ -157,8 +158,7 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
             part = readfirstlane(next).cast[DType.int32]()
             num_finished += 1
         s_waitcnt[vmcnt=0]()
-        for _ in range(num_finished):
-            self.finish(lane)
+        self.finish(num_finished, lane)
 
     @always_inline
     def meet(self, wave: Int32, lane: Int32):
@@ -169,4 +169,4 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
         s_waitcnt_barrier()
         fence[Ordering.ACQUIRE, scope=_DEVICE]()
         if wave == 0:
-            self.finish(lane)
+            self.finish(1, lane)
