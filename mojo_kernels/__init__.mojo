@@ -36,6 +36,7 @@ Hopper's builds on the room of any GPU.
         matmul_prefill.mojo   many rows, encoded activations
         linear_prefill.mojo   many rows, quantized on the way
         team.mojo                 workgroups that encode the rows they share
+        prefill_run.mojo          a wave's way along K
         prefill_tiles.mojo        what a prefill workgroup shares in LDS
         prefill_activations.mojo  how encoded blocks get there
         prefill_result.mojo       how sums get to C
