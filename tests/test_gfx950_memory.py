@@ -387,6 +387,21 @@ def test_late_mode_shows_a_release_without_a_wait():
     assert wrong > 0
 
 
+@pytest.mark.parametrize("wait", ["s_waitcnt vmcnt(0)", "s_waitcnt vmcnt(1)", "s_nop 0"])
+def test_the_checker_sees_a_release_without_a_wait(wait):
+    """In order the results are right; the last workgroup reads what the others announced."""
+    text = kernel_text(LAST_ARRIVER.format(wait=wait))
+    work, counter, out = np.zeros(256, U32), np.zeros(1, U32), np.zeros(64, U32)
+    hazards = gfx950.run(text, 4, 64, [work, counter, out]).hazards
+    assert (out == 4 * LANE + 6).all()
+    if wait == "s_waitcnt vmcnt(0)":
+        assert hazards == []
+    else:
+        assert {hazard.kind for hazard in hazards} == {"race"}
+        assert "announced before it had waited for" in hazards[0].reason
+        assert "global_store_dword" in hazards[0].reason
+
+
 FAULTS = {
     "\tv_add_u32_e32 v200, v2, v199": None,
     "\tglobal_load_dword v200, v0, s[2:3] offset:4092": "of argument 0",

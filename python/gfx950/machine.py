@@ -25,6 +25,7 @@ from gfx950.launch import ArgumentError, KernelArguments, start_waves
 from gfx950.lds import LDS_LIMIT, Lds, LdsFault
 from gfx950.memory import GlobalMemory, MemoryFault
 from gfx950.operands import Decoded
+from gfx950.releases import Releases
 from gfx950.scratch import Scratch
 from gfx950.state import POISON, Waves
 from gfx950.trace import Event, Trace
@@ -90,6 +91,7 @@ class Machine:
         self.steps = self.wave_instructions = 0
         self.proofs: dict[int, int] = {}
         self.rng = rng
+        self.releases = Releases(self.waves_per_group)
         self.groups: list[int] = []
         self.live: dict[int, set[int]] = {}
 
@@ -245,9 +247,13 @@ class Machine:
         group, wave = divmod(int(w.ids[row]), self.waves_per_group)
         self.hazards.append(Hazard(kind, d.ins.line, d.ins.text, self.groups[group], wave, reason))
 
-    def _note(self, w: Waves, d: Decoded, cap: Capture | None) -> None:
+    def _numbers(self, w: Waves) -> np.ndarray:
+        """Returns the waves' numbers in the grid."""
         group = w.ids // self.waves_per_group
-        numbers = np.array(self.groups)[group] * self.waves_per_group + w.ids % self.waves_per_group
+        return np.array(self.groups)[group] * self.waves_per_group + w.ids % self.waves_per_group
+
+    def _note(self, w: Waves, d: Decoded, cap: Capture | None) -> None:
+        numbers = self._numbers(w)
         event = Event(d.ins.pc, numbers, w.exec_mask.copy())
         if cap is not None:
             event.global_addr, event.global_bytes = cap.address, d.memory.global_bytes
@@ -273,6 +279,8 @@ class Machine:
             w.issued_lds += 1
         if self.check and op.lds_kind:
             self._check_lds(w, d, cap)
+        if self.check and cap.address is not None:
+            self._check_order(w, d, cap)
         if op.perform is not None:
             self._land_overlapping(w, cap, op.global_bytes)
             op.perform(self, cap)
@@ -293,6 +301,16 @@ class Machine:
         else:
             sequence = w.issued_vm if op.lds_kind == "direct" else w.issued_lds
             found = self.shadow.write(w, op, cap, wave, sequence)
+        if found:
+            self._report("race", d, w, *found)
+
+    def _check_order(self, w: Waves, d: Decoded, cap: Capture) -> None:
+        """Follows what workgroups tell each other through global memory."""
+        numbers, found = self._numbers(w), None
+        if d.memory.perform is not None:
+            self.releases.announce(w, numbers)
+        elif d.memory.is_load:
+            found = self.releases.read(numbers, cap, d.memory.global_bytes)
         if found:
             self._report("race", d, w, *found)
 
