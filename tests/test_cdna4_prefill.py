@@ -104,14 +104,30 @@ def arguments(op, a, weights, sizes, *, c, workspace, bias):
     return [*a, *weights, workspace.memory, *sizes, c, bias]
 
 
-def multiply(kernel, name, rng, shape, **options):
-    """Launches a kernel on random operands; returns C and what it is compared with."""
+@dataclass
+class Product:
+    """What a launch computed, from what."""
+
+    c: np.ndarray
+    a: tuple[np.ndarray, np.ndarray]
+    b: tuple[np.ndarray, np.ndarray]
+    bias: np.ndarray | None
+    out: str
+    run: gfx950.Result
+
+    def check(self):
+        """Compares C with the oracle's bound."""
+        a, b = oracle.dequantize(*self.a), oracle.dequantize(*self.b)
+        oracle.assert_matmul(self.c.astype(np.float64), a, b, self.out, self.bias)
+
+
+def multiply(kernel, name, rng, shape, *, x=None, **options):
+    """Launches a kernel on random operands, or on floats `x`; checks what workgroups shared."""
     m, n, k = shape
     op, _, source, out, bias_name = NAME.fullmatch(name).groups()
     if op == "linear":
-        exponents = np.repeat(rng.integers(-4, 5, (m, k // oracle.BLOCK)), oracle.BLOCK, 1)
-        values = rng.standard_normal((m, k)) * np.exp2(exponents)
-        stored_a = [values.astype(cdna4.NUMPY_DTYPES[source])]
+        x = random_floats(rng, m, k) if x is None else x
+        stored_a = [x.astype(cdna4.NUMPY_DTYPES[source])]
         a = oracle.quantize(stored_a[0].astype(np.float64))
     else:
         stored_a = a = random_operand(rng, m, k)
@@ -124,9 +140,15 @@ def multiply(kernel, name, rng, shape, **options):
     workspace = Workspace.of(name, m, k)
     weights = cdna4.poisoned_weights(*b)
     args = arguments(op, stored_a, weights, sizes, c=c, workspace=workspace, bias=bias)
-    gfx950.run(kernel, grid_of(name, m, n), THREADS, args, **options).raise_on_hazards()
+    run = gfx950.run(kernel, grid_of(name, m, n), THREADS, args, **options).raise_on_hazards()
     workspace.check(a)
-    return c, (a, b, out, bias.astype(np.float64) if bias.size else None)
+    return Product(c, a, b, bias.astype(np.float64) if bias.size else None, out, run)
+
+
+def random_floats(rng, rows, k):
+    """Draws floats; neighbouring blocks differ by up to 2**8."""
+    exponents = np.repeat(rng.integers(-4, 5, (rows, k // oracle.BLOCK)), oracle.BLOCK, 1)
+    return rng.standard_normal((rows, k)) * np.exp2(exponents)
 
 
 def random_operand(rng, rows, k):
@@ -135,35 +157,28 @@ def random_operand(rng, rows, k):
     return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
 
 
-def assert_within_bound(c, problem):
-    """Compares C with the oracle's bound."""
-    a, b, out, bias = problem
-    a, b = oracle.dequantize(*a), oracle.dequantize(*b)
-    oracle.assert_matmul(c.astype(np.float64), a, b, out, bias)
-
-
 @MODES
 @pytest.mark.parametrize("name", [name for name in KERNELS if not name.endswith("t")])
 def test_one_tile_is_within_the_bound(kernels, rng, name, late):
     shape = (rows_of(name), COLUMNS, 2 * STAGE_K)
-    assert_within_bound(*multiply(kernels[name], name, rng, shape, late=late))
+    multiply(kernels[name], name, rng, shape, late=late).check()
 
 
 @MODES
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("t")])
 def test_ragged_shapes_are_within_the_bound(kernels, rng, name, late):
-    assert_within_bound(*multiply(kernels[name], name, rng, (300, 520, 544), late=late))
+    multiply(kernels[name], name, rng, (300, 520, 544), late=late).check()
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (257, 17, 288), (33, 100, 2080)])
 @pytest.mark.parametrize("name", [MATMUL_TAIL, LOW_MATMUL_TAIL, LINEAR_TAIL, LOW_LINEAR_TAIL])
 def test_odd_shapes_are_within_the_bound(kernels, rng, name, shape):
-    assert_within_bound(*multiply(kernels[name], name, rng, shape))
+    multiply(kernels[name], name, rng, shape).check()
 
 
 @pytest.mark.parametrize("k", [256, 768, 1280])
 def test_any_number_of_stages_is_within_the_bound(kernels, rng, k):
-    assert_within_bound(*multiply(kernels[MATMUL], MATMUL, rng, (64, 80, k)))
+    multiply(kernels[MATMUL], MATMUL, rng, (64, 80, k)).check()
 
 
 def test_every_tile_of_c_is_computed_once(kernels, rng):
@@ -171,16 +186,34 @@ def test_every_tile_of_c_is_computed_once(kernels, rng):
     rows = rows_of(MATMUL)
     m, n = 9 * rows + 1, COLUMNS + 1
     assert (m // rows + 1) * (n // COLUMNS + 1) % NUM_XCDS
-    assert_within_bound(*multiply(kernels[MATMUL], MATMUL, rng, (m, n, STAGE_K), check=False))
+    multiply(kernels[MATMUL], MATMUL, rng, (m, n, STAGE_K), check=False).check()
+
+
+@pytest.mark.parametrize("rare", [np.inf, np.nan, -(2.0**125), 2.0**-130])
+def test_rare_blocks_are_encoded_like_everywhere_else(kernels, rng, rare):
+    """A float beyond the fast path in one block of each row; the other blocks are ordinary."""
+    shape = m, _, k = (40, 16, 2 * STAGE_K)
+    x = random_floats(rng, m, k)
+    x[np.arange(m), rng.integers(0, k, m)] = rare
+    multiply(kernels[LOW_LINEAR], LOW_LINEAR, rng, shape, x=x).check()
 
 
 @pytest.mark.parametrize("name", [MATMUL, LINEAR, LOW_LINEAR])
-@pytest.mark.parametrize("order", range(3))
-def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, name, order):
+@pytest.mark.parametrize("order, late", [(0, False), (1, True)])
+def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, name, order, late):
     """Two teams of three: every wave runs alone, and gives way to those of all workgroups."""
     shape = (rows_of(name) + 16, 2 * COLUMNS + 16, 3 * STAGE_K)
-    options = {"lockstep": False, "order": order, "batch": NUM_XCDS}
-    assert_within_bound(*multiply(kernels[name], name, rng, shape, **options))
+    options = {"lockstep": False, "order": order, "batch": NUM_XCDS, "late": late, "trace": True}
+    product = multiply(kernels[name], name, rng, shape, **options)
+    product.check()
+    polls = [event for event in product.run.trace.events if is_poll(kernels[name], event.pc)]
+    assert len(polls) > 6, "no workgroup had to wait for another"
+
+
+def is_poll(kernel, pc):
+    """Says whether an instruction looks at the counter of finished parts."""
+    ins = kernel.instructions[pc]
+    return ins.name == "global_load_dword" and "sc1" in ins.mods
 
 
 @pytest.mark.parametrize("name", KERNELS)
