@@ -17,3 +17,9 @@ def has_hopper() -> Bool:
     """Says whether this compilation is for a Hopper GPU, whose instructions no other has."""
     comptime architecture = DeviceContext.default_device_info.arch_name
     return architecture == "hopper"
+
+
+def is_nvidia() -> Bool:
+    """Says whether this compilation is for an NVIDIA GPU."""
+    comptime api = DeviceContext.default_device_info.api
+    return api == "cuda"

@@ -12,7 +12,8 @@ from the tables; M may be symbolic. Shapes are compared again at run time,
 before anything is written, because a graph may not know them earlier.
 
 On a gfx950 GPU the products want preshuffled weights of known size, and the
-kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time.
+kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time. On
+an NVIDIA GPU weights have any layout, and `nvidia` picks.
 """
 
 import extensibility
@@ -22,12 +23,15 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
+from . import nvidia
+from .backend import is_nvidia
 from .cdna4 import multiply as cdna4
-from .codec import Rounding
+from .codec import FloatBits, Rounding
 from .cpu.activations import Prequantized, QuantizedOnTheFly
 from .cpu.max_runtime import RuntimeTeam
 from .cpu.weights import CPU_TILES
 from .formats import BLOCK, FORMAT
+from .hopper.dispatch import Product, workspace_bytes
 from .layouts import (
     LAYOUTS,
     OperandLayout,
@@ -40,7 +44,11 @@ from .layouts import (
 )
 from .matmul import Encoded, Kept, LeftOperand, matmul
 from .operands import Matrix, Operand, flat, matrix
+from .python_arguments import DTYPES
 from .quantize import dequantize, quantize
+from .simt.launch import Queue
+from .simt.problem import ENCODED, FLOATS, QUANTIZED
+from .simt.quantize import dequantize as dequantize_portably
 
 
 @extensibility.register("mx_quantize")
@@ -61,6 +69,18 @@ struct MXQuantize:
         var operand = _operand[Plain]("x", codes, scales, rows, k)
         comptime if is_cpu[target]():
             quantize(_floats("x", x), operand, _rounding[rounding](), RuntimeTeam(context))
+        elif is_nvidia():
+            _check_shape("x", x, rows, k)
+            nvidia.quantize[dtype](
+                Queue(context),
+                _address(x),
+                k,
+                rows,
+                k,
+                _rounding[rounding](),
+                _address(codes),
+                _address(scales),
+            )
         else:
             _require_gfx950["mx_quantize", target]()
             _check_shape("x", x, rows, k)
@@ -84,14 +104,21 @@ struct MXDequantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime assert is_cpu[target](), String(
-            "mx_dequantize has no kernels for target '", target, "', only for 'cpu'"
-        )
         comptime Layout = LAYOUTS[_layout_code[layout]()]
         var k = _k_of(codes.dim_size(1))
         var operand = _operand[Layout]("q", codes, scales, Int(rows), k)
         _check_shape("result", result, Int(rows), k)
-        dequantize(operand, _floats("result", result), RuntimeTeam(context))
+        comptime if is_cpu[target]():
+            dequantize(operand, _floats("result", result), RuntimeTeam(context))
+        else:
+            comptime assert is_nvidia(), String(
+                "mx_dequantize has no kernels for target '",
+                target,
+                "', only for CPUs and NVIDIA GPUs",
+            )
+            dequantize_portably[Layout, dtype](
+                Queue(context), _address(codes), _address(scales), Int(rows), k, _address(result)
+            )
 
 
 @extensibility.register("mx_matmul")
@@ -118,6 +145,13 @@ struct MXMatmul:
             var team = RuntimeTeam(context)
             var left = Encoded(Prequantized(a))
             _multiply[layout](left, b_codes, b_scales, Int(b_rows), bias, result, team)
+        elif is_nvidia():
+            var product = Product(kind=ENCODED)
+            product.x = _address(a_codes)
+            product.x_scales = _address(a_scales)
+            _multiply_on_nvidia[layout](
+                product, a.shape, b_codes, b_scales, Int(b_rows), bias, result, context
+            )
         else:
             _require_gfx950["mx_matmul", target]()
             _multiply_on_gfx950[layout, None, Rounding.EVEN](
@@ -169,6 +203,18 @@ struct MXLinear:
             else:
                 var left = Encoded(QuantizedOnTheFly(_floats("x", x), _rounding[rounding]()))
                 _multiply[layout](left, w_codes, w_scales, Int(w_rows), bias, result, team)
+        elif is_nvidia():
+            comptime assert x_dtype == DType.bfloat16 or not is_kept, "x: kept floats are bfloat16"
+            var shape = OperandShape(x.dim_size(0), x.dim_size(1))
+            _check_shape("x", x, shape.rows, shape.k)
+            var product = Product(kind=FLOATS if is_kept else QUANTIZED)
+            product.x = _address(x)
+            product.x_dtype = _dtype_code[x_dtype]()
+            product.row_stride = shape.k
+            product.carry = _rounding[rounding]().carry[FloatBits[DType.float32].MANTISSA_BITS]()
+            _multiply_on_nvidia[layout](
+                product, shape, w_codes, w_scales, Int(w_rows), bias, result, context
+            )
         else:
             _require_gfx950["mx_linear", target]()
             comptime assert not is_kept, "activations: bf16 has no kernels for gfx950"
@@ -219,7 +265,7 @@ def _require_gfx950[operation: StaticString, target: StaticString]():
         target,
         "' on ",
         device.name,
-        ", only for 'cpu' and for gfx950 GPUs",
+        ", only for CPUs, gfx950 and NVIDIA GPUs",
     )
 
 
@@ -283,6 +329,60 @@ def _multiply_on_gfx950[
             k=shape.k,
         ),
     )
+
+
+def _multiply_on_nvidia[
+    layout: StaticString, dtype: DType
+](
+    activations: Product,
+    shape: OperandShape,
+    codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+    scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+    n: Int,
+    bias: InputTensor[dtype=DType.float32, rank=1, ...],
+    result: OutputTensor[dtype=dtype, rank=2, ...],
+    context: DeviceContext,
+) raises:
+    """Checks what `mx_matmul` and `mx_linear` share, and launches."""
+    comptime Layout = LAYOUTS[_layout_code[layout]()]
+    _ = _operand[Layout]("weights", codes, scales, n, shape.k)
+    _check_bias(bias, n)
+    _check_shape("result", result, shape.rows, n)
+    if shape.rows == 0:
+        return
+
+    # Freed in the order of the stream.
+    var workspace = context.enqueue_create_buffer[DType.uint8](
+        max(1, workspace_bytes(shape.rows, shape.k))
+    )
+    var product = activations
+    product.codes = _address(codes)
+    product.scales = _address(scales)
+    product.rows = shape.rows
+    product.columns = n
+    product.k = shape.k
+    product.output = _address(result)
+    product.out_dtype = _dtype_code[dtype]()
+    product.bias = _address(bias)
+    product.bias_dtype = _dtype_code[DType.float32]() if bias.dim_size(0) != 0 else -1
+    product.workspace = Int(workspace.unsafe_ptr())
+    nvidia.multiply[Layout](Queue(context), product)
+    _ = workspace^
+
+
+def _dtype_code[dtype: DType]() -> Int:
+    """Returns the position of an element type in the table."""
+    comptime code = _dtype_code_or_none[dtype]()
+    comptime assert code >= 0, String("no kernels for element type ", dtype)
+    return code
+
+
+def _dtype_code_or_none[dtype: DType]() -> Int:
+    """Returns the position of an element type in the table, or -1."""
+    comptime for i in range(len(DTYPES)):
+        comptime if DTYPES[i] == dtype:
+            return i
+    return -1
 
 
 def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) raises:

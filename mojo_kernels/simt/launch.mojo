@@ -44,12 +44,17 @@ struct Device(Movable):
 
 
 struct Queue:
-    """Where kernels of one call go: the caller's stream on an open device."""
+    """Where kernels of one call go: a stream on its device."""
 
     var context: DeviceContext
     """The device's context."""
     var stream: DeviceStream
     """The caller's stream."""
+
+    def __init__(out self, context: DeviceContext) raises:
+        """Takes a context and its own stream."""
+        self.context = context
+        self.stream = context.stream()
 
     def __init__(out self, device: Int, stream: Int) raises:
         """Takes the handle of an open device and the address of its stream."""

@@ -11,7 +11,8 @@ An `MXTensor` becomes constants of the graph; an `MXValue` is its counterpart fo
 scales that the graph computes or takes as inputs. What can be checked is checked while the
 graph is built; what depends on a symbolic dimension is checked again when it runs.
 
-Tensors lie on the CPU or on a gfx950 GPU, where weights have that device's preshuffled layout.
+Tensors lie on the CPU, on an NVIDIA GPU, or on a gfx950 GPU, where weights have that device's
+preshuffled layout and nothing is dequantized.
 Codes and scales are uint8: MAX does not take float8_e8m0fnu tensors on the CPU.
 """
 
@@ -36,8 +37,8 @@ from mx_kernels.tensor import MXTensor
 
 PACKAGE = "mojo_kernels"
 CPU_REF = DeviceRef.CPU()
-GPU_ARCHITECTURE = "gfx950"
-"""The only GPUs for which the ops have kernels."""
+CDNA4 = "gfx950"
+"""A GPU that takes weights in its own layout alone."""
 
 
 class MXValue:
@@ -147,10 +148,10 @@ def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
 
     Raises:
         TypeError: if q is neither an MXValue nor an MXTensor.
-        ValueError: if the dtype is not bfloat16, float16 or float32, or q lies on a GPU.
+        ValueError: if the dtype is not bfloat16, float16 or float32, or q lies on a gfx950 GPU.
     """
     q = _as_value(q, "q", CPU_REF)
-    if q.device != CPU_REF:
+    if _is_on_cdna4(q.codes):
         raise ValueError(
             f"q: got device {q.device}, expected {CPU_REF}, the only one that decodes today; move "
             "codes and scales with ops.transfer_to"
@@ -205,7 +206,7 @@ def linear(
         bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
-        activations: what x is multiplied as: "mxfp4", or on the CPU "bf16", which takes no
+        activations: what x is multiplied as: "mxfp4" or, but for gfx950, "bf16", which takes no
             `rounding`.
 
     Raises:
@@ -215,17 +216,19 @@ def linear(
     k = _check_floats(x, "x")
     _check_name(rounding, facts().roundings, "rounding")
     check_mode(activations, rounding)
-    if activations != "mxfp4" and x.device != CPU_REF:
+    if activations != "mxfp4" and _is_on_cdna4(x):
         raise ValueError(
             f"activations: got {activations!r} on {x.device}, expected 'mxfp4', the only mode "
-            f"with kernels for {GPU_ARCHITECTURE}"
+            f"with kernels for {CDNA4}"
         )
     w = _as_value(w, "w", x.device)
     _check_weights(w, "w", k, "x", x.device)
+    dtype = x.dtype if out_dtype is None else out_dtype
     rows = _rows(x)
+    if activations == "bf16" and x.device != CPU_REF:
+        rows = ops.cast(rows, DType.bfloat16)
     operands = [rows, *_parts(w), _bias(bias, w)]
     names = {"layout": w.layout, "rounding": rounding, "activations": activations}
-    dtype = x.dtype if out_dtype is None else out_dtype
     out = _call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)
     return _with_lead(out, x.shape[:-1])
 
@@ -301,10 +304,11 @@ def _check_value(value: TensorValue, name: str) -> None:
     if not isinstance(value, TensorValue):
         hint = "; put it into the graph with ops.constant, or pass it as an input"
         raise TypeError(f"{name}: got {type(value).__name__}, expected a TensorValue{hint}")
-    if value.device != CPU_REF and (found := _gpu_architecture()) != GPU_ARCHITECTURE:
+    found = "" if value.device == CPU_REF else _gpu_architecture()
+    if found and found != CDNA4 and not found.startswith("sm_"):
         raise ValueError(
-            f"{name}: got device {value.device} ({found}), expected {CPU_REF} or a "
-            f"{GPU_ARCHITECTURE} GPU, the only ones with kernels today; move it with "
+            f"{name}: got device {value.device} ({found}), expected {CPU_REF} or a {CDNA4} GPU "
+            "or one of NVIDIA's, the only ones with kernels today; move it with "
             f"ops.transfer_to({name}, DeviceRef.CPU())"
         )
     if value.rank == 0:
@@ -312,11 +316,15 @@ def _check_value(value: TensorValue, name: str) -> None:
 
 
 def _gpu_architecture() -> str:
-    """The architecture of the GPU, real or virtual, that graphs compile for; empty for none."""
+    """The architecture of the GPU, real or virtual, that graphs compile for."""
     try:
         return accelerator_architecture_name()
     except ValueError:
         return "no GPU here"
+
+
+def _is_on_cdna4(value: TensorValue) -> bool:
+    return value.device != CPU_REF and _gpu_architecture() == CDNA4
 
 
 def _check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -> None:
@@ -370,11 +378,11 @@ def _check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef)
             "not [K, N]"
         )
     _check_device(w.codes, name, device, other)
-    wanted = facts().layout_for(GPU_ARCHITECTURE).name
-    if device != CPU_REF and w.layout != wanted:
+    wanted = facts().layout_for(CDNA4).name
+    if w.layout != wanted and _is_on_cdna4(w.codes):
         raise ValueError(
-            f"{name}: got layout {w.layout!r}, on a {GPU_ARCHITECTURE} GPU expected {wanted!r}; "
-            f'preshuffle the MXTensor for "{GPU_ARCHITECTURE}" first'
+            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
+            f'preshuffle the MXTensor for "{CDNA4}" first'
         )
 
 
