@@ -18,6 +18,7 @@ from bench.simulated import report as simulated
 from bench.simulated import systems
 from bench.simulated.launches import Operands
 from bench.targets import gfx950 as target
+from bench.targets import gfx950_hardware as hardware
 from gfx950.parameters import Machine
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
@@ -111,7 +112,7 @@ def test_every_text_says_that_it_is_simulated(tmp_path):
     (table,) = simulated.tables(rows)
     text = simulated.readme_text(rows)
     assert "*simulated*" in table.title and "*simulated*" in text
-    assert "| 4 x 2880 x 512 | 0.10 | 3.25 | 1.30 | 1% | 7.75 (2.38) |" in text
+    assert "| 4 x 2880 x 512 | 0.10 | 3.25 | 1.30 | 1% | 0.85 | 6 | 0% | 7.75 (2.38) |" in text
     readme = tmp_path / "README.md"
     readme.write_text(f"{simulated.BEGIN}\nold\n{simulated.END}\n{report.BEGIN}{report.END}\n")
     report.update_readme(readme, text, (simulated.BEGIN, simulated.END))
@@ -125,17 +126,51 @@ def test_options_of_a_real_machine_are_refused(option):
     assert "mean nothing to gfx950" in outcome.output
 
 
-def test_a_gpu_that_is_here_is_not_simulated(monkeypatch):
+def pretend_gpu(monkeypatch, name: str) -> None:
+    properties = SimpleNamespace(gcnArchName=name, name="a GPU")
     monkeypatch.setattr(torch.version, "hip", "7.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for name in ("gfx950:sramecc+:xnack-", "gfx942"):
-        properties = SimpleNamespace(gcnArchName=name)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, p=properties: p)
-        if name.startswith("gfx950"):
-            with pytest.raises(RuntimeError, match="timing on hardware is not yet implemented"):
-                target.require_no_gfx950()
-        else:
-            target.require_no_gfx950()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+def test_a_gpu_that_is_here_is_timed_instead_of_the_model(monkeypatch):
+    asked = []
+    monkeypatch.setattr(hardware, "measure", lambda *a, **kw: asked.append(a) or iter([]))
+    pretend_gpu(monkeypatch, "gfx950:sramecc+:xnack-")
+    assert list(target.simulate(ORIGIN, print)) == []
+    ((origin, shapes, _),) = asked
+    assert origin.device == "a GPU" and shapes == target.SHAPES
+    pretend_gpu(monkeypatch, "gfx942")
+    assert hardware.device_name() is None
+
+
+def test_the_way_to_hardware_computes_what_it_times():
+    """On a CPU, with a clock that calls everything once and counts."""
+
+    def count(calls):
+        for call in calls:
+            call()
+        return float(len(calls))
+
+    rows = list(
+        hardware.measure(
+            Origin("a GPU", "abc1234", "2026-11-21"), [SMALL], lambda _: None,
+            least_us=target.least_us, device="cpu", timer=count, with_triton=False,
+        )
+    )  # fmt: skip
+    assert [(row.op, row.system) for row in rows] == [
+        ("linear", OURS), ("linear", "hipBLASLt bf16"), ("matmul", OURS),
+        ("matmul", "hipBLASLt bf16"), ("quantize", OURS), ("quantize", "torch copy"),
+    ]  # fmt: skip
+    assert {row.source for row in rows} == {"hardware, a GPU"}
+    assert all(row.time_us == hardware.MIN_CALLS and row.mfma_utilisation is None for row in rows)
+    texts = [table.title for table in simulated.tables(rows)] + [simulated.readme_text(rows)]
+    assert all("hardware, a GPU" in text and "simulated" not in text for text in texts)
+
+
+def test_a_wrong_result_is_not_timed():
+    with pytest.raises(ValueError, match="relative error"):
+        hardware._cold(torch.ones(2, 2), torch.ones(2, 2), lambda w: 2 * w)
 
 
 def test_the_make_command_reaches_the_target():

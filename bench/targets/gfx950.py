@@ -1,21 +1,21 @@
 """AMD CDNA4 (gfx950), on the simulator's timing model: no such GPU is needed.
 
 For each shape, every way of every system to compute `linear`, `matmul` and `quantize` goes
-through the same model; of a system that can choose, the fastest way counts. Nothing that this
-module reports was measured on hardware, and every row says so.
+through the same model; of a system that can choose, the fastest way counts. Where torch sees a
+gfx950 GPU, `bench.targets.gfx950_hardware` times that instead. Every row says what it is of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-
-import torch
+from dataclasses import replace
 
 from bench.rows import OURS, Origin
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
 from bench.simulated.launches import BLOCK, Operands
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
 from bench.simulated.systems import Offer, Stopwatch, offers
+from bench.targets import gfx950_hardware as hardware
 from gfx950.parameters import Machine
 from gfx950.timing import Profile
 
@@ -28,29 +28,18 @@ MXFP4_FLOPS_PER_CYCLE = 4096
 def simulate(
     origin: Origin, progress: Callable[[str], None], *, quick: bool = False
 ) -> Iterator[SimulatedRow]:
-    """Yields a row for each operation, shape and system.
-
-    Raises:
-        RuntimeError: if a gfx950 GPU is here, which this target does not use yet.
-    """
-    require_no_gfx950()
-    for shape in QUICK_SHAPES if quick else SHAPES:
+    """Yields a row for each operation, shape and system."""
+    shapes = QUICK_SHAPES if quick else SHAPES
+    if name := hardware.device_name():
+        here = replace(origin, device=name)
+        yield from hardware.measure(here, shapes, progress, least_us=least_us)
+        return
+    for shape in shapes:
         operands, stopwatch = Operands(shape), Stopwatch(shape)
         for op in OPS:
             progress(f"{op} {shape}: compiling, executing and timing on the model")
             timed = [(offer, stopwatch.time(offer)) for offer in offers(operands, op)]
             yield from rows(op, shape, fastest(timed), origin)
-
-
-def require_no_gfx950() -> None:
-    """Raises RuntimeError where the numbers of a model would stand for a GPU that is here."""
-    if torch.version.hip and torch.cuda.is_available():
-        name = torch.cuda.get_device_properties(0).gcnArchName
-        if name.startswith("gfx950"):
-            raise RuntimeError(
-                f"a {name} GPU is here, but timing on hardware is not yet implemented; hide it "
-                "(HIP_VISIBLE_DEVICES=-1) to get the model's numbers"
-            )
 
 
 Timed = tuple[Offer, list[Profile]]
