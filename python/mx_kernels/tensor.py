@@ -39,6 +39,7 @@ class MXTensor:
 
     __slots__ = (
         "__weakref__",
+        "_checked",
         "_codes",
         "_format",
         "_k",
@@ -74,7 +75,7 @@ class MXTensor:
             self._rows = codes.shape[0] if shape is None else shape[0]
         self._format = format
         self._layout = layout
-        self._short = None
+        self._short = self._checked = None
         if not torch.compiler.is_compiling():
             self._short = self._measure()
 
@@ -88,7 +89,7 @@ class MXTensor:
         self._rows = rows
         self._format = format
         self._layout = layout
-        self._short = None
+        self._short = self._checked = None
         return self
 
     @property
@@ -216,6 +217,15 @@ class MXTensor:
         layout = facts().layouts[self._layout].code
         return layout, self.shape[0], self._k, codes.numel(), scales.numel()
 
+    def _state(self) -> tuple | None:
+        """What could change behind the back of plain tensors; None for other arrays."""
+        codes, scales = self._codes, self._scales
+        if type(codes) not in PLAIN_TENSORS or type(scales) not in PLAIN_TENSORS:
+            return None
+        contiguous = codes.is_contiguous() and scales.is_contiguous()
+        where = codes.device, scales.device
+        return codes.shape, scales.shape, codes.dtype, scales.dtype, *where, contiguous
+
     def __repr__(self) -> str:
         kind = "numpy" if isinstance(self._codes, np.ndarray) else "torch"
         return (
@@ -239,6 +249,9 @@ def check_storage(tensor: MXTensor, name: str) -> None:
     Raises:
         ValueError: because shape and bytes no longer belong together.
     """
+    state = tensor._state()
+    if state is not None and state == tensor._checked:
+        return
     try:
         MXTensor(
             tensor.codes,
@@ -249,6 +262,7 @@ def check_storage(tensor: MXTensor, name: str) -> None:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: its arrays were changed after it was made: {error}") from error
+    tensor._checked = state
 
 
 def _ops():
