@@ -13,12 +13,12 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import size_of
 
-from mojo_kernels.cdna4.launch import Device, Grid, Hip, Queue
+from mojo_kernels.cdna4.launch import Device, Grid, Hip, Queue, rows_at_once
 from mojo_kernels.cdna4.mma import LANES
 from mojo_kernels.cdna4.quantize import QUANTIZE_BLOCKS, QUANTIZE_ROWS, QUANTIZE_WAVES
 from mojo_kernels.cdna4.quantize import quantize_rows
 from mojo_kernels.codec import Rounding
-from mojo_kernels.formats import BLOCK
+from mojo_kernels.formats import BLOCK, FORMAT
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, OperandShape, Plain, RUN_BYTES
 from mojo_kernels.layouts import code_rows, scale_blocks, scale_rows
 from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
@@ -79,18 +79,35 @@ def py_quantize(arguments: PythonObject) raises:
     var rounding = args.next()
     var codes = args.next()
     var scales = args.next()
-    var grid = Grid(
-        x=ceildiv(k // BLOCK, QUANTIZE_BLOCKS),
-        y=ceildiv(rows, QUANTIZE_ROWS),
-        z=1,
-        threads=QUANTIZE_WAVES * LANES,
-    )
     comptime for i in range(len(DTYPES)):
         comptime for j in range(Rounding.COUNT):
             if dtype == i and rounding == j:
-                comptime kernel = quantize_rows[DTYPES[i], Rounding(j), Plain]
-                return queue.launch[kernel](grid, [x, codes, scales, rows, k])
+                return _quantize[DTYPES[i], Rounding(j)](queue, x, rows, k, codes, scales)
     raise unknown("element type or rounding", dtype)
+
+
+def _quantize[
+    dtype: DType, rounding: Rounding
+](queue: Queue, x: Int, rows: Int, k: Int, codes: Int, scales: Int) raises:
+    """Quantizes as many rows with a launch as it takes."""
+    var stretch = rows_at_once(k * size_of[dtype]())
+    for row in range(0, rows, stretch):
+        var count = min(stretch, rows - row)
+        queue.launch[quantize_rows[dtype, rounding, Plain]](
+            Grid(
+                x=ceildiv(k // BLOCK, QUANTIZE_BLOCKS),
+                y=ceildiv(count, QUANTIZE_ROWS),
+                z=1,
+                threads=QUANTIZE_WAVES * LANES,
+            ),
+            [
+                x + row * k * size_of[dtype](),
+                codes + row * FORMAT.packed_bytes(k),
+                scales + row * (k // BLOCK),
+                count,
+                k,
+            ],
+        )
 
 
 def py_dequantize(arguments: PythonObject) raises:

@@ -108,6 +108,8 @@ class StandIn:
 
     execute: bool = True
     """Whether launches are executed, or only recorded."""
+    groups: list[int] | None = None
+    """The workgroups that are executed, None for all."""
     arch: str = "gfx950:sramecc+:xnack-"
     tensor_device: int = 0
     """Where torch would say that tensors are."""
@@ -201,5 +203,6 @@ class StandIn:
                 else value.to_bytes(row[".size"], "little")
                 for row, value in zip(code.arguments, values, strict=True)
             ]
-            gfx950.run(kernel_of(code.image), grid, block, operands).raise_on_hazards()
+            kernel = kernel_of(code.image)
+            gfx950.run(kernel, grid, block, operands, order=self.groups).raise_on_hazards()
         return 0

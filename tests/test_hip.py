@@ -24,7 +24,9 @@ OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719,
 MAX_LDS_BYTES = 160 * 1024
 SPLIT = (5, 40, 4128)
 """A shape whose workgroups share K, and so need a workspace."""
-SHAPES = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
+FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
+MANY_ROWS = {(1025, 2048, 160): (128, 256), (4097, 2048, 160): (256, 256)}
+"""Shapes that take the kernels for many rows, and the tile of C of their first workgroup."""
 KINDS = [
     _hip.Kind(x=0, rounding=1, out=0, bias=None),
     _hip.Kind(x=None, rounding=None, out=0, bias=None),
@@ -80,6 +82,12 @@ def weights(rng, n, k):
     return plain, operand(stored, rows=n, k=k, layout=LAYOUT)
 
 
+def empty_weights(n, k):
+    storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
+    parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
+    return mx.MXTensor(*parts, shape=(n, k), layout=LAYOUT)
+
+
 def assert_product(out, a, plain, bias=None):
     """Compares with the float64 product under the oracle's bound."""
     bias = None if bias is None else values_of(bias)
@@ -122,7 +130,7 @@ def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
         oracle.assert_bitwise_equal(got.numpy(), expected)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", FEW_ROWS)
 def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
@@ -131,6 +139,18 @@ def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, s
     a = oracle.quantize(values_of(x))
     assert_product(out, a, plain)
     torch.testing.assert_close(mx.matmul(operand(a), w), out, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", MANY_ROWS)
+def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
+    (m, n, k), (rows, columns) = shape, MANY_ROWS[shape]
+    gpu.groups = [0]
+    x = floats(rng, (m, k))
+    plain, w = weights(rng, n, k)
+    a = oracle.quantize(values_of(x))
+    for out in (mx.linear(x, w), mx.matmul(operand(a), w)):
+        first = [part[:rows] for part in a], [part[:columns] for part in plain]
+        assert_product(out[:rows, :columns], *first)
 
 
 def test_other_types_roundings_and_a_bias(gpu, rng):
@@ -187,12 +207,9 @@ def test_every_code_object_is_one_that_the_device_takes(code_objects):
 def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
     recorder, code_objects
 ):
-    sizes = (5, 40, 100, 300, 3000), (40, 3000, 30000), (160, 256, 544, 1024, 4128, 8192)
+    sizes = (5, 20, 40, 300, 1100, 3000), (40, 6000, 30000), (160, 256, 544, 1024, 4128, 8192)
     for m, n, k in itertools.product(*sizes):
-        storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
-        parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
-        w = mx.MXTensor(*parts, shape=(n, k), layout=LAYOUT)
-        mx.linear(torch.empty(m, k, dtype=BF16), w)
+        mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
     launched = {launch.name for launch in recorder.launches}
     assert launched == {code.name for code in code_objects[1]}
 
@@ -236,6 +253,28 @@ def test_each_device_gets_its_own_functions(recorder, rng):
     assert [index for index, _ in recorder.loaded] == [0, 3]
 
 
+@pytest.mark.parametrize(
+    "m, n, k, stretch",
+    [((2 << 20) + 5, 16, 32, 1 << 20), (300_000, 4096, 32, 261_888), (70_000, 16, 1 << 15, 32_512)],
+    ids=["grid", "result", "x"],
+)
+def test_more_rows_than_a_launch_takes_are_launched_in_stretches(recorder, m, n, k, stretch):
+    x, w = torch.empty(m, k, dtype=BF16), empty_weights(n, k)
+    out, codes = mx.linear(x, w), mx.quantize(x).codes
+    first_rows = list(range(0, m, stretch))
+    products = [launch for launch in recorder.launches if len(launch.arguments) >= 9]
+    assert len(products) == len(first_rows)
+    for row, launch in zip(first_rows, products, strict=True):
+        assert launch.arguments[0] == x[row].data_ptr()
+        assert launch.arguments[3] == out[row].data_ptr()
+        assert min(stretch, m - row) in launch.arguments
+    others = recorder.launches[len(products) :]
+    rows = [(launch.arguments[0] - x.data_ptr()) // (2 * k) for launch in others]
+    ends = [row + launch.arguments[3] for row, launch in zip(rows, others, strict=True)]
+    assert (rows[0], ends[-1]) == (0, m) and rows[1:] == ends[:-1]
+    assert [launch.arguments[1] for launch in others] == [codes[row].data_ptr() for row in rows]
+
+
 @pytest.mark.parametrize("hip, launcher", [("7.2.0", _hip.ROCM), (None, _cuda.CUDA)])
 def test_builds_of_torch_for_rocm_launch_through_hip(monkeypatch, hip, launcher):
     monkeypatch.setattr(torch.version, "hip", hip)
@@ -271,15 +310,13 @@ def test_a_captured_launch_has_a_workspace_that_the_graph_clears(recorder, rng, 
     assert not {a.arguments[-1] for a in outside} & {b.arguments[-1] for b in inside}
 
 
-def test_counters_are_where_a_workspace_is_clear_whatever_the_launch():
-    workspace = _hip.Workspace.of(torch.empty(0), 9000, 520)
-    assert not workspace.memory[: workspace.cleared].any()
-    for counter_bytes in (8, 520, _hip.CLEARED_BYTES):
-        begin = workspace.address(counter_bytes) - workspace.memory.data_ptr()
-        assert begin + counter_bytes == workspace.cleared
-    assert workspace.has_room(9000, 520)
-    assert not workspace.has_room(9001, 520)
-    assert not workspace.has_room(9000, _hip.CLEARED_BYTES + 4)
+def test_a_workspace_serves_launches_that_fit_and_no_others():
+    workspace = _hip.Workspace.of(torch.empty(0), 520, 9000)
+    clear = workspace.address - workspace.memory.data_ptr()
+    assert not workspace.memory[:clear].any() and clear == _hip.CLEARED_BYTES
+    assert workspace.has_room(_hip.CLEARED_BYTES, 9000)
+    assert not workspace.has_room(520, 9001)
+    assert not workspace.has_room(_hip.CLEARED_BYTES + 4, 9000)
 
 
 def test_split_k_finds_its_workspace_as_it_left_it(gpu, rng):
@@ -353,8 +390,8 @@ def test_activations_that_stay_floats_are_refused(recorder, rng):
         mx.linear(x, w, activations="bf16")
 
 
-def test_tensors_beyond_32_bit_offsets_are_refused(recorder, rng):
-    _, w = weights(rng, 4096, 32)
+def test_weights_beyond_32_bit_offsets_are_refused(recorder):
+    x, w = torch.empty(1, 1 << 16, dtype=BF16), empty_weights(1 << 16, 1 << 16)
     with pytest.raises(RuntimeError, match="multiply: got a tensor of 2147483648 bytes"):
-        mx.linear(torch.zeros(1 << 18, 32, dtype=BF16), w)
+        mx.linear(x, w)
     assert not recorder.launches

@@ -12,6 +12,7 @@ in a graph. A call that HIP refuses raises with HIP's words.
 
 from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.ffi import CStringSpan, c_char
+from std.math import align_down
 from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4_COMPILE_OPTIONS
@@ -23,6 +24,13 @@ comptime NO_DYNAMIC_LDS = UInt32(0)
 """Kernels declare all the LDS that they use."""
 comptime HIP_SUCCESS = Int32(0)
 """What a HIP function returns if all is well."""
+
+comptime MAX_ROWS = 1 << 20
+"""Rows of operands that a launch takes: HIP's grids end at 65536 tiles, of 16 rows at least."""
+comptime MAX_BYTES = 1 << 31
+"""Kernels count the bytes of a tensor in 32 bits."""
+comptime ROWS_MULTIPLE = 256
+"""Stretches of rows begin where any access is aligned."""
 
 comptime _GetDevice = def(Int) abi("C") thin -> Int32
 comptime _SetDevice = def(Int32) abi("C") thin -> Int32
@@ -83,6 +91,11 @@ struct Hip(TrivialRegisterPassable):
 def _function[Signature: TrivialRegisterPassable](address: Int) -> Signature:
     """Returns the C function at an address."""
     return Pointer(to=address).unsafe_bitcast[Signature]()[]
+
+
+def rows_at_once(row_bytes: Int) -> Int:
+    """Returns how many rows of at most `row_bytes` a launch takes."""
+    return max(min(MAX_ROWS, align_down((MAX_BYTES - 1) // row_bytes, ROWS_MULTIPLE)), 1)
 
 
 @fieldwise_init

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from mx_kernels import _native
-from mx_kernels._facts import ceil_to, facts
+from mx_kernels._facts import Layout, ceil_to, facts
 
 ARCHITECTURE = "gfx950"
 RUNTIME = "libamdhip64.so"
@@ -63,21 +64,22 @@ class Workspace(NamedTuple):
     cleared: int
 
     @classmethod
-    def of(cls, like: Tensor, num_bytes: int, counter_bytes: int) -> Workspace:
-        """Allocates on `like`'s device for a launch that wants `num_bytes` in all."""
+    def of(cls, like: Tensor, counter_bytes: int, handed_over_bytes: int) -> Workspace:
+        """Allocates on `like`'s device and clears."""
         cleared = ceil_to(counter_bytes, CLEARED_BYTES)
-        memory = like.new_empty(cleared + num_bytes - counter_bytes, dtype=torch.uint8)
+        memory = like.new_empty(cleared + handed_over_bytes, dtype=torch.uint8)
         memory[:cleared].zero_()
         return cls(memory, cleared)
 
-    def has_room(self, num_bytes: int, counter_bytes: int) -> bool:
-        """Says whether a launch can use this memory."""
-        handed_over = self.memory.numel() - self.cleared
-        return counter_bytes <= self.cleared and num_bytes - counter_bytes <= handed_over
+    @property
+    def address(self) -> int:
+        """Where counters end and what is handed over begins."""
+        return self.memory.data_ptr() + self.cleared
 
-    def address(self, counter_bytes: int) -> int:
-        """Returns where a launch finds its counters, and behind them the rest."""
-        return self.memory.data_ptr() + self.cleared - counter_bytes
+    def has_room(self, counter_bytes: int, handed_over_bytes: int) -> bool:
+        """Says whether a launch can use this memory."""
+        room = self.memory.numel() - self.cleared
+        return counter_bytes <= self.cleared and handed_over_bytes <= room
 
 
 class Call:
@@ -104,23 +106,26 @@ class Call:
         return memory
 
     def rows(
-        self, address: int, row_stride: int, shape: tuple[int, int], dtype: torch.dtype
+        self, address: int, row_stride: int, shape: tuple[int, int], dtype: int | None = None
     ) -> int:
-        """Returns the address of contiguous rows that kernels can read: as given, or of a copy."""
+        """Returns the address of contiguous rows that kernels can read: as given, or of a copy.
+
+        The type goes by its native code, None for bytes.
+        """
         if row_stride == shape[1] and address % ALIGNMENT == 0:
             return address
-        copy = self.empty(shape, dtype)
+        codes = facts().dtype_codes.items()
+        copy = self.empty(shape, next((t for t, code in codes if code == dtype), torch.uint8))
         arguments = (address, row_stride, *shape, copy.data_ptr(), copy.element_size())
         self.launch(self._native, "copy_rows", *arguments)
         return copy.data_ptr()
 
     def weights(self, parts: tuple[int, int], layout: int, shape: tuple[int, int]) -> tuple:
         """Returns addresses of preshuffled codes and scales: as given, or of moved ones."""
-        table = facts()
-        wanted = table.layout_for(ARCHITECTURE)
-        if layout == wanted.code and not any(address % ALIGNMENT for address in parts):
+        wanted = _preshuffled()
+        if layout == wanted.code and not (parts[0] | parts[1]) % ALIGNMENT:
             return parts
-        storage = wanted.storage(*shape, table.default_format)
+        storage = wanted.storage(*shape, facts().default_format)
         moved = tuple(self.empty(part).data_ptr() for part in storage)
         self.launch(self._native, "relayout", *parts, layout, *moved, wanted.code, *shape)
         return moved
@@ -142,7 +147,7 @@ class Rocm:
         call = Call(self._native, queue, out)
         if operation == "quantize":
             x, dtype, row_stride, rows, k, *rest = arguments
-            x = call.rows(x, row_stride, (rows, k), _float_dtype(dtype))
+            x = call.rows(x, row_stride, (rows, k), dtype)
             arguments = (x, dtype, rows, k, *rest)
         call.launch(self._native, operation, *arguments)
 
@@ -161,22 +166,22 @@ class Rocm:
                     f"linear: activations that are not quantized have no {ARCHITECTURE} kernels; "
                     "choose a rounding"
                 )
-            activations = call.rows(x, row_stride, (m, k), _float_dtype(x_dtype)), 0
+            activations = call.rows(x, row_stride, (m, k), x_dtype), 0
         else:
             (*parts, _), x_dtype, rounding = arguments[:3], None, None
             storage = facts().plain.storage(m, k, facts().default_format)
             activations = [
-                call.rows(address, shape[1], shape, torch.uint8)
+                call.rows(address, shape[1], shape)
                 for address, shape in zip(parts, storage, strict=True)
             ]
         product = self._product(Kind(x_dtype, rounding, out_dtype, bias_dtype if bias else None))
 
         weights = call.weights((codes, scales), layout, (n, k))
-        num_bytes, counter_bytes = product.workspace((m, n, k))
-        space = self._workspace(queue, num_bytes, counter_bytes, out) if num_bytes else None
-        room = space.address(counter_bytes) if space else 0
-        sizes = (m, n, k)
-        call.launch(product, "multiply", *activations, *weights, *sizes, result, bias, room)
+        sizes = product.workspace((m, n, k))
+        space = self._workspace(queue, sizes, out) if any(sizes) else None
+        room = space.address if space else 0
+        operands = (*activations, *weights, m, n, k, result, bias)
+        call.launch(product, "multiply", *operands, room)
 
     def _queue(self, tensor: Tensor) -> tuple[int, int]:
         """Returns the handle of a tensor's device, which is opened once, and its stream."""
@@ -211,17 +216,21 @@ class Rocm:
                     self._products[kind] = _native.load_extension(extension)
         return self._products[kind]
 
-    def _workspace(
-        self, queue: tuple[int, int], num_bytes: int, counter_bytes: int, like: Tensor
-    ) -> Workspace:
+    def _workspace(self, queue: tuple[int, int], sizes: tuple[int, int], like: Tensor) -> Workspace:
         """Returns memory for one launch, its counters zero."""
         if torch.cuda.is_current_stream_capturing():
             # A graph has its own and clears it: it may be replayed beside anything else.
-            return Workspace.of(like, num_bytes, counter_bytes)
+            return Workspace.of(like, *sizes)
         kept = self._workspaces.get(queue)
-        if kept is None or not kept.has_room(num_bytes, counter_bytes):
-            kept = self._workspaces[queue] = Workspace.of(like, num_bytes, counter_bytes)
+        if kept is None or not kept.has_room(*sizes):
+            kept = self._workspaces[queue] = Workspace.of(like, *sizes)
         return kept
+
+
+@cache
+def _preshuffled() -> Layout:
+    """Returns the layout that the products want weights in."""
+    return facts().layout_for(ARCHITECTURE)
 
 
 def loaded_runtime() -> ctypes.CDLL:
@@ -235,11 +244,6 @@ def loaded_runtime() -> ctypes.CDLL:
         if path.name.startswith(RUNTIME):
             return ctypes.CDLL(str(path))
     raise RuntimeError(f"{RUNTIME} is not loaded in this process, expected torch's ROCm build")
-
-
-def _float_dtype(code: int) -> torch.dtype:
-    """Returns the torch dtype of a native code."""
-    return next(dtype for dtype, known in facts().dtype_codes.items() if known == code)
 
 
 ROCM = Rocm()
