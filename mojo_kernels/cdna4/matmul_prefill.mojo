@@ -200,6 +200,7 @@ def multiply_tile[
         lds,
     )
     run.fetch_weights()
+    run.clear()
     team.meet(wave, lane)
     var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
     run.run(quotient[WAVES_N](wave), num_stages)

@@ -1,6 +1,6 @@
 """How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
 
-A stage is 256 rows x 8 blocks. Codes go straight from memory to LDS, a row by
+A stage is 256 or 128 rows x 8 blocks. Codes go straight from memory to LDS, a row by
 eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
 scales would cost a line of memory for each row and stage; a team of workgroups
 brings them into the preshuffled layout first (team.mojo), 64 blocks at a time:

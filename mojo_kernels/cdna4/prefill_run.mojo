@@ -17,9 +17,10 @@ from max.gpu.sync import (
 )
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.collections import Array
+from std.memory import bitcast
 
 from .epilogue import Sums
-from .mma import BlockCodes, Mma16, SharedBytes, set_priority
+from .mma import BlockCodes, Mma16, SharedBytes, set_priority, zero_of_a_branch
 from .ping_pong import PingPong, PingPongOps
 from .prefill_activations import SharedCodes
 from .prefill_tiles import (
@@ -160,8 +161,6 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         self.a_scales = {uninitialized = True}
         self.b_scales = {uninitialized = True}
         self.sums = {uninitialized = True}
-        comptime for i in range(Self.m_tiles * N_TILES):
-            self.sums[i] = 0
 
     @always_inline
     def scales_of(self, ring: Self.Place) -> SharedBytes:
@@ -269,6 +268,13 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         comptime weights = Self.ORDER.weights()
         comptime for i in range(PingPong.WEIGHTS_LENGTH):
             self.perform[weights[i]]()
+
+    @always_inline
+    def clear(mut self):
+        """Sets the sums to zero here, where there is time, not at the loop."""
+        comptime for i in range(Self.m_tiles * N_TILES):
+            comptime for j in range(Mma16.VALUES):
+                self.sums[i][j] = bitcast[DType.float32](zero_of_a_branch())
 
     @always_inline
     def run(mut self, group: Int32, num_stages: Int32):
