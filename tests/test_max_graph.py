@@ -69,6 +69,12 @@ CASES = {
         for rounding in ROUNDINGS
     },
     **{
+        f"kept-{dtype}": lambda route, i, dtype=dtype: route.ops.linear(
+            i[dtype], TINY, activations="bf16", bias=i["bias"]
+        )
+        for dtype in DTYPES
+    },
+    **{
         f"dequantize-{dtype}": lambda route, i, dtype=dtype: route.ops.dequantize(
             route.value(i["codes"], i["scales"]), dtype=dtype
         )
@@ -283,6 +289,10 @@ WRONG_CALLS = {
     "x is a number": (
         lambda i: max_graph.quantize(i.scalar),
         (ValueError, "x: got a single number"),
+    ),
+    "a mode is unknown": (
+        lambda i: max_graph.linear(ops.cast(i.ints, DType.float32), WEIGHTS, activations="fp8"),
+        (ValueError, "activations: got 'fp8', expected 'mxfp4' or 'bf16'"),
     ),
     "K is symbolic": (
         lambda i: max_graph.quantize(i.k_symbolic),
