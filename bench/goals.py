@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bench.rows import OURS, Row
 from bench.shapes import QUANTIZE_SHAPE
+from bench.targets import OPS
 
 FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0")
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
@@ -19,6 +20,10 @@ SMALL = (4, 2880, 512)
 MAX_OVERHEAD_US = 10.0
 MAX_TIMES_ROOFLINE = 1.4
 MIN_QUANTIZE_GB_PER_S = 4.6
+MIN_SPEEDUP_OF_ONE_ROW = 4.0
+"""Of weights of four bits over those of 16, where reading them is all there is to do."""
+MIN_SPEEDUP_OF_MANY_ROWS = 16 / 17
+"""Of the same where arithmetic is all: a scale costs one operation for 16 of the product."""
 SAME = 0.97
 """Share of a rate that counts as equal to it: medians repeat to about 3 %."""
 
@@ -70,6 +75,8 @@ def check_goals(rows: Iterable[Row]) -> list[Goal]:
         goals += _overhead(measured, threads)
         for row in measured.ours("linear", threads):
             goals += _linear(measured, row, threads)
+        for row in measured.ours("linear bf16", threads):
+            goals += _linear_bf16(measured, row, threads)
         goals += _quantize(measured, threads)
     return goals + list(_scaling(measured))
 
@@ -100,6 +107,15 @@ def _linear(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
                    MAX_TIMES_ROOFLINE, at_most=True)  # fmt: skip
 
 
+def _linear_bf16(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
+    """Weights of four bits make few rows faster than those of 16, many rows not slower."""
+    peer = measured.find("linear bf16", row.shape, "torch bf16", threads)
+    if peer:
+        name = " x ".join(map(str, row.shape))
+        wanted = MIN_SPEEDUP_OF_ONE_ROW if row.m == 1 else MIN_SPEEDUP_OF_MANY_ROWS
+        yield Goal(f"bf16 {name}: times faster than torch bf16", threads, peer.times_ours, wanted)
+
+
 def _wanted_of_four_bit(shape: tuple[int, int, int], peer: str) -> float:
     if shape == SMALL:
         return 1.5
@@ -127,7 +143,7 @@ def _scaling(measured: Measured) -> Iterator[Goal]:
         before, after = (measured.find(op, shape, system, count) for count in (few, many))
         return before.time_us_median / after.time_us_median if before and after else None
 
-    for op in ("quantize", "matmul", "linear"):
+    for op in OPS:
         for row in measured.ours(op, many):
             gain = speedup(op, row.shape, OURS)
             if gain is not None:

@@ -71,7 +71,7 @@ def operation_tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         if row.op not in ("machine", "overhead"):
             groups.setdefault((row.op, row.threads), []).append(row)
-    order = {"linear": 0, "matmul": 1, "quantize": 2}
+    order = {"linear": 0, "linear bf16": 1, "matmul": 2, "quantize": 3}
     return [
         _operation_table(op, threads, groups[op, threads])
         for op, threads in sorted(groups, key=lambda key: (order[key[0]], key[1]))
@@ -98,7 +98,7 @@ def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
 
 def systems_table(rows: Iterable[Row]) -> Table:
     """What each system computes."""
-    timed = (row for row in rows if row.op in ("linear", "quantize"))
+    timed = (row for row in rows if row.op in ("linear", "linear bf16", "quantize"))
     cells = dict.fromkeys((row.op, row.system, row.computes) for row in timed)
     return Table("What the systems compute", ["op", "system", "computes"], list(cells))
 
@@ -143,7 +143,7 @@ def goal_table(goals: Sequence[Goal]) -> Table:
             goal.text,
             str(goal.threads),
             f"{goal.measured:.2f}",
-            f"{'<=' if goal.at_most else '>='} {goal.wanted:g}",
+            f"{'<=' if goal.at_most else '>='} {goal.wanted:.3g}",
             "yes" if goal.reached else "NO",
         ]
         for goal in goals

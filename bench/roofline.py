@@ -1,13 +1,13 @@
 """What the machine can do at all, measured in the same run as the kernels.
 
-Three rates bound every operation here: reading memory, int8 dot products and
-float32 products. Each is the best of several tries of the fastest thing torch
+Four rates bound every operation here: reading memory, int8 dot products, float32
+and bfloat16 products. Each is the best of several tries of the fastest thing torch
 has for it, on as many threads as torch has:
 
     read_bandwidth   sum of int64 over a buffer, the buffer as large as the
                      operands of the shape, so that caches count as they should
     int8_peak        `torch._int_mm`, square
-    f32_peak         `torch.mm`, square
+    float_peak       `torch.mm`, square
 
 An operation takes at least `max(bytes / bandwidth, operations / peak)`.
 """
@@ -47,9 +47,9 @@ def int8_peak() -> float:
     return 2 * PEAK_SIZE**3 / best_seconds(lambda: torch._int_mm(a, a))
 
 
-def f32_peak() -> float:
-    """Returns operations a second of a float32 matrix product."""
-    a = torch.randn(PEAK_SIZE, PEAK_SIZE)
+def float_peak(dtype: torch.dtype) -> float:
+    """Returns operations a second of a matrix product of floats."""
+    a = torch.randn(PEAK_SIZE, PEAK_SIZE).to(dtype)
     return 2 * PEAK_SIZE**3 / best_seconds(lambda: a @ a)
 
 
@@ -72,6 +72,7 @@ class Roofline:
 
     int8_ops_per_s: float
     f32_ops_per_s: float
+    bf16_ops_per_s: float
     cache_bytes_per_s: float
     dram_bytes_per_s: float
     _bandwidth_at: dict[int, float] = field(default_factory=dict)
@@ -81,12 +82,13 @@ class Roofline:
         """Measures the limits for torch's present thread count."""
         return cls(
             int8_ops_per_s=int8_peak(),
-            f32_ops_per_s=f32_peak(),
+            f32_ops_per_s=float_peak(torch.float32),
+            bf16_ops_per_s=float_peak(torch.bfloat16),
             cache_bytes_per_s=read_bandwidth(CACHE_BYTES),
             dram_bytes_per_s=read_bandwidth(DRAM_BYTES),
         )
 
-    def least_us(self, *, num_bytes: int, int8_ops: int = 0) -> float:
+    def least_us(self, *, num_bytes: int, int8_ops: int = 0, bf16_ops: int = 0) -> float:
         """Returns the microseconds below which no implementation gets.
 
         Memory is read at the rate that a buffer of just this size reaches.
@@ -94,4 +96,5 @@ class Roofline:
         if num_bytes not in self._bandwidth_at:
             self._bandwidth_at[num_bytes] = read_bandwidth(num_bytes)
         memory_s = num_bytes / self._bandwidth_at[num_bytes]
-        return max(memory_s, int8_ops / self.int8_ops_per_s) * 1e6
+        arithmetic_s = int8_ops / self.int8_ops_per_s + bf16_ops / self.bf16_ops_per_s
+        return max(memory_s, arithmetic_s) * 1e6

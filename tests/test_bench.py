@@ -97,9 +97,10 @@ def test_two_competitors_of_one_name_are_refused():
 
 
 def test_the_roofline_is_the_slower_of_memory_and_arithmetic():
-    limits = roofline.Roofline(1e12, 1e11, 1e10, 1e10, _bandwidth_at={1000: 1e9})
+    limits = roofline.Roofline(1e12, 1e11, 1e11, 1e10, 1e10, _bandwidth_at={1000: 1e9})
     assert limits.least_us(num_bytes=1000) == pytest.approx(1.0)
     assert limits.least_us(num_bytes=1000, int8_ops=5_000_000) == pytest.approx(5.0)
+    assert limits.least_us(num_bytes=1000, bf16_ops=5_000_000) == pytest.approx(50.0)
 
 
 def test_rows_survive_the_csv_file(tmp_path):
@@ -181,6 +182,10 @@ def test_goals_compare_with_what_the_shape_asks_for():
         make_row(m=4, n=2880, k=512),
         make_row(m=4, n=2880, k=512, system="MAX Q4_0", times_ours=1.6),
         make_row(m=1, n=4096, k=4096, times_roofline=1.5),
+        make_row(op="linear bf16"),
+        make_row(op="linear bf16", system="torch bf16", times_ours=0.98),
+        make_row(op="linear bf16", m=1, n=4096, k=4096),
+        make_row(op="linear bf16", m=1, n=4096, k=4096, system="torch bf16", times_ours=3.9),
     ]
     reached = {goal.text: goal.reached for goal in goals.check_goals(rows)}
     assert reached == {
@@ -188,6 +193,8 @@ def test_goals_compare_with_what_the_shape_asks_for():
         "64 x 7168 x 2048: times faster than torch int8": True,
         "4 x 2880 x 512: times faster than MAX Q4_0": True,
         "1 x 4096 x 4096: times the memory roofline": False,
+        "bf16 64 x 7168 x 2048: times faster than torch bf16": True,
+        "bf16 1 x 4096 x 4096: times faster than torch bf16": False,
     }
 
 

@@ -25,7 +25,7 @@ MODULES = {"cpu": "bench.targets.cpu"}
 SIMULATED = {"gfx950": "bench.targets.gfx950"}
 """The same for targets that are simulated."""
 
-OPS = ("quantize", "matmul", "linear")
+OPS = ("quantize", "matmul", "linear", "linear bf16")
 
 
 @dataclass(frozen=True)

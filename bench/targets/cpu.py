@@ -3,8 +3,8 @@
 For each shape the operands are made once, every competitor is checked against
 the float32 product, and then all take turns (`bench.timing`). Times of `linear`
 include rounding the bfloat16 activations; times of peers that quantize include
-it too, from float32. Rates are 2 M N K a second, for the quantizer the bytes of
-its bfloat16 input a second.
+it too, from float32. `linear bf16` leaves the activations as they are. Rates are
+2 M N K a second, for the quantizer the bytes of its bfloat16 input a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ SMALL_BUDGET_S = 0.3
 
 System = tuple[str, str]
 """A system's name and what it computes."""
-OUR_SYSTEM = (OURS, "MXFP4 weights and MXFP4 activations")
+OUR_PRODUCTS = {
+    "matmul": (OURS, "MXFP4 weights and MXFP4 activations"),
+    "linear": (OURS, "MXFP4 weights and MXFP4 activations"),
+    "linear bf16": (OURS, "MXFP4 weights and bfloat16 activations"),
+}
 OUR_QUANTIZER = (OURS, "MXFP4 from bfloat16")
 
 
@@ -56,7 +60,7 @@ class CpuBench:
 
     def __init__(self, plan: Plan, origin: Origin, report: Reporter):
         self.plan, self.origin, self.report = plan, origin, report
-        self.products = [op for op in ("matmul", "linear") if op in plan.ops]
+        self.products = [op for op in OUR_PRODUCTS if op in plan.ops]
         report.progress("measuring the limits of the machine")
         self.roofline = Roofline.measure()
         self.peers = load_peers()
@@ -69,6 +73,7 @@ class CpuBench:
         for name, per_s, unit in (
             ("int8 dot product", limits.int8_ops_per_s, "GOP/s"),
             ("f32 product", limits.f32_ops_per_s, "GFLOP/s"),
+            ("bf16 product", limits.bf16_ops_per_s, "GFLOP/s"),
             ("read, 8 MiB", limits.cache_bytes_per_s, "GB/s"),
             ("read, 128 MiB", limits.dram_bytes_per_s, "GB/s"),
         ):
@@ -78,7 +83,8 @@ class CpuBench:
         """Reports what a call of `linear` costs on a single block."""
         call = self._ours(Problem(SMALLEST_SHAPE))["linear"].call
         found = self._interleave({OURS: call}, SMALL_BUDGET_S)
-        self._report_times("overhead", SMALLEST_SHAPE, {OUR_SYSTEM: found[OURS]}, least_us=None)
+        times = {OUR_PRODUCTS["linear"]: found[OURS]}
+        self._report_times("overhead", SMALLEST_SHAPE, times, least_us=None)
 
     def measure_quantizers(self) -> None:
         """Times rounding the activations of each shape, and a matrix larger than the caches."""
@@ -117,9 +123,9 @@ class CpuBench:
                 self._report_product(op, shape, found)
 
     def _report_product(self, op: str, shape: Shape, found: dict[str, Timing]) -> None:
-        """`matmul` gets its activations quantized, so only float systems compare with it."""
+        """Only `linear` quantizes activations, so only float systems compare with the others."""
         peers = [p for p in self.peers.products if op == "linear" or not p.quantizes_activations]
-        times = {OUR_SYSTEM: found[op]} | {(p.name, p.computes): found[p.name] for p in peers}
+        times = {OUR_PRODUCTS[op]: found[op]} | {(p.name, p.computes): found[p.name] for p in peers}
         self._report_times(op, shape, times, self._least_us(op, shape))
 
     def _ours(self, problem: Problem) -> dict[str, Prepared]:
@@ -128,6 +134,7 @@ class CpuBench:
         calls = {
             "matmul": lambda: mx.matmul(x_mx, weight),
             "linear": lambda: mx.linear(x, weight),
+            "linear bf16": lambda: mx.linear(x, weight, activations="bf16"),
         }
         return {op: Prepared(call=calls[op], output=calls[op]) for op in self.products}
 
@@ -142,8 +149,10 @@ class CpuBench:
         packed_bytes = k // 2 + k // BLOCK
         if op == "quantize":
             return self.roofline.least_us(num_bytes=m * (BF16_BYTES * k + packed_bytes))
-        x_bytes = BF16_BYTES * k if op == "linear" else packed_bytes
+        x_bytes = packed_bytes if op == "matmul" else BF16_BYTES * k
         num_bytes = m * x_bytes + n * packed_bytes + BF16_BYTES * m * n
+        if op == "linear bf16":
+            return self.roofline.least_us(num_bytes=num_bytes, bf16_ops=shape.flops)
         return self.roofline.least_us(num_bytes=num_bytes, int8_ops=shape.flops)
 
     def _report_times(
