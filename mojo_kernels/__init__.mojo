@@ -30,7 +30,9 @@ Hopper's builds on the room of any GPU.
         quantize.mojo         quantize as a kernel of its own
         tiles.mojo            tiles of A, B and scales
         activations.mojo      the left operand: encoded, or quantized on the way
-        schedule.mojo         pipelines as data
+        schedule.mojo         the decode kernels' pipelines, as data
+        decode_shape.mojo     how a decode workgroup cuts its work and its LDS
+        wave_run.mojo         a decode wave's way along K
         epilogue.mojo         sums across waves and workgroups, bias, rounding, store
         matmul_decode.mojo    few rows
         matmul_prefill.mojo   many rows, encoded activations
@@ -58,10 +60,16 @@ Hopper's builds on the room of any GPU.
         fragments.mojo        codes to tensor core fragments
         shared_memory.mojo    loads, copies and barriers by address
         tokens.mojo           activations in fragment order
-        expand_tokens.mojo    activations as bfloat16, for many rows
+        expand_tokens.mojo    activations as bfloat16, for more rows
+        wgmma.mojo            around the warp group's instruction
         exact.mojo            elements that bfloat16 cannot hold
         matmul_decode.mojo    few rows
-        matmul_prefill.mojo   many rows
+        matmul_middle.mojo    dozens to hundreds of rows: weights decoded in registers
+        middle_stages.mojo        tokens on the way
+        middle_weights.mojo       weights on the way
+        middle_sums.mojo          sums across warps and ranks, store
+        matmul_prefill.mojo   many rows: weights decoded once for 256 of them
+        prefill_stages.mojo       weights and tokens on the way
         quantize.mojo         quantize, two numbers at once
         dispatch.mojo         which kernel, which grid
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
+MIDDLE_PLAN = 1 << 20
 
 
 @pytest.fixture
@@ -98,6 +99,24 @@ def test_every_plan_for_few_rows_gives_the_product(shape, row_warps, ranks, plan
         row_warps = 2  # one is refused, see the next test
     problem = Problem(*shape)
     plan(256 * token_tiles + 16 * row_warps + ranks)
+    for mode in MODES:
+        problem.check(mode)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("tokens", [64, 128])
+@pytest.mark.parametrize("shape", [(33, 100, 96), (64, 300, 2080), (200, 257, 1056)], ids=str)
+def test_every_plan_for_dozens_of_rows_gives_the_product(shape, tokens, ranks, plan):
+    problem = Problem(*shape)
+    plan(MIDDLE_PLAN + 256 * tokens + ranks)
+    for mode in MODES:
+        problem.check(mode)
+
+
+@pytest.mark.parametrize("shape", [(33, 100, 96), (300, 257, 1056)], ids=str)
+def test_the_plan_for_many_rows_gives_the_product(shape, plan):
+    problem = Problem(*shape)
+    plan(MIDDLE_PLAN)
     for mode in MODES:
         problem.check(mode)
 

@@ -20,18 +20,21 @@ from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.launch import Queue, device_pointer
 from ..simt.matmul import COLUMNS, MAX_GRID_Y, WARPS, WARP_THREADS, matmul_warps
 from ..simt.problem import ENCODED, FLOAT32
-from .expand_tokens import SHARED_BYTES as EXPAND_SHARED_BYTES, THREADS as EXPAND_THREADS
-from .expand_tokens import ROW_BYTES, STEP, expand_tokens
+from .expand_tokens import ROW_BYTES, THREADS as EXPAND_THREADS
+from .expand_tokens import expand_tokens, marks_of_row, num_steps_of
 from .layout import K_LANES, TILE_ROWS
 from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
-from .matmul_prefill import WEIGHT_ROWS, matmul_many_rows, num_threads
-from .matmul_prefill import shared_bytes as prefill_shared_bytes
+from .matmul_middle import matmul_some_rows
+from .matmul_prefill import matmul_many_rows
+from .middle_stages import COLUMNS as MIDDLE_COLUMNS, GroupShape, THREADS as MIDDLE_THREADS
+from .prefill_stages import NUM_BYTES as PREFILL_BYTES, THREADS as PREFILL_THREADS
+from .prefill_stages import TOKEN_TILE, WEIGHT_ROWS
 from .tokens import TOKENS
 
-comptime MAX_FEW_ROWS = 64
+comptime MAX_FEW_ROWS = 32
 """Up to this many rows of activations, `matmul_few_rows` takes them. Guess."""
-comptime MAX_TOKEN_TILE = 256
-"""The most rows of activations that a group of `matmul_many_rows` takes."""
+comptime MIDDLE_PLAN = 1 << 20
+"""Plans of the kernels that want the activations expanded begin here."""
 comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
 comptime MAX_TILES_BY_K_WARPS = 32
@@ -78,7 +81,8 @@ struct Product(TrivialRegisterPassable):
     """Element type of the result."""
     var plan: Int
     """Zero, or the plan to use, for tests and tuning: 256 * token tiles
-    + 16 * row warps + ranks."""
+    + 16 * row warps + ranks of `matmul_few_rows`, `MIDDLE_PLAN` + 256 * rows + ranks
+    of `matmul_some_rows`, or `MIDDLE_PLAN` for `matmul_many_rows`."""
     var workspace: Int
     """Address of `workspace_bytes` that the kernels may use until they end, or zero."""
 
@@ -97,7 +101,7 @@ struct Product(TrivialRegisterPassable):
             self.x % VECTOR_BYTES == 0
             and stride_bytes % VECTOR_BYTES == 0
             and self.codes % VECTOR_BYTES == 0
-            and self.scales % 4 == 0
+            and self.scales % VECTOR_BYTES == 0
             and self.output % VECTOR_BYTES == 0
         )
 
@@ -115,10 +119,11 @@ def multiply[Layout: OperandLayout](queue: Queue, product: Product) raises:
     """Computes activations @ weights.T + bias with the kernel that suits the problem."""
     var aligned = product.is_aligned()
     comptime if Layout.NAME == PreshuffledCuda.NAME:
-        if aligned and product.rows <= MAX_FEW_ROWS:
+        var takes_few = product.plan > 0 or product.rows <= MAX_FEW_ROWS
+        if aligned and takes_few and product.plan < MIDDLE_PLAN:
             return _launch_few_rows(queue, product)
         if aligned and product.workspace % 16 == 0 and product.workspace != 0:
-            return _launch_many_rows(queue, product)
+            return _launch_more_rows(queue, product)
     comptime for is_aligned in [False, True]:
         if aligned == is_aligned:
             return launch_portable[Layout, is_aligned](queue, product)
@@ -182,7 +187,7 @@ struct FewRowsPlan(TrivialRegisterPassable):
                 row_warps *= 2
             return Self(token_tiles, row_warps, 1)
 
-        var resident = 1 if token_tiles == 8 else 2
+        var resident = 1 if token_tiles >= 4 else 2
         var ranks = 1
         while (
             ranks < MAX_RANKS
@@ -254,33 +259,59 @@ def _launch_tiles[
 
 
 def workspace_bytes(rows: Int, k: Int) -> Int:
-    """Returns the workspace of a product: bfloat16 stages and a mark for each row."""
+    """Returns the workspace of a product: bfloat16 stages, and the marks of each row."""
     if rows <= MAX_FEW_ROWS:
         return 0
-    return _stages_bytes(rows, k) + rows
+    return _stages_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k)))
 
 
 def _stages_bytes(rows: Int, k: Int) -> Int:
     """Returns the bytes of activations as stages, at the widest tile."""
-    return ceildiv(rows, MAX_TOKEN_TILE) * MAX_TOKEN_TILE * ceildiv(k, STEP) * ROW_BYTES
+    var padded = ceildiv(rows, TOKEN_TILE) * TOKEN_TILE
+    return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
 
 
-def _launch_many_rows(queue: Queue, product: Product) raises:
-    """Picks the rows of a group."""
-    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
-    if column_groups * ceildiv(product.rows, 128) < TARGET_GROUPS // 2:
-        _launch_prefill[64](queue, product)
-    elif column_groups * ceildiv(product.rows, MAX_TOKEN_TILE) < TARGET_GROUPS * 3 // 4:
-        _launch_prefill[128](queue, product)
+@fieldwise_init
+struct MiddlePlan(TrivialRegisterPassable):
+    """How the groups of `matmul_some_rows` share a product."""
+
+    var tokens: Int
+    """Rows of a group."""
+    var ranks: Int
+    """Groups of a cluster, which split K."""
+
+    @staticmethod
+    def of(product: Product) -> Self:
+        """Picks a plan: large tiles, but groups for every multiprocessor."""
+        var column_groups = ceildiv(product.columns, MIDDLE_COLUMNS)
+        var tokens = 64
+        if column_groups * ceildiv(product.rows, 128) > TARGET_GROUPS * 3 // 4:
+            tokens = 128
+        var groups = column_groups * ceildiv(product.rows, tokens)
+        var ranks = 1
+        while ranks < MAX_RANKS and 2 * groups * ranks <= TARGET_GROUPS:
+            ranks *= 2
+        return Self(tokens, ranks)
+
+
+def _launch_more_rows(queue: Queue, product: Product) raises:
+    """Picks between the kernels that want the activations expanded."""
+    if product.plan >= MIDDLE_PLAN:
+        var code = product.plan - MIDDLE_PLAN
+        if code == 0:
+            return _launch_many_rows(queue, product)
+        return _launch_middle(queue, product, MiddlePlan(code // 256, code % 256))
+    var groups = ceildiv(product.columns, WEIGHT_ROWS) * ceildiv(product.rows, TOKEN_TILE)
+    if groups < TARGET_GROUPS * 3 // 4:
+        _launch_middle(queue, product, MiddlePlan.of(product))
     else:
-        _launch_prefill[MAX_TOKEN_TILE](queue, product)
+        _launch_many_rows(queue, product)
 
 
-def _launch_prefill[token_tile: Int](queue: Queue, product: Product) raises:
-    """Makes stages of the activations, and multiplies with one shape of group."""
-    var overflows = product.workspace + _stages_bytes(product.rows, product.k)
+def _expand[in_order: Bool](queue: Queue, product: Product, tokens: Int) raises:
+    """Makes stages of the activations, tiles of so many tokens."""
     queue.stream.enqueue_function(
-        queue.context.compile_function[expand_tokens](),
+        queue.context.compile_function[expand_tokens[in_order]](),
         device_pointer[DType.uint8](product.x),
         device_pointer[DType.uint8](product.x_scales),
         Int64(product.row_stride),
@@ -288,25 +319,77 @@ def _launch_prefill[token_tile: Int](queue: Queue, product: Product) raises:
         Int32(product.x_dtype),
         UInt32(product.carry),
         UInt32(product.k),
-        UInt32(token_tile),
+        UInt32(tokens),
         device_pointer[DType.uint32](product.workspace),
-        device_pointer[DType.uint8](overflows),
-        grid_dim=product.rows,
+        device_pointer[DType.uint8](_marks(product)),
+        grid_dim=(product.rows, Int(marks_of_row(UInt32(product.k)))),
         block_dim=EXPAND_THREADS,
         attributes=early_start(),
-        shared_mem_bytes=EXPAND_SHARED_BYTES,
     )
 
-    comptime kernel = matmul_many_rows[token_tile]
-    comptime num_bytes = prefill_shared_bytes[token_tile]()
-    var token_groups = ceildiv(product.rows, token_tile)
-    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
+
+def _marks(product: Product) -> Int:
+    """Returns where the marks are, behind the stages."""
+    return product.workspace + _stages_bytes(product.rows, product.k)
+
+
+def _launch_middle(queue: Queue, product: Product, plan: MiddlePlan) raises:
+    """Launches `matmul_some_rows` as planned."""
+    comptime for tokens in [64, 128]:
+        if plan.tokens == tokens:
+            return _launch_some_rows[tokens](queue, product, plan.ranks)
+    raise Error(String("plan: got ", plan.tokens, " rows of a group, expected 64 or 128"))
+
+
+def _launch_some_rows[tokens: Int](queue: Queue, product: Product, ranks: Int) raises:
+    """Expands the activations, and multiplies with one shape of group."""
+    _expand[False](queue, product, tokens)
+    comptime num_bytes = GroupShape[tokens].NUM_BYTES
+    var token_groups = ceildiv(product.rows, tokens)
+    var column_groups = ceildiv(product.columns, MIDDLE_COLUMNS)
     queue.stream.enqueue_function(
-        queue.context.compile_function[kernel](
+        queue.context.compile_function[matmul_some_rows[tokens]](
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
         ),
         device_pointer[DType.uint8](product.workspace),
-        device_pointer[DType.uint8](overflows),
+        device_pointer[DType.uint8](_marks(product)),
+        device_pointer[DType.uint8](product.x),
+        device_pointer[DType.uint8](product.x_scales),
+        Int64(product.row_stride),
+        Int32(product.kind),
+        Int32(product.x_dtype),
+        UInt32(product.carry),
+        device_pointer[DType.uint8](product.codes),
+        device_pointer[DType.uint8](product.scales),
+        UInt32(product.rows),
+        UInt32(product.columns),
+        UInt32(product.k),
+        device_pointer[DType.uint8](product.bias),
+        Int32(product.bias_dtype),
+        device_pointer[DType.uint8](product.output),
+        Int32(product.out_dtype),
+        UInt32(token_groups),
+        UInt32(column_groups),
+        UInt32(ranks),
+        grid_dim=ranks * token_groups * column_groups,
+        block_dim=MIDDLE_THREADS,
+        cluster_dim=OptionalReg[Dim](Dim(ranks)),
+        attributes=early_start(),
+        shared_mem_bytes=num_bytes,
+    )
+
+
+def _launch_many_rows(queue: Queue, product: Product) raises:
+    """Expands the activations, and multiplies."""
+    _expand[True](queue, product, TOKEN_TILE)
+    var token_groups = ceildiv(product.rows, TOKEN_TILE)
+    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
+    queue.stream.enqueue_function(
+        queue.context.compile_function[matmul_many_rows](
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(PREFILL_BYTES))
+        ),
+        device_pointer[DType.uint8](product.workspace),
+        device_pointer[DType.uint8](_marks(product)),
         device_pointer[DType.uint8](product.x),
         device_pointer[DType.uint8](product.x_scales),
         Int64(product.row_stride),
@@ -325,7 +408,7 @@ def _launch_prefill[token_tile: Int](queue: Queue, product: Product) raises:
         UInt32(token_groups),
         UInt32(column_groups),
         grid_dim=token_groups * column_groups,
-        block_dim=num_threads[token_tile](),
+        block_dim=PREFILL_THREADS,
         attributes=early_start(),
-        shared_mem_bytes=num_bytes,
+        shared_mem_bytes=PREFILL_BYTES,
     )

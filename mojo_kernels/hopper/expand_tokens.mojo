@@ -1,14 +1,18 @@
-"""Activations as the stages of a product of many rows want them: one copy a stage.
+"""Activations as the stages of larger products want them: one copy a stage.
 
-One group a row: kept, quantized as they are read, or decoded, each element exact in
-bfloat16. A row that holds an element too large for bfloat16 is marked. A stage is a
-tile of tokens x 64 steps of K, rows of 128 bytes, stages of a tile one after another;
-sixteen-byte part p of row r lies at part p ^ (r % 8), and past the end of K are zeros.
+A group takes `GROUP_CHUNKS` chunks of a row: kept, quantized as they are read, or decoded, each
+element exact in bfloat16. A group that met an element too large for bfloat16 leaves a mark. A
+stage is a tile of tokens x 64 steps of K, rows of 128 bytes, stages of a tile one after another,
+zeros past the end of K. Part p of row r, sixteen bytes, lies at part p ^ (r % 8). The numbers of a
+block are in order, or as a lane's word of codes becomes operands in registers:
+
+    part of block        0                        1                        2           3
+    k                    0,4 8,12 16,20 24,28     1,5 9,13 17,21 25,29     2,6 ...     3,7 ...
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.sync import barrier
+from max.gpu.primitives.warp import shuffle_xor
 from std.utils import StaticTuple
 
 from ..simt.codec import CHUNK
@@ -16,23 +20,61 @@ from ..simt.launch import DevicePointer
 from ..simt.problem import Activations
 from .fragments import Pairs, WORD_PAIRS, in_natural_order
 from .layout import K_LANES
-from .shared_memory import load_word, shared_base, store_word
+from .shared_memory import any_thread
 from .tokens import LANE_BYTES, load_token
 
 comptime THREADS = 256
 """Threads of a group."""
+comptime GROUP_CHUNKS = THREADS
+"""Chunks of a row that a group takes."""
 comptime STEP = 64
 """Steps of K in a stage."""
 comptime ROW_BYTES = 2 * STEP
 """Bytes of a row in a stage."""
 comptime PARTS = ROW_BYTES // LANE_BYTES
 """Parts of a row that are swizzled as one."""
-comptime SHARED_BYTES = 16
-"""Dynamic shared memory of a group: whether some lane found an overflow."""
+
+
+@always_inline
+def num_steps_of(k: UInt32) -> UInt32:
+    """Returns the stages along K."""
+    return (k + UInt32(STEP - 1)) // UInt32(STEP)
+
+
+@always_inline
+def marks_of_row(k: UInt32) -> UInt32:
+    """Returns the groups of a row: each leaves a mark."""
+    return (num_steps_of(k) * UInt32(PARTS) + UInt32(GROUP_CHUNKS - 1)) // UInt32(GROUP_CHUNKS)
+
+
+@always_inline
+def in_part_order(pairs: Pairs) -> Pairs:
+    """Exchanges pairs among the four lanes of a block: lane p gets pair p of each."""
+    var lane = UInt32(thread_idx.x) % UInt32(K_LANES)
+    var is_odd = lane % 2 == 1
+    var is_upper = lane >= 2
+    var first = shuffle_xor(pairs[0] if is_odd else pairs[1], 1)
+    var second = shuffle_xor(pairs[2] if is_odd else pairs[3], 1)
+    var near = Pairs(
+        first if is_odd else pairs[0],
+        pairs[1] if is_odd else first,
+        second if is_odd else pairs[2],
+        pairs[3] if is_odd else second,
+    )
+    first = shuffle_xor(near[0] if is_upper else near[2], 2)
+    second = shuffle_xor(near[1] if is_upper else near[3], 2)
+    return Pairs(
+        first if is_upper else near[0],
+        second if is_upper else near[1],
+        near[2] if is_upper else first,
+        near[3] if is_upper else second,
+    )
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
-def expand_tokens(
+def expand_tokens[
+    in_order: Bool
+](
     x: DevicePointer[DType.uint8],
     x_scales: DevicePointer[DType.uint8],
     row_stride: Int64,
@@ -42,39 +84,38 @@ def expand_tokens(
     k: UInt32,
     token_tile: UInt32,
     tokens: DevicePointer[DType.uint32],
-    overflows: DevicePointer[DType.uint8],
+    marks: DevicePointer[DType.uint8],
 ):
-    """Writes the bfloat16 numbers of one row, and whether they all fit."""
+    """Writes the bfloat16 numbers of some chunks of a row, and whether they all fit.
+
+    The grid is (rows, marks of a row).
+    """
     var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
     var row = UInt32(block_idx.x)
+    var chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
     var row_chunks = k // UInt32(CHUNK)
-    var num_steps = (k + UInt32(STEP - 1)) // UInt32(STEP)
-    var row_in_tile = row % token_tile
-    var first_line = Int(row // token_tile) * Int(num_steps) * Int(token_tile) + Int(row_in_tile)
-    var flag = shared_base()
-    if thread_idx.x == 0:
-        store_word(flag, 0)
-    barrier()
+    var quad_lane = chunk % UInt32(K_LANES)
     wait_on_dependent_grids()
     launch_dependent_grids()
 
     # Whole quads of lanes are in or out of range; those outside repeat a block.
-    var overflow = False
-    for first in range(UInt32(0), num_steps * UInt32(PARTS), UInt32(THREADS)):
-        var chunk = first + UInt32(thread_idx.x)
-        var step = chunk // UInt32(PARTS)
-        var part = (chunk ^ row_in_tile) % UInt32(PARTS)
-        var quad_lane = chunk % UInt32(K_LANES)
-        var loaded = load_token(a, row, min(chunk, row_chunks - UInt32(K_LANES) + quad_lane))
-        overflow |= loaded.overflow
-        var line = first_line + Int(step) * Int(token_tile)
-        if step < num_steps:
-            tokens.unsafe_store[alignment=LANE_BYTES](
-                line * (ROW_BYTES // 4) + Int(part) * WORD_PAIRS,
-                in_natural_order(loaded.pairs) if chunk < row_chunks else Pairs(0),
-            )
-    if overflow:
-        store_word(flag, 1)
-    barrier()
+    var loaded = load_token(a, row, min(chunk, row_chunks - UInt32(K_LANES) + quad_lane))
+    var numbers: Pairs
+    comptime if in_order:
+        numbers = in_natural_order(loaded.pairs)
+    else:
+        numbers = in_part_order(loaded.pairs)
+    var num_steps = num_steps_of(k)
+    var step = chunk // UInt32(PARTS)
+    var row_in_tile = row % token_tile
+    if step < num_steps:
+        var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
+        tokens.unsafe_store[alignment=LANE_BYTES](
+            (line + Int(row_in_tile)) * (ROW_BYTES // 4)
+            + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
+            numbers if chunk < row_chunks else Pairs(0),
+        )
+    var overflow = any_thread(loaded.overflow)
     if thread_idx.x == 0:
-        overflows[unsafe_offset=Int(row)] = load_word(flag).cast[DType.uint8]()
+        var at = Int(row) * Int(marks_of_row(k)) + Int(block_idx.y)
+        marks[unsafe_offset=at] = UInt8(1) if overflow else UInt8(0)

@@ -17,6 +17,7 @@ from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
 from ..formats import FORMAT
+from .layout import ROWS_PER_LANE
 
 comptime WORD_PAIRS = 4
 """Registers that a word of codes becomes."""
@@ -137,6 +138,32 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
     )
     var second = (max(scale, UInt32(MAX_SINGLE_SCALE)) - 1) * EXPONENT_UNIT
     return multiply_pairs(first, NAN if scale == UInt32(FORMAT.scale_nan) else second)
+
+
+@always_inline
+def decode_rows(
+    words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
+) -> SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]:
+    """Decodes the words of a lane's four rows under scales that one factor applies."""
+    var decoded = SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]()
+    comptime for i in range(ROWS_PER_LANE):
+        var factor = single_factor(scale_in_both_halves[i](scales))
+        decoded = decoded.insert[offset=WORD_PAIRS * i](
+            multiply_pairs(unscaled_pairs(words[i]), factor)
+        )
+    return decoded
+
+
+@always_inline
+def decode_rows_of_any(
+    words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
+) -> SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]:
+    """Decodes the words of a lane's four rows under any scales."""
+    var decoded = SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]()
+    comptime for i in range(ROWS_PER_LANE):
+        var scale = (scales >> UInt32(8 * i)) & 0xFF
+        decoded = decoded.insert[offset=WORD_PAIRS * i](scaled_pairs_of_any(words[i], scale))
+    return decoded
 
 
 @always_inline

@@ -26,18 +26,16 @@ from .exact import compute_exactly
 from .fragments import (
     any_lane,
     any_overflows,
+    decode_rows,
+    decode_rows_of_any,
     load_streaming,
     multiply_add,
-    multiply_pairs,
     needs_two_factors,
-    scale_in_both_halves,
-    scaled_pairs_of_any,
-    single_factor,
-    unscaled_pairs,
 )
 from .layout import K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from .shared_memory import (
     cluster_barrier,
+    leave_cluster,
     load_peer_quad,
     load_peer_word,
     load_quad,
@@ -61,12 +59,12 @@ comptime WORDS_PER_TILE = TILE_BYTES // 4
 
 def loads_ahead[token_tiles: Int]() -> Int:
     """Returns the blocks whose weights a warp has on the way: as the registers allow."""
-    return 8 if token_tiles <= 2 else 4
+    return 8 if token_tiles <= 4 else 4
 
 
 def min_groups[token_tiles: Int]() -> Int:
     """Returns how many groups a multiprocessor must hold: the registers allow no more."""
-    return 1 if token_tiles == 8 else 2
+    return 1 if token_tiles >= 4 else 2
 
 
 def stage_blocks_of[token_tiles: Int, row_warps: Int]() -> Int:
@@ -83,26 +81,6 @@ def shared_bytes[token_tiles: Int, row_warps: Int](num_blocks: Int) -> Int:
     var sums = WARPS * token_tiles * TOKENS * TOKEN_STRIDE * 4
     var blocks = min(num_blocks, stage_blocks_of[token_tiles, row_warps]())
     return LANE_BYTES + max(blocks * token_tiles * FRAGMENT_BYTES, sums)
-
-
-@always_inline
-def decode_rows(words: SIMD[DType.uint32, 4], scales: UInt32) -> SIMD[DType.uint32, 16]:
-    """Decodes the words of a lane's four rows under scales that one factor applies."""
-    var decoded = SIMD[DType.uint32, 16]()
-    comptime for i in range(ROWS_PER_LANE):
-        var factor = single_factor(scale_in_both_halves[i](scales))
-        decoded = decoded.insert[offset=4 * i](multiply_pairs(unscaled_pairs(words[i]), factor))
-    return decoded
-
-
-@always_inline
-def decode_rows_of_any(words: SIMD[DType.uint32, 4], scales: UInt32) -> SIMD[DType.uint32, 16]:
-    """Decodes the words of a lane's four rows under any scales."""
-    var decoded = SIMD[DType.uint32, 16]()
-    comptime for i in range(ROWS_PER_LANE):
-        var scale = (scales >> UInt32(8 * i)) & 0xFF
-        decoded = decoded.insert[offset=4 * i](scaled_pairs_of_any(words[i], scale))
-    return decoded
 
 
 @__llvm_metadata(
@@ -264,7 +242,7 @@ def matmul_few_rows[
                 a, codes, scales, result, rows, first_token + token, first_column + row, lane
             )
     if ranks > 1:
-        cluster_barrier()
+        leave_cluster()
 
 
 @always_inline

@@ -104,23 +104,60 @@ def cluster_barrier():
 
 
 @always_inline
+def leave_cluster():
+    """Waits for all groups of the cluster, so that none ends while others read its memory."""
+    inlined_assembly[
+        "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
 def copy_bulk(
     address: UInt32,
     source: MutPointer[UInt8, MutUntrackedOrigin],
     num_bytes: UInt32,
     barrier: UInt32,
 ):
-    """Starts copying contiguous bytes from global memory; the barrier's phase waits for them."""
+    """Starts copying contiguous bytes from global memory; the barrier counts them."""
     inlined_assembly[
         (
-            "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$3], $2;"
-            " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2,"
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2,"
             " [$3];"
         ),
         NoneType,
         constraints="r,l,r,r,~{memory}",
         has_side_effect=True,
     ](address, source, num_bytes, barrier)
+
+
+@always_inline
+def copy_or_zero(address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], exists: Bool):
+    """Starts copying sixteen bytes from global memory, or storing zeros, for this thread."""
+    inlined_assembly[
+        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
+        NoneType,
+        constraints="r,l,r,~{memory}",
+        has_side_effect=True,
+    ](address, source, UInt32(16) if exists else UInt32(0))
+
+
+@always_inline
+def commit_copies():
+    """Makes one group of this thread's copies since the last group."""
+    inlined_assembly[
+        "cp.async.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
+    ]()
+
+
+@always_inline
+def wait_copies[left: Int]():
+    """Waits until at most `left` groups of this thread's copies are on the way."""
+    inlined_assembly[
+        "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
+    ](Int32(left))
 
 
 @always_inline
@@ -132,6 +169,17 @@ def publish_to_tensor_cores():
         constraints="~{memory}",
         has_side_effect=True,
     ]()
+
+
+@always_inline
+def expect_copies(address: UInt32, num_bytes: UInt32):
+    """Makes the current phase wait for copies of so many bytes."""
+    inlined_assembly[
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;",
+        NoneType,
+        constraints="r,r,~{memory}",
+        has_side_effect=True,
+    ](address, num_bytes)
 
 
 @always_inline
@@ -157,6 +205,17 @@ def arrive(address: UInt32):
 
 
 @always_inline
+def arrive_expecting(address: UInt32, num_bytes: UInt32):
+    """Counts this thread's arrival; the phase also waits for copies of so many bytes."""
+    inlined_assembly[
+        "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;",
+        NoneType,
+        constraints="r,r,~{memory}",
+        has_side_effect=True,
+    ](address, num_bytes)
+
+
+@always_inline
 def wait_phase(address: UInt32, parity: UInt32):
     """Waits until the phase of the given parity has ended."""
     inlined_assembly[
@@ -173,8 +232,27 @@ def wait_phase(address: UInt32, parity: UInt32):
 
 
 @always_inline
-def wait_some_threads[num_threads: Int]():
-    """Waits for that many threads, always the same ones; the others do not call it."""
-    inlined_assembly["bar.sync 1, $0;", NoneType, constraints="n,~{memory}", has_side_effect=True](
-        Int32(num_threads)
+def wait_at[num_threads: Int](barrier: UInt32):
+    """Waits at a hardware barrier for that many threads, always the same ones."""
+    inlined_assembly[
+        "bar.sync $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
+    ](barrier, Int32(num_threads))
+
+
+@always_inline
+def any_thread(condition: Bool) -> Bool:
+    """Says whether the condition holds in any thread of the group; all threads call it."""
+    return (
+        inlined_assembly[
+            """{
+            .reg .pred p;
+            setp.ne.u32 p, $1, 0;
+            bar.red.or.pred p, 0, p;
+            selp.u32 $0, 1, 0, p;
+            }""",
+            UInt32,
+            constraints="=r,r",
+            has_side_effect=True,
+        ](UInt32(1) if condition else UInt32(0))
+        != 0
     )

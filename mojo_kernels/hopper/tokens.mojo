@@ -137,19 +137,11 @@ def packed_anchor(pair: UInt32, scale: UInt32) -> UInt32:
 
 
 @always_inline
-def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
-    """Rounds bfloat16 numbers to what their MX encoding stands for."""
+def round_packed(neighbours: Pairs, scale: UInt32) -> Pairs:
+    """Rounds bfloat16 numbers under a scale of which `rounds_packed` is true."""
     comptime SIGNS = UInt32(0x8000) * BOTH_HALVES
     comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
     comptime LARGEST_OVER_SCALE = UInt32(FORMAT.emax) * EXPONENT_UNIT + (EXPONENT_UNIT >> 1)
-    var scale, amax = scale_of_neighbours(neighbours, carry)
-    if not rounds_packed(scale):
-        keep_branch()
-        if amax == 0:
-            return TokenPairs(in_fragment_order(neighbours), False)
-        var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
-        return TokenPairs(pairs_of_floats(values), overflows(scale))
-
     var largest = scale * EXPONENT_UNIT + LARGEST_OVER_SCALE
     var rounded = Pairs()
     comptime for i in range(CHUNK // 2):
@@ -157,7 +149,19 @@ def quantize_neighbours(neighbours: Pairs, carry: UInt32) -> TokenPairs:
         var shifted = packed_add["add"](neighbours[i] & MAGNITUDES, anchor)
         rounded[i] = packed_min(packed_add["sub"](shifted, anchor), largest)
         rounded[i] |= neighbours[i] & SIGNS
-    return TokenPairs(in_fragment_order(rounded), False)
+    return rounded
+
+
+@always_inline
+def round_neighbours(neighbours: Pairs, scale: UInt32, amax: UInt32) -> TokenPairs:
+    """Rounds bfloat16 numbers to what their MX encoding under any scale stands for."""
+    if rounds_packed(scale):
+        return TokenPairs(in_fragment_order(round_packed(neighbours, scale)), False)
+    keep_branch()
+    if amax == 0:
+        return TokenPairs(in_fragment_order(neighbours), False)
+    var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
+    return TokenPairs(pairs_of_floats(values), overflows(scale))
 
 
 @always_inline
@@ -206,7 +210,8 @@ def pairs_of_neighbours(a: Activations, neighbours: Pairs) -> TokenPairs:
     """Makes of bfloat16 numbers what the kind of the activations asks."""
     if a.kind == FLOATS:
         return TokenPairs(in_fragment_order(neighbours), False)
-    return quantize_neighbours(neighbours, a.carry)
+    var scale, amax = scale_of_neighbours(neighbours, a.carry)
+    return round_neighbours(neighbours, scale, amax)
 
 
 @always_inline
@@ -306,6 +311,8 @@ struct TokenStage[token_tiles: Int, num_threads: Int](Movable):
 
     comptime LOADS = 4
     """Chunks of bfloat16 numbers that a thread loads at once."""
+    comptime TOGETHER = min(Self.token_tiles, Self.LOADS)
+    """Chunks that a thread quantizes at once, so that one does not wait for the other."""
 
     var a: Activations
     """Where the tokens come from."""
@@ -373,10 +380,41 @@ struct TokenStage[token_tiles: Int, num_threads: Int](Movable):
                 self.chunks.advance()
             return overflow
         while True:
-            comptime for i in range(Self.LOADS):
-                var pairs = pairs_of_neighbours(self.a, self.neighbours[i])
-                overflow |= pairs.overflow
-                store_quad(self.addresses[i], pairs.pairs)
+            overflow |= self._store()
             if self.left <= 0:
                 return overflow
             self._load()
+
+    @always_inline
+    def _store(self) -> Bool:
+        """Stores what was loaded; says if bfloat16 cannot hold it."""
+        if self.a.kind == FLOATS:
+            comptime for i in range(Self.LOADS):
+                store_quad(self.addresses[i], in_fragment_order(self.neighbours[i]))
+            return False
+        var overflow = False
+        comptime for first in range(0, Self.LOADS, Self.TOGETHER):
+            overflow |= self._quantize[first]()
+        return overflow
+
+    @always_inline
+    def _quantize[first: Int](self) -> Bool:
+        """Quantizes and stores some chunks; says if bfloat16 cannot hold them."""
+        var scales = Array[UInt32, Self.TOGETHER](fill=0)
+        var maxima = Array[UInt32, Self.TOGETHER](fill=0)
+        var all_packed = True
+        comptime for i in range(Self.TOGETHER):
+            scales[i], maxima[i] = scale_of_neighbours(self.neighbours[first + i], self.a.carry)
+            all_packed &= rounds_packed(scales[i])
+        if all_packed:
+            comptime for i in range(Self.TOGETHER):
+                var rounded = round_packed(self.neighbours[first + i], scales[i])
+                store_quad(self.addresses[first + i], in_fragment_order(rounded))
+            return False
+        keep_branch()
+        var overflow = False
+        comptime for i in range(Self.TOGETHER):
+            var pairs = round_neighbours(self.neighbours[first + i], scales[i], maxima[i])
+            overflow |= pairs.overflow
+            store_quad(self.addresses[first + i], pairs.pairs)
+        return overflow
