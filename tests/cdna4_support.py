@@ -118,25 +118,27 @@ class Decode:
     waves: int
     depth: int
     splits: int
+    sharers: int
+    up_front: bool
     k_tail: bool
 
     NAME = re.compile(
-        r"(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
-        r"_m(\d+)n(\d+)k(\d+)w(\d+)d(\d+)s(\d+)(t?)"
+        r"(?:[\dx]+/)?(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
+        r"_m(\d+)n(\d+)k(\d+)w(\d+)d(\d+)s(\d+)a(\d+)(u?)(t?)"
     )
 
     @classmethod
     def named(cls, name: str) -> Decode:
         """Parses a name of `gfx950_mx/named.mojo`."""
         match = cls.NAME.fullmatch(name)
-        op, x, rounding, result, bias, *counts, tail = match.groups()
-        return cls(
-            op or "matmul", x or "", rounding or "", result, bias, *map(int, counts), tail == "t"
-        )
+        op, x, rounding, result, bias, *cut = match.groups()
+        counts, marks = map(int, cut[:-2]), map(bool, cut[-2:])
+        return cls(op or "matmul", x or "", rounding or "", result, bias, *counts, *marks)
 
     def supports(self, k: int) -> bool:
         """Says whether the kernel may be launched for K."""
-        return self.k_tail or k % (self.k_tiles * TILE_K) == 0
+        has_chunks = self.k_tail or k % (self.k_tiles * TILE_K) == 0
+        return has_chunks and (not self.up_front or self.chunks_per_wave(k) == self.depth)
 
     def grid(self, m: int, n: int) -> tuple[int, int, int]:
         """Returns the workgroups; x is rounded up so that equal x share an XCD."""
@@ -146,18 +148,13 @@ class Decode:
     def chunks_per_wave(self, k: int) -> int:
         """Returns how many chunks a wave has: a multiple of the depth."""
         chunks = ceildiv(k, self.k_tiles * TILE_K)
-        return round_up(ceildiv(chunks, self.waves * self.splits), self.depth)
-
-    def counter_bytes(self, m: int, n: int) -> int:
-        """Returns the bytes at the beginning of the workspace that are zero between launches."""
-        groups = ceildiv(n, self.n_tiles * TILE) * ceildiv(m, self.m_tiles * TILE)
-        return groups * self.waves * 4 if self.splits > 1 else 0
+        return round_up(ceildiv(chunks, self.waves // self.sharers * self.splits), self.depth)
 
     def workspace(self, m: int, n: int) -> np.ndarray:
-        """Returns counters, which begin at zero, and room for sums, which begins as garbage."""
-        counters = np.zeros(self.counter_bytes(m, n), np.uint8)
-        num_tiles = counters.size // (4 * self.waves) * self.splits * self.m_tiles * self.n_tiles
-        return np.concatenate([counters, np.full(num_tiles * TILE_SUM_BYTES, 0x7F, np.uint8)])
+        """Returns the nodes where sums meet, which are zero between launches."""
+        groups = ceildiv(n, self.n_tiles * TILE) * ceildiv(m, self.m_tiles * TILE)
+        nodes = groups * (self.splits - 1)
+        return np.zeros(nodes * self.m_tiles * self.n_tiles * TILE_SUM_BYTES, np.uint8)
 
 
 @dataclass
@@ -201,8 +198,7 @@ def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **opti
     launch = multiply_launch(decode, problem, workspace)
     launch.run(kernel, **options)
     c, workspace = launch.results
-    counters = workspace[: decode.counter_bytes(*c.shape)]
-    assert not counters.any(), "counters are zero after a launch"
+    assert not workspace.any(), "the workspace is zero after a launch"
     return c
 
 

@@ -15,7 +15,6 @@ further away, can go first.
 In a tile lane l holds row l % 16, block l / 16.
 """
 
-from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
 from ..codec import Rounding
@@ -25,10 +24,10 @@ from .encode import EncodedBlock, encode_block
 from .tiles import (
     FloatTile,
     OUT_OF_RANGE,
-    Span,
     TILE,
     TILE_BLOCKS,
     TILE_K,
+    View,
     quotient,
 )
 
@@ -49,8 +48,8 @@ trait ActivationSource(TrivialRegisterPassable):
         """Computes what `fetch` needs of a lane."""
         ...
 
-    def cursor(self, chunk: Int32) -> Self.Cursor:
-        """Returns the place of a chunk; one beyond K reads as zeros."""
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         ...
 
     def fetch[
@@ -75,8 +74,8 @@ struct InLds(TrivialRegisterPassable):
 struct FloatCursor(TrivialRegisterPassable):
     """A chunk of floats."""
 
-    var memory: AMDBufferResource
-    """What lies behind the chunk's first column."""
+    var memory: View
+    """From the chunk's first column on."""
     var k_left: Int32
     """Elements from the chunk's beginning to K."""
 
@@ -106,7 +105,7 @@ struct QuantizedOnTheFly[
     comptime Held = InLds
     """Nothing."""
 
-    var x: Span
+    var x: View
     """The floats from the wave's first row on."""
     var k: Int32
     """Elements of a row."""
@@ -119,7 +118,7 @@ struct QuantizedOnTheFly[
     ):
         """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
-        self.x = Span.of(x, rows * k).from_offset(first_row * row_bytes)
+        self.x = View.of(x, rows * k).moved(first_row * row_bytes)
         self.k = k
         self.offsets = {}
 
@@ -135,12 +134,12 @@ struct QuantizedOnTheFly[
                 ) * row_bytes + byte
 
     @always_inline
-    def cursor(self, chunk: Int32) -> Self.Cursor:
-        """Returns the place of a chunk; one beyond K reads as zeros."""
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         var first = chunk * Int32(Self.k_tiles * TILE_K)
         var k_left = self.k - first
-        var offset = first * Int32(Self.Tile.ELEMENT_BYTES)
-        return FloatCursor(self.x.after_if(offset, k_left > 0), k_left)
+        var offset = (m_tile * Int32(TILE) * self.k + first) * Int32(Self.Tile.ELEMENT_BYTES)
+        return FloatCursor(self.x.moved_if(offset, is_wanted and k_left > 0), k_left)
 
     @always_inline
     def fetch[
@@ -167,10 +166,10 @@ struct QuantizedOnTheFly[
 struct CodeCursor(TrivialRegisterPassable):
     """A chunk of codes and scales."""
 
-    var codes: AMDBufferResource
-    """What lies behind the chunk's first byte of codes."""
-    var scales: AMDBufferResource
-    """What lies behind the chunk's first scale."""
+    var codes: View
+    """From the chunk's first byte of codes on."""
+    var scales: View
+    """From the chunk's first scale on."""
     var blocks_left: Int32
     """Blocks from the chunk's beginning to K."""
 
@@ -194,9 +193,9 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     comptime Held = EncodedBlock
     """The block."""
 
-    var codes: Span
+    var codes: View
     """The codes from the wave's first row on."""
-    var scales: Span
+    var scales: View
     """The scales from the wave's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
@@ -214,8 +213,8 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     ):
         """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k_blocks * Int32(BLOCK_BYTES)
-        self.codes = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
-        self.scales = Span.of(scales, rows * k_blocks).from_offset(first_row * k_blocks)
+        self.codes = View.of(codes, rows * row_bytes).moved(first_row * row_bytes)
+        self.scales = View.of(scales, rows * k_blocks).moved(first_row * k_blocks)
         self.k_blocks = k_blocks
         self.rows = {}
 
@@ -227,14 +226,15 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
             self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
 
     @always_inline
-    def cursor(self, chunk: Int32) -> Self.Cursor:
-        """Returns the place of a chunk; one beyond K reads as zeros."""
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         var first = chunk * Int32(Self.k_tiles * TILE_BLOCKS)
         var blocks_left = self.k_blocks - first
-        var is_inside = blocks_left > 0
+        var is_inside = is_wanted and blocks_left > 0
+        var offset = m_tile * Int32(TILE) * self.k_blocks + first
         return CodeCursor(
-            self.codes.after_if(first * Int32(BLOCK_BYTES), is_inside),
-            self.scales.after_if(first, is_inside),
+            self.codes.moved_if(offset * Int32(BLOCK_BYTES), is_inside),
+            self.scales.moved_if(offset, is_inside),
             blocks_left,
         )
 
@@ -250,8 +250,8 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
             var is_inside = first + quotient[TILE](lane) < at.blocks_left
             code_offset = code_offset if is_inside else OUT_OF_RANGE
             scale_offset = scale_offset if is_inside else OUT_OF_RANGE
-        var codes = at.codes.load[DType.uint8, BLOCK_BYTES](code_offset)
-        var scale = at.scales.load[DType.uint8, 1](scale_offset)
+        var codes = at.codes.load[BLOCK_BYTES](code_offset)
+        var scale = at.scales.load[1](scale_offset)
         return EncodedBlock(bitcast[DType.uint32, CODE_WORDS](codes), scale.cast[DType.uint32]())
 
     @always_inline

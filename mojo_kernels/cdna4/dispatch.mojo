@@ -16,8 +16,7 @@ every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
 from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
-from .epilogue import TILE_SUM_BYTES
-from .matmul_decode import DecodeShape
+from .decode_shape import DecodeLds, DecodeShape
 from .matmul_prefill import THREADS
 from .prefill_tiles import COLUMNS, STAGE_BLOCKS, WAVES_M
 from .team import TeamWorkspace
@@ -28,8 +27,6 @@ comptime NUM_XCDS = 8
 """Dies among which workgroups are dealt, one after another."""
 comptime CUS = 256
 """Compute units."""
-comptime COUNTER_BYTES = 4
-"""A counter of arrivals."""
 comptime MAX_TENSOR_BYTES = 1 << 31
 """Kernels count bytes in 32 bits."""
 comptime LDS_BYTES = 160 * 1024
@@ -101,6 +98,22 @@ struct Choice(TrivialRegisterPassable):
     var reason: StaticString
     """Why this kernel is for these shapes."""
 
+    def name(self) -> String:
+        """Returns the name of the cut: prefill<rows>, or m<tiles>n<tiles>w<waves> and more."""
+        if self.kernel == Kernel.PREFILL:
+            return String("prefill", self.tile()[0])
+        var shape = self.shape
+        var name = String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves)
+        for letter, count in [
+            ("s", shape.splits),
+            ("k", shape.k_tiles),
+            ("d", shape.depth),
+            ("h", shape.sharers),
+        ]:
+            if count > 1:
+                name += String(letter, count)
+        return name + ("u" if shape.up_front else "")
+
     def tile(self) -> Tuple[Int, Int]:
         """Returns the rows and columns of C of a workgroup."""
         if self.kernel == Kernel.PREFILL:
@@ -128,9 +141,8 @@ struct Choice(TrivialRegisterPassable):
         """Says whether LDS has room for elements of `x_bytes`."""
         if self.kernel == Kernel.PREFILL:
             return True
-        var steps = self.shape.waves * self.shape.depth * self.shape.k_tiles * self.shape.m_tiles
-        var sums = self.shape.waves * self.shape.tiles() * TILE_SUM_BYTES
-        return max(steps * TILE * TILE_K * x_bytes, sums) <= LDS_BYTES
+        var float_bytes = 0 if x_bytes == CODE_BYTES else TILE * TILE_K * x_bytes
+        return DecodeLds(self.shape, float_bytes).num_bytes() <= LDS_BYTES
 
     def max_rows(self, n: Int, k: Int, x_bytes: Int) -> Int:
         """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
@@ -179,10 +191,16 @@ def _decode(
     sources: Sources = Sources.BOTH,
     max_m: Int = ANY,
     any_k: Bool = True,
+    k_tiles: Int = 1,
+    depth: Int = 1,
     splits: Int = 1,
+    sharers: Int = 1,
+    up_front: Bool = False,
 ) -> Choice:
-    """Returns a row with a decode kernel: one tile along K in a chunk, one chunk in flight."""
-    var shape = DecodeShape(m_tiles, n_tiles, 1, waves, 1, False, splits)
+    """Returns a row with a decode kernel; without more words its waves share only K."""
+    var shape = DecodeShape(
+        m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
+    )
     return Choice(sources, max_m, max_k, max_tiles, any_k, Kernel.DECODE, shape, 0, reason)
 
 
@@ -195,18 +213,64 @@ def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> 
 
 comptime CHOICES = [
     # K up to 512: four chunks.
-    _decode(512, CUS, 1, 1, 4, "K in one step, a tile of columns for each workgroup", max_m=16),
-    _decode(512, ANY, 1, 2, 4, "K in one step, scale words feed two column tiles", max_m=64),
+    _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
+    _decode(512, 4 * CUS, 2, 6, 2, "short K, many tiles: two waves share it"),
     # One tile of rows.
+    _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
+    _decode(
+        7168,
+        CUS // 7,
+        1,
+        4,
+        8,
+        "few tiles: K is split until each part fits at once",
+        max_m=16,
+        splits=7,
+        up_front=True,
+    ),
+    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=Sources.CODES, max_m=16),
+    _decode(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
     _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
-    _decode(ANY, CUS, 1, 1, 16, "sixteen waves share K, a tile for each CU", max_m=16),
-    _decode(ANY, ANY, 1, 2, 8, "eight waves share K, many tiles", max_m=16),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
+    _decode(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=16),
     # More rows, until the tiles are more than the CUs.
-    _decode(1536, CUS, 2, 6, 12, "K in one step, a tile for each CU", any_k=False),
+    _decode(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),
+    _decode(
+        1536,
+        CUS,
+        2,
+        6,
+        12,
+        "K at once, a tile for each CU, activations encoded by three",
+        any_k=False,
+        depth=3,
+        sharers=3,
+        up_front=True,
+    ),
+    _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
     _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU"),
     _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU"),
+    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=Sources.CODES),
+    _decode(
+        2048,
+        CUS // 2,
+        2,
+        8,
+        16,
+        "K at once, in halves: fewer bytes for each CU",
+        sources=Sources.FLOATS,
+        max_m=64,
+        any_k=False,
+        k_tiles=2,
+        splits=2,
+        sharers=4,
+        up_front=True,
+    ),
     _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
-    _decode(ANY, CUS, 4, 8, 4, "four waves share K, a large tile for each CU"),
+    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
+    _decode(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
     # Many rows.
     _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
     _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
@@ -263,19 +327,15 @@ struct Launch(TrivialRegisterPassable):
     def of(shape: DecodeShape, m: Int, n: Int, k: Int) -> Self:
         """Returns the launch of a decode kernel for a shape."""
         var x, y = ceildiv(n, shape.n_tiles * TILE), ceildiv(m, shape.m_tiles * TILE)
-        var chunks = ceildiv(k, shape.k_tiles * TILE_K)
-        var counter_bytes, sum_bytes = 0, 0
-        if shape.splits > 1:
-            counter_bytes = x * y * shape.waves * COUNTER_BYTES
-            sum_bytes = x * y * shape.splits * shape.tiles() * TILE_SUM_BYTES
+        var handover_bytes = shape.handover_bytes(x * y)
         return Self(
             x=align_up(x, NUM_XCDS) if y > 1 else x,
             y=y,
             z=shape.splits,
             threads=shape.threads(),
-            chunks_per_wave=align_up(ceildiv(chunks, shape.waves * shape.splits), shape.depth),
-            counter_bytes=counter_bytes,
-            workspace_bytes=counter_bytes + sum_bytes,
+            chunks_per_wave=shape.chunks_per_wave(k),
+            counter_bytes=handover_bytes,
+            workspace_bytes=handover_bytes,
         )
 
 

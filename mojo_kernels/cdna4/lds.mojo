@@ -14,6 +14,12 @@ comptime _LOCAL_ACCESSES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.LocalLoad
 
 
 @always_inline
+def place_at(lds: SharedBytes, num_bytes: Int32) -> SharedBytes:
+    """Returns the place that many bytes further."""
+    return lds.unsafe_bitcast[UInt8]().unsafe_offset(Int(num_bytes)).unsafe_bitcast[BFloat16]()
+
+
+@always_inline
 def read_word(place: SharedBytes) -> UInt32:
     """Reads an aligned word."""
     var word = __mlir_op.`llvm.load`[

@@ -213,23 +213,33 @@ def arrive(counters: AMDBufferResource, offset: Int32, last: UInt32) -> UInt32:
 
 
 @always_inline
-def publish(memory: AMDBufferResource, offset: Int32, words: SIMD[DType.uint32, 4]):
-    """Stores 16 bytes where every workgroup can see them once the store has completed."""
+def swap_published(
+    memory: AMDBufferResource, offset: Int32, scalar_offset: Int32, words: SIMD[DType.uint32, 2]
+) -> SIMD[DType.uint32, 2]:
+    """Exchanges 8 bytes, at once and where every workgroup sees it; returns what was there.
+
+    Out of range it changes nothing and returns zeros.
+    """
+    var previous = llvm_intrinsic[
+        "llvm.amdgcn.raw.buffer.atomic.swap", UInt64, has_side_effect=True
+    ](bitcast[DType.uint64, 1](words), memory.desc, offset, scalar_offset, _DEVICE_SCOPE)
+    return bitcast[DType.uint32, 2](previous)
+
+
+@always_inline
+def publish(
+    memory: AMDBufferResource, offset: Int32, scalar_offset: Int32, words: SIMD[DType.uint32, 2]
+):
+    """Stores 8 bytes where every workgroup can see them once the store has completed."""
     llvm_intrinsic["llvm.amdgcn.raw.buffer.store", NoneType, has_side_effect=True](
-        words, memory.desc, offset, Int32(0), _DEVICE_SCOPE
+        words, memory.desc, offset, scalar_offset, _DEVICE_SCOPE
     )
 
 
 @always_inline
-def load_published(memory: AMDBufferResource, offset: Int32) -> SIMD[DType.uint32, 4]:
-    """Loads 16 bytes that any workgroup has published."""
-    return llvm_intrinsic[
-        "llvm.amdgcn.raw.buffer.load", SIMD[DType.uint32, 4], has_side_effect=True
-    ](memory.desc, offset, Int32(0), _DEVICE_SCOPE)
-
-
-@always_inline
-def load_to_lds[num_bytes: Int](memory: AMDBufferResource, offset: Int32, place: SharedBytes):
+def load_to_lds[
+    num_bytes: Int
+](memory: AMDBufferResource, offset: Int32, place: SharedBytes, scalar_offset: Int32 = 0):
     """Starts a load straight to LDS: `num_bytes` for each lane, one lane behind another.
 
     The compiler lets reads by `_load_from_lds` pass it: waits are the caller's.
@@ -255,7 +265,7 @@ def load_to_lds[num_bytes: Int](memory: AMDBufferResource, offset: Int32, place:
         __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
         to_i32(Int32(num_bytes)),
         to_i32(offset),
-        to_i32(Int32(0)),
+        to_i32(scalar_offset),
         to_i32(Int32(0)),
     )
 

@@ -1,20 +1,25 @@
-"""The order of a wave's work along K, as data.
+"""The order of a wave's work along K in the decode kernels, as data.
 
-A wave streams chunks through `depth` stages. Loading a stage and using it are
-split into steps, and a step waits only for its own loads, by counting those
-that were issued later:
+A wave streams chunks through `depth` stages, activations first, so that they
+are encoded while weights are on their way. Each operation waits only for the
+loads that it needs, by counting those that were issued later:
 
     prologue    fetch 0, fetch 1, .. fetch depth - 1
-    steady      for every stage: wait, multiply, wait, multiply, .., release, fetch
-    epilogue    for every stage: wait, multiply, wait, multiply, ..
+    steady      for every stage: use it, release, [meet,] fetch
+    epilogue    for every stage: use it
 
-With as many stages as a wave has chunks the steady part never runs: everything
-is fetched up front.
+    use         wait, encode, .. [meet, read,] wait, multiply, multiply, ..
+
+In brackets: sharers encode each a part of a stage and meet before they read all
+of it. If a wave has no more chunks than stages, all is fetched up front and
+nothing loops; sharers then encode all stages before they fetch weights.
 """
 
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
+
+from .decode_shape import DecodeShape
 
 
 @fieldwise_init
@@ -25,83 +30,155 @@ struct StreamOps(ScheduleOps, TrivialRegisterPassable):
     """The tag of an operation."""
 
     comptime FETCH = Self(0)
-    """Start all loads of a stage."""
-    comptime MULTIPLY = Self(1)
-    """Encode and multiply one step of a stage; `subtile` counts the steps."""
-    comptime RELEASE = Self(2)
+    """Start the loads of the activations of a stage."""
+    comptime FETCH_WEIGHTS = Self(1)
+    """Start the loads of its weights."""
+    comptime ENCODE = Self(2)
+    """Encode one tile of activations; `subtile` counts those of the wave."""
+    comptime MEET = Self(3)
+    """Wait until all waves have written or read what they share."""
+    comptime READ = Self(4)
+    """Read the encoded activations that all sharers have written."""
+    comptime MULTIPLY = Self(5)
+    """Multiply one tile of activations; `subtile` counts those of the stage."""
+    comptime RELEASE = Self(6)
     """Let the reads of a stage finish, so that it can be fetched again."""
 
 
 @fieldwise_init
 struct Stream(TrivialRegisterPassable):
-    """The loads of a stage and the steps that use them."""
+    """The loads of a stage and the operations that use them."""
 
-    var depth: Int
-    """Stages that are in flight together."""
-    var k_tiles: Int
-    """Tiles of a chunk along K."""
-    var m_tiles: Int
-    """Tiles of activations; each is a step."""
+    var shape: DecodeShape
+    """The cut."""
     var of_weights: Int
-    """Loads of the weights and scales of a stage, which go first."""
-    var of_step: Int
-    """Loads of the activations of each step."""
+    """Loads of the weights and scales of a stage."""
+    var of_tile: Int
+    """Loads of a tile of activations."""
 
     comptime MAX_COUNT = 63
     """The largest count that a wait can name."""
 
-    def steps(self) -> Int:
-        """Returns the steps of a stage."""
-        return self.k_tiles * self.m_tiles
+    def is_shared(self) -> Bool:
+        """Says whether waves share encoded activations."""
+        return self.shape.sharers > 1
+
+    def encodes_first(self) -> Bool:
+        """Says whether weights are fetched only when all activations are encoded."""
+        return self.shape.up_front and self.is_shared()
+
+    def of_activations(self) -> Int:
+        """Returns the loads of the activations of a stage."""
+        return self.shape.own_steps() * self.of_tile
 
     def loads(self) -> Int:
         """Returns the loads of a stage."""
-        return self.of_weights + self.steps() * self.of_step
+        return self.of_activations() + self.of_weights
 
-    def loads_after(self, step: Int) -> Int:
-        """Returns the loads of a stage that are issued after those of a step."""
-        return (self.steps() - 1 - step) * self.of_step
-
-    def multiply_length(self) -> Int:
-        """Returns the operations that use up a stage."""
-        return 2 * self.steps()
+    def prologue_length(self) -> Int:
+        """Returns the operations before the loop."""
+        return self.shape.depth * (1 if self.encodes_first() else 2)
 
     def steady_length(self) -> Int:
-        """Returns the operations of the steady part."""
-        return self.depth * (self.multiply_length() + 2)
+        """Returns the operations of the loop."""
+        return self.shape.depth * (self._use_length() + (4 if self.is_shared() else 3))
 
     def epilogue_length(self) -> Int:
-        """Returns the operations of the epilogue."""
-        return self.depth * self.multiply_length()
+        """Returns the operations after the loop."""
+        var length = self.shape.depth * self._use_length() + (1 if self._leaves() else 0)
+        if self.encodes_first():
+            # Each stage fetches weights, but only one meets.
+            length += 1
+        return length
 
-    def multiply[
+    def _use_length(self) -> Int:
+        """Returns the operations that use up a stage."""
+        var encode = 2 * self.shape.own_steps()
+        return encode + 1 + self.shape.steps() + (2 if self.is_shared() else 0)
+
+    def _leaves(self) -> Bool:
+        """Says whether sharers meet once more: sums go where they have read activations."""
+        return self.is_shared() and self.shape.k_groups() > 1
+
+    def _encode[
         length: Int, phase: Phase
-    ](self, mut builder: EntryBuilder[length, phase], stage: Int, stages_behind: Int):
-        """Emits the steps of a stage while `stages_behind` later ones are in flight."""
-        for step in range(self.steps()):
-            var later = self.loads_after(step) + stages_behind * self.loads()
-            builder.emit(OpDesc.wait_vm_n(min(later, Self.MAX_COUNT)))
+    ](self, mut builder: EntryBuilder[length, phase], stage: Int, later: Int):
+        """Emits the encoding of a stage, behind whose activations come `later` loads."""
+        for step in range(self.shape.own_steps()):
+            var of_stage = (self.shape.own_steps() - 1 - step) * self.of_tile
+            builder.emit(self._wait(of_stage + later))
+            builder.emit(OpDesc(tag=StreamOps.ENCODE.value, stage=stage, subtile=step))
+
+    def _read[
+        length: Int, phase: Phase
+    ](self, mut builder: EntryBuilder[length, phase], stage: Int, meets: Bool = True):
+        """Emits the reading of an encoded stage by all sharers."""
+        if self.is_shared():
+            if meets:
+                builder.emit(OpDesc(tag=StreamOps.MEET.value, stage=stage))
+            builder.emit(OpDesc(tag=StreamOps.READ.value, stage=stage))
+
+    def _leave[length: Int, phase: Phase](self, mut builder: EntryBuilder[length, phase]):
+        """Emits the end of all reading, if there is more than the products to come."""
+        if self._leaves():
+            builder.emit(OpDesc(tag=StreamOps.MEET.value))
+
+    def _multiply[
+        length: Int, phase: Phase
+    ](self, mut builder: EntryBuilder[length, phase], stage: Int, later: Int):
+        """Emits the products of a stage, behind whose weights come `later` loads."""
+        builder.emit(self._wait(later))
+        for step in range(self.shape.steps()):
             builder.emit(OpDesc(tag=StreamOps.MULTIPLY.value, stage=stage, subtile=step))
 
+    def _wait(self, later: Int) -> OpDesc:
+        """Returns a wait for all loads but the latest."""
+        return OpDesc.wait_vm_n(min(later, Self.MAX_COUNT))
+
     def prologue[length: Int](self) -> Array[ScheduleEntry, length]:
-        """Returns the operations before the loop: `depth` of them."""
+        """Returns the operations before the loop: `prologue_length()` of them."""
         var builder = EntryBuilder[length, Phase.PROLOGUE]()
-        for stage in range(self.depth):
+        for stage in range(self.shape.depth):
             builder.emit(OpDesc(tag=StreamOps.FETCH.value, stage=stage))
+            if not self.encodes_first():
+                builder.emit(OpDesc(tag=StreamOps.FETCH_WEIGHTS.value, stage=stage))
         return builder.entries.copy()
 
     def steady[length: Int](self) -> Array[ScheduleEntry, length]:
         """Returns the operations of the loop: `steady_length()` of them."""
         var builder = EntryBuilder[length, Phase.KERNEL]()
-        for stage in range(self.depth):
-            self.multiply(builder, stage, self.depth - 1)
+        var behind = (self.shape.depth - 1) * self.loads()
+        for stage in range(self.shape.depth):
+            self._encode(builder, stage, self.of_weights + behind)
+            self._read(builder, stage)
+            self._multiply(builder, stage, behind)
             builder.emit(OpDesc(tag=StreamOps.RELEASE.value, stage=stage))
+            if self.is_shared():
+                builder.emit(OpDesc(tag=StreamOps.MEET.value, stage=stage))
             builder.emit(OpDesc(tag=StreamOps.FETCH.value, stage=stage))
+            builder.emit(OpDesc(tag=StreamOps.FETCH_WEIGHTS.value, stage=stage))
         return builder.entries.copy()
 
     def epilogue[length: Int](self) -> Array[ScheduleEntry, length]:
         """Returns the operations after the loop: `epilogue_length()` of them."""
         var builder = EntryBuilder[length, Phase.EPILOGUE]()
-        for stage in range(self.depth):
-            self.multiply(builder, stage, self.depth - 1 - stage)
+        var depth = self.shape.depth
+        if self.encodes_first():
+            for stage in range(depth):
+                self._encode(builder, stage, (depth - 1 - stage) * self.of_activations())
+            for stage in range(depth):
+                builder.emit(OpDesc(tag=StreamOps.FETCH_WEIGHTS.value, stage=stage))
+            for stage in range(depth):
+                self._read(builder, stage, meets=stage == 0)
+            self._leave(builder)
+            for stage in range(depth):
+                self._multiply(builder, stage, (depth - 1 - stage) * self.of_weights)
+        else:
+            for stage in range(depth):
+                var behind = (depth - 1 - stage) * self.loads()
+                self._encode(builder, stage, self.of_weights + behind)
+                self._read(builder, stage)
+                if stage == depth - 1:
+                    self._leave(builder)
+                self._multiply(builder, stage, behind)
         return builder.entries.copy()

@@ -89,6 +89,47 @@ struct Span(TrivialRegisterPassable):
         return AMDBufferResource(rest.start, Int(max(num_bytes, 0)))
 
 
+@fieldwise_init
+struct View(TrivialRegisterPassable):
+    """A tensor of less than 2 GiB, as seen from a place that is the same for all lanes.
+
+    One descriptor serves all places: the hardware adds the place to the offset of a
+    lane, and checks the sum against the end of the tensor.
+    """
+
+    var tensor: AMDBufferResource
+    """The whole tensor."""
+    var place: Int32
+    """Bytes from its beginning."""
+
+    @staticmethod
+    @always_inline
+    def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
+        """Views `count` elements from the first one."""
+        return Self(AMDBufferResource(tensor, Int(count)), 0)
+
+    @always_inline
+    def moved(self, offset: Int32) -> Self:
+        """Returns the view from `offset` bytes further on, within the tensor."""
+        return Self(self.tensor, self.place + offset)
+
+    @always_inline
+    def moved_if(self, offset: Int32, condition: Bool) -> Self:
+        """Returns the view from further on; from the end, where all is zero, if not `condition`."""
+        var end = self.tensor.desc[2].cast[DType.int32]()
+        return Self(self.tensor, self.place + offset if condition else end)
+
+    @always_inline
+    def load[num_bytes: Int](self, offset: Int32) -> SIMD[DType.uint8, num_bytes]:
+        """Loads the bytes at a lane's `offset`."""
+        return self.tensor.load[DType.uint8, num_bytes](offset, scalar_offset=self.place)
+
+    @always_inline
+    def load_to_lds[num_bytes: Int](self, offset: Int32, target: SharedBytes):
+        """Starts loading the bytes at a lane's `offset` to LDS, one lane behind another."""
+        load_to_lds[num_bytes](self.tensor, offset, target, self.place)
+
+
 @always_inline
 def quotient[divisor: Int](x: Int32) -> Int32:
     """Divides a number that is not negative: one shift where the divisor is a power of two."""
@@ -130,10 +171,10 @@ struct FloatTile[dtype: DType]:
 
     @staticmethod
     @always_inline
-    def fetch[load: Int](memory: AMDBufferResource, offset: Int32, tile: SharedBytes):
+    def fetch[load: Int](memory: View, offset: Int32, tile: SharedBytes):
         """Starts load `load` of the tile at `tile`; `offset` is the lane's in memory."""
         comptime LOAD_ELEMENTS = LANES * PIECE_BYTES // 2
-        load_to_lds[PIECE_BYTES](memory, offset, tile.unsafe_offset(load * LOAD_ELEMENTS))
+        memory.load_to_lds[PIECE_BYTES](offset, tile.unsafe_offset(load * LOAD_ELEMENTS))
 
     @staticmethod
     @always_inline
@@ -155,10 +196,10 @@ struct FloatTile[dtype: DType]:
 struct WeightCursor(TrivialRegisterPassable):
     """A chunk of a wave's weights, the same for all lanes."""
 
-    var codes: AMDBufferResource
-    """What lies behind the chunk's first tile."""
-    var scales: AMDBufferResource
-    """What lies behind the first word of the chunk's group."""
+    var codes: View
+    """From the chunk's first tile on."""
+    var scales: View
+    """From the first word of the chunk's group on."""
     var first_block: Int32
     """The chunk's first block along K."""
 
@@ -180,9 +221,9 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
     comptime GROUP_BYTES = Int32(GROUP_BLOCKS * PAIR * TILE)
     """Bytes of the scales of a group."""
 
-    var codes: Span
+    var codes: View
     """The codes from the wave's first tile on."""
-    var scales: Span
+    var scales: View
     """The scales from the pair of the wave's first tile on."""
     var k_blocks: Int32
     """Blocks of a row."""
@@ -200,14 +241,14 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
     ) -> Self:
         """Describes the weights from tile `first_tile` on."""
         comptime assert Self.n_tiles == 1 or Self.n_tiles % PAIR == 0, "tiles share scale words"
-        var none = Span.of(codes, 0)
+        var none = View.of(codes, 0)
         var self = Self(none, none, k_blocks, first_tile)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
         var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
-        self.codes = Span.of(codes, tiles * self._tile_row_bytes()).from_offset(
+        self.codes = View.of(codes, tiles * self._tile_row_bytes()).moved(
             first_tile * self._tile_row_bytes()
         )
-        self.scales = Span.of(scales, pairs * self._pair_row_bytes()).from_offset(
+        self.scales = View.of(scales, pairs * self._pair_row_bytes()).moved(
             quotient[PAIR](first_tile) * self._pair_row_bytes()
         )
         return self
@@ -229,8 +270,8 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
         var is_inside = block < self.k_blocks
         var group = quotient[GROUP_BLOCKS](block)
         return WeightCursor(
-            self.codes.after_if(block * Int32(TILE * BLOCK_BYTES), is_inside),
-            self.scales.after_if(group * Self.GROUP_BYTES, is_inside),
+            self.codes.moved_if(block * Int32(TILE * BLOCK_BYTES), is_inside),
+            self.scales.moved_if(group * Self.GROUP_BYTES, is_inside),
             block,
         )
 
@@ -242,13 +283,13 @@ struct WeightTiles[n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPass
         comptime if Self.k_tail:
             var block = at.first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
             offset = offset if block < self.k_blocks else OUT_OF_RANGE
-        return bitcast[DType.uint32, CODE_WORDS](at.codes.load[DType.uint8, BLOCK_BYTES](offset))
+        return bitcast[DType.uint32, CODE_WORDS](at.codes.load[BLOCK_BYTES](offset))
 
     @always_inline
     def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:
         """Loads the scales of a pair of tiles for the chunk's whole group."""
         var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
-        return bitcast[DType.uint32, 1](at.scales.load[DType.uint8, 4](offset))
+        return bitcast[DType.uint32, 1](at.scales.load[4](offset))
 
     @always_inline
     def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:

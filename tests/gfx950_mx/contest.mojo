@@ -1,23 +1,27 @@
-"""Emits the decode kernels of the contest shapes (M, N, K).
+"""Emits the decode kernels that the dispatch chooses for the contest shapes (M, N, K):
 
-    m1n1k1w4      (4, 2880, 512)
-    m1n2k1w4      (32, 4096, 512) and (32, 2880, 512)
-    m1n4k1w8s7    (16, 2112, 7168)
-    m2n4k1w8      (64, 7168, 2048)
-    m2n6k1w12     (256, 3072, 1536)
+    <M>x<N>x<K>/<kernel>, fused and for activations that are already encoded
 """
 
-from named import emit_linear, emit_matmul, shape_of
+from named import emit_linear, emit_matmul
+
+from mojo_kernels.cdna4.dispatch import CHOICES, choose
+
+comptime CONTEST = [
+    (4, 2880, 512),
+    (16, 2112, 7168),
+    (32, 4096, 512),
+    (32, 2880, 512),
+    (64, 7168, 2048),
+    (256, 3072, 1536),
+]
 
 
 def main() raises:
-    """Emits them, fused and for activations that are already encoded."""
-    comptime for shape in [
-        shape_of(1, 1, 1, 4),
-        shape_of(1, 2, 1, 4),
-        shape_of(1, 4, 1, 8, splits=7),
-        shape_of(2, 4, 1, 8),
-        shape_of(2, 6, 1, 12),
-    ]:
-        emit_linear[shape]()
-        emit_matmul[shape]()
+    """Emits them."""
+    comptime for i in range(len(CONTEST)):
+        comptime m, n, k = CONTEST[i]
+        comptime shape = CHOICES[choose(m, n, k)].shape_for(k)
+        var prefix = String(m, "x", n, "x", k, "/")
+        emit_linear[shape](prefix)
+        emit_matmul[shape](prefix)
