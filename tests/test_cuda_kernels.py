@@ -300,11 +300,10 @@ def test_a_call_takes_at_most_twelve_microseconds_of_the_host(m):
     w = shuffled_weights(64, 64)
     x = torch.randn(m, 64, device="cuda").bfloat16()
     times = []
-    for _ in range(20):
+    for _ in range(50):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(100):
+        for _ in range(200):
             mx.linear(x, w)
-        times.append((time.perf_counter() - start) / 100)
-    print(f"{min(times) * 1e6:.2f} us a call of {m} rows")
+        times.append((time.perf_counter() - start) / 200)
     assert min(times) <= 12e-6, f"{min(times) * 1e6:.1f} us"

@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.autograd.forward_ad
 from torch import Tensor
 from torch._C import (
     _get_function_stack_at,
+    _get_tracing_state,
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
 from mx_kernels._facts import Facts
@@ -237,8 +238,8 @@ def intercepted() -> bool:
         _len_torch_dispatch_stack() > 0
         or (_len_torch_function_stack() > 0 and not _only_default_devices())
         or peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or _get_tracing_state() is not None
     )
 
 

@@ -8,7 +8,9 @@ the extension module of its architecture built or found, at its first launch.
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -16,6 +18,17 @@ import torch
 from torch import Tensor
 
 from mx_kernels import _native
+
+# What torch's own compiler calls too; a build of torch without CUDA has none of them.
+current_device, _current_stream, _allocate, _free = (
+    getattr(torch._C, f"_cuda_{name}", None)
+    for name in (
+        "getDevice",
+        "getCurrentRawStream",
+        "cudaCachingAllocator_raw_alloc",
+        "cudaCachingAllocator_raw_delete",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +39,8 @@ class _Device:
     handle: int
     max_few_rows: int
     """Up to this many rows of activations a product needs no workspace."""
+    workspace_bytes: Callable[[tuple[int, int]], int]
+    """Says how many bytes a product wants, from its rows and their length; remembers answers."""
 
 
 class Cuda:
@@ -46,7 +61,7 @@ class Cuda:
         """Launches an operation that writes `out`."""
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
-        stream = torch._C._cuda_getCurrentRawStream(index)
+        stream = _current_stream(index)
         getattr(device.native, operation)((device.handle, stream, *arguments))
 
     def multiply(
@@ -55,22 +70,22 @@ class Cuda:
         """Launches a product of `m` rows of activations of length `k`."""
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
-        stream = torch._C._cuda_getCurrentRawStream(index)
+        stream = _current_stream(index)
         function = getattr(device.native, operation)
         if m <= device.max_few_rows:
             function((device.handle, stream, *arguments, 0, self.plan))
             return
-        if index != torch._C._cuda_getDevice():
+        if index != current_device():
             with torch.cuda.device(index):
                 self.multiply(operation, arguments, out, m, k)
             return
         # Torch's own memory, in the order of the stream; a tensor would take three times as long.
-        num_bytes = device.native.workspace_bytes((m, k))
-        workspace = torch._C._cuda_cudaCachingAllocator_raw_alloc(num_bytes, stream)
+        num_bytes = device.workspace_bytes((m, k))
+        workspace = _allocate(num_bytes, stream)
         try:
             function((device.handle, stream, *arguments, workspace, self.plan))
         finally:
-            torch._C._cuda_cudaCachingAllocator_raw_delete(workspace)
+            _free(workspace)
 
     def _open(self, index: int) -> _Device:
         """Opens a device for the life of the process."""
@@ -81,7 +96,8 @@ class Cuda:
                     extension = _native.gpu_extension(name)
                     self._modules[name] = _native.load_extension(extension)
                 native = self._modules[name]
-                self._devices[index] = _Device(native, native.open(index), native.max_few_rows())
+                facts = native.max_few_rows(), functools.lru_cache(native.workspace_bytes)
+                self._devices[index] = _Device(native, native.open(index), *facts)
             return self._devices[index]
 
 

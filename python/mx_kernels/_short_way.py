@@ -14,6 +14,7 @@ from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels import _facts
 from mx_kernels._arrays import PLAIN_TENSORS, intercepted, row_stride
+from mx_kernels._cuda import current_device
 from mx_kernels._launch import launcher_of
 from mx_kernels.tensor import MXTensor
 
@@ -23,7 +24,8 @@ def quantize(x, rounding) -> tuple[Tensor, Tensor] | None:
     table = _facts._facts
     if table is None or type(x) not in PLAIN_TENSORS or intercepted():
         return None
-    source = _floats(x, x.get_device(), table)
+    device = x.get_device()
+    source = _floats(x, device, table)
     rounding_code = table.roundings.get(rounding) if type(rounding) is str else None
     if source is None or rounding_code is None:
         return None
@@ -32,8 +34,8 @@ def quantize(x, rounding) -> tuple[Tensor, Tensor] | None:
     if k % fmt.block_size:
         return None
 
-    codes = _empty(x, shape, fmt.packed_bytes(k), torch.uint8)
-    scales = _empty(x, shape, k // fmt.block_size, torch.uint8)
+    codes = _empty(x, device, fmt.packed_bytes(k), torch.uint8)
+    scales = _empty(x, device, k // fmt.block_size, torch.uint8)
     target = (rounding_code, codes.data_ptr(), scales.data_ptr())
     launcher_of(codes).launch("quantize", (*source, x.numel() // k, k, *target), codes)
     return codes, scales
@@ -71,7 +73,7 @@ def matmul(a, b, bias, out_dtype) -> Tensor | None:
     if not (codes_address and scales_address):
         return None
 
-    out = _empty(codes, codes.shape, n, out_dtype)
+    out = _empty(codes, device, n, out_dtype)
     source = (codes_address, scales_address, table.plain.code)
     target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
     launcher_of(out).multiply("matmul", (*source, *weights, m, n, k, *target), out, m, k)
@@ -106,7 +108,7 @@ def linear(x, w, bias, rounding, out_dtype, *, activations) -> Tensor | None:
         return None
 
     m = x.numel() // k
-    out = _empty(x, x.shape, n, out_dtype)
+    out = _empty(x, device, n, out_dtype)
     target = (out.data_ptr(), table.dtype_codes[out_dtype], *addend)
     arguments = (*source, *weights, m, n, k, rule, *target)
     if device < 0:
@@ -116,17 +118,18 @@ def linear(x, w, bias, rounding, out_dtype, *, activations) -> Tensor | None:
     return out
 
 
-def _empty(like: Tensor, shape: torch.Size, columns: int, dtype: torch.dtype) -> Tensor:
-    """Allocates [..., columns] with the other dimensions of `shape`, where `like` lies.
+def _empty(like: Tensor, device: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Allocates [..., columns] with the other dimensions of `like`, on its device.
 
     Matrices come from the functions that torch's own compiler calls for its allocations, in a
     fifth of the time of `new_empty`.
     """
+    shape = like.shape
     if len(shape) == 2:
         sizes, strides = (shape[0], columns), (columns, 1)
-        if like.is_cpu:
+        if device < 0:
             return _empty_strided_cpu(sizes, strides, dtype)
-        if like.get_device() == torch._C._cuda_getDevice():
+        if device == current_device():
             return _empty_strided_cuda(sizes, strides, dtype)
     return like.new_empty((*shape[:-1], columns), dtype=dtype)
 
@@ -140,8 +143,7 @@ def _floats(x: Tensor, device: int, table: _facts.Facts) -> tuple[int, int, int]
     code = table.dtype_codes.get(x.dtype)
     if code is None or not _is_plain_memory(x, device) or not x.ndim:
         return None
-    shape = x.shape
-    stride = shape[-1] if x.is_contiguous() else row_stride(shape, x.stride(), 1)
+    stride = x.shape[-1] if x.is_contiguous() else row_stride(x.shape, x.stride(), 1)
     address = x.data_ptr()
     return (address, code, stride) if stride is not None and address and x.numel() else None
 
