@@ -13,10 +13,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import gfx950
 from bench.device import REPOSITORY
+from bench.simulated.kept import kept_text
 
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950_data"
@@ -24,12 +26,8 @@ MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 LAUNCH = re.compile(r"^;;;; launch (.*)\n", re.MULTILINE)
 
 
-def run_program(
-    name: str, defines: dict[str, int], arguments: Sequence[str] = ()
-) -> tuple[list[list[str]], dict[str, gfx950.Kernel]]:
-    """Runs a Mojo program of this folder; returns launches and kernels that it prints.
-
-    Launches are the words of their lines, kernels go by name.
+def run_program(name: str, defines: dict[str, int], arguments: Sequence[str] = ()) -> str:
+    """Runs a Mojo program of this folder; returns what it prints.
 
     Raises:
         RuntimeError: if the program does not compile, with the compiler's words.
@@ -41,22 +39,33 @@ def run_program(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr}")
-    lines = LAUNCH.findall(done.stdout)
-    parts = MARK.split(LAUNCH.sub("", done.stdout))
-    texts = zip(parts[1::2], parts[2::2], strict=True)
-    return [line.split() for line in lines], {label: gfx950.parse(text) for label, text in texts}
+    return done.stdout
+
+
+def launches_of(text: str) -> list[list[str]]:
+    """Returns the launches that a program has printed, as the words of their lines."""
+    return [line.split() for line in LAUNCH.findall(text)]
+
+
+def kernels_of(text: str) -> dict[str, gfx950.Kernel]:
+    """Returns the kernels that a program has printed, by name."""
+    parts = MARK.split(LAUNCH.sub("", text))
+    return {name: gfx950.parse(code) for name, code in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 @cache
 def ours() -> dict[str, gfx950.Kernel]:
     """Returns our kernels by name."""
-    return run_program("ours.mojo", {})[1]
+    return kernels_of(run_program("ours.mojo", {}))
 
 
 @cache
 def max_kernels(n: int, k: int) -> dict[str, gfx950.Kernel]:
     """Returns MAX's kernels for weights [n, k] by name."""
-    return run_program("max_kernels.mojo", {"N": n, "K": k})[1]
+    name, defines = "max_kernels.mojo", {"N": n, "K": k}
+    sources = [(HERE / source).read_text() for source in (name, "emit.mojo")]
+    parts = metadata.version("max"), sources, defines
+    return kernels_of(kept_text(parts, lambda: run_program(name, defines)))
 
 
 @cache

@@ -16,11 +16,12 @@ import ml_dtypes
 import numpy as np
 
 from bench.shapes import Shape
+from bench.simulated.kept import kept_profile
 from gfx950.timing import Profile, profile
 
 BLOCK = 32
-TILE = 16
 CUS = 256
+TILE = 16
 PREFILL = re.compile(r"prefill(\d+)")
 """A prefill kernel and the rows of its tile of C."""
 PREFILL_COLUMNS = 256
@@ -41,19 +42,19 @@ class Launch:
     grid: tuple[int, ...]
     threads: int
     args: Sequence
-    ends_last: bool = False
-    """Whether the workgroup that starts last does work that the others do not."""
+    ends_last: int | None = None
+    """The last workgroup with work, if that is more than the others do."""
     alone: bool = False
     """Whether the arguments fit the workgroups of one compute unit only."""
 
     def profile(self, whole_grid: bool) -> Profile:
-        """Times the launch with the model."""
-        kernel = self.kernel, self.grid, self.threads, self.args
-        if not self.ends_last:
-            return profile(*kernel, whole_grid=whole_grid and not self.alone)
-        last = int(np.prod(self.grid)) - 1
-        residents = range(last % CUS, last + 1, CUS)
-        return profile(*kernel, whole_grid=True, residents=residents)
+        """Times the launch with the model, or finds what an earlier run did."""
+        options = {"whole_grid": whole_grid and not self.alone}
+        if self.ends_last is not None:
+            residents = range(self.ends_last % CUS, self.ends_last + 1, CUS)
+            options = {"whole_grid": True, "residents": residents}
+        launch = self.kernel, self.grid, self.threads, self.args
+        return kept_profile(self, options, lambda: profile(*launch, **options))
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Cut:
 
     op: str
     name: str
-    """m<tiles>n<tiles>w<waves>s<splits>, or prefill<rows>."""
+    """As `mx.explain` spells it."""
     grid: tuple[int, int, int]
     threads: int
     chunks_per_wave: int
@@ -108,7 +109,15 @@ def ours(kernel, cut: Cut, operands: Operands) -> Launch:
     sizes.append(np.int32(cut.chunks_per_wave))
     tensors = [*a, *operands.preshuffled, operands.c]
     workspace = np.zeros(cut.workspace_bytes, np.uint8)
-    return Launch(*launch, [*tensors, *sizes, no_bias, workspace], ends_last=cut.grid[2] > 1)
+    last = last_workgroup(cut, operands.shape) if cut.grid[2] > 1 else None
+    return Launch(*launch, [*tensors, *sizes, no_bias, workspace], ends_last=last)
+
+
+def last_workgroup(cut: Cut, shape: Shape) -> int:
+    """Returns the last workgroup that has a tile: the grid's x extent may be rounded up."""
+    x, y, z = cut.grid
+    columns = TILE * int(re.search(r"n(\d+)", cut.name)[1])
+    return (y * z - 1) * x + -(-shape.n // columns) - 1
 
 
 def prefill_workspace(cut: Cut, shape: Shape, rows: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Emits every kernel that the CDNA4 dispatch can choose, for bfloat16, and the quantizer."""
 
-from emit import BF16, EVEN, emit, emit_products, name_of
+from emit import emit
+from products import BF16, EVEN, emit_products
 
 from mojo_kernels.backend import CDNA4_COMPILE_OPTIONS
 from mojo_kernels.cdna4.dispatch import CHOICES
@@ -11,7 +12,7 @@ from mojo_kernels.layouts import Plain
 def is_first[row: Int]() -> Bool:
     """Says whether no row above launches the same kernels."""
     comptime for i in range(row):
-        comptime if name_of(CHOICES[i]) == name_of(CHOICES[row]):
+        comptime if CHOICES[i].name() == CHOICES[row].name():
             return False
     return True
 

@@ -19,9 +19,8 @@ import numpy as np
 import mx_kernels as mx
 from bench.shapes import Shape
 from bench.simulated import kernels, launches
-from bench.simulated.launches import TILE, Cut, Launch, Operands, zeros
+from bench.simulated.launches import Cut, Launch, Operands, zeros
 from gfx950.timing import Profile
-from mx_kernels.explain import Explanation
 
 LANES = 64
 QUANTIZE_ROWS, QUANTIZE_COLUMNS, QUANTIZE_THREADS = 32, 512, 128
@@ -65,15 +64,8 @@ def cut_for(shape: Shape, op: str) -> tuple[object, Cut]:
             f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is emitted"
         )
     launch = plan.grid, plan.threads, plan.chunks_per_wave, plan.counter_bytes, plan.workspace_bytes
-    cut = Cut(op, name_of(plan), *launch)
+    cut = Cut(op, plan.cut, *launch)
     return kernels.ours()[cut.label], cut
-
-
-def name_of(plan: Explanation) -> str:
-    """Returns the name of the cut that the dispatch chooses."""
-    if not plan.chunks_per_wave:
-        return f"prefill{plan.tile[0]}"
-    return f"m{plan.tile[0] // TILE}n{plan.tile[1] // TILE}w{plan.waves}s{plan.splits}"
 
 
 def our_quantizer(operands: Operands) -> Offer:

@@ -32,10 +32,16 @@ class Explanation:
     """The CPU's instruction level."""
     row: int = 0
     """The row of the dispatch table."""
+    cut: str = ""
+    """What the row launches: prefill<rows>, or m<tiles of rows>n<of columns>w<waves> and, where
+    there is more than one, s<splits of K>, k<tiles of a chunk>, d<chunks in flight>, h<waves that
+    share activations>; `u` if all chunks are in flight at once."""
     chunk_k: int = 0
     """Elements along K of a step."""
     waves: int = 0
     """Waves of a workgroup. Of a decode kernel they share K, of a prefill kernel the tile."""
+    sharers: int = 1
+    """Waves of a decode kernel with the same part of K, which share the columns."""
     depth: int = 0
     """Steps along K that a wave of a decode kernel has in flight."""
     splits: int = 1
@@ -60,7 +66,8 @@ class Explanation:
         if self.level:
             return f"{text}, instruction level {self.level}"
         if self.chunks_per_wave:
-            text += f", {self.waves} waves along K, {self.depth} steps of {self.chunk_k} in flight"
+            text += f", {self.waves // self.sharers} x {self.sharers} waves along K and columns"
+            text += f", {self.depth} steps of {self.chunk_k} in flight"
             text += f", K split {self.splits} ways"
         else:
             text += f", steps of {self.chunk_k}"

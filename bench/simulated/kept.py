@@ -1,0 +1,76 @@
+"""What an earlier run computed, under build/: profiles, and the assembly of MAX's kernels.
+
+A profile is found again only if nothing that it depends on has changed: the machine code, the
+launch with every byte of its arguments, and the simulator's own source. Assembly is found again
+for the same program, definitions and version of MAX.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import gfx950
+from bench.device import REPOSITORY
+from gfx950.timing import Profile
+
+FOLDER = REPOSITORY / "build" / "bench" / "gfx950"
+
+
+def kept_profile(launch, options: dict, compute: Callable[[], Profile]) -> Profile:
+    """Returns the profile of a launch, without its timeline, computing it if it is not known."""
+    path = FOLDER / f"{_key(launch, options)}.pickle"
+    if path.exists():
+        return pickle.loads(path.read_bytes())
+    found = replace(compute(), spans=[], simd_of={}, texts={})
+    _write(path, pickle.dumps(found))
+    return found
+
+
+def kept_text(parts: Sequence, compute: Callable[[], str]) -> str:
+    """Returns a text that depends on `parts` and nothing else, computing it if it is not known."""
+    path = FOLDER / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.s"
+    if not path.exists():
+        _write(path, compute().encode())
+    return path.read_text()
+
+
+def _write(path: Path, content: bytes) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _key(launch, options: dict) -> str:
+    kernel = launch.kernel
+    code = [(i.text, i.target) for i in kernel.instructions], kernel.preload_entry
+    facts = sorted(kernel.descriptor.items()), sorted(kernel.metadata.items()), kernel.args
+    numbers = launch.grid, launch.threads, sorted(options.items())
+    digest = hashlib.sha256(repr((_simulator(), code, facts, numbers)).encode())
+    for value in _leaves(launch.args):
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).view(np.uint8).reshape(-1).data)
+    return digest.hexdigest()
+
+
+def _leaves(args: Sequence) -> Iterator[np.ndarray]:
+    """Yields arrays and numbers, those within structs too."""
+    for value in args:
+        if isinstance(value, tuple):
+            yield from _leaves(value)
+        else:
+            yield np.atleast_1d(value)
+
+
+@cache
+def _simulator() -> str:
+    """Returns a digest of the simulator."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(gfx950.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
