@@ -3,7 +3,7 @@
 Activations of any type are rounded to bfloat16, so the oracle rounds them too; the bound is
 that of as many float32 additions as K has elements. Bits are compared where the claim is that
 something changes none: rows, threads, layouts, strides, addresses. That the instruction levels
-agree is in `test_levels.py`.
+agree is in `test_levels.py`, that a MAX graph does in `test_max_graph.py`.
 """
 
 import ml_dtypes

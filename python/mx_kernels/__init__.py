@@ -3,7 +3,7 @@
     quantize, dequantize          floats to an MXTensor and back
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
     matmul                        MXTensor @ MXTensor.T
-    linear                        floats quantized on the fly @ MXTensor.T, in one call
+    linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
     MXLinear, convert             the same as a torch module, for a whole model at once
     explain                       which kernel a shape gets on a device, and why
 
