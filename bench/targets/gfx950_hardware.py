@@ -10,6 +10,7 @@ float32 product first. What only the model knows (pipes, bytes, conflicts) stays
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 
@@ -24,7 +25,7 @@ from gfx950.parameters import Machine
 NAME = "gfx950"
 COLD_BYTES = 800_000_000
 """Copies of the weights fill this: more than three times the Infinity Cache."""
-MIN_CALLS = 20
+MIN_CALLS, REPLAYS = 20, 21
 MAX_RELATIVE_ERROR = 5e-3
 """Of the norm of a bfloat16 product: rounding to bfloat16 alone is 1.7e-3."""
 COMPUTES = {
@@ -49,14 +50,28 @@ def device_name() -> str | None:
 
 def graph_us(calls: Sequence[Call]) -> float:
     """Returns the median microseconds of a call within a graph of all calls."""
-    from bench.targets.cuda import time_calls  # noqa: PLC0415  needs Triton, which ROCm's torch has
-
-    return time_calls(list(calls)).median_us
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls[:2]:
+            call()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for call in calls:
+                call()
+    times_us = []
+    for _ in range(REPLAYS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times_us.append(1e3 * start.elapsed_time(end) / len(calls))
+    return statistics.median(times_us[1:])
 
 
 def triton_call(x, plain, out) -> Call:
     """Returns a call of Triton's `dot_scaled`, in the largest tiling for so many rows."""
-    from bench.peers import triton_dot_scaled as peer  # noqa: PLC0415  as above
+    from bench.peers import triton_dot_scaled as peer  # noqa: PLC0415  needs Triton
 
     tiling = peer.tilings_for(len(x))[-1]
     return lambda: peer.multiply(x, plain.codes, plain.scales, out, tiling)
