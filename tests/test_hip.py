@@ -4,6 +4,7 @@ No such GPU is at hand; nothing here ran on one. The extension modules, their la
 machine code in them are the product's own. CPU tensors are taken for tensors of the device.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -25,8 +26,8 @@ MAX_LDS_BYTES = 160 * 1024
 SPLIT = (5, 40, 4128)
 """A shape whose workgroups share K, and so need a workspace."""
 FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
-MANY_ROWS = {(1025, 2048, 160): (128, 256), (4097, 2048, 160): (256, 256)}
-"""Shapes that take the kernels for many rows, and the tile of C of their first workgroup."""
+MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
+"""Shapes that take the kernels for many rows, with tiles of 128 and of 256."""
 KINDS = [
     _hip.Kind(x=0, rounding=1, out=0, bias=None),
     _hip.Kind(x=None, rounding=None, out=0, bias=None),
@@ -82,6 +83,7 @@ def weights(rng, n, k):
     return plain, operand(stored, rows=n, k=k, layout=LAYOUT)
 
 
+@functools.cache
 def empty_weights(n, k):
     storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
     parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
@@ -143,7 +145,9 @@ def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, s
 
 @pytest.mark.parametrize("shape", MANY_ROWS)
 def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
-    (m, n, k), (rows, columns) = shape, MANY_ROWS[shape]
+    choice = mx.explain(*shape, device=DEVICE)
+    assert "prefill" in choice.kernel
+    (m, n, k), (rows, columns) = shape, choice.tile
     gpu.groups = [0]
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
@@ -190,8 +194,8 @@ def test_empty_operands_launch_nothing(gpu, rng):
 @pytest.fixture(scope="session")
 def code_objects():
     """The code objects of each module."""
-    extensions = [_native.hip_extension()]
-    extensions += [_native.hip_product_extension(kind.defines()) for kind in KINDS]
+    extensions = [_native.hip_extension(DEVICE)]
+    extensions += [_native.hip_product_extension(DEVICE, kind.defines()) for kind in KINDS]
     return [embedded_in(_native.find_or_build(extension=e)) for e in extensions]
 
 
@@ -207,8 +211,10 @@ def test_every_code_object_is_one_that_the_device_takes(code_objects):
 def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
     recorder, code_objects
 ):
-    sizes = (5, 20, 40, 300, 1100, 3000), (40, 6000, 30000), (160, 256, 544, 1024, 4128, 8192)
-    for m, n, k in itertools.product(*sizes):
+    rows = (5, 12, 20, 40, 64, 100, 300, 1100, 3000)
+    columns = (16, 40, 500, 1000, 2000, 4000, 6000, 10000, 30000)
+    lengths = (160, 256, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224)
+    for m, n, k in itertools.product(rows, columns, lengths):
         mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
     launched = {launch.name for launch in recorder.launches}
     assert launched == {code.name for code in code_objects[1]}

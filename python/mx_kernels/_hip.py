@@ -32,7 +32,7 @@ ARCHITECTURE = "gfx950"
 RUNTIME = "libamdhip64.so"
 ALIGNMENT = 16
 """Bytes of the widest access of a kernel."""
-CLEARED_BYTES = 1 << 16
+CLEARED_BYTES = 1 << 21
 """Room for counters in a workspace."""
 
 
@@ -200,7 +200,7 @@ class Rocm:
         runtime = loaded_runtime()
         with self._lock:
             if self._native is None:
-                self._native = _native.load_extension(_native.hip_extension())
+                self._native = _native.load_extension(_native.hip_extension(ARCHITECTURE))
             if index not in self._devices:
                 functions = [getattr(runtime, function) for function in self._native.functions()]
                 addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
@@ -212,7 +212,7 @@ class Rocm:
         if kind not in self._products:
             with self._lock:
                 if kind not in self._products:
-                    extension = _native.hip_product_extension(kind.defines())
+                    extension = _native.hip_product_extension(ARCHITECTURE, kind.defines())
                     self._products[kind] = _native.load_extension(extension)
         return self._products[kind]
 

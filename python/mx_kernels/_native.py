@@ -6,6 +6,7 @@ ability to load:
 
     <cache>/<level>-<hash of sources, toolchain, level, Python>/_mx_kernels_native.so
     <cache>/<architecture>-<level>-<the same>/_mx_kernels_gpu.so
+    <cache>/<architecture>-<level>-<the same>/_mx_kernels_hip_product-<defines>.so
 
 Processes that start together build once: they queue on a file lock, and the finished module
 appears by an atomic rename. Environment variables:
@@ -90,15 +91,15 @@ def gpu_extension(architecture: str) -> Extension:
     )
 
 
-def hip_extension() -> Extension:
-    """Returns the module of gfx950 GPUs, but for products."""
-    return Extension("_mx_kernels_hip", "hip_module.mojo", "", _levels.pick())
+def hip_extension(architecture: str) -> Extension:
+    """Returns the module of an AMD GPU of an architecture, gfx950, but for products."""
+    return Extension("_mx_kernels_hip", "hip_module.mojo", "", _levels.pick(), architecture)
 
 
-def hip_product_extension(defines: tuple[str, ...]) -> Extension:
-    """Returns the module of one kind of product on gfx950 GPUs."""
+def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
+    """Returns the module of one kind of product for the same."""
     name, source = "_mx_kernels_hip_product", "hip_product_module.mojo"
-    return Extension(name, source, "", _levels.pick(), defines=defines)
+    return Extension(name, source, "", _levels.pick(), architecture, defines)
 
 
 def load() -> ModuleType:
