@@ -1,6 +1,8 @@
-"""Emits every decode kernel that the dispatch table names, for any K where the row is."""
+"""Emits every decode kernel that the dispatch table names, for any K where the row is:
+fused, or for activations that are already encoded where it is for those only.
+"""
 
-from named import emit_linear
+from named import emit_linear, emit_matmul
 
 from mojo_kernels.cdna4.decode_shape import DecodeShape
 from mojo_kernels.cdna4.dispatch import CHOICES, Choice, Kernel
@@ -28,4 +30,7 @@ def main() raises:
     comptime for row in range(len(CHOICES)):
         comptime choice = CHOICES[row]
         comptime if choice.kernel == Kernel.DECODE and is_first[row]():
-            emit_linear[shape_of(choice)]()
+            comptime if choice.sources.floats:
+                emit_linear[shape_of(choice)]()
+            else:
+                emit_matmul[shape_of(choice)]()
