@@ -27,14 +27,16 @@ from bench.simulated.systems import cut_for
 
 RESULT = device.REPOSITORY / "bench" / "results" / "gfx950_tune.csv"
 OPS = ("linear", "matmul")
-ROWS = (16, 64, 256, 1024, 4096)
+ROWS = (16, 64, 256)
 WEIGHTS = (
     (512, 4096), (512, 16384), (2880, 512), (3072, 1536), (4096, 256), (4096, 4096),
     (14336, 4096), (28672, 8192),
 )  # fmt: skip
 """N and K."""
-MAX_WORK = 2 * 8192**3
-"""Larger shapes add nothing: their time grows with the work."""
+LARGE = (
+    Shape(1024, 2880, 512), Shape(1024, 4096, 4096), Shape(4096, 4096, 4096),
+    Shape(8192, 8192, 8192),
+)  # fmt: skip
 SHOWN = 8
 
 
@@ -69,7 +71,7 @@ class TunedRow:
 def classes() -> list[Shape]:
     """Returns a shape of each class, and the named ones."""
     grid = (Shape(m, n, k) for m, (n, k) in product(ROWS, WEIGHTS))
-    return list(dict.fromkeys([*NAMED_SHAPES, *(s for s in grid if s.flops <= MAX_WORK)]))
+    return list(dict.fromkeys([*NAMED_SHAPES, *LARGE, *grid]))
 
 
 class Candidates:
