@@ -29,9 +29,9 @@ from .decode_shape import DecodeLds, DecodeShape, WORD_SCALES, WORDS_BYTES
 from .encode import EncodedBlock
 from .epilogue import Sums
 from .lds import place_at, read_word, write_byte, write_codes
-from .mma import BlockCodes, CODE_WORDS, LANES, Mma16, SharedBytes
+from .mma import BlockCodes, CODE_WORDS, Mma16, SharedBytes
 from .schedule import Stream, StreamOps
-from .tiles import CODE_TILE_BYTES, PAIR, PIECE_BYTES, WeightTiles, quotient
+from .tiles import PAIR, PIECE_BYTES, WeightTiles, quotient
 
 
 struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
@@ -69,7 +69,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     var first_lds: SharedBytes
     """The area of the first wave of its group."""
     var group_scales: SharedBytes
-    """The area of its group."""
+    """The shared scales of its group."""
     var lane: Int32
     """The lane."""
     var sharer: Int32
