@@ -23,7 +23,7 @@ import torch
 
 import gfx950
 from hip_code_object import CodeObject
-from mx_kernels import _hip, _launch
+from mx_kernels import _hip, _launch, _short_way
 
 SOURCE = Path(__file__).with_name("hip_stand_in.c")
 ERRORS = {
@@ -139,6 +139,8 @@ class StandIn:
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=self.arch)
         )
         monkeypatch.setattr(_launch, "CPU", _hip.Rocm())
+        # No number: so that torch is not asked for memory of a device that it does not have.
+        monkeypatch.setattr(_short_way, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
         monkeypatch.setattr(
