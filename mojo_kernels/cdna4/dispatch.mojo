@@ -215,7 +215,9 @@ comptime CHOICES = [
     # K up to 512: four chunks.
     _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
     _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
-    _decode(512, 4 * CUS, 2, 6, 2, "short K, many tiles: two waves share it"),
+    _decode(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
+    _decode(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
+    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K"),
     # One tile of rows.
     _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
     _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
@@ -250,6 +252,7 @@ comptime CHOICES = [
         up_front=True,
     ),
     _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
+    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
     _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU"),
     _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU"),
     _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=Sources.CODES),
