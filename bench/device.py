@@ -38,8 +38,11 @@ def describe_cpu(cpuinfo: Path = Path("/proc/cpuinfo"), cores: int | None = None
 def describe_commit(repository: Path = REPOSITORY) -> str:
     """Returns the short commit, marked when tracked files differ from it.
 
-    What a benchmark itself writes (`bench/results`, README.md) does not count.
+    What a benchmark itself writes (`bench/results`, README.md) does not count. A copy without a
+    repository is told its commit by the environment variable BENCH_COMMIT.
     """
+    if told := os.environ.get("BENCH_COMMIT"):
+        return told
     try:
         commit = _git(repository, "rev-parse", "--short", "HEAD")
         changed = _git(

@@ -1,4 +1,4 @@
-"""What this repository promises of its CPU kernels, checked on measured rows.
+"""What this repository promises of its kernels, checked on measured rows.
 
 Every goal is a ratio or a rate with the value it has to reach, for one thread
 count. A goal whose rows were not measured is not listed.
@@ -17,6 +17,20 @@ FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
 MEDIUM = ((16, 2112, 7168), (32, 4096, 512), (32, 2880, 512))
 SMALL = (4, 2880, 512)
+ON_GPU = 0
+"""The threads of rows from a GPU."""
+GPU_PEERS = ("cuBLAS bf16", "humming")
+GPU_FEW = (
+    (1, 4096, 4096), (1, 14336, 4096), (16, 14336, 4096), (16, 2112, 7168), (64, 7168, 2048),
+    (4, 2880, 512), (32, 4096, 512), (32, 2880, 512),
+)  # fmt: skip
+"""Shapes where reading weights of four bits is to be faster than all else."""
+GPU_ONE_ROW = (1, 14336, 4096)
+GPU_LARGE = ((512, 4096, 4096), (4096, 4096, 4096), (8192, 8192, 8192))
+MIN_SHARE_OF_CUBLAS = 0.85
+MAX_GPU_ROOFLINE = 1 / 0.6
+"""With one row, in units of the time that reading everything once takes at the speed of a copy."""
+MIN_SHARE_OF_COPY = 0.7
 MAX_OVERHEAD_US = 10.0
 MAX_TIMES_ROOFLINE = 1.4
 MIN_QUANTIZE_GB_PER_S = 4.6
@@ -72,6 +86,9 @@ def check_goals(rows: Iterable[Row]) -> list[Goal]:
     measured = Measured(rows)
     goals = []
     for threads in measured.threads:
+        if threads == ON_GPU:
+            goals += _gpu(measured)
+            continue
         goals += _overhead(measured, threads)
         for row in measured.ours("linear", threads):
             goals += _linear(measured, row, threads)
@@ -79,6 +96,27 @@ def check_goals(rows: Iterable[Row]) -> list[Goal]:
             goals += _linear_bf16(measured, row, threads)
         goals += _quantize(measured, threads)
     return goals + list(_scaling(measured))
+
+
+def _gpu(measured: Measured) -> Iterator[Goal]:
+    """Faster than float products and other 4-bit kernels; near cuBLAS where it computes most."""
+    for op in ("linear", "linear bf16"):
+        for row in measured.ours(op, ON_GPU):
+            name = f"{op} {' x '.join(map(str, row.shape))}"
+            wanted = dict.fromkeys(GPU_PEERS, 1.0) if row.shape in GPU_FEW else {}
+            if row.shape in GPU_LARGE:
+                wanted = {GPU_PEERS[0]: MIN_SHARE_OF_CUBLAS}
+            for peer, least in wanted.items():
+                if found := measured.find(op, row.shape, peer, ON_GPU):
+                    text = f"{name}: times faster than {peer}"
+                    yield Goal(text, ON_GPU, found.times_ours, least)
+            if row.shape == GPU_ONE_ROW:
+                yield Goal(f"{name}: times the memory roofline", ON_GPU, row.times_roofline,
+                           MAX_GPU_ROOFLINE, at_most=True)  # fmt: skip
+    for row in measured.ours("quantize", ON_GPU):
+        copy = measured.find("quantize", row.shape, "torch copy", ON_GPU)
+        yield Goal("quantize: share of a copy's GB/s", ON_GPU, row.rate / copy.rate,
+                   MIN_SHARE_OF_COPY)  # fmt: skip
 
 
 def _overhead(measured: Measured, threads: int) -> Iterator[Goal]:

@@ -36,7 +36,7 @@ def plot_linear(rows: Sequence[Row], path: Path) -> bool:
     )
     for panel, count in zip(panels[:, 0], threads, strict=True):
         _draw(panel, [row for row in rows if row.threads == count])
-        panel.set_title(f"{count} thread" + "s" * (count != 1))
+        panel.set_title(f"{count} thread" + "s" * (count != 1) if count else "on the GPU")
     names = panels[0, 0].get_legend_handles_labels()
     figure.legend(*names, loc="outside lower center", ncols=len(names[0]), fontsize="small")
     figure.suptitle(f"linear, time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")

@@ -171,6 +171,29 @@ def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
     return "\n\n".join(parts + _closing_parts(rows, model_rows))
 
 
+def gpu_markers(target: str) -> tuple[str, str]:
+    """Returns what encloses the table of a GPU in the README."""
+    return f"<!-- bench-{target}:begin -->", f"<!-- bench-{target}:end -->"
+
+
+def gpu_text(rows: Sequence[Row]) -> str:
+    """Returns what belongs between these markers: both kinds of `linear`, and each peer once."""
+    times = {(row.op, row.shape, row.system): row.time_us_median for row in rows}
+    ours = {"linear bf16": "bf16 x MXFP4", "linear": "quantize + MXFP4 x MXFP4"}
+    linear = [row for row in rows if row.op == "linear"]
+    peers = [name for name in dict.fromkeys(row.system for row in linear) if name != OURS]
+    cells = []
+    for shape in dict.fromkeys(row.shape for row in linear):
+        found = [times[op, shape, OURS] for op in ours]
+        found += [times.get(("linear", shape, peer)) for peer in peers]
+        cells.append([" x ".join(map(str, shape)), *("" if t is None else _time(t) for t in found)])
+    title = (
+        f"*hardware*, {_origin_line(rows, ())} Median microseconds of a call in a CUDA graph, "
+        "weights cold; an empty cell is a shape that the peer refuses."
+    )
+    return Table(title, ["M x N x K", *ours.values(), *peers], cells).to_markdown()
+
+
 def _origin_line(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
     origin = (rows or model_rows)[0]
     return f"{origin.device}; commit {origin.commit}, {origin.date}."
@@ -203,4 +226,6 @@ def _rate(rate: float) -> str:
 
 
 def _threads(count: int) -> str:
+    if not count:
+        return "on the GPU"
     return f"{count} thread" + "s" * (count != 1)

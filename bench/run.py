@@ -94,7 +94,10 @@ def main(
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
     if update_readme:
-        report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
+        if target in targets.GPUS:
+            report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
+        else:
+            report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
         console.print("updated the table in README.md")
     console.print(f"{time.monotonic() - start:.0f} s in all")
 
@@ -127,7 +130,9 @@ def make_plans(
         ValueError: if target, thread counts or operations are not possible here.
     """
     targets.check(target)
-    counts = parse_threads(threads, len(os.sched_getaffinity(0)))
+    if target in targets.GPUS and threads:
+        raise ValueError(f"threads: got {threads!r}, but they mean nothing to {target}")
+    counts = _thread_counts(target, threads)
     ops = parse_ops(only)
     return [
         targets.Plan(
@@ -136,11 +141,17 @@ def make_plans(
             shapes=QUICK_SHAPES if quick else NAMED_SHAPES,
             ops=ops,
             budget_s=QUICK_BUDGET_S if quick else FULL_BUDGET_S,
-            model=model and count == counts[-1],
+            model=model and count == counts[-1] and target not in targets.GPUS,
             quick=quick,
         )
         for count in counts
     ]
+
+
+def _thread_counts(target: str, text: str) -> tuple[int, ...]:
+    """Returns the thread counts of a target's workers; peers of a GPU compile on every core."""
+    cores = len(os.sched_getaffinity(0))
+    return (cores,) if target in targets.GPUS else parse_threads(text, cores)
 
 
 def parse_threads(text: str, cores: int) -> tuple[int, ...]:
@@ -175,10 +186,10 @@ def parse_ops(text: str) -> tuple[str, ...]:
 
 def is_complete(plans: list[targets.Plan]) -> bool:
     """Whether the plans leave nothing out, so that their numbers are worth keeping."""
-    threads = tuple(plan.threads for plan in plans)
+    target, threads = plans[0].target, tuple(plan.threads for plan in plans)
     return (
-        plans[-1].model
-        and threads == parse_threads("", len(os.sched_getaffinity(0)))
+        (plans[-1].model or target in targets.GPUS)
+        and threads == _thread_counts(target, "")
         and all(plan.ops == targets.OPS and not plan.quick for plan in plans)
     )
 
@@ -271,6 +282,8 @@ def make_console() -> Console:
 
 
 def _plan_name(plan: targets.Plan) -> str:
+    if plan.target in targets.GPUS:
+        return plan.target
     return f"{plan.target}, {plan.threads} thread" + "s" * (plan.threads != 1)
 
 

@@ -292,8 +292,53 @@ def test_a_failing_worker_fails_the_run():
 
 
 def test_an_unknown_target_is_not_imported():
-    with pytest.raises(ValueError, match="unknown target 'cuda'"):
-        targets.load("cuda")
+    with pytest.raises(ValueError, match="unknown target 'abacus'"):
+        targets.load("abacus")
+
+
+def make_gpu_rows(times: dict[str, float], op="linear", **changes) -> list[Row]:
+    ours_us = times[OURS]
+    return [
+        make_row(op=op, threads=0, system=system, time_us_median=time_us,
+                 times_ours=time_us / ours_us, **changes)
+        for system, time_us in times.items()
+    ]  # fmt: skip
+
+
+def test_a_gpu_is_measured_by_one_worker_without_the_encoder():
+    plans = run.make_plans("cuda", "", "", model=True, quick=False)
+    cores = len(os.sched_getaffinity(0))
+    assert [(plan.threads, plan.model) for plan in plans] == [(cores, False)]
+    assert run.is_complete(plans)
+    assert not run.is_complete(run.make_plans("cuda", "", "quantize", model=True, quick=False))
+    with pytest.raises(ValueError, match="threads: got '2', but they mean nothing to cuda"):
+        run.make_plans("cuda", "2", "", model=True, quick=False)
+
+
+def test_the_readme_table_of_a_gpu_has_both_kinds_of_linear_and_each_peer_once():
+    rows = make_gpu_rows({OURS: 12.1, "cuBLAS bf16": 10.3}, device="NVIDIA H200")
+    rows += make_gpu_rows({OURS: 11.9, "cuBLAS bf16": 10.3}, op="linear bf16")
+    text = report.gpu_text(rows)
+    assert text.startswith("*hardware*, NVIDIA H200; commit abc1234, 2026-11-21.")
+    assert "| M x N x K | bf16 x MXFP4 | quantize + MXFP4 x MXFP4 | cuBLAS bf16 |" in text
+    assert text.endswith("| 64 x 7168 x 2048 | 11.9 | 12.1 | 10.3 |")
+
+
+def test_a_peer_that_refuses_a_shape_leaves_its_cell_empty():
+    rows = make_gpu_rows({OURS: 12.0, "humming": 13.0})
+    rows += make_gpu_rows({OURS: 3.0}, m=4, n=2880, k=512)
+    rows += [dataclasses.replace(row, op="linear bf16") for row in rows]
+    assert report.gpu_text(rows).splitlines()[-1] == "| 4 x 2880 x 512 | 3.0 | 3.0 |  |"
+
+
+@pytest.mark.parametrize(
+    "shape, wanted", [((64, 7168, 2048), 1.0), ((4096, 4096, 4096), 0.85)], ids=str
+)
+def test_a_gpu_goal_is_the_ratio_to_cublas(shape, wanted):
+    sizes = dict(zip("mnk", shape, strict=True))
+    rows = make_gpu_rows({OURS: 10.0, "cuBLAS bf16": 9.0}, **sizes)
+    (goal,) = goals.check_goals(rows)
+    assert (goal.measured, goal.wanted, goal.reached) == (0.9, wanted, wanted < 0.9)
 
 
 def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):

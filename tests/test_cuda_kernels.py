@@ -12,6 +12,8 @@ import torch
 
 import mx_kernels as mx
 import oracle
+from bench import run, targets
+from bench.rows import OURS, Row, read_csv
 from cases import LAYOUTS, bytes_of, values_of
 from mx_kernels._cuda import CUDA
 
@@ -307,3 +309,11 @@ def test_a_call_takes_at_most_twelve_microseconds_of_the_host(m):
             mx.linear(x, w)
         times.append((time.perf_counter() - start) / 200)
     assert min(times) <= 12e-6, f"{min(times) * 1e6:.1f} us"
+
+
+def test_the_benchmark_measures_this_device(tmp_path):
+    run.main(target="cuda", quick=True, results=tmp_path)
+    rows = read_csv(tmp_path / "cuda.csv", Row)
+    assert {row.op for row in rows} == {"machine", *targets.OPS}
+    systems = {row.system for row in rows if row.op == "linear"}
+    assert systems >= {OURS, "cuBLAS bf16", "Triton dot_scaled"}

@@ -20,8 +20,10 @@ from typing import Protocol
 from bench.rows import ModelRow, Row
 from bench.shapes import Shape
 
-MODULES = {"cpu": "bench.targets.cpu"}
+MODULES = {"cpu": "bench.targets.cpu", "cuda": "bench.targets.cuda"}
 """Target name and its module."""
+GPUS = ("cuda",)
+"""Targets that are measured by one process, whatever its threads: their rows have zero."""
 SIMULATED = {"gfx950": "bench.targets.gfx950"}
 """The same for targets that are simulated."""
 
