@@ -33,8 +33,8 @@ WEIGHTS = (
     (14336, 4096), (28672, 8192),
 )  # fmt: skip
 """N and K."""
-LARGE = (
-    Shape(1024, 2880, 512), Shape(1024, 4096, 4096), Shape(4096, 4096, 4096),
+MORE = (
+    Shape(48, 2560, 4096), Shape(128, 4096, 4096), Shape(1024, 2880, 512), Shape(1024, 4096, 4096), Shape(4096, 4096, 4096),
     Shape(8192, 8192, 8192),
 )  # fmt: skip
 SHOWN = 8
@@ -71,7 +71,7 @@ class TunedRow:
 def classes() -> list[Shape]:
     """Returns a shape of each class, and the named ones."""
     grid = (Shape(m, n, k) for m, (n, k) in product(ROWS, WEIGHTS))
-    return list(dict.fromkeys([*NAMED_SHAPES, *LARGE, *grid]))
+    return list(dict.fromkeys([*NAMED_SHAPES, *MORE, *grid]))
 
 
 class Candidates:
