@@ -7,22 +7,26 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+import mx_kernels as mx
 from bench import device, report, run
 from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
+from bench.simulated import kept, kernels, systems, tune
 from bench.simulated import report as simulated
-from bench.simulated import systems
-from bench.simulated.launches import Operands
+from bench.simulated.launches import Cut, Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.parameters import Machine
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
 SMALL = Shape(3, 256, 512)
+WORST_CHOICE, USUAL_CHOICE = 1.12, 1.05
+"""Times the fastest cut."""
 
 
 def make_row(**changes) -> simulated.SimulatedRow:
@@ -57,6 +61,33 @@ def test_every_system_is_timed_on_the_same_shape(found):
     assert [system for op, system in found if op == "matmul"] == [OURS, "MAX", "Triton mxfp4"]
     assert [system for op, system in found if op == "quantize"] == [OURS, "MAX"]
     assert {row.source for row in found.values()} == {"model"}
+
+
+def test_the_last_workgroup_is_one_with_a_tile():
+    """256 columns are three tiles of 96, of which a grid of eight leaves five without work."""
+    cut = Cut("linear", "m2n6w8s4", (8, 2, 4), 512, 1, 64, 64)
+    assert last_workgroup(cut, SMALL) == 8 * 7 + 2
+
+
+def test_a_profile_is_kept_for_the_same_launch_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    kernel, row = kernels.triton(systems.TRITON_MXFP4)
+    computed = []
+
+    def profile_of(value, grid):
+        def compute():
+            computed.append(value)
+            return dataclasses.replace(found_once, cycles=float(len(computed)))
+
+        launch = Launch("a", kernel, grid, row["block"][0], [np.full(4, value), (np.int32(1),)])
+        return kept.kept_profile(launch, {"whole_grid": True}, compute).cycles
+
+    operands = Operands(SMALL)
+    offer = systems.triton(operands, systems.TRITON_MXFP4, "", "")
+    found_once = offer.launches[0].profile(whole_grid=False)
+    assert [profile_of(0, (1, 1)), profile_of(0, (1, 1))] == [1, 1]
+    assert [profile_of(1, (1, 1)), profile_of(0, (2, 1)), profile_of(0, (1, 1))] == [2, 3, 1]
+    assert kept.kept_text(["a"], lambda: "b") == kept.kept_text(["a"], lambda: "c") == "b"
 
 
 def test_a_launch_costs_once(found):
@@ -171,6 +202,32 @@ def test_the_way_to_hardware_computes_what_it_times():
 def test_a_wrong_result_is_not_timed():
     with pytest.raises(ValueError, match="relative error"):
         hardware._cold(torch.ones(2, 2), torch.ones(2, 2), lambda w: 2 * w)
+
+
+@pytest.fixture(scope="module")
+def tuned() -> list[tune.TunedRow]:
+    return read_csv(tune.RESULT, tune.TunedRow)
+
+
+def test_the_table_chooses_what_was_measured(tuned):
+    """`python -m bench.simulated.tune --table` measures again, after any change of `CHOICES`."""
+    assert {row.shape for row in tuned} == set(tune.classes())
+    for row in tuned:
+        plan = mx.explain(*row.shape, device="gfx950", op=row.op)
+        assert (plan.cut, plan.row) == (row.chosen, row.row), (row.op, row.shape)
+
+
+def test_no_other_cut_is_much_faster_than_the_choice(tuned):
+    """By more than a tenth for no class, by more than a few percent for few."""
+    behind = sorted(row.times_fastest for row in tuned)
+    assert behind[-1] <= WORST_CHOICE
+    assert behind[len(behind) * 9 // 10] <= USUAL_CHOICE
+    assert all(row.cuts > 1 for row in tuned)
+
+
+def test_every_row_of_the_table_is_the_choice_of_a_class(tuned):
+    fallback = mx.explain(3 << 21, 16, 32, device="gfx950").row
+    assert {row.row for row in tuned} == set(range(fallback))
 
 
 def test_the_make_command_reaches_the_target():
