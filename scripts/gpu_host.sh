@@ -3,14 +3,15 @@
 #
 #   scripts/gpu_host.sh pack FOLDER    here: builds the modules, packs what they need (25 MB)
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
-#   scripts/gpu_host.sh bench FOLDER RESULT.csv COMMIT DATE    there: the measurements
+#   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
 #
-# FOLDER/site is put on the Python path: packages that the host lacks.
+# FOLDER/site is put on the Python path: packages that the host lacks, humming as a peer of the bench.
 set -euo pipefail
 ARCHITECTURE=${ARCHITECTURE:-sm_90a}
 CPU=${CPU:-x86-64-v3}
 RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
+HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
 TESTS=(cuda_kernels.py quantize.py dequantize.py layouts.py matmul.py tensor.py modules.py
     torch_ops.py ops_inputs.py fuzz.py)
@@ -24,7 +25,7 @@ pack() {
     mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
         mojo_kernels/gpu_module.mojo -o "$1/_mx_kernels_gpu.so"
     tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"
-    python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs
+    python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs "$HUMMING"
 }
 
 enter() {
@@ -39,6 +40,6 @@ enter() {
 case "${1:-}" in
     pack)  pack "$2" ;;
     test)  enter "$2"; python3 -m pytest -q -k cuda "${TESTS[@]/#/tests/test_}" ;;
-    bench) enter "$2"; python3 -m bench.targets.cuda "$3" "$4" "$5" --large ;;
+    bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
     *)     sed -n '2,9p' "$0"; exit 2 ;;
 esac

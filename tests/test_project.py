@@ -59,7 +59,7 @@ def tracked_files() -> list[Path]:
 
 
 # What make spells as a variable of a target.
-MAKE_TARGETS = {"bench-gfx950": "bench TARGET=gfx950"}
+MAKE_TARGETS = {f"bench-{name}": f"bench TARGET={name}" for name in ("cuda", "gfx950")}
 
 
 @pytest.mark.parametrize("task", PIXI["tasks"])

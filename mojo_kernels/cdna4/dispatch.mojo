@@ -49,9 +49,9 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     """Which."""
 
     comptime DECODE = Self(0)
-    """matmul_decode.mojo."""
+    """Of `matmul_decode.mojo`."""
     comptime PREFILL = Self(1)
-    """linear_prefill.mojo for floats, matmul_prefill.mojo for codes."""
+    """Of `linear_prefill.mojo` for floats, of `matmul_prefill.mojo` for codes."""
 
 
 @fieldwise_init
