@@ -252,6 +252,7 @@ def profile(
     warm: bool = False,
     whole_grid: bool = False,
     residents: Sequence[int] | None = None,
+    reverse: bool = False,
 ) -> Profile:
     """Runs the workgroups of one CU and times them with the model. `args` stay as they are.
 
@@ -271,6 +272,7 @@ def profile(
             show) but takes time in proportion; otherwise only those of one CU's first round.
         residents: workgroups that share the timed CU, default those dealt to CU 0. Name the
             last one, with `whole_grid`, where the last to arrive does more than the others.
+        reverse: with `whole_grid`, let the last workgroup arrive first and the first one last.
 
     Raises:
         AsmError, SimulationError: as `gfx950.run`.
@@ -283,7 +285,7 @@ def profile(
     fit = occupancy(kernel, -(-num_threads // LANES), machine, dynamic_lds)
     placement = place(num_groups, fit, machine)
     chosen = placement.resident_groups(machine) if residents is None else list(residents)
-    order = None if whole_grid else chosen
+    order = ("reverse" if reverse else None) if whole_grid else chosen
 
     options = {"check": False, "order": order, "dynamic_lds": dynamic_lds, "trace": True}
     trace = run(kernel, grid, block, deepcopy(list(args)), **options).trace
