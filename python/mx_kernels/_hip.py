@@ -163,8 +163,8 @@ class Rocm:
             (x, x_dtype, row_stride), rounding = arguments[:3], arguments[9]
             if rounding < 0:
                 raise RuntimeError(
-                    f"linear: activations that are not quantized have no {ARCHITECTURE} kernels; "
-                    "choose a rounding"
+                    f"linear: got activations='bf16', which has no {ARCHITECTURE} kernel, "
+                    "expected 'mxfp4'"
                 )
             activations = call.rows(x, row_stride, (m, k), x_dtype), 0
         else:
