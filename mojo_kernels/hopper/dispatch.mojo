@@ -23,7 +23,8 @@ from ..simt.problem import ENCODED, FLOAT32
 from .expand_tokens import ROW_BYTES, THREADS as EXPAND_THREADS
 from .expand_tokens import expand_tokens, marks_of_row, num_steps_of
 from .layout import K_LANES, TILE_ROWS
-from .matmul_decode import THREADS, matmul_few_rows, shared_bytes
+from .matmul_decode import SHORT, THREADS, WARPS as FEW_ROWS_WARPS
+from .matmul_decode import matmul_few_rows, shared_bytes
 from .matmul_middle import matmul_some_rows
 from .matmul_prefill import matmul_many_rows
 from .middle_stages import COLUMNS as MIDDLE_COLUMNS, GroupShape, THREADS as MIDDLE_THREADS
@@ -41,6 +42,8 @@ comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MUCH_STAGING = 1024
 """Blocks of tokens from which on staging them weighs more than a cluster. H200, 2026-11-21."""
+comptime MANY_BLOCKS = 64
+"""Blocks of K from which on many tiles want a cluster, however few the rows. H200, 2026-11-21."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 
@@ -178,7 +181,8 @@ struct FewRowsPlan(TrivialRegisterPassable):
         while token_tiles < 8 and product.rows > TOKENS * token_tiles:
             token_tiles *= 2
 
-        if product.rows * blocks < MUCH_STAGING:
+        var has_many_tiles = ceildiv(tiles, 2) >= TARGET_GROUPS and blocks >= MANY_BLOCKS
+        if product.rows * blocks < MUCH_STAGING and not has_many_tiles:
             var row_warps = 1
             while row_warps < 8 and (
                 ceildiv(tiles, 2 * row_warps) >= TARGET_GROUPS
@@ -210,7 +214,12 @@ def _launch_few_rows(queue: Queue, product: Product) raises:
                 comptime row_warps = 1 << log_warps
                 comptime if token_tiles * 8 // row_warps <= MAX_TILES_BY_K_WARPS:
                     if plan.row_warps == row_warps:
-                        return _launch_tiles[token_tiles, row_warps](queue, product, plan.ranks)
+                        var share = ceildiv(product.k // BLOCK, plan.ranks)
+                        comptime for is_short in [False, True]:
+                            if is_short == (share * row_warps <= SHORT * FEW_ROWS_WARPS):
+                                return _launch_tiles[token_tiles, row_warps, is_short](
+                                    queue, product, plan.ranks
+                                )
     raise Error(
         String(
             "plan: got ", plan.row_warps, " row warps for ", product.rows, " rows, expected more"
@@ -219,15 +228,15 @@ def _launch_few_rows(queue: Queue, product: Product) raises:
 
 
 def _launch_tiles[
-    token_tiles: Int, row_warps: Int
+    token_tiles: Int, row_warps: Int, is_short: Bool
 ](queue: Queue, product: Product, ranks: Int) raises:
     """Launches one shape of group."""
-    comptime kernel = matmul_few_rows[token_tiles, row_warps]
+    comptime kernel = matmul_few_rows[token_tiles, row_warps, is_short]
     var groups = ceildiv(product.columns, row_warps * TILE_ROWS)
     var token_groups = ceildiv(product.rows, TOKENS * token_tiles)
     var share = ceildiv(product.k // BLOCK, ranks)
-    var num_bytes = shared_bytes[token_tiles, row_warps](share)
-    comptime max_bytes = shared_bytes[token_tiles, row_warps](1 << 30)
+    var num_bytes = shared_bytes[token_tiles, row_warps, is_short](share)
+    comptime max_bytes = shared_bytes[token_tiles, row_warps, is_short](1 << 30)
     queue.stream.enqueue_function(
         queue.context.compile_function[kernel](
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(max_bytes))

@@ -28,7 +28,10 @@ from .fragments import (
     any_overflows,
     decode_rows,
     decode_rows_of_any,
+    keep_branch,
+    keep_here,
     load_streaming,
+    may_need_two_factors,
     multiply_add,
     needs_two_factors,
 )
@@ -53,13 +56,19 @@ comptime STAGE_TILES = 128
 """Fragments of tokens that are staged at a time, or a few more."""
 comptime TOKEN_STRIDE = 36
 """Words from one token's sums to the next: four more than rows, against bank conflicts."""
+comptime SHORT = 2
+"""Blocks of a warp up to which K is short."""
 comptime WORDS_PER_TILE = TILE_BYTES // 4
 """Words of a tile's codes."""
 
 
-def loads_ahead[token_tiles: Int]() -> Int:
-    """Returns the blocks whose weights a warp has on the way: as the registers allow."""
-    return 8 if token_tiles <= 4 else 4
+def loads_ahead[token_tiles: Int, is_short: Bool]() -> Int:
+    """Returns the blocks whose weights a warp has on the way: as the registers allow.
+
+    A short K has no more than `SHORT` blocks for a warp, and its time is that of fetching the
+    instructions: as many fewer.
+    """
+    return SHORT if is_short else (8 if token_tiles <= 4 else 4)
 
 
 def min_groups[token_tiles: Int]() -> Int:
@@ -67,19 +76,19 @@ def min_groups[token_tiles: Int]() -> Int:
     return 1 if token_tiles >= 4 else 2
 
 
-def stage_blocks_of[token_tiles: Int, row_warps: Int]() -> Int:
+def stage_blocks_of[token_tiles: Int, row_warps: Int, is_short: Bool]() -> Int:
     """Returns the blocks staged at a time: every warp's loads ahead come out even."""
-    comptime once_ahead = loads_ahead[token_tiles]() * WARPS // row_warps
+    comptime once_ahead = loads_ahead[token_tiles, is_short]() * WARPS // row_warps
     return max(STAGE_TILES // token_tiles // once_ahead, 1) * once_ahead
 
 
-def shared_bytes[token_tiles: Int, row_warps: Int](num_blocks: Int) -> Int:
+def shared_bytes[token_tiles: Int, row_warps: Int, is_short: Bool](num_blocks: Int) -> Int:
     """Returns the dynamic shared memory of a group with `num_blocks` blocks of K.
 
     Sixteen bytes for the flag, then tokens, or in their place the sums.
     """
     var sums = WARPS * token_tiles * TOKENS * TOKEN_STRIDE * 4
-    var blocks = min(num_blocks, stage_blocks_of[token_tiles, row_warps]())
+    var blocks = min(num_blocks, stage_blocks_of[token_tiles, row_warps, is_short]())
     return LANE_BYTES + max(blocks * token_tiles * FRAGMENT_BYTES, sums)
 
 
@@ -88,7 +97,7 @@ def shared_bytes[token_tiles: Int, row_warps: Int](num_blocks: Int) -> Int:
     `nvvm.minctasm`=SIMDLength(min_groups[TOKEN_TILES]()),
 )
 def matmul_few_rows[
-    TOKEN_TILES: Int, ROW_WARPS: Int
+    TOKEN_TILES: Int, ROW_WARPS: Int, IS_SHORT: Bool
 ](
     x: DevicePointer[DType.uint8],
     x_scales: DevicePointer[DType.uint8],
@@ -114,8 +123,8 @@ def matmul_few_rows[
     The grid is (ranks, groups of columns, groups of rows); `share` is the blocks of a rank.
     """
     comptime K_WARPS = WARPS // ROW_WARPS
-    comptime AHEAD = loads_ahead[TOKEN_TILES]()
-    comptime STAGE_BLOCKS = stage_blocks_of[TOKEN_TILES, ROW_WARPS]()
+    comptime AHEAD = loads_ahead[TOKEN_TILES, IS_SHORT]()
+    comptime STAGE_BLOCKS = stage_blocks_of[TOKEN_TILES, ROW_WARPS, IS_SHORT]()
 
     # Who am I: the tile of weights and the blocks of K that this warp multiplies.
     var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
@@ -137,22 +146,13 @@ def matmul_few_rows[
 
     # Start the first loads: a warp takes every K_WARPS-th block of the group's share. Weights
     # do not come from the kernel before, everything else may.
-    var left = (num_blocks + UInt32(K_WARPS - 1) - k_warp) // UInt32(K_WARPS)
-    var my_first = Int(tile) * Int(k_blocks) + Int(first_block + k_warp)
-    var tile_codes = codes.unsafe_bitcast[UInt32]().unsafe_offset(
-        my_first * WORDS_PER_TILE + Int(lane) * ROWS_PER_LANE
+    var stream = WeightStream[AHEAD, K_WARPS](
+        codes,
+        scales,
+        Int(tile) * Int(k_blocks) + Int(first_block + k_warp),
+        (num_blocks + UInt32(K_WARPS - 1) - k_warp) // UInt32(K_WARPS),
+        lane,
     )
-    var tile_scales = scales.unsafe_bitcast[UInt32]().unsafe_offset(
-        my_first * ROW_LANES + Int(lane // UInt32(K_LANES))
-    )
-    var words = Array[SIMD[DType.uint32, 4], AHEAD](uninitialized=True)
-    var word_scales = Array[UInt32, AHEAD](uninitialized=True)
-    comptime for i in range(AHEAD):
-        words[i] = SIMD[DType.uint32, 4](0)
-        word_scales[i] = 0
-        if UInt32(i) < left:
-            words[i] = load_streaming(tile_codes.unsafe_offset(i * K_WARPS * WORDS_PER_TILE))
-            word_scales[i] = tile_scales[unsafe_offset=i * K_WARPS * ROW_LANES]
 
     wait_on_dependent_grids()
     launch_dependent_grids()
@@ -187,32 +187,22 @@ def matmul_few_rows[
         if overflow:
             store_word(flag, 1)
 
-        # Multiply: decode one block, start the load of a later one.
+        # Multiply, several blocks a round.
         var tokens_at = base + k_warp * UInt32(TOKEN_TILES * FRAGMENT_BYTES)
         tokens_at += lane * UInt32(LANE_BYTES)
         for block in range(k_warp, stage_blocks, UInt32(K_WARPS * AHEAD)):
-            tile_codes = tile_codes.unsafe_offset(AHEAD * K_WARPS * WORDS_PER_TILE)
-            tile_scales = tile_scales.unsafe_offset(AHEAD * K_WARPS * ROW_LANES)
-            comptime for i in range(AHEAD):
-                if block + UInt32(i * K_WARPS) < stage_blocks:
-                    var decoded: SIMD[DType.uint32, 16]
-                    if any_lane(needs_two_factors(word_scales[i])):
-                        decoded = decode_rows_of_any(words[i], word_scales[i])
-                        if any_overflows(word_scales[i]):
-                            store_word(flag, 1)
-                    else:
-                        decoded = decode_rows(words[i], word_scales[i])
-                    if UInt32(i + AHEAD) < left:
-                        words[i] = load_streaming(
-                            tile_codes.unsafe_offset(i * K_WARPS * WORDS_PER_TILE)
-                        )
-                        word_scales[i] = tile_scales[unsafe_offset=i * K_WARPS * ROW_LANES]
-                    add_block[TOKEN_TILES](
-                        decoded,
-                        tokens_at + UInt32(i * K_WARPS * TOKEN_TILES * FRAGMENT_BYTES),
-                        sums,
-                    )
-            left -= min(left, UInt32(AHEAD))
+            var blocks_left = (stage_blocks - block + UInt32(K_WARPS - 1)) // UInt32(K_WARPS)
+            var is_simple = blocks_left >= UInt32(AHEAD) and not stream.may_need_two_factors()
+            stream.advance()
+            if is_simple and stream.left >= UInt32(2 * AHEAD):
+                multiply_round[TOKEN_TILES, True](stream, tokens_at, sums)
+            elif is_simple and stream.left == UInt32(AHEAD):
+                multiply_round[TOKEN_TILES, False](stream, tokens_at, sums)
+            else:
+                keep_branch()
+                if multiply_any_round[TOKEN_TILES](stream, blocks_left, tokens_at, sums):
+                    store_word(flag, 1)
+            stream.end_round()
             tokens_at += UInt32(AHEAD * K_WARPS * TOKEN_TILES * FRAGMENT_BYTES)
 
     # Reduce: all partial sums into shared memory, then each rank sums its share.
@@ -243,6 +233,145 @@ def matmul_few_rows[
             )
     if ranks > 1:
         leave_cluster()
+
+
+struct WeightStream[ahead: Int, step: Int](Movable):
+    """A warp's way along one tile of weights: every `step`-th block, `ahead` of them a round.
+
+    Codes are loaded a round before they are used, each in the place of the one that was just
+    decoded; scales all at the start of the round before, so that it can be known of a whole
+    round what they need.
+    """
+
+    var codes: DevicePointer[DType.uint32]
+    """This lane's codes of the round's first block."""
+    var scales: DevicePointer[DType.uint32]
+    """This lane's scales of the round's first block."""
+    var left: UInt32
+    """Blocks from the one of this round's start on."""
+    var words: Array[SIMD[DType.uint32, 4], Self.ahead]
+    """The codes of the round's blocks."""
+    var word_scales: Array[UInt32, Self.ahead]
+    """The scales of the round's blocks."""
+    var next_scales: Array[UInt32, Self.ahead]
+    """The scales of the next round's blocks."""
+
+    @always_inline
+    def __init__(
+        out self,
+        codes: DevicePointer[DType.uint8],
+        scales: DevicePointer[DType.uint8],
+        first: Int,
+        left: UInt32,
+        lane: UInt32,
+    ):
+        """Starts the loads of the first round, which begins at block `first` of all tiles."""
+        self.codes = codes.unsafe_bitcast[UInt32]().unsafe_offset(
+            first * WORDS_PER_TILE + Int(lane) * ROWS_PER_LANE
+        )
+        self.scales = scales.unsafe_bitcast[UInt32]().unsafe_offset(
+            first * ROW_LANES + Int(lane // UInt32(K_LANES))
+        )
+        self.left = left
+        self.words = Array[SIMD[DType.uint32, 4], Self.ahead](fill=SIMD[DType.uint32, 4](0))
+        self.word_scales = Array[UInt32, Self.ahead](fill=0)
+        self.next_scales = Array[UInt32, Self.ahead](uninitialized=True)
+        comptime for i in range(Self.ahead):
+            if UInt32(i) < left:
+                self.word_scales[i] = self.scales[unsafe_offset=i * Self.step * ROW_LANES]
+                self.words[i] = load_streaming(
+                    self.codes.unsafe_offset(i * Self.step * WORDS_PER_TILE)
+                )
+
+    @always_inline
+    def advance(mut self):
+        """Points to the next round."""
+        self.codes = self.codes.unsafe_offset(Self.ahead * Self.step * WORDS_PER_TILE)
+        self.scales = self.scales.unsafe_offset(Self.ahead * Self.step * ROW_LANES)
+
+    @always_inline
+    def has_next(self, i: Int) -> Bool:
+        """Says whether the next round has a block `i`."""
+        return UInt32(i + Self.ahead) < self.left
+
+    @always_inline
+    def load_scales[i: Int](mut self):
+        """Starts the load of the scales of the next round's block `i`."""
+        self.next_scales[i] = self.scales[unsafe_offset=i * Self.step * ROW_LANES]
+
+    @always_inline
+    def load_codes[i: Int](mut self):
+        """Starts the load of the next round's block `i` in place of this round's."""
+        self.words[i] = load_streaming(self.codes.unsafe_offset(i * Self.step * WORDS_PER_TILE))
+
+    @always_inline
+    def end_round(mut self):
+        """Goes on to the next round."""
+        self.left -= min(self.left, UInt32(Self.ahead))
+        comptime for i in range(Self.ahead):
+            self.word_scales[i] = self.next_scales[i]
+
+    @always_inline
+    def may_need_two_factors(self) -> Bool:
+        """Says, the same to all lanes, whether the round has scales for `decode_rows_of_any`."""
+        var all_bits = UInt32(0)
+        comptime for i in range(Self.ahead):
+            all_bits |= self.word_scales[i]
+        return any_lane(may_need_two_factors(all_bits))
+
+
+@always_inline
+def multiply_round[
+    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int, LOAD: Bool
+](
+    mut stream: WeightStream[AHEAD, STEP],
+    tokens_at: UInt32,
+    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+):
+    """Adds the products of a whole round under scales that one factor applies.
+
+    `LOAD` says whether the next round is a whole one, or there is none.
+    """
+    comptime if LOAD:
+        comptime for i in range(AHEAD):
+            stream.load_scales[i]()
+    comptime for i in range(AHEAD):
+        var decoded = decode_rows(keep_here(stream.words[i]), keep_here(stream.word_scales[i]))
+        comptime if LOAD:
+            stream.load_codes[i]()
+        add_block[TOKEN_TILES](
+            decoded, tokens_at + UInt32(i * STEP * TOKEN_TILES * FRAGMENT_BYTES), sums
+        )
+
+
+@always_inline
+def multiply_any_round[
+    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int
+](
+    mut stream: WeightStream[AHEAD, STEP],
+    num_blocks: UInt32,
+    tokens_at: UInt32,
+    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+) -> Bool:
+    """Adds the products of up to `num_blocks` blocks; says if bfloat16 cannot hold some weight."""
+    var overflow = False
+    comptime for i in range(AHEAD):
+        if stream.has_next(i):
+            stream.load_scales[i]()
+    comptime for i in range(AHEAD):
+        if UInt32(i) < num_blocks:
+            var decoded: SIMD[DType.uint32, 16]
+            if any_lane(needs_two_factors(stream.word_scales[i])):
+                decoded = decode_rows_of_any(stream.words[i], stream.word_scales[i])
+                overflow |= any_overflows(stream.word_scales[i])
+            else:
+                decoded = decode_rows(stream.words[i], stream.word_scales[i])
+            if stream.has_next(i):
+                stream.load_codes[i]()
+            add_block[TOKEN_TILES](
+                decoded, tokens_at + UInt32(i * STEP * TOKEN_TILES * FRAGMENT_BYTES), sums
+            )
+    return overflow
 
 
 @always_inline
