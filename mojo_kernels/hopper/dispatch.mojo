@@ -42,8 +42,6 @@ comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MUCH_STAGING = 1024
 """Blocks of tokens from which on staging them weighs more than a cluster. H200, 2026-11-21."""
-comptime MANY_BLOCKS = 64
-"""Blocks of K from which on many tiles want a cluster, however few the rows. H200, 2026-11-21."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 
@@ -181,15 +179,8 @@ struct FewRowsPlan(TrivialRegisterPassable):
         while token_tiles < 8 and product.rows > TOKENS * token_tiles:
             token_tiles *= 2
 
-        var has_many_tiles = ceildiv(tiles, 2) >= TARGET_GROUPS and blocks >= MANY_BLOCKS
-        if product.rows * blocks < MUCH_STAGING and not has_many_tiles:
-            var row_warps = 1
-            while row_warps < 8 and (
-                ceildiv(tiles, 2 * row_warps) >= TARGET_GROUPS
-                or token_tiles * 8 // row_warps > MAX_TILES_BY_K_WARPS
-            ):
-                row_warps *= 2
-            return Self(token_tiles, row_warps, 1)
+        if product.rows * blocks < MUCH_STAGING and ceildiv(tiles, 2) < TARGET_GROUPS:
+            return Self(token_tiles, max(token_tiles * 8 // MAX_TILES_BY_K_WARPS, 1), 1)
 
         var resident = 1 if token_tiles >= 4 else 2
         var ranks = 1
