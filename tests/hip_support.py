@@ -51,7 +51,8 @@ def memory_at(address: int) -> np.ndarray:
         ValueError: if no tensor that is alive has such memory.
     """
     for tensor in gc.get_objects():
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cpu:
+        is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if is_tensor and tensor.is_cpu and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
             size = storage.data_ptr() + storage.nbytes() - address
             if 0 < size <= storage.nbytes():
