@@ -94,6 +94,8 @@ def mx_tensor(codes, scales, layout: str = "plain"):
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
 
 
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 on_every_device = pytest.mark.usefixtures("device")
 
 

@@ -23,6 +23,15 @@ import oracle
 
 TESTS = Path(__file__).parent
 PROGRAMS = TESTS / "gfx950_mx"
+CONTEST = [
+    (4, 2880, 512),
+    (16, 2112, 7168),
+    (32, 4096, 512),
+    (32, 2880, 512),
+    (64, 7168, 2048),
+    (256, 3072, 1536),
+]
+"""(M, N, K) of the products that CDNA4 is measured by."""
 LANES = 64
 NUM_XCDS = 8
 TILE = 16

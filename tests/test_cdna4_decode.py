@@ -13,7 +13,7 @@ import pytest
 
 import cdna4_support as cdna4
 import oracle
-from cdna4_support import Decode, Problem
+from cdna4_support import CONTEST, Decode, Problem
 
 FULL = bool(os.environ.get("CDNA4_FULL"))
 RAGGED = list(
@@ -21,14 +21,6 @@ RAGGED = list(
 )
 SHARES = 10
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
-CONTEST = [
-    (4, 2880, 512),
-    (16, 2112, 7168),
-    (32, 4096, 512),
-    (32, 2880, 512),
-    (64, 7168, 2048),
-    (256, 3072, 1536),
-]
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
 CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
 

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 import mx_kernels as mx
+from cdna4_support import CONTEST
 from mx_kernels import _levels
 
-CONTEST = [
-    (4, 2880, 512),
-    (16, 2112, 7168),
-    (32, 4096, 512),
-    (32, 2880, 512),
-    (64, 7168, 2048),
-    (256, 3072, 1536),
-]
 EXTREMES = itertools.product(
     (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)
 )

@@ -15,9 +15,10 @@ import oracle
 from cases import (
     BLOCK,
     DTYPES,
-    LAYOUTS,
     NUMPY_DTYPES,
     ROUNDINGS,
+    every_dtype,
+    every_layout,
     mx_tensor,
     on_every_device,
     random_operand,
@@ -40,9 +41,6 @@ SHAPES = [
     (300, 49, 96),
     (513, 17, 64),
 ]
-
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def identity(k):

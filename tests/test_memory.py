@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, NUMPY_DTYPES, mx_tensor, random_operand
+from cases import LAYOUTS, NUMPY_DTYPES, every_dtype, every_layout, mx_tensor, random_operand
 from mx_kernels._facts import facts
 
 PAGE = mmap.PAGESIZE
@@ -25,8 +25,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 at_both_ends = pytest.mark.parametrize("end", ["before the page", "behind the page"])
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 SHAPES = [(1, 1, 32), (1, 17, 96), (3, 16, 64), (5, 33, 256), (17, 31, 160), (13, 50, 1056)]
 
 

@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 import mx_kernels as mx
-from cases import LAYOUTS, ROUNDINGS, assert_products_agree, on_every_device
+from cases import LAYOUTS, ROUNDINGS, assert_products_agree, every_layout, on_every_device
 
 pytestmark = on_every_device
 
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def float_linear(bias=True, in_features=96, out_features=40, seed=5):

@@ -11,13 +11,12 @@ import torch
 from torch.utils import _pytree
 
 import mx_kernels as mx
-from cases import BLOCK, LAYOUTS, bytes_of, mx_tensor, on_every_device, random_operand
+from cases import BLOCK, LAYOUTS, bytes_of, every_layout, mx_tensor, on_every_device, random_operand
 
 pytestmark = on_every_device
 
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
 
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_padded_layout = pytest.mark.parametrize("layout", PADDED)
 both_kinds = pytest.mark.parametrize("kind", ["torch", "numpy"])
 

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS, on_every_device
+from cases import DTYPES, LAYOUTS, ROUNDINGS, every_layout, on_every_device
 
 N, K = 48, 96
 OPS = torch.ops.mx_kernels
@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning"),
     on_every_device,
 ]
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
 
 

@@ -16,9 +16,10 @@ import oracle
 from cases import (
     BLOCK,
     DTYPES,
-    LAYOUTS,
     NUMPY_DTYPES,
     ROUNDINGS,
+    every_dtype,
+    every_layout,
     every_value,
     mx_tensor,
     random_operand,
@@ -39,9 +40,6 @@ SHAPES = [
     (300, 49, 96),
     (513, 17, 64),
 ]
-
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def linear(x, w, **arguments):

@@ -17,14 +17,12 @@ from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
 from .decode_shape import DecodeLds, DecodeShape
-from .matmul_prefill import THREADS
+from .matmul_prefill import NUM_XCDS, THREADS
 from .prefill_tiles import COLUMNS, STAGE_BLOCKS, WAVES_M
 from .team import TeamWorkspace
 from .tiles import TILE, TILE_BLOCKS, TILE_K
 from .workspace import CLEARED_BYTES
 
-comptime NUM_XCDS = 8
-"""Dies among which workgroups are dealt, one after another."""
 comptime CUS = 256
 """Compute units."""
 comptime MAX_TENSOR_BYTES = 1 << 31
