@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import mx_kernels as mx
-from bench import device, report, run
+from bench import device, graph_timing, report, run
 from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
 from bench.simulated import kept, kernels, systems, tune
@@ -175,18 +175,25 @@ def test_a_gpu_that_is_here_is_timed_instead_of_the_model(monkeypatch):
     assert hardware.device_name() is None
 
 
-def test_the_way_to_hardware_computes_what_it_times():
-    """On a CPU, with a clock that calls everything once and counts."""
+class CountedCalls(graph_timing.Graph):
+    """On a CPU: calls everything in each replay and counts."""
 
-    def count(calls):
-        for call in calls:
+    def __init__(self, calls):
+        self.calls, self.times = calls, []
+
+    def replay(self):
+        for call in self.calls:
             call()
-        return float(len(calls))
+        self.times.append(float(len(self.calls)))
 
+
+def test_the_way_to_hardware_computes_what_it_times():
+    """Over copies that are fewer than the calls."""
     rows = list(
         hardware.measure(
             Origin("a GPU", "abc1234", "2026-11-21"), [SMALL], lambda _: None,
-            least_us=target.least_us, device="cpu", timer=count, with_triton=False,
+            least_us=target.least_us, device="cpu", cold_bytes=10**6, capture=CountedCalls,
+            with_triton=False,
         )
     )  # fmt: skip
     assert [(row.op, row.system) for row in rows] == [
@@ -194,14 +201,15 @@ def test_the_way_to_hardware_computes_what_it_times():
         ("matmul", "hipBLASLt bf16"), ("quantize", OURS), ("quantize", "torch copy"),
     ]  # fmt: skip
     assert {row.source for row in rows} == {"hardware, a GPU"}
-    assert all(row.time_us == hardware.MIN_CALLS and row.mfma_utilisation is None for row in rows)
+    assert {row.time_us for row in rows} == {graph_timing.MIN_CALLS}
+    assert {row.mfma_utilisation for row in rows} == {None}
     texts = [table.title for table in simulated.tables(rows)] + [simulated.readme_text(rows)]
     assert all("hardware, a GPU" in text and "simulated" not in text for text in texts)
 
 
 def test_a_wrong_result_is_not_timed():
     with pytest.raises(ValueError, match="relative error"):
-        hardware._cold(torch.ones(2, 2), torch.ones(2, 2), lambda w: 2 * w)
+        graph_timing.checked(lambda w: 2 * w, [torch.ones(2, 2)], torch.ones(2, 2))
 
 
 @pytest.fixture(scope="module")

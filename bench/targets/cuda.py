@@ -1,9 +1,7 @@
 """A CUDA device: quantize, matmul and linear against cuBLAS, humming and Triton.
 
-Each system's calls are captured in one CUDA graph, so that no host time counts, over copies of
-the weights that together are larger than the second-level cache: weights come from memory, as
-in a model. Every system is checked against the float32 product first; then the graphs of a shape
-take turns. Times are a graph's over its calls, rates 2 M N K a second.
+Times are those of `bench.graph_timing`: of calls in CUDA graphs, weights cold, every system
+checked against the float32 product. Rates are 2 M N K a second.
 
 `linear` rounds its bfloat16 activations in the call, `linear bf16` keeps them. Rows have zero
 threads: the host's do not matter.
@@ -11,32 +9,25 @@ threads: the host's do not matter.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle
 
 import torch
 
 import mx_kernels as mx
+from bench.graph_timing import Graph, Times, checked, cold_copies, take_turns
 from bench.peers import humming, triton_dot_scaled
 from bench.rows import OURS, Origin, Row
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
 from bench.targets import Plan, Reporter
 
-COLD_BYTES = 200_000_000
-"""Copies of the weights fill this: more than three times the cache of an H200."""
-MIN_CALLS, REPLAYS = 20, 21
 SHAPES = (
     *NAMED_SHAPES, Shape(16, 14336, 4096), Shape(4096, 4096, 4096), Shape(8192, 8192, 8192),
 )  # fmt: skip
 QUANTIZE_SHAPE = Shape(8192, 0, 8192)
 LIMIT_SHAPE = Shape(8192, 8192, 8192)
 BF16_BYTES, BLOCK = 2, 32
-MAX_RELATIVE_ERROR = 5e-3
-"""Of the norm of a bfloat16 product: rounding to bfloat16 alone is 1.7e-3."""
 BASELINE = "cuBLAS bf16"
 COMPUTES = {
     BASELINE: "bf16 x bf16, the weights dequantized",
@@ -66,50 +57,6 @@ def measure(plan: Plan, origin: Origin, report: Reporter) -> None:
             bench.measure_quantizer()
         for shape in QUICK_SHAPES if plan.quick else SHAPES:
             bench.measure_products(shape)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Microseconds of one call."""
-
-    median_us: float
-    best_us: float
-
-
-class Graph:
-    """Calls captured in one CUDA graph, which uses their tensors but does not keep them."""
-
-    def __init__(self, calls: list[Callable[[], object]]):
-        self.calls, self.times = calls, []
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for call in calls[:2]:
-                call()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=stream):
-                for call in calls:
-                    call()
-
-    def replay(self) -> None:
-        """Keeps the microseconds of a call in one more replay."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        self.graph.replay()
-        end.record()
-        end.synchronize()
-        self.times.append(start.elapsed_time(end) * 1e3 / len(self.calls))
-
-    def found(self) -> Times:
-        """Returns median and best, without the first replay."""
-        return Times(statistics.median(self.times[1:]), min(self.times[1:]))
-
-
-def take_turns(graphs: dict[str, Graph]) -> dict[str, Times]:
-    """Replays the graphs in turn."""
-    for _ in range(REPLAYS):
-        for graph in graphs.values():
-            graph.replay()
-    return {name: graph.found() for name, graph in graphs.items()}
 
 
 @dataclass(frozen=True)
@@ -202,39 +149,36 @@ class CudaBench:
         x, encoded = operands.x, mx.quantize(operands.x)
         dense = operands.dense.float()
         kept, rounded = x.float() @ dense.T, mx.dequantize(encoded, dtype="float32") @ dense.T
-        copies = self._copies(operands.shuffled, operands.num_packed_bytes)
-        yield "linear bf16", checked(lambda w: mx.linear(x, w, activations="bf16"), copies, kept)
-        yield "linear", checked(lambda w: mx.linear(x, w), copies, rounded)
-        yield "matmul", checked(lambda w: mx.matmul(encoded, w), copies, rounded)
+        copies = cold_copies(operands.shuffled)
+        for name, call, expected in (
+            ("linear bf16", lambda w: mx.linear(x, w, activations="bf16"), kept),
+            ("linear", lambda w: mx.linear(x, w), rounded),
+            ("matmul", lambda w: mx.matmul(encoded, w), rounded),
+        ):
+            yield name, Graph(checked(call, copies, expected))
 
     def _peers(self, operands: Operands, shape: Shape) -> Iterator[tuple[str, Graph]]:
         x, plain = operands.x, operands.plain
         expected = x.float() @ operands.dense.float().T
         out = torch.empty(shape.m, shape.n, device="cuda", dtype=torch.bfloat16)
-        dense = self._copies(operands.dense, BF16_BYTES * shape.n * shape.k)
-        yield BASELINE, checked(lambda w: torch.mm(x, w.T, out=out), dense, expected)
-        copies = self._copies(plain, operands.num_packed_bytes)
+        dense = cold_copies(operands.dense)
+        yield BASELINE, Graph(checked(lambda w: torch.mm(x, w.T, out=out), dense, expected))
+        copies = cold_copies(plain)
         for tiling in triton_dot_scaled.tilings_for(shape.m):
-            yield (
-                f"Triton dot_scaled {tiling}",
-                checked(
-                    lambda w, tiling=tiling: triton_dot_scaled.multiply(
-                        x, w.codes, w.scales, out, tiling
-                    ),
-                    copies,
-                    expected,
+            calls = checked(
+                lambda w, tiling=tiling: triton_dot_scaled.multiply(
+                    x, w.codes, w.scales, out, tiling
                 ),
+                copies,
+                expected,
             )
+            yield f"Triton dot_scaled {tiling}", Graph(calls)
         try:
             layers = humming.layers([(w.codes, w.scales) for w in copies])
-            yield humming.NAME, checked(lambda layer: layer(x), layers, expected)
+            yield humming.NAME, Graph(checked(lambda layer: layer(x), layers, expected))
         except Exception as error:
             reason = str(error).strip().split("\n")[0][:160]
             self.report.remark(f"humming is left out at {shape}: {type(error).__name__}: {reason}")
-
-    def _copies(self, weight, num_bytes: int) -> list:
-        """Returns the weight and copies that together do not fit the cache."""
-        return [weight, *(copy.deepcopy(weight) for _ in range(COLD_BYTES // num_bytes))]
 
     def _timed(self, op: str, shape: Shape, found: dict[str, Times], work: dict, least: dict):
         """Reports one operation: ours first, `work` an amount for each system, `least` a time."""
@@ -256,17 +200,3 @@ class CudaBench:
             threads=0, rate=rate, rate_unit=unit, **{**absent, **times}, **vars(self.origin),
         )  # fmt: skip
         self.report.row(row)
-
-
-def checked(call: Callable, weights: list, expected: torch.Tensor) -> Graph:
-    """Captures a call for each of the weights, after comparing its result.
-
-    Raises:
-        ValueError: if the result is not the product.
-    """
-    got = call(weights[0]).float()
-    error = float((got - expected).norm() / expected.norm())
-    if not error <= MAX_RELATIVE_ERROR:
-        raise ValueError(f"relative error {error:.2e}, expected {MAX_RELATIVE_ERROR:.0e}")
-    num_calls = max(MIN_CALLS, len(weights))
-    return Graph([lambda w=w: call(w) for w, _ in zip(cycle(weights), range(num_calls))])
