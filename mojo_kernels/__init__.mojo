@@ -70,6 +70,8 @@ Hopper's builds on the room of any GPU.
         middle_sums.mojo          sums across warps and ranks, store
         matmul_prefill.mojo   many rows: weights decoded once for 256 of them
         prefill_stages.mojo       weights and tokens on the way
+        prefill_weights.mojo      weights become operands in registers
+        prefill_result.mojo       how sums get to C
         quantize.mojo         quantize, two numbers at once
         dispatch.mojo         which kernel, which grid
 

@@ -1,8 +1,7 @@
 """What is CUDA's own: plans and corners of its kernels, streams, graphs, memory, devices, time.
 
 The operations' other tests run on CUDA tensors as they do on the CPU's, see `conftest`. Small
-products are taken with every plan of the kernel for few rows, not only the one that dispatch
-picks.
+products are taken with every plan of the kernels, not only the one that dispatch picks.
 """
 
 import time
@@ -115,7 +114,11 @@ def test_every_plan_for_dozens_of_rows_gives_the_product(shape, tokens, ranks, p
         problem.check(mode)
 
 
-@pytest.mark.parametrize("shape", [(33, 100, 96), (300, 257, 1056)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(33, 100, 96), (300, 257, 1056), (2600, 2300, 544), (4200, 4300, 96)],
+    ids=lambda shape: f"{shape}, {-(-shape[0] // 256) * -(-shape[1] // 128)} tiles",
+)
 def test_the_plan_for_many_rows_gives_the_product(shape, plan):
     problem = Problem(*shape)
     plan(MIDDLE_PLAN)

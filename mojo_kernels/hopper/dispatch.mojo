@@ -28,8 +28,8 @@ from .matmul_decode import matmul_few_rows, shared_bytes
 from .matmul_middle import matmul_some_rows
 from .matmul_prefill import matmul_many_rows
 from .middle_stages import COLUMNS as MIDDLE_COLUMNS, GroupShape, THREADS as MIDDLE_THREADS
+from .prefill_stages import COLUMNS as PREFILL_COLUMNS, TOKENS as PREFILL_TOKENS
 from .prefill_stages import NUM_BYTES as PREFILL_BYTES, THREADS as PREFILL_THREADS
-from .prefill_stages import TOKEN_TILE, WEIGHT_ROWS
 from .tokens import TOKENS
 
 comptime MAX_FEW_ROWS = 32
@@ -38,6 +38,8 @@ comptime MIDDLE_PLAN = 1 << 20
 """Plans of the kernels that want the activations expanded begin here."""
 comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
+comptime MAX_KEPT_TILES = 4 * TARGET_GROUPS
+"""Up to so many tiles of many rows, a group keeps its multiprocessor for several. H200, 2026-11-22."""
 comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MUCH_STAGING = 1024
@@ -267,7 +269,7 @@ def workspace_bytes(rows: Int, k: Int) -> Int:
 
 def _stages_bytes(rows: Int, k: Int) -> Int:
     """Returns the bytes of activations as stages, at the widest tile."""
-    var padded = ceildiv(rows, TOKEN_TILE) * TOKEN_TILE
+    var padded = ceildiv(rows, PREFILL_TOKENS) * PREFILL_TOKENS
     return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
 
 
@@ -301,17 +303,17 @@ def _launch_more_rows(queue: Queue, product: Product) raises:
         if code == 0:
             return _launch_many_rows(queue, product)
         return _launch_middle(queue, product, MiddlePlan(code // 256, code % 256))
-    var groups = ceildiv(product.columns, WEIGHT_ROWS) * ceildiv(product.rows, TOKEN_TILE)
+    var groups = _prefill_tiles(product)
     if groups < TARGET_GROUPS * 3 // 4:
         _launch_middle(queue, product, MiddlePlan.of(product))
     else:
         _launch_many_rows(queue, product)
 
 
-def _expand[in_order: Bool](queue: Queue, product: Product, tokens: Int) raises:
+def _expand(queue: Queue, product: Product, tokens: Int) raises:
     """Makes stages of the activations, tiles of so many tokens."""
     queue.stream.enqueue_function(
-        queue.context.compile_function[expand_tokens[in_order]](),
+        queue.context.compile_function[expand_tokens](),
         device_pointer[DType.uint8](product.x),
         device_pointer[DType.uint8](product.x_scales),
         Int64(product.row_stride),
@@ -343,7 +345,7 @@ def _launch_middle(queue: Queue, product: Product, plan: MiddlePlan) raises:
 
 def _launch_some_rows[tokens: Int](queue: Queue, product: Product, ranks: Int) raises:
     """Expands the activations, and multiplies with one shape of group."""
-    _expand[False](queue, product, tokens)
+    _expand(queue, product, tokens)
     comptime num_bytes = GroupShape[tokens].NUM_BYTES
     var token_groups = ceildiv(product.rows, tokens)
     var column_groups = ceildiv(product.columns, MIDDLE_COLUMNS)
@@ -379,11 +381,15 @@ def _launch_some_rows[tokens: Int](queue: Queue, product: Product, ranks: Int) r
     )
 
 
+def _prefill_tiles(product: Product) -> Int:
+    """Returns the tiles of C of `matmul_many_rows`."""
+    return ceildiv(product.columns, PREFILL_COLUMNS) * ceildiv(product.rows, PREFILL_TOKENS)
+
+
 def _launch_many_rows(queue: Queue, product: Product) raises:
     """Expands the activations, and multiplies."""
-    _expand[True](queue, product, TOKEN_TILE)
-    var token_groups = ceildiv(product.rows, TOKEN_TILE)
-    var column_groups = ceildiv(product.columns, WEIGHT_ROWS)
+    _expand(queue, product, PREFILL_TOKENS)
+    var tiles = _prefill_tiles(product)
     queue.stream.enqueue_function(
         queue.context.compile_function[matmul_many_rows](
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(PREFILL_BYTES))
@@ -405,9 +411,8 @@ def _launch_many_rows(queue: Queue, product: Product) raises:
         Int32(product.bias_dtype),
         device_pointer[DType.uint8](product.output),
         Int32(product.out_dtype),
-        UInt32(token_groups),
-        UInt32(column_groups),
-        grid_dim=token_groups * column_groups,
+        # Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
+        grid_dim=min(tiles, TARGET_GROUPS) if tiles <= MAX_KEPT_TILES else tiles,
         block_dim=PREFILL_THREADS,
         attributes=early_start(),
         shared_mem_bytes=PREFILL_BYTES,

@@ -4,7 +4,7 @@ A group takes `GROUP_CHUNKS` chunks of a row: kept, quantized as they are read, 
 element exact in bfloat16. A group that met an element too large for bfloat16 leaves a mark. A
 stage is a tile of tokens x 64 steps of K, rows of 128 bytes, stages of a tile one after another,
 zeros past the end of K. Part p of row r, sixteen bytes, lies at part p ^ (r % 8). The numbers of a
-block are in order, or as a lane's word of codes becomes operands in registers:
+block lie as a lane's word of codes becomes operands in registers:
 
     part of block        0                        1                        2           3
     k                    0,4 8,12 16,20 24,28     1,5 9,13 17,21 25,29     2,6 ...     3,7 ...
@@ -17,15 +17,17 @@ from std.utils import StaticTuple
 
 from ..simt.codec import CHUNK
 from ..simt.launch import DevicePointer
-from ..simt.problem import Activations
-from .fragments import Pairs, WORD_PAIRS, in_natural_order
+from ..simt.problem import Activations, BFLOAT16, ENCODED
+from .fragments import Pairs, WORD_PAIRS, keep_branch
 from .layout import K_LANES
 from .shared_memory import any_thread
-from .tokens import LANE_BYTES, load_token
+from .tokens import LANE_BYTES, TokenPairs, load_neighbours, load_token, pairs_of_neighbours
 
 comptime THREADS = 256
 """Threads of a group."""
-comptime GROUP_CHUNKS = THREADS
+comptime THREAD_CHUNKS = 2
+"""Chunks of a thread, both on the way at once."""
+comptime GROUP_CHUNKS = THREAD_CHUNKS * THREADS
 """Chunks of a row that a group takes."""
 comptime STEP = 64
 """Steps of K in a stage."""
@@ -72,9 +74,7 @@ def in_part_order(pairs: Pairs) -> Pairs:
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
-def expand_tokens[
-    in_order: Bool
-](
+def expand_tokens(
     x: DevicePointer[DType.uint8],
     x_scales: DevicePointer[DType.uint8],
     row_stride: Int64,
@@ -92,30 +92,44 @@ def expand_tokens[
     """
     var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
     var row = UInt32(block_idx.x)
-    var chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
+    var first_chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
     var row_chunks = k // UInt32(CHUNK)
-    var quad_lane = chunk % UInt32(K_LANES)
+    var quad_lane = first_chunk % UInt32(K_LANES)
+    var num_steps = num_steps_of(k)
+    var row_in_tile = row % token_tile
     wait_on_dependent_grids()
     launch_dependent_grids()
 
     # Whole quads of lanes are in or out of range; those outside repeat a block.
-    var loaded = load_token(a, row, min(chunk, row_chunks - UInt32(K_LANES) + quad_lane))
-    var numbers: Pairs
-    comptime if in_order:
-        numbers = in_natural_order(loaded.pairs)
+    var loaded = Array[TokenPairs, THREAD_CHUNKS](uninitialized=True)
+    var chunks = SIMD[DType.uint32, THREAD_CHUNKS]()
+    comptime for i in range(THREAD_CHUNKS):
+        var last = row_chunks - UInt32(K_LANES) + quad_lane
+        chunks[i] = min(first_chunk + UInt32(i * THREADS), last)
+    if a.kind != ENCODED and a.dtype == BFLOAT16:
+        var neighbours = Array[Pairs, THREAD_CHUNKS](uninitialized=True)
+        comptime for i in range(THREAD_CHUNKS):
+            neighbours[i] = load_neighbours(a, row, chunks[i])
+        comptime for i in range(THREAD_CHUNKS):
+            loaded[i] = pairs_of_neighbours(a, neighbours[i])
     else:
-        numbers = in_part_order(loaded.pairs)
-    var num_steps = num_steps_of(k)
-    var step = chunk // UInt32(PARTS)
-    var row_in_tile = row % token_tile
-    if step < num_steps:
-        var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
-        tokens.unsafe_store[alignment=LANE_BYTES](
-            (line + Int(row_in_tile)) * (ROW_BYTES // 4)
-            + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
-            numbers if chunk < row_chunks else Pairs(0),
-        )
-    var overflow = any_thread(loaded.overflow)
+        keep_branch()
+        comptime for i in range(THREAD_CHUNKS):
+            loaded[i] = load_token(a, row, chunks[i])
+    var overflow = False
+    comptime for i in range(THREAD_CHUNKS):
+        var chunk = first_chunk + UInt32(i * THREADS)
+        var step = chunk // UInt32(PARTS)
+        var numbers = in_part_order(loaded[i].pairs)
+        overflow |= loaded[i].overflow
+        if step < num_steps:
+            var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
+            tokens.unsafe_store[alignment=LANE_BYTES](
+                (line + Int(row_in_tile)) * (ROW_BYTES // 4)
+                + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
+                numbers if chunk < row_chunks else Pairs(0),
+            )
+    var any_overflow = any_thread(overflow)
     if thread_idx.x == 0:
         var at = Int(row) * Int(marks_of_row(k)) + Int(block_idx.y)
-        marks[unsafe_offset=at] = UInt8(1) if overflow else UInt8(0)
+        marks[unsafe_offset=at] = UInt8(1) if any_overflow else UInt8(0)

@@ -65,17 +65,6 @@ def join_halves[upper: Bool](a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
-def in_natural_order(pairs: Pairs) -> Pairs:
-    """Turns pairs of numbers that are four apart into pairs of neighbours."""
-    return Pairs(
-        join_halves[False](pairs[0], pairs[1]),
-        join_halves[False](pairs[2], pairs[3]),
-        join_halves[True](pairs[0], pairs[1]),
-        join_halves[True](pairs[2], pairs[3]),
-    )
-
-
-@always_inline
 def in_fragment_order(neighbours: Pairs) -> Pairs:
     """Turns pairs of neighbours into pairs that are four apart."""
     return Pairs(
@@ -115,13 +104,11 @@ def multiply_pairs(pairs: Pairs, factor: UInt32) -> Pairs:
 
 
 @always_inline
-def scale_in_both_halves[row: Int](scales: UInt32) -> UInt32:
-    """Returns one of four scale bytes, in both halves of a register."""
-    comptime ZERO_BYTE = 4
-    comptime PICK = UInt32(((ZERO_BYTE << 4) | row) * 0x101)
+def join_bytes(word: UInt32, selector: UInt32) -> UInt32:
+    """Returns four bytes of a word, picked by the selector's lowest nibbles; 4 picks a zero."""
     return inlined_assembly[
-        "prmt.b32 $0, $1, 0, $2;", UInt32, constraints="=r,r,n", has_side_effect=False
-    ](scales, PICK)
+        "prmt.b32 $0, $1, 0, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](word, selector)
 
 
 @always_inline

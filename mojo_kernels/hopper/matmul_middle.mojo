@@ -42,7 +42,7 @@ from .middle_stages import (
 from .middle_sums import Exact, Share, leave_sums, store_share
 from .middle_weights import STEP_BLOCKS, WeightRing
 from .shared_memory import arrive, shared_base, wait_copies, wait_phase
-from .wgmma import descriptor, limit_registers
+from .wgmma import UNIT_BYTES, descriptor, limit_registers, lower_word
 
 comptime CONSUMER_REGISTERS = 240
 """Registers of a consumer thread: more than its even share."""
@@ -209,7 +209,7 @@ def multiply_block[
     """Starts the products of one block: both halves of the warps' rows, K in two steps."""
     comptime TOKENS = width * WARP_GROUP // INSTRUCTION_ROWS
     comptime for k_step in range(BLOCK // INSTRUCTION_K):
-        comptime offset = UInt32(2 * (BLOCK * block + INSTRUCTION_K * k_step))
+        comptime offset = UInt32(2 * (BLOCK * block + INSTRUCTION_K * k_step) // UNIT_BYTES)
         comptime for half in range(INSTRUCTIONS):
             comptime at = 8 * half + 2 * k_step
             sums[half] = wgmma_async[
@@ -228,6 +228,6 @@ def multiply_block[
                         decoded[at], decoded[at + 4], decoded[at + 1], decoded[at + 5]
                     )
                 ),
-                descriptor(token_rows + offset),
+                descriptor(lower_word(token_rows) + offset),
                 sums[half],
             )

@@ -1,69 +1,72 @@
-"""Many rows of activations: decoded weights meet tokens in shared memory.
+"""Many rows of activations: weights decoded in registers meet tokens in shared memory.
 
-A group computes 128 columns of C for 256 rows. Warp groups have roles, and registers to suit:
+A group computes 128 columns of C for 256 rows, one such tile after the other. Warp groups have
+roles, and registers to suit:
 
-    2 producers   fill stages in turn, see `prefill_stages`
-    2 consumers   64 columns each: C^T += weights @ tokens^T straight from the stage
+    4 fillers      warps that start the copies of stages: 64 steps of K of tokens and weights
+    2 consumers    each warp decodes 16 weight rows, C^T += weights @ tokens^T
+
+A consumer decodes one block of K while the tensor cores multiply the block before:
+
+    instructions    block 0     block 1     block 0 of the next step     ...
+    decoding        block 1     block 0 of the next step     ...
+
+Each warp stores its own sums, while the stages of the next tile fill.
 """
 
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.compute.mma import (
-    WGMMADescriptor,
     wgmma_async,
     wgmma_commit_group_sync,
     wgmma_fence_aligned,
     wgmma_wait_group_sync,
 )
-from max.gpu.primitives.grid_controls import wait_on_dependent_grids
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.memory import bitcast
-from std.sys._assembly import inlined_assembly
 from std.utils import StaticTuple
 
-from ..simt.codec import CHUNK
+from ..formats import BLOCK
 from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, FLOATS, Result
-from .exact import compute_exactly
-from .expand_tokens import ROW_BYTES, STEP, marks_of_row, num_steps_of
-from .fragments import any_lane, keep_branch
-from .layout import K_LANES, ROW_LANES
+from ..simt.problem import Activations, Result
+from .expand_tokens import ROW_BYTES, num_steps_of
+from .fragments import WORD_PAIRS, keep_branch, keep_here
+from .prefill_result import Exact, Marks, SUMS, lane_here, store_sums, stores_in_halves
 from .prefill_stages import (
-    CONSUMERS,
-    CONSUMER_THREADS,
-    HALF_ROWS,
-    HEADER_BYTES,
-    PART_BYTES,
+    COLUMNS,
+    CONSUMER_WARPS,
     Pipeline,
     STAGES,
-    SUM_STRIDE,
+    STEP_BLOCKS,
+    Source,
     THREADS,
-    TOKEN_TILE,
-    WARP_GROUP,
-    WEIGHT_ROWS,
-    produce,
+    TILES,
+    TOKENS,
+    WARP_ROWS,
+    fill_first_stages,
+    fill_stages,
 )
-from .shared_memory import (
-    arrive,
-    init_barrier,
-    load_quad,
-    load_word,
-    shared_base,
-    store_word,
-    wait_at,
-    wait_phase,
-)
-from .wgmma import descriptor, limit_registers
+from .prefill_weights import Operands, StepWeights
+from .shared_memory import arrive, load_word, shared_base, store_word, wait_phase
+from .wgmma import UNIT_BYTES, descriptor, limit_registers, lower_word
 
-comptime CONSUMER_REGISTERS = 168
-"""Registers of a consumer thread more than its even share."""
-comptime PRODUCER_REGISTERS = 88
-"""Registers of a producer thread: what consumers leave."""
-comptime INSTRUCTION_TOKENS = 128
-"""Tokens of one instruction: its sums have to fit a thread's even share of registers."""
-comptime K_INSTRUCTION = 16
+comptime CONSUMER_REGISTERS = 232
+"""Registers of a consumer thread: more than its even share."""
+comptime FILLER_REGISTERS = 40
+"""Registers of the other threads: what consumers leave."""
+comptime INSTRUCTION_K = 16
 """Steps of K of one instruction."""
-comptime SUMS_BARRIER = UInt32(1)
-"""The hardware barrier of the consumers."""
+comptime INSTRUCTION_ROWS = 64
+"""Weight rows of one instruction: those of a consumer."""
+comptime INSTRUCTION_TOKENS = 128
+"""Tokens of one instruction."""
+comptime INSTRUCTIONS = TOKENS // INSTRUCTION_TOKENS
+"""Instructions that take all tokens."""
+comptime Sums = Array[SIMD[DType.float32, SUMS // INSTRUCTIONS], INSTRUCTIONS]
+"""A thread's sums: those of the first and those of the second half of the tokens."""
+comptime SHARING = UInt32(8)
+"""Groups in a row that share their weights, for the second-level cache."""
 
 
 @__llvm_metadata(
@@ -71,7 +74,7 @@ comptime SUMS_BARRIER = UInt32(1)
     `nvvm.minctasm`=SIMDLength(1),
 )
 def matmul_many_rows(
-    tokens: DevicePointer[DType.uint8],
+    expanded: DevicePointer[DType.uint8],
     marks: DevicePointer[DType.uint8],
     x: DevicePointer[DType.uint8],
     x_scales: DevicePointer[DType.uint8],
@@ -88,183 +91,159 @@ def matmul_many_rows(
     bias_dtype: Int32,
     output: DevicePointer[DType.uint8],
     out_dtype: Int32,
-    token_groups: UInt32,
-    column_groups: UInt32,
 ):
-    """Computes 128 columns of C for 256 rows.
+    """Computes tiles of 128 columns of C for 256 rows.
 
-    `tokens` are the stages of `expand_tokens`; `x` is what they were made from, for the rows that
-    `marks` marks: those that bfloat16 cannot hold.
+    `expanded` are the stages of `expand_tokens`; `x` is what they were made from, for the rows
+    that `marks` marks: those that bfloat16 cannot hold.
     """
-    # Who am I: eight groups in a row share their weights, for the second-level cache.
-    comptime SHARING = UInt32(8)
-    var band = UInt32(block_idx.x) // (SHARING * column_groups)
-    var in_band = UInt32(block_idx.x) % (SHARING * column_groups)
-    var band_width = min(SHARING, token_groups - band * SHARING)
-    var first_token = (band * SHARING + in_band % band_width) * UInt32(TOKEN_TILE)
-    var first_column = (in_band // band_width) * UInt32(WEIGHT_ROWS)
-    var num_steps = num_steps_of(k)
-    var warp_group = UInt32(thread_idx.x) // UInt32(WARP_GROUP)
-    var pipeline = Pipeline(shared_base(), 0, 0)
+    # Kept, or the compiler finds out anew in every step where shared memory is.
+    var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
+    var pipeline = Pipeline(base, 0, 0)
     if thread_idx.x == 0:
-        store_word(pipeline.flag(), 0)
-        comptime for i in range(STAGES):
-            init_barrier(pipeline.base + UInt32(8 * i), UInt32(WARP_GROUP))
-            init_barrier(pipeline.base + UInt32(8 * (STAGES + i)), UInt32(CONSUMERS))
+        pipeline.init_barriers()
     barrier()
-    wait_on_dependent_grids()
 
-    if warp_group >= UInt32(CONSUMERS):
-        limit_registers["dec", PRODUCER_REGISTERS]()
-        produce(
-            pipeline,
-            tokens,
-            codes,
-            scales,
-            columns,
-            k,
-            first_token,
-            first_column,
-            warp_group - UInt32(CONSUMERS),
-        )
+    # Broadcast, so that the compiler knows that whole warps take every branch together.
+    var warp = broadcast(UInt32(thread_idx.x) // 32)
+    var index = UInt32(block_idx.x)
+    if warp >= UInt32(CONSUMER_WARPS):
+        limit_registers["dec", FILLER_REGISTERS]()
+        if thread_idx.x % 32 == 0:
+            var num_steps = num_steps_of(k)
+            # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
+            pipeline.parity = 1
+            var num_filled = UInt32(STAGES)
+            while index < num_tiles(rows, columns):
+                var token, column = place_of(index, rows, columns)
+                var filler = warp - UInt32(CONSUMER_WARPS)
+                var source = Source.of(expanded, codes, scales, token, column, columns, k, filler)
+                if num_filled > 0:
+                    fill_first_stages(pipeline, source, num_steps)
+                fill_stages(pipeline, source, num_steps, num_filled)
+                num_filled = 0
+                index += UInt32(grid_dim.x)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
-        consume(pipeline, num_steps, warp_group)
         var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
         var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
-        store_sums(pipeline, result, rows, first_token, first_column)
-        store_exactly(
-            pipeline,
-            a,
-            codes,
-            scales,
-            marks,
-            result,
-            rows,
-            first_token,
-            first_column,
-        )
+        var half, tile = divmod(warp, UInt32(TILES))
+        var sums = Sums(uninitialized=True)
+        wait_on_dependent_grids()
+        while index < num_tiles(rows, columns):
+            var token, column = place_of(index, rows, columns)
+            column += tile * UInt32(2 * WARP_ROWS) + half * UInt32(WARP_ROWS)
+            index += UInt32(grid_dim.x)
+            var marked = Marks.read(marks, a, rows, token)
+            consume(pipeline, k, warp, sums)
+            if index >= num_tiles(rows, columns):
+                launch_dependent_grids()
+            if stores_in_halves(result):
+                store_sums[True](sums, pipeline.room(warp), result, rows, token, column)
+            else:
+                keep_branch()
+                store_sums[False](sums, pipeline.room(warp), result, rows, token, column)
+            var overflow = load_word(pipeline.flag(warp)) != 0
+            if overflow or marked.words.reduce_or() != 0:
+                var exact = Exact(a, codes, scales, rows)
+                for i in range(min(UInt32(TOKENS), rows - token)):
+                    if overflow or marked.has(UInt32(i)):
+                        exact.store(result, token + UInt32(i), column)
 
 
 @always_inline
-def store_sums(
-    pipeline: Pipeline,
-    result: Result,
-    rows: UInt32,
-    first_token: UInt32,
-    first_column: UInt32,
-):
-    """Stores eight columns of a row a thread, from the sums in shared memory."""
-    comptime ROW_CHUNKS = UInt32(WEIGHT_ROWS // CHUNK)
-    var columns = UInt32(result.columns)
-    var sums_at = pipeline.base + UInt32(HEADER_BYTES)
-    for item in range(
-        UInt32(thread_idx.x), UInt32(TOKEN_TILE) * ROW_CHUNKS, UInt32(CONSUMER_THREADS)
-    ):
-        var token = item // ROW_CHUNKS
-        var chunk = item % ROW_CHUNKS
-        var row = first_token + token
-        var column = first_column + chunk * UInt32(CHUNK)
-        if row >= rows or column >= columns:
-            continue
-        var at = sums_at + 4 * (token * UInt32(SUM_STRIDE) + chunk * UInt32(CHUNK))
-        var low = bitcast[DType.float32, 4](load_quad(at))
-        var high = bitcast[DType.float32, 4](load_quad(at + UInt32(PART_BYTES)))
-        if columns % UInt32(CHUNK) == 0:
-            result.store[8, 8](Int(row), Int(column), low.join(high))
-        else:
-            keep_branch()
-            comptime for i in range(CHUNK):
-                if column + UInt32(i) < columns:
-                    var sum = low[i] if i < 4 else high[i - 4]
-                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](sum))
+def num_tiles(rows: UInt32, columns: UInt32) -> UInt32:
+    """Returns the tiles of C."""
+    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
+    return token_groups * ((columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS))
 
 
 @always_inline
-def store_exactly(
-    pipeline: Pipeline,
-    a: Activations,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    marks: DevicePointer[DType.uint8],
-    result: Result,
-    rows: UInt32,
-    first_token: UInt32,
-    first_column: UInt32,
-):
-    """Stores once more, one row of a warp after the other, what bfloat16 operands cannot give."""
-    var weights_overflow = load_word(pipeline.flag()) != 0
-    if a.kind == Int32(FLOATS) and not weights_overflow:
-        return
-    # The sums stored before are not to overtake those stored now.
-    wait_at[CONSUMER_THREADS](SUMS_BARRIER)
-    # Each lane looks at one row; the warp computes those that its lanes found.
-    var lane = UInt32(thread_idx.x) % 32
-    var row = first_token + UInt32(thread_idx.x)
-    var overflow = weights_overflow
-    if a.kind != Int32(FLOATS) and row < rows:
-        var num_marks = marks_of_row(UInt32(a.k))
-        for i in range(num_marks):
-            overflow |= marks[unsafe_offset=Int(row) * Int(num_marks) + Int(i)] != 0
-    if not any_lane(overflow):
-        return
-    var last_column = min(first_column + UInt32(WEIGHT_ROWS), UInt32(result.columns))
-    for i in range(UInt32(32)):
-        if any_lane(overflow and lane == i):
-            for column in range(first_column, last_column):
-                compute_exactly(a, codes, scales, result, rows, row - lane + i, column, lane)
+def place_of(index: UInt32, rows: UInt32, columns: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns the first row and column of a tile, of which neighbours share weights and tokens."""
+    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
+    var band_size = SHARING * ((columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS))
+    var band, in_band = divmod(index, band_size)
+    var band_width = min(SHARING, token_groups - band * SHARING)
+    var column_group, token_group = divmod(in_band, band_width)
+    return (
+        (band * SHARING + token_group) * UInt32(TOKENS),
+        column_group * UInt32(COLUMNS),
+    )
 
 
 @always_inline
-def consume(var pipeline: Pipeline, num_steps: UInt32, warp_group: UInt32):
-    """Multiplies the stages as they fill, then leaves the sums as [token][column]."""
-    comptime INSTRUCTIONS = TOKEN_TILE // INSTRUCTION_TOKENS
-    comptime WIDTH = HALF_ROWS * INSTRUCTION_TOKENS // WARP_GROUP
-    var sums = Array[StaticTuple[Float32, WIDTH], INSTRUCTIONS](uninitialized=True)
+def consume(mut pipeline: Pipeline, k: UInt32, warp: UInt32, mut sums: Sums):
+    """Multiplies the stages of a tile as they fill."""
     comptime for i in range(INSTRUCTIONS):
-        sums[i] = StaticTuple[Float32, WIDTH](fill=0)
+        sums[i] = 0
+    var num_steps = num_steps_of(k)
+    var num_blocks = k // UInt32(BLOCK)
+    var half = warp // UInt32(TILES)
+    var flag = pipeline.flag(warp)
+    store_word(flag, 0)
+    var is_first_lane = lane_here() == 0
+    wait_phase(pipeline.full(), pipeline.parity)
+    var weights = StepWeights.load(pipeline, warp, num_blocks)
+    var may_need_two = weights.may_need_two()
+    var first = weights.decode[0](half, may_need_two, flag)
     var previous = pipeline
     for step in range(num_steps):
-        wait_phase(pipeline.full(), pipeline.parity)
-        var weights_at = pipeline.weights() + warp_group * UInt32(HALF_ROWS * ROW_BYTES)
-        wgmma_fence_aligned()
-        comptime for part in range(STEP // K_INSTRUCTION):
-            comptime offset = UInt32(2 * K_INSTRUCTION * part)
-            comptime for i in range(INSTRUCTIONS):
-                comptime first_row = UInt32(i * INSTRUCTION_TOKENS * ROW_BYTES)
-                sums[i] = wgmma_async[
-                    HALF_ROWS,
-                    INSTRUCTION_TOKENS,
-                    K_INSTRUCTION,
-                    DType.float32,
-                    WIDTH,
-                    a_type=DType.bfloat16,
-                    b_type=DType.bfloat16,
-                ](
-                    descriptor(weights_at + offset),
-                    descriptor(pipeline.tokens() + first_row + offset),
-                    sums[i],
-                )
-        wgmma_commit_group_sync()
-        wgmma_wait_group_sync[1]()
-        if step > 0 and thread_idx.x % WARP_GROUP == 0:
+        var tokens = lower_word(pipeline.tokens())
+        multiply_block[0](first, tokens, sums)
+        if step > 0 and is_first_lane:
             arrive(previous.empty())
+
         previous = pipeline
         pipeline.advance()
+        var next = weights
+        if step + 1 < num_steps:
+            wait_phase(pipeline.full(), pipeline.parity)
+            var blocks_left = num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
+            next = StepWeights.load(pipeline, warp, blocks_left)
+        var second = weights.decode[1](half, may_need_two, flag)
+        multiply_block[1](second, tokens, sums)
+        weights = next
+        may_need_two = weights.may_need_two()
+        first = weights.decode[0](half, may_need_two, flag)
     wgmma_wait_group_sync[0]()
+    if is_first_lane:
+        arrive(previous.empty())
 
-    # The stages become room for the sums when both consumers have read them all.
-    wait_at[CONSUMER_THREADS](SUMS_BARRIER)
-    var lane = UInt32(thread_idx.x) % 32
-    var warp = (UInt32(thread_idx.x) % UInt32(WARP_GROUP)) // 32
-    var row = warp_group * UInt32(HALF_ROWS) + warp * 16 + lane // UInt32(K_LANES)
-    var sums_at = pipeline.base + UInt32(HEADER_BYTES) + 4 * row
-    comptime for i in range(WIDTH * INSTRUCTIONS):
-        comptime tile = i // 4
-        comptime row_offset = ROW_LANES * (i % 4 // 2)
-        var token = UInt32(8 * tile + i % 2) + 2 * (lane % UInt32(K_LANES))
-        store_word(
-            sums_at + 4 * (token * UInt32(SUM_STRIDE) + UInt32(row_offset)),
-            bitcast[DType.uint32](sums[i // WIDTH][i % WIDTH]),
-        )
-    wait_at[CONSUMER_THREADS](SUMS_BARRIER)
+
+@always_inline
+def multiply_block[block: Int](decoded: Operands, tokens: UInt32, mut sums: Sums):
+    """Starts the products of one block, and waits for those of the block before.
+
+    They are those of both halves of the tokens, K in two steps.
+    """
+    wgmma_fence_aligned()
+    comptime for k_step in range(BLOCK // INSTRUCTION_K):
+        comptime at = 2 * k_step
+        comptime for i in range(INSTRUCTIONS):
+            comptime rows_at = i * INSTRUCTION_TOKENS * ROW_BYTES
+            comptime k_at = 2 * (BLOCK * block + INSTRUCTION_K * k_step)
+            sums[i] = wgmma_async[
+                INSTRUCTION_ROWS,
+                INSTRUCTION_TOKENS,
+                INSTRUCTION_K,
+                DType.bfloat16,
+                DType.float32,
+                8,
+                SUMS // INSTRUCTIONS,
+                a_type=DType.bfloat16,
+                b_type=DType.bfloat16,
+            ](
+                bitcast[DType.bfloat16, 8](
+                    SIMD[DType.uint32, 4](
+                        decoded[at],
+                        decoded[WORD_PAIRS + at],
+                        decoded[at + 1],
+                        decoded[WORD_PAIRS + at + 1],
+                    )
+                ),
+                descriptor(tokens + UInt32((rows_at + k_at) // UNIT_BYTES)),
+                sums[i],
+            )
+    wgmma_commit_group_sync()
+    wgmma_wait_group_sync[1]()

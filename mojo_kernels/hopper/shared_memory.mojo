@@ -43,6 +43,18 @@ def load_quad(address: UInt32) -> Quad[DType.uint32]:
 
 
 @always_inline
+def load_pair(address: UInt32) -> SIMD[DType.uint32, 2]:
+    """Loads eight bytes."""
+    var d = inlined_assembly[
+        "ld.shared.v2.u32 {$0, $1}, [$2];",
+        _RegisterPackType[UInt32, UInt32],
+        constraints="=r,=r,r,~{memory}",
+        has_side_effect=True,
+    ](address)
+    return SIMD[DType.uint32, 2](d[0], d[1])
+
+
+@always_inline
 def load_word(address: UInt32) -> UInt32:
     """Loads four bytes."""
     return inlined_assembly[
@@ -158,28 +170,6 @@ def wait_copies[left: Int]():
     inlined_assembly[
         "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
     ](Int32(left))
-
-
-@always_inline
-def publish_to_tensor_cores():
-    """Makes this thread's writes visible to the instructions that read by descriptor."""
-    inlined_assembly[
-        "fence.proxy.async.shared::cta;",
-        NoneType,
-        constraints="~{memory}",
-        has_side_effect=True,
-    ]()
-
-
-@always_inline
-def expect_copies(address: UInt32, num_bytes: UInt32):
-    """Makes the current phase wait for copies of so many bytes."""
-    inlined_assembly[
-        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;",
-        NoneType,
-        constraints="r,r,~{memory}",
-        has_side_effect=True,
-    ](address, num_bytes)
 
 
 @always_inline
