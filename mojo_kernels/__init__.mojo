@@ -64,13 +64,11 @@ Hopper's builds on the room of any GPU.
         wgmma.mojo            around the warp group's instruction
         exact.mojo            elements that bfloat16 cannot hold
         matmul_decode.mojo    few rows
-        matmul_middle.mojo    dozens to hundreds of rows: weights decoded in registers
-        middle_stages.mojo        tokens on the way
-        middle_weights.mojo       weights on the way
+        matmul_middle.mojo    dozens to hundreds of rows: more warps decode, groups split K
         middle_sums.mojo          sums across warps and ranks, store
-        matmul_prefill.mojo   many rows: weights decoded once for 256 of them
-        prefill_stages.mojo       weights and tokens on the way
-        prefill_weights.mojo      weights become operands in registers
+        matmul_prefill.mojo   many rows: a weight is decoded once for 256 of them
+        prefill_stages.mojo       weights and tokens on the way, for both
+        prefill_weights.mojo      weights become operands in registers, for both
         prefill_result.mojo       how sums get to C
         quantize.mojo         quantize, two numbers at once
         dispatch.mojo         which kernel, which grid

@@ -126,9 +126,17 @@ def test_the_plan_for_many_rows_gives_the_product(shape, plan):
         problem.check(mode)
 
 
-def test_a_plan_that_does_not_fit_is_refused(plan):
-    plan(256 * 8 + 16 * 1 + 1)
-    with pytest.raises(Exception, match="plan: got 1 row warps"):
+@pytest.mark.parametrize(
+    "code, got",
+    [
+        (256 * 8 + 16 * 1 + 1, "1 row warps"),
+        (MIDDLE_PLAN + 256 * 64 + 3, "3 ranks"),
+        (MIDDLE_PLAN + 256 * 32 + 1, "32 rows"),
+    ],
+)
+def test_a_plan_that_does_not_exist_is_refused(code, got, plan):
+    plan(code)
+    with pytest.raises(Exception, match=f"plan: got {got}"):
         Problem(64, 64, 64).check("bf16")
 
 

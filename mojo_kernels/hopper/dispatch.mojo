@@ -25,11 +25,10 @@ from .expand_tokens import expand_tokens, marks_of_row, num_steps_of
 from .layout import K_LANES, TILE_ROWS
 from .matmul_decode import SHORT, THREADS, WARPS as FEW_ROWS_WARPS
 from .matmul_decode import matmul_few_rows, shared_bytes
-from .matmul_middle import matmul_some_rows
-from .matmul_prefill import matmul_many_rows
-from .middle_stages import COLUMNS as MIDDLE_COLUMNS, GroupShape, THREADS as MIDDLE_THREADS
-from .prefill_stages import COLUMNS as PREFILL_COLUMNS, TOKENS as PREFILL_TOKENS
-from .prefill_stages import NUM_BYTES as PREFILL_BYTES, THREADS as PREFILL_THREADS
+from .matmul_middle import THREADS as MIDDLE_THREADS, matmul_some_rows, shared_bytes_of
+from .matmul_prefill import THREADS as PREFILL_THREADS, TOKENS as PREFILL_TOKENS, matmul_many_rows
+from .middle_sums import MAX_RANKS
+from .prefill_stages import COLUMNS as TILE_COLUMNS, Pipeline
 from .tokens import TOKENS
 
 comptime MAX_FEW_ROWS = 32
@@ -44,8 +43,6 @@ comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MUCH_STAGING = 1024
 """Blocks of tokens from which on staging them weighs more than a cluster. H200, 2026-11-21."""
-comptime MAX_RANKS = 8
-"""The largest portable cluster."""
 
 
 @fieldwise_init
@@ -285,7 +282,7 @@ struct MiddlePlan(TrivialRegisterPassable):
     @staticmethod
     def of(product: Product) -> Self:
         """Picks a plan: large tiles, but groups for every multiprocessor."""
-        var column_groups = ceildiv(product.columns, MIDDLE_COLUMNS)
+        var column_groups = ceildiv(product.columns, TILE_COLUMNS)
         var tokens = 64
         if column_groups * ceildiv(product.rows, 128) > TARGET_GROUPS * 3 // 4:
             tokens = 128
@@ -337,6 +334,8 @@ def _marks(product: Product) -> Int:
 
 def _launch_middle(queue: Queue, product: Product, plan: MiddlePlan) raises:
     """Launches `matmul_some_rows` as planned."""
+    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
+        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     comptime for tokens in [64, 128]:
         if plan.tokens == tokens:
             return _launch_some_rows[tokens](queue, product, plan.ranks)
@@ -346,9 +345,9 @@ def _launch_middle(queue: Queue, product: Product, plan: MiddlePlan) raises:
 def _launch_some_rows[tokens: Int](queue: Queue, product: Product, ranks: Int) raises:
     """Expands the activations, and multiplies with one shape of group."""
     _expand(queue, product, tokens)
-    comptime num_bytes = GroupShape[tokens].NUM_BYTES
+    comptime num_bytes = shared_bytes_of[tokens]()
     var token_groups = ceildiv(product.rows, tokens)
-    var column_groups = ceildiv(product.columns, MIDDLE_COLUMNS)
+    var column_groups = ceildiv(product.columns, TILE_COLUMNS)
     queue.stream.enqueue_function(
         queue.context.compile_function[matmul_some_rows[tokens]](
             func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
@@ -383,16 +382,17 @@ def _launch_some_rows[tokens: Int](queue: Queue, product: Product, ranks: Int) r
 
 def _prefill_tiles(product: Product) -> Int:
     """Returns the tiles of C of `matmul_many_rows`."""
-    return ceildiv(product.columns, PREFILL_COLUMNS) * ceildiv(product.rows, PREFILL_TOKENS)
+    return ceildiv(product.columns, TILE_COLUMNS) * ceildiv(product.rows, PREFILL_TOKENS)
 
 
 def _launch_many_rows(queue: Queue, product: Product) raises:
     """Expands the activations, and multiplies."""
     _expand(queue, product, PREFILL_TOKENS)
     var tiles = _prefill_tiles(product)
+    comptime num_bytes = Pipeline[PREFILL_TOKENS].NUM_BYTES
     queue.stream.enqueue_function(
         queue.context.compile_function[matmul_many_rows](
-            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(PREFILL_BYTES))
+            func_attribute=FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(num_bytes))
         ),
         device_pointer[DType.uint8](product.workspace),
         device_pointer[DType.uint8](_marks(product)),
@@ -415,5 +415,5 @@ def _launch_many_rows(queue: Queue, product: Product) raises:
         grid_dim=min(tiles, TARGET_GROUPS) if tiles <= MAX_KEPT_TILES else tiles,
         block_dim=PREFILL_THREADS,
         attributes=early_start(),
-        shared_mem_bytes=PREFILL_BYTES,
+        shared_mem_bytes=num_bytes,
     )

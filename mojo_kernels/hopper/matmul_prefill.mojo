@@ -15,41 +15,40 @@ Each warp stores its own sums, while the stages of the next tile fill.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
-from max.gpu.compute.mma import (
-    wgmma_async,
-    wgmma_commit_group_sync,
-    wgmma_fence_aligned,
-    wgmma_wait_group_sync,
-)
+from max.gpu.compute.mma import wgmma_wait_group_sync
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
-from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ..formats import BLOCK
 from ..simt.launch import DevicePointer
 from ..simt.problem import Activations, Result
-from .expand_tokens import ROW_BYTES, num_steps_of
-from .fragments import WORD_PAIRS, keep_branch, keep_here
-from .prefill_result import Exact, Marks, SUMS, lane_here, store_sums, stores_in_halves
+from .expand_tokens import num_steps_of
+from .fragments import keep_branch, keep_here
+from .layout import TILE_ROWS
+from .prefill_result import Exact, Marks, lane_here, store_sums, stores_in_halves
 from .prefill_stages import (
     COLUMNS,
-    CONSUMER_WARPS,
     Pipeline,
-    STAGES,
+    READERS,
     STEP_BLOCKS,
     Source,
-    THREADS,
     TILES,
-    TOKENS,
+    WARP_GROUP,
     WARP_ROWS,
     fill_first_stages,
     fill_stages,
 )
-from .prefill_weights import Operands, StepWeights
+from .prefill_weights import StepWeights, half_of
 from .shared_memory import arrive, load_word, shared_base, store_word, wait_phase
-from .wgmma import UNIT_BYTES, descriptor, limit_registers, lower_word
+from .wgmma import (
+    MAX_INSTRUCTION_TOKENS,
+    TokenSums,
+    limit_registers,
+    lower_word,
+    multiply_block,
+)
 
 comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
@@ -57,14 +56,12 @@ comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
 comptime INSTRUCTION_K = 16
 """Steps of K of one instruction."""
-comptime INSTRUCTION_ROWS = 64
-"""Weight rows of one instruction: those of a consumer."""
-comptime INSTRUCTION_TOKENS = 128
-"""Tokens of one instruction."""
-comptime INSTRUCTIONS = TOKENS // INSTRUCTION_TOKENS
-"""Instructions that take all tokens."""
-comptime Sums = Array[SIMD[DType.float32, SUMS // INSTRUCTIONS], INSTRUCTIONS]
-"""A thread's sums: those of the first and those of the second half of the tokens."""
+comptime CONSUMER_WARPS = READERS
+"""Warps that multiply: all read every stage."""
+comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
+"""Threads of a group: the consumers, then the fillers."""
+comptime TOKENS = 256
+"""Rows of C of a group."""
 comptime SHARING = UInt32(8)
 """Groups in a row that share their weights, for the second-level cache."""
 
@@ -99,7 +96,7 @@ def matmul_many_rows(
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline(base, 0, 0)
+    var pipeline = Pipeline[TOKENS](base, 0, 0)
     if thread_idx.x == 0:
         pipeline.init_barriers()
     barrier()
@@ -113,11 +110,13 @@ def matmul_many_rows(
             var num_steps = num_steps_of(k)
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
             pipeline.parity = 1
-            var num_filled = UInt32(STAGES)
+            var num_filled = UInt32(pipeline.STAGES)
             while index < num_tiles(rows, columns):
                 var token, column = place_of(index, rows, columns)
                 var filler = warp - UInt32(CONSUMER_WARPS)
-                var source = Source.of(expanded, codes, scales, token, column, columns, k, filler)
+                var source = Source[TOKENS].of(
+                    expanded, codes, scales, token, column, columns, k, 0, filler
+                )
                 if num_filled > 0:
                     fill_first_stages(pipeline, source, num_steps)
                 fill_stages(pipeline, source, num_steps, num_filled)
@@ -127,22 +126,23 @@ def matmul_many_rows(
         limit_registers["inc", CONSUMER_REGISTERS]()
         var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
         var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
-        var half, tile = divmod(warp, UInt32(TILES))
-        var sums = Sums(uninitialized=True)
+        var tile_row = warp % UInt32(TILES) * UInt32(TILE_ROWS)
+        tile_row += half_of(warp) * UInt32(WARP_ROWS)
+        var sums = TokenSums[TOKENS](uninitialized=True)
         wait_on_dependent_grids()
         while index < num_tiles(rows, columns):
             var token, column = place_of(index, rows, columns)
-            column += tile * UInt32(2 * WARP_ROWS) + half * UInt32(WARP_ROWS)
+            column += tile_row
             index += UInt32(grid_dim.x)
-            var marked = Marks.read(marks, a, rows, token)
+            var marked = Marks[TOKENS].read(marks, a, rows, token)
             consume(pipeline, k, warp, sums)
             if index >= num_tiles(rows, columns):
                 launch_dependent_grids()
             if stores_in_halves(result):
-                store_sums[True](sums, pipeline.room(warp), result, rows, token, column)
+                store_sums[TOKENS, True](sums, pipeline.room(warp), result, rows, token, column)
             else:
                 keep_branch()
-                store_sums[False](sums, pipeline.room(warp), result, rows, token, column)
+                store_sums[TOKENS, False](sums, pipeline.room(warp), result, rows, token, column)
             var overflow = load_word(pipeline.flag(warp)) != 0
             if overflow or marked.words.reduce_or() != 0:
                 var exact = Exact(a, codes, scales, rows)
@@ -173,13 +173,13 @@ def place_of(index: UInt32, rows: UInt32, columns: UInt32) -> Tuple[UInt32, UInt
 
 
 @always_inline
-def consume(mut pipeline: Pipeline, k: UInt32, warp: UInt32, mut sums: Sums):
+def consume(mut pipeline: Pipeline[TOKENS], k: UInt32, warp: UInt32, mut sums: TokenSums[TOKENS]):
     """Multiplies the stages of a tile as they fill."""
-    comptime for i in range(INSTRUCTIONS):
+    comptime for i in range(TOKENS // MAX_INSTRUCTION_TOKENS):
         sums[i] = 0
     var num_steps = num_steps_of(k)
     var num_blocks = k // UInt32(BLOCK)
-    var half = warp // UInt32(TILES)
+    var half = half_of(warp)
     var flag = pipeline.flag(warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
@@ -190,7 +190,7 @@ def consume(mut pipeline: Pipeline, k: UInt32, warp: UInt32, mut sums: Sums):
     var previous = pipeline
     for step in range(num_steps):
         var tokens = lower_word(pipeline.tokens())
-        multiply_block[0](first, tokens, sums)
+        multiply_block[TOKENS, 0](first, tokens, sums)
         if step > 0 and is_first_lane:
             arrive(previous.empty())
 
@@ -202,48 +202,10 @@ def consume(mut pipeline: Pipeline, k: UInt32, warp: UInt32, mut sums: Sums):
             var blocks_left = num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
             next = StepWeights.load(pipeline, warp, blocks_left)
         var second = weights.decode[1](half, may_need_two, flag)
-        multiply_block[1](second, tokens, sums)
+        multiply_block[TOKENS, 1](second, tokens, sums)
         weights = next
         may_need_two = weights.may_need_two()
         first = weights.decode[0](half, may_need_two, flag)
     wgmma_wait_group_sync[0]()
     if is_first_lane:
         arrive(previous.empty())
-
-
-@always_inline
-def multiply_block[block: Int](decoded: Operands, tokens: UInt32, mut sums: Sums):
-    """Starts the products of one block, and waits for those of the block before.
-
-    They are those of both halves of the tokens, K in two steps.
-    """
-    wgmma_fence_aligned()
-    comptime for k_step in range(BLOCK // INSTRUCTION_K):
-        comptime at = 2 * k_step
-        comptime for i in range(INSTRUCTIONS):
-            comptime rows_at = i * INSTRUCTION_TOKENS * ROW_BYTES
-            comptime k_at = 2 * (BLOCK * block + INSTRUCTION_K * k_step)
-            sums[i] = wgmma_async[
-                INSTRUCTION_ROWS,
-                INSTRUCTION_TOKENS,
-                INSTRUCTION_K,
-                DType.bfloat16,
-                DType.float32,
-                8,
-                SUMS // INSTRUCTIONS,
-                a_type=DType.bfloat16,
-                b_type=DType.bfloat16,
-            ](
-                bitcast[DType.bfloat16, 8](
-                    SIMD[DType.uint32, 4](
-                        decoded[at],
-                        decoded[WORD_PAIRS + at],
-                        decoded[at + 1],
-                        decoded[WORD_PAIRS + at + 1],
-                    )
-                ),
-                descriptor(tokens + UInt32((rows_at + k_at) // UNIT_BYTES)),
-                sums[i],
-            )
-    wgmma_commit_group_sync()
-    wgmma_wait_group_sync[1]()

@@ -1,37 +1,55 @@
 """From the sums of a product of dozens to hundreds of rows to C: reduce, add the bias, store.
 
-    region of a consumer      [token][column], float32, in its group's shared memory
-    element of C              all regions of rank 0, then those of rank 1, ...
-    who adds                  ranks in turn, four neighbouring columns a thread
+    region            [token][column], float32: the sums of even, and those of odd steps
+    element of C      both regions of rank 0, then those of rank 1, ...
+    who adds          a warp a token, ranks and warps in turn, four columns a lane
 
-Elements that bfloat16 operands cannot give are computed another way, a warp each.
+Elements that bfloat16 operands cannot give are computed another way, by the warp that stored
+the token.
 """
 
 from max.gpu import thread_idx
+from std.bit import log2_floor
 from std.memory import bitcast
 
-from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, Result
-from .exact import compute_exactly
+from ..simt.problem import Result
+from .fragments import any_lane
 from .layout import K_LANES, ROW_LANES, TILE_ROWS
-from .middle_stages import COLUMNS, CONSUMERS, CONSUMER_THREADS, CONSUMER_WARPS, Pipeline
+from .prefill_result import Exact, Marks
+from .prefill_stages import COLUMNS, Pipeline, READERS, STAGES_AT, TILES, WARP_ROWS
+from .prefill_weights import half_of
 from .shared_memory import (
     cluster_barrier,
     leave_cluster,
     load_peer_quad,
     load_peer_word,
     load_quad,
-    load_word,
     peer_address,
     store_word,
     wait_at,
 )
+from .wgmma import TokenSums
 
+comptime PARITIES = 2
+"""Shares of the steps of a group: even and odd ones."""
+comptime CONSUMER_WARPS = PARITIES * READERS
+"""Warps that multiply, and store in the end."""
+comptime MAX_RANKS = 8
+"""The largest portable cluster."""
 comptime PART_COLUMNS = 4
-"""Columns that a thread adds up at a time."""
-
+"""Columns of a lane."""
+comptime SUM_STRIDE = COLUMNS + 4
+"""Words from one token's sums to the next, against bank conflicts."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the threads that sum."""
+comptime Part = SIMD[DType.float32, PART_COLUMNS]
+"""Four neighbouring elements of C."""
+
+
+@always_inline
+def sums_end[tokens: Int]() -> Int:
+    """Returns where the sums of a tile end, over the stages."""
+    return STAGES_AT + PARITIES * 4 * tokens * SUM_STRIDE
 
 
 @fieldwise_init
@@ -50,117 +68,104 @@ struct Share(TrivialRegisterPassable):
     """The first column of the tile."""
 
 
-@fieldwise_init
-struct Exact(TrivialRegisterPassable):
-    """The operands as they came, for elements that bfloat16 cannot give."""
-
-    var a: Activations
-    """The activations."""
-    var codes: DevicePointer[DType.uint8]
-    """The weights' codes."""
-    var scales: DevicePointer[DType.uint8]
-    """The weights' scales."""
+@always_inline
+def sums_at[
+    tokens: Int
+](pipeline: Pipeline[tokens], region: UInt32, token: UInt32, column: UInt32) -> UInt32:
+    """Returns where a group has one sum."""
+    var word = (region * UInt32(tokens) + token) * UInt32(SUM_STRIDE) + column
+    return pipeline.base + UInt32(STAGES_AT) + 4 * word
 
 
 @always_inline
-def leave_sums[
-    tokens: Int, width: Int, instructions: Int
-](
-    pipeline: Pipeline[tokens],
-    sums: Array[SIMD[DType.float32, width], instructions],
-    tile: UInt32,
-    region: UInt32,
-):
-    """Stores a consumer's sums where the stages were, when both consumers have read them."""
-    wait_at[CONSUMER_THREADS](SUMS_BARRIER)
+def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens], warp: UInt32):
+    """Stores a warp's sums where the stages were, when all warps have read them."""
+    wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var row_lane, pair = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
-    var at = pipeline.sums() + region * UInt32(pipeline.Shape.REGION_BYTES)
-    at += 4 * (tile * UInt32(TILE_ROWS) + row_lane)
-    comptime for half in range(instructions):
-        comptime for i in range(width):
-            comptime row = ROW_LANES * (2 * half + i % 4 // 2)
-            var token = UInt32(8 * (i // 4) + i % 2) + 2 * pair
-            store_word(
-                at + 4 * (token * UInt32(pipeline.Shape.SUM_STRIDE) + UInt32(row)),
-                bitcast[DType.uint32](sums[half][i]),
-            )
+    var column = warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
+    var at = sums_at(pipeline, warp // UInt32(READERS), 2 * pair, column + row_lane)
+    comptime for i in range(tokens // 2):
+        comptime token = 8 * (i // 4) + i % 2
+        comptime offset = 4 * (token * SUM_STRIDE + ROW_LANES * (i % 4 // 2))
+        store_word(at + UInt32(offset), bitcast[DType.uint32](sums[0][i]))
 
 
 @always_inline
 def store_share[
     tokens: Int
-](pipeline: Pipeline[tokens], share: Share, result: Result, exact: Exact):
+](pipeline: Pipeline[tokens], share: Share, marked: Marks[tokens], result: Result):
     """Stores the elements of this rank when all ranks have left their sums."""
     if share.ranks == 1:
-        wait_at[CONSUMER_THREADS](SUMS_BARRIER)
+        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     else:
         cluster_barrier()
-    var weights_overflow = UInt32(0)
-    for rank in range(share.ranks):
-        weights_overflow |= load_peer_word(peer_address(pipeline.flag(), UInt32(rank)))
-    if weights_overflow == 0:
-        store_sums(pipeline, share, result)
-    store_exactly(pipeline, share, result, exact, weights_overflow != 0)
-    if share.ranks > 1:
-        leave_cluster()
+    comptime for log_ranks in range(log2_floor(MAX_RANKS) + 1):
+        if share.ranks == UInt32(1 << log_ranks):
+            store_tokens[1 << log_ranks](pipeline, share, result)
 
 
 @always_inline
-def store_sums[tokens: Int](pipeline: Pipeline[tokens], share: Share, result: Result):
-    """Adds up and stores the elements of tokens without a mark."""
-    comptime Shape = pipeline.Shape
-    comptime ROW_PARTS = UInt32(COLUMNS // PART_COLUMNS)
+def store_tokens[
+    tokens: Int, //, ranks: Int
+](pipeline: Pipeline[tokens], share: Share, result: Result):
+    """Adds up and stores the tokens of this warp, a share of those of its rank."""
+    comptime LOADS = ranks * PARITIES
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    var part = lane * UInt32(PART_COLUMNS)
+    var column = share.first_column + part
     var columns = UInt32(result.columns)
-    for item in range(
-        share.rank * UInt32(CONSUMER_THREADS) + UInt32(thread_idx.x),
-        UInt32(tokens) * ROW_PARTS,
-        share.ranks * UInt32(CONSUMER_THREADS),
+    var num_tokens = min(UInt32(tokens), share.rows - share.first_token)
+    for token in range(
+        share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
     ):
-        var token, part = divmod(item, ROW_PARTS)
-        var row = share.first_token + token
-        var column = share.first_column + part * UInt32(PART_COLUMNS)
-        if row >= share.rows or column >= columns or load_word(pipeline.mark(token)) != 0:
-            continue
-        var at = pipeline.sums()
-        at += 4 * (token * UInt32(Shape.SUM_STRIDE) + part * UInt32(PART_COLUMNS))
-        var total = SIMD[DType.float32, PART_COLUMNS](0)
-        for rank in range(share.ranks):
-            comptime for region in range(CONSUMERS):
-                var quad_at = at + UInt32(region * Shape.REGION_BYTES)
-                if share.ranks == 1:
-                    total += bitcast[DType.float32, PART_COLUMNS](load_quad(quad_at))
-                else:
-                    total += load_peer_quad(peer_address(quad_at, UInt32(rank)))
+        # All loads before the first sum.
+        var loaded = Array[Part, LOADS](uninitialized=True)
+        comptime for i in range(LOADS):
+            var at = sums_at(pipeline, UInt32(i % PARITIES), token, part)
+            comptime if ranks == 1:
+                loaded[i] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+            else:
+                loaded[i] = load_peer_quad(peer_address(at, UInt32(i // PARITIES)))
+        var total = loaded[0]
+        comptime for i in range(1, LOADS):
+            total += loaded[i]
         if columns % UInt32(PART_COLUMNS) == 0:
-            result.store[PART_COLUMNS, PART_COLUMNS](Int(row), Int(column), total)
+            if column < columns:
+                result.store[PART_COLUMNS, PART_COLUMNS](
+                    Int(share.first_token + token), Int(column), total
+                )
         else:
             comptime for i in range(PART_COLUMNS):
                 if column + UInt32(i) < columns:
-                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))
+                    result.store[1, 1](
+                        Int(share.first_token + token),
+                        Int(column) + i,
+                        SIMD[DType.float32, 1](total[i]),
+                    )
 
 
 @always_inline
 def store_exactly[
     tokens: Int
-](pipeline: Pipeline[tokens], share: Share, result: Result, exact: Exact, weights_overflow: Bool,):
-    """Computes the rows whose operands bfloat16 cannot hold, a row a warp."""
-    var lane = UInt32(thread_idx.x) % 32
+](pipeline: Pipeline[tokens], share: Share, marked: Marks[tokens], result: Result, exact: Exact,):
+    """Stores this warp's tokens once more where bfloat16 could not hold an operand."""
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    # A lane asks for one warp's flag of every rank.
+    var flag = UInt32(0)
+    for rank in range(share.ranks):
+        var at = pipeline.flag(lane % UInt32(CONSUMER_WARPS))
+        flag |= load_peer_word(peer_address(at, UInt32(rank)))
+    var overflow = any_lane(flag != 0)
+    if share.ranks > 1:
+        leave_cluster()
+    if not overflow and marked.words.reduce_or() == 0:
+        return
     var num_tokens = min(UInt32(tokens), share.rows - share.first_token)
-    var last_column = min(share.first_column + UInt32(COLUMNS), UInt32(result.columns))
     for token in range(
-        share.rank * UInt32(CONSUMER_WARPS) + UInt32(thread_idx.x) // 32,
-        num_tokens,
-        share.ranks * UInt32(CONSUMER_WARPS),
+        share.rank + share.ranks * warp, num_tokens, share.ranks * UInt32(CONSUMER_WARPS)
     ):
-        if weights_overflow or load_word(pipeline.mark(token)) != 0:
-            for column in range(share.first_column, last_column):
-                compute_exactly(
-                    exact.a,
-                    exact.codes,
-                    exact.scales,
-                    result,
-                    share.rows,
-                    share.first_token + token,
-                    column,
-                    lane,
-                )
+        if overflow or marked.has(token):
+            for column in range(
+                share.first_column, share.first_column + UInt32(COLUMNS), UInt32(WARP_ROWS)
+            ):
+                exact.store(result, share.first_token + token, column)

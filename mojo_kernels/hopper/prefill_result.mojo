@@ -22,13 +22,10 @@ from .exact import compute_exactly
 from .expand_tokens import marks_of_row
 from .fragments import keep_here
 from .layout import K_LANES, ROW_LANES
-from .prefill_stages import ROOM_STRIDE, ROOM_TOKENS, TOKENS, WARP_ROWS
+from .prefill_stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
 from .shared_memory import load_quad, store_word
+from .wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
 
-comptime SUMS = WARP_ROWS * TOKENS // 32
-"""Sums of a thread."""
-comptime MARK_WORDS = TOKENS // 32
-"""Words of bits of the tokens of a group."""
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""
 
@@ -125,10 +122,13 @@ def rounded_pairs[type: StaticString](values: Columns) -> SIMD[DType.uint32, CHU
 
 
 @fieldwise_init
-struct Marks(TrivialRegisterPassable):
+struct Marks[num_tokens: Int](TrivialRegisterPassable):
     """Which tokens of a tile bfloat16 cannot hold: a bit each, the same in all lanes."""
 
-    var words: SIMD[DType.uint32, MARK_WORDS]
+    comptime WORDS = Self.num_tokens // 32
+    """Words of bits."""
+
+    var words: SIMD[DType.uint32, Self.WORDS]
     """The bits."""
 
     @staticmethod
@@ -143,12 +143,12 @@ struct Marks(TrivialRegisterPassable):
         var num_marks = Int(marks_of_row(UInt32(a.k)))
         var lane = lane_here()
         # All loads are on the way at once; rows past the end repeat the last one.
-        var loaded = SIMD[DType.uint8, MARK_WORDS](0)
+        var loaded = SIMD[DType.uint8, Self.WORDS](0)
         for mark in range(num_marks):
-            comptime for i in range(MARK_WORDS):
+            comptime for i in range(Self.WORDS):
                 var row = min(first_token + UInt32(32 * i) + lane, rows - 1)
                 loaded[i] |= marks[unsafe_offset=Int(row) * num_marks + mark]
-        comptime for i in range(MARK_WORDS):
+        comptime for i in range(Self.WORDS):
             found.words[i] = vote[DType.uint32](loaded[i] != 0)
         return found
 
@@ -156,7 +156,7 @@ struct Marks(TrivialRegisterPassable):
     def has(self, token: UInt32) -> Bool:
         """Says whether a token has a mark."""
         var has = False
-        comptime for i in range(MARK_WORDS):
+        comptime for i in range(Self.WORDS):
             if token // 32 == UInt32(i):
                 has = (self.words[i] >> (token % 32)) & 1 != 0
         return has
@@ -187,9 +187,9 @@ struct Exact(TrivialRegisterPassable):
 
 @always_inline
 def store_sums[
-    in_halves: Bool
+    num_tokens: Int, in_halves: Bool
 ](
-    sums: Array[SIMD[DType.float32, SUMS // 2], 2],
+    sums: TokenSums[num_tokens],
     room: UInt32,
     result: Result,
     rows: UInt32,
@@ -204,9 +204,11 @@ def store_sums[
     var read_at = room + 4 * (token * UInt32(ROOM_STRIDE) + part * UInt32(CHUNK))
     var columns = LaneColumns.at(first_column + part * UInt32(CHUNK), result)
     comptime CHUNK_SUMS = WARP_ROWS * ROOM_TOKENS // 32
-    comptime for chunk in range(TOKENS // ROOM_TOKENS):
+    comptime for chunk in range(num_tokens // ROOM_TOKENS):
         comptime for i in range(CHUNK_SUMS):
-            comptime half, at = divmod(chunk * CHUNK_SUMS + i, SUMS // 2)
+            comptime half, at = divmod(
+                chunk * CHUNK_SUMS + i, min(num_tokens, MAX_INSTRUCTION_TOKENS) // 2
+            )
             comptime in_room = i // 4 * 8 + i % 2
             comptime offset = 4 * (in_room * ROOM_STRIDE + ROW_LANES * (i % 4 // 2))
             store_word(write_at + UInt32(offset), bitcast[DType.uint32](sums[half][at]))

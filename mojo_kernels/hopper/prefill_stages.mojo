@@ -1,10 +1,12 @@
-"""The stages of a product of many rows: their place, and who fills them.
+"""The stages of a product of dozens of rows and more: their place, and who fills them.
 
     header     barriers: full and empty for each stage; a flag for each consumer warp
-    rooms      for each consumer warp: some tokens' sums on the way to C
-    stage      64 steps of K: 256 tokens, rows of 128 swizzled bytes, bfloat16;
+    rooms      for each of eight consumer warps: some tokens' sums on the way to C
+    stage      64 steps of K: tokens, rows of 128 swizzled bytes, bfloat16;
                then the codes of four tiles of weight rows, then their scales
     ...
+
+Eight warps read a stage: two for each tile, half of its rows each.
 
 The warps of one warp group, the fillers, copy pieces of contiguous memory: each the weights of a
 tile, the first one the tokens too. Stages go on from one tile of C to the next, so that those of
@@ -22,22 +24,16 @@ from .shared_memory import arrive_expecting, copy_bulk, init_barrier, wait_phase
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
-comptime CONSUMERS = 2
-"""Warp groups that multiply."""
-comptime CONSUMER_THREADS = CONSUMERS * WARP_GROUP
-"""Threads that multiply, and store in the end."""
-comptime CONSUMER_WARPS = CONSUMER_THREADS // 32
-"""Warps that multiply."""
-comptime THREADS = CONSUMER_THREADS + WARP_GROUP
-"""Threads of a group: the consumers, then those that fill stages."""
-comptime TOKENS = 256
-"""Rows of C of a group."""
 comptime TILES = WARP_GROUP // 32
-"""Tiles of weight rows of a group: a warp of each consumer has half of one."""
+"""Tiles of weight rows of a group."""
 comptime COLUMNS = TILES * TILE_ROWS
 """Columns of C of a group."""
-comptime WARP_ROWS = TILE_ROWS // CONSUMERS
+comptime HALVES = 2
+"""Halves of a tile, a warp each."""
+comptime WARP_ROWS = TILE_ROWS // HALVES
 """Weight rows of a warp."""
+comptime READERS = TILES * HALVES
+"""Warps that read a stage."""
 comptime STEP_BLOCKS = STEP // BLOCK
 """Blocks of K in a stage."""
 comptime CODES_BYTES = STEP_BLOCKS * TILE_BYTES
@@ -58,22 +54,14 @@ comptime ROOM_STRIDE = WARP_ROWS + 4
 """Words from one token to the next in a room, against bank conflicts."""
 comptime ROOM_BYTES = 4 * ROOM_TOKENS * ROOM_STRIDE
 """Bytes of a warp's room."""
-comptime STAGES_AT = align_up(HEADER_BYTES + CONSUMER_WARPS * ROOM_BYTES, SWIZZLE_BYTES)
+comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
-comptime TOKENS_BYTES = TOKENS * ROW_BYTES
-"""Bytes of a stage's tokens."""
-comptime SCALES_AT = TOKENS_BYTES + TILES * CODES_BYTES
-"""Where the scales lie in a stage, behind the codes."""
-comptime STAGE_BYTES = align_up(SCALES_AT + TILES * SCALES_BYTES, SWIZZLE_BYTES)
-"""Bytes of a stage."""
-comptime STAGES = (SHARED_BYTES - STAGES_AT) // STAGE_BYTES
-"""Stages that fit."""
-comptime NUM_BYTES = STAGES_AT + STAGES * STAGE_BYTES
-"""Dynamic shared memory of a group."""
+comptime MAX_STAGES = 12
+"""More stages help nothing. Guess."""
 
 
 @fieldwise_init
-struct Pipeline(TrivialRegisterPassable):
+struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
     """Where stages and their barriers lie, and which one is next."""
 
     var base: UInt32
@@ -83,13 +71,24 @@ struct Pipeline(TrivialRegisterPassable):
     var parity: UInt32
     """The parity of the stage's current phase."""
 
+    comptime TOKENS_BYTES = Self.num_tokens * ROW_BYTES
+    """Bytes of a stage's tokens."""
+    comptime SCALES_AT = Self.TOKENS_BYTES + TILES * CODES_BYTES
+    """Where the scales lie in a stage, behind the codes."""
+    comptime STAGE_BYTES = align_up(Self.SCALES_AT + TILES * SCALES_BYTES, SWIZZLE_BYTES)
+    """Bytes of a stage."""
+    comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
+    """Stages that fit."""
+    comptime NUM_BYTES = STAGES_AT + Self.STAGES * Self.STAGE_BYTES
+    """Dynamic shared memory of a group."""
+
     @always_inline
     def init_barriers(self):
         """Makes all barriers; one thread calls it."""
-        comptime for i in range(STAGES):
+        comptime for i in range(Self.STAGES):
             # The fillers, once for their weights, and the first one for the tokens.
             init_barrier(self.base + UInt32(8 * i), UInt32(TILES + 1))
-            init_barrier(self.base + UInt32(8 * (STAGES + i)), UInt32(CONSUMER_WARPS))
+            init_barrier(self.base + UInt32(8 * (Self.STAGES + i)), UInt32(READERS))
 
     @always_inline
     def full(self) -> UInt32:
@@ -99,7 +98,7 @@ struct Pipeline(TrivialRegisterPassable):
     @always_inline
     def empty(self) -> UInt32:
         """Returns the barrier that says that the stage is read."""
-        return self.base + UInt32(8 * STAGES) + 8 * self.stage
+        return self.base + UInt32(8 * Self.STAGES) + 8 * self.stage
 
     @always_inline
     def flag(self, warp: UInt32) -> UInt32:
@@ -114,29 +113,29 @@ struct Pipeline(TrivialRegisterPassable):
     @always_inline
     def tokens(self) -> UInt32:
         """Returns where the stage's tokens are."""
-        return self.base + UInt32(STAGES_AT) + self.stage * UInt32(STAGE_BYTES)
+        return self.base + UInt32(STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
 
     @always_inline
     def codes(self, tile: UInt32) -> UInt32:
         """Returns where the stage's codes of a tile are."""
-        return self.tokens() + UInt32(TOKENS_BYTES) + tile * UInt32(CODES_BYTES)
+        return self.tokens() + UInt32(Self.TOKENS_BYTES) + tile * UInt32(CODES_BYTES)
 
     @always_inline
     def scales(self, tile: UInt32) -> UInt32:
         """Returns where the stage's scales of a tile are."""
-        return self.tokens() + UInt32(SCALES_AT) + tile * UInt32(SCALES_BYTES)
+        return self.tokens() + UInt32(Self.SCALES_AT) + tile * UInt32(SCALES_BYTES)
 
     @always_inline
-    def advance(mut self):
-        """Goes on to the next stage."""
-        self.stage += 1
-        if self.stage == UInt32(STAGES):
-            self.stage = 0
+    def advance(mut self, steps: Int = 1):
+        """Goes on to a later stage."""
+        self.stage += UInt32(steps)
+        if self.stage >= UInt32(Self.STAGES):
+            self.stage -= UInt32(Self.STAGES)
             self.parity ^= 1
 
 
 @fieldwise_init
-struct Source(TrivialRegisterPassable):
+struct Source[num_tokens: Int](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
     var expanded: DevicePointer[DType.uint8]
@@ -146,7 +145,7 @@ struct Source(TrivialRegisterPassable):
     var scales: DevicePointer[DType.uint8]
     """The scales of the filler's tile in the first step."""
     var num_blocks: UInt32
-    """Blocks of K; the last step may have one of two."""
+    """Blocks of K from the first step on; the last step may have one of two."""
     var filler: UInt32
     """The filler, which is its tile's place in the stage."""
 
@@ -160,23 +159,27 @@ struct Source(TrivialRegisterPassable):
         first_column: UInt32,
         columns: UInt32,
         k: UInt32,
+        first_step: UInt32,
         filler: UInt32,
     ) -> Self:
         """Finds what a filler copies; the last tile of all stands in for those past it."""
-        var stage = Int(first_token // UInt32(TOKENS)) * Int(num_steps_of(k))
+        var stage = Int(first_token // UInt32(Self.num_tokens)) * Int(num_steps_of(k))
+        stage += Int(first_step)
         var last_tile = (columns - 1) // UInt32(TILE_ROWS)
         var tile = min(first_column // UInt32(TILE_ROWS) + filler, last_tile)
-        var block = Int(tile) * Int(k // UInt32(BLOCK))
+        var row_blocks = k // UInt32(BLOCK)
+        var first_block = first_step * UInt32(STEP_BLOCKS)
+        var block = Int(tile) * Int(row_blocks) + Int(first_block)
         return Self(
-            expanded.unsafe_offset(stage * TOKENS_BYTES),
+            expanded.unsafe_offset(stage * Pipeline[Self.num_tokens].TOKENS_BYTES),
             codes.unsafe_offset(block * TILE_BYTES),
             scales.unsafe_offset(block * TILE_ROWS),
-            k // UInt32(BLOCK),
+            row_blocks - min(first_block, row_blocks),
             filler,
         )
 
     @always_inline
-    def copy_weights(self, pipeline: Pipeline, step: UInt32):
+    def copy_weights(self, pipeline: Pipeline[Self.num_tokens], step: UInt32):
         """Starts the copies of the filler's tile, for which the stage waits."""
         var first_block = step * UInt32(STEP_BLOCKS)
         var blocks = min(self.num_blocks - first_block, UInt32(STEP_BLOCKS))
@@ -195,8 +198,9 @@ struct Source(TrivialRegisterPassable):
         )
 
     @always_inline
-    def copy_tokens(self, pipeline: Pipeline, step: UInt32):
+    def copy_tokens(self, pipeline: Pipeline[Self.num_tokens], step: UInt32):
         """Starts the copy of the tokens, for which the stage waits."""
+        comptime TOKENS_BYTES = pipeline.TOKENS_BYTES
         arrive_expecting(pipeline.full(), UInt32(TOKENS_BYTES))
         copy_bulk(
             pipeline.tokens(),
@@ -207,16 +211,25 @@ struct Source(TrivialRegisterPassable):
 
 
 @always_inline
-def fill_first_stages(var pipeline: Pipeline, source: Source, num_steps: UInt32):
+def fill_first_stages[
+    num_tokens: Int
+](var pipeline: Pipeline[num_tokens], source: Source[num_tokens], num_steps: UInt32):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
-    for step in range(min(num_steps, UInt32(STAGES))):
+    for step in range(min(num_steps, UInt32(pipeline.STAGES))):
         source.copy_weights(pipeline, step)
         pipeline.advance()
     wait_on_dependent_grids()
 
 
 @always_inline
-def fill_stages(mut pipeline: Pipeline, source: Source, num_steps: UInt32, num_filled: UInt32):
+def fill_stages[
+    num_tokens: Int
+](
+    mut pipeline: Pipeline[num_tokens],
+    source: Source[num_tokens],
+    num_steps: UInt32,
+    num_filled: UInt32,
+):
     """Copies tokens, and the weights of all stages but the first `num_filled`, where they are."""
     for step in range(num_steps):
         if step >= num_filled:

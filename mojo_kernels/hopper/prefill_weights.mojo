@@ -1,4 +1,4 @@
-"""The weights of a consumer warp of `matmul_prefill`: from a stage to operands in registers.
+"""The weights of a consumer warp: from a stage to operands in registers.
 
 A warp multiplies half a tile, 16 weight rows. Of each block of a stage a lane reads eight bytes of
 codes, of two rows eight codes each, and the word of four scales that has theirs.
@@ -19,7 +19,7 @@ from .fragments import (
     unscaled_pairs,
 )
 from .layout import K_LANES, TILE_BYTES, TILE_ROWS
-from .prefill_stages import Pipeline, STEP_BLOCKS, TILES
+from .prefill_stages import HALVES, Pipeline, STEP_BLOCKS, TILES
 from .shared_memory import load_pair, load_word, store_word
 
 comptime LANE_BYTES = 16
@@ -28,6 +28,12 @@ comptime ROWS = 2
 """Rows of a lane."""
 comptime Operands = SIMD[DType.uint32, ROWS * WORD_PAIRS]
 """A block of both rows, bfloat16: the first one's pairs first."""
+
+
+@always_inline
+def half_of(warp: UInt32) -> UInt32:
+    """Returns which half of its tile a consumer warp multiplies."""
+    return warp // UInt32(TILES) % UInt32(HALVES)
 
 
 @fieldwise_init
@@ -41,10 +47,13 @@ struct StepWeights(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def load(pipeline: Pipeline, warp: UInt32, num_blocks: UInt32) -> Self:
+    def load[
+        num_tokens: Int
+    ](pipeline: Pipeline[num_tokens], warp: UInt32, num_blocks: UInt32) -> Self:
         """Loads a stage that is full, of which so many blocks exist."""
         var lane = UInt32(thread_idx.x) % 32
-        var half, tile = divmod(warp, UInt32(TILES))
+        var tile = warp % UInt32(TILES)
+        var half = half_of(warp)
         var codes_at = pipeline.codes(tile) + lane * UInt32(LANE_BYTES)
         codes_at += half * UInt32(LANE_BYTES // 2)
         var scales_at = pipeline.scales(tile) + 4 * (lane // UInt32(K_LANES))

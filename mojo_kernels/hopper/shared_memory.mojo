@@ -146,33 +146,6 @@ def copy_bulk(
 
 
 @always_inline
-def copy_or_zero(address: UInt32, source: MutPointer[UInt8, MutUntrackedOrigin], exists: Bool):
-    """Starts copying sixteen bytes from global memory, or storing zeros, for this thread."""
-    inlined_assembly[
-        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
-        NoneType,
-        constraints="r,l,r,~{memory}",
-        has_side_effect=True,
-    ](address, source, UInt32(16) if exists else UInt32(0))
-
-
-@always_inline
-def commit_copies():
-    """Makes one group of this thread's copies since the last group."""
-    inlined_assembly[
-        "cp.async.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
-def wait_copies[left: Int]():
-    """Waits until at most `left` groups of this thread's copies are on the way."""
-    inlined_assembly[
-        "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
-    ](Int32(left))
-
-
-@always_inline
 def init_barrier(address: UInt32, arrivals: UInt32):
     """Makes a barrier object whose phase ends after so many arrivals."""
     inlined_assembly[
