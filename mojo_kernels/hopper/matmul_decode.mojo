@@ -190,20 +190,7 @@ def matmul_few_rows[
         # Multiply, several blocks a round.
         var tokens_at = base + k_warp * UInt32(TOKEN_TILES * FRAGMENT_BYTES)
         tokens_at += lane * UInt32(LANE_BYTES)
-        for block in range(k_warp, stage_blocks, UInt32(K_WARPS * AHEAD)):
-            var blocks_left = (stage_blocks - block + UInt32(K_WARPS - 1)) // UInt32(K_WARPS)
-            var is_simple = blocks_left >= UInt32(AHEAD) and not stream.may_need_two_factors()
-            stream.advance()
-            if is_simple and stream.left >= UInt32(2 * AHEAD):
-                multiply_round[TOKEN_TILES, True](stream, tokens_at, sums)
-            elif is_simple and stream.left == UInt32(AHEAD):
-                multiply_round[TOKEN_TILES, False](stream, tokens_at, sums)
-            else:
-                keep_branch()
-                if multiply_any_round[TOKEN_TILES](stream, blocks_left, tokens_at, sums):
-                    store_word(flag, 1)
-            stream.end_round()
-            tokens_at += UInt32(AHEAD * K_WARPS * TOKEN_TILES * FRAGMENT_BYTES)
+        multiply_stage[TOKEN_TILES](stream, k_warp, stage_blocks, tokens_at, flag, sums)
 
     # Reduce: all partial sums into shared memory, then each rank sums its share.
     barrier()
@@ -222,15 +209,9 @@ def matmul_few_rows[
             base, rank, ranks, result, rows, first_token, first_column
         )
     else:
-        for item in range(
-            rank * UInt32(WARPS) + warp,
-            UInt32(TOKENS * TOKEN_TILES * ROW_WARPS * TILE_ROWS),
-            ranks * UInt32(WARPS),
-        ):
-            var token, row = divmod(item, UInt32(ROW_WARPS * TILE_ROWS))
-            compute_exactly(
-                a, codes, scales, result, rows, first_token + token, first_column + row, lane
-            )
+        compute_share_exactly[TOKEN_TILES, ROW_WARPS](
+            a, codes, scales, rank, ranks, result, rows, first_token, first_column
+        )
     if ranks > 1:
         leave_cluster()
 
@@ -318,6 +299,34 @@ struct WeightStream[ahead: Int, step: Int](Movable):
         comptime for i in range(Self.ahead):
             all_bits |= self.word_scales[i]
         return any_lane(may_need_two_factors(all_bits))
+
+
+@always_inline
+def multiply_stage[
+    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int
+](
+    mut stream: WeightStream[AHEAD, STEP],
+    first_block: UInt32,
+    num_blocks: UInt32,
+    var tokens_at: UInt32,
+    flag: UInt32,
+    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+):
+    """Adds the products of a warp's blocks of a stage; flags what bfloat16 cannot hold."""
+    for block in range(first_block, num_blocks, UInt32(STEP * AHEAD)):
+        var blocks_left = (num_blocks - block + UInt32(STEP - 1)) // UInt32(STEP)
+        var is_simple = blocks_left >= UInt32(AHEAD) and not stream.may_need_two_factors()
+        stream.advance()
+        if is_simple and stream.left >= UInt32(2 * AHEAD):
+            multiply_round[TOKEN_TILES, True](stream, tokens_at, sums)
+        elif is_simple and stream.left == UInt32(AHEAD):
+            multiply_round[TOKEN_TILES, False](stream, tokens_at, sums)
+        else:
+            keep_branch()
+            if multiply_any_round[TOKEN_TILES](stream, blocks_left, tokens_at, sums):
+                store_word(flag, 1)
+        stream.end_round()
+        tokens_at += UInt32(AHEAD * STEP * TOKEN_TILES * FRAGMENT_BYTES)
 
 
 @always_inline
@@ -456,3 +465,30 @@ def reduce_share[
             comptime for i in range(4):
                 if column + UInt32(i) < columns:
                     result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))
+
+
+@always_inline
+def compute_share_exactly[
+    TOKEN_TILES: Int, ROW_WARPS: Int
+](
+    a: Activations,
+    codes: DevicePointer[DType.uint8],
+    scales: DevicePointer[DType.uint8],
+    rank: UInt32,
+    ranks: UInt32,
+    result: Result,
+    rows: UInt32,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Computes and stores this rank's elements where bfloat16 cannot hold an operand."""
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    for item in range(
+        rank * UInt32(WARPS) + warp,
+        UInt32(TOKENS * TOKEN_TILES * ROW_WARPS * TILE_ROWS),
+        ranks * UInt32(WARPS),
+    ):
+        var token, row = divmod(item, UInt32(ROW_WARPS * TILE_ROWS))
+        compute_exactly(
+            a, codes, scales, result, rows, first_token + token, first_column + row, lane
+        )

@@ -25,7 +25,7 @@ from ..formats import BLOCK
 from ..simt.launch import DevicePointer
 from ..simt.problem import Activations, Result
 from .expand_tokens import num_steps_of
-from .fragments import keep_branch, keep_here
+from .fragments import any_lane, keep_branch, keep_here
 from .layout import TILE_ROWS
 from .prefill_result import Exact, Marks, lane_here, store_sums, stores_in_halves
 from .prefill_stages import (
@@ -54,8 +54,6 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
-comptime INSTRUCTION_K = 16
-"""Steps of K of one instruction."""
 comptime CONSUMER_WARPS = READERS
 """Warps that multiply: all read every stage."""
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
@@ -143,7 +141,8 @@ def matmul_many_rows(
             else:
                 keep_branch()
                 store_sums[TOKENS, False](sums, pipeline.room(warp), result, rows, token, column)
-            var overflow = load_word(pipeline.flag(warp)) != 0
+            # All lanes look before the flag is cleared for the next tile.
+            var overflow = any_lane(load_word(pipeline.flag(warp)) != 0)
             if overflow or marked.words.reduce_or() != 0:
                 var exact = Exact(a, codes, scales, rows)
                 for i in range(min(UInt32(TOKENS), rows - token)):
