@@ -77,11 +77,6 @@ class Operands:
         plain = mx.quantize(weight)
         return cls(x, plain, mx.preshuffle(plain), mx.dequantize(plain))
 
-    @property
-    def num_packed_bytes(self) -> int:
-        """Bytes of codes and scales."""
-        return self.plain.codes.numel() + self.plain.scales.numel()
-
 
 class CudaBench:
     """The rows of one run."""
@@ -135,7 +130,7 @@ class CudaBench:
             if op not in self.plan.ops:
                 continue
             x_bytes = operands.x.numel() * (17 / BLOCK if op == "matmul" else BF16_BYTES)
-            num_bytes = operands.num_packed_bytes + x_bytes + BF16_BYTES * shape.m * shape.n
+            num_bytes = operands.plain.nbytes + x_bytes + BF16_BYTES * shape.m * shape.n
             least_us = max(num_bytes / self.bytes_per_us, shape.flops / self.flops_per_us)
             systems = {OURS: found[op]}
             systems |= {name: found[name] for name in (BASELINE, "humming", "Triton dot_scaled")
