@@ -38,7 +38,7 @@ comptime MIDDLE_PLAN = 1 << 20
 comptime TARGET_GROUPS = 132
 """Groups that keep the device busy: one a multiprocessor of an H200."""
 comptime MAX_KEPT_TILES = 4 * TARGET_GROUPS
-"""Up to so many tiles of many rows, a group keeps its multiprocessor for several. H200, 2026-11-22."""
+"""Up to so many tiles of many rows, a group takes several. Guess, after tiles of another shape."""
 comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 comptime MUCH_STAGING = 1024

@@ -34,13 +34,13 @@ from .middle_sums import (
 )
 from .prefill_result import Exact, Marks, lane_here
 from .prefill_stages import (
-    COLUMNS,
     Pipeline,
     STEP_BLOCKS,
     Source,
     WARP_GROUP,
     fill_first_stages,
     fill_stages,
+    place_of,
 )
 from .prefill_weights import StepWeights, half_of
 from .shared_memory import arrive, shared_base, store_word, wait_phase
@@ -52,8 +52,6 @@ comptime FILLER_REGISTERS = 32
 """Registers of the other threads: what consumers leave."""
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: the consumers, then the fillers."""
-comptime SHARING = UInt32(8)
-"""Groups in a row that share their weights, for the second-level cache."""
 
 
 @always_inline
@@ -98,11 +96,7 @@ def matmul_some_rows[
     # Who am I: a tile of C, and a share of K.
     var rank = UInt32(block_idx.x) % ranks
     var group = UInt32(block_idx.x) // ranks
-    var band = group // (SHARING * column_groups)
-    var in_band = group % (SHARING * column_groups)
-    var band_width = min(SHARING, token_groups - band * SHARING)
-    var first_token = (band * SHARING + in_band % band_width) * UInt32(TOKENS)
-    var first_column = (in_band // band_width) * UInt32(COLUMNS)
+    var first_token, first_column = place_of[TOKENS](group, token_groups, column_groups)
     var share = (num_steps_of(k) + ranks - 1) // ranks
     var first_step = min(rank * share, num_steps_of(k))
     # Broadcast, so that the compiler knows that whole warps take every branch together.
@@ -140,7 +134,7 @@ def matmul_some_rows[
         var marked = Marks[TOKENS].read(marks, a, rows, first_token)
         leave_sums(pipeline, sums, warp)
         var part = Share(rank, ranks, rows, first_token, first_column)
-        store_share(pipeline, part, marked, result)
+        store_share(pipeline, part, result)
         store_exactly(pipeline, part, marked, result, Exact(a, codes, scales, rows))
 
 

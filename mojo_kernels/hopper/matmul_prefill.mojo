@@ -26,7 +26,6 @@ from ..simt.launch import DevicePointer
 from ..simt.problem import Activations, Result
 from .expand_tokens import num_steps_of
 from .fragments import any_lane, keep_branch, keep_here
-from .layout import TILE_ROWS
 from .prefill_result import Exact, Marks, lane_here, store_sums, stores_in_halves
 from .prefill_stages import (
     COLUMNS,
@@ -34,13 +33,12 @@ from .prefill_stages import (
     READERS,
     STEP_BLOCKS,
     Source,
-    TILES,
     WARP_GROUP,
-    WARP_ROWS,
     fill_first_stages,
     fill_stages,
+    place_of,
 )
-from .prefill_weights import StepWeights, half_of
+from .prefill_weights import StepWeights, first_row_of, half_of
 from .shared_memory import arrive, load_word, shared_base, store_word, wait_phase
 from .wgmma import (
     MAX_INSTRUCTION_TOKENS,
@@ -60,8 +58,6 @@ comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: the consumers, then the fillers."""
 comptime TOKENS = 256
 """Rows of C of a group."""
-comptime SHARING = UInt32(8)
-"""Groups in a row that share their weights, for the second-level cache."""
 
 
 @__llvm_metadata(
@@ -101,6 +97,9 @@ def matmul_many_rows(
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
+    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
+    var column_groups = (columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS)
+    var num_tiles = token_groups * column_groups
     var index = UInt32(block_idx.x)
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
@@ -109,8 +108,8 @@ def matmul_many_rows(
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
             pipeline.parity = 1
             var num_filled = UInt32(pipeline.STAGES)
-            while index < num_tiles(rows, columns):
-                var token, column = place_of(index, rows, columns)
+            while index < num_tiles:
+                var token, column = place_of[TOKENS](index, token_groups, column_groups)
                 var filler = warp - UInt32(CONSUMER_WARPS)
                 var source = Source[TOKENS].of(
                     expanded, codes, scales, token, column, columns, k, 0, filler
@@ -124,17 +123,16 @@ def matmul_many_rows(
         limit_registers["inc", CONSUMER_REGISTERS]()
         var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
         var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
-        var tile_row = warp % UInt32(TILES) * UInt32(TILE_ROWS)
-        tile_row += half_of(warp) * UInt32(WARP_ROWS)
+        var first_row = first_row_of(warp)
         var sums = TokenSums[TOKENS](uninitialized=True)
         wait_on_dependent_grids()
-        while index < num_tiles(rows, columns):
-            var token, column = place_of(index, rows, columns)
-            column += tile_row
+        while index < num_tiles:
+            var token, column = place_of[TOKENS](index, token_groups, column_groups)
+            column += first_row
             index += UInt32(grid_dim.x)
             var marked = Marks[TOKENS].read(marks, a, rows, token)
             consume(pipeline, k, warp, sums)
-            if index >= num_tiles(rows, columns):
+            if index >= num_tiles:
                 launch_dependent_grids()
             if stores_in_halves(result):
                 store_sums[TOKENS, True](sums, pipeline.room(warp), result, rows, token, column)
@@ -148,27 +146,6 @@ def matmul_many_rows(
                 for i in range(min(UInt32(TOKENS), rows - token)):
                     if overflow or marked.has(UInt32(i)):
                         exact.store(result, token + UInt32(i), column)
-
-
-@always_inline
-def num_tiles(rows: UInt32, columns: UInt32) -> UInt32:
-    """Returns the tiles of C."""
-    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
-    return token_groups * ((columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS))
-
-
-@always_inline
-def place_of(index: UInt32, rows: UInt32, columns: UInt32) -> Tuple[UInt32, UInt32]:
-    """Returns the first row and column of a tile, of which neighbours share weights and tokens."""
-    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
-    var band_size = SHARING * ((columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS))
-    var band, in_band = divmod(index, band_size)
-    var band_width = min(SHARING, token_groups - band * SHARING)
-    var column_group, token_group = divmod(in_band, band_width)
-    return (
-        (band * SHARING + token_group) * UInt32(TOKENS),
-        column_group * UInt32(COLUMNS),
-    )
 
 
 @always_inline

@@ -14,10 +14,10 @@ from std.memory import bitcast
 
 from ..simt.problem import Result
 from .fragments import any_lane
-from .layout import K_LANES, ROW_LANES, TILE_ROWS
+from .layout import K_LANES, ROW_LANES
 from .prefill_result import Exact, Marks
-from .prefill_stages import COLUMNS, Pipeline, READERS, STAGES_AT, TILES, WARP_ROWS
-from .prefill_weights import half_of
+from .prefill_stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
+from .prefill_weights import first_row_of
 from .shared_memory import (
     cluster_barrier,
     leave_cluster,
@@ -82,8 +82,8 @@ def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens],
     """Stores a warp's sums where the stages were, when all warps have read them."""
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var row_lane, pair = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
-    var column = warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
-    var at = sums_at(pipeline, warp // UInt32(READERS), 2 * pair, column + row_lane)
+    var column = first_row_of(warp) + row_lane
+    var at = sums_at(pipeline, warp // UInt32(READERS), 2 * pair, column)
     comptime for i in range(tokens // 2):
         comptime token = 8 * (i // 4) + i % 2
         comptime offset = 4 * (token * SUM_STRIDE + ROW_LANES * (i % 4 // 2))
@@ -91,9 +91,7 @@ def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens],
 
 
 @always_inline
-def store_share[
-    tokens: Int
-](pipeline: Pipeline[tokens], share: Share, marked: Marks[tokens], result: Result):
+def store_share[tokens: Int](pipeline: Pipeline[tokens], share: Share, result: Result):
     """Stores the elements of this rank when all ranks have left their sums."""
     if share.ranks == 1:
         wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)

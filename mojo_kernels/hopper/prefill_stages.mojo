@@ -56,8 +56,24 @@ comptime ROOM_BYTES = 4 * ROOM_TOKENS * ROOM_STRIDE
 """Bytes of a warp's room."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
+comptime SHARING = UInt32(8)
+"""Groups in a row that share their weights, for the second-level cache."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
+
+
+@always_inline
+def place_of[
+    num_tokens: Int
+](index: UInt32, token_groups: UInt32, column_groups: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns the first row and column of a tile of C; neighbours share weights and tokens."""
+    var band, in_band = divmod(index, SHARING * column_groups)
+    var band_width = min(SHARING, token_groups - band * SHARING)
+    var column_group, token_group = divmod(in_band, band_width)
+    return (
+        (band * SHARING + token_group) * UInt32(num_tokens),
+        column_group * UInt32(COLUMNS),
+    )
 
 
 @fieldwise_init

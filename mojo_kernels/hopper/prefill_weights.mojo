@@ -19,7 +19,7 @@ from .fragments import (
     unscaled_pairs,
 )
 from .layout import K_LANES, TILE_BYTES, TILE_ROWS
-from .prefill_stages import HALVES, Pipeline, STEP_BLOCKS, TILES
+from .prefill_stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
 from .shared_memory import load_pair, load_word, store_word
 
 comptime LANE_BYTES = 16
@@ -34,6 +34,12 @@ comptime Operands = SIMD[DType.uint32, ROWS * WORD_PAIRS]
 def half_of(warp: UInt32) -> UInt32:
     """Returns which half of its tile a consumer warp multiplies."""
     return warp // UInt32(TILES) % UInt32(HALVES)
+
+
+@always_inline
+def first_row_of(warp: UInt32) -> UInt32:
+    """Returns the first weight row of a consumer warp, of those of its group."""
+    return warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
 
 
 @fieldwise_init

@@ -14,7 +14,6 @@ from ..formats import BLOCK
 from .expand_tokens import ROW_BYTES
 from .fragments import WORD_PAIRS
 
-
 comptime INSTRUCTION_ROWS = 64
 """Weight rows of one instruction: those of a warp group."""
 comptime MAX_INSTRUCTION_TOKENS = 128
