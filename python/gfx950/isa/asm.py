@@ -31,6 +31,7 @@ SPECIAL_SGPRS = {
     "exec_hi": (127, 1),
 }
 VCC, M0, EXEC = 106, 124, 126
+WITHOUT_OPERANDS = ("buffer_inv", "buffer_wbl2")
 ENCODINGS = ("e64_dpp", "e32", "e64", "sdwa", "dpp")
 
 _REG = re.compile(r"([vas])(?:(\d+)|\[(\d+):(\d+)\])$")
@@ -255,6 +256,8 @@ def parse_instruction(text: str, pc: int = 0, line: int = 0) -> Instruction:
             mods[key] = int(value, 0)
         if not mods and rest:
             operands.append(parse_operand(rest, line))
+    elif name in WITHOUT_OPERANDS:
+        mods.update(_parse_modifier(token, line) for token in rest.split())
     else:
         parts = _split_operands(rest)
         for position, part in enumerate(parts):

@@ -28,7 +28,7 @@ from gfx950.memory.islands import GlobalMemory, MemoryFault
 from gfx950.memory.lds import LDS_LIMIT, Lds, LdsFault
 from gfx950.memory.scratch import Scratch
 from gfx950.proof.hazards import Hazard, LdsShadow, Pending, retire
-from gfx950.proof.releases import Releases
+from gfx950.proof.sharing import Sharing
 from gfx950.proof.undefined import UndefinedRead, mark_outputs, undefined_inputs
 
 WAVE = 64
@@ -91,7 +91,7 @@ class Machine:
         self.steps = self.wave_instructions = 0
         self.proofs: dict[int, int] = {}
         self.rng = rng
-        self.releases = Releases(self.waves_per_group)
+        self.sharing = Sharing(kernel, self.waves_per_group) if check else None
         self.groups: list[int] = []
         self.live: dict[int, set[int]] = {}
 
@@ -104,6 +104,8 @@ class Machine:
         self.lds = Lds(count, self.lds_size)
         self.scratch = Scratch(count * self.waves_per_group, self.kernel.scratch_bytes)
         self.shadow = LdsShadow(count, self.lds.stride, self.waves_per_group)
+        if self.sharing is not None:
+            self.sharing.start(groups)
         if self.trace is not None:
             self.trace.groups += groups
         waves = start_waves(self, groups, arguments)
@@ -160,6 +162,7 @@ class Machine:
                 still.append(w)
         if self.check:
             self.shadow.barrier(ready, np.array(groups), self.waves_per_group)
+            self.sharing.knowledge.barrier(ready, np.array(groups))
         for w in ready:
             w.pc += 1
             w.clock += 1
@@ -209,6 +212,9 @@ class Machine:
                 continue
             if kind == "wait":
                 self._wait(w, d)
+            elif kind == "cache":
+                if check and d.info["device"]:
+                    self.sharing.cache(w, d)
             elif kind == "barrier":
                 w.clock -= d.states
                 return "barrier", [w]
@@ -223,7 +229,7 @@ class Machine:
         if w.busy and not d.touches.isdisjoint(w.busy):
             self._report_in_flight(w, d)
         if reason := d.rules.missing(w):
-            self._report("wait states", d, w, 0, reason)
+            self._report("wait states", d, w, (0, reason))
         return undefined_inputs(w, d)
 
     def _report_in_flight(self, w: Waves, d: Decoded) -> None:
@@ -238,22 +244,24 @@ class Machine:
             name = f"s{~key}" if key < 0 else f"v{key}"
             verb = "overwrites" if key in d.loads and key not in d.reads else "uses"
             row = 0 if entry.rows is None else int(entry.rows[0])
-            self._report("in flight", d, w, row, f"{verb} {name} of {entry.d.ins}")
+            self._report("in flight", d, w, (row, f"{verb} {name} of {entry.d.ins}"))
 
-    def _report(self, kind: str, d: Decoded, w: Waves, row: int, reason: str) -> None:
-        if (kind, d.ins.pc) in self._seen:
+    def _report(self, kind: str, d: Decoded, w: Waves, found: tuple[int, str] | None) -> None:
+        """Notes a finding, (row, reason), once an instruction."""
+        if found is None or (kind, d.ins.pc) in self._seen:
             return
+        row, reason = found
         self._seen.add((kind, d.ins.pc))
         group, wave = divmod(int(w.ids[row]), self.waves_per_group)
         self.hazards.append(Hazard(kind, d.ins.line, d.ins.text, self.groups[group], wave, reason))
 
-    def _numbers(self, w: Waves) -> np.ndarray:
+    def grid_numbers(self, w: Waves) -> np.ndarray:
         """Returns the waves' numbers in the grid."""
         group = w.ids // self.waves_per_group
         return np.array(self.groups)[group] * self.waves_per_group + w.ids % self.waves_per_group
 
     def _note(self, w: Waves, d: Decoded, cap: Capture | None) -> None:
-        numbers = self._numbers(w)
+        numbers = self.grid_numbers(w)
         event = Event(d.ins.pc, numbers, w.exec_mask.copy())
         if cap is not None:
             event.global_addr, event.global_bytes = cap.address, d.memory.global_bytes
@@ -280,7 +288,7 @@ class Machine:
         if self.check and op.lds_kind:
             self._check_lds(w, d, cap)
         if self.check and cap.address is not None:
-            self._check_order(w, d, cap)
+            self._report("race", d, w, self.sharing.issue(self, w, d, cap))
         if op.perform is not None:
             self._land_overlapping(w, cap, op.global_bytes)
             op.perform(self, cap)
@@ -301,18 +309,7 @@ class Machine:
         else:
             sequence = w.issued_vm if op.lds_kind == "direct" else w.issued_lds
             found = self.shadow.write(w, op, cap, wave, sequence)
-        if found:
-            self._report("race", d, w, *found)
-
-    def _check_order(self, w: Waves, d: Decoded, cap: Capture) -> None:
-        """Follows what workgroups tell each other through global memory."""
-        numbers, found = self._numbers(w), None
-        if d.memory.perform is not None:
-            self.releases.announce(w, numbers)
-        elif d.memory.is_load:
-            found = self.releases.read(numbers, cap, d.memory.global_bytes)
-        if found:
-            self._report("race", d, w, *found)
+        self._report("race", d, w, found)
 
     def _land_overlapping(self, w: Waves, cap: Capture, size: int) -> None:
         """Completes late stores to the bytes that an atomic is about to change."""
@@ -344,6 +341,8 @@ class Machine:
         for entry, rows in finished:
             if not entry.complete:
                 entry.op.complete(self, w, slice(None) if rows is None else rows, entry.cap)
+            if self.check and entry.cap.address is not None:
+                self.sharing.landed(self, w, entry.d, entry.cap, rows)
         if finished:
             w.busy = frozenset().union(*(e.d.loads for e in w.queue))
         return len(finished)
@@ -354,6 +353,8 @@ class Machine:
             limit = counters["vmcnt"]
             proved += self._retire(w, "vm", limit)
             w.retired_vm = np.maximum(w.retired_vm, w.issued_vm - limit)
+            if self.check and not limit:
+                self.sharing.knowledge.drained(w)
         if "lgkmcnt" in counters:
             limit = counters["lgkmcnt"]
             proved += self._retire(w, "lgkm", limit)

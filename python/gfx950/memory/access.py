@@ -43,6 +43,8 @@ class Capture:
     """Dwords within the buffer [waves, count, lanes]; None when all are."""
     private: np.ndarray | None = None
     """Byte positions in `Scratch` [waves, lanes]."""
+    gained: np.ndarray | None = None
+    """What each wave will know once the operation is waited for (proof.clocks.Clock)."""
 
     def take(self, rows: np.ndarray) -> Capture:
         """Returns the rows of some waves."""

@@ -287,6 +287,8 @@ def decode_memory(b: Build) -> Decoded | None:
     if kind == "atomic" and suffix in ATOMICS:
         return _decode_atomic(b, ATOMICS[suffix], counters)
     if name in ("buffer_wbl2", "buffer_inv"):
-        b.mods.clear()
-        return b.finish(lambda w: None, "cache")
+        device = bool(b.mod("sc1"))
+        for bit in CACHE_BITS:
+            b.mod(bit)
+        return b.finish(lambda w: None, "cache", info={"device": device})
     return None
