@@ -2,7 +2,7 @@
 
     run -> for each batch of workgroups: fronts = sets of waves at one instruction
              the front that is furthest behind runs until it branches apart, meets another
-             front, waits at a barrier or ends; fronts that meet merge
+             front, waits at a barrier, ends or has looped for long; fronts that meet merge
 
 A workgroup passes its barrier when each of its live waves has arrived at one, whichever one.
 `late` completes memory operations only when a wait proves them; until then registers hold
@@ -34,6 +34,8 @@ from gfx950.proof.undefined import UndefinedRead, mark_outputs, undefined_inputs
 WAVE = 64
 STEP_LIMIT = 20_000_000
 BATCH_WAVES = 32
+PATIENCE = 1000
+"""Turns of a loop after which waves give way to others, for whom they may be waiting."""
 
 
 class SimulationError(RuntimeError):
@@ -136,7 +138,8 @@ class Machine:
         """Takes the front that is furthest behind, merged with all at the same place."""
         if not self.lockstep:
             return fronts.pop(self.rng.randrange(len(fronts)))
-        lowest = min(f.pc for f in fronts)
+        turns = min(f.turns for f in fronts)
+        lowest = min(f.pc for f in fronts if f.turns == turns)
         same = [f for f in fronts if f.pc == lowest]
         fronts[:] = [f for f in fronts if f.pc != lowest]
         return same[0] if len(same) == 1 else Waves.merge(same)
@@ -179,7 +182,7 @@ class Machine:
 
     def _advance(self, w: Waves, stop: int | None) -> tuple[str, list[Waves]]:
         """Runs a front until it must give way; returns why and what is left of it."""
-        code, check = self.code, self.check
+        code, check, loops = self.code, self.check, 0
         while True:
             d = code[w.pc]
             if stop is None and not self.lockstep and d.kind == "wait" and self.rng.random() < 0.5:
@@ -209,6 +212,10 @@ class Machine:
                 parts = self._branch(w, d)
                 if len(parts) > 1 or (stop is not None and parts[0].pc >= stop):
                     return "split", parts
+                loops += stop is not None and w.pc < d.ins.pc
+                if loops > PATIENCE:
+                    w.turns += 1
+                    return "yield", [w]
                 continue
             if kind == "wait":
                 self._wait(w, d)
