@@ -37,18 +37,13 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
     """The names used in every API, by code."""
 
     def carry[mantissa_bits: Int, element: Element = Element.E2M1](self) -> Int:
-        """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum.
-        """
+        """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum."""
         if self == Self.EVEN:
             return 1 << (mantissa_bits - 1 - element.mantissa_bits)
         if self == Self.CEIL:
             return (1 << mantissa_bits) - 1
         if self == Self.RCEIL:
-            return (
-                (1 << mantissa_bits)
-                - 1
-                - element.largest_fraction[mantissa_bits]()
-            )
+            return (1 << mantissa_bits) - 1 - element.largest_fraction[mantissa_bits]()
         return 0
 
 
@@ -56,8 +51,7 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
 def scale_from_amax[
     mantissa_bits: Int, bits: DType, element: Element = Element.E2M1
 ](amax: Scalar[bits], carry: Scalar[bits]) -> Scalar[bits]:
-    """Returns the E8M0 byte for a finite block maximum, given the rule's carry.
-    """
+    """Returns the E8M0 byte for a finite block maximum, given the rule's carry."""
     comptime emax = Scalar[bits](element.emax)
     var scale = max((amax + carry) >> Scalar[bits](mantissa_bits), emax) - emax
     comptime if element.emax == 0:

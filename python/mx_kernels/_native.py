@@ -80,7 +80,7 @@ class Extension:
 def cpu_extension() -> Extension:
     """Returns the module of this CPU."""
     return Extension(
-        "_mx_kernels_native", "python_module.mojo", "MX_KERNELS_NATIVE", _levels.pick()
+        "_mx_kernels_native", "bindings/cpu.mojo", "MX_KERNELS_NATIVE", _levels.pick()
     )
 
 
@@ -164,7 +164,7 @@ def source_folder() -> Path:
     here = Path(__file__).resolve()
     candidates = [here.parent / "mojo_kernels", here.parents[2] / "mojo_kernels"]
     for folder in candidates:
-        if (folder / "python_module.mojo").exists():
+        if (folder / "bindings/cpu.mojo").exists():
             return folder
     raise NativeBuildError(
         f"the Mojo sources are missing, looked in {' and '.join(map(str, candidates))}; "
