@@ -1,0 +1,385 @@
+"""The build of the extension module: once, atomically, and with words when it fails.
+
+A package of one small Mojo file stands in for the kernels, so that a build takes seconds.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mx_kernels import _builds, _cuda, _levels, _native
+
+SOURCE = '''"""A module with one function."""
+
+from std.os import abort
+from std.python import PythonObject
+from std.python.bindings import PythonModuleBuilder
+
+
+def answer() raises -> PythonObject:
+    """Returns the answer."""
+    return PythonObject({value})
+
+
+@export
+def PyInit__mx_kernels_native() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_native")
+        module.def_function[answer]("answer")
+        return module.finalize()
+    except error:
+        abort(String(error))
+'''
+
+# What a process of its own does: build or find, load, answer.
+PROCESS = """
+import sys
+from pathlib import Path
+from mx_kernels import _native
+_native.source_folder = lambda: Path(sys.argv[1])
+print(_native.find_or_build(), _native.load().answer())
+"""
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    folder = tmp_path / "mojo_kernels"
+    folder.mkdir()
+    (folder / "__init__.mojo").write_text("")
+    write(folder, 42)
+    monkeypatch.setattr(_native, "source_folder", lambda: folder)
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.delenv("MX_KERNELS_CACHE", raising=False)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+def write(folder, value):
+    (folder / "python_module.mojo").write_text(SOURCE.replace("{value}", str(value)))
+
+
+def start(sources, cache, **environment):
+    """Starts a process that builds or finds, loads and prints."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(sources)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MX_KERNELS_CACHE": str(cache), **environment},
+    )
+
+
+def test_processes_that_start_together_build_once(sources, cache):
+    processes = [start(sources, cache) for _ in range(3)]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    paths, answers = zip(*(out.split() for out, _ in outputs), strict=True)
+    assert len(set(paths)) == 1
+    assert set(answers) == {"42"}
+
+    said = "".join(err for _, err in outputs)
+    assert said.count("compiling the kernels for this machine, once, into") == 1
+    # Leaves the module and its lock, nothing half-made.
+    target = Path(paths[0])
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert sorted(path.name for path in cache.iterdir()) == [
+        target.parent.name,
+        f"{target.parent.name}.lock",
+    ]
+
+
+def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, capfd):
+    path = _native.find_or_build(cache)
+    said = capfd.readouterr().err
+    assert said.startswith("mx_kernels: compiling the kernels for this machine, once, into ")
+    assert str(path.parent) in said
+    assert said.count("\n") == 1
+    assert float(said.rsplit("after ", 1)[1].removesuffix(" s\n")) > 0
+
+    start_time = time.perf_counter()
+    assert _native.find_or_build(cache) == path
+    assert time.perf_counter() - start_time < 0.1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_waiting_process_says_what_it_waits_for(sources, cache):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            HOLD_LOCK,
+            str(cache / f"{key_at()}.lock"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout.readline() == "held\n"
+    waiter = start(sources, cache)
+    line = b""
+    while b"waiting for another process" not in line:
+        line += os.read(waiter.stderr.fileno(), 100)
+    # The kernel releases the lock of a process that dies, however it dies.
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    out, _ = waiter.communicate(timeout=300)
+    assert out.split()[1] == "42"
+
+
+HOLD_LOCK = """
+import fcntl, pathlib, sys, time
+path = pathlib.Path(sys.argv[1])
+path.parent.mkdir(parents=True, exist_ok=True)
+lock = open(path, "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def key_at(level=None, architecture=""):
+    """Returns the key of the stand-in's module at a level."""
+    extension = _native.cpu_extension()
+    level = level or extension.level
+    return dataclasses.replace(extension, level=level, architecture=architecture).build().key
+
+
+def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
+    def change_source():
+        write(sources, 43)
+
+    def add_import():
+        with (sources / "python_module.mojo").open("a") as file:
+            file.write("\nfrom .cpu import (  # vectors\n    more,\n)\n")
+
+    def add_imported_file():
+        (sources / "cpu").mkdir()
+        (sources / "cpu" / "__init__.mojo").write_text("")
+        (sources / "cpu" / "more.mojo").write_text("from mojo_kernels.other import x\n")
+
+    def add_file_behind_it():
+        (sources / "other.mojo").write_text("")
+
+    keys = [key_at(_levels.NATIVE)]
+    for step in (
+        change_source,
+        add_import,
+        add_imported_file,
+        add_file_behind_it,
+        lambda: (sources / "__init__.mojo").write_text('"""A package."""\n'),
+        lambda: monkeypatch.setattr(_builds, "toolchain", lambda: "9.9"),
+        lambda: monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
+    ):
+        step()
+        keys.append(key_at(_levels.NATIVE))
+    keys += [key_at(level) for level in _levels.LEVELS]
+    assert len(set(keys)) == len(keys)
+    assert keys[-1].startswith(f"{_levels.LEVELS[-1].name}-")
+
+
+def test_files_that_are_not_imported_do_not_change_the_key(sources):
+    before = key_at()
+    (sources / "notes.txt").write_text("no source")
+    (sources / "cdna4").mkdir()
+    (sources / "cdna4" / "mma.mojo").write_text("")
+    assert key_at() == before
+
+
+def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
+    """What the key overlooks cannot get into a build."""
+    module = sources / "python_module.mojo"
+    hidden = "from mojo_kernels.hidden import VALUE"
+    module.write_text(SOURCE.replace("{value}", "VALUE").replace("\n\n", f"\n\n{hidden}\n", 1))
+    (sources / "hidden.mojo").write_text("comptime VALUE = 7\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(_builds, "IMPORT", re.compile("(?!)"))
+        with pytest.raises(_builds.NativeBuildError, match=rf"{module}:3[\s\S]*hidden"):
+            _native.find_or_build(cache)
+    assert _native.find_or_build(cache).exists()
+
+
+def test_a_named_level_does_not_depend_on_this_machine(sources, monkeypatch):
+    keys = [key_at(level) for level in _levels.LEVELS]
+    monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu")))
+    assert [key_at(level) for level in _levels.LEVELS] == keys
+
+
+def test_the_best_level_that_the_cpu_runs_is_picked(monkeypatch):
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.setattr(_levels.platform, "machine", lambda: "x86_64")
+    for level in _levels.LEVELS:
+        monkeypatch.setattr(_levels, "cpu_flags", lambda flags=level.cpu_flags: flags)
+        assert _levels.pick() is level
+    monkeypatch.setattr(_levels, "cpu_flags", frozenset)
+    assert _levels.pick() is _levels.NATIVE
+
+
+def test_other_machines_get_the_compilers_own_choice(monkeypatch):
+    monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
+    monkeypatch.setattr(_levels.platform, "machine", lambda: "aarch64")
+    assert _levels.pick() is _levels.NATIVE
+
+
+def test_a_level_that_this_cpu_cannot_run_is_refused(monkeypatch):
+    avx2 = _levels.by_name("avx2")
+    monkeypatch.setattr(_levels, "cpu_flags", lambda: avx2.cpu_flags)
+    monkeypatch.setenv("MX_KERNELS_CPU", "avx512_vnni")
+    with pytest.raises(ValueError, match=r"avx512_vnni needs .*avx512bw.* which this CPU"):
+        _levels.pick()
+
+
+def test_a_gpu_module_has_a_folder_and_options_of_its_own(sources):
+    keys = {key_at(_levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
+    assert len(keys) == 3
+    extension = _native.gpu_extension("sm_90a")
+    assert extension.compiler_options[-2:] == ("--target-accelerator", "sm_90a")
+    assert extension.compiler_options[:-2] == _levels.pick().compiler_options
+
+
+def test_the_gpu_module_compiles_on_a_machine_without_a_gpu():
+    module = _native.find_or_build(extension=_native.gpu_extension("sm_90a")).read_bytes()
+    assert b".target sm_90a" in module
+    assert b"wgmma.mma_async" in module
+    assert b"PyInit__mx_kernels_gpu" in module
+
+
+@pytest.mark.parametrize(
+    "capability, name",
+    [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
+)
+def test_a_gpu_is_named_as_the_compiler_does(capability, name):
+    assert _cuda.architecture(capability) == name
+
+
+def test_a_module_built_elsewhere_needs_no_compiler(sources, cache, tmp_path):
+    path = _native.find_or_build(cache)
+    elsewhere = tmp_path / "another name.so"
+    path.rename(elsewhere)
+    program = "from mx_kernels import _native; print(_native.load().answer())"
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MX_KERNELS_NATIVE": str(elsewhere), "PATH": ""},
+    )
+    assert process.stdout == "42\n"
+
+
+def test_a_module_built_in_another_environment_loads(sources, cache):
+    """Its own path to Mojo's runtime leads nowhere."""
+    path = _native.find_or_build(cache)
+    (place,) = importlib.util.find_spec("modular").submodule_search_locations
+    content = path.read_bytes()
+    assert place.encode() in content
+    path.write_bytes(content.replace(place.encode(), b"/" + b"x" * (len(place) - 1)))
+    out, err = start(sources, cache).communicate(timeout=300)
+    assert out == f"{path} 42\n", err
+
+
+def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
+    monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
+    monkeypatch.setenv("MX_KERNELS_CPU", "native")
+    path = _native.find_or_build()
+    assert path.parent.parent == cache
+    assert path.parent.name.startswith("native-")
+
+
+def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert _native.find_or_build().parent.parent == tmp_path / "home" / "mx_kernels"
+
+
+def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
+    (sources / "python_module.mojo").write_text("def broken(\n")
+    with pytest.raises(_builds.NativeBuildError) as raised:
+        _native.find_or_build(cache)
+    text = str(raised.value)
+    assert text.startswith("the Mojo compiler failed")
+    assert "$ mojo build --emit shared-lib" in text
+    assert "python_module.mojo:1:" in text
+    assert "failed after" in capfd.readouterr().err
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"{key_at()}.lock"]
+
+    write(sources, 42)
+    assert _native.find_or_build(cache).exists()
+
+
+def test_an_unknown_level_is_named(monkeypatch):
+    monkeypatch.setenv("MX_KERNELS_CPU", "pdp11")
+    with pytest.raises(ValueError, match=r"must be one of avx512_bf16, .*native, got 'pdp11'"):
+        _levels.pick()
+
+
+def test_a_missing_linker_is_named(sources, cache, monkeypatch):
+    monkeypatch.setenv("PATH", str(cache))
+    with pytest.raises(
+        _builds.NativeBuildError, match=r"no C linker on PATH[\s\S]*apt install gcc"
+    ):
+        _native.find_or_build(cache)
+
+
+def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
+    installed = importlib.metadata.version
+
+    def missing(name):
+        if name == "mojo":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", missing)
+        with pytest.raises(_builds.NativeBuildError, match=r"not installed.*install mojo==1\.2\.0"):
+            _native.find_or_build(cache)
+    monkeypatch.setitem(sys.modules, "mojo.run", None)
+    with pytest.raises(_builds.NativeBuildError, match=r"cannot be started: .*; reinstall mojo=="):
+        _native.find_or_build(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_named(sources, cache):
+    cache.write_text("a file, not a folder")
+    with pytest.raises(_builds.NativeBuildError, match="set MX_KERNELS_CACHE to a folder"):
+        _native.find_or_build(cache)
+
+
+def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
+    target = cache / key_at() / "_mx_kernels_native.so"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"cut short")
+    process = start(sources, cache)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert f"NativeBuildError: {target} does not load" in err
+    assert "delete it to build anew" in err
+
+
+def test_missing_sources_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(_native, "__file__", str(tmp_path / "a" / "b" / "_native.py"))
+    with pytest.raises(_builds.NativeBuildError, match="the Mojo sources are missing, looked in"):
+        _native.source_folder()
+
+
+def test_importing_builds_nothing(cache):
+    process = subprocess.run(
+        [sys.executable, "-c", "import mx_kernels, json; print(json.dumps(mx_kernels.__all__))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "MX_KERNELS_CACHE": str(cache)},
+    )
+    assert len(json.loads(process.stdout)) <= 12
+    assert not cache.exists()
