@@ -23,6 +23,7 @@ from mojo_kernels.cdna4.mma import LANES
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.quantize import dequantize, quantize, relayout
+from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.numbers.floats import FLOAT_TYPES
@@ -161,16 +162,15 @@ def py_dequantize(arguments: PythonObject) raises:
     var team = OpenMPTeam(args.next())
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FORMATS)):
-            comptime for dtype in range(len(FLOAT_TYPES)):
-                if call.layout == i and call.format == j and call.dtype == dtype:
-                    var operand = Operand[LAYOUTS[i], FORMATS[j]].at(
-                        call.codes, call.scales, call.rows, call.k
-                    )
-                    var out = matrix[FLOAT_TYPES[dtype]](call.values, call.rows, call.k, call.k)
-                    with GILReleased(Python()):
-                        dequantize(operand, out, team)
-                    return
-    raise unknown("layout, format or element type", call.format)
+            if call.layout == i and call.format == j:
+                var operand = Operand[LAYOUTS[i], FORMATS[j]].at(
+                    call.codes, call.scales, call.rows, call.k
+                )
+                var out = FloatRows(call.values, call.dtype, call.rows, call.k)
+                with GILReleased(Python()):
+                    dequantize(operand, out, team)
+                return
+    raise unknown("layout or format", call.format)
 
 
 def py_relayout(arguments: PythonObject) raises:
@@ -178,20 +178,24 @@ def py_relayout(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = RelayoutCall.read(args)
     var team = OpenMPTeam(args.next())
+    var row_bytes, k_blocks = 0, 0
+    comptime for i in range(len(FORMATS)):
+        comptime format = FORMATS[i]
+        if call.format == i:
+            row_bytes, k_blocks = format.packed_bytes(call.k), call.k // format.block_k
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(LAYOUTS)):
-            comptime for k in range(len(FORMATS)):
-                if call.layout == i and call.layout_out == j and call.format == k:
-                    var source = Operand[LAYOUTS[i], FORMATS[k]].at(
-                        call.codes, call.scales, call.rows, call.k
-                    )
-                    var target = Operand[LAYOUTS[j], FORMATS[k]].at(
-                        call.codes_out, call.scales_out, call.rows, call.k
-                    )
-                    with GILReleased(Python()):
-                        relayout(source, target, team)
-                    return
-    raise unknown("layout or format", call.layout)
+            if call.layout == i and call.layout_out == j:
+                var source = StoredBytes[LAYOUTS[i]].at(
+                    call.codes, call.scales, call.rows, row_bytes, k_blocks
+                )
+                var target = StoredBytes[LAYOUTS[j]].at(
+                    call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
+                )
+                with GILReleased(Python()):
+                    relayout(source, target, team)
+                return
+    raise unknown("layout", call.layout)
 
 
 def py_multiply(arguments: PythonObject) raises:

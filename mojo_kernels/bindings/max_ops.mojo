@@ -31,6 +31,7 @@ from ..cdna4 import multiply as cdna4
 from ..cpu import dispatch as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
+from ..cpu.rows import FloatRows
 from ..hopper.dispatch import Product, workspace_bytes
 from ..layouts import (
     LAYOUTS,
@@ -122,7 +123,8 @@ struct MXDequantize:
         var operand = _operand[Layout, Encoding]("q", codes, scales, Int(rows), k)
         _check_shape("result", result, Int(rows), k)
         comptime if is_cpu[target]():
-            dequantize(operand, _floats("result", result), RuntimeTeam(context))
+            var out = FloatRows(_address(result), _dtype_code[dtype](), Int(rows), k)
+            dequantize(operand, out, RuntimeTeam(context))
         else:
             comptime assert is_nvidia(), String(
                 "mx_dequantize has no kernels for target '",

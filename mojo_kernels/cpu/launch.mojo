@@ -7,7 +7,7 @@ from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format
 from ..operands import Flat, Operand, allocate, flat
 from ..problem import Known, Problem, Result, may_be
-from .matmul import MatmulPanels
+from .matmul import MatmulPanels, PanelStore
 from .panel import PanelProduct
 from .quantize import rows_per_task
 from .threads import Team, Work
@@ -37,7 +37,8 @@ def multiply_panels[
                     right.codes, right.scales, problem.n, problem.k
                 )
                 var bias = _widened_bias(problem.result, problem.n)
-                _run(MatmulPanels(left, Tiles.of(weights), bias, problem.result), problem, team)
+                var out = PanelStore(problem.result, bias, problem.m, problem.n)
+                _run(MatmulPanels(left, Tiles.of(weights), out), problem, team)
                 bias.ptr.unsafe_free()
 
 

@@ -34,6 +34,50 @@ comptime MAX_PANEL_BYTES = 384 * 1024
 
 
 @fieldwise_init
+struct PanelStore(TrivialRegisterPassable):
+    """Writes the panels of C: adds the bias, rounds."""
+
+    var out: Result
+    """Where C goes, [M, N]."""
+    var bias: Flat[DType.float32]
+    """Added to every row, [N]; empty for none."""
+    var m: Int
+    var n: Int
+
+    def store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        """Writes the panel of some rows that begins at tile `first_tile`."""
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.out.dtype == i:
+                self._store_as[FLOAT_TYPES[i]](first_row, num_rows, first_tile, sums)
+
+    def _store_as[
+        dtype: DType
+    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        var out = matrix[dtype](self.out.values, self.m, self.n, self.n)
+        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
+        comptime for tile in range(PANEL_TILES):
+            bias[tile] = self._bias_of(first_tile + tile)
+        var is_full = (first_tile + PANEL_TILES) * LANES <= self.n
+        for i in range(num_rows):
+            comptime for tile in range(PANEL_TILES):
+                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
+                var rounded = round_to[dtype](total + bias[tile])
+                var column = (first_tile + tile) * LANES
+                if is_full:
+                    out.store[alignment=1](Coord(first_row + i, column), rounded)
+                else:
+                    for lane in range(min(LANES, self.n - column)):
+                        out.store[alignment=1](Coord(first_row + i, column + lane), rounded[lane])
+
+    def _bias_of(self, tile: Int) -> Sums:
+        """Returns the bias of a tile's columns, zero without one."""
+        var bias = Sums(0)
+        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
+            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
+        return bias
+
+
+@fieldwise_init
 struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """Computes C, one panel a task."""
 
@@ -44,10 +88,8 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """The activations, [M, k]."""
     var b: Self.Tiles
     """The weights, [N, k]."""
-    var bias: Flat[DType.float32]
-    """Added to every row, [N]; empty for none."""
-    var out: Result
-    """Where C goes, [M, N]; its bias is widened already."""
+    var out: PanelStore
+    """Where C goes."""
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
@@ -66,7 +108,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
             sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self._replace_irregular(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        self._store(first_row, num_rows, panel_column * PANEL_TILES, sums)
+        self.out.store(first_row, num_rows, panel_column * PANEL_TILES, sums)
         if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
@@ -128,40 +170,6 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                     is_row_regular = is_row_regular and not (found - found).ne(0).reduce_or()
                 if not is_row_regular:
                     sums.store(Coord(at), self.a.sum_in_float64(row, self.b, tile))
-
-    def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
-        """Adds the bias and writes the panel."""
-        comptime for i in range(len(FLOAT_TYPES)):
-            if self.out.dtype == i:
-                self._store_as[FLOAT_TYPES[i]](first_row, num_rows, first_tile, sums)
-
-    def _store_as[
-        dtype: DType
-    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
-        """Adds the bias and writes the panel as floats of a type."""
-        var n = self.b.shape().rows
-        var out = matrix[dtype](self.out.values, self.a.shape().rows, n, n)
-        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
-        comptime for tile in range(PANEL_TILES):
-            bias[tile] = self._bias_of(first_tile + tile)
-        var is_full = (first_tile + PANEL_TILES) * LANES <= n
-        for i in range(num_rows):
-            comptime for tile in range(PANEL_TILES):
-                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
-                var rounded = round_to[dtype](total + bias[tile])
-                var column = (first_tile + tile) * LANES
-                if is_full:
-                    out.store[alignment=1](Coord(first_row + i, column), rounded)
-                else:
-                    for lane in range(min(LANES, n - column)):
-                        out.store[alignment=1](Coord(first_row + i, column + lane), rounded[lane])
-
-    def _bias_of(self, tile: Int) -> Sums:
-        """Returns the bias of a tile's columns, zero without one."""
-        var bias = Sums(0)
-        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
-            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
-        return bias
 
 
 def add_rows[

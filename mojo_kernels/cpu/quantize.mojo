@@ -5,11 +5,11 @@ Arguments are valid by contract; whoever is in front of this validates them.
 
 from std.math import ceildiv
 
-from ..layouts import OperandLayout, Plain, code_rows, scale_rows
+from ..layouts import OperandLayout, Plain
 from ..numbers.formats import Format
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand
-from .rows import DequantizeRows, QuantizeRows, RelayoutRows
+from .rows import DequantizeRows, FloatRows, QuantizeRows, RelayoutRows, StoredBytes
 from .threads import Team
 
 comptime ELEMENTS_PER_TASK = 65536
@@ -30,18 +30,17 @@ def quantize[
 
 
 def dequantize[
-    Layout: OperandLayout, format: Format, dtype: DType, T: Team
-](operand: Operand[Layout, format], result: Matrix[dtype], team: T):
+    Layout: OperandLayout, format: Format, T: Team
+](operand: Operand[Layout, format], result: FloatRows, team: T):
     """Decodes an operand in any layout to [rows, k] floats."""
     var rows = rows_per_task(operand.shape.k, 1)
     team.run_all(DequantizeRows(operand, result, rows), ceildiv(operand.shape.rows, rows))
 
 
 def relayout[
-    Source: OperandLayout, Target: OperandLayout, format: Format, T: Team
-](source: Operand[Source, format], target: Operand[Target, format], team: T):
+    Source: OperandLayout, Target: OperandLayout, T: Team
+](source: StoredBytes[Source], target: StoredBytes[Target], team: T):
     """Moves an operand to another layout and writes the target's padding."""
     var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
-    var rows = rows_per_task(source.shape.k, multiple)
-    var stored = max(code_rows[Target](source.shape), scale_rows[Target](source.shape))
-    team.run_all(RelayoutRows(source, target, rows), ceildiv(stored, rows))
+    var rows = rows_per_task(source.row_bytes, multiple)
+    team.run_all(RelayoutRows(source, target, rows), ceildiv(target.padded_rows(), rows))
