@@ -102,25 +102,25 @@ def explain_gfx950(
     var x_bytes = CODE_BYTES if Bool(py=is_encoded) else BF16_BYTES
     var row = choose(Int(py=m), Int(py=n), Int(py=k), x_bytes)
     comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
         if row == i:
-            return _gfx950_row[CHOICES[i]](row, Int(py=m), Int(py=n), Int(py=k), x_bytes)
+            return _gfx950_row(choice, row, Int(py=m), Int(py=n), Int(py=k), x_bytes)
     raise unknown("row", row)
 
 
-def _gfx950_row[
-    choice: Choice
-](row: Int, m: Int, n: Int, k: Int, x_bytes: Int) raises -> PythonObject:
+def _gfx950_row(
+    choice: Choice, row: Int, m: Int, n: Int, k: Int, x_bytes: Int
+) raises -> PythonObject:
     var launch = choice.launch(m, n, k, x_bytes)
     var tile_m, tile_n = choice.tile()
-    comptime reason = choice.reason
     var kernel = "cdna4/matmul_decode.mojo"
-    comptime if choice.kernel == Kernel.PREFILL:
+    if choice.kernel == Kernel.PREFILL:
         kernel = "cdna4/matmul_prefill.mojo"
         if x_bytes != CODE_BYTES:
             kernel = "cdna4/linear_prefill.mojo"
     return Python.dict(
         kernel=PythonObject(kernel),
-        reason=PythonObject(String(materialize[reason]())),
+        reason=PythonObject(String(choice.reason)),
         row=PythonObject(row),
         cut=PythonObject(choice.name()),
         tile_m=PythonObject(tile_m),
