@@ -15,11 +15,21 @@ from std.sys import size_of
 
 from mojo_kernels.cdna4.launch import Device, Grid, Hip, Queue, rows_at_once
 from mojo_kernels.cdna4.mma import LANES
-from mojo_kernels.cdna4.quantize import QUANTIZE_BLOCKS, QUANTIZE_ROWS, QUANTIZE_WAVES
+from mojo_kernels.cdna4.quantize import (
+    QUANTIZE_BLOCKS,
+    QUANTIZE_ROWS,
+    QUANTIZE_WAVES,
+)
 from mojo_kernels.cdna4.quantize import quantize_rows
 from mojo_kernels.codec import Rounding
 from mojo_kernels.formats import BLOCK, FORMAT
-from mojo_kernels.layouts import LAYOUTS, OperandLayout, OperandShape, Plain, RUN_BYTES
+from mojo_kernels.layouts import (
+    LAYOUTS,
+    OperandLayout,
+    OperandShape,
+    Plain,
+    RUN_BYTES,
+)
 from mojo_kernels.layouts import code_rows, scale_blocks, scale_rows
 from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
 from mojo_kernels.simt.codec import CHUNK
@@ -37,7 +47,8 @@ def _queue(mut args: Arguments) raises -> Queue:
 
 
 def py_functions() raises -> PythonObject:
-    """Returns the names of HIP's functions whose addresses `open` wants, in that order."""
+    """Returns the names of HIP's functions whose addresses `open` wants, in that order.
+    """
     var names = Python.list()
     comptime for i in range(len(Hip.NAMES)):
         comptime name = Hip.NAMES[i]
@@ -69,7 +80,8 @@ def py_open(arguments: PythonObject) raises -> PythonObject:
 
 
 def py_quantize(arguments: PythonObject) raises:
-    """Takes (device, stream, x, dtype, rows, k, rounding, codes, scales); x is contiguous."""
+    """Takes (device, stream, x, dtype, rows, k, rounding, codes, scales); x is contiguous.
+    """
     var args = Arguments(arguments)
     var queue = _queue(args)
     var x = args.next()
@@ -82,7 +94,9 @@ def py_quantize(arguments: PythonObject) raises:
     comptime for i in range(len(DTYPES)):
         comptime for j in range(Rounding.COUNT):
             if dtype == i and rounding == j:
-                return _quantize[DTYPES[i], Rounding(j)](queue, x, rows, k, codes, scales)
+                return _quantize[DTYPES[i], Rounding(j)](
+                    queue, x, rows, k, codes, scales
+                )
     raise unknown("element type or rounding", dtype)
 
 
@@ -126,13 +140,15 @@ def py_dequantize(arguments: PythonObject) raises:
             if layout == i and dtype == j:
                 comptime kernel = dequantize_chunks[LAYOUTS[i], DTYPES[j]]
                 return queue.launch[kernel](
-                    _threads(rows * k // CHUNK), [codes, scales, output, rows, k]
+                    _threads(rows * k // CHUNK),
+                    [codes, scales, output, rows, k],
                 )
     raise unknown("layout or element type", layout)
 
 
 def py_relayout(arguments: PythonObject) raises:
-    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k)."""
+    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k).
+    """
     var args = Arguments(arguments)
     var queue = _queue(args)
     var codes = args.next()
@@ -148,14 +164,17 @@ def py_relayout(arguments: PythonObject) raises:
             if layout == i and layout_out == j:
                 comptime kernel = relayout_runs[LAYOUTS[i], LAYOUTS[j]]
                 return queue.launch[kernel](
-                    _threads(_relayout_threads[LAYOUTS[j]](OperandShape(rows, k))),
+                    _threads(
+                        _relayout_threads[LAYOUTS[j]](OperandShape(rows, k))
+                    ),
                     [codes, scales, codes_out, scales_out, rows, k],
                 )
     raise unknown("layout", layout)
 
 
 def py_copy_rows(arguments: PythonObject) raises:
-    """Takes (device, stream, source, row stride, rows, columns, target, bytes of an element)."""
+    """Takes (device, stream, source, row stride, rows, columns, target, bytes of an element).
+    """
     var args = Arguments(arguments)
     var queue = _queue(args)
     var source = args.next()
@@ -167,7 +186,8 @@ def py_copy_rows(arguments: PythonObject) raises:
     comptime for i in range(len(COPIED)):
         if element_bytes == size_of[COPIED[i]]():
             return queue.launch[copy_rows[COPIED[i]]](
-                _threads(rows * columns), [source, row_stride, rows, columns, target]
+                _threads(rows * columns),
+                [source, row_stride, rows, columns, target],
             )
     raise unknown("size of an element", element_bytes)
 
@@ -180,7 +200,9 @@ def _threads(count: Int) -> Grid:
 def _relayout_threads[Target: OperandLayout](shape: OperandShape) -> Int:
     """Returns the threads that write all codes and scales of an operand."""
     var num_runs = code_rows[Target](shape) * (shape.row_bytes() // RUN_BYTES)
-    return max(num_runs, scale_rows[Target](shape) * scale_blocks[Target](shape))
+    return max(
+        num_runs, scale_rows[Target](shape) * scale_blocks[Target](shape)
+    )
 
 
 @export

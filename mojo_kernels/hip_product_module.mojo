@@ -18,10 +18,22 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import get_defined_int, size_of
 
-from mojo_kernels.cdna4.dispatch import ANY, CHOICES, Choice, Kernel, Launch, Product, choose
+from mojo_kernels.cdna4.dispatch import (
+    ANY,
+    CHOICES,
+    Choice,
+    Kernel,
+    Launch,
+    Product,
+    choose,
+)
 from mojo_kernels.cdna4.launch import Grid, MAX_ROWS, Queue, rows_at_once
 from mojo_kernels.cdna4.linear_prefill import linear_prefill
-from mojo_kernels.cdna4.matmul_decode import DecodeShape, linear_decode, matmul_decode
+from mojo_kernels.cdna4.matmul_decode import (
+    DecodeShape,
+    linear_decode,
+    matmul_decode,
+)
 from mojo_kernels.cdna4.matmul_prefill import matmul_prefill
 from mojo_kernels.codec import Rounding
 from mojo_kernels.formats import BLOCK, FORMAT
@@ -69,7 +81,8 @@ def _stretch(n: Int, k: Int) -> Int:
 
 
 def py_workspace(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k); returns the bytes of counters, and those that workgroups hand over."""
+    """Takes (m, n, k); returns the bytes of counters, and those that workgroups hand over.
+    """
     var args = Arguments(arguments)
     var m = args.next()
     var n = args.next()
@@ -79,7 +92,9 @@ def py_workspace(arguments: PythonObject) raises -> PythonObject:
     for rows in [min(m, stretch), m % stretch]:
         var launch = _launch_of(rows, n, k)
         counter_bytes = max(counter_bytes, launch.counter_bytes)
-        handed_over_bytes = max(handed_over_bytes, launch.workspace_bytes - launch.counter_bytes)
+        handed_over_bytes = max(
+            handed_over_bytes, launch.workspace_bytes - launch.counter_bytes
+        )
     return Python.tuple(counter_bytes, handed_over_bytes)
 
 
@@ -118,14 +133,20 @@ def py_multiply(arguments: PythonObject) raises:
     var workspace = args.next()
     var stretch = _stretch(product.n, product.k)
     for row in range(0, product.m, stretch):
-        _multiply(queue, _rows_of(product, row, min(stretch, product.m - row)), workspace)
+        _multiply(
+            queue,
+            _rows_of(product, row, min(stretch, product.m - row)),
+            workspace,
+        )
 
 
 def _rows_of(product: Product, row: Int, count: Int) -> Product:
     """Returns the product of some rows of activations."""
     var part = product
     part.m = count
-    part.a += row * (product.k * X_BYTES if X else FORMAT.packed_bytes(product.k))
+    part.a += row * (
+        product.k * X_BYTES if X else FORMAT.packed_bytes(product.k)
+    )
     part.a_scales += row * (product.k // BLOCK)
     part.result += row * product.n * size_of[OUT]()
     return part
@@ -142,7 +163,9 @@ def _multiply(queue: Queue, product: Product, workspace: Int) raises:
     raise unknown("row", row)
 
 
-def _launch[choice: Choice](queue: Queue, product: Product, workspace: Int) raises:
+def _launch[
+    choice: Choice
+](queue: Queue, product: Product, workspace: Int) raises:
     """Launches the instance of a row for K."""
     var launch = choice.launch(product.m, product.n, product.k, X_BYTES)
     var grid = Grid(launch.x, launch.y, launch.z, launch.threads)
@@ -152,13 +175,18 @@ def _launch[choice: Choice](queue: Queue, product: Product, workspace: Int) rais
             if choice.has_tail(product.k) == k_tail:
                 comptime if choice.kernel == Kernel.DECODE:
                     comptime shape = _with_tail(choice.shape, k_tail)
-                    return _decode[shape](queue, grid, product, counters, launch.chunks_per_wave)
+                    return _decode[shape](
+                        queue, grid, product, counters, launch.chunks_per_wave
+                    )
                 else:
-                    return _prefill[choice.m_tiles, k_tail](queue, grid, product, counters)
+                    return _prefill[choice.m_tiles, k_tail](
+                        queue, grid, product, counters
+                    )
 
 
 def _with_tail(shape: DecodeShape, k_tail: Bool) -> DecodeShape:
-    """Returns a shape that is for a K that ends within a chunk, or for others."""
+    """Returns a shape that is for a K that ends within a chunk, or for others.
+    """
     var result = shape
     result.k_tail = k_tail
     return result
@@ -166,10 +194,22 @@ def _with_tail(shape: DecodeShape, k_tail: Bool) -> DecodeShape:
 
 def _decode[
     shape: DecodeShape
-](queue: Queue, grid: Grid, product: Product, workspace: Int, chunks_per_wave: Int) raises:
+](
+    queue: Queue,
+    grid: Grid,
+    product: Product,
+    workspace: Int,
+    chunks_per_wave: Int,
+) raises:
     """Launches a kernel for few rows."""
     var arguments = _inputs(product)
-    arguments += [product.result, product.m, product.n, product.k, chunks_per_wave]
+    arguments += [
+        product.result,
+        product.m,
+        product.n,
+        product.k,
+        chunks_per_wave,
+    ]
     arguments += [product.bias, workspace]
     comptime if X:
         comptime kernel = linear_decode[X.value(), OUT, BIAS, ROUNDING, shape]
@@ -185,11 +225,27 @@ def _prefill[
     """Launches a kernel for many rows."""
     var arguments = _inputs(product)
     comptime if X:
-        arguments += [product.result, workspace, product.m, product.n, product.k, product.bias]
-        comptime kernel = linear_prefill[m_tiles, X.value(), OUT, BIAS, ROUNDING, k_tail]
+        arguments += [
+            product.result,
+            workspace,
+            product.m,
+            product.n,
+            product.k,
+            product.bias,
+        ]
+        comptime kernel = linear_prefill[
+            m_tiles, X.value(), OUT, BIAS, ROUNDING, k_tail
+        ]
         queue.launch[kernel](grid, arguments^)
     else:
-        arguments += [workspace, product.m, product.n, product.k, product.result, product.bias]
+        arguments += [
+            workspace,
+            product.m,
+            product.n,
+            product.k,
+            product.result,
+            product.bias,
+        ]
         comptime kernel = matmul_prefill[m_tiles, OUT, BIAS, k_tail]
         queue.launch[kernel](grid, arguments^)
 

@@ -5,36 +5,40 @@ A layout maps (row, byte of the row) to the byte offset of packed codes and
 the operand, up to the layout's multiples, are padding: zero codes and scales
 of one, so that a padded tile is finite.
 
-Two codes that share a byte share it in every layout, and four neighbouring
-bytes of a row (`RUN_BYTES`) stay neighbours in every layout.
+A layout knows bytes of a row and blocks of a row, no format. Four neighbouring bytes of a row
+(`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it.
 """
 
 from std.math import ceildiv
 
-from .formats import BLOCK, BLOCK_BYTES, FORMAT
+from .numbers.formats import Format
+from .numbers.scales import E8M0_BIAS
 
 comptime RUN_BYTES = 4
 """Bytes of a row that no layout separates."""
-comptime PADDING_SCALE = UInt8(FORMAT.scale_bias)
+comptime GRANULE_BYTES = 16
+"""Bytes of a row that a lane of a GPU loads at once: what GPU layouts keep in one tile."""
+comptime PADDING_SCALE = UInt8(E8M0_BIAS)
 """The scale byte of padding: one."""
 
 
 @fieldwise_init
 struct OperandShape(TrivialRegisterPassable):
-    """The logical shape [rows, k] of an operand; k is a multiple of the block size."""
+    """The logical shape [rows, k] of an operand; k is a multiple of the format's block.
+    """
 
     var rows: Int
     """Rows: M of the activations or N of the weights."""
     var k: Int
     """Elements of a row."""
 
-    def row_bytes(self) -> Int:
+    def row_bytes[format: Format = Format.MXFP4](self) -> Int:
         """Returns the bytes of packed codes of a row."""
-        return FORMAT.packed_bytes(self.k)
+        return format.packed_bytes(self.k)
 
-    def k_blocks(self) -> Int:
+    def k_blocks[format: Format = Format.MXFP4](self) -> Int:
         """Returns the number of blocks, and so of scales, of a row."""
-        return self.k // BLOCK
+        return self.k // format.block_k
 
 
 trait OperandLayout:
@@ -58,7 +62,8 @@ trait OperandLayout:
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
-        """Returns the (row, byte) stored at `offset`: the inverse of `code_offset`."""
+        """Returns the (row, byte) stored at `offset`: the inverse of `code_offset`.
+        """
         ...
 
     @staticmethod
@@ -68,7 +73,8 @@ trait OperandLayout:
 
     @staticmethod
     def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
-        """Returns the (row, block) stored at `offset`: the inverse of `scale_offset`."""
+        """Returns the (row, block) stored at `offset`: the inverse of `scale_offset`.
+        """
         ...
 
 
@@ -79,12 +85,20 @@ def code_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
 
 def scale_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
     """Returns the rows of scales that are stored, padding included."""
-    return ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE) * Layout.SCALE_ROW_MULTIPLE
+    return (
+        ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE)
+        * Layout.SCALE_ROW_MULTIPLE
+    )
 
 
-def scale_blocks[Layout: OperandLayout](shape: OperandShape) -> Int:
+def scale_blocks[
+    Layout: OperandLayout, format: Format = Format.MXFP4
+](shape: OperandShape) -> Int:
     """Returns the scales of a row that are stored, padding included."""
-    return ceildiv(shape.k_blocks(), Layout.SCALE_K_MULTIPLE) * Layout.SCALE_K_MULTIPLE
+    return (
+        ceildiv(shape.k_blocks[format](), Layout.SCALE_K_MULTIPLE)
+        * Layout.SCALE_K_MULTIPLE
+    )
 
 
 struct Plain(OperandLayout):
@@ -127,7 +141,7 @@ struct Plain(OperandLayout):
 struct PreshuffledCdna4(OperandLayout):
     """Weights as CDNA4 waves load them: AITER's (16, 16), MAX's preshuffled B.
 
-    Codes, one tile of 16 rows x 1 block after another, 16 bytes a row; four
+    Codes, one tile of 16 rows x 16 bytes after another; of four-bit codes, four
     tiles are the contiguous KiB that a wave multiplies in one instruction:
 
         offset in tile    0 .. 15    16 .. 31   ...   240 .. 255
@@ -159,18 +173,23 @@ struct PreshuffledCdna4(OperandLayout):
     def code_offset(row: Int, byte: Int, row_bytes: Int) -> Int:
         """Returns the offset of byte `byte` of row `row`."""
         var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
-        var block, within = divmod(byte, BLOCK_BYTES)
-        return ((tile_row * (row_bytes // BLOCK_BYTES) + block) * Self.ROW_MULTIPLE + lane) * (
-            BLOCK_BYTES
-        ) + within
+        var granule, within = divmod(byte, GRANULE_BYTES)
+        return (
+            (tile_row * (row_bytes // GRANULE_BYTES) + granule)
+            * Self.ROW_MULTIPLE
+            + lane
+        ) * (GRANULE_BYTES) + within
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
         """Returns the (row, byte) stored at `offset`."""
-        var line, within = divmod(offset, BLOCK_BYTES)
+        var line, within = divmod(offset, GRANULE_BYTES)
         var tile, lane = divmod(line, Self.ROW_MULTIPLE)
-        var tile_row, block = divmod(tile, row_bytes // BLOCK_BYTES)
-        return (tile_row * Self.ROW_MULTIPLE + lane, block * BLOCK_BYTES + within)
+        var tile_row, granule = divmod(tile, row_bytes // GRANULE_BYTES)
+        return (
+            tile_row * Self.ROW_MULTIPLE + lane,
+            granule * GRANULE_BYTES + within,
+        )
 
     @staticmethod
     @always_inline
@@ -181,8 +200,12 @@ struct PreshuffledCdna4(OperandLayout):
         var group_k, block_in_group = divmod(block, Self.SCALE_K_MULTIPLE)
         var k_half, k_lane = divmod(block_in_group, Self.K_LANES)
 
-        var group = group_row * (padded_k_blocks // Self.SCALE_K_MULTIPLE) + group_k
-        var word = (group * Self.K_LANES + k_lane) * Self.ROW_MULTIPLE + row_lane
+        var group = (
+            group_row * (padded_k_blocks // Self.SCALE_K_MULTIPLE) + group_k
+        )
+        var word = (
+            group * Self.K_LANES + k_lane
+        ) * Self.ROW_MULTIPLE + row_lane
         return 4 * word + 2 * k_half + row_half
 
     @staticmethod
@@ -192,9 +215,13 @@ struct PreshuffledCdna4(OperandLayout):
         var k_half, row_half = divmod(byte, 2)
         var line, row_lane = divmod(word, Self.ROW_MULTIPLE)
         var group, k_lane = divmod(line, Self.K_LANES)
-        var group_row, group_k = divmod(group, padded_k_blocks // Self.SCALE_K_MULTIPLE)
+        var group_row, group_k = divmod(
+            group, padded_k_blocks // Self.SCALE_K_MULTIPLE
+        )
         return (
-            group_row * Self.SCALE_ROW_MULTIPLE + row_half * Self.ROW_MULTIPLE + row_lane,
+            group_row * Self.SCALE_ROW_MULTIPLE
+            + row_half * Self.ROW_MULTIPLE
+            + row_lane,
             group_k * Self.SCALE_K_MULTIPLE + k_half * Self.K_LANES + k_lane,
         )
 
@@ -228,9 +255,10 @@ struct PreshuffledCpu(OperandLayout):
         """Returns the offset of byte `byte` of row `row`."""
         var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
         var run, within = divmod(byte, RUN_BYTES)
-        return ((tile_row * (row_bytes // RUN_BYTES) + run) * Self.ROW_MULTIPLE + lane) * (
-            RUN_BYTES
-        ) + within
+        return (
+            (tile_row * (row_bytes // RUN_BYTES) + run) * Self.ROW_MULTIPLE
+            + lane
+        ) * (RUN_BYTES) + within
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
@@ -258,13 +286,13 @@ struct PreshuffledCpu(OperandLayout):
 struct PreshuffledCuda(OperandLayout):
     """Weights as Hopper warps load them: one contiguous burst a tile.
 
-    One tile of 32 rows x 1 block after another, 512 bytes. In the fragments of
+    One tile of 32 rows x 16 bytes after another, 512 bytes. In the fragments of
     `mma.m16n8k16` lane 4 * g + t owns rows g and g + 8; of each it gets the four
     bytes of codes k = 8 * t .. 8 * t + 7, and of a second fragment the same:
 
         offset in tile    0 .. 3   4 .. 7   8 .. 11  12 .. 15   16 .. 19   ...
         row               0        8        16       24         0          ...
-        bytes of block    0 .. 3   0 .. 3   0 .. 3   0 .. 3     4 .. 7     ...
+        bytes of 16       0 .. 3   0 .. 3   0 .. 3   0 .. 3     4 .. 7     ...
 
     Scales, 32 bytes a tile, tiles in the same order; one word feeds one lane:
 
@@ -286,9 +314,9 @@ struct PreshuffledCuda(OperandLayout):
     """Rows that one word of each lane covers."""
     comptime ROWS_PER_LANE = Self.ROW_MULTIPLE // Self.ROW_LANES
     """Rows whose words lie side by side in a lane's 16 bytes."""
-    comptime K_LANES = BLOCK_BYTES // RUN_BYTES
+    comptime K_LANES = GRANULE_BYTES // RUN_BYTES
     """Lanes that share a row."""
-    comptime TILE_BYTES = Self.ROW_MULTIPLE * BLOCK_BYTES
+    comptime TILE_BYTES = Self.ROW_MULTIPLE * GRANULE_BYTES
     """Bytes of a tile's codes."""
 
     @staticmethod
@@ -297,11 +325,15 @@ struct PreshuffledCuda(OperandLayout):
         """Returns the offset of byte `byte` of row `row`."""
         var tile_row, row_in_tile = divmod(row, Self.ROW_MULTIPLE)
         var word, row_lane = divmod(row_in_tile, Self.ROW_LANES)
-        var block, byte_in_block = divmod(byte, BLOCK_BYTES)
-        var k_lane, within = divmod(byte_in_block, RUN_BYTES)
-        var tile = tile_row * (row_bytes // BLOCK_BYTES) + block
+        var granule, byte_in_granule = divmod(byte, GRANULE_BYTES)
+        var k_lane, within = divmod(byte_in_granule, RUN_BYTES)
+        var tile = tile_row * (row_bytes // GRANULE_BYTES) + granule
         var lane = row_lane * Self.K_LANES + k_lane
-        return tile * Self.TILE_BYTES + (lane * Self.ROWS_PER_LANE + word) * RUN_BYTES + within
+        return (
+            tile * Self.TILE_BYTES
+            + (lane * Self.ROWS_PER_LANE + word) * RUN_BYTES
+            + within
+        )
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
@@ -310,10 +342,10 @@ struct PreshuffledCuda(OperandLayout):
         var run, within = divmod(offset_in_tile, RUN_BYTES)
         var lane, word = divmod(run, Self.ROWS_PER_LANE)
         var row_lane, k_lane = divmod(lane, Self.K_LANES)
-        var tile_row, block = divmod(tile, row_bytes // BLOCK_BYTES)
+        var tile_row, granule = divmod(tile, row_bytes // GRANULE_BYTES)
         return (
             tile_row * Self.ROW_MULTIPLE + word * Self.ROW_LANES + row_lane,
-            block * BLOCK_BYTES + k_lane * RUN_BYTES + within,
+            granule * GRANULE_BYTES + k_lane * RUN_BYTES + within,
         )
 
     @staticmethod
@@ -331,9 +363,14 @@ struct PreshuffledCuda(OperandLayout):
         var tile, row_in_tile = divmod(offset, Self.ROW_MULTIPLE)
         var row_lane, word = divmod(row_in_tile, Self.ROWS_PER_LANE)
         var tile_row, block = divmod(tile, padded_k_blocks)
-        return (tile_row * Self.ROW_MULTIPLE + word * Self.ROW_LANES + row_lane, block)
+        return (
+            tile_row * Self.ROW_MULTIPLE + word * Self.ROW_LANES + row_lane,
+            block,
+        )
 
 
 comptime _List[*Layouts: OperandLayout] = Layouts
-comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda]
+comptime LAYOUTS = _List[
+    Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda
+]
 """Every layout; the position is the code that bindings use."""

@@ -70,14 +70,17 @@ struct Encoded[Source: BlockSource](LeftOperand):
         """Expands the blocks."""
         var activations = Activations.carve(self.shape(), scratch)
         var groups = _groups_per_task[ByteProduct](self.shape())
-        var num_tasks = ceildiv(self.shape().rows, groups * ByteProduct.GROUP_ROWS)
+        var num_tasks = ceildiv(
+            self.shape().rows, groups * ByteProduct.GROUP_ROWS
+        )
         team.run_all(ExpandGroups(self.source, activations, groups), num_tasks)
         return ByteProduct(activations)
 
 
 @fieldwise_init
 struct Kept[dtype: DType](LeftOperand):
-    """Activations that stay floats, rounded to bfloat16 where they are not bfloat16 yet."""
+    """Activations that stay floats, rounded to bfloat16 where they are not bfloat16 yet.
+    """
 
     comptime Product = FloatProduct
     """Products of floats."""
@@ -97,7 +100,9 @@ struct Kept[dtype: DType](LeftOperand):
         """Rounds and reorders the rows."""
         var activations = FloatActivations.carve(self.shape(), scratch)
         var groups = _groups_per_task[FloatProduct](self.shape())
-        var num_tasks = ceildiv(self.shape().rows, groups * FloatProduct.GROUP_ROWS)
+        var num_tasks = ceildiv(
+            self.shape().rows, groups * FloatProduct.GROUP_ROWS
+        )
         team.run_all(KeepGroups(self.x, activations, groups), num_tasks)
         return FloatProduct(activations)
 
@@ -109,14 +114,23 @@ def _groups_per_task[Product: PanelProduct](shape: OperandShape) -> Int:
 
 def matmul[
     Left: LeftOperand, Tiles: WeightTiles, dtype: DType, T: Team
-](left: Left, weights: Tiles, bias: Flat[DType.float32], result: Matrix[dtype], team: T):
-    """Computes result[M, N] = left[M, k] @ weights[N, k].T + bias[N]; empty bias for none."""
+](
+    left: Left,
+    weights: Tiles,
+    bias: Flat[DType.float32],
+    result: Matrix[dtype],
+    team: T,
+):
+    """Computes result[M, N] = left[M, k] @ weights[N, k].T + bias[N]; empty bias for none.
+    """
     var shape = left.shape()
     if shape.rows == 0:
         return
 
     var scratch = Scratch(left.num_scratch_bytes())
-    var panels = MatmulPanels(left.prepare(scratch, team), weights, bias, result)
+    var panels = MatmulPanels(
+        left.prepare(scratch, team), weights, bias, result
+    )
     var num_tasks = panels.num_tasks()
     if shape.rows * weights.shape().rows * shape.k < MIN_SHARED_PRODUCTS:
         for task in range(num_tasks):

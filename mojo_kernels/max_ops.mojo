@@ -53,7 +53,8 @@ from .simt.quantize import dequantize as dequantize_portably
 
 @extensibility.register("mx_quantize")
 struct MXQuantize:
-    """Quantizes [M, K] floats along K into codes [M, K / 2] and scales [M, K / 32]."""
+    """Quantizes [M, K] floats along K into codes [M, K / 2] and scales [M, K / 32].
+    """
 
     @staticmethod
     def execute[
@@ -68,7 +69,12 @@ struct MXQuantize:
         var rows, k = x.dim_size(0), x.dim_size(1)
         var operand = _operand[Plain]("x", codes, scales, rows, k)
         comptime if is_cpu[target]():
-            quantize(_floats("x", x), operand, _rounding[rounding](), RuntimeTeam(context))
+            quantize(
+                _floats("x", x),
+                operand,
+                _rounding[rounding](),
+                RuntimeTeam(context),
+            )
         elif is_nvidia():
             _check_shape("x", x, rows, k)
             nvidia.quantize[dtype](
@@ -117,7 +123,12 @@ struct MXDequantize:
                 "', only for CPUs and NVIDIA GPUs",
             )
             dequantize_portably[Layout, dtype](
-                Queue(context), _address(codes), _address(scales), Int(rows), k, _address(result)
+                Queue(context),
+                _address(codes),
+                _address(scales),
+                Int(rows),
+                k,
+                _address(result),
             )
 
 
@@ -144,13 +155,22 @@ struct MXMatmul:
         comptime if is_cpu[target]():
             var team = RuntimeTeam(context)
             var left = Encoded(Prequantized(a))
-            _multiply[layout](left, b_codes, b_scales, Int(b_rows), bias, result, team)
+            _multiply[layout](
+                left, b_codes, b_scales, Int(b_rows), bias, result, team
+            )
         elif is_nvidia():
             var product = Product(kind=ENCODED)
             product.x = _address(a_codes)
             product.x_scales = _address(a_scales)
             _multiply_on_nvidia[layout](
-                product, a.shape, b_codes, b_scales, Int(b_rows), bias, result, context
+                product,
+                a.shape,
+                b_codes,
+                b_scales,
+                Int(b_rows),
+                bias,
+                result,
+                context,
             )
         else:
             _require_gfx950["mx_matmul", target]()
@@ -194,39 +214,72 @@ struct MXLinear:
     ) raises:
         """Checks and launches."""
         comptime is_kept = activations == "bf16"
-        comptime assert is_kept or activations == "mxfp4", "activations: got another name"
+        comptime assert (
+            is_kept or activations == "mxfp4"
+        ), "activations: got another name"
         comptime if is_cpu[target]():
             var team = RuntimeTeam(context)
             comptime if is_kept:
                 var left = Kept(_floats("x", x))
-                _multiply[layout](left, w_codes, w_scales, Int(w_rows), bias, result, team)
+                _multiply[layout](
+                    left, w_codes, w_scales, Int(w_rows), bias, result, team
+                )
             else:
-                var left = Encoded(QuantizedOnTheFly(_floats("x", x), _rounding[rounding]()))
-                _multiply[layout](left, w_codes, w_scales, Int(w_rows), bias, result, team)
+                var left = Encoded(
+                    QuantizedOnTheFly(_floats("x", x), _rounding[rounding]())
+                )
+                _multiply[layout](
+                    left, w_codes, w_scales, Int(w_rows), bias, result, team
+                )
         elif is_nvidia():
-            comptime assert x_dtype == DType.bfloat16 or not is_kept, "x: kept floats are bfloat16"
+            comptime assert (
+                x_dtype == DType.bfloat16 or not is_kept
+            ), "x: kept floats are bfloat16"
             var shape = OperandShape(x.dim_size(0), x.dim_size(1))
             _check_shape("x", x, shape.rows, shape.k)
             var product = Product(kind=FLOATS if is_kept else QUANTIZED)
             product.x = _address(x)
             product.x_dtype = _dtype_code[x_dtype]()
             product.row_stride = shape.k
-            product.carry = _rounding[rounding]().carry[FloatBits[DType.float32].MANTISSA_BITS]()
+            product.carry = _rounding[rounding]().carry[
+                FloatBits[DType.float32].MANTISSA_BITS
+            ]()
             _multiply_on_nvidia[layout](
-                product, shape, w_codes, w_scales, Int(w_rows), bias, result, context
+                product,
+                shape,
+                w_codes,
+                w_scales,
+                Int(w_rows),
+                bias,
+                result,
+                context,
             )
         else:
             _require_gfx950["mx_linear", target]()
-            comptime assert not is_kept, "activations: bf16 has no kernels for gfx950"
+            comptime assert (
+                not is_kept
+            ), "activations: bf16 has no kernels for gfx950"
             var shape = OperandShape(x.dim_size(0), x.dim_size(1))
             _check_shape("x", x, shape.rows, shape.k)
-            _multiply_on_gfx950[layout, Optional(x_dtype), _rounding[rounding]()](
-                _address(x), 0, shape, w_codes, w_scales, Int(w_rows), bias, result, context
+            _multiply_on_gfx950[
+                layout, Optional(x_dtype), _rounding[rounding]()
+            ](
+                _address(x),
+                0,
+                shape,
+                w_codes,
+                w_scales,
+                Int(w_rows),
+                bias,
+                result,
+                context,
             )
 
 
 @extensibility.register_shape_function("mx_dequantize")
-def mx_dequantize_shape(codes: Some[Tensor], scales: Some[Tensor], rows: Int64) -> IndexList[2]:
+def mx_dequantize_shape(
+    codes: Some[Tensor], scales: Some[Tensor], rows: Int64
+) -> IndexList[2]:
     """Returns [rows, K]."""
     return IndexList[2](Int(rows), _k_of(_dim(codes, 1)))
 
@@ -291,7 +344,10 @@ def _multiply[
 
 
 def _multiply_on_gfx950[
-    layout: StaticString, x_dtype: Optional[DType], rounding: Rounding, dtype: DType
+    layout: StaticString,
+    x_dtype: Optional[DType],
+    rounding: Rounding,
+    dtype: DType,
 ](
     a: Int,
     a_scales: Int,
@@ -305,16 +361,24 @@ def _multiply_on_gfx950[
 ) raises:
     """Checks what `mx_matmul` and `mx_linear` share, and launches."""
     comptime assert layout == PreshuffledCdna4.NAME, String(
-        "weights: got layout '", layout, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
+        "weights: got layout '",
+        layout,
+        "', on gfx950 expected '",
+        PreshuffledCdna4.NAME,
+        "'",
     )
     _ = _operand[PreshuffledCdna4]("weights", codes, scales, n, shape.k)
     _check_bias(bias, n)
     _check_shape("result", result, shape.rows, n)
     comptime num_biases = Int(bias.static_spec.shape_tuple[0])
-    comptime bias_dtype = Optional(DType.float32) if num_biases != 0 else Optional[DType](None)
+    comptime bias_dtype = Optional(
+        DType.float32
+    ) if num_biases != 0 else Optional[DType](None)
     comptime stored_rows = Int(codes.static_spec.shape_tuple[0])
     comptime k = _k_of(Int(codes.static_spec.shape_tuple[1]))
-    comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
+    comptime assert (
+        stored_rows > 0 and k > 0
+    ), "weights: expected [N, K] of known size on gfx950"
     cdna4.multiply[x_dtype, dtype, bias_dtype, rounding, stored_rows, k](
         context,
         cdna4.Product(
@@ -364,7 +428,9 @@ def _multiply_on_nvidia[
     product.output = _address(result)
     product.out_dtype = _dtype_code[dtype]()
     product.bias = _address(bias)
-    product.bias_dtype = _dtype_code[DType.float32]() if bias.dim_size(0) != 0 else -1
+    product.bias_dtype = (
+        _dtype_code[DType.float32]() if bias.dim_size(0) != 0 else -1
+    )
     product.workspace = Int(workspace.unsafe_ptr())
     nvidia.multiply[Layout](Queue(context), product)
     _ = workspace^
@@ -385,10 +451,16 @@ def _dtype_code_or_none[dtype: DType]() -> Int:
     return -1
 
 
-def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) raises:
+def _check_bias(
+    bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int
+) raises:
     """Raises unless there is a number for each row of the weights, or none."""
     if bias.dim_size(0) not in (0, n):
-        raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
+        raise Error(
+            String(
+                "bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"
+            )
+        )
 
 
 def _layout_code[name: StaticString]() -> Int:
@@ -438,13 +510,23 @@ def _address(tensor: ManagedTensorSlice) -> Int:
 
 def _floats[
     dtype: DType
-](name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Matrix[dtype]:
-    """Views a tensor as rows of floats; neighbours of a row must be adjacent."""
+](
+    name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]
+) raises -> Matrix[dtype]:
+    """Views a tensor as rows of floats; neighbours of a row must be adjacent.
+    """
     var strides = tensor.strides()
     if strides[1] != 1:
-        raise Error(String(name, ": got strides ", strides, ", expected adjacent columns"))
+        raise Error(
+            String(
+                name, ": got strides ", strides, ", expected adjacent columns"
+            )
+        )
     return matrix[dtype](
-        Int(tensor.unsafe_ptr()), tensor.dim_size(0), tensor.dim_size(1), strides[0]
+        Int(tensor.unsafe_ptr()),
+        tensor.dim_size(0),
+        tensor.dim_size(1),
+        strides[0],
     )
 
 
@@ -457,21 +539,40 @@ def _operand[
     rows: Int,
     k: Int,
 ) raises -> Operand[Layout]:
-    """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
+    """Views codes and scales as an operand of shape [rows, k], which they must have room for.
+    """
     if k <= 0 or k % BLOCK != 0:
-        raise Error(String("got K = ", k, ", expected a positive multiple of ", BLOCK))
+        raise Error(
+            String("got K = ", k, ", expected a positive multiple of ", BLOCK)
+        )
     var shape = OperandShape(rows, k)
     _check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes())
-    _check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout](shape))
-    return Operand[Layout].at(Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k)
+    _check_shape(
+        name, scales, scale_rows[Layout](shape), scale_blocks[Layout](shape)
+    )
+    return Operand[Layout].at(
+        Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k
+    )
 
 
 def _check_shape(
-    name: StaticString, tensor: ManagedTensorSlice[rank=2, ...], rows: Int, columns: Int
+    name: StaticString,
+    tensor: ManagedTensorSlice[rank=2, ...],
+    rows: Int,
+    columns: Int,
 ) raises:
     """Raises unless a tensor is [rows, columns] and contiguous."""
     var expected = IndexList[2](rows, columns)
     if tensor.shape() != expected:
-        raise Error(String(name, ": got ", tensor.shape(), ", expected ", expected))
+        raise Error(
+            String(name, ": got ", tensor.shape(), ", expected ", expected)
+        )
     if tensor.strides() != IndexList[2](columns, 1):
-        raise Error(String(name, ": got strides ", tensor.strides(), ", expected contiguous"))
+        raise Error(
+            String(
+                name,
+                ": got strides ",
+                tensor.strides(),
+                ", expected contiguous",
+            )
+        )

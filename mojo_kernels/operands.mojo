@@ -9,14 +9,25 @@ from layout import Coord, Idx, TileTensor, row_major
 from layout.tile_layout import Layout
 from std.memory.alloc import unsafe_alloc
 
-from .layouts import OperandLayout, OperandShape, code_rows, scale_blocks, scale_rows
+from .layouts import (
+    OperandLayout,
+    OperandShape,
+    code_rows,
+    scale_blocks,
+    scale_rows,
+)
+from .numbers.formats import Format
 
-comptime Flat[dtype: DType] = TileTensor[dtype, type_of(row_major((1,))), MutUntrackedOrigin]
+comptime Flat[dtype: DType] = TileTensor[
+    dtype, type_of(row_major((1,))), MutUntrackedOrigin
+]
 """A contiguous vector."""
 comptime Bytes = Flat[DType.uint8]
 """Codes or scales in their layout's order."""
 comptime Matrix[dtype: DType] = TileTensor[
-    dtype, type_of(Layout(Coord((1, 1)), Coord((1, Idx[1])))), MutUntrackedOrigin
+    dtype,
+    type_of(Layout(Coord((1, 1)), Coord((1, Idx[1])))),
+    MutUntrackedOrigin,
 ]
 """Rows of floats; neighbours of a row are adjacent in memory."""
 
@@ -24,28 +35,40 @@ comptime Matrix[dtype: DType] = TileTensor[
 def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
     """Views `count` elements at `address`."""
     return Flat[dtype](
-        MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
+        MutPointer[Scalar[dtype], MutUntrackedOrigin](
+            unsafe_from_address=address
+        ),
         row_major((count,)),
     )
 
 
 def allocate[dtype: DType](count: Int) -> Flat[dtype]:
-    """Allocates `count` elements on a cache line; freed with `.ptr.unsafe_free()`."""
+    """Allocates `count` elements on a cache line; freed with `.ptr.unsafe_free()`.
+    """
     comptime CACHE_LINE = 64
-    return flat[dtype](Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count)
+    return flat[dtype](
+        Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count
+    )
 
 
-def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int) -> Matrix[dtype]:
+def matrix[
+    dtype: DType
+](address: Int, rows: Int, columns: Int, row_stride: Int) -> Matrix[dtype]:
     """Views a matrix at `address`; `row_stride` counts elements."""
     return Matrix[dtype](
-        MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
+        MutPointer[Scalar[dtype], MutUntrackedOrigin](
+            unsafe_from_address=address
+        ),
         Layout(Coord((rows, columns)), Coord((row_stride, Idx[1]))),
     )
 
 
 @fieldwise_init
-struct Operand[Layout: OperandLayout](TrivialRegisterPassable):
-    """Codes and scales in one layout, and the logical shape they stand for."""
+struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](
+    TrivialRegisterPassable
+):
+    """Codes and scales of one format in one layout, and the logical shape they stand for.
+    """
 
     var codes: Bytes
     """The stored codes."""
@@ -59,9 +82,15 @@ struct Operand[Layout: OperandLayout](TrivialRegisterPassable):
         """Views the operand whose codes and scales start at two addresses."""
         var shape = OperandShape(rows, k)
         return Self(
-            flat[DType.uint8](codes, code_rows[Self.Layout](shape) * shape.row_bytes()),
             flat[DType.uint8](
-                scales, scale_rows[Self.Layout](shape) * scale_blocks[Self.Layout](shape)
+                codes,
+                code_rows[Self.Layout](shape) * shape.row_bytes[Self.format](),
+            ),
+            flat[DType.uint8](
+                scales,
+                scale_rows[Self.Layout](shape)
+                * scale_blocks[Self.Layout, Self.format](shape)
+                * Self.format.scale.bytes,
             ),
             shape,
         )
@@ -69,19 +98,29 @@ struct Operand[Layout: OperandLayout](TrivialRegisterPassable):
     @always_inline
     def code_offset(self, row: Int, byte: Int) -> Int:
         """Returns the offset in `codes` of byte `byte` of row `row`."""
-        return Self.Layout.code_offset(row, byte, self.shape.row_bytes())
+        return Self.Layout.code_offset(
+            row, byte, self.shape.row_bytes[Self.format]()
+        )
 
     @always_inline
     def scale_offset(self, row: Int, block: Int) -> Int:
         """Returns the offset in `scales` of the scale of (`row`, `block`)."""
-        return Self.Layout.scale_offset(row, block, scale_blocks[Self.Layout](self.shape))
+        return Self.Layout.scale_offset(
+            row, block, scale_blocks[Self.Layout, Self.format](self.shape)
+        )
 
     @always_inline
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte of (`row`, `block`)."""
-        return self.scales.load[width=1, alignment=1](Coord(self.scale_offset(row, block)))
+        return self.scales.load[width=1, alignment=1](
+            Coord(self.scale_offset(row, block))
+        )
 
     @always_inline
-    def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:
+    def codes_of[
+        count: Int
+    ](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:
         """Loads `count` bytes of a row that the layout keeps together."""
-        return self.codes.load[width=count, alignment=1](Coord(self.code_offset(row, byte)))
+        return self.codes.load[width=count, alignment=1](
+            Coord(self.code_offset(row, byte))
+        )

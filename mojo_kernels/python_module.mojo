@@ -10,11 +10,22 @@ from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 
-from mojo_kernels.cdna4.dispatch import BF16_BYTES, CHOICES, CODE_BYTES, Choice, Kernel, choose
+from mojo_kernels.cdna4.dispatch import (
+    BF16_BYTES,
+    CHOICES,
+    CODE_BYTES,
+    Choice,
+    Kernel,
+    choose,
+)
 from mojo_kernels.cdna4.mma import LANES
 from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
 from mojo_kernels.codec import Rounding
-from mojo_kernels.cpu.activations import GROUP_ROWS, Prequantized, QuantizedOnTheFly
+from mojo_kernels.cpu.activations import (
+    GROUP_ROWS,
+    Prequantized,
+    QuantizedOnTheFly,
+)
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.cpu.weights import CPU_TILES
@@ -57,15 +68,23 @@ def tables() raises -> PythonObject:
     comptime for i in range(len(LAYOUTS)):
         layouts.append(_layout_row[LAYOUTS[i]]())
     return Python.dict(
-        formats=Python.list(mxfp4), roundings=roundings, dtypes=dtypes, layouts=layouts
+        formats=Python.list(mxfp4),
+        roundings=roundings,
+        dtypes=dtypes,
+        layouts=layouts,
     )
 
 
-def explain_cpu(m: PythonObject, n: PythonObject, k: PythonObject) raises -> PythonObject:
+def explain_cpu(
+    m: PythonObject, n: PythonObject, k: PythonObject
+) raises -> PythonObject:
     """Returns what the CPU does for a product."""
     var few = Int(py=m) <= GROUP_ROWS
-    var reason = "one group of rows: weights are decoded in registers" if few else (
-        "weights are decoded into the first-level cache for many groups of rows"
+    var reason = (
+        "one group of rows: weights are decoded in registers" if few else (
+            "weights are decoded into the first-level cache for many groups of"
+            " rows"
+        )
     )
     return Python.dict(
         kernel=PythonObject("cpu/matmul.mojo"),
@@ -78,12 +97,15 @@ def explain_cpu(m: PythonObject, n: PythonObject, k: PythonObject) raises -> Pyt
 def explain_gfx950(
     m: PythonObject, n: PythonObject, k: PythonObject, is_encoded: PythonObject
 ) raises -> PythonObject:
-    """Returns the row of the CDNA4 dispatch table for a product, and its launch."""
+    """Returns the row of the CDNA4 dispatch table for a product, and its launch.
+    """
     var x_bytes = CODE_BYTES if Bool(py=is_encoded) else BF16_BYTES
     var row = choose(Int(py=m), Int(py=n), Int(py=k), x_bytes)
     comptime for i in range(len(CHOICES)):
         if row == i:
-            return _gfx950_row[CHOICES[i]](row, Int(py=m), Int(py=n), Int(py=k), x_bytes)
+            return _gfx950_row[CHOICES[i]](
+                row, Int(py=m), Int(py=n), Int(py=k), x_bytes
+            )
     raise unknown("row", row)
 
 
@@ -136,7 +158,12 @@ def py_quantize(arguments: PythonObject) raises:
     comptime for i in range(len(DTYPES)):
         if dtype == i:
             with GILReleased(Python()):
-                quantize(matrix[DTYPES[i]](x, rows, k, row_stride), out, rounding, team)
+                quantize(
+                    matrix[DTYPES[i]](x, rows, k, row_stride),
+                    out,
+                    rounding,
+                    team,
+                )
             return
     raise unknown("element type", dtype)
 
@@ -159,13 +186,16 @@ def py_dequantize(arguments: PythonObject) raises:
             if layout == i and dtype == j:
                 var operand = Operand[Layout].at(codes, scales, rows, k)
                 with GILReleased(Python()):
-                    dequantize(operand, matrix[DTYPES[j]](out, rows, k, k), team)
+                    dequantize(
+                        operand, matrix[DTYPES[j]](out, rows, k, k), team
+                    )
                 return
     raise unknown("layout or element type", layout)
 
 
 def py_relayout(arguments: PythonObject) raises:
-    """Takes (codes, scales, layout, codes out, scales out, layout out, rows, k, team)."""
+    """Takes (codes, scales, layout, codes out, scales out, layout out, rows, k, team).
+    """
     var args = Arguments(arguments)
     var codes = args.next()
     var scales = args.next()
@@ -232,7 +262,9 @@ def py_linear(arguments: PythonObject) raises:
             if rounding < 0:
                 return _multiply(Kept(floats), weights, target)
             return _multiply(
-                Encoded(QuantizedOnTheFly(floats, Rounding(rounding))), weights, target
+                Encoded(QuantizedOnTheFly(floats, Rounding(rounding))),
+                weights,
+                target,
             )
     raise unknown("element type", dtype)
 
@@ -271,19 +303,25 @@ struct _Target(TrivialRegisterPassable):
         self.team = OpenMPTeam(args.next())
 
 
-def _multiply[Left: LeftOperand](left: Left, weights: _Weights, target: _Target) raises:
+def _multiply[
+    Left: LeftOperand
+](left: Left, weights: _Weights, target: _Target) raises:
     """Picks the instance of `matmul` for a layout and an output type."""
     comptime for i in range(len(CPU_TILES)):
         comptime Tiles = CPU_TILES[i]
         comptime for j in range(len(DTYPES)):
             if weights.layout == i and target.dtype == j:
                 var tiles = Tiles.of(
-                    Operand[Tiles.Layout].at(weights.codes, weights.scales, weights.n, weights.k)
+                    Operand[Tiles.Layout].at(
+                        weights.codes, weights.scales, weights.n, weights.k
+                    )
                 )
                 var m = left.shape().rows
                 with GILReleased(Python()):
                     var bias = _widened_bias(target, weights.n)
-                    var out = matrix[DTYPES[j]](target.out, m, weights.n, weights.n)
+                    var out = matrix[DTYPES[j]](
+                        target.out, m, weights.n, weights.n
+                    )
                     matmul(left, tiles, bias, out, target.team)
                     bias.ptr.unsafe_free()
                 return
@@ -291,7 +329,8 @@ def _multiply[Left: LeftOperand](left: Left, weights: _Weights, target: _Target)
 
 
 def _widened_bias(target: _Target, n: Int) -> Flat[DType.float32]:
-    """Copies the bias to float32; the caller frees it. Empty if there is none."""
+    """Copies the bias to float32; the caller frees it. Empty if there is none.
+    """
     var count = n if target.bias != 0 else 0
     var wide = allocate[DType.float32](count)
     comptime for i in range(len(DTYPES)):

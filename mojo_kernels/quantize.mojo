@@ -16,7 +16,8 @@ comptime ELEMENTS_PER_TASK = 65536
 
 
 def rows_per_task(k: Int, multiple: Int) -> Int:
-    """Returns how many rows of `k` elements make a task: a multiple of `multiple`."""
+    """Returns how many rows of `k` elements make a task: a multiple of `multiple`.
+    """
     return max(1, ELEMENTS_PER_TASK // (k * multiple)) * multiple
 
 
@@ -25,7 +26,10 @@ def quantize[
 ](x: Matrix[dtype], result: Operand[Plain], rounding: Rounding, team: T):
     """Quantizes [rows, k] floats along K into a plain operand."""
     var rows = rows_per_task(result.shape.k, 1)
-    team.run_all(QuantizeRows(x, result, rounding, rows), ceildiv(result.shape.rows, rows))
+    team.run_all(
+        QuantizeRows(x, result, rounding, rows),
+        ceildiv(result.shape.rows, rows),
+    )
 
 
 def dequantize[
@@ -33,7 +37,9 @@ def dequantize[
 ](operand: Operand[Layout], result: Matrix[dtype], team: T):
     """Decodes an operand in any layout to [rows, k] floats."""
     var rows = rows_per_task(operand.shape.k, 1)
-    team.run_all(DequantizeRows(operand, result, rows), ceildiv(operand.shape.rows, rows))
+    team.run_all(
+        DequantizeRows(operand, result, rows), ceildiv(operand.shape.rows, rows)
+    )
 
 
 def relayout[
@@ -42,5 +48,7 @@ def relayout[
     """Moves an operand to another layout and writes the target's padding."""
     var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
     var rows = rows_per_task(source.shape.k, multiple)
-    var stored = max(code_rows[Target](source.shape), scale_rows[Target](source.shape))
+    var stored = max(
+        code_rows[Target](source.shape), scale_rows[Target](source.shape)
+    )
     team.run_all(RelayoutRows(source, target, rows), ceildiv(stored, rows))

@@ -1,0 +1,1 @@
+"""What Python and MAX call: thin, no maths, one call protocol."""

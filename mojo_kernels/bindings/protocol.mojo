@@ -1,0 +1,165 @@
+"""What extension modules take from Python: one tuple of integers for a call, read here alone.
+
+Addresses, sizes, and positions in the tables. The Python package validates, and writes the same
+tuples in one place, `mx_kernels._calls`:
+
+    multiply      left: kind, values, scales, dtype, row stride, format, rounding
+                  right: codes, scales, format, layout
+                  result: values, dtype, bias, bias dtype
+                  m, n, k
+    quantize      values, dtype, row stride, rows, k, format, rounding, codes, scales
+    dequantize    codes, scales, format, layout, rows, k, values, dtype
+    relayout      codes, scales, layout, codes out, scales out, layout out, format, rows, k
+
+What the device wants stands behind: a thread team; or a device, its stream, and more.
+"""
+
+from std.python import Python, PythonObject
+
+from ..numbers.floats import FLOAT_TYPES
+from ..numbers.formats import FORMATS
+from ..numbers.rounding import Rounding
+from ..problem import Left, LeftKind, Problem, Result, Right
+
+
+struct Arguments:
+    """Reads a tuple of integers from left to right."""
+
+    var values: PythonObject
+    var position: Int
+    """Integers read so far."""
+
+    def __init__(out self, values: PythonObject):
+        """Begins at the first integer."""
+        self.values = values
+        self.position = 0
+
+    def next(mut self) raises -> Int:
+        """Returns the next integer."""
+        ref cpython = Python().cpython()
+        var item = cpython.PyTuple_GetItem(self.values._obj_ptr, self.position)
+        self.position += 1
+        return Int(cpython.PyLong_AsSsize_t(item))
+
+
+def unknown(what: StaticString, code: Int) -> Error:
+    """Returns the error of a code that no table has."""
+    return Error(String("unknown ", what, ", code ", code))
+
+
+def read_problem(mut args: Arguments) raises -> Problem:
+    """Reads what `multiply` takes."""
+    var left = Left(
+        kind=LeftKind(args.next()),
+        values=args.next(),
+        scales=args.next(),
+        dtype=args.next(),
+        row_stride=args.next(),
+        format=args.next(),
+        rounding=Rounding(args.next()),
+    )
+    var right = Right(
+        codes=args.next(),
+        scales=args.next(),
+        format=args.next(),
+        layout=args.next(),
+    )
+    var result = Result(
+        values=args.next(),
+        dtype=args.next(),
+        bias=args.next(),
+        bias_dtype=args.next(),
+    )
+    return Problem(
+        left, right, result, m=args.next(), n=args.next(), k=args.next()
+    )
+
+
+@fieldwise_init
+struct QuantizeCall(TrivialRegisterPassable):
+    """What `quantize` takes: floats [rows, k] to a plain operand."""
+
+    var values: Int
+    var dtype: Int
+    var row_stride: Int
+    var rows: Int
+    var k: Int
+    var format: Int
+    var rounding: Rounding
+    var codes: Int
+    var scales: Int
+
+    @staticmethod
+    def read(mut args: Arguments) raises -> Self:
+        """Reads them."""
+        return Self(
+            values=args.next(),
+            dtype=args.next(),
+            row_stride=args.next(),
+            rows=args.next(),
+            k=args.next(),
+            format=args.next(),
+            rounding=Rounding(args.next()),
+            codes=args.next(),
+            scales=args.next(),
+        )
+
+
+@fieldwise_init
+struct DequantizeCall(TrivialRegisterPassable):
+    """What `dequantize` takes: an operand in any layout to contiguous floats [rows, k].
+    """
+
+    var codes: Int
+    var scales: Int
+    var format: Int
+    var layout: Int
+    var rows: Int
+    var k: Int
+    var values: Int
+    var dtype: Int
+
+    @staticmethod
+    def read(mut args: Arguments) raises -> Self:
+        """Reads them."""
+        return Self(
+            codes=args.next(),
+            scales=args.next(),
+            format=args.next(),
+            layout=args.next(),
+            rows=args.next(),
+            k=args.next(),
+            values=args.next(),
+            dtype=args.next(),
+        )
+
+
+@fieldwise_init
+struct RelayoutCall(TrivialRegisterPassable):
+    """What `relayout` takes: an operand [rows, k] to another layout, padding written.
+    """
+
+    var codes: Int
+    var scales: Int
+    var layout: Int
+    var codes_out: Int
+    var scales_out: Int
+    var layout_out: Int
+    var format: Int
+    var rows: Int
+    var k: Int
+
+    @staticmethod
+    def read(mut args: Arguments) raises -> Self:
+        """Reads them."""
+        return Self(
+            codes=args.next(),
+            scales=args.next(),
+            layout=args.next(),
+            codes_out=args.next(),
+            scales_out=args.next(),
+            layout_out=args.next(),
+            format=args.next(),
+            rows=args.next(),
+            k=args.next(),
+        )

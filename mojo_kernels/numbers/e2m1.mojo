@@ -1,0 +1,178 @@
+"""E2M1 by its tables: sixteen codes are few enough to count and to look up.
+
+An element is encoded by counting the decision thresholds that its magnitude passes, and decoded
+by a byte shuffle. `encode` and `decode` come here for E2M1; the arithmetic they have for wider
+elements gives the same numbers, slower.
+"""
+
+from std.math import iota
+from std.memory import bitcast
+
+from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from .scales import E8M0_NAN
+
+comptime MAGNITUDE_CODE = 7
+"""Mask of a code's magnitude; also the code of the largest magnitude."""
+comptime SIGN_CODE = 8
+"""The sign bit of a code."""
+comptime NUM_CODES = 16
+"""Number of E2M1 codes."""
+
+comptime DOUBLED_VALUES = SIMD[DType.int8, NUM_CODES](
+    0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+)
+"""Twice the value of each code: every E2M1 value is a multiple of one half."""
+comptime MAX_DOUBLED = 12
+"""The largest entry of `DOUBLED_VALUES`."""
+
+# A tie between two neighbouring codes goes to the even one: the odd code is
+# reached above the midpoint, the even code at it.
+comptime MIDPOINTS_TIMES_4 = SIMD[DType.uint32, 8](1, 3, 5, 7, 10, 14, 20, 0)
+"""Four times the midpoint between code i and code i + 1, for i in 0..6."""
+
+
+@always_inline
+def f32_bits_of_quarters(
+    quarters: SIMD[DType.uint32, ...], scale: UInt32
+) -> type_of(quarters):
+    """Returns the float32 bits of `quarters / 4 * 2**(scale - 127)`, exactly.
+
+    `quarters` is at most 24 and `scale` at most 3: results may be subnormal.
+    """
+    # In units of 2**-149, the smallest float32.
+    comptime SHIFT = UInt32(149 - F32_EXPONENT_BIAS - 2)
+    var units = quarters << (scale + SHIFT)
+    var bits = units
+    # A value of 2**(23 + i) units or more has exponent field 1 + i.
+    comptime for i in range(1, 5):
+        comptime edge = UInt32(1) << UInt32(F32_MANTISSA_BITS + i)
+        var field = (units >> UInt32(i)) + UInt32(i << F32_MANTISSA_BITS)
+        bits = units.ge(type_of(units)(edge)).select(field, bits)
+    return bits
+
+
+@always_inline
+def encode_magnitudes[
+    dtype: DType, width: SIMDLength
+](
+    magnitudes: SIMD[FloatBits[dtype].bits, width],
+    scale: Scalar[FloatBits[dtype].bits],
+) -> SIMD[FloatBits[dtype].bits, width]:
+    """Returns the codes, without sign, of finite magnitudes divided by 2**(scale - 127).
+
+    Rounds to nearest, ties to the even code, and saturates at 6.
+    """
+    comptime source = FloatBits[dtype]
+    comptime Bits = Scalar[source.bits]
+    # Below this scale the magnitudes that matter may be subnormal.
+    comptime SMALLEST_REGULAR_SCALE = 4
+
+    if scale < SMALLEST_REGULAR_SCALE:
+        return _encode_tiny[dtype](magnitudes, scale)
+
+    # Subtract exponent fields, stopping at zero: too small for any code but 0.
+    comptime one = Bits(F32_EXPONENT_BIAS << source.MANTISSA_BITS)
+    var shift = type_of(magnitudes)(scale << Bits(source.MANTISSA_BITS))
+    var divided = max(magnitudes + type_of(magnitudes)(one), shift) - shift
+
+    var codes = type_of(magnitudes)(0)
+    comptime for i in range(MAGNITUDE_CODE):
+        comptime quarters = Int(MIDPOINTS_TIMES_4[i])
+        comptime midpoint = Bits(
+            _regular_f32_bits(quarters)
+            >> (F32_MANTISSA_BITS - source.MANTISSA_BITS)
+        )
+        codes += _passes[i](divided, type_of(divided)(midpoint))
+    return codes
+
+
+def _encode_tiny[
+    dtype: DType, width: SIMDLength
+](
+    magnitudes: SIMD[FloatBits[dtype].bits, width],
+    scale: Scalar[FloatBits[dtype].bits],
+) -> SIMD[FloatBits[dtype].bits, width]:
+    """Encodes like `encode_magnitudes` where the thresholds may be subnormal.
+    """
+    comptime source = FloatBits[dtype]
+    comptime shift = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
+    var wide = magnitudes.cast[DType.uint32]() << shift
+    var codes = type_of(wide)(0)
+    var midpoints = f32_bits_of_quarters(
+        MIDPOINTS_TIMES_4, scale.cast[DType.uint32]()
+    )
+    comptime for i in range(MAGNITUDE_CODE):
+        codes += _passes[i](wide, type_of(wide)(midpoints[i]))
+    return codes.cast[source.bits]()
+
+
+@always_inline
+def _passes[i: Int](values: SIMD, midpoint: type_of(values)) -> type_of(values):
+    """Returns 1 where a value is rounded past midpoint `i`, else 0."""
+    comptime if i % 2 == 0:
+        return values.gt(midpoint).cast[values.dtype]()
+    else:
+        return values.ge(midpoint).cast[values.dtype]()
+
+
+def _regular_f32_bits(quarters: Int) -> Int:
+    """Returns the float32 bits of `quarters / 4`."""
+    return Int(bitcast[DType.uint32](Float32(quarters) / 4))
+
+
+@always_inline
+def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
+    """Returns the value of every code under a scale, in float32.
+
+    All are exact, except that 4 and 6 at the largest scales become infinite.
+    """
+    comptime Lanes = SIMD[DType.uint32, NUM_CODES]
+    comptime INFINITY = Lanes(255 << F32_MANTISSA_BITS)
+    comptime NAN = Lanes(0x7FC00000)
+    comptime doubled = abs(DOUBLED_VALUES).cast[DType.uint32]()
+    comptime at_scale_1 = bitcast[DType.uint32, NUM_CODES](
+        doubled.cast[DType.float32]() / 2
+    )
+    # Code 8 is minus zero, which the integer table cannot say.
+    comptime SIGNS = (iota[DType.uint32, NUM_CODES]() >> 3) << 31
+    comptime ONE = Lanes(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+
+    if Int(scale) == E8M0_NAN:
+        return bitcast[DType.float32, NUM_CODES](NAN)
+
+    var magnitude: Lanes
+    if scale < 2:
+        magnitude = f32_bits_of_quarters(
+            doubled * 2, scale.cast[DType.uint32]()
+        )
+    else:
+        var exponent = Lanes(scale.cast[DType.uint32]() << F32_MANTISSA_BITS)
+        magnitude = at_scale_1 - ONE + exponent
+        magnitude = doubled.eq(0).select(doubled, min(magnitude, INFINITY))
+    return bitcast[DType.float32, NUM_CODES](magnitude | SIGNS)
+
+
+@always_inline
+def decode_codes[
+    width: SIMDLength
+](codes: SIMD[DType.uint8, width], scale: UInt8) -> SIMD[DType.float32, width]:
+    """Returns the values of codes, a byte each, under a scale, as `block_values` defines them.
+    """
+    comptime SMALLEST_REGULAR_SCALE = 2
+    if scale < SMALLEST_REGULAR_SCALE or Int(scale) == E8M0_NAN:
+        var table = block_values(scale)
+        var values = SIMD[DType.float32, width]()
+        comptime for i in range(Int(width)):
+            values[i] = table[Int(codes[i])]
+        return values
+
+    # Magnitudes are doubled values, so the factor is half the scale: a regular float32.
+    comptime MAGNITUDES = abs(DOUBLED_VALUES).cast[DType.uint8]()
+    var doubled = MAGNITUDES._dynamic_shuffle(codes).cast[DType.float32]()
+    var factor = bitcast[DType.float32](
+        (scale.cast[DType.uint32]() - 1) << F32_MANTISSA_BITS
+    )
+    var signs = (codes >> 3).cast[DType.uint32]() << 31
+    return bitcast[DType.float32, width](
+        bitcast[DType.uint32, width](doubled * factor) | signs
+    )

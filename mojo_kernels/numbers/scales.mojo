@@ -1,0 +1,49 @@
+"""Block scales: what a block's elements are multiplied by.
+
+    scale     bytes   values
+    E8M0      1       byte e is 2**(e - 127), e in 0 .. 254; 255 is NaN; there is no zero
+    FLOAT32   4       as IEEE says
+
+Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.4.1.
+"""
+
+from std.memory import bitcast
+
+
+@fieldwise_init
+struct Scale(Equatable, TrivialRegisterPassable, Writable):
+    """One row of the table of scales."""
+
+    var name: StaticString
+    """The field's name for it."""
+    var bytes: Int
+    """Bytes of a stored scale."""
+
+    comptime E8M0 = Self("e8m0", 1)
+    comptime FLOAT32 = Self("float32", 4)
+
+
+comptime E8M0_BIAS = 127
+"""Scale byte `e` stands for 2 to the power `e - E8M0_BIAS`."""
+comptime E8M0_NAN = 255
+"""The scale byte that makes a block NaN."""
+comptime E8M0_LARGEST = 254
+"""The scale byte of the largest scale."""
+
+
+@always_inline
+def decode_scale[
+    width: SIMDLength
+](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
+    """Returns the values of E8M0 bytes; float64 holds every one of them."""
+    comptime F64_MANTISSA_BITS = 52
+    comptime F64_EXPONENT_BIAS = 1023
+    comptime Bits = SIMD[DType.uint64, width]
+    comptime NAN = Bits(0x7FF8 << 48)
+    var fields = scales.cast[DType.uint64]() + UInt64(
+        F64_EXPONENT_BIAS - E8M0_BIAS
+    )
+    var is_nan = scales.eq(UInt8(E8M0_NAN))
+    return bitcast[DType.float64, width](
+        is_nan.select(NAN, fields << F64_MANTISSA_BITS)
+    )
