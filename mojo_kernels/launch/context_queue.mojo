@@ -17,7 +17,7 @@ from std.collections import OptionalReg
 from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
-from .queue import Grid, Queue
+from .queue import Grid, Queue, Workspace
 from .workspace import kept_workspace
 
 
@@ -75,9 +75,9 @@ struct ContextQueue(Queue):
     def launch[
         declared: TypeList[Trait=AnyType, ...],
         //,
-        kernel: def(*args: *declared) thin -> None,
+        kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
-    ](self, grid: Grid, *args: *Given) raises:
+    ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel on the stream, compiled as its device wants it."""
         var attribute = OptionalReg[FuncAttribute]()
         if grid.max_shared_bytes > 0:
@@ -101,11 +101,9 @@ struct ContextQueue(Queue):
                 shared_mem_bytes=grid.shared_bytes,
             )
 
-    def workspace(self, cleared_bytes: Int, num_bytes: Int) raises -> Int:
+    def workspace(mut self, space: Workspace) raises -> Int:
         """Returns what the caller lends, or memory that is kept for the context."""
-        if self.lent != 0 or num_bytes == 0:
-            return self.lent
-        return kept_workspace(self.context, num_bytes, cleared_bytes)
+        return self.lent if self.lent != 0 else kept_workspace(self.context, space)
 
 
 def _cluster(grid: Grid) -> OptionalReg[Dim]:

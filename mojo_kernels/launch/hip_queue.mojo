@@ -1,4 +1,4 @@
-"""What a launch needs: code objects, a device's functions, the caller's stream.
+"""A queue of HIP: code objects, a device's functions, the caller's stream.
 
     kernel --compiler--> code object in this library      once, when it is built
     code object --HIP--> function of a device             once, before its first launch
@@ -11,12 +11,13 @@ in a graph. A call that HIP refuses raises with HIP's words.
 """
 
 from max.gpu.host.compile import _compile_code, get_gpu_target
+from std.builtin.device_passable import DevicePassable
+from std.collections import Array
 from std.ffi import CStringSpan, c_char
-from std.math import align_down
 from std.memory.alloc import unsafe_alloc
 
-from ..backend import CDNA4_COMPILE_OPTIONS
-from ..layouts import PreshuffledCdna4
+from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from .queue import Grid, Queue, Workspace
 
 comptime NO_EXTRA = 0
 """Arguments come as an array of addresses, not in HIP's other form."""
@@ -24,13 +25,6 @@ comptime NO_DYNAMIC_LDS = UInt32(0)
 """Kernels declare all the LDS that they use."""
 comptime HIP_SUCCESS = Int32(0)
 """What a HIP function returns if all is well."""
-
-comptime MAX_ROWS = 1 << 20
-"""Rows of operands that a launch takes: HIP's grids end at 65536 tiles, of 16 rows at least."""
-comptime MAX_BYTES = 1 << 31
-"""Kernels count the bytes of a tensor in 32 bits."""
-comptime ROWS_MULTIPLE = 256
-"""Stretches of rows begin where any access is aligned."""
 
 comptime _GetDevice = def(Int) abi("C") thin -> Int32
 comptime _SetDevice = def(Int32) abi("C") thin -> Int32
@@ -93,25 +87,6 @@ def _function[Signature: TrivialRegisterPassable](address: Int) -> Signature:
     return Pointer(to=address).unsafe_bitcast[Signature]()[]
 
 
-def rows_at_once(row_bytes: Int) -> Int:
-    """Returns how many rows of at most `row_bytes` a launch takes."""
-    return max(min(MAX_ROWS, align_down((MAX_BYTES - 1) // row_bytes, ROWS_MULTIPLE)), 1)
-
-
-@fieldwise_init
-struct Grid(TrivialRegisterPassable):
-    """Workgroups and their size."""
-
-    var x: Int
-    """Workgroups along x."""
-    var y: Int
-    """Workgroups along y."""
-    var z: Int
-    """Workgroups along z."""
-    var threads: Int
-    """Threads of a workgroup, along x."""
-
-
 struct Device(Movable):
     """One device, and the functions that it was given so far."""
 
@@ -166,51 +141,58 @@ struct Device(Movable):
         return self.answer[]
 
 
-struct Queue:
-    """Where kernels of one call go: the caller's stream on an open device."""
+struct HipQueue(Queue):
+    """The caller's stream on an open device."""
 
     var device: MutPointer[Device, MutUntrackedOrigin]
     """The device."""
     var stream: Int
-    """The caller's stream."""
+    """The address of the stream."""
+    var lent: Int
+    """Where the counters of the caller's workspace end and what is handed over begins."""
 
-    def __init__(out self, device: Int, stream: Int):
-        """Takes the handle of an open device and the address of its stream."""
+    def __init__(out self, device: Int, stream: Int, workspace: Int = 0):
+        """Takes the handle of an open device, the address of its stream, and a workspace."""
         self.device = {unsafe_from_address = device}
         self.stream = stream
+        self.lent = workspace
 
     def launch[
-        KernelType: TrivialRegisterPassable, //, kernel: KernelType
-    ](self, grid: Grid, var arguments: List[Int]) raises:
-        """Launches a kernel; integers and addresses stand in the order of its arguments."""
+        declared: TypeList[Trait=AnyType, ...],
+        //,
+        kernel: def(* args: * declared) thin -> None,
+        *Given: DevicePassable,
+    ](mut self, grid: Grid, *args: *Given) raises:
+        """Launches a kernel on the stream; its code object is part of this library."""
+        var addresses = Array[Int, args.__len__()](uninitialized=True)
+        comptime for i in range(args.__len__()):
+            comptime assert Given[i] == declared[i], String(
+                "argument ", i, " has another type than the kernel declares"
+            )
+            addresses[i] = Int(Pointer(to=args[i]))
         var code = _compile_code[
             kernel,
             emission_kind="object",
-            target=get_gpu_target[PreshuffledCdna4.DEVICE](),
+            target=get_gpu_target[CDNA4](),
             compile_options=CDNA4_COMPILE_OPTIONS,
         ]()
         # The stream of 0 is the current device's.
         var caller = self.device[].current()
         if caller == self.device[].index:
-            return self._launch(code.asm, code.function_name, grid, arguments^)
-        self.device[].make_current(self.device[].index)
-        try:
-            self._launch(code.asm, code.function_name, grid, arguments^)
-        finally:
-            self.device[].make_current(caller)
+            self._launch(code.asm, code.function_name, grid, Int(addresses.unsafe_ptr()))
+        else:
+            self.device[].make_current(self.device[].index)
+            try:
+                self._launch(code.asm, code.function_name, grid, Int(addresses.unsafe_ptr()))
+            finally:
+                self.device[].make_current(caller)
+        _ = addresses^
 
     def _launch(
-        self,
-        code_object: StaticString,
-        name: StaticString,
-        grid: Grid,
-        var arguments: List[Int],
+        self, code_object: StaticString, name: StaticString, grid: Grid, arguments: Int
     ) raises:
-        """Launches a kernel on the current device."""
+        """Launches a kernel on the current device; `arguments` is an array of addresses."""
         var function = self.device[].function(code_object, name)
-        var addresses = List[Int](capacity=len(arguments))
-        for i in range(len(arguments)):
-            addresses.append(Int(arguments.unsafe_ptr().unsafe_offset(i)))
         var status = _function[_ModuleLaunchKernel](self.device[].hip.module_launch_kernel)(
             function,
             UInt32(grid.x),
@@ -221,11 +203,9 @@ struct Queue:
             UInt32(1),
             NO_DYNAMIC_LDS,
             self.stream,
-            Int(addresses.unsafe_ptr()),
+            arguments,
             NO_EXTRA,
         )
-        _ = addresses^
-        _ = arguments^
         self.device[].hip.check(
             status,
             String(
@@ -233,3 +213,7 @@ struct Queue:
                 grid.x, " x ", grid.y, " x ", grid.z, " of ", grid.threads, " threads",
             ),
         )  # fmt: skip
+
+    def workspace(mut self, space: Workspace) raises -> Int:
+        """Returns the part of the caller's workspace that a launch wants."""
+        return self.lent - space.cleared_bytes if space.num_bytes() > 0 else 0

@@ -13,9 +13,8 @@ Arguments have the types that the kernel declares. They stay scalars and pointer
 a struct of several would reach a CDNA4 kernel by reference, which ends the preload
 of arguments to registers.
 
-Workgroups of a launch meet in a workspace: bytes that are zero before and after each
-launch, for counters, then bytes that they hand over. It belongs to the queue, so
-that a launch neither clears nor allocates.
+Workgroups of a launch meet in a workspace, which belongs to the queue: a launch
+neither clears nor allocates.
 """
 
 from std.builtin.device_passable import DevicePassable
@@ -70,23 +69,32 @@ struct Grid(TrivialRegisterPassable):
         self.starts_early = starts_early
 
 
+@fieldwise_init
+struct Workspace(TrivialRegisterPassable):
+    """The memory in which the workgroups of a launch meet."""
+
+    var cleared_bytes: Int
+    """Bytes at the beginning that are zero before and after the launch, for counters."""
+    var handed_over_bytes: Int
+    """Bytes behind them, with anything in them."""
+
+    def num_bytes(self) -> Int:
+        """Returns the bytes of both."""
+        return self.cleared_bytes + self.handed_over_bytes
+
+
 trait Queue:
     """Where the launches of a call go; nothing waits for them."""
 
     def launch[
         declared: TypeList[Trait=AnyType, ...],
         //,
-        kernel: def(*args: *declared) thin -> None,
+        kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
-    ](self, grid: Grid, *args: *Given) raises:
+    ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel; `args` have the types that it declares."""
         ...
 
-    def workspace(self, cleared_bytes: Int, num_bytes: Int) raises -> Int:
-        """Returns the address of `num_bytes` for the next launch; the first ones are zero.
-
-        Args:
-            cleared_bytes: Bytes at the beginning that are zero, and zero again afterwards.
-            num_bytes: Bytes in all; none have no address.
-        """
+    def workspace(mut self, space: Workspace) raises -> Int:
+        """Returns the address of memory for the next launch; none has no address."""
         ...

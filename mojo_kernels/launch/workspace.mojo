@@ -13,6 +13,8 @@ from std.bit import next_power_of_two
 from std.ffi import _Global
 from std.utils.lock import BlockingScopedLock, BlockingSpinLock
 
+from .queue import Workspace
+
 comptime CLEARED_BYTES = 1 << 21
 """Room for what is zero between launches."""
 comptime SMALLEST_BYTES = 1 << 22
@@ -30,7 +32,6 @@ struct _Kept(Movable):
     """The largest buffer of a context, by the context's address."""
 
     def __init__(out self):
-        """Keeps nothing yet."""
         self.lock = BlockingSpinLock()
         self.buffers = []
         self.newest = {}
@@ -46,28 +47,24 @@ def _nothing() -> _Kept:
     return _Kept()
 
 
-comptime _KEPT = _Global["mx_kernels_cdna4_workspaces", _nothing]
+comptime _KEPT = _Global["mx_kernels_workspaces", _nothing]
 
 
-def workspace(context: DeviceContext, num_bytes: Int, counter_bytes: Int) raises -> Int:
-    """Returns the address of memory for the next launch; its first `counter_bytes` are zero.
-
-    Args:
-        context: Where the launch goes.
-        num_bytes: Bytes in all.
-        counter_bytes: Bytes of counters, which the launch leaves as zeros.
-    """
-    if num_bytes == 0:
+def kept_workspace(context: DeviceContext, space: Workspace) raises -> Int:
+    """Returns the address of memory for the next launch of a context."""
+    if space.num_bytes() == 0:
         return 0
-    if counter_bytes > CLEARED_BYTES:
+    if space.cleared_bytes > CLEARED_BYTES:
         raise Error(
-            String("got ", counter_bytes, " bytes of counters, expected at most ", CLEARED_BYTES)
+            String(
+                "got ", space.cleared_bytes, " bytes of counters, expected at most ", CLEARED_BYTES
+            )
         )
     ref kept = _KEPT.get_or_create_ptr()[]
     var key = Int(context._handle.value())
     with BlockingScopedLock(kept.lock):
-        if kept.room(key) < num_bytes - counter_bytes:
-            var size = max(next_power_of_two(num_bytes), SMALLEST_BYTES)
+        if kept.room(key) < space.handed_over_bytes:
+            var size = max(next_power_of_two(space.num_bytes()), SMALLEST_BYTES)
             var buffer = context.enqueue_create_buffer[DType.uint8](CLEARED_BYTES + size)
             context.enqueue_memset(
                 buffer.create_sub_buffer[DType.uint8](0, CLEARED_BYTES), UInt8(0)
@@ -75,4 +72,4 @@ def workspace(context: DeviceContext, num_bytes: Int, counter_bytes: Int) raises
             kept.newest[key] = len(kept.buffers)
             kept.buffers.append(buffer^)
         var first = Int(kept.buffers[kept.newest[key]].unsafe_ptr())
-        return first + CLEARED_BYTES - counter_bytes
+        return first + CLEARED_BYTES - space.cleared_bytes
