@@ -13,8 +13,8 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(cuda_kernels.py quantize.py dequantize.py layouts.py matmul.py tensor.py modules.py
-    torch_ops.py ops_inputs.py fuzz.py)
+TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,fuzz}.py
+    python/test_{tensor,modules,torch_ops,ops_inputs}.py)
 
 pack() {
     local lib
@@ -39,7 +39,7 @@ enter() {
 
 case "${1:-}" in
     pack)  pack "$2" ;;
-    test)  enter "$2"; python3 -m pytest -q -k cuda "${TESTS[@]/#/tests/test_}" ;;
+    test)  enter "$2"; python3 -m pytest -q -k cuda "${TESTS[@]/#/tests/}" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
     *)     sed -n '2,9p' "$0"; exit 2 ;;
 esac

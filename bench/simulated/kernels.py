@@ -21,7 +21,7 @@ from bench.device import REPOSITORY
 from bench.simulated.kept import kept_text
 
 HERE = Path(__file__).parent
-TRITON_DATA = REPOSITORY / "tests" / "gfx950_data"
+TRITON_DATA = REPOSITORY / "tests" / "gfx950" / "data"
 MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 LAUNCH = re.compile(r"^;;;; launch (.*)\n", re.MULTILINE)
 

@@ -1,0 +1,17 @@
+"""Claims, by room; every room may use the helpers that lie here.
+
+    oracle.py      what is right, from the OCP text, in NumPy alone
+    cases.py       inputs that several rooms share
+    numerics/      every operation against the oracle; mojo/ are tests in Mojo
+    cpu/           threads, instruction levels, memory
+    cdna4/         our gfx950 machine code in the simulator; programs/ print it
+    hip/           what is launched on AMD's runtime, which a stand-in answers
+    hopper/        kernels on a CUDA device
+    gfx950/        the simulator itself: programs/ and data/ are other people's kernels
+    python/        tensors, torch, errors, builds
+    max_graph/     the operations in MAX graphs
+    bench/         the tables and where they come from
+    house/         the repository's own promises
+
+The same file name in two rooms is the same job.
+"""

@@ -1,0 +1,99 @@
+"""What the compiler makes of the CDNA4 kernels is part of their contract: counted here."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import gfx950
+import oracle
+from gfx950.timing import profile
+from tests.cdna4 import support as cdna4
+from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
+
+PROGRAMS = ("quantize", "encode", "decode", "contest", "choices")
+MAX_PRELOADED_DWORDS = 14
+MFMA = "v_mfma_scale_f32_16x16x128_f8f6f4"
+CHAIN = re.compile(r"v_(pk_)?(maximum3|minimum3)_f(16|32)|v_max_u16")
+
+
+def fact(text: str, name: str) -> int:
+    """Returns a number of the kernel's metadata or descriptor."""
+    return int(re.search(rf"\.?{name}:?\s+(\d+)$", text, re.MULTILINE).group(1))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_kernel_spills_or_touches_scratch(program):
+    for name, text in cdna4.compile_texts(program).items():
+        facts = {
+            key: fact(text, key)
+            for key in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
+        }
+        assert not any(facts.values()), (name, facts)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_arguments_are_preloaded_up_to_the_limit_of_the_hardware(program):
+    for name, kernel in cdna4.compile_kernels(program).items():
+        dwords = min(MAX_PRELOADED_DWORDS, kernel.kernarg_bytes // 4)
+        assert kernel.preload_dwords == dwords, name
+
+
+def test_subnormals_are_kept():
+    for program in PROGRAMS:
+        for name, text in cdna4.compile_texts(program).items():
+            for size in ("32", "16_64"):
+                assert fact(text, f"amdhsa_float_denorm_mode_{size}") == 3, name
+
+
+@pytest.mark.parametrize("program", ["decode", "contest", "choices"])
+def test_each_stage_multiplies_all_tiles_once(program):
+    for name, text in cdna4.compile_texts(program).items():
+        decode = Decode.named(name)
+        stage = decode.m_tiles * decode.n_tiles // decode.sharers * decode.k_tiles
+        in_the_loop, after_it = 0 if decode.up_front else decode.depth * stage, decode.depth * stage
+        assert text.count(MFMA) == in_the_loop + after_it, name
+
+
+def vector_instructions(kernel, blocks: int, dtype: str) -> Counter:
+    """Runs an encode probe on ordinary numbers; returns what a wave executes, by mnemonic."""
+    lanes = cdna4.LANES * blocks
+    x = np.random.default_rng(0).standard_normal(lanes * oracle.BLOCK).astype(NUMPY_DTYPES[dtype])
+    outputs = [np.zeros(lanes * 4, np.uint32), np.zeros(lanes, np.uint32)]
+    result = gfx950.run(kernel, 1, cdna4.LANES, [x, *outputs], trace=True)
+    names = (step.instruction.name for step in result.trace.wave(0))
+    return Counter(name for name in names if name.startswith("v_"))
+
+
+@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_a_block_costs_few_vector_instructions(dtype, rounding):
+    kernels = cdna4.compile_kernels("encode")
+    one, two = (
+        vector_instructions(kernels[f"{dtype}_{rounding}_{blocks}"], blocks, dtype)
+        for blocks in (1, 2)
+    )
+    block = two - one
+    assert sum(count for name, count in block.items() if CHAIN.match(name)) <= 20, block
+    assert sum(count for name, count in block.items() if "scalef32" in name) == 16, block
+    assert block.total() <= 50, block
+
+
+@pytest.mark.parametrize("program, part", [("contest", "/linear"), ("quantize", "bfloat16")])
+def test_lds_has_no_bank_conflicts(program, part):
+    for name, kernel in cdna4.compile_kernels(program).items():
+        if part not in name:
+            continue
+        rng = np.random.default_rng(0)
+        if program == "quantize":
+            x = rng.standard_normal((32, 512)).astype(NUMPY_DTYPES["bfloat16"])
+            layout = "preshuffled_cdna4" if name.endswith("cdna4") else "plain"
+            launch = cdna4.quantize_launch(x, layout)
+        else:
+            decode = Decode.named(name)
+            m, _, k = map(int, name.partition("/")[0].split("x"))
+            launch = cdna4.multiply_launch(decode, Problem.random(rng, (m, 128, k)))
+        result = profile(kernel, launch.grid, launch.block, launch.args)
+        assert result.lds_cycles > 0, name
+        assert result.lds_conflict_cycles == 0, (name, result.lds_conflicts)

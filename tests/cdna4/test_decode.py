@@ -1,0 +1,142 @@
+"""The CDNA4 decode kernels, compiled and run in the simulator, against the oracle.
+
+Every launch executes every workgroup and is checked for hazards and for accesses beyond the
+operands, whose padding is poisoned. By default each kernel meets some of the ragged shapes;
+CDNA4_FULL=1 in the environment runs all pairs, which takes an hour.
+"""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+import oracle
+from tests.cdna4 import support as cdna4
+from tests.cdna4.support import CONTEST, Decode, Problem
+
+FULL = bool(os.environ.get("CDNA4_FULL"))
+RAGGED = list(
+    itertools.product((1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200))
+)
+SHARES = 10
+MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+LINEAR = "linear_bfloat16_even_bfloat16_none_"
+CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
+
+
+@pytest.fixture(scope="module")
+def ragged_kernels():
+    return cdna4.compile_kernels("decode")
+
+
+@pytest.fixture(scope="module")
+def contest_kernels():
+    """Returns the kernel that the dispatch chooses, by (M, N, K) and operation."""
+    kernels = {}
+    for name, kernel in cdna4.compile_kernels("contest").items():
+        sizes, _, label = name.partition("/")
+        decode = Decode.named(label)
+        kernels[(*map(int, sizes.split("x")),), decode.op] = kernel, decode
+    return kernels
+
+
+def ragged_shapes(decode: Decode, kernel_index: int, share: int):
+    """Returns a share of the shapes; by default one that is not large, others for each kernel."""
+    shapes = [shape for shape in RAGGED if decode.supports(shape[2])]
+    if FULL:
+        return shapes[share::SHARES]
+    small = [shape for shape in shapes if np.prod(shape) < 5_000_000]
+    return [small[(7 * kernel_index + 11 * share) % len(small)]]
+
+
+@MODES
+@pytest.mark.parametrize("share", range(SHARES))
+def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
+    for index, (name, kernel) in enumerate(ragged_kernels.items()):
+        decode = Decode.named(name)
+        for shape in ragged_shapes(decode, index, share):
+            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
+            cdna4.assert_multiplies(kernel, decode, problem, late=late)
+
+
+@MODES
+def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, late):
+    for name, kernel in cdna4.compile_kernels("choices").items():
+        decode = Decode.named(name)
+        shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
+        assert shapes, name
+        for shape in shapes:
+            cdna4.assert_multiplies(kernel, decode, Problem.random(rng, shape), late=late)
+
+
+@MODES
+@pytest.mark.parametrize("shape", CONTEST)
+def test_contest_shapes_are_within_the_bound(contest_kernels, rng, shape, late):
+    problem = Problem.random(rng, shape)
+    cdna4.assert_multiplies(*contest_kernels[shape, "linear"], problem, late=late)
+
+
+@pytest.mark.parametrize("shape", CONTEST)
+def test_linear_equals_matmul_of_quantize_to_the_bit(contest_kernels, rng, shape):
+    problem = Problem.random(rng, shape)
+    linear, matmul = (
+        cdna4.multiply(*contest_kernels[shape, op], problem, check=False)
+        for op in ("linear", "matmul")
+    )
+    oracle.assert_bitwise_equal(linear, matmul)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_nan_reaches_exactly_its_row(ragged_kernels, rng, dtype):
+    name = next(n for n in ragged_kernels if n.startswith(f"linear_{dtype}_"))
+    decode = Decode.named(name)
+    problem = Problem.random(rng, (20, 33, 160), dtype, decode.bias)
+    problem.x[3, 77] = np.nan
+    problem.x[17, 150] = np.inf
+    c = cdna4.assert_multiplies(ragged_kernels[name], decode, problem)
+    oracle.assert_bitwise_equal(np.isnan(c).any(1), np.isin(np.arange(20), [3, 17]))
+
+
+def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, rng):
+    for name, kernel in ragged_kernels.items():
+        decode = Decode.named(name)
+        problem = Problem.random(rng, (3, 40, 544), decode.x or "bfloat16", decode.bias)
+        problem.weights[1][21, 16] = oracle.NAN_SCALE
+        c = cdna4.assert_multiplies(kernel, decode, problem)
+        assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
+
+
+@pytest.mark.parametrize("shape", [(13, 200, 7168), (37, 200, 2048)])
+def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, rng, shape):
+    (like,) = (contest for contest in CONTEST if contest[2] == shape[2])
+    kernel, decode = contest_kernels[like, "linear"]
+    assert decode.splits > 1
+    problem = Problem.random(rng, shape)
+    results = [
+        cdna4.multiply(kernel, decode, problem, order=order, batch=batch, check=False)
+        for order in (None, "reverse", 1, 2, 3)
+        for batch in (None, 1)
+    ]
+    for result in results[1:]:
+        oracle.assert_bitwise_equal(result, results[0])
+
+
+@pytest.mark.parametrize("label", ["m2n4k2w2d2s2a1t", "m2n6k1w6d3s3a3t"])
+def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, label):
+    decode = Decode.named(LINEAR + label)
+    workspace = decode.workspace(33, 100)
+    for _ in range(3):
+        problem = Problem.random(rng, (33, 100, 1056))
+        cdna4.assert_multiplies(
+            ragged_kernels[LINEAR + label], decode, problem, workspace=workspace
+        )
+
+
+def test_waves_need_not_run_in_step(contest_kernels, rng):
+    for (shape, op), (kernel, decode) in contest_kernels.items():
+        if op != "linear":
+            continue
+        problem = Problem.random(rng, (min(shape[0], 33), 100, shape[2]))
+        for order in (1, 2):
+            cdna4.assert_multiplies(kernel, decode, problem, lockstep=False, order=order)

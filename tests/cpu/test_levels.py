@@ -1,0 +1,92 @@
+"""Every instruction level that this machine runs gives the same bits; ARM64 compiles.
+
+Each level is a library of its own, so each runs in a process of its own. The problems reach
+every kernel path: one row, one group of rows, several groups, ragged columns and stretches of
+K, every layout, and scales whose products leave the float32 range.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mx_kernels import _levels
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = [level for level in (*_levels.LEVELS, _levels.NATIVE) if level.runs_here]
+
+PROGRAM = """
+import hashlib, sys
+import torch
+import mx_kernels as mx
+
+digest = hashlib.sha256()
+torch.manual_seed(0)
+SHAPES = [(1, 16, 32), (3, 100, 544), (6, 64, 1056), (7, 33, 96), (40, 48, 640), (130, 80, 512)]
+for m, n, k in SHAPES:
+    exponents = torch.randint(-60, 60, (m, k // 32)).repeat_interleave(32, 1)
+    x = torch.randn(m, k) * torch.exp2(exponents)
+    weight = torch.randn(n, k) * torch.exp2(torch.randint(-90, 60, (n, 1)))
+    for dtype in (torch.float32, torch.bfloat16):
+        for rounding in ("floor", "even", "ceil", "rceil"):
+            plain = mx.quantize(weight.to(dtype), rounding=rounding)
+            digest.update(plain.codes.numpy().tobytes() + plain.scales.numpy().tobytes())
+            digest.update(mx.dequantize(plain, dtype="float32").numpy().tobytes())
+        for w in (plain, mx.preshuffle(plain), mx.preshuffle(plain, device="gfx950")):
+            for activations in ("mxfp4", "bf16"):
+                y = mx.linear(x.to(dtype), w, out_dtype="float32", activations=activations)
+                assert y.isfinite().any() and (y != 0).any()
+                digest.update(y.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def digests():
+    """What each level computes, as a digest of all its results."""
+    return {level.name: run(level) for level in HERE}
+
+
+def run(level):
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "MX_KERNELS_CPU": level.name, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
+
+
+def test_levels_give_the_same_bits(digests):
+    assert set(digests.values()) == {digests["native"]}
+    assert digests["native"] != hashlib.sha256().hexdigest()
+
+
+def test_several_levels_run_here():
+    assert len(HERE) > 1, f"only {HERE} runs on this machine: the comparison says nothing"
+
+
+def test_arm64_compiles(tmp_path):
+    target = tmp_path / "arm64.o"
+    command = ["mojo", "build", "--emit", "object", "--target-triple", "aarch64-unknown-linux-gnu"]
+    command += ["--target-cpu", "neoverse-n1", "-I", str(ROOT), "-o", str(target)]
+    process = subprocess.run(
+        [
+            Path(sys.executable).parent / command[0],
+            *command[1:],
+            ROOT / "mojo_kernels/python_module.mojo",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    elf_machine = int.from_bytes(target.read_bytes()[18:20], "little")
+    assert elf_machine == 183, "EM_AARCH64"

@@ -1,0 +1,214 @@
+"""Claims about `python -m gfx950`: what a user types, what they get, and how errors read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gfx950
+from gfx950.__main__ import app
+from gfx950.timing import profile
+from gfx950.timing_launch import parse_arg, parse_size, read_launch
+from tests.gfx950.support import DATA, corpus_names
+
+M, N, K = 128, 128, 256
+FP8 = DATA / "triton_fp8_e4m3_fp8_e4m3_64x64x128_w4_s2.s"
+PNG_MAGIC = b"\x89PNG"
+LAUNCH = DATA / "fp8_launch.json"
+"""The fp8 GEMM on matrices of ones (code 0x38), so that every output is K."""
+README = Path(gfx950.__file__).with_name("README.md")
+OPTIONS = ["--grid", "2,2", "--block", "256", "--arg", "buf:32K:byte=0x38", "--arg",
+           "buf:32768:byte=0x38", "--arg", "buf:32K", "--arg", "i32:128", "--arg", "i32:128",
+           "--arg", "i32:256"]  # fmt: skip
+
+
+def command(*arguments, code=0):
+    """Runs the command line in this process and returns what it printed."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_run_computes_and_dumps_a_buffer(tmp_path):
+    out = tmp_path / "c.bin"
+    text = command("run", FP8, "--launch", LAUNCH, "--dump", f"2={out}")
+    bits = np.fromfile(out, np.uint16).astype(np.uint32) << 16
+    assert (bits.view(np.float32) == K).all() and bits.size == M * N
+    assert re.search(rf"2\s+{2 * M * N}\s+\d+", text)
+
+
+def test_options_and_a_launch_file_say_the_same():
+    assert command("run", FP8, *OPTIONS) == command("run", FP8, "--launch", LAUNCH)
+
+
+def test_check_passes_a_correct_kernel():
+    assert "no hazard found" in command("check", FP8, "--launch", LAUNCH)
+
+
+def test_check_names_a_missing_wait(tmp_path):
+    broken = tmp_path / "broken.s"
+    text = FP8.read_text()
+    waits = re.findall(r"\ts_waitcnt lgkmcnt\(0\)\n(?=\tv_mfma)", text)
+    assert waits, "the kernel should wait for LDS before an MFMA"
+    broken.write_text(re.sub(r"\ts_waitcnt lgkmcnt\(0\)\n(?=\tv_mfma)", "", text))
+    report = command("check", broken, "--launch", LAUNCH, code=1)
+    assert "in flight" in report and "v_mfma" in report and "line " in report
+
+
+def test_profile_prints_utilisation_stalls_conflicts_and_draws(tmp_path):
+    picture, trace = tmp_path / "t.png", tmp_path / "t.json"
+    text = command("profile", FP8, "--launch", LAUNCH, "--picture", picture,
+                   "--perfetto", trace)  # fmt: skip
+    for heading in ("Time of gemm (model)", "Where waves wait (model)", "LDS (model)",
+                    "Bytes moved (model)", "MFMA utilisation, busiest loop",
+                    "lost to bank conflicts", "Infinity Cache"):  # fmt: skip
+        assert heading in text
+    assert "measured" not in text
+    assert picture.read_bytes().startswith(PNG_MAGIC)
+
+    events = json.loads(trace.read_text())["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {e["cat"] for e in slices} >= {"mfma", "valu", "lds", "load", "store", "wait"}
+    tracks = {}
+    for event in sorted(slices, key=lambda e: e["ts"]):
+        key = event["pid"], event["tid"]
+        assert event["ts"] >= tracks.get(key, 0) - 1e-9, "slices of one track overlap"
+        tracks[key] = event["ts"] + event["dur"]
+    assert len(tracks) == 8, "four waves and the matrix pipes of their four SIMDs"
+
+
+def test_profile_draws_a_window(tmp_path):
+    picture = tmp_path / "t.png"
+    command("profile", FP8, "--launch", LAUNCH, "--picture", picture, "--cycles", "0:2000")
+    assert picture.read_bytes().startswith(PNG_MAGIC)
+
+
+def test_profile_takes_parameters():
+    def cycles(*options):
+        text = command("profile", FP8, "--launch", LAUNCH, *options)
+        return int(re.search(r"first round on a CU\s+([\d,]+)", text).group(1).replace(",", ""))
+
+    assert cycles("--set", "hbm_latency=2000") > cycles() > cycles("--warm")
+
+
+def test_profile_leaves_the_arguments_alone():
+    values = [np.full(M * K, 0x38, np.uint8), np.full(N * K, 0x38, np.uint8)]
+    c = np.zeros(2 * M * N, np.uint8)
+    result = profile(FP8.read_text(), (2, 2), 256, [*values, c, *map(np.int32, (M, N, K))])
+    assert not c.any()
+    assert result.flops == 2 * M * N * K
+
+
+@pytest.mark.parametrize("name", corpus_names())
+def test_every_kernel_of_the_corpus_has_a_timing(name):
+    entry = json.loads((DATA / "manifest.json").read_text())["kernels"][name]
+    sizes = {"M": 64, "N": 64, "K": 256, "K/2": 128, "K/32": 8}
+    widths = {"u8": 1, "fp8_e4m3": 1, "bf16": 2, "f32": 4}
+    args = []
+    for arg in entry["args"]:
+        if "shape" in arg:
+            elements = int(np.prod([sizes[size] for size in arg["shape"]]))
+            args.append(np.zeros(elements * widths[arg["dtype"]], np.uint8))
+        else:
+            args.append(sizes.get(arg["value"], 0))
+    tile_m, tile_n, _ = entry["tile"]
+    grid = (-(-64 // tile_m), -(-64 // tile_n))
+    result = profile((DATA / entry["file"]).read_text(), grid, tuple(entry["block"]), args)
+    assert result.flops >= 2 * 64 * 64 * 256
+    assert 0 < result.mfma_utilisation < 1
+    output_bytes = 64 * 64 * widths[next(a["dtype"] for a in entry["args"] if a.get("output"))]
+    assert result.grid_bytes["hbm"] >= output_bytes
+
+
+README_COMMANDS = re.findall(r"^python -m gfx950 (.*)$", README.read_text(), re.M)
+
+
+@pytest.mark.parametrize("line", README_COMMANDS, ids=lambda line: " ".join(line.split()[::2])[:60])
+def test_every_command_of_the_readme_runs(line, tmp_path, monkeypatch):
+    arguments = [
+        str(README.parents[2] / word) if word.startswith("tests/") else word
+        for word in shlex.split(line)
+    ]
+    monkeypatch.chdir(tmp_path)
+    assert command(*arguments)
+
+
+def test_parameters_lists_value_range_and_source():
+    text = command("parameters")
+    assert re.search(r"hbm_gbps\s+8000\s+5600 .. 8000", text)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--arg", "buf:8:sevens"], "unknown fill 'sevens'"),
+    (["--arg", "int:3"], "unknown argument type 'int'"),
+    (["--grid", "0"], "expected one to three positive numbers"),
+    (["--arg", "buf:3x"], "expected a size such as 512, 64K or 2M"),
+    (["--grid", "2,2", "--block", "4096"], "does not fit on a CU"),
+])  # fmt: skip
+def test_a_wrong_launch_is_one_line(arguments, message):
+    text = command("profile", FP8, *arguments, code=2)
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_an_unknown_parameter_is_named():
+    text = command("profile", FP8, "--launch", LAUNCH, "--set", "speed=2", code=2)
+    assert "no parameter 'speed'" in text
+
+
+def test_launch_files_read_fills_relative_to_themselves(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(range(16)))
+    path = tmp_path / "launch.json"
+    path.write_text(json.dumps({"grid": [1], "block": [64, 2],
+                                "args": [{"buffer": 16, "fill": "file=a.bin"}]}))  # fmt: skip
+    launch = read_launch(path)
+    assert launch.args[0].tolist() == list(range(16))
+    assert (launch.grid, launch.block) == ((1, 1, 1), (64, 2, 1))
+
+
+def test_launch_files_reject_unknown_keys(tmp_path):
+    path = tmp_path / "launch.json"
+    path.write_text('{"grid": [1], "block": [64], "arguments": []}')
+    with pytest.raises(ValueError, match="unknown keys"):
+        read_launch(path)
+
+
+@pytest.mark.parametrize("text, expected", [("512", 512), ("64K", 65536), ("2m", 1 << 21)])
+def test_sizes_have_binary_units(text, expected):
+    assert parse_size(text) == expected
+
+
+def test_struct_arguments_are_tuples(tmp_path):
+    path = tmp_path / "launch.json"
+    path.write_text('{"grid": [1], "block": [64], "args": [[{"buffer": 8}, {"i64": 3}]]}')
+    (from_file,) = read_launch(path).args
+    from_option = parse_arg("buf:8+i64:3", 0)
+    assert isinstance(from_file, tuple) and isinstance(from_option, tuple)
+    assert from_file[0].size == from_option[0].size == 8
+    assert from_file[1] == from_option[1] == np.int64(3)
+
+
+def test_the_whole_grid_makes_cache_sharing_exact():
+    args = [np.full(M * K, 0x38, np.uint8) for _ in range(2)]
+    args += [np.zeros(2 * M * N, np.uint8), M, N, K]
+    whole = profile(FP8.read_text(), (2, 2), 256, args, whole_grid=True)
+    assert whole.flops == 2 * M * N * K
+    fetched = whole.grid_bytes["hbm"] - 2 * M * N
+    assert fetched == pytest.approx(2 * M * K, rel=0.2), "each operand comes from HBM once"
+
+
+@pytest.mark.parametrize("fill, dtype", [("f32", np.float32), ("f16", np.float16)])
+def test_float_fills_are_standard_normal_numbers(fill, dtype):
+    values = parse_arg(f"buf:64K:{fill}", 0).view(dtype).astype(np.float64)
+    assert abs(values.mean()) < 0.05 and abs(values.std() - 1) < 0.05
+
+
+def test_a_random_fill_repeats_by_its_seed():
+    assert np.array_equal(parse_arg("buf:8:random", 1), parse_arg("buf:8:random=1", 0))
+    assert not np.array_equal(parse_arg("buf:8:random", 1), parse_arg("buf:8:random", 2))

@@ -1,0 +1,211 @@
+"""A stand-in for AMD's HIP runtime that runs what is launched in the simulator.
+
+`StandIn` answers the HIP functions of a small C library, `stand_in.c`, which is loaded in
+place of libamdhip64.so. It takes code objects apart as the real loader does, records every call,
+fails on demand, and executes launches: torch's CPU memory plays the device's.
+
+    public function -> _hip -> extension module -> hipModuleLaunchKernel -> StandIn -> gfx950.run
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+import gfx950
+from mx_kernels import _hip, _launch, _short_way
+from tests.hip.code_object import CodeObject
+
+SOURCE = Path(__file__).with_name("stand_in.c")
+ERRORS = {
+    1: b"invalid argument",
+    2: b"out of memory",
+    209: b"no kernel image is available for execution on the device",
+    500: b"named symbol not found",
+    719: b"unspecified launch failure",
+    999: b"unknown error",
+}
+INVALID_VALUE, NOT_FOUND, UNKNOWN = 1, 500, 999
+MAX_GRID = (2**31 - 1, 65536, 65536)
+
+
+@cache
+def kernel_of(image: bytes) -> gfx950.Kernel:
+    """Returns a code object's kernel for the simulator."""
+    return CodeObject.parse(image).kernel()
+
+
+def memory_at(address: int) -> np.ndarray:
+    """Returns the bytes from an address to the end of its tensor's memory.
+
+    Raises:
+        ValueError: if no tensor that is alive has such memory.
+    """
+    for tensor in gc.get_objects():
+        is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if is_tensor and tensor.is_cpu and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            size = storage.data_ptr() + storage.nbytes() - address
+            if 0 < size <= storage.nbytes():
+                return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    raise ValueError(f"{address:#x} is in no tensor's memory")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as the runtime saw it."""
+
+    device: int
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    stream: int | None
+    arguments: tuple[int, ...]
+
+
+_STATUS, _HANDLE, _COUNT = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint
+_OUT = ctypes.POINTER(_HANDLE)
+SIGNATURES = {
+    "hipGetDevice": ctypes.CFUNCTYPE(_STATUS, ctypes.POINTER(ctypes.c_int)),
+    "hipSetDevice": ctypes.CFUNCTYPE(_STATUS, ctypes.c_int),
+    "hipGetLastError": ctypes.CFUNCTYPE(_STATUS),
+    "hipGetErrorString": ctypes.CFUNCTYPE(_HANDLE, _STATUS),
+    "hipModuleLoadData": ctypes.CFUNCTYPE(_STATUS, _OUT, _HANDLE),
+    "hipModuleGetFunction": ctypes.CFUNCTYPE(_STATUS, _OUT, _HANDLE, ctypes.c_char_p),
+    "hipModuleLaunchKernel": ctypes.CFUNCTYPE(
+        _STATUS, _HANDLE, *[_COUNT] * 7, _HANDLE, _OUT, _HANDLE
+    ),
+    # What would wait or allocate: recorded, and never expected.
+    "hipDeviceSynchronize": ctypes.CFUNCTYPE(_STATUS),
+    "hipStreamSynchronize": ctypes.CFUNCTYPE(_STATUS, _HANDLE),
+    "hipMalloc": ctypes.CFUNCTYPE(_STATUS, _OUT, ctypes.c_ulong),
+    "hipMemcpy": ctypes.CFUNCTYPE(_STATUS, _HANDLE, _HANDLE, ctypes.c_ulong, ctypes.c_int),
+}
+"""The functions of `stand_in.c`."""
+
+
+def build_runtime(folder: Path) -> ctypes.CDLL:
+    """Builds the library under the real one's name and loads it."""
+    target = folder / _hip.RUNTIME
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", target, SOURCE], check=True)
+    return ctypes.CDLL(str(target))
+
+
+@dataclass
+class StandIn:
+    """The runtime, and what torch's ROCm build would say about devices and streams.
+
+    While it is installed, CPU tensors are taken for tensors of the device.
+    """
+
+    execute: bool = True
+    """Whether launches are executed, or only recorded."""
+    groups: list[int] | None = None
+    """The workgroups that are executed, None for all."""
+    arch: str = "gfx950:sramecc+:xnack-"
+    tensor_device: int = 0
+    """Where torch would say that tensors are."""
+    stream: int = 0x5EA
+    capturing: bool = False
+    current: int = 0
+    """The thread's current device."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """Error codes that functions return from now on."""
+    calls: list[str] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    loaded: list[tuple[int, CodeObject]] = field(default_factory=list)
+    """Code objects with their device; the position is the handle of module and function."""
+    failures: list[Exception] = field(default_factory=list)
+    """What went wrong in here."""
+    _callbacks: dict[str, object] = field(default_factory=dict)
+    """Keeps what C calls alive."""
+
+    def install(self, library: ctypes.CDLL, monkeypatch) -> None:
+        """Puts this object behind the library and in front of torch."""
+        for name, signature in SIGNATURES.items():
+            handler = getattr(self, name, lambda *_: 0)
+            self._callbacks[name] = callback = signature(self._guarded(name, handler))
+            pointer = ctypes.c_void_p.in_dll(library, f"on_{name}")
+            pointer.value = ctypes.cast(callback, ctypes.c_void_p).value
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=self.arch)
+        )
+        monkeypatch.setattr(_launch, "CPU", _hip.Rocm())
+        # No number: so that torch is not asked for memory of a device that it does not have.
+        monkeypatch.setattr(_short_way, "current_device", lambda: None)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
+        monkeypatch.setattr(
+            torch._C, "_cuda_getCurrentRawStream", lambda _: self.stream, raising=False
+        )
+
+    def _guarded(self, name: str, handler: Callable) -> Callable:
+        """Records a call, fails if told to, and keeps exceptions, which C cannot pass on."""
+
+        def call(*arguments):
+            self.calls.append(name)
+            if name in self.errors:
+                return self.errors[name]
+            try:
+                return handler(*arguments)
+            except Exception as error:
+                self.failures.append(error)
+                return UNKNOWN
+
+        return call
+
+    def hipGetDevice(self, device):
+        device[0] = self.current
+        return 0
+
+    def hipSetDevice(self, device):
+        self.current = device
+        return 0
+
+    def hipGetErrorString(self, error):
+        return ctypes.cast(ctypes.c_char_p(ERRORS[error]), ctypes.c_void_p).value
+
+    def hipModuleLoadData(self, module, image):
+        self.loaded.append((self.current, CodeObject.at(image)))
+        module[0] = len(self.loaded)
+        return 0
+
+    def hipModuleGetFunction(self, function, module, name):
+        if name.decode() != self.loaded[module - 1][1].name:
+            return NOT_FOUND
+        function[0] = module
+        return 0
+
+    def hipModuleLaunchKernel(self, function, *rest):
+        sizes, (lds, stream, params, extra) = rest[:6], rest[6:]
+        grid, block = sizes[:3], sizes[3:]
+        device, code = self.loaded[function - 1]
+        values = [
+            int.from_bytes(ctypes.string_at(params[i], row[".size"]), "little")
+            for i, row in enumerate(code.arguments)
+        ]
+        self.launches.append(Launch(device, code.name, grid, block, stream, tuple(values)))
+        fits = all(0 < count <= limit for count, limit in zip(grid, MAX_GRID, strict=True))
+        threads = block[0] * block[1] * block[2]
+        if not fits or threads > code.metadata["max_flat_workgroup_size"]:
+            return INVALID_VALUE
+        assert (lds, extra, device) == (0, None, self.current)
+        if self.execute:
+            operands = [
+                memory_at(value)
+                if row[".value_kind"] == "global_buffer" and value
+                else value.to_bytes(row[".size"], "little")
+                for row, value in zip(code.arguments, values, strict=True)
+            ]
+            kernel = kernel_of(code.image)
+            gfx950.run(kernel, grid, block, operands, order=self.groups).raise_on_hazards()
+        return 0

@@ -1,0 +1,403 @@
+"""The operations on gfx950 through HIP: a stand-in for the runtime, the simulator for the GPU.
+
+No such GPU is at hand; nothing here ran on one. The extension modules, their launches and the
+machine code in them are the product's own. CPU tensors are taken for tensors of the device.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+import mx_kernels as mx
+import oracle
+from mx_kernels import _cuda, _hip, _launch, _native
+from mx_kernels._facts import facts
+from tests.hip import support as hip_support
+from tests.hip.code_object import GFX950, embedded_in
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+DEVICE, LAYOUT = "gfx950", "preshuffled_cdna4"
+OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719, 999
+MAX_LDS_BYTES = 160 * 1024
+SPLIT = (5, 40, 4128)
+"""A shape whose workgroups share K, and so need a workspace."""
+FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
+MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
+"""Shapes that take the kernels for many rows, with tiles of 128 and of 256."""
+KINDS = [
+    _hip.Kind(x=0, rounding=1, out=0, bias=None),
+    _hip.Kind(x=None, rounding=None, out=0, bias=None),
+    _hip.Kind(x=2, rounding=2, out=1, bias=2),
+]
+"""bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory):
+    return hip_support.build_runtime(tmp_path_factory.mktemp("hip"))
+
+
+@pytest.fixture
+def gpu(runtime, monkeypatch):
+    stand_in = hip_support.StandIn()
+    stand_in.install(runtime, monkeypatch)
+    yield stand_in
+    assert not stand_in.failures, stand_in.failures
+
+
+@pytest.fixture
+def recorder(gpu):
+    """A device that records launches and does not execute them."""
+    gpu.execute = False
+    return gpu
+
+
+def floats(rng, shape, dtype=BF16):
+    exponents = np.repeat(rng.integers(-4, 5, (*shape[:-1], shape[-1] // 32)), 32, -1)
+    return torch.from_numpy(rng.standard_normal(shape) * np.exp2(exponents)).to(dtype)
+
+
+def values_of(t):
+    return t.double().numpy()
+
+
+def plain_operand(rng, rows, k):
+    """Draws codes and scales; the scales of neighbouring blocks differ by up to 2**9."""
+    codes = rng.integers(0, 256, (rows, k // 2), np.uint8)
+    return codes, rng.integers(118, 127, (rows, k // 32)).astype(np.uint8)
+
+
+def operand(parts, *, rows=None, k=None, layout="plain"):
+    tensors = [torch.from_numpy(part.copy()) for part in parts]
+    return mx.MXTensor(*tensors, layout=layout, shape=None if rows is None else (rows, k))
+
+
+def weights(rng, n, k):
+    """Draws weights; returns plain parts, and the preshuffled tensor."""
+    plain = plain_operand(rng, n, k)
+    stored = oracle.LAYOUTS[LAYOUT].store(*plain)
+    return plain, operand(stored, rows=n, k=k, layout=LAYOUT)
+
+
+@functools.cache
+def empty_weights(n, k):
+    storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
+    parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
+    return mx.MXTensor(*parts, shape=(n, k), layout=LAYOUT)
+
+
+def assert_product(out, a, plain, bias=None):
+    """Compares with the float64 product under the oracle's bound."""
+    bias = None if bias is None else values_of(bias)
+    dtype = str(out.dtype).removeprefix("torch.")
+    decoded = oracle.dequantize(*a), oracle.dequantize(*plain)
+    oracle.assert_matmul(values_of(out), *decoded, dtype, bias)
+
+
+# What the kernels compute
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
+@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+def test_quantize_gives_the_bits_of_the_format(gpu, rng, dtype, rounding):
+    x = floats(rng, (2, 19, 160), dtype)
+    q = mx.quantize(x, rounding=rounding)
+    codes, scales = oracle.quantize(values_of(x), rounding)
+    oracle.assert_bitwise_equal(q.codes.numpy(), codes)
+    oracle.assert_bitwise_equal(q.scales.numpy(), scales)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
+@pytest.mark.parametrize("layout", ["plain", LAYOUT])
+def test_dequantize_is_exact(gpu, rng, dtype, layout):
+    plain = plain_operand(rng, 37, 160)
+    q = operand(oracle.LAYOUTS[layout].store(*plain), rows=37, k=160, layout=layout)
+    expected = torch.from_numpy(oracle.dequantize(*plain)).to(dtype)
+    torch.testing.assert_close(mx.dequantize(q, dtype=dtype), expected, rtol=0, atol=0)
+
+
+def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
+    plain = plain_operand(rng, 37, 160)
+    q = mx.preshuffle(operand(plain), device=DEVICE)
+    for got, expected in zip(
+        (q.codes, q.scales), oracle.LAYOUTS[LAYOUT].store(*plain), strict=True
+    ):
+        oracle.assert_bitwise_equal(got.numpy(), expected)
+    back = mx.unshuffle(q)
+    for got, expected in zip((back.codes, back.scales), plain, strict=True):
+        oracle.assert_bitwise_equal(got.numpy(), expected)
+
+
+@pytest.mark.parametrize("shape", FEW_ROWS)
+def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, shape):
+    m, n, k = shape
+    x = floats(rng, (m, k))
+    plain, w = weights(rng, n, k)
+    out = mx.linear(x, w)
+    a = oracle.quantize(values_of(x))
+    assert_product(out, a, plain)
+    torch.testing.assert_close(mx.matmul(operand(a), w), out, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", MANY_ROWS)
+def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
+    choice = mx.explain(*shape, device=DEVICE)
+    assert "prefill" in choice.kernel
+    (m, n, k), (rows, columns) = shape, choice.tile
+    gpu.groups = [0]
+    x = floats(rng, (m, k))
+    plain, w = weights(rng, n, k)
+    a = oracle.quantize(values_of(x))
+    for out in (mx.linear(x, w), mx.matmul(operand(a), w)):
+        first = [part[:rows] for part in a], [part[:columns] for part in plain]
+        assert_product(out[:rows, :columns], *first)
+
+
+def test_other_types_roundings_and_a_bias(gpu, rng):
+    x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
+    plain, w = weights(rng, 40, 160)
+    out = mx.linear(x, w, bias=bias, rounding="ceil", out_dtype=F16)
+    assert_product(out, oracle.quantize(values_of(x), "ceil"), plain, bias)
+
+
+def test_weights_that_are_not_preshuffled_are_moved_first(gpu, rng):
+    x = floats(rng, (5, 160))
+    plain, w = weights(rng, 40, 160)
+    torch.testing.assert_close(mx.linear(x, operand(plain)), mx.linear(x, w), rtol=0, atol=0)
+
+
+def test_operands_with_gaps_or_odd_addresses_are_copied_first(gpu, rng):
+    wide, (_, w) = floats(rng, (7, 320)), weights(rng, 40, 160)
+    for x in (wide[1::2, :160], wide[:1, :160].expand(3, 160), wide.view(-1)[1:481].view(3, 160)):
+        expected = x.clone()
+        torch.testing.assert_close(mx.linear(x, w), mx.linear(expected, w), rtol=0, atol=0)
+        assert torch.equal(mx.quantize(x).codes, mx.quantize(expected).codes)
+    a = mx.quantize(wide[:, :160])
+    odd = [torch.cat([t.new_zeros(1), t.view(-1)])[1:].view(t.shape) for t in (a.codes, a.scales)]
+    torch.testing.assert_close(mx.matmul(mx.MXTensor(*odd), w), mx.matmul(a, w), rtol=0, atol=0)
+
+
+def test_empty_operands_launch_nothing(gpu, rng):
+    x, (_, w) = floats(rng, (0, 160)), weights(rng, 40, 160)
+    assert mx.quantize(x).shape == (0, 160)
+    assert mx.linear(x, w).shape == (0, 40)
+    assert not gpu.calls
+
+
+# What the modules hold
+
+
+@pytest.fixture(scope="session")
+def code_objects():
+    """The code objects of each module."""
+    extensions = [_native.hip_extension(DEVICE)]
+    extensions += [_native.hip_product_extension(DEVICE, kind.defines()) for kind in KINDS]
+    return [embedded_in(_native.find_or_build(extension=e)) for e in extensions]
+
+
+def test_every_code_object_is_one_that_the_device_takes(code_objects):
+    for code in itertools.chain(*code_objects):
+        kernel = code.metadata
+        assert kernel["wavefront_size"] == 64
+        assert kernel["group_segment_fixed_size"] <= MAX_LDS_BYTES, code.name
+        assert kernel["private_segment_fixed_size"] == 0, code.name
+        assert kernel["vgpr_spill_count"] == kernel["sgpr_spill_count"] == 0, code.name
+
+
+def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
+    recorder, code_objects
+):
+    rows = (5, 12, 20, 40, 64, 100, 300, 1100, 3000)
+    columns = (16, 40, 500, 1000, 2000, 4000, 6000, 10000, 30000)
+    lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224)
+    for m, n, k in itertools.product(rows, columns, lengths):
+        mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
+    launched = {launch.name for launch in recorder.launches}
+    assert launched == {code.name for code in code_objects[1]}
+
+
+# How they are launched
+
+
+def test_a_launch_names_memory_stream_and_grid_and_waits_for_nothing(recorder, rng):
+    x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
+    out = mx.linear(x, w)
+    [launch] = recorder.launches
+    addresses = [t.data_ptr() for t in (x, w.codes, w.scales, out)]
+    assert launch.arguments[:7] == (*addresses, 5, 40, 160)
+    assert (launch.device, launch.stream) == (0, recorder.stream)
+    assert recorder.calls == [
+        "hipGetDevice",
+        "hipModuleLoadData",
+        "hipModuleGetFunction",
+        "hipModuleLaunchKernel",
+    ]
+    recorder.calls.clear()
+    mx.linear(x, w)
+    assert recorder.calls == ["hipGetDevice", "hipModuleLaunchKernel"]
+
+
+def test_the_stream_is_the_one_of_the_moment(recorder, rng):
+    x = floats(rng, (5, 160))
+    for stream in (0, 17, 0x7FFF12345678):
+        recorder.stream = stream
+        mx.quantize(x)
+        assert recorder.launches[-1].stream == (stream or None)
+
+
+def test_each_device_gets_its_own_functions(recorder, rng):
+    x = floats(rng, (5, 160))
+    for index in (0, 3, 0, 3):
+        recorder.tensor_device = index
+        mx.quantize(x)
+        assert recorder.launches[-1].device == index
+        assert recorder.current == 0, "the thread's device is as it was"
+    assert [index for index, _ in recorder.loaded] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "m, n, k, stretch",
+    [((2 << 20) + 5, 16, 32, 1 << 20), (300_000, 4096, 32, 261_888), (70_000, 16, 1 << 15, 32_512)],
+    ids=["grid", "result", "x"],
+)
+def test_more_rows_than_a_launch_takes_are_launched_in_stretches(recorder, m, n, k, stretch):
+    x, w = torch.empty(m, k, dtype=BF16), empty_weights(n, k)
+    out, codes = mx.linear(x, w), mx.quantize(x).codes
+    first_rows = list(range(0, m, stretch))
+    products = [launch for launch in recorder.launches if len(launch.arguments) >= 9]
+    assert len(products) == len(first_rows)
+    for row, launch in zip(first_rows, products, strict=True):
+        assert launch.arguments[0] == x[row].data_ptr()
+        assert launch.arguments[3] == out[row].data_ptr()
+        assert min(stretch, m - row) in launch.arguments
+    others = recorder.launches[len(products) :]
+    rows = [(launch.arguments[0] - x.data_ptr()) // (2 * k) for launch in others]
+    ends = [row + launch.arguments[3] for row, launch in zip(rows, others, strict=True)]
+    assert (rows[0], ends[-1]) == (0, m) and rows[1:] == ends[:-1]
+    assert [launch.arguments[1] for launch in others] == [codes[row].data_ptr() for row in rows]
+
+
+@pytest.mark.parametrize("hip, launcher", [("7.2.0", _hip.ROCM), (None, _cuda.CUDA)])
+def test_builds_of_torch_for_rocm_launch_through_hip(monkeypatch, hip, launcher):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    with FakeTensorMode():
+        assert _launch.launcher_of(torch.empty(1, device="cuda")) is launcher
+
+
+# Workspaces
+
+
+def test_launches_of_a_stream_share_a_workspace_and_others_do_not(recorder, rng):
+    m, n, k = SPLIT
+    x, (_, w) = floats(rng, (m, k)), weights(rng, n, k)
+    workspaces = []
+    for index, stream in ((0, 1), (0, 1), (0, 2), (1, 1), (0, 1)):
+        recorder.tensor_device, recorder.stream = index, stream
+        mx.linear(x, w)
+        workspaces.append(recorder.launches[-1].arguments[-1])
+    first, again, other_stream, other_device, last = workspaces
+    assert first == again == last
+    assert len({first, other_stream, other_device}) == 3
+
+
+def test_a_captured_launch_has_a_workspace_that_the_graph_clears(recorder, rng, monkeypatch):
+    m, n, k = SPLIT
+    x, (_, w) = floats(rng, (m, k)), weights(rng, n, k)
+    cleared = []
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda t: cleared.append(t) or t)
+    for recorder.capturing in (False, False, True, True):
+        mx.linear(x, w)
+    assert len(cleared) == 3
+    outside, inside = recorder.launches[:2], recorder.launches[2:]
+    assert not {a.arguments[-1] for a in outside} & {b.arguments[-1] for b in inside}
+
+
+def test_a_workspace_serves_launches_that_fit_and_no_others():
+    workspace = _hip.Workspace.of(torch.empty(0), 520, 9000)
+    clear = workspace.address - workspace.memory.data_ptr()
+    assert not workspace.memory[:clear].any() and clear == _hip.CLEARED_BYTES
+    assert workspace.has_room(_hip.CLEARED_BYTES, 9000)
+    assert not workspace.has_room(520, 9001)
+    assert not workspace.has_room(_hip.CLEARED_BYTES + 4, 9000)
+
+
+def test_split_k_finds_its_workspace_as_it_left_it(gpu, rng):
+    for m, n, k in (SPLIT, (16, 200, 4128), SPLIT):
+        x, (plain, w) = floats(rng, (m, k)), weights(rng, n, k)
+        assert_product(mx.linear(x, w), oracle.quantize(values_of(x)), plain)
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    "function, code, message",
+    [
+        ("hipGetDevice", UNKNOWN, r"HIP error 999 \(unknown error\) asking for the current device"),
+        ("hipModuleLoadData", OUT_OF_MEMORY, r"HIP error 2 \(out of memory\) loading mojo_\w+ on"),
+        ("hipModuleLoadData", NO_BINARY, r"209 \(no kernel image is available .*\) loading"),
+        ("hipModuleGetFunction", NOT_FOUND, r"500 \(named symbol not found\) looking for mojo_\w+"),
+        (
+            "hipModuleLaunchKernel",
+            LAUNCH_FAILURE,
+            r"719 .* launching mojo_\w+ on device 0, workgroups 1 x 1 x 1 of \d+ threads",
+        ),
+    ],
+)
+def test_what_hip_refuses_is_an_error_with_its_words(recorder, rng, function, code, message):
+    x = floats(rng, (5, 160))
+    recorder.errors[function] = code
+    with pytest.raises(RuntimeError, match=message):
+        mx.quantize(x)
+    # HIP forgets the error, so that torch does not find it later; the next call is as good as new.
+    assert recorder.calls[-2:] == ["hipGetLastError", "hipGetErrorString"]
+    recorder.errors.clear()
+    mx.quantize(x)
+    assert recorder.calls[-1] == "hipModuleLaunchKernel"
+
+
+def test_an_error_on_another_device_leaves_the_current_one(recorder, rng):
+    recorder.tensor_device = 1
+    recorder.errors["hipModuleLaunchKernel"] = LAUNCH_FAILURE
+    with pytest.raises(RuntimeError, match="on device 1"):
+        mx.quantize(floats(rng, (5, 160)))
+    assert recorder.current == 0
+
+
+@pytest.mark.parametrize("arch", ["gfx942:sramecc+:xnack-", "gfx1201"])
+def test_other_gpus_are_named(recorder, rng, arch):
+    recorder.arch = arch
+    with pytest.raises(RuntimeError, match=rf"got device cuda:0, a {arch.split(':')[0]}.*gfx950"):
+        mx.quantize(floats(rng, (5, 160)))
+    assert not recorder.calls
+
+
+def test_code_for_another_gpu_is_told_apart(code_objects):
+    image = bytearray(code_objects[0][0].image)
+    assert image[48] == GFX950
+    image[48] = 0x4C
+    with pytest.raises(ValueError, match="got machine 0x4c, expected gfx950"):
+        type(code_objects[0][0]).parse(bytes(image))
+
+
+def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):
+    monkeypatch.setattr(_hip, "RUNTIME", "libnothing_like_it.so")
+    with pytest.raises(RuntimeError, match=r"libnothing_like_it\.so is not loaded in this process"):
+        mx.quantize(floats(rng, (5, 160)))
+
+
+def test_activations_that_stay_floats_are_refused(recorder, rng):
+    x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
+    with pytest.raises(RuntimeError, match="has no gfx950 kernel, expected 'mxfp4'"):
+        mx.linear(x, w, activations="bf16")
+
+
+def test_weights_beyond_32_bit_offsets_are_refused(recorder):
+    x, w = torch.empty(1, 1 << 16, dtype=BF16), empty_weights(1 << 16, 1 << 16)
+    with pytest.raises(RuntimeError, match="multiply: got a tensor of 2147483648 bytes"):
+        mx.linear(x, w)
+    assert not recorder.launches

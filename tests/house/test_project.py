@@ -1,0 +1,244 @@
+"""The repository keeps its promises: entry points, pins, the map, the direction of imports.
+
+pixi itself is not needed to know that `pixi run` works: each task's command
+is run in the environment at hand, in the cheapest form that would still fail
+if the entry point were broken.
+"""
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
+LONGEST_FILE = 600
+# What an outer `make test ARGS=...` would hand down to the `make` of a test.
+OUTER_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "ARGS", "TARGET"}
+
+
+def run(command: str, folder: Path = ROOT) -> str:
+    """Runs a shell command with this environment's tools and returns its output."""
+    env = {name: value for name, value in os.environ.items() if name not in OUTER_MAKE}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    process = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert process.returncode == 0, f"$ {command}\n{process.stdout}{process.stderr}"
+    return process.stdout
+
+
+def tracked_files() -> list[Path]:
+    """Returns the files under version control that exist."""
+    paths = [ROOT / name for name in run("git ls-files -z").split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+# Entry points
+
+
+# What make spells as a variable of a target.
+MAKE_TARGETS = {f"bench-{name}": f"bench TARGET={name}" for name in ("cuda", "gfx950")}
+
+
+@pytest.mark.parametrize("task", PIXI["tasks"])
+def test_make_and_pixi_run_the_same_command(task):
+    target = MAKE_TARGETS.get(task, task)
+    recipe = run(f"make --no-print-directory --dry-run --old-file=.venv/.ready {target}")
+    assert recipe.splitlines()[-1].strip() == PIXI["tasks"][task]
+
+
+def test_pixi_has_the_tasks_of_make():
+    assert set(PIXI["tasks"]) == {"bench", "test", "lint", "fmt", *MAKE_TARGETS}
+
+
+def test_the_test_task_finds_tests():
+    assert "test_oracle.py" in run(
+        PIXI["tasks"]["test"] + " --collect-only -q tests/numerics/test_oracle.py"
+    )
+
+
+def test_the_bench_task_explains_itself():
+    assert "Usage" in run(PIXI["tasks"]["bench"] + " --help")
+
+
+def test_the_fmt_task_repairs_what_the_lint_task_rejects(tmp_path):
+    for path in tracked_files():
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    run(PIXI["tasks"]["lint"], tmp_path)
+    for folder, name in (("tests", "ugly.py"), ("mojo_kernels", "ugly.mojo")):
+        ugly = tmp_path / folder / name
+        ugly.write_text('"""Ugly."""\ndef ugly( a ):\n    """Adds one."""\n    return a+1\n')
+        if name.endswith(".mojo"):
+            ugly.write_text(ugly.read_text().replace("( a )", "( a: Int ) -> Int"))
+        with pytest.raises(AssertionError, match="format"):
+            run(PIXI["tasks"]["lint"], tmp_path)
+        run(PIXI["tasks"]["fmt"], tmp_path)
+        run(PIXI["tasks"]["lint"], tmp_path)
+
+
+def test_the_workflow_does_what_ci_run_does_and_nothing_else():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.findall(r"- run: (.*)", workflow) == [".ci/run"]
+    assert {"make lint", "make test"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
+
+
+# Versions
+
+
+def test_pixi_installs_the_pins_of_pyproject_and_has_none_of_its_own():
+    assert PIXI["pypi-dependencies"] == {
+        "mx_kernels": {"path": ".", "editable": True, "extras": ["dev"]}
+    }
+    assert set(PIXI["dependencies"]) == {"python"}
+    assert PIXI["dependencies"]["python"].startswith(PYPROJECT["project"]["requires-python"] + ",")
+
+
+@pytest.mark.parametrize("package", ["max", "mojo"])
+def test_the_toolchain_is_pinned_exactly_and_installed(package):
+    pins = [d for d in PYPROJECT["project"]["dependencies"] if re.match(rf"{package}\b", d)]
+    assert pins == [f"{package}=={importlib.metadata.version(package)}"]
+
+
+def test_a_wheel_carries_every_mojo_file():
+    tool = PYPROJECT["tool"]["setuptools"]
+    assert tool["package-dir"]["mx_kernels.mojo_kernels"] == "mojo_kernels"
+    assert tool["package-data"]["mx_kernels.mojo_kernels"] == ["**/*.mojo"]
+    packages = {path.parent.name for path in (ROOT / "python").glob("*/__init__.py")}
+    assert packages | {"mx_kernels.mojo_kernels"} == set(tool["packages"])
+
+
+# The house
+
+
+def test_the_map_names_every_file_of_the_mojo_package():
+    drawing = (ROOT / "mojo_kernels" / "__init__.mojo").read_text()
+    for path in MOJO_FILES:
+        room = path.parent.relative_to(ROOT / "mojo_kernels").as_posix()
+        if path.name == "__init__.mojo":
+            continue
+        if room == ".":
+            assert path.name in drawing, f"{path.name} is not on the map"
+            continue
+        entry = re.search(rf"\b{room}/(.*?)(?:\w/|\Z)", drawing, re.DOTALL)
+        assert entry, f"{room}/ is not on the map"
+        assert path.name in entry[1], f"{room}/{path.name} is not on the map"
+
+
+def mojo_imports(path: Path) -> set[Path]:
+    """Returns the files of our own that a Mojo file imports."""
+    found = set()
+    for dots, name in re.findall(r"^from (\.*)([\w.]*) import", path.read_text(), re.MULTILINE):
+        if dots:
+            base = path.parents[len(dots) - 1]
+        elif name.split(".")[0] == "mojo_kernels":
+            base = ROOT
+        else:
+            continue
+        target = base.joinpath(*name.split("."))
+        found.add(target / "__init__.mojo" if target.is_dir() else target.with_suffix(".mojo"))
+    return found
+
+
+def test_mojo_imports_point_one_way():
+    graph = {path: mojo_imports(path) for path in MOJO_FILES}
+    assert set().union(*graph.values()) <= set(MOJO_FILES)
+    assert len(list(TopologicalSorter(graph).static_order())) == len(MOJO_FILES)
+
+
+# Hopper's kernels hand what they do not take to the portable ones.
+BUILDS_ON = {"hopper": "simt"}
+
+
+def test_a_room_imports_neither_the_entries_nor_another_room():
+    house = ROOT / "mojo_kernels"
+    entries = {
+        house / f"{name}.mojo" for name in ("quantize", "matmul", "max_ops", "python_module")
+    }
+    for path in MOJO_FILES:
+        if path.parent != house:
+            allowed = {house, path.parent, house / BUILDS_ON.get(path.parent.name, ".")}
+            for target in mojo_imports(path):
+                assert target not in entries, f"{path} imports {target}"
+                assert target.parent in allowed, f"{path} imports {target}"
+
+
+def python_imports(path: Path) -> set[str]:
+    """Returns the top-level names that a Python file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_the_oracle_needs_numpy_alone():
+    assert python_imports(ROOT / "tests" / "oracle.py") <= {"__future__", "dataclasses", "numpy"}
+
+
+def test_the_simulator_knows_nothing_of_our_operations():
+    for path in (ROOT / "python" / "gfx950").glob("*.py"):
+        assert not python_imports(path) & {"mx_kernels", "torch", "max", "mojo", "oracle"}, path
+
+
+def test_only_the_mma_file_names_gpu_intrinsics():
+    home = ROOT / "mojo_kernels" / "cdna4" / "mma.mojo"
+    named = {path for path in MOJO_FILES if "llvm.amdgcn" in path.read_text()}
+    assert named <= {home}
+
+
+# Files
+
+
+def test_no_tracked_file_names_a_machine_or_a_registry():
+    hosts = r"pypi\.(?:org|python)|python(?:hosted)\.org|download\.(?:pytorch)|extra-(?:index)-url"
+    pattern = re.compile(rf"/(?:root|home|opt|work|workspace)/|{hosts}|https?://(?:\d+\.){{3}}\d+")
+    for path in tracked_files():
+        if path.suffix not in {".png", ".npz", ".gz"}:
+            found = pattern.search(path.read_text())
+            assert not found, f"{path.relative_to(ROOT)} names {found.group()}"
+
+
+def test_no_source_file_is_too_long():
+    for path in tracked_files():
+        if path.suffix in {".py", ".mojo"}:
+            lines = len(path.read_text().splitlines())
+            assert lines <= LONGEST_FILE, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+# Run on a lent GPU: `scripts/gpu_host.sh`. They say that they are skipped, and why.
+NEED_A_DEVICE = {"test_cuda.py"}
+
+
+def test_nothing_else_is_skipped_or_expected_to_fail():
+    banned = re.compile(r"pytest\.(?:skip|xfail|importor)|mark\.(?:skip|xfail)|unittest\.(?:skip)")
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.name in NEED_A_DEVICE:
+            continue
+        found = banned.search(path.read_text())
+        assert not found, f"{path.relative_to(ROOT)} uses {found.group()}"

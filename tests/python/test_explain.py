@@ -1,0 +1,82 @@
+"""`explain` answers from the dispatch's own tables, for every shape."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mx_kernels as mx
+from mx_kernels import _levels
+from tests.cdna4.support import CONTEST
+
+EXTREMES = itertools.product(
+    (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)
+)
+
+
+@pytest.mark.parametrize("op", ["linear", "matmul"])
+@pytest.mark.parametrize("m, n, k", [*CONTEST, *EXTREMES])
+def test_the_grid_covers_the_product(m, n, k, op):
+    found = mx.explain(m, n, k, device="gfx950", op=op)
+    x, y, z = found.grid
+    is_prefill = found.kernel == f"cdna4/{op}_prefill.mojo"
+    assert is_prefill or found.kernel == "cdna4/matmul_decode.mojo"
+    if is_prefill:
+        tiles = -(-m // found.tile[0]) * -(-n // found.tile[1])
+        assert x == -(-tiles // 8) * 8 and y == z == 1
+    else:
+        assert x * found.tile[1] >= n
+        assert y * found.tile[0] >= m
+        assert z * found.waves // found.sharers * found.chunks_per_wave * found.chunk_k >= k
+        assert found.chunks_per_wave % found.depth == 0
+    assert z == found.splits
+    assert found.k_tail == (k % found.chunk_k != 0)
+    assert found.threads == 64 * found.waves <= 1024
+    meets = found.splits > 1 or is_prefill
+    assert (found.workspace_bytes > 0) == (found.counter_bytes > 0) == meets
+    assert found.counter_bytes <= min(found.workspace_bytes, 1 << 21)
+    assert found.reason
+
+
+@pytest.mark.parametrize("m, n, k", CONTEST)
+def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
+    for op in ("linear", "matmul"):
+        found = mx.explain(m, n, k, device="gfx950", op=op)
+        assert 64 <= np.prod(found.grid) <= 512
+
+
+@pytest.mark.parametrize("op", ["linear", "matmul"])
+def test_large_tiles_are_for_many_rows(op):
+    few, many = (mx.explain(m, 8192, 8192, device="gfx950", op=op) for m in (16, 8192))
+    assert few.kernel == "cdna4/matmul_decode.mojo" and few.cut.startswith("m1n")
+    assert many.cut == "prefill256" and many.kernel == f"cdna4/{op}_prefill.mojo"
+    assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
+
+
+def test_the_answer_is_a_sentence():
+    text = str(mx.explain(16, 2112, 7168, device="gfx950"))
+    assert text.startswith("16 x 2112 x 7168 on gfx950: cdna4/matmul_decode.mojo, few tiles: K is")
+    assert "K split 7 ways" in text
+
+
+def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
+    few, many = (mx.explain(m, 64, 96, device="cpu") for m in (1, 4096))
+    assert few.level == many.level == _levels.pick().name
+    assert "registers" in few.reason and "cache" in many.reason
+    assert few.tile[0] == 1 and few.level in str(few)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ((4, 64, 96, "cuda"), ValueError, "device: got 'cuda', expected 'cpu' or 'gfx950'"),
+        ((4, 64, 96, "cpu", "sort"), ValueError, "op: got 'sort', expected 'linear' or 'matmul'"),
+        ((0, 64, 96, "cpu"), ValueError, "m: got 0, expected a positive number"),
+        ((4, 64, 100, "gfx950"), ValueError, "k: got 100, expected a multiple of 32"),
+        ((4, 6.5, 96, "gfx950"), TypeError, "n: got float, expected int"),
+    ],
+)
+def test_an_impossible_question_says_what_is_expected(arguments, error, message):
+    m, n, k, device, *op = arguments
+    with pytest.raises(error, match=message):
+        mx.explain(m, n, k, device=device, **({"op": op[0]} if op else {}))
