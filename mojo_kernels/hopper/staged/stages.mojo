@@ -16,11 +16,14 @@ the next one are on the way while the last one is stored.
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from std.math import align_up
 
-from ..formats import BLOCK
-from ..simt.launch import DevicePointer
-from .expand_tokens import ROW_BYTES, STEP, num_steps_of
-from .layout import TILE_BYTES, TILE_ROWS
-from .shared_memory import arrive_expecting, copy_bulk, init_barrier, wait_phase
+from ...launch.queue import DevicePointer
+from ...schedule.clusters import Bands
+from ...schedule.tiles import Tile
+from ...simt.arguments import Result, Weights
+from ..instructions.shared_memory import arrive_expecting, copy_bulk, init_barrier, wait_phase
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import BLOCK, TILE_BYTES, TILE_ROWS
+from .activations import STEP, StagedTokens, num_steps_of
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
@@ -56,23 +59,25 @@ comptime ROOM_BYTES = 4 * ROOM_TOKENS * ROOM_STRIDE
 """Bytes of a warp's room."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
-comptime SHARING = UInt32(8)
-"""Groups in a row that share their weights, for the second-level cache."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
 
 
 @always_inline
-def place_of[
-    num_tokens: Int
-](index: UInt32, token_groups: UInt32, column_groups: UInt32) -> Tuple[UInt32, UInt32]:
-    """Returns the first row and column of a tile of C; neighbours share weights and tokens."""
-    var band, in_band = divmod(index, SHARING * column_groups)
-    var band_width = min(SHARING, token_groups - band * SHARING)
-    var column_group, token_group = divmod(in_band, band_width)
+def bands_of[num_tokens: Int](result: Result) -> Bands:
+    """Returns the order of the tiles of C, of so many rows each."""
+    return Bands(
+        (result.rows + UInt32(num_tokens - 1)) // UInt32(num_tokens),
+        (result.columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS),
+    )
+
+
+@always_inline
+def first_of[num_tokens: Int](tile: Tile) -> Tuple[UInt32, UInt32]:
+    """Returns the first row and column of a tile of C."""
     return (
-        (band * SHARING + token_group) * UInt32(num_tokens),
-        column_group * UInt32(COLUMNS),
+        UInt32(tile.row) * UInt32(num_tokens),
+        UInt32(tile.column) * UInt32(COLUMNS),
     )
 
 
@@ -154,7 +159,7 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
 struct Source[num_tokens: Int](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
-    var expanded: DevicePointer[DType.uint8]
+    var tokens: DevicePointer[DType.uint8]
     """The tokens of the first step; those of the next ones follow."""
     var codes: DevicePointer[DType.uint8]
     """The codes of the filler's tile in the first step."""
@@ -168,9 +173,8 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        expanded: DevicePointer[DType.uint8],
-        codes: DevicePointer[DType.uint8],
-        scales: DevicePointer[DType.uint8],
+        staged: StagedTokens,
+        w: Weights,
         first_token: UInt32,
         first_column: UInt32,
         columns: UInt32,
@@ -187,9 +191,9 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
         var first_block = first_step * UInt32(STEP_BLOCKS)
         var block = Int(tile) * Int(row_blocks) + Int(first_block)
         return Self(
-            expanded.unsafe_offset(stage * Pipeline[Self.num_tokens].TOKENS_BYTES),
-            codes.unsafe_offset(block * TILE_BYTES),
-            scales.unsafe_offset(block * TILE_ROWS),
+            staged.tokens.unsafe_offset(stage * Pipeline[Self.num_tokens].TOKENS_BYTES),
+            w.codes.unsafe_offset(block * TILE_BYTES),
+            w.scales.unsafe_offset(block * TILE_ROWS),
             row_blocks - min(first_block, row_blocks),
             filler,
         )
@@ -220,7 +224,7 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
         arrive_expecting(pipeline.full(), UInt32(TOKENS_BYTES))
         copy_bulk(
             pipeline.tokens(),
-            self.expanded.unsafe_offset(Int(step) * TOKENS_BYTES),
+            self.tokens.unsafe_offset(Int(step) * TOKENS_BYTES),
             UInt32(TOKENS_BYTES),
             pipeline.full(),
         )

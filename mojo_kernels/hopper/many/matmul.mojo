@@ -21,32 +21,35 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ..formats import BLOCK
-from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, Result
-from .expand_tokens import num_steps_of
-from .fragments import any_lane, keep_branch, keep_here
-from .prefill_result import Exact, Marks, lane_here, store_sums, stores_in_halves
-from .prefill_stages import (
-    COLUMNS,
-    Pipeline,
-    READERS,
-    STEP_BLOCKS,
-    Source,
-    WARP_GROUP,
-    fill_first_stages,
-    fill_stages,
-    place_of,
-)
-from .prefill_weights import StepWeights, first_row_of, half_of
-from .shared_memory import arrive, load_word, shared_base, store_word, wait_phase
-from .wgmma import (
+from ...launch.queue import Grid, Queue
+from ...problem import Problem
+from ...simt.arguments import Activations, Result, Weights
+from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
+from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
+from ..instructions.wgmma import (
     MAX_INSTRUCTION_TOKENS,
     TokenSums,
     limit_registers,
     lower_word,
     multiply_block,
 )
+from ..layout import BLOCK
+from ..plan import Plan, takes_operands
+from ..staged.activations import StagedTokens, expand, num_steps_of
+from ..staged.exact import Exact, Marks
+from ..staged.stages import (
+    Pipeline,
+    READERS,
+    STEP_BLOCKS,
+    Source,
+    WARP_GROUP,
+    bands_of,
+    fill_first_stages,
+    fill_stages,
+    first_of,
+)
+from ..staged.weights import StepWeights, first_row_of, half_of
+from .result import store_sums, stores_in_halves
 
 comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
@@ -56,37 +59,23 @@ comptime CONSUMER_WARPS = READERS
 """Warps that multiply: all read every stage."""
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: the consumers, then the fillers."""
-comptime TOKENS = 256
+comptime TOKENS = Plan.MANY.tokens
 """Rows of C of a group."""
+comptime MULTIPROCESSORS = 132
+"""Of an H200: groups that keep the device busy, one on each."""
+comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
+"""Up to so many tiles, a group takes several. Guess, after tiles of another shape."""
 
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
 )
-def matmul_many_rows(
-    expanded: DevicePointer[DType.uint8],
-    marks: DevicePointer[DType.uint8],
-    x: DevicePointer[DType.uint8],
-    x_scales: DevicePointer[DType.uint8],
-    row_stride: Int64,
-    kind: Int32,
-    x_dtype: Int32,
-    carry: UInt32,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    rows: UInt32,
-    columns: UInt32,
-    k: UInt32,
-    bias: DevicePointer[DType.uint8],
-    bias_dtype: Int32,
-    output: DevicePointer[DType.uint8],
-    out_dtype: Int32,
-):
+def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result):
     """Computes tiles of 128 columns of C for 256 rows.
 
-    `expanded` are the stages of `expand_tokens`; `x` is what they were made from, for the rows
-    that `marks` marks: those that bfloat16 cannot hold.
+    `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
+    marked: those that bfloat16 cannot hold.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -97,9 +86,9 @@ def matmul_many_rows(
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var token_groups = (rows + UInt32(TOKENS - 1)) // UInt32(TOKENS)
-    var column_groups = (columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS)
-    var num_tiles = token_groups * column_groups
+    var schedule = bands_of[TOKENS](result)
+    var num_tiles = UInt32(schedule.num_tiles())
+    var k = UInt32(a.k)
     var index = UInt32(block_idx.x)
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
@@ -109,10 +98,10 @@ def matmul_many_rows(
             pipeline.parity = 1
             var num_filled = UInt32(pipeline.STAGES)
             while index < num_tiles:
-                var token, column = place_of[TOKENS](index, token_groups, column_groups)
+                var token, column = first_of[TOKENS](schedule.tile(Int(index)))
                 var filler = warp - UInt32(CONSUMER_WARPS)
                 var source = Source[TOKENS].of(
-                    expanded, codes, scales, token, column, columns, k, 0, filler
+                    staged, w, token, column, result.columns, k, 0, filler
                 )
                 if num_filled > 0:
                     fill_first_stages(pipeline, source, num_steps)
@@ -121,29 +110,27 @@ def matmul_many_rows(
                 index += UInt32(grid_dim.x)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
-        var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
-        var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
         var first_row = first_row_of(warp)
         var sums = TokenSums[TOKENS](uninitialized=True)
         wait_on_dependent_grids()
         while index < num_tiles:
-            var token, column = place_of[TOKENS](index, token_groups, column_groups)
+            var token, column = first_of[TOKENS](schedule.tile(Int(index)))
             column += first_row
             index += UInt32(grid_dim.x)
-            var marked = Marks[TOKENS].read(marks, a, rows, token)
+            var marked = Marks[TOKENS].read(staged, a, result.rows, token)
             consume(pipeline, k, warp, sums)
             if index >= num_tiles:
                 launch_dependent_grids()
             if stores_in_halves(result):
-                store_sums[TOKENS, True](sums, pipeline.room(warp), result, rows, token, column)
+                store_sums[TOKENS, True](sums, pipeline.room(warp), result, token, column)
             else:
                 keep_branch()
-                store_sums[TOKENS, False](sums, pipeline.room(warp), result, rows, token, column)
+                store_sums[TOKENS, False](sums, pipeline.room(warp), result, token, column)
             # All lanes look before the flag is cleared for the next tile.
             var overflow = any_lane(load_word(pipeline.flag(warp)) != 0)
             if overflow or marked.words.reduce_or() != 0:
-                var exact = Exact(a, codes, scales, rows)
-                for i in range(min(UInt32(TOKENS), rows - token)):
+                var exact = Exact(a, w)
+                for i in range(min(UInt32(TOKENS), result.rows - token)):
                     if overflow or marked.has(UInt32(i)):
                         exact.store(result, token + UInt32(i), column)
 
@@ -185,3 +172,34 @@ def consume(mut pipeline: Pipeline[TOKENS], k: UInt32, warp: UInt32, mut sums: T
     wgmma_wait_group_sync[0]()
     if is_first_lane:
         arrive(previous.empty())
+
+
+def supports(problem: Problem) -> Bool:
+    """Says whether the kernel takes a problem; it is made for many rows, and takes any number."""
+    return takes_operands(problem)
+
+
+def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Expands the activations, and multiplies."""
+    var staged = expand(problem, TOKENS, queue)
+    queue.launch[matmul_many](
+        grid(problem.m, problem.n),
+        staged,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+    )
+
+
+def grid(m: Int, n: Int) -> Grid:
+    """Returns the grid for C of [m, n].
+
+    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
+    """
+    var tiles = Plan.MANY.groups(m, n)
+    return Grid(
+        min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
+        threads=THREADS,
+        shared_bytes=Pipeline[TOKENS].NUM_BYTES,
+        starts_early=True,
+    )

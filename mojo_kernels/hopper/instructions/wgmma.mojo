@@ -10,9 +10,8 @@ from max.gpu.compute.mma import (
 from std.memory import bitcast
 from std.sys._assembly import inlined_assembly
 
-from ..formats import BLOCK
-from .expand_tokens import ROW_BYTES
-from .fragments import WORD_PAIRS
+from ..layout import BLOCK
+from .packed import WORD_PAIRS
 
 comptime INSTRUCTION_ROWS = 64
 """Weight rows of one instruction: those of a warp group."""
@@ -25,6 +24,8 @@ comptime TokenSums[tokens: Int] = Array[
     max(tokens // MAX_INSTRUCTION_TOKENS, 1),
 ]
 """A thread's sums of so many tokens, those of one instruction after the other."""
+comptime ROW_BYTES = 128
+"""Bytes of a row of tokens, which are swizzled among themselves."""
 comptime UNIT_BYTES = 16
 """Unit of addresses and distances in a descriptor."""
 

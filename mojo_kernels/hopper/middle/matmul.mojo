@@ -1,4 +1,4 @@
-"""Dozens to hundreds of rows: as `matmul_prefill`, but more warps decode, and groups split K.
+"""Dozens to hundreds of rows: as for many, but more warps decode, and groups split K.
 
 A group computes 128 columns of C for 64 or 128 rows, and the groups of its cluster ("ranks")
 split K. Warp groups have roles, and registers to suit:
@@ -8,7 +8,7 @@ split K. Warp groups have roles, and registers to suit:
                    C^T += weights @ tokens^T
 
 With fewer tokens a weight is decoded for fewer products: that, not the tensor cores, takes the
-time, hence twice the warps. In the end all sums meet in shared memory, see `middle_sums`.
+time, hence twice the warps. In the end all sums meet in shared memory, see `result`.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -18,12 +18,28 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ..formats import BLOCK
-from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, Result
-from .expand_tokens import num_steps_of
-from .fragments import keep_here
-from .middle_sums import (
+from ...launch.queue import Grid, Queue
+from ...problem import Problem
+from ...simt.arguments import Activations, Result, Weights
+from ..instructions.shared_memory import arrive, shared_base, store_word, wait_phase
+from ..instructions.warp import keep_here, lane_here
+from ..instructions.wgmma import TokenSums, limit_registers, lower_word, multiply_block
+from ..layout import BLOCK
+from ..plan import MAX_RANKS, Plan, takes_operands
+from ..staged.activations import StagedTokens, expand, num_steps_of
+from ..staged.exact import Exact, Marks
+from ..staged.stages import (
+    Pipeline,
+    STEP_BLOCKS,
+    Source,
+    WARP_GROUP,
+    bands_of,
+    fill_first_stages,
+    fill_stages,
+    first_of,
+)
+from ..staged.weights import StepWeights, half_of
+from .result import (
     CONSUMER_WARPS,
     PARITIES,
     Share,
@@ -32,19 +48,6 @@ from .middle_sums import (
     store_share,
     sums_end,
 )
-from .prefill_result import Exact, Marks, lane_here
-from .prefill_stages import (
-    Pipeline,
-    STEP_BLOCKS,
-    Source,
-    WARP_GROUP,
-    fill_first_stages,
-    fill_stages,
-    place_of,
-)
-from .prefill_weights import StepWeights, half_of
-from .shared_memory import arrive, shared_base, store_word, wait_phase
-from .wgmma import TokenSums, limit_registers, lower_word, multiply_block
 
 comptime CONSUMER_REGISTERS = 112
 """Registers of a consumer thread: more than its even share."""
@@ -64,39 +67,20 @@ def shared_bytes_of[tokens: Int]() -> Int:
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
 )
-def matmul_some_rows[
+def matmul_middle[
     TOKENS: Int
-](
-    expanded: DevicePointer[DType.uint8],
-    marks: DevicePointer[DType.uint8],
-    x: DevicePointer[DType.uint8],
-    x_scales: DevicePointer[DType.uint8],
-    row_stride: Int64,
-    kind: Int32,
-    x_dtype: Int32,
-    carry: UInt32,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    rows: UInt32,
-    columns: UInt32,
-    k: UInt32,
-    bias: DevicePointer[DType.uint8],
-    bias_dtype: Int32,
-    output: DevicePointer[DType.uint8],
-    out_dtype: Int32,
-    token_groups: UInt32,
-    column_groups: UInt32,
-    ranks: UInt32,
-):
+](staged: StagedTokens, a: Activations, w: Weights, result: Result, ranks: UInt32):
     """Computes a tile of C of `TOKENS` rows with its cluster.
 
-    `expanded` are the stages of `expand_tokens`; `x` is what they were made from, for the rows
-    that `marks` marks: those that bfloat16 cannot hold.
+    `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
+    marked: those that bfloat16 cannot hold.
     """
     # Who am I: a tile of C, and a share of K.
     var rank = UInt32(block_idx.x) % ranks
     var group = UInt32(block_idx.x) // ranks
-    var first_token, first_column = place_of[TOKENS](group, token_groups, column_groups)
+    var k = UInt32(a.k)
+    var schedule = bands_of[TOKENS](result)
+    var first_token, first_column = first_of[TOKENS](schedule.tile(Int(group)))
     var share = (num_steps_of(k) + ranks - 1) // ranks
     var first_step = min(rank * share, num_steps_of(k))
     # Broadcast, so that the compiler knows that whole warps take every branch together.
@@ -114,7 +98,7 @@ def matmul_some_rows[
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
             var source = Source[TOKENS].of(
-                expanded, codes, scales, first_token, first_column, columns, k, first_step, filler
+                staged, w, first_token, first_column, result.columns, k, first_step, filler
             )
             fill_first_stages(pipeline, source, num_steps)
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
@@ -122,8 +106,6 @@ def matmul_some_rows[
             fill_stages(pipeline, source, num_steps, UInt32(pipeline.STAGES))
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
-        var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
-        var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
         var sums = TokenSums[TOKENS](uninitialized=True)
         var num_blocks = k // UInt32(BLOCK) - min(
             first_step * UInt32(STEP_BLOCKS), k // UInt32(BLOCK)
@@ -131,11 +113,11 @@ def matmul_some_rows[
         consume(pipeline, num_steps, num_blocks, warp, sums)
         wait_on_dependent_grids()
         launch_dependent_grids()
-        var marked = Marks[TOKENS].read(marks, a, rows, first_token)
+        var marked = Marks[TOKENS].read(staged, a, result.rows, first_token)
         leave_sums(pipeline, sums, warp)
-        var part = Share(rank, ranks, rows, first_token, first_column)
+        var part = Share(rank, ranks, first_token, first_column)
         store_share(pipeline, part, result)
-        store_exactly(pipeline, part, marked, result, Exact(a, codes, scales, rows))
+        store_exactly(pipeline, part, marked, result, Exact(a, w))
 
 
 @always_inline
@@ -184,3 +166,37 @@ def consume[
         may_need_two = weights.may_need_two()
         first = weights.decode[0](half, may_need_two, flag)
     wgmma_wait_group_sync[0]()
+
+
+def supports(problem: Problem) -> Bool:
+    """Says whether the kernel takes a problem; it is made for some rows, and takes any number."""
+    return takes_operands(problem)
+
+
+def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Expands the activations, and multiplies as planned."""
+    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
+        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
+    comptime for tokens in [64, 128]:
+        if plan.tokens == tokens:
+            var staged = expand(problem, tokens, queue)
+            return queue.launch[matmul_middle[tokens]](
+                grid[tokens](problem.m, problem.n, plan),
+                staged,
+                Activations(problem),
+                Weights(problem),
+                Result(problem),
+                UInt32(plan.ranks),
+            )
+    raise Error(String("plan: got ", plan.tokens, " rows of a group, expected 64 or 128"))
+
+
+def grid[tokens: Int](m: Int, n: Int, plan: Plan) -> Grid:
+    """Returns the grid for C of [m, n]."""
+    return Grid(
+        plan.groups(m, n),
+        threads=THREADS,
+        cluster=plan.ranks,
+        shared_bytes=shared_bytes_of[tokens](),
+        starts_early=True,
+    )

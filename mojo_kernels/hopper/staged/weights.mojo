@@ -6,21 +6,18 @@ codes, of two rows eight codes each, and the word of four scales that has theirs
 
 from max.gpu import thread_idx
 
-from .fragments import (
-    WORD_PAIRS,
-    any_lane,
+from ..instructions.packed import WORD_PAIRS, join_bytes, multiply_pairs_by_half
+from ..instructions.shared_memory import load_pair, load_word, store_word
+from ..instructions.warp import any_lane, keep_branch
+from ..layout import K_LANES, TILE_BYTES, TILE_ROWS
+from ..operands.weights import (
     any_overflows,
-    join_bytes,
-    keep_branch,
     may_need_two_factors,
-    multiply_pairs_by_half,
     scaled_pairs_of_any,
     single_factor,
     unscaled_pairs,
 )
-from .layout import K_LANES, TILE_BYTES, TILE_ROWS
-from .prefill_stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
-from .shared_memory import load_pair, load_word, store_word
+from .stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
 
 comptime LANE_BYTES = 16
 """Bytes of codes of a lane in a block: of all four rows."""

@@ -5,35 +5,22 @@ from how the instruction leaves them:
 
     lane 4 * r + p holds      rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, 2 * p + 9
     lane 2 * t + c stores     rows 8 * c .. 8 * c + 7 of token t
-
-Elements that bfloat16 operands cannot give are computed another way, and stored once more.
 """
 
-from max.gpu import thread_idx
-from max.gpu.primitives.warp import vote
 from max.gpu.sync import syncwarp
 from std.memory import bitcast
-from std.sys._assembly import inlined_assembly
 
-from ..simt.codec import CHUNK
-from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, BFLOAT16, FLOAT32, FLOATS, Result, load_floats
-from .exact import compute_exactly
-from .expand_tokens import marks_of_row
-from .fragments import keep_here
-from .layout import K_LANES, ROW_LANES
-from .prefill_stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
-from .shared_memory import load_quad, store_word
-from .wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
+from ...simt.arguments import BFLOAT16, FLOAT32, Result, load_floats
+from ...simt.codec import CHUNK
+from ..instructions.packed import round_two
+from ..instructions.shared_memory import load_quad, store_word
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
+from ..layout import K_LANES, ROW_LANES
+from ..staged.stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""
-
-
-@always_inline
-def lane_here() -> UInt32:
-    """Returns the lane; what follows from it is computed here, not before a loop."""
-    return keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] % 32
 
 
 @always_inline
@@ -58,7 +45,7 @@ struct LaneColumns(TrivialRegisterPassable):
         var columns = Self(first, 0)
         if result.bias_dtype >= 0:
             comptime for i in range(CHUNK):
-                if first + UInt32(i) < UInt32(result.columns):
+                if first + UInt32(i) < result.columns:
                     columns.bias[i] = load_floats[1, 1](
                         result.bias, Int(first) + i, result.bias_dtype
                     )[0]
@@ -70,9 +57,9 @@ struct LaneColumns(TrivialRegisterPassable):
 
         `in_halves` says that elements of C have two bytes and rows are chunks of eight.
         """
-        var columns = UInt32(result.columns)
+        var columns = result.columns
         var biased = sums + self.bias
-        var at = Int(row) * result.columns + Int(self.first)
+        var at = Int(row) * Int(result.columns) + Int(self.first)
         comptime if in_halves:
             if self.first < columns:
                 result.output.unsafe_bitcast[UInt32]().unsafe_store[alignment=16](
@@ -96,7 +83,7 @@ struct LaneColumns(TrivialRegisterPassable):
 @always_inline
 def stores_in_halves(result: Result) -> Bool:
     """Says whether elements of C have two bytes and its rows are chunks of eight."""
-    return result.dtype != FLOAT32 and UInt32(result.columns) % UInt32(CHUNK) == 0
+    return result.dtype != FLOAT32 and result.columns % UInt32(CHUNK) == 0
 
 
 @always_inline
@@ -112,77 +99,8 @@ def rounded_pairs[type: StaticString](values: Columns) -> SIMD[DType.uint32, CHU
     """Rounds to a type of the instruction set, two neighbours in one instruction."""
     var pairs = SIMD[DType.uint32, CHUNK // 2]()
     comptime for i in range(CHUNK // 2):
-        pairs[i] = inlined_assembly[
-            "cvt.rn." + type + ".f32 $0, $1, $2;",
-            UInt32,
-            constraints="=r,f,f",
-            has_side_effect=False,
-        ](values[2 * i + 1], values[2 * i])
+        pairs[i] = round_two[type](values[2 * i], values[2 * i + 1])
     return pairs
-
-
-@fieldwise_init
-struct Marks[num_tokens: Int](TrivialRegisterPassable):
-    """Which tokens of a tile bfloat16 cannot hold: a bit each, the same in all lanes."""
-
-    comptime WORDS = Self.num_tokens // 32
-    """Words of bits."""
-
-    var words: SIMD[DType.uint32, Self.WORDS]
-    """The bits."""
-
-    @staticmethod
-    @always_inline
-    def read(
-        marks: DevicePointer[DType.uint8], a: Activations, rows: UInt32, first_token: UInt32
-    ) -> Self:
-        """Reads the marks of a tile; a warp calls it. Kept numbers have none."""
-        var found = Self(0)
-        if a.kind == Int32(FLOATS):
-            return found
-        var num_marks = Int(marks_of_row(UInt32(a.k)))
-        var lane = lane_here()
-        # All loads are on the way at once; rows past the end repeat the last one.
-        var loaded = SIMD[DType.uint8, Self.WORDS](0)
-        for mark in range(num_marks):
-            comptime for i in range(Self.WORDS):
-                var row = min(first_token + UInt32(32 * i) + lane, rows - 1)
-                loaded[i] |= marks[unsafe_offset=Int(row) * num_marks + mark]
-        comptime for i in range(Self.WORDS):
-            found.words[i] = vote[DType.uint32](loaded[i] != 0)
-        return found
-
-    @always_inline
-    def has(self, token: UInt32) -> Bool:
-        """Says whether a token has a mark."""
-        var has = False
-        comptime for i in range(Self.WORDS):
-            if token // 32 == UInt32(i):
-                has = (self.words[i] >> (token % 32)) & 1 != 0
-        return has
-
-
-@fieldwise_init
-struct Exact(TrivialRegisterPassable):
-    """The operands as they came, for elements that bfloat16 cannot give."""
-
-    var a: Activations
-    """The activations."""
-    var codes: DevicePointer[DType.uint8]
-    """The weights' codes."""
-    var scales: DevicePointer[DType.uint8]
-    """The weights' scales."""
-    var rows: UInt32
-    """Rows of C."""
-
-    @always_inline
-    def store(self, result: Result, row: UInt32, first_column: UInt32):
-        """Computes and stores a warp's columns of a row; the warp calls it."""
-        # The sums that other lanes stored before are not to overtake these.
-        syncwarp()
-        var lane = lane_here()
-        for column in range(first_column, first_column + UInt32(WARP_ROWS)):
-            compute_exactly(self.a, self.codes, self.scales, result, self.rows, row, column, lane)
 
 
 @always_inline
@@ -192,7 +110,6 @@ def store_sums[
     sums: TokenSums[num_tokens],
     room: UInt32,
     result: Result,
-    rows: UInt32,
     first_token: UInt32,
     first_column: UInt32,
 ):
@@ -217,5 +134,5 @@ def store_sums[
         var high = bitcast[DType.float32, 4](load_quad(read_at + 16))
         syncwarp()
         var row = first_token + UInt32(ROOM_TOKENS * chunk) + token
-        if row < rows:
+        if row < result.rows:
             columns.store[in_halves](result, row, joined(low, high))

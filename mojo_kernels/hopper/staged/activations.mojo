@@ -13,15 +13,27 @@ block lie as a lane's word of codes becomes operands in registers:
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ..simt.codec import CHUNK
-from ..simt.launch import DevicePointer
-from ..simt.problem import Activations, BFLOAT16, ENCODED
-from .fragments import Pairs, WORD_PAIRS, keep_branch
-from .layout import K_LANES
-from .shared_memory import any_thread
-from .tokens import LANE_BYTES, TokenPairs, load_neighbours, load_token, pairs_of_neighbours
+from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ...launch.queue import Workspace
+from ...problem import Problem
+from ...simt.arguments import Activations, BFLOAT16
+from ...simt.codec import CHUNK
+from ..instructions.packed import Pairs, WORD_PAIRS
+from ..instructions.shared_memory import any_thread
+from ..instructions.warp import keep_branch
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import K_LANES
+from ..operands.activations import (
+    LANE_BYTES,
+    TokenPairs,
+    load_neighbours,
+    load_token,
+    pairs_of_neighbours,
+)
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -29,10 +41,10 @@ comptime THREAD_CHUNKS = 2
 """Chunks of a thread, both on the way at once."""
 comptime GROUP_CHUNKS = THREAD_CHUNKS * THREADS
 """Chunks of a row that a group takes."""
-comptime STEP = 64
+comptime STEP = ROW_BYTES // 2
 """Steps of K in a stage."""
-comptime ROW_BYTES = 2 * STEP
-"""Bytes of a row in a stage."""
+comptime WIDEST_TILE = 256
+"""Tokens of the widest tile: a workspace has room for whole ones."""
 comptime PARTS = ROW_BYTES // LANE_BYTES
 """Parts of a row that are swizzled as one."""
 
@@ -73,24 +85,49 @@ def in_part_order(pairs: Pairs) -> Pairs:
     )
 
 
+@fieldwise_init
+struct StagedTokens(DevicePassable, TrivialRegisterPassable):
+    """Expanded activations in the workspace: stages, and the marks of each row behind them."""
+
+    comptime device_type: AnyType = Self
+
+    var tokens: DevicePointer[DType.uint8]
+    var marks: DevicePointer[DType.uint8]
+
+    @staticmethod
+    def at(workspace: Int, rows: Int, k: Int) -> Self:
+        """Finds both in a workspace."""
+        return Self(
+            device_pointer[DType.uint8](workspace),
+            device_pointer[DType.uint8](workspace + _stages_bytes(rows, k)),
+        )
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedTokens"
+
+
+def workspace_of(rows: Int, k: Int) -> Workspace:
+    """Returns the workspace that expanded activations [rows, k] want."""
+    return Workspace(0, _stages_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k))))
+
+
+def _stages_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of activations as stages, at the widest tile."""
+    var padded = ceildiv(rows, WIDEST_TILE) * WIDEST_TILE
+    return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
+
+
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
-def expand_tokens(
-    x: DevicePointer[DType.uint8],
-    x_scales: DevicePointer[DType.uint8],
-    row_stride: Int64,
-    kind: Int32,
-    x_dtype: Int32,
-    carry: UInt32,
-    k: UInt32,
-    token_tile: UInt32,
-    tokens: DevicePointer[DType.uint32],
-    marks: DevicePointer[DType.uint8],
-):
+def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
     """Writes the bfloat16 numbers of some chunks of a row, and whether they all fit.
 
     The grid is (rows, marks of a row).
     """
-    var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
+    var k = UInt32(a.k)
     var row = UInt32(block_idx.x)
     var first_chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
     var row_chunks = k // UInt32(CHUNK)
@@ -106,7 +143,7 @@ def expand_tokens(
     comptime for i in range(THREAD_CHUNKS):
         var last = row_chunks - UInt32(K_LANES) + quad_lane
         chunks[i] = min(first_chunk + UInt32(i * THREADS), last)
-    if a.kind != ENCODED and a.dtype == BFLOAT16:
+    if not a.is_encoded() and a.dtype == BFLOAT16:
         var neighbours = Array[Pairs, THREAD_CHUNKS](uninitialized=True)
         comptime for i in range(THREAD_CHUNKS):
             neighbours[i] = load_neighbours(a, row, chunks[i])
@@ -124,7 +161,7 @@ def expand_tokens(
         overflow |= loaded[i].overflow
         if step < num_steps:
             var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
-            tokens.unsafe_store[alignment=LANE_BYTES](
+            staged.tokens.unsafe_bitcast[UInt32]().unsafe_store[alignment=LANE_BYTES](
                 (line + Int(row_in_tile)) * (ROW_BYTES // 4)
                 + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
                 numbers if chunk < row_chunks else Pairs(0),
@@ -132,4 +169,22 @@ def expand_tokens(
     var any_overflow = any_thread(overflow)
     if thread_idx.x == 0:
         var at = Int(row) * Int(marks_of_row(k)) + Int(block_idx.y)
-        marks[unsafe_offset=at] = UInt8(1) if any_overflow else UInt8(0)
+        staged.marks[unsafe_offset=at] = UInt8(1) if any_overflow else UInt8(0)
+
+
+def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:
+    """Launches the kernel for tiles of so many tokens; returns where stages will be."""
+    var workspace = queue.workspace(workspace_of(problem.m, problem.k))
+    var staged = StagedTokens.at(workspace, problem.m, problem.k)
+    queue.launch[expand_tokens](
+        Grid(
+            problem.m,
+            Int(marks_of_row(UInt32(problem.k))),
+            threads=THREADS,
+            starts_early=True,
+        ),
+        Activations(problem),
+        staged,
+        UInt32(tokens),
+    )
+    return staged

@@ -12,13 +12,8 @@ from max.gpu import thread_idx
 from std.bit import log2_floor
 from std.memory import bitcast
 
-from ..simt.problem import Result
-from .fragments import any_lane
-from .layout import K_LANES, ROW_LANES
-from .prefill_result import Exact, Marks
-from .prefill_stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
-from .prefill_weights import first_row_of
-from .shared_memory import (
+from ...simt.arguments import Result
+from ..instructions.shared_memory import (
     cluster_barrier,
     leave_cluster,
     load_peer_quad,
@@ -28,14 +23,18 @@ from .shared_memory import (
     store_word,
     wait_at,
 )
-from .wgmma import TokenSums
+from ..instructions.warp import any_lane
+from ..instructions.wgmma import TokenSums
+from ..layout import K_LANES, ROW_LANES
+from ..plan import MAX_RANKS
+from ..staged.exact import Exact, Marks
+from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
+from ..staged.weights import first_row_of
 
 comptime PARITIES = 2
 """Shares of the steps of a group: even and odd ones."""
 comptime CONSUMER_WARPS = PARITIES * READERS
 """Warps that multiply, and store in the end."""
-comptime MAX_RANKS = 8
-"""The largest portable cluster."""
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
 comptime SUM_STRIDE = COLUMNS + 4
@@ -60,8 +59,6 @@ struct Share(TrivialRegisterPassable):
     """This group's place in its cluster."""
     var ranks: UInt32
     """Groups of the cluster."""
-    var rows: UInt32
-    """Rows of C."""
     var first_token: UInt32
     """The first row of the tile."""
     var first_column: UInt32
@@ -111,8 +108,8 @@ def store_tokens[
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
     var column = share.first_column + part
-    var columns = UInt32(result.columns)
-    var num_tokens = min(UInt32(tokens), share.rows - share.first_token)
+    var columns = result.columns
+    var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
     for token in range(
         share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
     ):
@@ -158,7 +155,7 @@ def store_exactly[
         leave_cluster()
     if not overflow and marked.words.reduce_or() == 0:
         return
-    var num_tokens = min(UInt32(tokens), share.rows - share.first_token)
+    var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
     for token in range(
         share.rank + share.ranks * warp, num_tokens, share.ranks * UInt32(CONSUMER_WARPS)
     ):
