@@ -1,115 +1,31 @@
-"""From partial sums to C: across waves, across workgroups, to memory.
+"""Workgroups with parts of K add up their sums in the workspace.
 
-A tile of C is 16 x 16; lane l holds row l % 16, columns 4 * (l / 16) .. + 3.
-In LDS a tile of sums is what the lanes hold, 16 bytes each, one lane after
-another: a KiB. In the workspace, which is zero between launches, it is first the
-first halves of what the lanes hold, then the second halves. With S workgroups
-along K, a tile of C has S - 1 nodes where their sums meet:
+There, where all is zero between launches, a tile of sums is first the first halves of
+what the lanes hold, then the second halves. With S workgroups along K, a tile of C has
+S - 1 nodes where their sums meet:
 
     node        ((workgroup x + X * y) * (S - 1) + node) * tiles + tile
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from max.gpu.memory import CacheOperation
 from std.collections import Array
 from std.math import ceildiv
 from std.memory import bitcast
-from std.sys import size_of
 from std.utils.numerics import nan
 
-from .decode_shape import DecodeShape, TILE_SUM_BYTES
-from .mma import LANES, Mma16, publish, swap_published
-from .tiles import OUT_OF_RANGE, Span, TILE, quotient
+from ..instructions.matrix import LANES, SUMS, Sums
+from ..instructions.memory import publish, swap_published
+from ..operands.memory import OUT_OF_RANGE, Span
+from .shape import DecodeShape, TILE_SUM_BYTES
 
-comptime Sums = SIMD[DType.float32, Mma16.VALUES]
-"""A lane's part of a tile of C: neighbouring columns of one row."""
 comptime PART = 2
 """Sums of a lane that workgroups exchange at once."""
-comptime PARTS = Mma16.VALUES // PART
+comptime PARTS = SUMS // PART
 """Such parts of the sums of a lane."""
 comptime PART_BYTES = 4 * PART
 """Bytes of one."""
 comptime PartSums = SIMD[DType.float32, PART]
 """A part of a lane's sums."""
-comptime NO_BIAS = Optional[DType]()
-"""The bias type of a kernel without one."""
-
-
-@fieldwise_init
-struct Result[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable):
-    """C = sums + bias, [M, N] and contiguous."""
-
-    var values: AMDBufferResource
-    """C."""
-    var bias: AMDBufferResource
-    """The bias, [N]."""
-    var n: Int32
-    """Columns."""
-
-    @staticmethod
-    @always_inline
-    def of(
-        values: MutPointer[Scalar[Self.dtype], _],
-        bias: ImmPointer[UInt8, _],
-        m: Int32,
-        n: Int32,
-    ) -> Self:
-        """Describes C and its bias; the bias is not read if there is none."""
-        comptime BIAS_BYTES = size_of[Self.bias_dtype.or_else(DType.uint8)]()
-        return Self(
-            AMDBufferResource(values, Int(m * n)), Span.of(bias, n * Int32(BIAS_BYTES)).after(0), n
-        )
-
-    @always_inline
-    def store(self, sums: Sums, bias: Sums, first_row: Int32, first_column: Int32, lane: Int32):
-        """Stores a tile with its bias; what lies beyond M and N is dropped."""
-        self.store_part[0, Mma16.VALUES](sums, bias, first_row, first_column, lane)
-
-    @always_inline
-    def store_part[
-        first: Int, width: SIMDLength
-    ](
-        self,
-        sums: SIMD[DType.float32, width],
-        bias: Sums,
-        first_row: Int32,
-        first_column: Int32,
-        lane: Int32,
-    ):
-        """Stores what a lane holds of a tile from its column `first` on."""
-        comptime BYTES = Int32(size_of[Self.dtype]())
-        var row = first_row + lane % TILE
-        var column = first_column + quotient[TILE](lane) * Int32(Mma16.VALUES) + Int32(first)
-        var total = sums
-        comptime if Self.bias_dtype:
-            total += bias.slice[width, offset=first]()
-        var values = total.cast[Self.dtype]()
-        var offset = (row * self.n + column) * BYTES
-        if self.n % Int32(Mma16.VALUES) == 0:
-            self.values.store[cache_policy=CacheOperation.STREAMING](
-                offset if column < self.n else OUT_OF_RANGE,
-                bitcast[DType.uint8, width * size_of[Self.dtype]()](values),
-            )
-        else:
-            comptime for i in range(width):
-                var place = offset + Int32(i) * BYTES
-                self.values.store(
-                    place if column + Int32(i) < self.n else OUT_OF_RANGE,
-                    bitcast[DType.uint8, size_of[Self.dtype]()](values[i]),
-                )
-
-    @always_inline
-    def bias_of(self, first_column: Int32, lane: Int32) -> Sums:
-        """Starts loading the bias of a lane's columns of a tile; any value beyond N."""
-        var bias = Sums(0)
-        comptime if Self.bias_dtype:
-            comptime bias_dtype = Self.bias_dtype.value()
-            comptime BYTES = size_of[bias_dtype]()
-            var column = first_column + quotient[TILE](lane) * Int32(Mma16.VALUES)
-            comptime for i in range(Mma16.VALUES):
-                var bytes = self.bias.load[DType.uint8, BYTES]((column + Int32(i)) * Int32(BYTES))
-                bias[i] = bitcast[bias_dtype, 1](bytes).cast[DType.float32]()
-        return bias
 
 
 struct Handover[shape: DecodeShape]:

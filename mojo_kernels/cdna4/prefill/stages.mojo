@@ -1,11 +1,6 @@
-"""What the waves of a prefill workgroup share in LDS, a stage of 256 along K.
+"""What the waves of a prefill workgroup share in LDS, on its way there and out of it.
 
-    activations    256 or 128 rows x 8 blocks of codes, 3 stages    96 or 48 KiB
-    weights        256 rows x 4 or 8 blocks of codes, 3 phases      48 or 96 KiB
-    scales         of both, in words of four, 3 stages                    12 KiB
-
-A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64 and then two slices in a
-phase (ping_pong.mojo); there are two by four waves. Rows of activations keep their 128 bytes together, their pieces are exchanged:
+Rows of activations keep their 128 bytes together, their pieces are exchanged:
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row, the codes of one block
@@ -18,84 +13,26 @@ layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 
 from max.gpu.intrinsics import AMDBufferResource
 from std.collections import Array
-from std.memory import bitcast
-from structured_kernels.amd_tile_io import _load_from_lds
 
-from ..formats import BLOCK_BYTES
-from .lds import read_word
-from .mma import BlockCodes, CODE_WORDS, SharedBytes, load_to_lds
-from .tiles import (
-    CODE_TILE_BYTES,
-    GROUP_BLOCKS,
-    OUT_OF_RANGE,
-    PAIR,
-    PIECE_BYTES,
-    Span,
-    TILE,
-    TILE_BLOCKS,
-    quotient,
+from ...numbers.formats import Format
+from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_piece, read_word
+from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
+from ..instructions.memory import load_to_lds
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..types import Formats
+from .shape import (
+    A_SCALE_BYTES,
+    COLUMNS,
+    DEPTH,
+    N_TILES,
+    PrefillTile,
+    SCALE_GROUP_BYTES,
+    SCALE_GROUP_ROWS,
+    STAGE_BLOCKS,
+    WAVES,
+    WAVES_N,
 )
-
-comptime WAVES_M = 2
-"""Waves along the rows of C, one for each ping-pong group."""
-comptime WAVES_N = 4
-"""Waves along the columns of C, one for each SIMD."""
-comptime WAVES = WAVES_M * WAVES_N
-"""Waves of a workgroup."""
-comptime N_TILES = 4
-"""Tiles of columns of a wave."""
-comptime COLUMNS = WAVES_N * N_TILES * TILE
-"""Columns of C of a workgroup."""
-comptime STAGE_BLOCKS = GROUP_BLOCKS
-"""Blocks of a stage along K."""
-comptime DEPTH = 3
-"""Stages of activations and scales, and phases of weights, in LDS."""
-comptime PHASE_TILES = 32
-"""Tiles of C times slices that a wave multiplies in a phase."""
-
-comptime ROW_BYTES = STAGE_BLOCKS * BLOCK_BYTES
-"""Bytes of a row of activations in a stage."""
-comptime B_SLICE_BYTES = COLUMNS // TILE * CODE_TILE_BYTES
-"""Bytes of the weights of a slice."""
-comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
-"""Bytes of the scales of two tiles of rows in a stage."""
-comptime SCALE_GROUP_ROWS = PAIR * TILE
-"""Rows whose scales share words."""
-comptime A_SCALE_BYTES = WAVES * SCALE_GROUP_BYTES
-"""Bytes for the scales of the activations of a stage: each wave has a place for a group."""
-comptime SCALE_BYTES = A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
-"""Bytes of all scales of a stage."""
-
-
-struct PrefillTile[m_tiles: Int]:
-    """The size of a workgroup's tile of C, and what follows from it.
-
-    Parameters:
-        m_tiles: Tiles of rows of a wave.
-    """
-
-    comptime ROWS = WAVES_M * Self.m_tiles * TILE
-    """Rows of C."""
-    comptime A_BYTES = Self.ROWS * ROW_BYTES
-    """Bytes of the activations of a stage."""
-    comptime PHASE_SLICES = PHASE_TILES // (Self.m_tiles * N_TILES)
-    """Slices of a phase."""
-    comptime B_BYTES = Self.PHASE_SLICES * B_SLICE_BYTES
-    """Bytes of the weights of a phase."""
-    comptime B_PLACE = DEPTH * Self.A_BYTES
-    """Where weights begin in LDS; the first place is the last one to be filled."""
-    comptime FREE_BYTES = Self.B_PLACE + Self.B_BYTES
-    """Bytes that are free until the first activations are fetched."""
-    comptime SCALE_PLACE = Self.B_PLACE + DEPTH * Self.B_BYTES
-    """Where scales begin."""
-    comptime LDS_BYTES = Self.SCALE_PLACE + DEPTH * SCALE_BYTES
-    """Bytes of LDS of a workgroup."""
-
-
-@always_inline
-def place_at(lds: SharedBytes, num_bytes: Int32) -> SharedBytes:
-    """Returns the place that many bytes further."""
-    return lds.unsafe_bitcast[UInt8]().unsafe_offset(Int(num_bytes)).unsafe_bitcast[BFloat16]()
 
 
 @always_inline
@@ -113,12 +50,16 @@ def row_offset(row: Int32, row_bytes: Int32) -> Int32:
 
 
 @fieldwise_init
-struct Reader[m_tiles: Int](TrivialRegisterPassable):
+struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Where a wave's lane reads its fragments and scales.
 
     Parameters:
+        formats: What is multiplied.
         m_tiles: Tiles of rows of a wave.
     """
+
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    """The workgroup's tile of C."""
 
     var a: Int32
     """The lane's piece of the first tile of rows, first slice."""
@@ -139,27 +80,35 @@ struct Reader[m_tiles: Int](TrivialRegisterPassable):
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         return Self(
-            (m * Int32(Self.m_tiles * TILE) + row) * Int32(ROW_BYTES) + piece * Int32(PIECE_BYTES),
-            n * Int32(N_TILES * CODE_TILE_BYTES) + lane * Int32(PIECE_BYTES),
+            (m * Int32(Self.m_tiles * TILE) + row) * Int32(Self.Tile.ROW_BYTES) + piece * Int32(PIECE_BYTES),
+            n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
             m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
             Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
         )
 
     @always_inline
-    def read_a[slice: Int, first: Int](self, stage: SharedBytes, mut tiles: Array[BlockCodes, _]):
+    def read_a[
+        slice: Int, first: Int
+    ](self, stage: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.left], _]):
         """Reads the tiles of rows of a slice to `tiles` from `first` on."""
         # Pieces are exchanged within a slice and, as a whole, between slices.
         comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
         var place = place_at(stage, self.a ^ SLICE_BYTES)
         comptime for tile in range(Self.m_tiles):
-            tiles[first + tile] = _read_codes(place_at(place, Int32(tile * TILE * ROW_BYTES)))
+            tiles[first + tile] = _read_codes[Self.formats.left](
+                place_at(place, Int32(tile * TILE * Self.Tile.ROW_BYTES))
+            )
 
     @always_inline
-    def read_b[first: Int](self, slice: SharedBytes, mut tiles: Array[BlockCodes, _]):
+    def read_b[
+        first: Int
+    ](self, slice: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.right], _]):
         """Reads the tiles of columns of a slice to `tiles` from `first` on."""
         var place = place_at(slice, self.b)
         comptime for tile in range(N_TILES):
-            tiles[first + tile] = _read_codes(place_at(place, Int32(tile * CODE_TILE_BYTES)))
+            tiles[first + tile] = _read_codes[Self.formats.right](
+                place_at(place, Int32(tile * Self.Tile.B_TILE_BYTES))
+            )
 
     @always_inline
     def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
@@ -176,10 +125,10 @@ def exchanged(row: Int32, piece: Int32) -> Int32:
 
 
 @always_inline
-def _read_codes(place: SharedBytes) -> BlockCodes:
+def _read_codes[format: Format](place: SharedBytes) -> BlockCodes[format]:
     """Reads the codes of a block."""
-    var read = _load_from_lds[width=PIECE_BYTES // 2](place)
-    return bitcast[DType.uint32, CODE_WORDS](read)
+    comptime assert format.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
+    return rebind[BlockCodes[format]](read_piece(place))
 
 
 @fieldwise_init
@@ -242,14 +191,19 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct SharedWeights[slices: Int, k_tail: Bool](TrivialRegisterPassable):
+struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterPassable):
     """A workgroup's columns of C: preshuffled weights on their way to LDS.
 
     Parameters:
+        format: What the weights are.
         slices: Slices of a phase.
         k_tail: Whether K may end within a stage.
     """
 
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
+    """Bytes of a tile."""
     comptime WAVE_TILES = COLUMNS // TILE // WAVES
     """Tiles of columns that a wave loads."""
     comptime LOADS = Self.slices * Self.WAVE_TILES
@@ -281,7 +235,7 @@ struct SharedWeights[slices: Int, k_tail: Bool](TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the weights from row `first_row` on."""
-        var tile_row_bytes = k_blocks * Int32(TILE * BLOCK_BYTES)
+        var tile_row_bytes = k_blocks * Int32(TILE * Self.CODE_BYTES)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
         var span = Span.of(codes, tiles * tile_row_bytes).from_offset(
             quotient[TILE](first_row) * tile_row_bytes
@@ -297,7 +251,7 @@ struct SharedWeights[slices: Int, k_tail: Bool](TrivialRegisterPassable):
         """Turns to a phase; one beyond K reads as zeros."""
         self.block = phase * Int32(Self.slices * TILE_BLOCKS)
         self.at = self.codes.after_if(
-            self.block * Int32(TILE * BLOCK_BYTES), self.block < self.k_blocks
+            self.block * Int32(TILE * Self.CODE_BYTES), self.block < self.k_blocks
         )
 
     @always_inline
@@ -306,12 +260,12 @@ struct SharedWeights[slices: Int, k_tail: Bool](TrivialRegisterPassable):
         comptime for slice in range(Self.slices):
             var block = self.block + Int32(slice * TILE_BLOCKS) + quotient[TILE](self.lane)
             comptime for i in range(Self.WAVE_TILES):
-                var offset = self.offsets[i] + Int32(slice * CODE_TILE_BYTES)
+                var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES)
                 comptime if Self.k_tail:
                     offset = offset if block < self.k_blocks else OUT_OF_RANGE
                 var tile = self.wave + Int32(slice * COLUMNS // TILE + i * WAVES)
                 load_to_lds[PIECE_BYTES](
-                    self.at, offset, place_at(place, tile * Int32(CODE_TILE_BYTES))
+                    self.at, offset, place_at(place, tile * Int32(Self.TILE_BYTES))
                 )
 
     @always_inline

@@ -1,8 +1,7 @@
 """Where a wave gets the encoded blocks of its activations.
 
-Both sources feed the same kernels: `QuantizedOnTheFly` streams floats through
-LDS and encodes them in registers, `Prequantized` loads plain codes and scales
-to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
+Both sources feed the same kernels: `FloatSource` streams floats through LDS and
+encodes them in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
     at = source.cursor(chunk)       once a chunk, scalar
@@ -17,24 +16,20 @@ In a tile lane l holds row l % 16, block l / 16.
 
 from std.memory import bitcast
 
-from ..codec import Rounding
-from ..formats import BLOCK_BYTES
-from .mma import CODE_WORDS, SharedBytes
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ..instructions.lds import SharedBytes
+from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
 from .encode import EncodedBlock, encode_block
-from .tiles import (
-    FloatTile,
-    OUT_OF_RANGE,
-    TILE,
-    TILE_BLOCKS,
-    TILE_K,
-    View,
-    quotient,
-)
+from .memory import OUT_OF_RANGE, View, quotient
+from .tiles import FloatTile
 
 
 trait ActivationSource(TrivialRegisterPassable):
     """A wave's rows of activations, some tiles of 16."""
 
+    comptime left: Format
+    """What the blocks are encoded in."""
     comptime LOADS: Int
     """Memory instructions that fetch a tile."""
     comptime LDS_BYTES: Int
@@ -58,7 +53,7 @@ trait ActivationSource(TrivialRegisterPassable):
         """Starts loading a tile of the chunk; `tile` is its place in LDS."""
         ...
 
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived."""
         ...
 
@@ -81,12 +76,13 @@ struct FloatCursor(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct QuantizedOnTheFly[
-    dtype: DType, rounding: Rounding, m_tiles: Int, k_tiles: Int, k_tail: Bool
+struct FloatSource[
+    format: Format, dtype: DType, rounding: Rounding, m_tiles: Int, k_tiles: Int, k_tail: Bool
 ](ActivationSource):
     """Floats, [M, K] and contiguous, that are encoded after they arrive.
 
     Parameters:
+        format: What they are encoded in.
         dtype: Type of the floats.
         rounding: The scale rule.
         m_tiles: Tiles of rows, a power of two.
@@ -94,6 +90,8 @@ struct QuantizedOnTheFly[
         k_tail: Whether K may end within a chunk.
     """
 
+    comptime left = Self.format
+    """What the blocks are encoded in."""
     comptime Tile = FloatTile[Self.dtype]
     """How a tile moves."""
     comptime LOADS = Self.Tile.LOADS
@@ -157,9 +155,9 @@ struct QuantizedOnTheFly[
         return InLds()
 
     @always_inline
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived."""
-        return encode_block[Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
+        return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
 
 
 @fieldwise_init
@@ -175,22 +173,27 @@ struct CodeCursor(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
+struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     """A plain operand [M, K].
 
     Parameters:
+        format: What it is encoded in.
         m_tiles: Tiles of rows, a power of two.
         k_tiles: Tiles of a chunk.
         k_tail: Whether K may end within a chunk.
     """
 
+    comptime left = Self.format
+    """What the blocks are encoded in."""
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
     comptime LOADS = 2
     """The codes and the scale of a block."""
     comptime LDS_BYTES = 0
     """Straight to registers."""
     comptime Cursor = CodeCursor
     """A chunk of codes and scales."""
-    comptime Held = EncodedBlock
+    comptime Held = EncodedBlock[Self.left]
     """The block."""
 
     var codes: View
@@ -212,7 +215,7 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
         first_row: Int32,
     ):
         """Begins at row `first_row` of `rows`; `settle` does the rest."""
-        var row_bytes = k_blocks * Int32(BLOCK_BYTES)
+        var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
         self.codes = View.of(codes, rows * row_bytes).moved(first_row * row_bytes)
         self.scales = View.of(scales, rows * k_blocks).moved(first_row * k_blocks)
         self.k_blocks = k_blocks
@@ -233,7 +236,7 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
         var is_inside = is_wanted and blocks_left > 0
         var offset = m_tile * Int32(TILE) * self.k_blocks + first
         return CodeCursor(
-            self.codes.moved_if(offset * Int32(BLOCK_BYTES), is_inside),
+            self.codes.moved_if(offset * Int32(Self.CODE_BYTES), is_inside),
             self.scales.moved_if(offset, is_inside),
             blocks_left,
         )
@@ -244,17 +247,19 @@ struct Prequantized[m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
         """Starts loading a tile of the chunk; `tile` is not used."""
         comptime first = Int32(k_tile * TILE_BLOCKS)
-        var code_offset = (self.rows[m_tile] + first) * Int32(BLOCK_BYTES)
+        var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
         var scale_offset = self.rows[m_tile] + first
         comptime if Self.k_tail:
             var is_inside = first + quotient[TILE](lane) < at.blocks_left
             code_offset = code_offset if is_inside else OUT_OF_RANGE
             scale_offset = scale_offset if is_inside else OUT_OF_RANGE
-        var codes = at.codes.load[BLOCK_BYTES](code_offset)
+        var codes = at.codes.load[Self.CODE_BYTES](code_offset)
         var scale = at.scales.load[1](scale_offset)
-        return EncodedBlock(bitcast[DType.uint32, CODE_WORDS](codes), scale.cast[DType.uint32]())
+        return EncodedBlock[Self.left](
+            bitcast[DType.uint32, Self.CODE_BYTES // 4](codes), scale.cast[DType.uint32]()
+        )
 
     @always_inline
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock:
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived."""
         return held

@@ -19,7 +19,7 @@ from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
-from .decode_shape import DecodeShape
+from .shape import DecodeShape
 
 
 @fieldwise_init

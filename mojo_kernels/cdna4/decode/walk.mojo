@@ -21,25 +21,34 @@ from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
 from std.collections import Array
-from std.memory import bitcast
-from structured_kernels.amd_tile_io import _load_from_lds
 
-from .activations import ActivationSource
-from .decode_shape import DecodeLds, DecodeShape, WORD_SCALES, WORDS_BYTES
-from .encode import EncodedBlock
-from .epilogue import Sums
-from .lds import place_at, read_word, write_byte, write_codes
-from .mma import BlockCodes, CODE_WORDS, Mma16, SharedBytes
-from .schedule import Stream, StreamOps
-from .tiles import PAIR, PIECE_BYTES, WeightTiles, quotient
+from ...numbers.formats import Format
+from ..instructions.lds import (
+    PIECE_BYTES,
+    Piece,
+    SharedBytes,
+    place_at,
+    read_piece,
+    read_word,
+    write_byte,
+    write_piece,
+)
+from ..instructions.matrix import BlockCodes, Sums, multiply_tiles
+from ..operands.activations import ActivationSource
+from ..operands.encode import EncodedBlock
+from ..operands.memory import quotient
+from ..operands.tiles import PAIR, WORD_SCALES
+from ..operands.weights import WeightFragments
+from .order import Stream, StreamOps
+from .shape import DecodeLds, DecodeShape, WORDS_BYTES
 
 
-struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
+struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """A wave's way along K: the registers of all stages in flight, and the sums."""
 
     comptime COLUMNS = Self.shape.wave_columns()
     """Tiles of columns."""
-    comptime Weights = WeightTiles[Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail]
+    comptime Weights = WeightFragments[Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail]
     """The wave's weights."""
     comptime CODES = Self.shape.k_tiles * Self.COLUMNS
     """Tiles of weights in a stage."""
@@ -47,7 +56,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     """Tiles of activations of a stage that the wave fetches."""
     comptime IS_SHARED = Self.shape.sharers > 1
     """Whether other waves need them too."""
-    comptime LDS = DecodeLds(Self.shape, Self.Source.LDS_BYTES)
+    comptime LDS = DecodeLds(Self.shape, Self.Source.LDS_BYTES, Self.Source.left)
     """Places in LDS."""
     comptime WAVE_BYTES = Self.LDS.wave_bytes()
     """Bytes of the area of a wave."""
@@ -76,7 +85,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     """Which of the sharers the wave is."""
     var next_chunk: Int32
     """The chunk that is fetched next."""
-    var codes: Array[BlockCodes, Self.shape.depth * Self.CODES]
+    var codes: Array[BlockCodes[Self.right], Self.shape.depth * Self.CODES]
     """Weights in flight, tile after tile along K, for each stage."""
     var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
     """Their scales."""
@@ -84,7 +93,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
     """The first block along K of each stage."""
     var held: Array[Self.Source.Held, Self.shape.depth * Self.OWN]
     """What the source keeps of activations in flight."""
-    var blocks: Array[EncodedBlock, Self.shape.depth * Self.shape.steps()]
+    var blocks: Array[EncodedBlock[Self.Source.left], Self.shape.depth * Self.shape.steps()]
     """Encoded activations of the stage in use; if shared, a scale is a word of four tiles."""
     var sums: Array[Sums, Self.shape.wave_tiles()]
     """The tile of C, all columns of the first rows, then of the next."""
@@ -182,7 +191,10 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
         var place = self.tile_in_lds[stage, step]()
         var block = self.source.block(self.held[stage * Self.OWN + step], place, self.lane)
         comptime if Self.IS_SHARED:
-            write_codes(place_at(place, self.lane * Int32(PIECE_BYTES)), block.codes)
+            comptime assert Self.Source.left.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
+            write_piece(
+                place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes)
+            )
             var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
             write_byte(self.scale_in_lds[stage](tile), scale)
@@ -213,10 +225,9 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
                     stage * Self.shape.steps() + step - byte
                 ].scale
             comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
-            var read = _load_from_lds[width=PIECE_BYTES // 2](place_at(codes, Int32(place)))
-            self.blocks[stage * Self.shape.steps() + step].codes = bitcast[
-                DType.uint32, CODE_WORDS
-            ](read)
+            self.blocks[stage * Self.shape.steps() + step].codes = rebind[
+                BlockCodes[Self.Source.left]
+            ](read_piece(place_at(codes, Int32(place))))
 
     @always_inline
     def multiply[stage: Int, step: Int](mut self):
@@ -232,7 +243,7 @@ struct WaveRun[Source: ActivationSource, shape: DecodeShape]:
             comptime tile = m_tile * Self.COLUMNS + n_tile
             comptime b_byte = Self.Weights.scale_byte[k_tile, n_tile]()
             comptime a_byte = step % WORD_SCALES if Self.IS_SHARED else 0
-            self.sums[tile] = Mma16.step[b_byte, a_byte](
+            self.sums[tile] = multiply_tiles[Self.Source.left, Self.right, b_byte, a_byte](
                 self.sums[tile],
                 self.codes[stage * Self.CODES + k_tile * Self.COLUMNS + n_tile],
                 self.blocks[stage * Self.shape.steps() + step].codes,

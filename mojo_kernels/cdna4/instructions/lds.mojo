@@ -1,4 +1,4 @@
-"""Words and bytes of LDS beside loads that go straight there.
+"""Pieces, words and bytes of LDS beside loads that go straight there.
 
 The compiler orders a plain access to LDS behind every load to LDS in flight.
 These carry the scopes that say otherwise: they pass such loads, and whoever
@@ -6,9 +6,15 @@ uses them waits and meets at barriers himself.
 """
 
 from max.gpu._utils import to_i64
+from std.memory import AddressSpace, bitcast
+from structured_kernels.amd_tile_io import _load_from_lds
 
-from .mma import BlockCodes, SharedBytes
-
+comptime SharedBytes = MutPointer[BFloat16, MutUntrackedOrigin, address_space=AddressSpace.SHARED]
+"""A place in LDS. The element type is what `_load_from_lds` insists on."""
+comptime PIECE_BYTES = 16
+"""What a lane moves at once."""
+comptime Piece = SIMD[DType.uint32, PIECE_BYTES // 4]
+"""A piece in registers."""
 comptime _ASYNC_COPIES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.AsyncCopies", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
 comptime _LOCAL_ACCESSES = __mlir_attr.`[#llvm.alias_scope<id= "amdgpu.LocalLoads", domain=#llvm.alias_scope_domain<id = "amdgpu.AsyncOps">>]`
 
@@ -46,14 +52,20 @@ def write_byte(place: SharedBytes, value: UInt8):
 
 
 @always_inline
-def write_codes(place: SharedBytes, codes: BlockCodes):
-    """Writes the codes of a block."""
+def read_piece(place: SharedBytes) -> Piece:
+    """Reads an aligned piece."""
+    return bitcast[DType.uint32, PIECE_BYTES // 4](_load_from_lds[width=PIECE_BYTES // 2](place))
+
+
+@always_inline
+def write_piece(place: SharedBytes, piece: Piece):
+    """Writes an aligned piece."""
     __mlir_op.`llvm.store`[
         _type=None,
-        alignment=to_i64(Int64(16)),
+        alignment=to_i64(Int64(PIECE_BYTES)),
         noalias_scopes=_ASYNC_COPIES,
         alias_scopes=_LOCAL_ACCESSES,
     ](
-        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.`vector<4 x i32>`](codes._mlir_value),
+        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.`vector<4 x i32>`](piece._mlir_value),
         __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<3>`](place),
     )

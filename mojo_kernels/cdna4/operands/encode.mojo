@@ -9,17 +9,18 @@ read bfloat16 as float16, whose bits order alike below 0x7c00.
 The fast path never meets a subnormal that matters, an infinity or a NaN: it is
 taken for blocks of zeros and for those whose maximum lies in a window of
 `_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
-every input. Both give the bits of `codec.mojo`.
+every input. Both give the bits of `numbers/encode.mojo`.
 """
 
 from std.memory import bitcast
 from std.sys import size_of
 
-from ..codec import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits, Rounding
-from ..formats import BLOCK, FORMAT
-from .mma import (
-    BlockCodes,
-    CODE_WORDS,
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_NAN
+from ..instructions.matrix import BLOCK, BlockCodes
+from ..instructions.vector import (
     encode_pair,
     maximum,
     minimum,
@@ -34,10 +35,10 @@ comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
 
 
 @fieldwise_init
-struct EncodedBlock(TrivialRegisterPassable):
+struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """One encoded block."""
 
-    var codes: BlockCodes
+    var codes: BlockCodes[Self.format]
     """The packed codes."""
     var scale: UInt32
     """The scale byte; the bits above it are zero."""
@@ -60,38 +61,45 @@ struct _Window[dtype: DType]:
 
 
 @always_inline
-def encode_block[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
+def encode_block[
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype]) -> EncodedBlock[format]:
     """Encodes one block."""
     comptime source = FloatBits[dtype]
     comptime window = _Window[dtype]
     comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
     # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
     comptime OFFSET = UInt32(
-        (FORMAT.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS]()
+        (format.element.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS, format.element]()
     )
 
     var amax = _largest_magnitude(x)
     if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
         comptime NUM_WORDS = BLOCK * size_of[dtype]() // 4
         var words = bitcast[DType.uint32, NUM_WORDS](x) | zero_of_a_branch()
-        return _encode_rare[dtype, rounding](bitcast[dtype, BLOCK](words))
+        return _encode_rare[format, dtype, rounding](bitcast[dtype, BLOCK](words))
 
     var scale = subtract_to_zero(amax, OFFSET)
     var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
-    return EncodedBlock(_convert(x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
+    return EncodedBlock[format](
+        _convert[format](x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
 
 
 @always_inline
-def _convert[dtype: DType](x: BlockFloats[dtype], scale: Float32) -> BlockCodes:
+def _convert[
+    format: Format, dtype: DType
+](x: BlockFloats[dtype], scale: Float32) -> BlockCodes[format]:
     """Divides by a scale and encodes.
 
     The byte of a word runs outside: writes to one register back to back cost a wait.
     """
-    var codes = BlockCodes(0)
+    var codes = BlockCodes[format](0)
     comptime for byte in range(4):
-        comptime for word in range(CODE_WORDS):
+        comptime for word in range(format.block_bytes() // 4):
             comptime first = 8 * word + 2 * byte
-            codes[word] = encode_pair[dtype, byte](codes[word], x.slice[2, offset=first](), scale)
+            codes[word] = encode_pair[format.element, dtype, byte](
+                codes[word], x.slice[2, offset=first](), scale
+            )
     return codes
 
 
@@ -137,18 +145,20 @@ def _exact_amax[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
 
 
 @always_inline
-def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> EncodedBlock:
+def _encode_rare[
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype]) -> EncodedBlock[format]:
     """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
     comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
     comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
     comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
-    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS]())
-    comptime emax = UInt32(FORMAT.emax << F32_MANTISSA_BITS)
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
+    comptime emax = UInt32(format.element.emax << F32_MANTISSA_BITS)
     comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
 
     var amax = _exact_amax(x)
     if amax >= NOT_FINITE:
-        return EncodedBlock(BlockCodes(0), UInt32(FORMAT.scale_nan))
+        return EncodedBlock[format](BlockCodes[format](0), UInt32(E8M0_NAN))
 
     # Powers of two: exact but for elements too small for any code but zero.
     var scale = max(amax + carry, emax) - emax
@@ -156,7 +166,7 @@ def _encode_rare[dtype: DType, rounding: Rounding](x: BlockFloats[dtype]) -> Enc
     var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
     var field = scale & _F32_EXPONENT
     var rescaled = field + RESCALE if is_tiny else field - RESCALE
-    var codes = _convert(
+    var codes = _convert[format](
         x.cast[DType.float32]() * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled)
     )
-    return EncodedBlock(codes, scale >> UInt32(F32_MANTISSA_BITS))
+    return EncodedBlock[format](codes, scale >> UInt32(F32_MANTISSA_BITS))

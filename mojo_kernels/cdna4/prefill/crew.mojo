@@ -1,20 +1,20 @@
 """Workgroups that prepare the rows they share: each part once a launch, for all of them.
 
-The workgroups of one tile of rows of C are a team. They find the activations of
+The workgroups of one tile of rows of C are a crew. They find the activations of
 these rows in a workspace, in the form in which they multiply them, after each
 has done its share. A part belongs to a pair of tiles of rows, 32; wave w of every
 workgroup draws tickets for the parts of pair w, or of w modulo the pairs:
 
     draw      a part to prepare, until none is left
     finish    it is stored where the whole device sees it
-    wait      until all parts of the team are finished
+    wait      until all parts of the crew are finished
     leave     nobody of this workgroup looks at the counters again
 
 Whoever holds a ticket runs and waits for nobody: all parts get finished in every
 order of workgroups and with any number of them on the device. Counters wrap to
 zero when the last workgroup leaves. In the workspace:
 
-    counters    128 bytes a team: tickets of pair p at 4 * p, finished parts at 64
+    counters    128 bytes a crew: tickets of pair p at 4 * p, finished parts at 64
     scales      preshuffled
     codes       [M, K / 2], if activations come as floats
 """
@@ -27,11 +27,15 @@ from std.math import align_up
 from std.memory import AddressSpace
 from std.sys.intrinsics import readfirstlane
 
-from ..formats import BLOCK, BLOCK_BYTES
-from ..layouts import PreshuffledCdna4
-from .mma import LANES, arrive
-from .tiles import Span
+from ...launch.queue import Workspace
+from ...layouts import PreshuffledCdna4
+from ...numbers.formats import Format
+from ..instructions.matrix import BLOCK, LANES
+from ..instructions.memory import arrive
+from ..operands.memory import Span
 
+comptime CREW_BYTES = 128
+"""Bytes of the counters of a crew."""
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""
 comptime _DEVICE = "agent"
@@ -39,11 +43,13 @@ comptime _DEVICE = "agent"
 
 
 @fieldwise_init
-struct TeamWorkspace(TrivialRegisterPassable):
-    """Where the parts of a workspace begin."""
+struct CrewMemory[format: Format](TrivialRegisterPassable):
+    """Where the parts of a workspace begin.
 
-    comptime TEAM_BYTES = 128
-    """Bytes of the counters of a team."""
+    Parameters:
+        format: What activations are encoded in.
+    """
+
     comptime ALIGNMENT = 256
     """What scales and codes are aligned to, at least a line of memory."""
 
@@ -56,15 +62,20 @@ struct TeamWorkspace(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(teams: Int, rows: Int, k: Int) -> Self:
+    def of(crews: Int, rows: Int, k: Int) -> Self:
         """Returns the workspace of a launch for activations [rows, k]."""
         comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
         comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
         var k_blocks = k // BLOCK
-        var counter_bytes = align_up(teams * Self.TEAM_BYTES, Self.ALIGNMENT)
+        var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
         var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
         var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
-        return Self(counter_bytes, codes, codes + rows * k_blocks * BLOCK_BYTES)
+        return Self(counter_bytes, codes, codes + rows * Self.format.packed_bytes(k))
+
+    def workspace(self, has_codes: Bool) -> Workspace:
+        """Returns the memory of a launch, which has codes if activations come as floats."""
+        var num_bytes = self.num_bytes if has_codes else self.codes
+        return Workspace(self.counter_bytes, num_bytes - self.counter_bytes)
 
 
 trait SharedWork:
@@ -80,7 +91,7 @@ trait SharedWork:
 
 
 @fieldwise_init
-struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
+struct Crew[pairs: Int, waves: Int](TrivialRegisterPassable):
     """The workgroups that share rows.
 
     Parameters:
@@ -96,21 +107,21 @@ struct Team[pairs: Int, waves: Int](TrivialRegisterPassable):
     """A counter."""
 
     var counters: AMDBufferResource
-    """The counters of the team."""
+    """The counters of the crew."""
     var finished: Self.Counter
     """The one of the finished parts."""
     var workgroups: Int32
-    """Workgroups of the team."""
+    """Workgroups of the crew."""
     var parts: Int32
     """Parts of a pair."""
 
     @staticmethod
     @always_inline
-    def of(workspace: MutPointer[UInt8, _], team: Int32, workgroups: Int32, parts: Int32) -> Self:
-        """Finds the counters of team `team`."""
+    def of(workspace: MutPointer[UInt8, _], crew: Int32, workgroups: Int32, parts: Int32) -> Self:
+        """Finds the counters of crew `crew`."""
         comptime assert Self.waves % Self.pairs == 0, "as many waves for each pair"
-        comptime TEAM_BYTES = Int32(TeamWorkspace.TEAM_BYTES)
-        var counters = Span.of(workspace, (team + 1) * TEAM_BYTES).from_offset(team * TEAM_BYTES)
+        comptime BYTES = Int32(CREW_BYTES)
+        var counters = Span.of(workspace, (crew + 1) * BYTES).from_offset(crew * BYTES)
         var finished = Int(counters.start) + Int(Self.FINISHED)
         return Self(
             counters.after(0), Self.Counter(unsafe_from_address=finished), workgroups, parts

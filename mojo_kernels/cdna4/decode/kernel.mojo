@@ -27,37 +27,45 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ..codec import Rounding
-from ..formats import BLOCK
-from .activations import ActivationSource, Prequantized, QuantizedOnTheFly
-from .decode_shape import DecodeLds, DecodeShape, SUM_BYTES, TILE_SUM_BYTES
-from .epilogue import Handover, PART, PARTS, Result, Sums
-from .mma import LANES, Mma16, SharedBytes, loaded
-from .tiles import PIECE_BYTES, TILE, quotient
-from .wave_run import WaveRun
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Grid, Queue, Workspace
+from ...problem import Problem
+from ...schedule.xcd import XcdColumns
+from ..instructions.lds import PIECE_BYTES, SharedBytes
+from ..instructions.matrix import BLOCK, LANES, SUMS, Sums, TILE
+from ..instructions.memory import loaded
+from ..operands.activations import ActivationSource, CodeSource, FloatSource
+from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.target import Target
+from ..types import ProductTypes, has_kernels, unsupported
+from .handover import Handover, PART, PARTS
+from .shape import DecodeLds, DecodeShape, SUM_BYTES, TILE_SUM_BYTES
+from .walk import DecodeWalk
 
 
 @always_inline
 def _decode[
-    Source: ActivationSource, out_dtype: DType, bias_dtype: Optional[DType], shape: DecodeShape
+    Source: ActivationSource, //, types: ProductTypes, shape: DecodeShape
 ](
     source: Source,
-    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
-    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
-    result: Result[out_dtype, bias_dtype],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    target: Target[types.out, types.bias],
     m: Int32,
     n: Int32,
     k: Int32,
     chunks_per_wave: Int32,
-    workspace: MutPointer[UInt8, MutAnyOrigin],
+    workspace: Output[DType.uint8],
 ):
     """Computes a workgroup's tile of C."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
-    comptime lds_plan = DecodeLds(shape, Source.LDS_BYTES)
+    comptime lds_plan = DecodeLds(shape, Source.LDS_BYTES, Source.left)
+    comptime Walk = DecodeWalk[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
-    var x, y, z = Int32(block_idx.x), Int32(block_idx.y), Int32(block_idx.z)
+    var tile_of_c = XcdColumns.tile(Int(block_idx.x), Int(block_idx.y))
+    var x, y, z = Int32(tile_of_c.column), Int32(tile_of_c.row), Int32(block_idx.z)
     if x * COLUMNS >= n:
         return  # Rounds the grid up to a multiple of the XCDs.
 
@@ -67,7 +75,7 @@ def _decode[
     ](row_major[lds_plan.num_bytes() // size_of[DType.bfloat16]()]())
     var group = quotient[shape.sharers](wave)
     var sharer = wave - group * Int32(shape.sharers)
-    var weights = WaveRun[Source, shape].Weights.of(
+    var weights = Walk.Weights.of(
         w_codes,
         w_scales,
         n,
@@ -75,8 +83,8 @@ def _decode[
         x * Int32(shape.n_tiles) + sharer * Int32(shape.wave_columns()),
     )
     var first_chunk = (z * Int32(shape.k_groups()) + group) * chunks_per_wave
-    var run = WaveRun[Source, shape](source, weights, lds.ptr, wave, lane, first_chunk)
-    run.start()
+    var walk = Walk(source, weights, lds.ptr, wave, lane, first_chunk)
+    walk.start()
     # What is needed at the end arrives while the first chunks do.
     var meeting_place = workspace
     comptime if shape.splits > 1:
@@ -84,16 +92,16 @@ def _decode[
     var bias = Array[Sums, shape.own_tiles()](uninitialized=True)
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
-        bias[i] = result.bias_of(x * COLUMNS + n_tile * TILE, lane)
-    run.finish(chunks_per_wave)
+        bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
+    walk.finish(chunks_per_wave)
 
     # Across groups: each wave gets some tiles.
     var sums = Array[Sums, shape.own_tiles()](uninitialized=True)
     comptime if shape.k_groups() == 1:
         comptime for i in range(shape.own_tiles()):
-            sums[i] = run.sums[i]
+            sums[i] = walk.sums[i]
     else:
-        _exchange[shape, lds_plan.wave_bytes()](run.sums, sums, lds.ptr, wave, lane)
+        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds.ptr, wave, lane)
         comptime if shape.waves > shape.tiles():
             if wave >= Int32(shape.tiles()):
                 return
@@ -106,7 +114,7 @@ def _decode[
             if tile < Int32(shape.tiles()):
                 var m_tile, n_tile = shape.corner(tile)
                 var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                result.store(sums[i], bias[i], row, column, lane)
+                target.store(sums[i], bias[i], row, column, lane)
     else:
         var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
         var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
@@ -119,7 +127,7 @@ def _decode[
             if handover.is_mine(i):
                 var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
                 var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                result.store_part[part * PART, PART](
+                target.store_part[part * PART, PART](
                     handover.parts[i], bias[own], row, column, lane
                 )
 
@@ -138,7 +146,7 @@ def _exchange[
     comptime WAVE_FLOATS = wave_bytes // 4
     comptime TILE_FLOATS = TILE_SUM_BYTES // 4
     comptime WAVE_TILES = shape.wave_tiles()
-    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * Mma16.VALUES)
+    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * SUMS)
     var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
     comptime for tile in range(WAVE_TILES):
         own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
@@ -150,7 +158,7 @@ def _exchange[
             var place = sharer * Int32(WAVE_FLOATS)
             place += (tile - sharer * Int32(WAVE_TILES)) * Int32(TILE_FLOATS)
             comptime for group in range(shape.k_groups()):
-                var of_group = floats.unsafe_load[width=Mma16.VALUES, alignment=SUM_BYTES](
+                var of_group = floats.unsafe_load[width=SUMS, alignment=SUM_BYTES](
                     group * shape.sharers * WAVE_FLOATS + Int(place)
                 )
                 sums[i] = of_group if group == 0 else sums[i] + of_group
@@ -161,31 +169,39 @@ def _exchange[
     `rocdl.waves_per_eu`=SIMDLength(2),
 )
 def linear_decode[
-    x_dtype: DType,
-    out_dtype: DType,
-    bias_dtype: Optional[DType],
-    rounding: Rounding,
-    shape: DecodeShape,
+    types: ProductTypes, shape: DecodeShape
 ](
-    x: ImmPointer[Scalar[x_dtype], ImmutAnyOrigin],
-    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
-    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
-    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    x: Input[types.floats()],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
     m: Int32,
     n: Int32,
     k: Int32,
     chunks_per_wave: Int32,
-    bias: ImmPointer[UInt8, ImmutAnyOrigin],
-    workspace: MutPointer[UInt8, MutAnyOrigin],
+    bias: Input[DType.uint8],
+    workspace: Output[DType.uint8],
 ):
     """Quantizes x and multiplies: C = x @ W.T + bias."""
-    comptime Source = QuantizedOnTheFly[
-        x_dtype, rounding, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
+    comptime Source = FloatSource[
+        types.formats.left,
+        types.floats(),
+        types.rounding,
+        shape.fetched_m_tiles(),
+        shape.fetched_k_tiles(),
+        shape.k_tail,
     ]
-    var source = Source(x, m, k, Int32(block_idx.y) * Int32(shape.m_tiles * TILE))
-    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
-    _decode[Source, out_dtype, bias_dtype, shape](
-        source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace
+    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
+    _decode[types, shape](
+        Source(x, m, k, first_row),
+        w_codes,
+        w_scales,
+        Target[types.out, types.bias].of(result, bias, m, n),
+        m,
+        n,
+        k,
+        chunks_per_wave,
+        workspace,
     )
 
 
@@ -194,25 +210,85 @@ def linear_decode[
     `rocdl.waves_per_eu`=SIMDLength(2),
 )
 def matmul_decode[
-    out_dtype: DType, bias_dtype: Optional[DType], shape: DecodeShape
+    types: ProductTypes, shape: DecodeShape
 ](
-    a_codes: ImmPointer[UInt8, ImmutAnyOrigin],
-    a_scales: ImmPointer[UInt8, ImmutAnyOrigin],
-    w_codes: ImmPointer[UInt8, ImmutAnyOrigin],
-    w_scales: ImmPointer[UInt8, ImmutAnyOrigin],
-    result: MutPointer[Scalar[out_dtype], MutAnyOrigin],
+    a_codes: Input[DType.uint8],
+    a_scales: Input[DType.uint8],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
     m: Int32,
     n: Int32,
     k: Int32,
     chunks_per_wave: Int32,
-    bias: ImmPointer[UInt8, ImmutAnyOrigin],
-    workspace: MutPointer[UInt8, MutAnyOrigin],
+    bias: Input[DType.uint8],
+    workspace: Output[DType.uint8],
 ):
     """Multiplies a plain operand: C = A @ W.T + bias."""
-    comptime Source = Prequantized[shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail]
+    comptime Source = CodeSource[
+        types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
+    ]
     var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    var source = Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row)
-    var target = Result[out_dtype, bias_dtype].of(result, bias, m, n)
-    _decode[Source, out_dtype, bias_dtype, shape](
-        source, w_codes, w_scales, target, m, n, k, chunks_per_wave, workspace
+    _decode[types, shape](
+        Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row),
+        w_codes,
+        w_scales,
+        Target[types.out, types.bias].of(result, bias, m, n),
+        m,
+        n,
+        k,
+        chunks_per_wave,
+        workspace,
     )
+
+
+struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
+    """The kernel for one cut.
+
+    Parameters:
+        types: What it is compiled for.
+        shape: How a workgroup cuts its work.
+    """
+
+    @staticmethod
+    def supports(problem: Problem) -> Bool:
+        return Self.types.match(problem) and Self.shape.supports(problem.k)
+
+    @staticmethod
+    def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
+        comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        var m, n, k = problem.m, problem.n, problem.k
+        var x, y = Self.shape.tiles_of_c(m, n).grid()
+        var grid = Grid(x, y, Self.shape.splits, threads=Self.shape.threads())
+        var workspace = queue.workspace(Workspace(Self.shape.handover_bytes(m, n), 0))
+
+        # Scalars: a struct would come by reference, which ends the preload of arguments.
+        comptime if Self.types.x:
+            queue.launch[linear_decode[Self.types, Self.shape]](
+                grid,
+                input[Self.types.floats()](problem.left.values),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                output[Self.types.out](problem.result.values),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                Int32(Self.shape.chunks_per_wave(k)),
+                input[DType.uint8](problem.result.bias),
+                output[DType.uint8](workspace),
+            )
+        else:
+            queue.launch[matmul_decode[Self.types, Self.shape]](
+                grid,
+                input[DType.uint8](problem.left.values),
+                input[DType.uint8](problem.left.scales),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                output[Self.types.out](problem.result.values),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                Int32(Self.shape.chunks_per_wave(k)),
+                input[DType.uint8](problem.result.bias),
+                output[DType.uint8](workspace),
+            )

@@ -1,7 +1,7 @@
 """A wave's way along K in a prefill kernel: the operations of its schedule, and the sums.
 
-`PrefillRun.ORDER` is the schedule (ping_pong.mojo); `perform` says what an
-operation means for what the workgroup shares in LDS (prefill_tiles.mojo):
+`PrefillWalk.ORDER` is the schedule (order.mojo); `perform` says what an
+operation means for what the workgroup shares in LDS (stages.mojo):
 
     fetched     stage and phase that go from memory to LDS next
     used        stage and phase whose fragments are read next
@@ -19,25 +19,15 @@ from pipeline.pipeline_dsl import ScheduleEntry
 from std.collections import Array
 from std.memory import bitcast
 
-from .epilogue import Sums
-from .mma import BlockCodes, Mma16, SharedBytes, set_priority, zero_of_a_branch
-from .ping_pong import PingPong, PingPongOps
-from .prefill_activations import SharedCodes
-from .prefill_tiles import (
-    A_SCALE_BYTES,
-    B_SLICE_BYTES,
-    COLUMNS,
-    DEPTH,
-    N_TILES,
-    PrefillTile,
-    Reader,
-    SCALE_BYTES,
-    SharedScales,
-    SharedWeights,
-    next_of_ring,
-    place_at,
-)
-from .tiles import PAIR
+from ..instructions.lds import SharedBytes, place_at
+from ..instructions.matrix import BlockCodes, SUMS, Sums, multiply_tiles, set_priority
+from ..instructions.vector import zero_of_a_branch
+from ..operands.tiles import PAIR
+from ..types import Formats
+from .activations import SharedCodes
+from .order import PingPong, PingPongOps
+from .shape import A_SCALE_BYTES, COLUMNS, DEPTH, N_TILES, PrefillTile, SCALE_BYTES
+from .stages import Reader, SharedScales, SharedWeights, next_of_ring
 
 
 @fieldwise_init
@@ -72,23 +62,24 @@ struct Ring[a_bytes: Int](TrivialRegisterPassable):
         )
 
 
-struct PrefillRun[m_tiles: Int, k_tail: Bool]:
+struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """A wave's way along K: its fragments, and the sums.
 
     Parameters:
+        formats: What is multiplied.
         m_tiles: Tiles of rows of a wave.
         k_tail: Whether K may end within a stage.
     """
 
-    comptime Tile = PrefillTile[Self.m_tiles]
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
     comptime Place = Ring[Self.Tile.A_BYTES]
     """A place in LDS."""
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
     """Slices of a phase."""
-    comptime Weights = SharedWeights[Self.PHASE_SLICES, Self.k_tail]
+    comptime Weights = SharedWeights[Self.formats.right, Self.PHASE_SLICES, Self.k_tail]
     """The workgroup's weights."""
-    comptime Codes = SharedCodes[Self.m_tiles, Self.k_tail]
+    comptime Codes = SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
     comptime Scales = SharedScales[Self.Tile.ROWS]
     """Their scales."""
@@ -109,7 +100,7 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     """Scales of weights."""
     var weights: Self.Weights
     """Weights."""
-    var reader: Reader[Self.m_tiles]
+    var reader: Reader[Self.formats, Self.m_tiles]
     """Where the wave reads."""
     var lds: SharedBytes
     """The workgroup's LDS."""
@@ -123,9 +114,9 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     """Where it goes, from the first weights on."""
     var used_b: Int32
     """Where the weights that are read next begin."""
-    var a: Array[BlockCodes, Self.PHASE_SLICES * Self.m_tiles]
+    var a: Array[BlockCodes[Self.formats.left], Self.PHASE_SLICES * Self.m_tiles]
     """Fragments of activations."""
-    var b: Array[BlockCodes, Self.PHASE_SLICES * N_TILES]
+    var b: Array[BlockCodes[Self.formats.right], Self.PHASE_SLICES * N_TILES]
     """Fragments of weights."""
     var a_scales: Array[UInt32, Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
@@ -141,7 +132,7 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         a_scales: Self.Scales,
         b_scales: SharedScales[COLUMNS],
         weights: Self.Weights,
-        reader: Reader[Self.m_tiles],
+        reader: Reader[Self.formats, Self.m_tiles],
         lds: SharedBytes,
     ):
         """Finds this thread's part of the work."""
@@ -175,7 +166,7 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
             self.reader.read_scales[True](place, self.a_scales)
             self.reader.read_scales[False](place, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
-        var weights = self.used_b + Int32(Self.Tile.B_PLACE + phase_slice * B_SLICE_BYTES)
+        var weights = self.used_b + Int32(Self.Tile.B_PLACE + phase_slice * Self.Tile.B_SLICE_BYTES)
         self.reader.read_b[phase_slice * N_TILES](place_at(self.lds, weights), self.b)
         self.reader.read_a[slice, phase_slice * Self.m_tiles](
             place_at(self.lds, self.used.a), self.a
@@ -206,8 +197,11 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
         comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
                 comptime tile = m_tile * N_TILES + n_tile
-                self.sums[tile] = Mma16.step[
-                    PAIR * slice + n_tile % PAIR, PAIR * slice + m_tile % PAIR
+                self.sums[tile] = multiply_tiles[
+                    Self.formats.left,
+                    Self.formats.right,
+                    PAIR * slice + n_tile % PAIR,
+                    PAIR * slice + m_tile % PAIR,
                 ](
                     self.sums[tile],
                     self.b[phase_slice * N_TILES + n_tile],
@@ -273,11 +267,11 @@ struct PrefillRun[m_tiles: Int, k_tail: Bool]:
     def clear(mut self):
         """Sets the sums to zero here, where there is time, not at the loop."""
         comptime for i in range(Self.m_tiles * N_TILES):
-            comptime for j in range(Mma16.VALUES):
+            comptime for j in range(SUMS):
                 self.sums[i][j] = bitcast[DType.float32](zero_of_a_branch())
 
     @always_inline
-    def run(mut self, group: Int32, num_stages: Int32):
+    def walk(mut self, group: Int32, num_stages: Int32):
         """Walks along K; the second group is a phase behind the first."""
         comptime activations = Self.ORDER.activations()
         comptime for i in range(PingPong.ACTIVATIONS_LENGTH):

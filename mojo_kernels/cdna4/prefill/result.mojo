@@ -15,9 +15,10 @@ from std.collections import Array
 from std.memory import bitcast
 from std.sys import size_of
 
-from .epilogue import Result, Sums
-from .mma import Mma16
-from .tiles import OUT_OF_RANGE, PAIR, TILE, quotient
+from ..instructions.matrix import SUMS, Sums, TILE
+from ..operands.memory import OUT_OF_RANGE, quotient
+from ..operands.target import Target
+from ..operands.tiles import PAIR
 
 comptime LANE_COLUMNS = 8
 """Columns that a lane stores at once."""
@@ -27,7 +28,7 @@ comptime LANE_COLUMNS = 8
 def store_tiles[
     dtype: DType, bias_dtype: Optional[DType], //, m_tiles: Int, n_tiles: Int
 ](
-    target: Result[dtype, bias_dtype],
+    target: Target[dtype, bias_dtype],
     sums: Array[Sums, m_tiles * n_tiles],
     first_row: Int32,
     first_column: Int32,
@@ -60,9 +61,9 @@ def store_tiles[
 def _store_pair[
     dtype: DType, bias_dtype: Optional[DType], //
 ](
-    target: Result[dtype, bias_dtype],
-    left: SIMD[dtype, Mma16.VALUES],
-    right: SIMD[dtype, Mma16.VALUES],
+    target: Target[dtype, bias_dtype],
+    left: SIMD[dtype, SUMS],
+    right: SIMD[dtype, SUMS],
     first_row: Int32,
     first_column: Int32,
     lane: Int32,

@@ -7,15 +7,16 @@
 
 from std.math import align_up, ceildiv
 
-from .mma import LANES, Mma16
-from .tiles import CODE_TILE_BYTES, GROUP_TILES, PAIR, PIECE_BYTES, TILE_K
+from ...numbers.formats import Format
+from ..instructions.lds import PIECE_BYTES
+from ..instructions.matrix import LANES, SUMS, TILE, TILE_BLOCKS, TILE_K
+from ..operands.tiles import GROUP_TILES, PAIR, WORD_SCALES
+from ...schedule.xcd import XcdColumns
 
-comptime SUM_BYTES = 4 * Mma16.VALUES
+comptime SUM_BYTES = 4 * SUMS
 """Bytes of a lane's sums of a tile of C."""
 comptime TILE_SUM_BYTES = LANES * SUM_BYTES
 """Bytes of the sums of a tile."""
-comptime WORD_SCALES = 4
-"""Scales of a word."""
 comptime WORDS_BYTES = LANES * WORD_SCALES
 """Bytes of one word of scales of all lanes."""
 
@@ -89,12 +90,17 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
             not self.up_front or self.chunks_per_wave(k) == self.depth
         )
 
-    def handover_bytes(self, groups: Int) -> Int:
-        """Returns the bytes of the nodes where sums of `groups` tiles of C meet.
+    def tiles_of_c(self, m: Int, n: Int) -> XcdColumns:
+        """Returns the tiles of C that workgroups compute."""
+        return XcdColumns(ceildiv(m, self.m_tiles * TILE), ceildiv(n, self.n_tiles * TILE))
+
+    def handover_bytes(self, m: Int, n: Int) -> Int:
+        """Returns the bytes of the nodes where sums of all tiles of C meet.
 
         They are zero before and after a launch.
         """
-        return groups * (self.splits - 1) * self.tiles() * TILE_SUM_BYTES
+        var tiles = self.tiles_of_c(m, n)
+        return tiles.rows * tiles.columns * (self.splits - 1) * self.tiles() * TILE_SUM_BYTES
 
     def threads(self) -> Int:
         """Returns the threads of a workgroup."""
@@ -159,10 +165,13 @@ struct DecodeLds(TrivialRegisterPassable):
     """The cut."""
     var float_bytes: Int
     """Of a tile of activations on its way; none if they go straight to registers."""
+    var format: Format
+    """What activations are encoded in."""
 
     def tile_bytes(self) -> Int:
         """Returns the bytes of a tile of activations: on its way, then, if shared, its codes."""
-        return max(self.float_bytes, CODE_TILE_BYTES if self.shape.sharers > 1 else 0)
+        var code_bytes = TILE * TILE_BLOCKS * self.format.block_bytes()
+        return max(self.float_bytes, code_bytes if self.shape.sharers > 1 else 0)
 
     def tile(self, stage: Int, own_step: Int) -> Int:
         """Returns where a tile begins in the area of the wave that fetches it."""

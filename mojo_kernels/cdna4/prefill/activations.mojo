@@ -2,8 +2,8 @@
 
 A stage is 256 or 128 rows x 8 blocks. Codes go straight from memory to LDS, a row by
 eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
-scales would cost a line of memory for each row and stage; a team of workgroups
-brings them into the preshuffled layout first (team.mojo), 64 blocks at a time:
+scales would cost a line of memory for each row and stage; a crew of workgroups
+brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
 
     lane l      row l % 32 of the pair, blocks 32 * (l / 32) .. + 31
     in LDS      eight groups; byte 2 * (block % 8 / 4) + row / 16
@@ -14,23 +14,22 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.collections import Array
 from std.memory import bitcast
 
-from ..formats import BLOCK_BYTES
-from .lds import read_word, write_byte
-from .mma import SharedBytes, load_to_lds
-from .ping_pong import SLICES
-from .prefill_tiles import (
+from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_word, write_byte
+from ..instructions.matrix import TILE, TILE_BLOCKS
+from ..instructions.memory import load_to_lds
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..types import Formats
+from .crew import FOR_THE_DEVICE, SharedWork
+from .order import SLICES
+from .shape import (
     PrefillTile,
-    ROW_BYTES,
     SCALE_GROUP_BYTES,
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
     WAVES,
-    exchanged,
-    place_at,
-    row_offset,
 )
-from .team import FOR_THE_DEVICE, SharedWork
-from .tiles import GROUP_BLOCKS, OUT_OF_RANGE, PAIR, PIECE_BYTES, Span, TILE, TILE_BLOCKS, quotient
+from .stages import exchanged, row_offset
 
 comptime ROWS_PER_LOAD = 8
 """Rows of codes that the lanes of a wave load at once."""
@@ -138,15 +137,20 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
 
 
 @fieldwise_init
-struct SharedCodes[m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
     """A workgroup's plain codes of activations on their way to LDS.
 
     Parameters:
+        formats: What is multiplied.
         m_tiles: Tiles of rows of a wave.
         k_tail: Whether K may end within a stage.
     """
 
-    comptime LOADS = PrefillTile[Self.m_tiles].ROWS // ROWS_PER_LOAD // WAVES // SLICES
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    """The workgroup's tile of C."""
+    comptime CODE_BYTES = Self.formats.left.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime LOADS = Self.Tile.ROWS // ROWS_PER_LOAD // WAVES // SLICES
     """Loads of a wave for one of the parts of a stage."""
 
     var codes: Span
@@ -175,7 +179,7 @@ struct SharedCodes[m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the codes from row `first_row` on."""
-        var row_bytes = k_blocks * Int32(BLOCK_BYTES)
+        var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
         var row = wave * Int32(ROWS_PER_LOAD) + quotient[STAGE_BLOCKS](lane)
         var piece = exchanged(row, lane % Int32(STAGE_BLOCKS))
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
@@ -189,7 +193,7 @@ struct SharedCodes[m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
     def aim(mut self, stage: Int32):
         """Turns to a stage; one beyond K reads as zeros."""
         self.block = stage * Int32(STAGE_BLOCKS)
-        self.at = self.codes.after_if(self.block * Int32(BLOCK_BYTES), self.block < self.k_blocks)
+        self.at = self.codes.after_if(self.block * Int32(Self.CODE_BYTES), self.block < self.k_blocks)
 
     @always_inline
     def fetch[part: Int](self, place: SharedBytes):
@@ -199,4 +203,4 @@ struct SharedCodes[m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
             comptime if Self.k_tail:
                 offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
             var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
-            load_to_lds[PIECE_BYTES](self.at, offset, place_at(place, first * Int32(ROW_BYTES)))
+            load_to_lds[PIECE_BYTES](self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES)))

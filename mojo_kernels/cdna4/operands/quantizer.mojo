@@ -1,7 +1,7 @@
-"""Quantizes rows of floats: one pass over memory.
+"""From floats in memory to codes and scales in memory, 32 rows x 256 a wave.
 
-A wave takes 32 rows x 256, two by two tiles, so that its scales are the words of
-the preshuffled layout; waves of a workgroup are neighbours along K:
+These are two by two tiles, so that the scales of a wave are the words of the
+preshuffled layout:
 
     lane l      encodes of each tile row l % 16, block l / 16
                 stores 16 bytes of codes a tile
@@ -11,54 +11,41 @@ the preshuffled layout; waves of a workgroup are neighbours along K:
 Rows and blocks beyond the operand are padding of the preshuffled layout.
 """
 
-from layout import row_major
-from layout.tile_tensor import stack_allocation
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt, schedule_barrier
-from std.memory import AddressSpace, bitcast
+from std.memory import bitcast
 from std.sys import size_of
-from std.sys.intrinsics import readfirstlane
-from std.utils import StaticTuple
 
-from ..codec import Rounding
-from ..formats import BLOCK, BLOCK_BYTES
-from ..layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
-from .activations import QuantizedOnTheFly
+from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ..instructions.lds import SharedBytes
+from ..instructions.matrix import TILE, TILE_BLOCKS
+from .activations import FloatSource
 from .encode import EncodedBlock
-from .mma import LANES, SharedBytes
-from .tiles import (
-    GROUP_BLOCKS,
-    GROUP_TILES,
-    OUT_OF_RANGE,
-    PAIR,
-    PIECE_BYTES,
-    Span,
-    TILE,
-    TILE_BLOCKS,
-    quotient,
-)
+from .memory import OUT_OF_RANGE, Span, quotient
+from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 
-comptime QUANTIZE_WAVES = 2
-"""Waves of a workgroup. Guess."""
-comptime QUANTIZE_ROWS = PAIR * TILE
-"""Rows of a workgroup."""
-comptime QUANTIZE_BLOCKS = QUANTIZE_WAVES * GROUP_BLOCKS
-"""Blocks along K of a workgroup."""
+comptime QUANTIZED_ROWS = PAIR * TILE
+"""Rows of a wave."""
+
 
 
 @fieldwise_init
-struct EncodedRows[Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS](
-    TrivialRegisterPassable
-):
+struct EncodedRows[
+    format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
+](TrivialRegisterPassable):
     """Where plain codes go, and scales in `Layout`.
 
     Parameters:
+        format: What the codes are.
         Layout: The layout of the scales.
         policy: Who sees the stores before the kernel ends.
     """
 
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
     comptime STORES = 2 if Self.Layout == Plain else 1
     """Stores of a tile; preshuffled scales of several tiles go together."""
 
@@ -82,19 +69,19 @@ struct EncodedRows[Layout: OperandLayout, policy: CacheOperation = CacheOperatio
         var scale_rows = quotient[ROWS](rows + Int32(ROWS - 1)) * Int32(ROWS)
         var scale_blocks = quotient[BLOCKS](k_blocks + Int32(BLOCKS - 1)) * Int32(BLOCKS)
         return Self(
-            Span.of(codes, rows * k_blocks * Int32(BLOCK_BYTES)).after(0),
+            Span.of(codes, rows * k_blocks * Int32(Self.CODE_BYTES)).after(0),
             Span.of(scales, scale_rows * scale_blocks).after(0),
             rows,
             k_blocks,
         )
 
     @always_inline
-    def put(self, encoded: EncodedBlock, row: Int32, block: Int32):
+    def put(self, encoded: EncodedBlock[Self.format], row: Int32, block: Int32):
         """Stores the codes of a block; drops them beyond the operand."""
-        var offset = (row * self.k_blocks + block) * Int32(BLOCK_BYTES)
+        var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
         self.codes.store[cache_policy=Self.policy](
             offset if block < self.k_blocks else OUT_OF_RANGE,
-            bitcast[DType.uint8, BLOCK_BYTES](encoded.codes),
+            bitcast[DType.uint8, Self.CODE_BYTES](encoded.codes),
         )
 
     @always_inline
@@ -124,6 +111,7 @@ struct EncodedRows[Layout: OperandLayout, policy: CacheOperation = CacheOperatio
 
 @fieldwise_init
 struct GroupQuantizer[
+    format: Format,
     dtype: DType,
     rounding: Rounding,
     Layout: OperandLayout,
@@ -134,6 +122,7 @@ struct GroupQuantizer[
     """A wave that quantizes groups, 32 rows x 256, of a pair of tiles of rows.
 
     Parameters:
+        format: What they are encoded in.
         dtype: Type of the floats.
         rounding: The scale rule.
         Layout: The layout of the scales.
@@ -141,9 +130,9 @@ struct GroupQuantizer[
         places: Tiles in flight; a group has four.
     """
 
-    comptime Source = QuantizedOnTheFly[Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
+    comptime Source = FloatSource[Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
     """The floats."""
-    comptime Rows = EncodedRows[Self.Layout, Self.policy]
+    comptime Rows = EncodedRows[Self.format, Self.Layout, Self.policy]
     """The result."""
     comptime TILES = PAIR * GROUP_TILES
     """Tiles of a group."""
@@ -204,7 +193,7 @@ struct GroupQuantizer[
             schedule_barrier()
             var encoded = self.source.block({}, self._place[tile](), self.lane)
 
-            var row = self.pair * QUANTIZE_ROWS + Int32(m_tile * TILE) + self.lane % TILE
+            var row = self.pair * QUANTIZED_ROWS + Int32(m_tile * TILE) + self.lane % TILE
             var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)
             block += quotient[TILE](self.lane)
             self.rows.put(encoded, row, block)
@@ -220,36 +209,3 @@ struct GroupQuantizer[
         comptime if Self.Layout != Plain:
             comptime assert Self.Layout == PreshuffledCdna4, "plain or preshuffled for CDNA4"
             self.rows.put_word(word, self.pair, group, self.lane)
-
-
-@__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(QUANTIZE_WAVES * LANES)),
-    `rocdl.waves_per_eu`=SIMDLength(1),
-)
-def quantize_rows[
-    dtype: DType, rounding: Rounding, Layout: OperandLayout
-](
-    x: ImmPointer[Scalar[dtype], ImmutAnyOrigin],
-    codes: MutPointer[UInt8, MutAnyOrigin],
-    scales: MutPointer[UInt8, MutAnyOrigin],
-    m: Int32,
-    k: Int32,
-):
-    """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
-    comptime Quantizer = GroupQuantizer[dtype, rounding, Layout]
-    comptime LDS_ELEMENTS = Quantizer.LDS_BYTES // size_of[DType.bfloat16]()
-    var lane = Int32(thread_idx.x) % LANES
-    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
-    var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
-    var pair = Int32(block_idx.y)
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[QUANTIZE_WAVES * LDS_ELEMENTS]())
-
-    var source = Quantizer.Source(x, m, k, pair * QUANTIZE_ROWS)
-    source.settle(lane)
-    var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
-    var own_lds = lds.ptr.unsafe_offset(Int(wave) * LDS_ELEMENTS)
-    var quantizer = Quantizer(source, rows, own_lds, pair, lane)
-    quantizer.fetch(group)
-    quantizer.quantize(group)
