@@ -111,6 +111,10 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         return Problem(left, right, Result(C, float_code(self.out), BIAS, bias), m, n, k)
 
 
+comptime ADDRESSES = [
+    "none", "a", "a_scales", "w_codes", "w_scales", "c", "bias", "workspace", "codes", "scales"
+]
+"""Names of the numbers that stand for addresses where nothing runs."""
 comptime A = 1
 comptime A_SCALES = 2
 comptime W_CODES = 3
@@ -118,7 +122,8 @@ comptime W_SCALES = 4
 comptime C = 5
 comptime BIAS = 6
 comptime WORKSPACE = 7
-"""What stands for the address of a workspace where nothing runs."""
+comptime CODES = 8
+comptime SCALES = 9
 
 
 def float_code(dtype: DType) -> Int:

@@ -1,9 +1,9 @@
 """Which kernel computes a product on CDNA4, why, and how it is launched.
 
 `CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and
-the last row covers every shape. A row names a kernel, how its workgroups cut
-the work, and the reason; `Launch` derives grid, workspace and the rest. The
-benchmark, `mx_kernels.explain`, the MAX ops and the torch launcher all read it.
+the last row covers every shape. A row names a kernel, how its workgroups cut the
+work, and the reason; the kernel's own `launch` knows the rest. MAX ops and the HIP
+modules go through `launch` below; `mx_kernels.explain` and the benchmark ask the table.
 
     decode     tiles of C for each workgroup, its waves share K
     prefill    large tiles of C, two groups of waves take turns at the matrix pipes
@@ -13,43 +13,36 @@ workgroups than compute units. `python -m bench.simulated.tune --table` measures
 every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
 """
 
-from std.math import align_up, ceildiv
+from std.math import ceildiv
 from std.utils.numerics import max_finite
 
-from .decode_shape import DecodeLds, DecodeShape
-from .matmul_prefill import NUM_XCDS, THREADS
-from .prefill_tiles import COLUMNS, STAGE_BLOCKS, WAVES_M
-from .team import TeamWorkspace
-from .tiles import TILE, TILE_BLOCKS, TILE_K
-from .workspace import CLEARED_BYTES
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Queue
+from ...launch.workspace import CLEARED_BYTES
+from ...problem import Problem
+from ..chip import CUS, LDS_BYTES, MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
+from ..decode.kernel import DecodeKernel
+from ..decode.shape import DecodeLds, DecodeShape
+from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
+from ..prefill.crew import CREW_BYTES
+from ..prefill.kernel import PrefillKernel
+from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M
+from ..types import ProductTypes, float_bytes
 
-comptime CUS = 256
-"""Compute units."""
-comptime MAX_TENSOR_BYTES = 1 << 31
-"""Kernels count bytes in 32 bits."""
-comptime LDS_BYTES = 160 * 1024
-"""Of a compute unit."""
-comptime CODE_BYTES = 1
-"""Of an element of activations that come encoded: of the type of codes, which holds two."""
-comptime BF16_BYTES = 2
-"""Of the float that activations usually are."""
-comptime MAX_X_BYTES = 4
-"""Of the widest float."""
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
 
 
 @fieldwise_init
-struct Kernel(Equatable, TrivialRegisterPassable):
+struct Family(Equatable, TrivialRegisterPassable):
     """A family of kernels."""
 
     var code: Int
-    """Which."""
 
     comptime DECODE = Self(0)
-    """Of `matmul_decode.mojo`."""
+    """Of `decode/kernel.mojo`."""
     comptime PREFILL = Self(1)
-    """Of `linear_prefill.mojo` for floats, of `matmul_prefill.mojo` for codes."""
+    """Of `prefill/kernel.mojo`."""
 
 
 @fieldwise_init
@@ -68,9 +61,9 @@ struct Sources(Equatable, TrivialRegisterPassable):
     comptime BOTH = Self(True, True)
     """Any."""
 
-    def include(self, x_bytes: Int) -> Bool:
-        """Says whether elements of `x_bytes` are among them."""
-        return self.codes if x_bytes == CODE_BYTES else self.floats
+    def include(self, types: ProductTypes) -> Bool:
+        """Says whether the activations of `types` are among them."""
+        return self.floats if types.x else self.codes
 
 
 @fieldwise_init
@@ -87,8 +80,7 @@ struct Choice(TrivialRegisterPassable):
     """Tiles of C that workgroups compute, at most."""
     var any_k: Bool
     """Whether K may end within a chunk."""
-    var kernel: Kernel
-    """The family."""
+    var family: Family
     var shape: DecodeShape
     """How a decode kernel cuts its work; `k_tail` is settled by K."""
     var m_tiles: Int
@@ -98,7 +90,7 @@ struct Choice(TrivialRegisterPassable):
 
     def name(self) -> String:
         """Returns the name of the cut: prefill<rows>, or m<tiles>n<tiles>w<waves> and more."""
-        if self.kernel == Kernel.PREFILL:
+        if self.family == Family.PREFILL:
             return String("prefill", self.tile()[0])
         var shape = self.shape
         var name = String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves)
@@ -114,14 +106,14 @@ struct Choice(TrivialRegisterPassable):
 
     def tile(self) -> Tuple[Int, Int]:
         """Returns the rows and columns of C of a workgroup."""
-        if self.kernel == Kernel.PREFILL:
+        if self.family == Family.PREFILL:
             return (WAVES_M * self.m_tiles * TILE, COLUMNS)
         return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
 
     def step_k(self) -> Int:
         """Returns the elements along K of a step of the loop."""
         var tiles = self.shape.k_tiles
-        if self.kernel == Kernel.PREFILL:
+        if self.family == Family.PREFILL:
             tiles = STAGE_BLOCKS // TILE_BLOCKS
         return tiles * TILE_K
 
@@ -129,26 +121,26 @@ struct Choice(TrivialRegisterPassable):
         """Says whether K ends within a step, which takes the `k_tail` instance."""
         return k % self.step_k() != 0
 
-    def shape_for(self, k: Int) -> DecodeShape:
-        """Returns the decode kernel, able to end within a chunk where K does."""
+    def shape_of(self, k_tail: Bool) -> DecodeShape:
+        """Returns the cut of the decode kernel that can end within a chunk, or of the other."""
         var shape = self.shape
-        shape.k_tail = self.has_tail(k)
+        shape.k_tail = k_tail
         return shape
 
-    def fits(self, x_bytes: Int) -> Bool:
-        """Says whether LDS has room for elements of `x_bytes`."""
-        if self.kernel == Kernel.PREFILL:
+    def fits(self, types: ProductTypes) -> Bool:
+        """Says whether LDS has room for the activations of `types`."""
+        if self.family == Family.PREFILL:
             return True
-        var float_bytes = 0 if x_bytes == CODE_BYTES else TILE * TILE_K * x_bytes
-        return DecodeLds(self.shape, float_bytes).num_bytes() <= LDS_BYTES
+        var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
+        return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
-    def max_rows(self, n: Int, k: Int, x_bytes: Int) -> Int:
+    def max_rows(self, n: Int, k: Int, types: ProductTypes) -> Int:
         """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
         var is_possible = (
-            self.sources.include(x_bytes)
+            self.sources.include(types)
             and k <= self.max_k
             and (self.any_k or not self.has_tail(k))
-            and self.fits(x_bytes)
+            and self.fits(types)
         )
         if not is_possible:
             return 0
@@ -156,26 +148,9 @@ struct Choice(TrivialRegisterPassable):
         var max_rows = self.max_m
         if self.max_tiles != ANY:
             max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
-        if self.kernel == Kernel.PREFILL:
-            max_rows = min(max_rows, CLEARED_BYTES // TeamWorkspace.TEAM_BYTES * rows)
+        if self.family == Family.PREFILL:
+            max_rows = min(max_rows, CLEARED_BYTES // CREW_BYTES * rows)
         return max_rows
-
-    def launch(self, m: Int, n: Int, k: Int, x_bytes: Int) -> Launch:
-        """Returns the launch for a shape."""
-        if self.kernel == Kernel.DECODE:
-            return Launch.of(self.shape, m, n, k)
-        var rows, columns = self.tile()
-        var tiles_m = ceildiv(m, rows)
-        var workspace = TeamWorkspace.of(tiles_m, m, k)
-        return Launch(
-            x=align_up(tiles_m * ceildiv(n, columns), NUM_XCDS),
-            y=1,
-            z=1,
-            threads=THREADS,
-            chunks_per_wave=0,
-            counter_bytes=workspace.counter_bytes,
-            workspace_bytes=workspace.codes if x_bytes == CODE_BYTES else workspace.num_bytes,
-        )
 
 
 def _decode(
@@ -199,14 +174,14 @@ def _decode(
     var shape = DecodeShape(
         m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
     )
-    return Choice(sources, max_m, max_k, max_tiles, any_k, Kernel.DECODE, shape, 0, reason)
+    return Choice(sources, max_m, max_k, max_tiles, any_k, Family.DECODE, shape, 0, reason)
 
 
 def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> Choice:
     """Returns a row with the prefill kernels; their counters bound M."""
     comptime BOTH = Sources.BOTH
     var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    return Choice(BOTH, ANY, max_k, max_tiles, True, Kernel.PREFILL, unused, m_tiles, reason)
+    return Choice(BOTH, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
 
 
 comptime CHOICES = [
@@ -280,97 +255,108 @@ comptime CHOICES = [
 """In order of preference."""
 
 
-def choose(m: Int, n: Int, k: Int, x_bytes: Int = BF16_BYTES) -> Int:
-    """Returns the row of `CHOICES` for a shape and activations of `x_bytes` an element."""
+def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+    """Returns the row of `CHOICES` for a shape."""
     comptime last = len(CHOICES) - 1
-    comptime assert (
-        CHOICES[last].max_rows(ANY, ANY, MAX_X_BYTES) == ANY
-        and CHOICES[last].max_rows(ANY, ANY, CODE_BYTES) == ANY
-    ), "the last row covers every shape"
     comptime for i in range(last):
         comptime choice = CHOICES[i]
-        if m <= choice.max_rows(n, k, x_bytes):
+        if m <= choice.max_rows(n, k, types):
             return i
     return last
 
 
-def is_chosen[row: Int](n: Int, k: Int, x_bytes: Int) -> Bool:
-    """Says whether `choose` returns `row` for some M: one whose result is less than 2 GiB."""
-    comptime LEAST_BYTES = 2
-    var covered = 0
-    comptime for i in range(row):
-        comptime choice = CHOICES[i]
-        covered = max(covered, choice.max_rows(n, k, x_bytes))
-    comptime choice = CHOICES[row]
-    return choice.max_rows(n, k, x_bytes) > covered < MAX_TENSOR_BYTES // (LEAST_BYTES * n)
-
-
 @fieldwise_init
-struct Launch(TrivialRegisterPassable):
-    """The grid of a kernel and what else depends on the sizes."""
+struct Known(TrivialRegisterPassable):
+    """What is known of the weights [n, k] when a launch is compiled."""
 
-    var x: Int
-    """Workgroups along N; all of them for a prefill kernel."""
-    var y: Int
-    """Workgroups along M."""
-    var z: Int
-    """Workgroups along K."""
-    var threads: Int
-    """Threads of a workgroup."""
-    var chunks_per_wave: Int
-    """Chunks along K of each wave of a decode kernel."""
-    var counter_bytes: Int
-    """Bytes at the beginning of the workspace that are zero before and after."""
-    var workspace_bytes: Int
-    """Bytes of the workspace."""
-
-    @staticmethod
-    def of(shape: DecodeShape, m: Int, n: Int, k: Int) -> Self:
-        """Returns the launch of a decode kernel for a shape."""
-        var x, y = ceildiv(n, shape.n_tiles * TILE), ceildiv(m, shape.m_tiles * TILE)
-        var handover_bytes = shape.handover_bytes(x * y)
-        return Self(
-            x=align_up(x, NUM_XCDS) if y > 1 else x,
-            y=y,
-            z=shape.splits,
-            threads=shape.threads(),
-            chunks_per_wave=shape.chunks_per_wave(k),
-            counter_bytes=handover_bytes,
-            workspace_bytes=handover_bytes,
-        )
-
-
-@fieldwise_init
-struct Product(TrivialRegisterPassable):
-    """Addresses and sizes of C = A @ W.T (+ bias); everything is contiguous."""
-
-    var a: Int
-    """Floats [M, K], or plain codes."""
-    var a_scales: Int
-    """Plain scales of codes; unused for floats."""
-    var w_codes: Int
-    """Preshuffled codes of [N, K]."""
-    var w_scales: Int
-    """Preshuffled scales."""
-    var result: Int
-    """[M, N]."""
-    var bias: Int
-    """[N]; unused without a bias."""
-    var m: Int
-    """Rows of A."""
     var n: Int
-    """Rows of W."""
+    """Rows, rounded up to whole tiles or not; 0 if unknown."""
     var k: Int
-    """Elements of a row."""
+    """Elements of a row; 0 if unknown."""
 
-    def check[out_bytes: Int](self, a_bytes: Int) raises:
-        """Raises if a tensor is too large for 32-bit offsets."""
-        var sizes = [a_bytes, self.n * self.k // 2, self.m * self.n * out_bytes]
-        for i in range(len(sizes)):
-            if sizes[i] >= MAX_TENSOR_BYTES:
-                raise Error(
-                    String(
-                        "got a tensor of ", sizes[i], " bytes for (M, N, K) = (", self.m, ", ",
-                        self.n, ", ", self.k, "), expected less than 2 GiB",
-                    )
-                )  # fmt: skip
+    comptime NOTHING = Self(0, 0)
+
+    def allows(self, row: Int, types: ProductTypes) -> Bool:
+        """Says whether `choose` returns `row` for some M that one launch takes."""
+        var n = self.n if self.n > 0 else ANY
+        var covered = 0
+        comptime for i in range(len(CHOICES)):
+            comptime choice = CHOICES[i]
+            var is_unknown = self.k == 0
+            if i == row:
+                if is_unknown:
+                    return choice.sources.include(types) and choice.fits(types)
+                return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)
+            if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
+                return False
+            if not is_unknown:
+                covered = max(covered, choice.max_rows(n, self.k, types))
+        return False
+
+    def _most_rows(self, types: ProductTypes) -> Int:
+        """Returns the rows of a launch."""
+        return rows_at_once(max(types.row_bytes(self.k), self.n * float_bytes(types.out)))
+
+
+def launch[
+    types: ProductTypes, Q: Queue, //, known: Known = Known.NOTHING
+](problem: Problem, mut queue: Q) raises:
+    """Launches what the table chooses, as often as it takes for all rows of activations.
+
+    Parameters:
+        types: What the problem is of.
+        Q: The kind of queue.
+        known: Sizes of the weights; kernels that they rule out are not compiled.
+
+    Args:
+        problem: The product; its activations are contiguous.
+        queue: Where the launches go.
+    """
+    if not types.match(problem):
+        raise Error("got a product of other formats, types or layout than was compiled for gfx950")
+    var row_bytes = max(types.row_bytes(problem.k), problem.n * float_bytes(types.out))
+    var sizes = [types.formats.right.packed_bytes(problem.n * problem.k), row_bytes]
+    for num_bytes in sizes:
+        if num_bytes >= MAX_TENSOR_BYTES:
+            raise Error(
+                String(
+                    "got a tensor of at least ", num_bytes, " bytes for (M, N, K) = (", problem.m,
+                    ", ", problem.n, ", ", problem.k, "), expected less than 2 GiB",
+                )
+            )  # fmt: skip
+    var at_once = rows_at_once(row_bytes)
+    for row in range(0, problem.m, at_once):
+        var part = rows_of[types](problem, row, min(at_once, problem.m - row))
+        _launch_chosen[types, known](part, queue)
+
+
+def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Problem:
+    """Returns the product of some rows of activations."""
+    var part = problem
+    part.m = count
+    part.left.values += row * types.row_bytes(problem.k)
+    part.left.scales += row * (problem.k // types.formats.left.block_k)
+    part.result.values += row * problem.n * float_bytes(types.out)
+    return part
+
+
+def _launch_chosen[
+    types: ProductTypes, known: Known, Q: Queue
+](problem: Problem, mut queue: Q) raises:
+    """Launches a product that a launch can take."""
+    var row = choose(problem.m, problem.n, problem.k, types)
+    comptime for i in range(len(CHOICES)):
+        comptime if known.allows(i, types):
+            comptime choice = CHOICES[i]
+            if row == i:
+                comptime for k_tail in [False, True]:
+                    comptime can_end_so = known.k == 0 or choice.has_tail(known.k) == k_tail
+                    comptime if can_end_so and (choice.any_k or not k_tail):
+                        if choice.has_tail(problem.k) == k_tail:
+                            comptime if choice.family == Family.DECODE:
+                                comptime shape = choice.shape_of(k_tail)
+                                return DecodeKernel[types, shape].launch(problem, queue)
+                            else:
+                                comptime Kernel = PrefillKernel[types, choice.m_tiles, k_tail]
+                                return Kernel.launch(problem, queue)
+    raise Error(String("no kernel was compiled for row ", row, " of the dispatch table"))
