@@ -28,7 +28,7 @@ from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...launch.kernel import ProductKernel
-from ...launch.queue import Grid, Queue, Workspace
+from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
 from ..instructions.lds import PIECE_BYTES, SharedBytes
@@ -258,9 +258,8 @@ struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
         var m, n, k = problem.m, problem.n, problem.k
-        var x, y = Self.shape.tiles_of_c(m, n).grid()
-        var grid = Grid(x, y, Self.shape.splits, threads=Self.shape.threads())
-        var workspace = queue.workspace(Workspace(Self.shape.handover_bytes(m, n), 0))
+        var grid = Self.shape.grid(m, n)
+        var workspace = queue.workspace(Self.shape.workspace(m, n))
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.
         comptime if Self.types.x:

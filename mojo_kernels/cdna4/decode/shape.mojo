@@ -7,6 +7,7 @@
 
 from std.math import align_up, ceildiv
 
+from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ..instructions.lds import PIECE_BYTES
 from ..instructions.matrix import LANES, SUMS, TILE, TILE_BLOCKS, TILE_K
@@ -94,13 +95,16 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
         """Returns the tiles of C that workgroups compute."""
         return XcdColumns(ceildiv(m, self.m_tiles * TILE), ceildiv(n, self.n_tiles * TILE))
 
-    def handover_bytes(self, m: Int, n: Int) -> Int:
-        """Returns the bytes of the nodes where sums of all tiles of C meet.
+    def grid(self, m: Int, n: Int) -> Grid:
+        """Returns the grid of a launch."""
+        var x, y = self.tiles_of_c(m, n).grid()
+        return Grid(x, y, self.splits, threads=self.threads())
 
-        They are zero before and after a launch.
-        """
+    def workspace(self, m: Int, n: Int) -> Workspace:
+        """Returns the nodes where sums of all tiles of C meet, zero between launches."""
         var tiles = self.tiles_of_c(m, n)
-        return tiles.rows * tiles.columns * (self.splits - 1) * self.tiles() * TILE_SUM_BYTES
+        var nodes = tiles.rows * tiles.columns * (self.splits - 1)
+        return Workspace(nodes * self.tiles() * TILE_SUM_BYTES, 0)
 
     def threads(self) -> Int:
         """Returns the threads of a workgroup."""

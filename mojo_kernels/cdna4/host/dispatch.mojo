@@ -299,7 +299,7 @@ struct Known(TrivialRegisterPassable):
 
 
 def launch[
-    types: ProductTypes, Q: Queue, //, known: Known = Known.NOTHING
+    Q: Queue, //, types: ProductTypes, known: Known = Known.NOTHING
 ](problem: Problem, mut queue: Q) raises:
     """Launches what the table chooses, as often as it takes for all rows of activations.
 

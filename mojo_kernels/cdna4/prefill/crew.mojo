@@ -23,7 +23,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt, s_waitcnt_barrier
 from std.atomic import Atomic, Ordering, fence
-from std.math import align_up
+from std.math import align_up, ceildiv
 from std.memory import AddressSpace
 from std.sys.intrinsics import readfirstlane
 
@@ -33,6 +33,7 @@ from ...numbers.formats import Format
 from ..instructions.matrix import BLOCK, LANES
 from ..instructions.memory import arrive
 from ..operands.memory import Span
+from .shape import rows_of
 
 comptime CREW_BYTES = 128
 """Bytes of the counters of a crew."""
@@ -72,10 +73,12 @@ struct CrewMemory[format: Format](TrivialRegisterPassable):
         var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
         return Self(counter_bytes, codes, codes + rows * Self.format.packed_bytes(k))
 
-    def workspace(self, has_codes: Bool) -> Workspace:
-        """Returns the memory of a launch, which has codes if activations come as floats."""
-        var num_bytes = self.num_bytes if has_codes else self.codes
-        return Workspace(self.counter_bytes, num_bytes - self.counter_bytes)
+
+def workspace_of[format: Format](m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
+    """Returns the memory of a launch, which has codes if activations come as floats."""
+    var memory = CrewMemory[format].of(ceildiv(rows, rows_of(m_tiles)), rows, k)
+    var num_bytes = memory.num_bytes if has_codes else memory.codes
+    return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)
 
 
 trait SharedWork:

@@ -23,7 +23,7 @@ from std.sys import size_of
 from std.utils import StaticTuple
 
 from ...launch.kernel import ProductKernel
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
 from ...problem import Problem
 from ..instructions.lds import PIECE_BYTES, place_at
@@ -34,8 +34,8 @@ from ..operands.target import Target
 from ..operands.tiles import FloatTile, GROUP_TILES, PAIR
 from ..types import ProductTypes, has_kernels, unsupported
 from .activations import PART_BLOCKS, ReorderedScales
-from .crew import CrewMemory, FOR_THE_DEVICE, SharedWork
-from .shape import PrefillTile, SCALE_GROUP_ROWS, STAGE_BLOCKS, THREADS, WAVES
+from .crew import CrewMemory, FOR_THE_DEVICE, SharedWork, workspace_of
+from .shape import PrefillTile, SCALE_GROUP_ROWS, STAGE_BLOCKS, THREADS, WAVES, grid_of
 from .workgroup import Inputs, Workgroup, multiply_tile
 
 comptime WAVES_PER_SIMD = 2
@@ -191,9 +191,6 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
         k_tail: Whether K may end within a stage.
     """
 
-    comptime Tile = PrefillTile[Self.types.formats, Self.m_tiles]
-    """The workgroup's tile of C."""
-
     @staticmethod
     def supports(problem: Problem) -> Bool:
         comptime STAGE_K = STAGE_BLOCKS * BLOCK
@@ -203,10 +200,12 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
         var m, n, k = problem.m, problem.n, problem.k
-        var tiles = Self.Tile.tiles_of_c(m, n)
-        var grid = Grid(tiles.num_workgroups(), threads=THREADS)
-        var memory = CrewMemory[Self.types.formats.left].of(tiles.rows, m, k)
-        var workspace = queue.workspace(memory.workspace(has_codes=Bool(Self.types.x)))
+        var grid = grid_of(Self.m_tiles, m, n)
+        var workspace = queue.workspace(
+            workspace_of[Self.types.formats.left](
+                Self.m_tiles, m, k, has_codes=Bool(Self.types.x)
+            )
+        )
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.
         comptime if Self.types.x:

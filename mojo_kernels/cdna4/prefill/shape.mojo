@@ -10,6 +10,7 @@ LDS is a stage of 256 along K, and the next ones on their way:
 
 from std.math import ceildiv
 
+from ...launch.queue import Grid
 from ...schedule.xcd import XcdBands
 from ..instructions.matrix import LANES, TILE, TILE_BLOCKS
 from ..operands.tiles import GROUP_BLOCKS, PAIR
@@ -52,7 +53,7 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
         m_tiles: Tiles of rows of a wave.
     """
 
-    comptime ROWS = WAVES_M * Self.m_tiles * TILE
+    comptime ROWS = rows_of(Self.m_tiles)
     """Rows of C."""
     comptime ROW_BYTES = STAGE_BLOCKS * Self.formats.left.block_bytes()
     """Bytes of a row of activations in a stage."""
@@ -75,7 +76,17 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     comptime LDS_BYTES = Self.SCALE_PLACE + DEPTH * SCALE_BYTES
     """Bytes of LDS of a workgroup."""
 
-    @staticmethod
-    def tiles_of_c(m: Int, n: Int) -> XcdBands:
-        """Returns the tiles of C that workgroups compute."""
-        return XcdBands(ceildiv(m, Self.ROWS), ceildiv(n, COLUMNS))
+
+def rows_of(m_tiles: Int) -> Int:
+    """Returns the rows of C of a workgroup whose waves have so many tiles of rows."""
+    return WAVES_M * m_tiles * TILE
+
+
+def tiles_of_c(m_tiles: Int, m: Int, n: Int) -> XcdBands:
+    """Returns the tiles of C that workgroups compute."""
+    return XcdBands(ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS))
+
+
+def grid_of(m_tiles: Int, m: Int, n: Int) -> Grid:
+    """Returns the grid of a launch."""
+    return Grid(tiles_of_c(m_tiles, m, n).num_workgroups(), threads=THREADS)
