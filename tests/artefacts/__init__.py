@@ -56,7 +56,7 @@ ARTEFACTS = (
         extension(f"cpu/{level.name}", partial(_native.cpu_extension, level), "cpu/", deep=True)
         for level in OTHER_LEVELS
     ),
-    object_file("cpu/arm64", "python_module.mojo", *ARM64),
+    object_file("cpu/arm64", "bindings/cpu.mojo", *ARM64),
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
     graph("max_graph/cases"),
     graph("max_graph/unchecked"),
@@ -81,7 +81,7 @@ ARTEFACTS = (
     program("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.program("ours.mojo"), ("bench/",)),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
-    executable("numerics/codec"),
+    executable("numerics/numbers"),
     executable("numerics/layouts"),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}

@@ -79,6 +79,7 @@ def graph(
 
     def build() -> Build:
         python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
+        python += (TESTS / "oracle").rglob("*.py")
         files = [*python, *(ROOT / "mojo_kernels").rglob("*.mojo")]
         sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
         facts = [_builds.toolchain(), *machine(), *arguments]
