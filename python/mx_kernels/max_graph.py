@@ -238,10 +238,15 @@ def library() -> Path:
     Raises:
         NativeBuildError: if the Mojo compiler is missing or fails.
     """
+    return library_build().find_or_make()
+
+
+def library_build() -> Build:
+    """Returns the op library as a file of the cache."""
     package = _native.source_folder()
     files = sorted(package.rglob("*.mojo"))
     sources = Sources("", {path.relative_to(package).as_posix(): path for path in files})
-    build = Build(
+    return Build(
         f"graph-{sources.digest([_builds.toolchain()])}",
         f"{PACKAGE}.mojoc",
         "precompiling the MAX ops",
@@ -249,7 +254,6 @@ def library() -> Path:
             ["precompile", "-I", str(package.parent), "-o", str(target), str(package)]
         ),
     )
-    return build.find_or_make()
 
 
 def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = None) -> None:
