@@ -27,17 +27,13 @@ def _queue(mut args: Arguments) raises -> Queue:
 
 
 def py_max_few_rows() raises -> PythonObject:
-    """Returns the rows of activations up to which a product needs no workspace.
-    """
+    """Returns the rows of activations up to which a product needs no workspace."""
     return PythonObject(MAX_FEW_ROWS)
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, k); returns the bytes that `matmul` and a quantizing `linear` want.
-    """
-    return PythonObject(
-        workspace_bytes(Int(py=arguments[0]), Int(py=arguments[1]))
-    )
+    """Takes (m, k); returns the bytes that `matmul` and a quantizing `linear` want."""
+    return PythonObject(workspace_bytes(Int(py=arguments[0]), Int(py=arguments[1])))
 
 
 def py_open(index: PythonObject) raises -> PythonObject:
@@ -46,8 +42,7 @@ def py_open(index: PythonObject) raises -> PythonObject:
 
 
 def py_quantize(arguments: PythonObject) raises:
-    """Takes (device, stream, x, dtype, row stride, rows, k, rounding, codes, scales).
-    """
+    """Takes (device, stream, x, dtype, row stride, rows, k, rounding, codes, scales)."""
     var args = Arguments(arguments)
     var queue = _queue(args)
     var x = args.next()
@@ -60,9 +55,7 @@ def py_quantize(arguments: PythonObject) raises:
     var scales = args.next()
     comptime for i in range(len(DTYPES)):
         if dtype == i:
-            return quantize[DTYPES[i]](
-                queue, x, row_stride, rows, k, rounding, codes, scales
-            )
+            return quantize[DTYPES[i]](queue, x, row_stride, rows, k, rounding, codes, scales)
     raise unknown("element type", dtype)
 
 
@@ -80,15 +73,12 @@ def py_dequantize(arguments: PythonObject) raises:
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(DTYPES)):
             if layout == i and dtype == j:
-                return dequantize[LAYOUTS[i], DTYPES[j]](
-                    queue, codes, scales, rows, k, output
-                )
+                return dequantize[LAYOUTS[i], DTYPES[j]](queue, codes, scales, rows, k, output)
     raise unknown("layout or element type", layout)
 
 
 def py_relayout(arguments: PythonObject) raises:
-    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k).
-    """
+    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k)."""
     var args = Arguments(arguments)
     var queue = _queue(args)
     var codes = args.next()
@@ -144,9 +134,7 @@ def py_linear(arguments: PythonObject) raises:
     if rounding < 0:
         product.kind = FLOATS
     else:
-        product.carry = Rounding(rounding).carry[
-            FloatBits[DType.float32].MANTISSA_BITS
-        ]()
+        product.carry = Rounding(rounding).carry[FloatBits[DType.float32].MANTISSA_BITS]()
     _read_target(args, product)
     _multiply(queue, product, layout)
 

@@ -28,13 +28,9 @@ def quantize[
 ) raises:
     """Quantizes [rows, k] floats at address `x` into a plain operand."""
     comptime if has_hopper():
-        quantize_on_hopper[dtype](
-            queue, x, row_stride, rows, k, rounding, codes, scales
-        )
+        quantize_on_hopper[dtype](queue, x, row_stride, rows, k, rounding, codes, scales)
     else:
-        quantize_portably[dtype](
-            queue, x, row_stride, rows, k, rounding, codes, scales
-        )
+        quantize_portably[dtype](queue, x, row_stride, rows, k, rounding, codes, scales)
 
 
 def multiply[Layout: OperandLayout](queue: Queue, product: Product) raises:

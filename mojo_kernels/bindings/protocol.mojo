@@ -70,9 +70,7 @@ def read_problem(mut args: Arguments) raises -> Problem:
         bias=args.next(),
         bias_dtype=args.next(),
     )
-    return Problem(
-        left, right, result, m=args.next(), n=args.next(), k=args.next()
-    )
+    return Problem(left, right, result, m=args.next(), n=args.next(), k=args.next())
 
 
 @fieldwise_init
@@ -107,8 +105,7 @@ struct QuantizeCall(TrivialRegisterPassable):
 
 @fieldwise_init
 struct DequantizeCall(TrivialRegisterPassable):
-    """What `dequantize` takes: an operand in any layout to contiguous floats [rows, k].
-    """
+    """What `dequantize` takes: an operand in any layout to contiguous floats [rows, k]."""
 
     var codes: Int
     var scales: Int
@@ -136,8 +133,7 @@ struct DequantizeCall(TrivialRegisterPassable):
 
 @fieldwise_init
 struct RelayoutCall(TrivialRegisterPassable):
-    """What `relayout` takes: an operand [rows, k] to another layout, padding written.
-    """
+    """What `relayout` takes: an operand [rows, k] to another layout, padding written."""
 
     var codes: Int
     var scales: Int
