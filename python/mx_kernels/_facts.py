@@ -94,7 +94,6 @@ class Facts:
         torch_dtypes: every `torch.dtype` by its code.
         activations: the names of what `linear` can multiply activations as.
         modes: the same, by name and rounding.
-        pairs: what products have kernels on the CPU: names of activations and of a format.
         team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0.
     """
 
@@ -109,7 +108,6 @@ class Facts:
         self.torch_dtypes = [getattr(torch, name) for name in self.dtypes]
         self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
         self.float_codes = self.dtypes | self.dtype_codes
-        self.pairs = pairs_of(native)
         self.activations = (*self.formats, KEPT_FLOATS)
         self.modes = {
             (fmt.name, rounding): Mode(QUANTIZED, fmt.code, code)
@@ -145,11 +143,6 @@ class Facts:
                 'run `pip install ml_dtypes`, or ask for "float32"'
             ) from error
         return np.dtype(ml_dtypes.bfloat16)
-
-
-def pairs_of(native: ModuleType) -> frozenset[tuple[str, str]]:
-    """Returns the products that an extension module has kernels for."""
-    return frozenset(tuple(pair) for pair in native.tables()["pairs"])
 
 
 def unsupported(activations: str, weights: str, device, pairs) -> ValueError:
