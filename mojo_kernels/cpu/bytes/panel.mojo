@@ -1,0 +1,300 @@
+"""MXFP4 activations times a panel of weights: an integer dot product a block.
+
+For every block the loop takes the integer dot product of each row with each column,
+converts it once, and adds it to a float32 sum, blocks in order:
+
+    sum = float32(dot) * ((a_scale / 2) * (b_scale / 2)) + sum, rounded once
+
+Dots are of doubled values, and the product of the half scales takes one integer
+addition of exponents. That is the whole arithmetic of C.
+"""
+
+from layout import Coord
+from std.collections import Array
+from std.memory import bitcast, stack_allocation
+
+from ...layouts import OperandShape, RUN_BYTES
+from ...numbers.formats import Format
+from ...numbers.scales import decode_scale
+from ...operands import Bytes, Flat, flat
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+from ..window import ScaleWindow
+from .activations import Activations, BLOCK, GROUP_ROWS, LEFT, STRETCH_BLOCKS
+from .dot import ActivationBytes, BlockDot, Lanes, WeightBytes
+from .offset_values import high_nibbles, low_nibbles
+
+comptime RIGHT = Format.MXFP4
+"""The format of the weights."""
+comptime RUNS = RIGHT.block_bytes() // RUN_BYTES
+"""Vectors of a tile's codes in one block."""
+
+
+trait ByteSource(TrivialRegisterPassable):
+    """The weights of a panel as offset bytes, block by block."""
+
+    comptime Codes: TrivialRegisterPassable
+    """What stands for the codes of a tile in one block."""
+
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        """Returns the codes of tile `tile` of the panel."""
+        ...
+
+    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        ...
+
+    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        ...
+
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
+        ...
+
+
+@fieldwise_init
+struct _DirectBytes[Tiles: WeightTiles](ByteSource):
+    """Weights that are decoded in registers each time they are loaded."""
+
+    comptime Codes = Self.Tiles.Codes
+
+    var panel: WeightPanel[Self.Tiles]
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        return self.panel.codes(tile, block)
+
+    @always_inline
+    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        return low_nibbles(self.panel.tiles.vector[j](codes))
+
+    @always_inline
+    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
+        return high_nibbles(self.panel.tiles.vector[j](codes))
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        return self.panel.half_scales(tile, block)
+
+
+@fieldwise_init
+struct DecodedBytes(ByteSource, DecodedStretch):
+    """A stretch of a panel that was decoded beforehand.
+
+    bytes     [block, tile, vector, low or high, 64]
+    scales    [block, tile, 16]
+    """
+
+    comptime Codes = Int
+    """The offset of the tile's bytes."""
+    comptime VECTORS = 2 * RUNS
+    """Byte vectors of a tile in one block."""
+
+    var bytes: Bytes
+    """The offset values."""
+    var scales: Flat[DType.uint32]
+    """The float32 bits of half the scales."""
+
+    @staticmethod
+    @always_inline
+    def on_stack() -> Self:
+        """Returns memory for a stretch that lives as long as the calling function."""
+        comptime TILES = STRETCH_BLOCKS * PANEL_TILES
+        comptime BYTES = TILES * Self.VECTORS * STEP_BYTES
+        var bytes = stack_allocation[BYTES, DType.uint8, alignment=STEP_BYTES]()
+        var scales = stack_allocation[TILES * LANES, DType.uint32, alignment=STEP_BYTES]()
+        return Self(
+            flat[DType.uint8](Int(bytes), BYTES), flat[DType.uint32](Int(scales), TILES * LANES)
+        )
+
+    def decode[Tiles: WeightTiles](self, panel: WeightPanel[Tiles], num_blocks: Int):
+        """Decodes the first `num_blocks` blocks of `panel`."""
+        var source = _DirectBytes(panel)
+        for block in range(num_blocks):
+            comptime for tile in range(PANEL_TILES):
+                var codes = source.codes(tile, block)
+                var at = self.codes(tile, block)
+                comptime for j in range(RUNS):
+                    self.bytes.store(Coord(at + 2 * j * STEP_BYTES), source.low[j](codes))
+                    self.bytes.store(Coord(at + (2 * j + 1) * STEP_BYTES), source.high[j](codes))
+                self.scales.store(
+                    Coord((block * PANEL_TILES + tile) * LANES), source.half_scales(tile, block)
+                )
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Int:
+        """Returns the offset of the bytes of tile `tile`."""
+        return (block * PANEL_TILES + tile) * Self.VECTORS * STEP_BYTES
+
+    @always_inline
+    def low[j: Int](self, codes: Int) -> WeightBytes:
+        """Returns the even elements of vector `j`."""
+        return self.bytes.load[width=STEP_BYTES](Coord(codes + 2 * j * STEP_BYTES))
+
+    @always_inline
+    def high[j: Int](self, codes: Int) -> WeightBytes:
+        """Returns the odd elements of vector `j`."""
+        return self.bytes.load[width=STEP_BYTES](Coord(codes + (2 * j + 1) * STEP_BYTES))
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of half the scales of tile `tile`."""
+        return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+
+
+@always_inline
+def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
+    """Repeats four neighbouring activation bytes in every lane."""
+    var run = bitcast[DType.int32, 1](a.values.load[width=4](Coord(offset)))
+    return bitcast[DType.int8, STEP_BYTES](Lanes(run[0]))
+
+
+def _add_stretch[
+    num_rows: Int, Source: ByteSource
+](
+    a: Activations,
+    first_row: Int,
+    source: Source,
+    first_block: Int,
+    num_blocks: Int,
+    sums: Flat[DType.float32],
+):
+    """Adds a stretch of K to the sums of one group, [num_rows, PANEL_COLUMNS].
+
+    The stretch starts at block `first_block` of the activations and at block 0 of the source.
+    """
+    comptime NUM_SUMS = num_rows * PANEL_TILES
+    var total = Array[Sums, NUM_SUMS](uninitialized=True)
+    comptime for i in range(NUM_SUMS):
+        total[i] = Sums(0)
+    if first_block > 0:
+        comptime for i in range(NUM_SUMS):
+            total[i] = sums.load[width=LANES](Coord(i * LANES))
+
+    var first_index = a.order().index(first_row, first_block)
+    for block in range(num_blocks):
+        var index = first_index + block * num_rows
+        var dots = Array[BlockDot.Accumulator, NUM_SUMS](uninitialized=True)
+        comptime for row in range(num_rows):
+            var start = BlockDot.start(a.corrections.load[width=1](Coord(index + row)))
+            comptime for tile in range(PANEL_TILES):
+                dots[row * PANEL_TILES + tile] = start
+
+        var codes = Array[Source.Codes, PANEL_TILES](uninitialized=True)
+        comptime for tile in range(PANEL_TILES):
+            codes[tile] = source.codes(tile, block)
+        comptime for j in range(RUNS):
+            comptime for odd in range(2):
+                var weights = Array[WeightBytes, PANEL_TILES](uninitialized=True)
+                comptime for tile in range(PANEL_TILES):
+                    comptime if odd == 0:
+                        weights[tile] = source.low[j](codes[tile])
+                    else:
+                        weights[tile] = source.high[j](codes[tile])
+                comptime for row in range(num_rows):
+                    comptime at = row * BLOCK + odd * BLOCK // 2 + 4 * j
+                    var run = _broadcast_run(a, index * BLOCK + at)
+                    comptime for tile in range(PANEL_TILES):
+                        comptime i = row * PANEL_TILES + tile
+                        dots[i] = BlockDot.step(dots[i], weights[tile], run)
+
+        comptime for tile in range(PANEL_TILES):
+            var half_scales = source.half_scales(tile, block)
+            comptime for row in range(num_rows):
+                comptime i = row * PANEL_TILES + tile
+                var exponent = Words(a.exponents.load[width=1](Coord(index + row)))
+                var scale = bitcast[DType.float32, LANES](half_scales + exponent)
+                var dot = BlockDot.finish(dots[i]).cast[DType.float32]()
+                total[i] = add_exact_product(dot, scale, total[i])
+
+    comptime for i in range(NUM_SUMS):
+        sums.store(Coord(i * LANES), total[i])
+
+
+@fieldwise_init
+struct ByteProduct(PanelProduct):
+    """Expanded MXFP4 activations."""
+
+    comptime GROUP_ROWS = GROUP_ROWS
+    """Rows whose sums fit in the vector registers together."""
+    comptime STRETCH_BLOCKS = STRETCH_BLOCKS
+    """Blocks of K that are decoded at a time."""
+    comptime Decoded = DecodedBytes
+    """Where a stretch of weights is decoded to."""
+
+    var a: Activations
+    """The activations, [M, k]."""
+
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        return Tiles.IS_FAST
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        return self.a.shape
+
+    @always_inline
+    def row_bytes(self) -> Int:
+        """Returns the bytes that a row of activations takes."""
+        return self.a.shape.k
+
+    @always_inline
+    def add_panel[
+        num_rows: Int, Tiles: WeightTiles
+    ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
+        """Sums all of K for the only group of rows."""
+        # The blocks of a single group are contiguous across stretches.
+        var num_blocks = self.a.shape.k_blocks[LEFT]()
+        _add_stretch[num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums)
+
+    @always_inline
+    def add_decoded[
+        num_rows: Int
+    ](
+        self,
+        first_row: Int,
+        decoded: DecodedBytes,
+        first_block: Int,
+        num_blocks: Int,
+        sums: Flat[DType.float32],
+    ):
+        """Adds a stretch of K to the sums of a group."""
+        _add_stretch[num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
+
+    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
+        """Returns the scale window of some rows."""
+        return self.a.window(first_row, num_rows)
+
+    @staticmethod
+    def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
+        """Says whether half the scales and their products are regular float32."""
+        return rows.multiplies_regularly(weights)
+
+    def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:
+        """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
+
+        Products of scales are exact in float64, and a NaN scale makes its sums NaN.
+        """
+        # Dot products are of doubled values on both sides.
+        comptime QUARTER = SIMD[DType.float64, LANES](0.25)
+        var total = SIMD[DType.float64, LANES](0)
+        for block in range(self.a.shape.k_blocks[LEFT]()):
+            var index = self.a.order().index(row, block)
+            var codes = tiles.codes(tile, block)
+            var dots = BlockDot.start(self.a.corrections.load[width=1](Coord(index)))
+            comptime for j in range(RUNS):
+                var words = tiles.vector[j](codes)
+                var at = index * BLOCK + 4 * j
+                dots = BlockDot.step(dots, low_nibbles(words), _broadcast_run(self.a, at))
+                dots = BlockDot.step(
+                    dots, high_nibbles(words), _broadcast_run(self.a, at + BLOCK // 2)
+                )
+            var a_scale = decode_scale[1](self.a.scales.load[width=1](Coord(index)))
+            var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
+            var values = BlockDot.finish(dots).cast[DType.float64]() * QUARTER
+            total += values * (b_scales * a_scale)
+        return total.cast[DType.float32]()

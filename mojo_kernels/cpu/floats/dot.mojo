@@ -1,0 +1,167 @@
+"""Sixteen float sums and one step of each: the instruction under products of floats.
+
+A step takes a word of weights for each lane and one word of activations for all.
+What a word holds follows the compile target:
+
+    AVX-512 BF16     two bfloat16    vdpbf16ps: adds the upper product, then the lower
+    anything else    one float32     multiply and add
+
+Eight neighbouring elements make four pairs, which is how the nibbles of a word of
+four-bit codes come apart. A word of two bfloat16 holds a pair; where it holds one float32,
+the upper element of a pair has its step before the lower one:
+
+    pair           0    1    2    3
+    lower half     0    1    2    3
+    upper half     4    5    6    7
+
+Weights are words of the same kind, whatever their format: twice the numbers that codes stand for.
+The product of a bfloat16 and such a number is exact in float32, so only additions round, to nearest even and in the same order everywhere: all targets give the same bits, as long as no product or sum is subnormal, which `vdpbf16ps` takes for 0.
+"""
+
+from std.memory import bitcast
+from std.sys import CompilationTarget
+from std.sys.intrinsics import llvm_intrinsic
+
+from ...numbers.decode import decode
+from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
+from ...numbers.elements import Element
+from ...numbers.formats import Format
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+
+comptime BLOCK = Format.MXFP4.block_k
+"""Elements of a block, which is the same in all formats here."""
+
+comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
+"""Whether a word is a pair of bfloat16."""
+comptime STEPS = BLOCK // 2 if HAS_PAIRS else BLOCK
+"""Steps of a block, and words of a block of activations."""
+comptime PAIRS = 4
+"""Pairs of eight neighbouring elements, and how far apart the elements of a pair are."""
+comptime OCTETS = BLOCK // (2 * PAIRS)
+"""Eight neighbouring elements, in a block."""
+comptime STEPS_PER_OCTET = STEPS // OCTETS
+"""Steps of eight neighbouring elements."""
+
+comptime _DOUBLED_BYTES = DOUBLED_VALUES.cast[DType.uint8]()
+comptime _DOUBLED_BF16 = DOUBLED_VALUES.cast[DType.bfloat16]()
+comptime _DOUBLED_F32 = DOUBLED_VALUES.cast[DType.float32]()
+
+
+@always_inline
+def weight_words[Tiles: WeightTiles, //, step: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
+    """Returns the words of a step: twice the numbers, from the codes of a tile in one block."""
+    comptime octet, step_of_octet = divmod(step, STEPS_PER_OCTET)
+    comptime if Tiles.format.element == Element.E2M1:
+        var vector = tiles.vector[octet](codes)
+        comptime if HAS_PAIRS:
+            return _pairs(vector >> UInt32(4 * step_of_octet))
+        else:
+            return _floats(vector >> UInt32(4 * _element_of[step_of_octet]()))
+    else:
+        # An octet is two vectors: the lower elements of its pairs are the bytes of the first.
+        comptime if HAS_PAIRS:
+            var lower = tiles.vector[2 * octet](codes) >> UInt32(8 * step_of_octet)
+            var upper = tiles.vector[2 * octet + 1](codes) >> UInt32(8 * step_of_octet)
+            return (_doubled_bits[Tiles.format.element](lower) >> 16) | (
+                _doubled_bits[Tiles.format.element](upper) & 0xFFFF0000
+            )
+        else:
+            comptime half, byte = divmod(_element_of[step_of_octet](), PAIRS)
+            var bytes = tiles.vector[2 * octet + half](codes) >> UInt32(8 * byte)
+            return _doubled_bits[Tiles.format.element](bytes)
+
+
+def _element_of[step_of_octet: Int]() -> Int:
+    """Returns which of eight neighbours has a step of its own: upper elements come first."""
+    comptime pair, is_lower = divmod(step_of_octet, 2)
+    return pair if is_lower == 1 else pair + PAIRS
+
+
+@always_inline
+def _doubled_bits[element: Element](codes: Words) -> Words:
+    """Returns the float32 bits of twice the number in the lowest byte of each word."""
+    return bitcast[DType.uint32, LANES](decode[element, doublings=1](codes & 0xFF))
+
+
+@always_inline
+def _pairs(codes: Words) -> Words:
+    """Returns pairs of bfloat16 by the lowest nibble of each half of a word."""
+    # An index has five bits; the two halves of the table are equal, so the fifth is of no matter.
+    comptime TABLE = bitcast[DType.uint16, 2 * NUM_CODES](_DOUBLED_BF16.join(_DOUBLED_BF16))
+    comptime Halves = SIMD[DType.uint16, 2 * LANES]
+    var pairs = llvm_intrinsic["llvm.x86.avx512.permvar.hi.512", Halves, has_side_effect=False](
+        TABLE, bitcast[DType.uint16, 2 * LANES](codes)
+    )
+    return bitcast[DType.uint32, LANES](pairs)
+
+
+@always_inline
+def _floats(codes: Words) -> Words:
+    """Returns the bits of float32 by the lowest nibble of a word."""
+    comptime if CompilationTarget.has_avx512f():
+        # The bits above the nibble are not looked at.
+        var values = llvm_intrinsic["llvm.x86.avx512.permvar.sf.512", Sums, has_side_effect=False](
+            _DOUBLED_F32, codes
+        )
+        return bitcast[DType.uint32, LANES](values)
+    else:
+        # The upper bytes of a word look up code 0, which is 0.
+        var bytes = bitcast[DType.uint8, STEP_BYTES](codes & 0xF)
+        var doubled = bitcast[DType.int32, LANES](_DOUBLED_BYTES._dynamic_shuffle(bytes))
+        return bitcast[DType.uint32, LANES](((doubled << 24) >> 24).cast[DType.float32]())
+
+
+@always_inline
+def activation_words(x: SIMD[DType.bfloat16, BLOCK]) -> SIMD[DType.uint32, STEPS]:
+    """Returns the words of a block of activations, in the order of the steps."""
+    comptime Halves = SIMD[DType.uint16, BLOCK // 2]
+    var bits = bitcast[DType.uint16, BLOCK](x)
+    var lower, upper = Halves(), Halves()
+    comptime for octet in range(OCTETS):
+        comptime first = 2 * octet * PAIRS
+        lower = lower.insert[offset=first // 2](bits.slice[PAIRS, offset=first]())
+        upper = upper.insert[offset=first // 2](bits.slice[PAIRS, offset=first + PAIRS]())
+    comptime if HAS_PAIRS:
+        return rebind[SIMD[DType.uint32, STEPS]](
+            bitcast[DType.uint32, BLOCK // 2](lower.interleave(upper))
+        )
+    else:
+        return rebind[SIMD[DType.uint32, STEPS]](upper.interleave(lower).cast[DType.uint32]() << 16)
+
+
+@always_inline
+def add_products(sums: Sums, weights: Words, x: UInt32) -> Sums:
+    """Adds the products of one step."""
+    comptime if HAS_PAIRS:
+        comptime Pairs = SIMD[DType.bfloat16, 2 * LANES]
+        return llvm_intrinsic["llvm.x86.avx512bf16.dpbf16ps.512", Sums, has_side_effect=False](
+            sums,
+            bitcast[DType.bfloat16, 2 * LANES](weights),
+            bitcast[DType.bfloat16, 2 * LANES](Words(x)),
+        )
+    else:
+        return add_exact_product(
+            bitcast[DType.float32, LANES](weights), Sums(bitcast[DType.float32](x)), sums
+        )
+
+
+@always_inline
+def add_products_in_float64(
+    sums: SIMD[DType.float64, LANES], weights: Words, x: UInt32
+) -> SIMD[DType.float64, LANES]:
+    """Adds the products of one step where float32 might not hold them."""
+    comptime if HAS_PAIRS:
+        comptime UPPER = UInt32(0xFFFF0000)
+        var total = _add_product_in_float64(sums, weights & UPPER, x & UPPER)
+        return _add_product_in_float64(total, weights << 16, x << 16)
+    else:
+        return _add_product_in_float64(sums, weights, x)
+
+
+@always_inline
+def _add_product_in_float64(
+    sums: SIMD[DType.float64, LANES], weights: Words, x: UInt32
+) -> SIMD[DType.float64, LANES]:
+    var factor = bitcast[DType.float32](x).cast[DType.float64]()
+    return sums + bitcast[DType.float32, LANES](weights).cast[DType.float64]() * factor

@@ -1,0 +1,298 @@
+"""Bfloat16 activations times a panel of weights of any format: float32 sums, block by block.
+
+For every block the loop adds the products of each row with each column, in the order
+of `float_dot`, starting from zero, and adds the scaled sum to the sum of the blocks
+before:
+
+    block_sum = twice the products, one after the other, each addition rounded
+    sum = block_sum * (b_scale / 2) + sum, rounded once
+
+That is the whole arithmetic of C: a term takes part in at most 32 + K / 32 roundings.
+Sums that might leave the regular numbers of float32, as far as the exponents of a row
+and the scales of a tile tell, are taken in float64 instead.
+"""
+
+from layout import Coord
+from std.collections import Array
+from std.memory import bitcast, stack_allocation
+
+from ...layouts import OperandShape
+from ...numbers.elements import Element
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ...numbers.formats import Format
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
+from ...operands import Flat, flat
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+from ..window import ScaleWindow
+from .activations import FloatActivations, GROUP_ROWS, STRETCH_BLOCKS
+from .dot import BLOCK, STEPS, add_products, add_products_in_float64, weight_words
+
+
+trait FloatSource(TrivialRegisterPassable):
+    """The weights of a panel as words of steps, block by block."""
+
+    comptime Codes: TrivialRegisterPassable
+    """What stands for the codes of a tile in one block."""
+
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        """Returns the codes of tile `tile` of the panel."""
+        ...
+
+    def words[step: Int](self, codes: Self.Codes) -> Words:
+        """Returns the words of a step."""
+        ...
+
+    def half_scales(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`."""
+        ...
+
+
+@fieldwise_init
+struct _DirectFloats[Tiles: WeightTiles](FloatSource):
+    """Weights that are decoded in registers each time they are loaded."""
+
+    comptime Codes = Self.Tiles.Codes
+
+    var panel: WeightPanel[Self.Tiles]
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Self.Codes:
+        return self.panel.codes(tile, block)
+
+    @always_inline
+    def words[step: Int](self, codes: Self.Codes) -> Words:
+        return weight_words[step](self.panel.tiles, codes)
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Sums:
+        return bitcast[DType.float32, LANES](self.panel.half_scales(tile, block))
+
+
+@fieldwise_init
+struct DecodedFloats(DecodedStretch, FloatSource):
+    """A stretch of a panel that was decoded beforehand.
+
+    words     [block, step, tile, 16]
+    scales    [block, tile, 16]
+    """
+
+    comptime Codes = Int
+    """The offset of the tile's first word."""
+    comptime STEP_WORDS = PANEL_TILES * LANES
+    """Words of a step."""
+
+    var decoded: Flat[DType.uint32]
+    """The words."""
+    var scales: Flat[DType.float32]
+    """Half the scales."""
+
+    @staticmethod
+    @always_inline
+    def on_stack() -> Self:
+        """Returns memory for a stretch that lives as long as the calling function."""
+        comptime WORDS = STRETCH_BLOCKS * STEPS * Self.STEP_WORDS
+        comptime SCALES = STRETCH_BLOCKS * Self.STEP_WORDS
+        var words = stack_allocation[WORDS, DType.uint32, alignment=STEP_BYTES]()
+        var scales = stack_allocation[SCALES, DType.float32, alignment=STEP_BYTES]()
+        return Self(flat[DType.uint32](Int(words), WORDS), flat[DType.float32](Int(scales), SCALES))
+
+    def decode[Tiles: WeightTiles](self, panel: WeightPanel[Tiles], num_blocks: Int):
+        """Decodes the first `num_blocks` blocks of `panel`."""
+        var source = _DirectFloats(panel)
+        for block in range(num_blocks):
+            comptime for tile in range(PANEL_TILES):
+                var codes = source.codes(tile, block)
+                var at = self.codes(tile, block)
+                comptime for step in range(STEPS):
+                    self.decoded.store(
+                        Coord(at + step * Self.STEP_WORDS), source.words[step](codes)
+                    )
+                self.scales.store(
+                    Coord((block * PANEL_TILES + tile) * LANES), source.half_scales(tile, block)
+                )
+
+    @always_inline
+    def codes(self, tile: Int, block: Int) -> Int:
+        """Returns the offset of the words of tile `tile`."""
+        return block * STEPS * Self.STEP_WORDS + tile * LANES
+
+    @always_inline
+    def words[step: Int](self, codes: Int) -> Words:
+        """Returns the words of a step."""
+        return self.decoded.load[width=LANES](Coord(codes + step * Self.STEP_WORDS))
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`."""
+        return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+
+
+def _add_stretch[
+    num_rows: Int, Source: FloatSource
+](
+    a: FloatActivations,
+    first_row: Int,
+    source: Source,
+    first_block: Int,
+    num_blocks: Int,
+    sums: Flat[DType.float32],
+):
+    """Adds a stretch of K to the sums of one group, [num_rows, PANEL_COLUMNS].
+
+    The stretch starts at block `first_block` of the activations and at block 0 of the source.
+    """
+    comptime NUM_SUMS = num_rows * PANEL_TILES
+    var total = Array[Sums, NUM_SUMS](uninitialized=True)
+    comptime for i in range(NUM_SUMS):
+        total[i] = Sums(0)
+    if first_block > 0:
+        comptime for i in range(NUM_SUMS):
+            total[i] = sums.load[width=LANES](Coord(i * LANES))
+
+    var first_index = a.order().index(first_row, first_block)
+    for block in range(num_blocks):
+        var block_sums = Array[Sums, NUM_SUMS](uninitialized=True)
+        comptime for i in range(NUM_SUMS):
+            block_sums[i] = Sums(0)
+        var codes = Array[Source.Codes, PANEL_TILES](uninitialized=True)
+        comptime for tile in range(PANEL_TILES):
+            codes[tile] = source.codes(tile, block)
+
+        var first_word = (first_index + block * num_rows) * STEPS
+        comptime for step in range(STEPS):
+            var weights = Array[Words, PANEL_TILES](uninitialized=True)
+            comptime for tile in range(PANEL_TILES):
+                weights[tile] = source.words[step](codes[tile])
+            comptime for row in range(num_rows):
+                var x = a.words.load[width=1](Coord(first_word + row * STEPS + step))
+                comptime for tile in range(PANEL_TILES):
+                    comptime i = row * PANEL_TILES + tile
+                    block_sums[i] = add_products(block_sums[i], weights[tile], x)
+
+        comptime for tile in range(PANEL_TILES):
+            var half_scales = source.half_scales(tile, block)
+            comptime for row in range(num_rows):
+                comptime i = row * PANEL_TILES + tile
+                total[i] = add_exact_product(block_sums[i], half_scales, total[i])
+
+    comptime for i in range(NUM_SUMS):
+        sums.store(Coord(i * LANES), total[i])
+
+
+def _log2_of_block() -> Int:
+    comptime LOG2 = 5
+    comptime assert BLOCK == 1 << LOG2, "blocks of another size have another bound"
+    return LOG2
+
+
+@fieldwise_init
+struct FloatProduct(PanelProduct):
+    """Activations as bfloat16."""
+
+    comptime GROUP_ROWS = GROUP_ROWS
+    """Rows whose sums fit in the vector registers together."""
+    comptime STRETCH_BLOCKS = STRETCH_BLOCKS
+    """Blocks of K that are decoded at a time."""
+    comptime Decoded = DecodedFloats
+    """Where a stretch of weights is decoded to."""
+
+    var a: FloatActivations
+    """The activations, [M, k]."""
+
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        return self.a.shape
+
+    @always_inline
+    def row_bytes(self) -> Int:
+        """Returns the bytes that a row of activations takes."""
+        comptime WORD_BYTES = 4
+        return (self.a.shape.k // BLOCK) * STEPS * WORD_BYTES
+
+    @always_inline
+    def add_panel[
+        num_rows: Int, Tiles: WeightTiles
+    ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
+        """Sums all of K for the only group of rows."""
+        # The blocks of a single group are contiguous across stretches.
+        var num_blocks = self.a.shape.k // BLOCK
+        _add_stretch[num_rows](self.a, 0, _DirectFloats(panel), 0, num_blocks, sums)
+
+    @always_inline
+    def add_decoded[
+        num_rows: Int
+    ](
+        self,
+        first_row: Int,
+        decoded: DecodedFloats,
+        first_block: Int,
+        num_blocks: Int,
+        sums: Flat[DType.float32],
+    ):
+        """Adds a stretch of K to the sums of a group."""
+        _add_stretch[num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
+
+    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
+        """Returns the exponent window of some rows."""
+        return self.a.window(first_row, num_rows)
+
+    @staticmethod
+    def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
+        """Says whether every product and sum of some rows and a tile is regular or zero.
+
+        An activation of exponent field e is a multiple of 2**(e - 134) and below
+        2**(e - 126); twice an element is a multiple of twice its unit and below twice its bound;
+        half a scale is 2**(scale - 128). So a block's products and sums are multiples of the
+        units' product, and below 32 times the bounds'.
+        """
+        comptime MIN_EXPONENT = 1 - F32_EXPONENT_BIAS
+        comptime MAX_EXPONENT = F32_EXPONENT_BIAS
+        comptime LAST_BIT = F32_EXPONENT_BIAS + FloatBits[DType.bfloat16].MANTISSA_BITS
+        comptime TOP = F32_EXPONENT_BIAS - 1
+        comptime HALF_SCALE_BIAS = E8M0_BIAS + 1
+        comptime UNIT = format.element.unit_exponent() + 1
+        # Bits of a sum of a block's largest elements, and of the number of blocks.
+        comptime BLOCK_BITS = _log2_of_block() + format.element.bound_exponent() + 1
+        comptime NUM_BLOCKS_BITS = 32
+
+        var low = rows.low - LAST_BIT + UNIT
+        var high = rows.high - TOP + BLOCK_BITS
+        return (
+            weights.low >= 2
+            and weights.high < E8M0_NAN
+            and low >= MIN_EXPONENT
+            and low + weights.low - HALF_SCALE_BIAS >= MIN_EXPONENT
+            and high <= MAX_EXPONENT
+            and high + weights.high - HALF_SCALE_BIAS + NUM_BLOCKS_BITS <= MAX_EXPONENT
+        )
+
+    def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:
+        """Returns the sums of one row and one tile, products and scales exact in float64.
+
+        A NaN or infinity on either side reaches the sums as IEEE arithmetic says; every NaN
+        comes out the same.
+        """
+        comptime F64 = SIMD[DType.float64, LANES]
+        comptime NAN = Sums(bitcast[DType.float32](UInt32(0x7FC00000)))
+        var total = F64(0)
+        for block in range((self.a.shape.k // BLOCK)):
+            var first_word = self.a.order().index(row, block) * STEPS
+            var codes = tiles.codes(tile, block)
+            var block_sums = F64(0)
+            comptime for step in range(STEPS):
+                var words = weight_words[step](tiles, codes)
+                var x = self.a.words.load[width=1](Coord(first_word + step))
+                block_sums = add_products_in_float64(block_sums, words, x)
+            var scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
+            var x_scale = decode_scale[1](self.a.scale(row, block))
+            total += block_sums * 0.5 * scales * x_scale
+        var sums = total.cast[DType.float32]()
+        return sums.eq(sums).select(sums, NAN)
