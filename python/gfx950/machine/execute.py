@@ -78,10 +78,12 @@ class Machine:
     """One launch of a kernel."""
 
     def __init__(
-        self, kernel: Kernel, grid, block, *, check, late, lockstep, dynamic_lds, trace, rng
-    ):
+        self, kernel: Kernel, grid, block, *,
+        check, late, lockstep, dynamic_lds, trace, rng, products,
+    ):  # fmt: skip
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
+        self.products = products
         self.code = decode_kernel(kernel)
         self.memory = GlobalMemory()
         self.lds_size = kernel.lds_bytes + dynamic_lds
@@ -200,7 +202,8 @@ class Machine:
                 if op is None:
                     if self.trace is not None:
                         self._note(w, d, None)
-                    d.run(w)
+                    if self.products or d.kind != "mfma":
+                        d.run(w)
                 else:
                     self._issue(w, d)
                 if check:
@@ -442,6 +445,7 @@ def run(
     batch: int | None = None,
     dynamic_lds: int = 0,
     trace: bool = False,
+    products: bool = True,
 ) -> Result:
     """Executes a kernel and updates the arrays in `args` in place.
 
@@ -462,6 +466,8 @@ def run(
         batch: workgroups executed together; 1 makes them strictly sequential.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
         trace: record `Result.trace`.
+        products: with False matrix instructions compute nothing and no array is written back:
+            for a trace of a kernel whose addresses and branches do not depend on sums.
 
     Raises:
         AsmError: for text that cannot be read; UnknownInstruction, a subclass, for
@@ -473,7 +479,7 @@ def run(
     rng = random.Random(order if isinstance(order, int) else 0)
     machine = Machine(
         kernel, grid, block, check=check, late=late, lockstep=lockstep,
-        dynamic_lds=dynamic_lds, trace=trace, rng=rng,
+        dynamic_lds=dynamic_lds, trace=trace, rng=rng, products=products,
     )  # fmt: skip
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
     arguments = KernelArguments(kernel, args, machine.memory, grid, block)
@@ -481,7 +487,8 @@ def run(
     with np.errstate(all="ignore"):
         for first in range(0, len(groups), batch):
             machine.run_groups(groups[first : first + batch], arguments)
-    arguments.copy_back()
+    if products:
+        arguments.copy_back()
     return Result(
         kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace,
         machine.proofs, machine.warnings,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -287,8 +286,14 @@ def profile(
     chosen = placement.resident_groups(machine) if residents is None else list(residents)
     order = ("reverse" if reverse else None) if whole_grid else chosen
 
-    options = {"check": False, "order": order, "dynamic_lds": dynamic_lds, "trace": True}
-    trace = run(kernel, grid, block, deepcopy(args), **options).trace
+    options = {
+        "check": False,
+        "order": order,
+        "dynamic_lds": dynamic_lds,
+        "trace": True,
+        "products": False,
+    }
+    trace = run(kernel, grid, block, args, **options).trace
     return simulate(
         trace,
         machine=machine,
