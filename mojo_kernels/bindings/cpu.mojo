@@ -12,10 +12,10 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.protocol import (
     Arguments,
-    DequantizeCall,
-    QuantizeCall,
-    RelayoutCall,
+    read_dequantize,
     read_problem,
+    read_quantize,
+    read_relayout,
     unknown,
 )
 from mojo_kernels.cdna4.host.explain import explain
@@ -126,7 +126,7 @@ def explain_gfx950(
 def py_quantize(arguments: PythonObject) raises:
     """Quantizes on a team."""
     var args = Arguments(arguments)
-    var call = QuantizeCall.read(args)
+    var call = read_quantize(args)
     var team = OpenMPTeam(args.next())
     comptime for i in range(len(FLOAT_TYPES)):
         comptime for j in range(len(FORMATS)):
@@ -142,7 +142,7 @@ def py_quantize(arguments: PythonObject) raises:
 def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
-    var call = DequantizeCall.read(args)
+    var call = read_dequantize(args)
     var team = OpenMPTeam(args.next())
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FORMATS)):
@@ -160,7 +160,7 @@ def py_dequantize(arguments: PythonObject) raises:
 def py_relayout(arguments: PythonObject) raises:
     """Moves an operand to another layout on a team."""
     var args = Arguments(arguments)
-    var call = RelayoutCall.read(args)
+    var call = read_relayout(args)
     var team = OpenMPTeam(args.next())
     var row_bytes, k_blocks = 0, 0
     comptime for i in range(len(FORMATS)):
