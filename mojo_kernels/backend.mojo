@@ -16,8 +16,7 @@ comptime CDNA4_COMPILE_OPTIONS = "amdgpu-kernarg-preload-count=16"
 
 
 def has_hopper() -> Bool:
-    """Says whether this compilation is for a Hopper GPU, whose instructions no other has.
-    """
+    """Says whether this compilation is for a Hopper GPU, whose instructions no other has."""
     comptime architecture = DeviceContext.default_device_info.arch_name
     return architecture == "hopper"
 

@@ -24,11 +24,7 @@ from .numbers.scales import decode_scale
 
 
 @always_inline
-def decode_block(
-    bytes: SIMD[DType.uint8, BLOCK_BYTES], scale: UInt8
-) -> SIMD[DType.float32, BLOCK]:
+def decode_block(bytes: SIMD[DType.uint8, BLOCK_BYTES], scale: UInt8) -> SIMD[DType.float32, BLOCK]:
     """Returns the elements of a packed block under its scale."""
-    var codes = rebind[SIMD[DType.uint8, BLOCK]](
-        (bytes & 0xF).interleave(bytes >> 4)
-    )
+    var codes = rebind[SIMD[DType.uint8, BLOCK]]((bytes & 0xF).interleave(bytes >> 4))
     return decode_codes(codes, scale)

@@ -47,8 +47,7 @@ def _queue(mut args: Arguments) raises -> Queue:
 
 
 def py_functions() raises -> PythonObject:
-    """Returns the names of HIP's functions whose addresses `open` wants, in that order.
-    """
+    """Returns the names of HIP's functions whose addresses `open` wants, in that order."""
     var names = Python.list()
     comptime for i in range(len(Hip.NAMES)):
         comptime name = Hip.NAMES[i]
@@ -80,8 +79,7 @@ def py_open(arguments: PythonObject) raises -> PythonObject:
 
 
 def py_quantize(arguments: PythonObject) raises:
-    """Takes (device, stream, x, dtype, rows, k, rounding, codes, scales); x is contiguous.
-    """
+    """Takes (device, stream, x, dtype, rows, k, rounding, codes, scales); x is contiguous."""
     var args = Arguments(arguments)
     var queue = _queue(args)
     var x = args.next()
@@ -94,9 +92,7 @@ def py_quantize(arguments: PythonObject) raises:
     comptime for i in range(len(DTYPES)):
         comptime for j in range(Rounding.COUNT):
             if dtype == i and rounding == j:
-                return _quantize[DTYPES[i], Rounding(j)](
-                    queue, x, rows, k, codes, scales
-                )
+                return _quantize[DTYPES[i], Rounding(j)](queue, x, rows, k, codes, scales)
     raise unknown("element type or rounding", dtype)
 
 
@@ -147,8 +143,7 @@ def py_dequantize(arguments: PythonObject) raises:
 
 
 def py_relayout(arguments: PythonObject) raises:
-    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k).
-    """
+    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k)."""
     var args = Arguments(arguments)
     var queue = _queue(args)
     var codes = args.next()
@@ -164,17 +159,14 @@ def py_relayout(arguments: PythonObject) raises:
             if layout == i and layout_out == j:
                 comptime kernel = relayout_runs[LAYOUTS[i], LAYOUTS[j]]
                 return queue.launch[kernel](
-                    _threads(
-                        _relayout_threads[LAYOUTS[j]](OperandShape(rows, k))
-                    ),
+                    _threads(_relayout_threads[LAYOUTS[j]](OperandShape(rows, k))),
                     [codes, scales, codes_out, scales_out, rows, k],
                 )
     raise unknown("layout", layout)
 
 
 def py_copy_rows(arguments: PythonObject) raises:
-    """Takes (device, stream, source, row stride, rows, columns, target, bytes of an element).
-    """
+    """Takes (device, stream, source, row stride, rows, columns, target, bytes of an element)."""
     var args = Arguments(arguments)
     var queue = _queue(args)
     var source = args.next()
@@ -200,9 +192,7 @@ def _threads(count: Int) -> Grid:
 def _relayout_threads[Target: OperandLayout](shape: OperandShape) -> Int:
     """Returns the threads that write all codes and scales of an operand."""
     var num_runs = code_rows[Target](shape) * (shape.row_bytes() // RUN_BYTES)
-    return max(
-        num_runs, scale_rows[Target](shape) * scale_blocks[Target](shape)
-    )
+    return max(num_runs, scale_rows[Target](shape) * scale_blocks[Target](shape))
 
 
 @export

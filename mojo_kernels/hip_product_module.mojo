@@ -81,8 +81,7 @@ def _stretch(n: Int, k: Int) -> Int:
 
 
 def py_workspace(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k); returns the bytes of counters, and those that workgroups hand over.
-    """
+    """Takes (m, n, k); returns the bytes of counters, and those that workgroups hand over."""
     var args = Arguments(arguments)
     var m = args.next()
     var n = args.next()
@@ -92,9 +91,7 @@ def py_workspace(arguments: PythonObject) raises -> PythonObject:
     for rows in [min(m, stretch), m % stretch]:
         var launch = _launch_of(rows, n, k)
         counter_bytes = max(counter_bytes, launch.counter_bytes)
-        handed_over_bytes = max(
-            handed_over_bytes, launch.workspace_bytes - launch.counter_bytes
-        )
+        handed_over_bytes = max(handed_over_bytes, launch.workspace_bytes - launch.counter_bytes)
     return Python.tuple(counter_bytes, handed_over_bytes)
 
 
@@ -144,9 +141,7 @@ def _rows_of(product: Product, row: Int, count: Int) -> Product:
     """Returns the product of some rows of activations."""
     var part = product
     part.m = count
-    part.a += row * (
-        product.k * X_BYTES if X else FORMAT.packed_bytes(product.k)
-    )
+    part.a += row * (product.k * X_BYTES if X else FORMAT.packed_bytes(product.k))
     part.a_scales += row * (product.k // BLOCK)
     part.result += row * product.n * size_of[OUT]()
     return part
@@ -163,9 +158,7 @@ def _multiply(queue: Queue, product: Product, workspace: Int) raises:
     raise unknown("row", row)
 
 
-def _launch[
-    choice: Choice
-](queue: Queue, product: Product, workspace: Int) raises:
+def _launch[choice: Choice](queue: Queue, product: Product, workspace: Int) raises:
     """Launches the instance of a row for K."""
     var launch = choice.launch(product.m, product.n, product.k, X_BYTES)
     var grid = Grid(launch.x, launch.y, launch.z, launch.threads)
@@ -175,18 +168,13 @@ def _launch[
             if choice.has_tail(product.k) == k_tail:
                 comptime if choice.kernel == Kernel.DECODE:
                     comptime shape = _with_tail(choice.shape, k_tail)
-                    return _decode[shape](
-                        queue, grid, product, counters, launch.chunks_per_wave
-                    )
+                    return _decode[shape](queue, grid, product, counters, launch.chunks_per_wave)
                 else:
-                    return _prefill[choice.m_tiles, k_tail](
-                        queue, grid, product, counters
-                    )
+                    return _prefill[choice.m_tiles, k_tail](queue, grid, product, counters)
 
 
 def _with_tail(shape: DecodeShape, k_tail: Bool) -> DecodeShape:
-    """Returns a shape that is for a K that ends within a chunk, or for others.
-    """
+    """Returns a shape that is for a K that ends within a chunk, or for others."""
     var result = shape
     result.k_tail = k_tail
     return result
@@ -194,13 +182,7 @@ def _with_tail(shape: DecodeShape, k_tail: Bool) -> DecodeShape:
 
 def _decode[
     shape: DecodeShape
-](
-    queue: Queue,
-    grid: Grid,
-    product: Product,
-    workspace: Int,
-    chunks_per_wave: Int,
-) raises:
+](queue: Queue, grid: Grid, product: Product, workspace: Int, chunks_per_wave: Int,) raises:
     """Launches a kernel for few rows."""
     var arguments = _inputs(product)
     arguments += [
@@ -233,9 +215,7 @@ def _prefill[
             product.k,
             product.bias,
         ]
-        comptime kernel = linear_prefill[
-            m_tiles, X.value(), OUT, BIAS, ROUNDING, k_tail
-        ]
+        comptime kernel = linear_prefill[m_tiles, X.value(), OUT, BIAS, ROUNDING, k_tail]
         queue.launch[kernel](grid, arguments^)
     else:
         arguments += [

@@ -24,8 +24,7 @@ comptime PADDING_SCALE = UInt8(E8M0_BIAS)
 
 @fieldwise_init
 struct OperandShape(TrivialRegisterPassable):
-    """The logical shape [rows, k] of an operand; k is a multiple of the format's block.
-    """
+    """The logical shape [rows, k] of an operand; k is a multiple of the format's block."""
 
     var rows: Int
     """Rows: M of the activations or N of the weights."""
@@ -62,8 +61,7 @@ trait OperandLayout:
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
-        """Returns the (row, byte) stored at `offset`: the inverse of `code_offset`.
-        """
+        """Returns the (row, byte) stored at `offset`: the inverse of `code_offset`."""
         ...
 
     @staticmethod
@@ -73,8 +71,7 @@ trait OperandLayout:
 
     @staticmethod
     def scale_coord(offset: Int, padded_k_blocks: Int) -> Tuple[Int, Int]:
-        """Returns the (row, block) stored at `offset`: the inverse of `scale_offset`.
-        """
+        """Returns the (row, block) stored at `offset`: the inverse of `scale_offset`."""
         ...
 
 
@@ -85,20 +82,12 @@ def code_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
 
 def scale_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
     """Returns the rows of scales that are stored, padding included."""
-    return (
-        ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE)
-        * Layout.SCALE_ROW_MULTIPLE
-    )
+    return ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE) * Layout.SCALE_ROW_MULTIPLE
 
 
-def scale_blocks[
-    Layout: OperandLayout, format: Format = Format.MXFP4
-](shape: OperandShape) -> Int:
+def scale_blocks[Layout: OperandLayout, format: Format = Format.MXFP4](shape: OperandShape) -> Int:
     """Returns the scales of a row that are stored, padding included."""
-    return (
-        ceildiv(shape.k_blocks[format](), Layout.SCALE_K_MULTIPLE)
-        * Layout.SCALE_K_MULTIPLE
-    )
+    return ceildiv(shape.k_blocks[format](), Layout.SCALE_K_MULTIPLE) * Layout.SCALE_K_MULTIPLE
 
 
 struct Plain(OperandLayout):
@@ -174,11 +163,9 @@ struct PreshuffledCdna4(OperandLayout):
         """Returns the offset of byte `byte` of row `row`."""
         var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
         var granule, within = divmod(byte, GRANULE_BYTES)
-        return (
-            (tile_row * (row_bytes // GRANULE_BYTES) + granule)
-            * Self.ROW_MULTIPLE
-            + lane
-        ) * (GRANULE_BYTES) + within
+        return ((tile_row * (row_bytes // GRANULE_BYTES) + granule) * Self.ROW_MULTIPLE + lane) * (
+            GRANULE_BYTES
+        ) + within
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
@@ -200,12 +187,8 @@ struct PreshuffledCdna4(OperandLayout):
         var group_k, block_in_group = divmod(block, Self.SCALE_K_MULTIPLE)
         var k_half, k_lane = divmod(block_in_group, Self.K_LANES)
 
-        var group = (
-            group_row * (padded_k_blocks // Self.SCALE_K_MULTIPLE) + group_k
-        )
-        var word = (
-            group * Self.K_LANES + k_lane
-        ) * Self.ROW_MULTIPLE + row_lane
+        var group = group_row * (padded_k_blocks // Self.SCALE_K_MULTIPLE) + group_k
+        var word = (group * Self.K_LANES + k_lane) * Self.ROW_MULTIPLE + row_lane
         return 4 * word + 2 * k_half + row_half
 
     @staticmethod
@@ -215,13 +198,9 @@ struct PreshuffledCdna4(OperandLayout):
         var k_half, row_half = divmod(byte, 2)
         var line, row_lane = divmod(word, Self.ROW_MULTIPLE)
         var group, k_lane = divmod(line, Self.K_LANES)
-        var group_row, group_k = divmod(
-            group, padded_k_blocks // Self.SCALE_K_MULTIPLE
-        )
+        var group_row, group_k = divmod(group, padded_k_blocks // Self.SCALE_K_MULTIPLE)
         return (
-            group_row * Self.SCALE_ROW_MULTIPLE
-            + row_half * Self.ROW_MULTIPLE
-            + row_lane,
+            group_row * Self.SCALE_ROW_MULTIPLE + row_half * Self.ROW_MULTIPLE + row_lane,
             group_k * Self.SCALE_K_MULTIPLE + k_half * Self.K_LANES + k_lane,
         )
 
@@ -255,10 +234,9 @@ struct PreshuffledCpu(OperandLayout):
         """Returns the offset of byte `byte` of row `row`."""
         var tile_row, lane = divmod(row, Self.ROW_MULTIPLE)
         var run, within = divmod(byte, RUN_BYTES)
-        return (
-            (tile_row * (row_bytes // RUN_BYTES) + run) * Self.ROW_MULTIPLE
-            + lane
-        ) * (RUN_BYTES) + within
+        return ((tile_row * (row_bytes // RUN_BYTES) + run) * Self.ROW_MULTIPLE + lane) * (
+            RUN_BYTES
+        ) + within
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
@@ -329,11 +307,7 @@ struct PreshuffledCuda(OperandLayout):
         var k_lane, within = divmod(byte_in_granule, RUN_BYTES)
         var tile = tile_row * (row_bytes // GRANULE_BYTES) + granule
         var lane = row_lane * Self.K_LANES + k_lane
-        return (
-            tile * Self.TILE_BYTES
-            + (lane * Self.ROWS_PER_LANE + word) * RUN_BYTES
-            + within
-        )
+        return tile * Self.TILE_BYTES + (lane * Self.ROWS_PER_LANE + word) * RUN_BYTES + within
 
     @staticmethod
     def code_coord(offset: Int, row_bytes: Int) -> Tuple[Int, Int]:
@@ -370,7 +344,5 @@ struct PreshuffledCuda(OperandLayout):
 
 
 comptime _List[*Layouts: OperandLayout] = Layouts
-comptime LAYOUTS = _List[
-    Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda
-]
+comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda]
 """Every layout; the position is the code that bindings use."""

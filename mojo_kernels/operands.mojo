@@ -18,9 +18,7 @@ from .layouts import (
 )
 from .numbers.formats import Format
 
-comptime Flat[dtype: DType] = TileTensor[
-    dtype, type_of(row_major((1,))), MutUntrackedOrigin
-]
+comptime Flat[dtype: DType] = TileTensor[dtype, type_of(row_major((1,))), MutUntrackedOrigin]
 """A contiguous vector."""
 comptime Bytes = Flat[DType.uint8]
 """Codes or scales in their layout's order."""
@@ -35,40 +33,28 @@ comptime Matrix[dtype: DType] = TileTensor[
 def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
     """Views `count` elements at `address`."""
     return Flat[dtype](
-        MutPointer[Scalar[dtype], MutUntrackedOrigin](
-            unsafe_from_address=address
-        ),
+        MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         row_major((count,)),
     )
 
 
 def allocate[dtype: DType](count: Int) -> Flat[dtype]:
-    """Allocates `count` elements on a cache line; freed with `.ptr.unsafe_free()`.
-    """
+    """Allocates `count` elements on a cache line; freed with `.ptr.unsafe_free()`."""
     comptime CACHE_LINE = 64
-    return flat[dtype](
-        Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count
-    )
+    return flat[dtype](Int(unsafe_alloc[Scalar[dtype]](count, alignment=CACHE_LINE)), count)
 
 
-def matrix[
-    dtype: DType
-](address: Int, rows: Int, columns: Int, row_stride: Int) -> Matrix[dtype]:
+def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int) -> Matrix[dtype]:
     """Views a matrix at `address`; `row_stride` counts elements."""
     return Matrix[dtype](
-        MutPointer[Scalar[dtype], MutUntrackedOrigin](
-            unsafe_from_address=address
-        ),
+        MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         Layout(Coord((rows, columns)), Coord((row_stride, Idx[1]))),
     )
 
 
 @fieldwise_init
-struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](
-    TrivialRegisterPassable
-):
-    """Codes and scales of one format in one layout, and the logical shape they stand for.
-    """
+struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](TrivialRegisterPassable):
+    """Codes and scales of one format in one layout, and the logical shape they stand for."""
 
     var codes: Bytes
     """The stored codes."""
@@ -98,9 +84,7 @@ struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](
     @always_inline
     def code_offset(self, row: Int, byte: Int) -> Int:
         """Returns the offset in `codes` of byte `byte` of row `row`."""
-        return Self.Layout.code_offset(
-            row, byte, self.shape.row_bytes[Self.format]()
-        )
+        return Self.Layout.code_offset(row, byte, self.shape.row_bytes[Self.format]())
 
     @always_inline
     def scale_offset(self, row: Int, block: Int) -> Int:
@@ -112,15 +96,9 @@ struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](
     @always_inline
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte of (`row`, `block`)."""
-        return self.scales.load[width=1, alignment=1](
-            Coord(self.scale_offset(row, block))
-        )
+        return self.scales.load[width=1, alignment=1](Coord(self.scale_offset(row, block)))
 
     @always_inline
-    def codes_of[
-        count: Int
-    ](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:
+    def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:
         """Loads `count` bytes of a row that the layout keeps together."""
-        return self.codes.load[width=count, alignment=1](
-            Coord(self.code_offset(row, byte))
-        )
+        return self.codes.load[width=count, alignment=1](Coord(self.code_offset(row, byte)))

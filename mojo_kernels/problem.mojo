@@ -8,7 +8,8 @@ The left side is a named sum:
 
 Everything is known at run time: addresses on the device that computes, sizes, and positions in
 the tables `FORMATS`, `FLOAT_TYPES`, `LAYOUTS`. Whoever makes a problem has checked it; a kernel's
-`supports` says whether it takes one, its `launch` picks the compile-time instance.
+`supports` says whether it takes one, its `launch` picks the compile-time instance, among those
+that `Known` leaves: a graph knows everything but m when it is compiled, an extension module nothing.
 """
 
 from .numbers.floats import FLOAT_TYPES
@@ -33,8 +34,7 @@ struct LeftKind(Equatable, TrivialRegisterPassable, Writable):
 
 @fieldwise_init
 struct Left(TrivialRegisterPassable):
-    """The left side, [m, k]; fields that its kind has no use for are zero or `NO_FORMAT`.
-    """
+    """The left side, [m, k]; fields that its kind has no use for are zero or `NO_FORMAT`."""
 
     var kind: LeftKind
     var values: Int
@@ -72,16 +72,12 @@ struct Left(TrivialRegisterPassable):
         rounding: Rounding,
     ) -> Self:
         """Returns floats that are rounded to a format."""
-        return Self(
-            LeftKind.QUANTIZED, values, 0, dtype, row_stride, format, rounding
-        )
+        return Self(LeftKind.QUANTIZED, values, 0, dtype, row_stride, format, rounding)
 
     @staticmethod
     def encoded(codes: Int, scales: Int, format: Int) -> Self:
         """Returns plain codes and scales."""
-        return Self(
-            LeftKind.ENCODED, codes, scales, 0, 0, format, Rounding.EVEN
-        )
+        return Self(LeftKind.ENCODED, codes, scales, 0, 0, format, Rounding.EVEN)
 
 
 @fieldwise_init
@@ -129,3 +125,35 @@ struct Problem(TrivialRegisterPassable):
     """Rows of the right side."""
     var k: Int
     """Elements of a row of both."""
+
+
+comptime ANY = -2
+"""In `Known`: any position of a table."""
+
+
+@fieldwise_init
+struct Known(TrivialRegisterPassable):
+    """What is known of a problem when a launch is compiled: positions in tables, or `ANY`."""
+
+    var kind: Int
+    """Of the left side."""
+    var dtype: Int
+    """Of the floats of the left side."""
+    var left_format: Int
+    var rounding: Int
+    var right_format: Int
+    var layout: Int
+    """Of the right side."""
+    var result_dtype: Int
+    var bias_dtype: Int
+
+    comptime NOTHING = Self(ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY)
+
+    def has_kind(self, kind: LeftKind) -> Bool:
+        """Says whether the left side may be of a kind."""
+        return self.kind == ANY or self.kind == kind.code
+
+
+def may_be(known: Int, position: Int) -> Bool:
+    """Says whether a field of `Known` leaves a position possible."""
+    return known == ANY or known == position

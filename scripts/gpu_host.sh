@@ -21,7 +21,7 @@ pack() {
     lib=$(python -c 'import importlib.util as u; print(u.find_spec("modular").submodule_search_locations[0])')/lib
     mkdir -p "$1/site"
     mojo build --emit shared-lib --target-cpu "$CPU" -I . \
-        mojo_kernels/python_module.mojo -o "$1/_mx_kernels_native.so"
+        mojo_kernels/bindings/cpu.mojo -o "$1/_mx_kernels_native.so"
     mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
         mojo_kernels/gpu_module.mojo -o "$1/_mx_kernels_gpu.so"
     tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"

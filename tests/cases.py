@@ -15,10 +15,11 @@ import oracle
 from mx_kernels import _native
 
 TABLES = _native.load().tables()
+FORMATS = [row["name"] for row in TABLES["formats"]]
 LAYOUTS = {row["name"]: row for row in TABLES["layouts"]}
 ROUNDINGS = TABLES["roundings"]
 DTYPES = TABLES["dtypes"]
-BLOCK = TABLES["formats"][0]["block_size"]
+BLOCK = oracle.BLOCK
 NUMPY_DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float16": np.dtype(np.float16),
@@ -52,18 +53,52 @@ def every_value(dtype: str):
         return patterns.view(np.float16).astype(np.float64)
 
 
-def float32_corners():
-    """Returns, at every float32 exponent, the mantissas where a scale or element rule turns.
+def float32_corners(format: str = "mxfp4"):
+    """Returns, at every exponent, the mantissas where a scale rule turns, with both neighbours.
 
-    1.25, 1.5 and 1.75 are where elements tie, `rceil` and `even` turn; 1 is
-    where `floor` and `ceil` do. Each comes with its two neighbours.
+    1.25, 1.5 and 1.75 are there for the elements that tie; for every other
+    element `turns_under_every_scale` has all.
     """
-    turns = np.array([0, 0x200000, 0x400000, 0x600000, 0x800000])
-    mantissas = (turns[:, None] + [-1, 0, 1]).ravel()
-    exponents = np.arange(255)[:, None] << 23
-    bits = np.clip(exponents + mantissas, 0, 0x7F7FFFFF).astype(np.uint32).ravel()
-    magnitudes = np.unique(bits).view(np.float32).astype(np.float64)
+    element = oracle.FORMATS[format].element
+    tops = [oracle.octave_top(rounding, element)[0] for rounding in oracle.ROUNDINGS]
+    turns = np.unique([*(2 * np.frexp(tops)[0]), 1.25, 1.5, 1.75])
+    exponents = np.arange(-149, 128)
+    bits = np.ldexp(turns[:, None], exponents).astype(np.float32).view(np.uint32).astype(np.int64)
+    bits = np.clip(bits.ravel()[:, None] + [-1, 0, 1], 0, 0x7F7FFFFF)
+    magnitudes = np.unique(bits).astype(np.uint32).view(np.float32).astype(np.float64)
     return np.concatenate([magnitudes, -magnitudes])
+
+
+def turns_under_every_scale(format: str, dtype: str, rounding: str):
+    """Returns blocks that hold, under each scale that `dtype` can reach, every turn of the element.
+
+    The turns are the middles between neighbouring elements, with the next
+    numbers of `dtype` on both sides, of both signs; the largest element of the
+    rule's octave fixes each block's scale. Row `i` has the scale byte of entry
+    `i` of the second array.
+    """
+    element, kind = oracle.FORMATS[format].element, oracle.FLOATS[dtype]
+    top, _ = oracle.octave_top(rounding, element)
+    magnitudes = element.magnitudes[element.magnitudes <= top]
+    middles = (magnitudes[1:] + magnitudes[:-1]) / 2
+    largest = magnitudes[-1]
+    scales = np.arange(255)
+    powers = oracle.decode_e8m0(scales)
+    # All turns are numbers of the type, if perhaps subnormal, and none is beyond it.
+    smallest = 2.0 ** (kind.min_exponent - kind.precision + 1)
+    reached = (middles[0] * powers >= smallest) & (largest * powers <= kind.largest)
+    scales, powers = scales[reached], powers[reached, None]
+    exact = middles * powers
+    spacing = np.maximum(np.spacing(exact) * 2.0 ** (53 - kind.precision), smallest)
+    above, below = exact + spacing, exact - spacing
+    around = np.concatenate([exact, above, below], 1)
+    around = np.concatenate([around, -around], 1)
+    assert np.array_equal(oracle.round_to(around[:, :-1], dtype), around[:, :-1])
+    blocks = -(-around.shape[1] // (BLOCK - 1))
+    around = np.pad(around, ((0, 0), (0, blocks * (BLOCK - 1) - around.shape[1])))
+    rows = np.empty((len(scales), blocks, BLOCK))
+    rows[..., 0], rows[..., 1:] = largest * powers, around.reshape(len(scales), blocks, -1)
+    return rows.reshape(len(scales), -1), scales.astype(np.uint8)
 
 
 def blocks_under(amax, dtype: str):
@@ -81,19 +116,37 @@ def blocks_of(elements, amax: float):
     return np.concatenate([np.full((len(elements), 1), amax), elements], axis=1)
 
 
-def random_operand(rng, rows: int, k: int, low_scale: int = 117, high_scale: int = 137):
-    """Returns plain codes and scales: every code alike, scales from a range."""
-    codes = rng.integers(0, 256, (rows, k // 2), np.uint8)
+def finite_codes(format: str):
+    """Returns the codes of a format that are numbers, INT8's -2 included."""
+    return np.flatnonzero(np.isfinite(oracle.FORMATS[format].element.values)).astype(np.uint8)
+
+
+def pack(codes, format: str):
+    """Returns codes `[..., K]` in the bytes of a format."""
+    return oracle.pack(codes, oracle.FORMATS[format].element.bits)
+
+
+def random_operand(
+    rng, rows: int, k: int, low_scale: int = 117, high_scale: int = 137, *, format="mxfp4"
+):
+    """Returns plain codes and scales: every finite code alike, scales from a range."""
+    if format == "mxfp4":
+        codes = rng.integers(0, 256, (rows, k // 2), np.uint8)
+    else:
+        codes = pack(rng.choice(finite_codes(format), (rows, k)), format)
     scales = rng.integers(low_scale, high_scale + 1, (rows, k // BLOCK)).astype(np.uint8)
     return codes, scales
 
 
-def mx_tensor(codes, scales, layout: str = "plain"):
+def mx_tensor(codes, scales, layout: str = "plain", format: str = "mxfp4"):
     """Returns the MXTensor of plain NumPy codes and scales, in `layout`."""
-    q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales))
+    q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format)
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
 
 
+PAIRS = [(left, right) for left in FORMATS for right in FORMATS]
+every_pair = pytest.mark.parametrize("left, right", PAIRS, ids="-".join)
+every_format = pytest.mark.parametrize("format", FORMATS)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 on_every_device = pytest.mark.usefixtures("device")

@@ -14,20 +14,20 @@ five rows and three blocks lie like this:
 The last stretch and the last group may be smaller.
 """
 
-from ..layouts import OperandShape
-
 
 @fieldwise_init
 struct BlockOrder[group_rows: Int, stretch_blocks: Int](TrivialRegisterPassable):
     """Maps (row, block) to the place of the block."""
 
-    var shape: OperandShape
-    """M and k."""
+    var rows: Int
+    """M."""
+    var k_blocks: Int
+    """Blocks of a row."""
 
     @always_inline
     def rows_of_group(self, row: Int) -> Int:
         """Returns the size of the group of `row`."""
-        return min(Self.group_rows, self.shape.rows - row + row % Self.group_rows)
+        return min(Self.group_rows, self.rows - row + row % Self.group_rows)
 
     @always_inline
     def index(self, row: Int, block: Int) -> Int:
@@ -38,6 +38,6 @@ struct BlockOrder[group_rows: Int, stretch_blocks: Int](TrivialRegisterPassable)
         var group_row = row % Self.group_rows
         var stretch_block = block % Self.stretch_blocks
         var first_block = block - stretch_block
-        var num_blocks = min(Self.stretch_blocks, self.shape.k_blocks() - first_block)
-        var group = self.shape.rows * first_block + (row - group_row) * num_blocks
+        var num_blocks = min(Self.stretch_blocks, self.k_blocks - first_block)
+        var group = self.rows * first_block + (row - group_row) * num_blocks
         return group + stretch_block * self.rows_of_group(row) + group_row

@@ -20,11 +20,13 @@ from std.math import ceildiv
 from std.memory import stack_allocation
 from std.sys import size_of
 
-from ..codec import round_to
-from ..operands import Flat, Matrix, allocate, flat
-from .dot import LANES, Sums
+from ..numbers.floats import FLOAT_TYPES, round_to
+from ..operands import Flat, Matrix, allocate, flat, matrix
+from ..problem import Result
+from ..schedule.tiles import RowMajor, TileSchedule
 from .panel import PANEL_COLUMNS, PANEL_TILES, PanelProduct, WeightPanel
 from .threads import Work
+from .vectors import LANES, Sums
 from .weights import WeightTiles, tile_window
 
 comptime MAX_PANEL_BYTES = 384 * 1024
@@ -32,7 +34,51 @@ comptime MAX_PANEL_BYTES = 384 * 1024
 
 
 @fieldwise_init
-struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Work):
+struct PanelStore(TrivialRegisterPassable):
+    """Writes the panels of C: adds the bias, rounds."""
+
+    var out: Result
+    """Where C goes, [M, N]."""
+    var bias: Flat[DType.float32]
+    """Added to every row, [N]; empty for none."""
+    var m: Int
+    var n: Int
+
+    def store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        """Writes the panel of some rows that begins at tile `first_tile`."""
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.out.dtype == i:
+                self._store_as[FLOAT_TYPES[i]](first_row, num_rows, first_tile, sums)
+
+    def _store_as[
+        dtype: DType
+    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+        var out = matrix[dtype](self.out.values, self.m, self.n, self.n)
+        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
+        comptime for tile in range(PANEL_TILES):
+            bias[tile] = self._bias_of(first_tile + tile)
+        var is_full = (first_tile + PANEL_TILES) * LANES <= self.n
+        for i in range(num_rows):
+            comptime for tile in range(PANEL_TILES):
+                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
+                var rounded = round_to[dtype](total + bias[tile])
+                var column = (first_tile + tile) * LANES
+                if is_full:
+                    out.store[alignment=1](Coord(first_row + i, column), rounded)
+                else:
+                    for lane in range(min(LANES, self.n - column)):
+                        out.store[alignment=1](Coord(first_row + i, column + lane), rounded[lane])
+
+    def _bias_of(self, tile: Int) -> Sums:
+        """Returns the bias of a tile's columns, zero without one."""
+        var bias = Sums(0)
+        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
+            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
+        return bias
+
+
+@fieldwise_init
+struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """Computes C, one panel a task."""
 
     comptime GROUP_ROWS = Self.Product.GROUP_ROWS
@@ -42,19 +88,18 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Wor
     """The activations, [M, k]."""
     var b: Self.Tiles
     """The weights, [N, k]."""
-    var bias: Flat[DType.float32]
-    """Added to every row, [N]; empty for none."""
-    var out: Matrix[Self.dtype]
-    """C, [M, N]."""
+    var out: PanelStore
+    """Where C goes."""
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
-        return self._column_panels() * ceildiv(self.a.shape().rows, self._panel_rows())
+        return self._schedule().num_tiles()
 
     def run(self, task: Int):
         """Computes panel `task`."""
-        var panel_row, panel_column = divmod(task, self._column_panels())
-        var first_row = panel_row * self._panel_rows()
+        var panel = self._schedule().tile(task)
+        var panel_column = panel.column
+        var first_row = panel.row * self._panel_rows()
         var num_rows = min(self._panel_rows(), self.a.shape().rows - first_row)
         comptime GROUP_SUMS = Self.GROUP_ROWS * PANEL_COLUMNS
         var on_stack = stack_allocation[GROUP_SUMS, DType.float32, alignment=4 * LANES]()
@@ -63,7 +108,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Wor
             sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self._replace_irregular(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        self._store(first_row, num_rows, panel_column * PANEL_TILES, sums)
+        self.out.store(first_row, num_rows, panel_column * PANEL_TILES, sums)
         if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
@@ -76,21 +121,26 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Wor
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
 
-    def _column_panels(self) -> Int:
-        return ceildiv(self.b.shape().rows, PANEL_COLUMNS)
+    def _schedule(self) -> RowMajor:
+        """Returns the order of the panels: those that share activations follow each other."""
+        return RowMajor(
+            ceildiv(self.a.shape().rows, self._panel_rows()),
+            ceildiv(self.b.shape().rows, PANEL_COLUMNS),
+        )
 
     def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
         """Sums over all of K, stretch by stretch."""
         var last_tile = self._num_tiles() - 1
-        if self.a.shape().rows <= Self.GROUP_ROWS:
-            var panel = WeightPanel(self.b, first_tile, last_tile, 0)
-            comptime for size in range(1, Self.GROUP_ROWS + 1):
-                if num_rows == size:
-                    self.a.add_panel[size](panel, sums)
-            return
+        comptime if Self.Product.decodes_in_registers[Self.Tiles]():
+            if self.a.shape().rows <= Self.GROUP_ROWS:
+                var panel = WeightPanel(self.b, first_tile, last_tile, 0)
+                comptime for size in range(1, Self.GROUP_ROWS + 1):
+                    if num_rows == size:
+                        self.a.add_panel[size](panel, sums)
+                return
 
         comptime STRETCH_BLOCKS = Self.Product.STRETCH_BLOCKS
-        var k_blocks = self.a.shape().k_blocks()
+        var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
         var decoded = Self.Product.Decoded.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
@@ -103,42 +153,23 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles, dtype: DType](Wor
         """Replaces sums that float32 could not take."""
         var all_rows = self.a.window(first_row, num_rows)
         for tile in range(first_tile, min(first_tile + PANEL_TILES, self._num_tiles())):
+            comptime is_regular = Self.Product.is_regular[Self.Tiles.format]
+            comptime MAY_BE_INFINITE = Self.Tiles.format.element.has_non_finite()
             var weights = tile_window(self.b, tile)
-            if Self.Product.is_regular(all_rows, weights):
-                continue
+            var is_tile_regular = is_regular(all_rows, weights)
+            comptime if not MAY_BE_INFINITE:
+                if is_tile_regular:
+                    continue
             for i in range(num_rows):
                 var row = first_row + i
-                if not Self.Product.is_regular(self.a.window(row, 1), weights):
-                    var at = i * PANEL_COLUMNS + (tile - first_tile) * LANES
+                var at = i * PANEL_COLUMNS + (tile - first_tile) * LANES
+                var is_row_regular = is_tile_regular or is_regular(self.a.window(row, 1), weights)
+                comptime if MAY_BE_INFINITE:
+                    # Codes of the weights that are not finite show in the sums.
+                    var found = sums.load[width=LANES](Coord(at))
+                    is_row_regular = is_row_regular and not (found - found).ne(0).reduce_or()
+                if not is_row_regular:
                     sums.store(Coord(at), self.a.sum_in_float64(row, self.b, tile))
-
-    def _store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
-        """Adds the bias and writes the panel."""
-        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
-        comptime for tile in range(PANEL_TILES):
-            bias[tile] = self._bias_of(first_tile + tile)
-        var is_full = (first_tile + PANEL_TILES) * LANES <= self.b.shape().rows
-        for i in range(num_rows):
-            comptime for tile in range(PANEL_TILES):
-                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
-                var rounded = round_to[Self.dtype](total + bias[tile])
-                var column = (first_tile + tile) * LANES
-                if is_full:
-                    self.out.store[alignment=1](Coord(first_row + i, column), rounded)
-                else:
-                    self._store_some(first_row + i, column, rounded)
-
-    def _bias_of(self, tile: Int) -> Sums:
-        """Returns the bias of a tile's columns, zero without one."""
-        var bias = Sums(0)
-        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
-            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
-        return bias
-
-    def _store_some(self, row: Int, column: Int, values: SIMD[Self.dtype, LANES]):
-        """Writes the columns of a tile that C has."""
-        for i in range(min(LANES, self.b.shape().rows - column)):
-            self.out.store[alignment=1](Coord(row, column + i), values[i])
 
 
 def add_rows[

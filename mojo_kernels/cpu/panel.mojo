@@ -5,18 +5,19 @@ holds the activations in its own form and adds a panel's blocks to float32 sums,
 row's blocks in order, so a result depends on neither the threads, the number of
 rows, the weight layout nor the width of the machine's vectors:
 
-    byte_panel.mojo     MXFP4 activations: an integer dot product a block
-    float_panel.mojo    bfloat16 activations: float32 sums a block
+    bytes/panel.mojo     MXFP4 activations and weights: an integer dot product a block
+    floats/panel.mojo    anything that bfloat16 holds: float32 sums a block
 
 Both decode weights either in registers as they are loaded, or beforehand for several
 groups of rows, a stretch of K at a time.
 """
 
 from ..layouts import OperandShape
+from ..numbers.formats import Format
 from ..operands import Flat
-from .activations import ScaleWindow
-from .dot import LANES, Sums
-from .weights import WeightTiles, Words, half_scale_bits
+from .vectors import LANES, Sums, Words
+from .weights import WeightTiles, half_scale_bits
+from .window import ScaleWindow
 
 comptime PANEL_TILES = 2
 """Weight tiles of a panel."""
@@ -45,7 +46,7 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
         """Returns the codes of tile `tile` of the panel."""
         # Past the end of a tile comes the same tile of the next panel.
         var ahead = self.first_block + block + PREFETCH_BLOCKS
-        var k_blocks = self.tiles.shape().k_blocks()
+        var k_blocks = self.tiles.shape().k_blocks[Self.Tiles.format]()
         if ahead < k_blocks:
             self.tiles.prefetch(self.first_tile + tile, ahead)
         else:
@@ -86,6 +87,11 @@ trait PanelProduct(TrivialRegisterPassable):
     comptime Decoded: DecodedStretch
     """Where a stretch of weights is decoded to."""
 
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        ...
+
     def shape(self) -> OperandShape:
         """Returns M and k."""
         ...
@@ -125,8 +131,11 @@ trait PanelProduct(TrivialRegisterPassable):
         ...
 
     @staticmethod
-    def is_regular(rows: ScaleWindow, weights: ScaleWindow) -> Bool:
-        """Says whether float32 holds every product and sum of rows and a tile as regular."""
+    def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
+        """Says whether float32 holds every product and sum of rows and a tile as regular.
+
+        Codes of the weights that are not finite do not count.
+        """
         ...
 
     def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:

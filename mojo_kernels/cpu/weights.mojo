@@ -1,9 +1,8 @@
-"""Tiles of weights, from any layout, in the form that the byte dot product wants.
+"""Tiles of weights, from any layout and of any format, as vectors of words.
 
-A tile is 16 rows. Its codes of one block are four vectors of 16 words: word
-n of vector j holds bytes 4j .. 4j + 3 of row n. The low nibbles of a vector
-are the even elements 8j .. 8j + 6, the high nibbles the odd ones, and a byte
-shuffle turns each nibble into twice its value plus `MAX_DOUBLED`.
+A tile is 16 rows. Its codes of one block are vectors of 16 words, four for four-bit codes and
+eight for eight-bit ones: word n of vector j holds bytes 4j .. 4j + 3 of row n. Of a four-bit
+format the low nibbles of a vector are the even elements 8j .. 8j + 6, the high nibbles the odd.
 """
 
 from layout import Coord
@@ -11,39 +10,22 @@ from std.math import iota
 from std.memory import bitcast
 from std.sys.intrinsics import PrefetchOptions, prefetch
 
-from ..codec import DOUBLED_VALUES, F32_MANTISSA_BITS, MAGNITUDE_CODE, MAX_DOUBLED
-from ..formats import BLOCK_BYTES, FORMAT
 from ..layouts import (
+    GRANULE_BYTES,
     OperandLayout,
     OperandShape,
-    Plain,
-    PreshuffledCdna4,
     PreshuffledCpu,
-    PreshuffledCuda,
     RUN_BYTES,
 )
+from ..numbers.floats import F32_MANTISSA_BITS
+from ..numbers.formats import Format
+from ..numbers.scales import E8M0_BIAS
 from ..operands import Bytes, Operand
-from .activations import ScaleWindow
-from .dot import LANES, STEP_BYTES, WeightBytes
+from .vectors import LANES, STEP_BYTES, Words
+from .window import ScaleWindow
 
-comptime RUNS = BLOCK_BYTES // RUN_BYTES
-"""Vectors of a block's codes."""
-comptime Words = SIMD[DType.uint32, LANES]
-"""One word for each row of a tile."""
-
-comptime _OFFSET_VALUES = (DOUBLED_VALUES + MAX_DOUBLED).cast[DType.uint8]()
-
-
-@always_inline
-def low_nibbles(words: Words) -> WeightBytes:
-    """Returns the even elements of a vector, as offset values."""
-    return _OFFSET_VALUES._dynamic_shuffle(bitcast[DType.uint8, STEP_BYTES](words) & 0xF)
-
-
-@always_inline
-def high_nibbles(words: Words) -> WeightBytes:
-    """Returns the odd elements of a vector, as offset values."""
-    return _OFFSET_VALUES._dynamic_shuffle(bitcast[DType.uint8, STEP_BYTES](words >> 4) & 0xF)
+comptime GRANULE_RUNS = GRANULE_BYTES // RUN_BYTES
+"""Vectors of the codes of a granule: what GPU layouts keep together."""
 
 
 @always_inline
@@ -53,41 +35,36 @@ def half_scale_bits(scales: Words) -> Words:
     The two smallest, whose half is not regular, become one half: blocks that
     are not all zero and have such a scale are never multiplied in float32.
     """
-    var regular = scales.gt(1).select(scales, Words(FORMAT.scale_bias))
+    var regular = scales.gt(1).select(scales, Words(E8M0_BIAS))
     return (regular - 1) << F32_MANTISSA_BITS
 
 
-comptime TileWords = SIMD[DType.uint32, RUNS * LANES]
-"""The codes of one block of a tile: its vectors, one after the other."""
-comptime TilePairs = SIMD[DType.uint64, RUNS * LANES // 2]
-"""The same, two words at a time."""
+comptime GranuleWords = SIMD[DType.uint32, GRANULE_RUNS * LANES]
+"""The codes of one granule of a tile: its vectors, one after the other."""
+comptime runs_of[format: Format] = format.block_bytes() // RUN_BYTES
+"""Vectors of a tile's codes in one block."""
+comptime granules_of[format: Format] = format.block_bytes() // GRANULE_BYTES
+"""Granules of a row in one block."""
+comptime TileWords[format: Format] = SIMD[DType.uint32, runs_of[format] * LANES]
+"""The codes of one block of a tile."""
 
 
 @always_inline
-def _transposed(rows: TileWords) -> TileWords:
-    """Turns 16 rows of four words into four vectors of 16 words."""
-    var halves = rows.deinterleave()
-    var even = halves[0].deinterleave()
-    var odd = halves[1].deinterleave()
-    var first = rebind[Words](even[0]).join(rebind[Words](odd[0]))
-    var last = rebind[Words](even[1]).join(rebind[Words](odd[1]))
-    return rebind[TileWords](first.join(last))
-
-
-@always_inline
-def _prefetch(bytes: Bytes, offset: Int):
+def prefetch_line(bytes: Bytes, offset: Int):
     comptime READ = PrefetchOptions().for_read().high_locality().to_data_cache()
     var address = Int(bytes.ptr) + offset
     prefetch[READ](MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=address))
 
 
 @always_inline
-def _prefetch_tile[Layout: OperandLayout](operand: Operand[Layout], tile: Int, block: Int):
+def prefetch_tile[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], tile: Int, block: Int):
     """Asks for one block of a tile whose codes are contiguous, and for its scales."""
-    var codes = operand.code_offset(tile * LANES, block * BLOCK_BYTES)
-    comptime for j in range(RUNS):
-        _prefetch(operand.codes, codes + j * STEP_BYTES)
-    _prefetch(operand.scales, operand.scale_offset(tile * LANES, block))
+    var codes = operand.code_offset(tile * LANES, block * format.block_bytes())
+    comptime for j in range(runs_of[format]):
+        prefetch_line(operand.codes, codes + j * STEP_BYTES)
+    prefetch_line(operand.scales, operand.scale_offset(tile * LANES, block))
 
 
 trait WeightTiles(TrivialRegisterPassable):
@@ -95,11 +72,15 @@ trait WeightTiles(TrivialRegisterPassable):
 
     comptime Layout: OperandLayout
     """The layout that this reads."""
+    comptime format: Format
+    """The format that this reads."""
     comptime Codes: TrivialRegisterPassable
     """What stands for the codes of one block of a tile."""
+    comptime IS_FAST: Bool
+    """Whether loading costs little, so that decoding each time in registers may pay."""
 
     @staticmethod
-    def of(operand: Operand[Self.Layout]) -> Self:
+    def of(operand: Operand[Self.Layout, Self.format]) -> Self:
         """Reads `operand`."""
         ...
 
@@ -129,19 +110,20 @@ trait WeightTiles(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct CpuTiles(WeightTiles):
+struct CpuTiles[weight_format: Format](WeightTiles):
     """Tiles of an operand in the CPU's own layout: vectors as they lie in memory."""
 
     comptime Layout = PreshuffledCpu
-    """The layout that this reads."""
+    comptime format = Self.weight_format
+    comptime IS_FAST = True
     comptime Codes = Int
     """The offset of the vectors."""
 
-    var operand: Operand[PreshuffledCpu]
+    var operand: Operand[PreshuffledCpu, Self.format]
     """The weights."""
 
     @staticmethod
-    def of(operand: Operand[PreshuffledCpu]) -> Self:
+    def of(operand: Operand[PreshuffledCpu, Self.format]) -> Self:
         """Reads `operand`."""
         return Self(operand)
 
@@ -153,7 +135,7 @@ struct CpuTiles(WeightTiles):
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
         """Returns where the codes of a tile in one block are."""
-        return self.operand.code_offset(tile * LANES, block * BLOCK_BYTES)
+        return self.operand.code_offset(tile * LANES, block * Self.format.block_bytes())
 
     @always_inline
     def vector[j: Int](self, codes: Int) -> Words:
@@ -177,9 +159,9 @@ struct CpuTiles(WeightTiles):
 
         # The scales of a full tile are contiguous, and their order is of no interest.
         comptime WIDTH = 4 * LANES
-        comptime NEUTRAL = UInt8(FORMAT.scale_bias)
+        comptime NEUTRAL = UInt8(E8M0_BIAS)
         var first = self.operand.scale_offset(tile * LANES, 0)
-        var count = self.operand.shape.k_blocks() * LANES
+        var count = self.operand.shape.k_blocks[Self.format]() * LANES
         var low = SIMD[DType.uint8, WIDTH](NEUTRAL)
         var high = low
         var i = 0
@@ -197,197 +179,77 @@ struct CpuTiles(WeightTiles):
     @always_inline
     def prefetch(self, tile: Int, block: Int):
         """Asks for the codes and scales of a tile in one block."""
-        _prefetch_tile(self.operand, tile, block)
+        prefetch_tile(self.operand, tile, block)
 
 
-@fieldwise_init
-struct Cdna4Tiles(WeightTiles):
-    """Tiles of an operand preshuffled for CDNA4: contiguous, but row by row."""
+trait GranuleReader:
+    """How a layout that is not the CPU's own gives up a tile, a granule of K at a time."""
 
-    comptime Layout = PreshuffledCdna4
-    """The layout that this reads."""
-    comptime Codes = TileWords
-    """The vectors."""
-
-    var operand: Operand[PreshuffledCdna4]
-    """The weights."""
+    comptime Layout: OperandLayout
 
     @staticmethod
-    def of(operand: Operand[PreshuffledCdna4]) -> Self:
-        """Reads `operand`."""
-        return Self(operand)
+    def granule[
+        format: Format
+    ](operand: Operand[Self.Layout, format], tile: Int, granule: Int) -> GranuleWords:
+        """Returns the four vectors of a tile's codes in one granule."""
+        ...
 
-    @always_inline
-    def shape(self) -> OperandShape:
-        """Returns N and k."""
-        return self.operand.shape
-
-    @always_inline
-    def codes(self, tile: Int, block: Int) -> TileWords:
-        """Returns the codes of a tile in one block."""
-        comptime COUNT = LANES * BLOCK_BYTES
-        var bytes = self.operand.codes_of[COUNT](tile * LANES, block * BLOCK_BYTES)
-        return _transposed(bitcast[DType.uint32, RUNS * LANES](bytes))
-
-    @always_inline
-    def vector[j: Int](self, codes: TileWords) -> Words:
-        """Returns vector `j`."""
-        return codes.slice[LANES, offset=j * LANES]()
-
-    @always_inline
-    def scales(self, tile: Int, block: Int) -> Words:
+    @staticmethod
+    def scales[
+        format: Format
+    ](operand: Operand[Self.Layout, format], tile: Int, block: Int) -> Words:
         """Returns the scale bytes of a tile in one block."""
-        # The tile's scales are one byte of each of 16 neighbouring words.
-        comptime WORD_BYTES = 4
-        var word, byte = divmod(self.operand.scale_offset(tile * LANES, block), WORD_BYTES)
-        var bytes = self.operand.scales.load[width=LANES * WORD_BYTES, alignment=1](
-            Coord(word * WORD_BYTES)
-        )
-        return (bitcast[DType.uint32, LANES](bytes) >> UInt32(8 * byte)) & 0xFF
+        ...
 
-    @always_inline
-    def scale_range(self, tile: Int) -> ScaleWindow:
-        """Returns the range of a tile's scales, padding rows left out."""
-        return _scale_range_by_blocks(self, tile)
-
-    @always_inline
-    def prefetch(self, tile: Int, block: Int):
+    @staticmethod
+    def prefetch[format: Format](operand: Operand[Self.Layout, format], tile: Int, block: Int):
         """Asks for the codes and scales of a tile in one block."""
-        _prefetch_tile(self.operand, tile, block)
+        ...
 
 
 @fieldwise_init
-struct CudaTiles(WeightTiles):
-    """Tiles of an operand preshuffled for CUDA: halves of its tiles, pairs of rows side by side."""
+struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
+    """Tiles of an operand in a layout that a reader takes apart."""
 
-    comptime Layout = PreshuffledCuda
-    """The layout that this reads."""
-    comptime Codes = TileWords
-    """The vectors."""
-    comptime HALVES = PreshuffledCuda.ROW_MULTIPLE // LANES
-    """Tiles of 16 rows in a tile of the layout."""
+    comptime Layout = Self.Reader.Layout
+    comptime format = Self.weight_format
+    comptime IS_FAST = False
+    comptime Codes = TileWords[Self.format]
 
-    var operand: Operand[PreshuffledCuda]
-    """The weights."""
+    var operand: Operand[Self.Layout, Self.format]
 
     @staticmethod
-    def of(operand: Operand[PreshuffledCuda]) -> Self:
-        """Reads `operand`."""
+    def of(operand: Operand[Self.Layout, Self.format]) -> Self:
         return Self(operand)
 
     @always_inline
     def shape(self) -> OperandShape:
-        """Returns N and k."""
         return self.operand.shape
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TileWords:
-        """Returns the codes of a tile in one block."""
-        comptime COUNT = PreshuffledCuda.TILE_BYTES
-        var both, half = divmod(tile, Self.HALVES)
-        var at = self.operand.code_offset(both * Self.HALVES * LANES, block * BLOCK_BYTES)
-        var bytes = self.operand.codes.load[width=COUNT, alignment=1](Coord(at))
-        # A lane's four words are rows r, r + 8 | r + 16, r + 24: two words for each half.
-        var halves = bitcast[DType.uint64, RUNS * LANES](bytes).deinterleave()
-        var pairs = rebind[TilePairs](halves[1] if half == 1 else halves[0])
-        var rows = bitcast[DType.uint32, RUNS * LANES](pairs).deinterleave()
-        return _transposed(rebind[TileWords](rows[0].join(rows[1])))
+    def codes(self, tile: Int, block: Int) -> TileWords[Self.format]:
+        var words = TileWords[Self.format](0)
+        comptime GRANULES = granules_of[Self.format]
+        comptime for i in range(GRANULES):
+            var granule = Self.Reader.granule(self.operand, tile, block * GRANULES + i)
+            words = words.insert[offset=i * GRANULE_RUNS * LANES](granule)
+        return words
 
     @always_inline
-    def vector[j: Int](self, codes: TileWords) -> Words:
-        """Returns vector `j`."""
+    def vector[j: Int](self, codes: TileWords[Self.format]) -> Words:
         return codes.slice[LANES, offset=j * LANES]()
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
-        """Returns the scale bytes of a tile in one block."""
-        var both, half = divmod(tile, Self.HALVES)
-        var at = self.operand.scale_offset(both * Self.HALVES * LANES, block)
-        var bytes = self.operand.scales.load[width=Self.HALVES * LANES, alignment=1](Coord(at))
-        var halves = bitcast[DType.uint16, LANES](bytes).deinterleave()
-        var pairs = rebind[SIMD[DType.uint16, LANES // 2]](halves[1] if half == 1 else halves[0])
-        var rows = bitcast[DType.uint8, LANES](pairs).deinterleave()
-        return rebind[SIMD[DType.uint8, LANES]](rows[0].join(rows[1])).cast[DType.uint32]()
+        return Self.Reader.scales(self.operand, tile, block)
 
     @always_inline
     def scale_range(self, tile: Int) -> ScaleWindow:
-        """Returns the range of a tile's scales, padding rows left out."""
         return _scale_range_by_blocks(self, tile)
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
-        """Asks for half of the codes, and the scales, of both halves in one block."""
-        var both, half = divmod(tile, Self.HALVES)
-        var codes = self.operand.code_offset(both * Self.HALVES * LANES, block * BLOCK_BYTES)
-        comptime for j in range(RUNS):
-            _prefetch(self.operand.codes, codes + (half * RUNS + j) * STEP_BYTES)
-        _prefetch(self.operand.scales, self.operand.scale_offset(tile * LANES, block))
-
-
-@fieldwise_init
-struct PlainTiles(WeightTiles):
-    """Tiles of a row-major operand: gathered from 16 rows, the last one repeated."""
-
-    comptime Layout = Plain
-    """The layout that this reads."""
-    comptime Codes = TileWords
-    """The vectors."""
-
-    var operand: Operand[Plain]
-    """The weights."""
-
-    @staticmethod
-    def of(operand: Operand[Plain]) -> Self:
-        """Reads `operand`."""
-        return Self(operand)
-
-    @always_inline
-    def shape(self) -> OperandShape:
-        """Returns N and k."""
-        return self.operand.shape
-
-    @always_inline
-    def codes(self, tile: Int, block: Int) -> TileWords:
-        """Returns the codes of a tile in one block."""
-        var last = self.operand.shape.rows - 1
-        var rows = TileWords(0)
-        comptime for lane in range(LANES):
-            var row = min(tile * LANES + lane, last)
-            var bytes = self.operand.codes_of[BLOCK_BYTES](row, block * BLOCK_BYTES)
-            rows = rows.insert[offset=lane * RUNS](bitcast[DType.uint32, RUNS](bytes))
-        return _transposed(rows)
-
-    @always_inline
-    def vector[j: Int](self, codes: TileWords) -> Words:
-        """Returns vector `j`."""
-        return codes.slice[LANES, offset=j * LANES]()
-
-    @always_inline
-    def scales(self, tile: Int, block: Int) -> Words:
-        """Returns the scale bytes of a tile in one block."""
-        var last = self.operand.shape.rows - 1
-        var scales = SIMD[DType.uint8, LANES](0)
-        comptime for lane in range(LANES):
-            scales[lane] = self.operand.scale(min(tile * LANES + lane, last), block)
-        return scales.cast[DType.uint32]()
-
-    @always_inline
-    def scale_range(self, tile: Int) -> ScaleWindow:
-        """Returns the range of a tile's scales, padding rows left out."""
-        return _scale_range_by_blocks(self, tile)
-
-    @always_inline
-    def prefetch(self, tile: Int, block: Int):
-        """Asks for the codes of a tile in one block, once for each cache line."""
-        if block % (STEP_BYTES // BLOCK_BYTES) == 0:
-            comptime for lane in range(LANES):
-                var row = min(tile * LANES + lane, self.operand.shape.rows - 1)
-                _prefetch(self.operand.codes, self.operand.code_offset(row, block * BLOCK_BYTES))
-
-
-comptime _List[*Tiles: WeightTiles] = Tiles
-comptime CPU_TILES = _List[PlainTiles, Cdna4Tiles, CpuTiles, CudaTiles]
-"""The reader of every layout, in the order of `LAYOUTS`."""
+        Self.Reader.prefetch(self.operand, tile, block)
 
 
 def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
@@ -412,27 +274,37 @@ def _is_padding[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> SIMD[DType.bool,
 
 def _scale_range_by_blocks[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
     """Returns the range of a tile's scales, padding rows left out."""
-    comptime NEUTRAL = Words(FORMAT.scale_bias)
+    comptime NEUTRAL = Words(E8M0_BIAS)
     var padding = _is_padding(tiles, tile)
     var low = NEUTRAL
     var high = NEUTRAL
-    for block in range(tiles.shape().k_blocks()):
+    for block in range(tiles.shape().k_blocks[Tiles.format]()):
         var scales = padding.select(NEUTRAL, tiles.scales(tile, block))
         low = min(low, scales)
         high = max(high, scales)
     return ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
 
 
+def _magnitudes_of[format: Format]() -> UInt32:
+    """Returns the bits of a word of codes that are set where a number is not zero."""
+    comptime element = format.element
+    comptime mask = (1 << element.bits) - 1 if element.is_integer() else element.magnitude_mask()
+    var word = 0
+    comptime for code in range(32 // element.bits):
+        word |= mask << (code * element.bits)
+    return UInt32(word)
+
+
 def _lowest_used_scale[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Int:
     """Returns the lowest scale of the blocks that are not all zero."""
-    comptime NEUTRAL = Words(FORMAT.scale_bias)
-    comptime MAGNITUDES = UInt32(0x11111111 * MAGNITUDE_CODE)
+    comptime NEUTRAL = Words(E8M0_BIAS)
+    comptime MAGNITUDES = _magnitudes_of[Tiles.format]()
     var padding = _is_padding(tiles, tile)
     var low = NEUTRAL
-    for block in range(tiles.shape().k_blocks()):
+    for block in range(tiles.shape().k_blocks[Tiles.format]()):
         var codes = tiles.codes(tile, block)
         var used = Words(0)
-        comptime for j in range(RUNS):
+        comptime for j in range(runs_of[Tiles.format]):
             used |= tiles.vector[j](codes) & MAGNITUDES
         var counts = used.ne(0) & ~padding
         low = min(low, counts.select(tiles.scales(tile, block), NEUTRAL))

@@ -32,9 +32,7 @@ comptime MIDPOINTS_TIMES_4 = SIMD[DType.uint32, 8](1, 3, 5, 7, 10, 14, 20, 0)
 
 
 @always_inline
-def f32_bits_of_quarters(
-    quarters: SIMD[DType.uint32, ...], scale: UInt32
-) -> type_of(quarters):
+def f32_bits_of_quarters(quarters: SIMD[DType.uint32, ...], scale: UInt32) -> type_of(quarters):
     """Returns the float32 bits of `quarters / 4 * 2**(scale - 127)`, exactly.
 
     `quarters` is at most 24 and `scale` at most 3: results may be subnormal.
@@ -57,7 +55,9 @@ def encode_magnitudes[
 ](
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
-) -> SIMD[FloatBits[dtype].bits, width]:
+) -> SIMD[
+    FloatBits[dtype].bits, width
+]:
     """Returns the codes, without sign, of finite magnitudes divided by 2**(scale - 127).
 
     Rounds to nearest, ties to the even code, and saturates at 6.
@@ -79,8 +79,7 @@ def encode_magnitudes[
     comptime for i in range(MAGNITUDE_CODE):
         comptime quarters = Int(MIDPOINTS_TIMES_4[i])
         comptime midpoint = Bits(
-            _regular_f32_bits(quarters)
-            >> (F32_MANTISSA_BITS - source.MANTISSA_BITS)
+            _regular_f32_bits(quarters) >> (F32_MANTISSA_BITS - source.MANTISSA_BITS)
         )
         codes += _passes[i](divided, type_of(divided)(midpoint))
     return codes
@@ -91,16 +90,15 @@ def _encode_tiny[
 ](
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
-) -> SIMD[FloatBits[dtype].bits, width]:
-    """Encodes like `encode_magnitudes` where the thresholds may be subnormal.
-    """
+) -> SIMD[
+    FloatBits[dtype].bits, width
+]:
+    """Encodes like `encode_magnitudes` where the thresholds may be subnormal."""
     comptime source = FloatBits[dtype]
     comptime shift = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
     var wide = magnitudes.cast[DType.uint32]() << shift
     var codes = type_of(wide)(0)
-    var midpoints = f32_bits_of_quarters(
-        MIDPOINTS_TIMES_4, scale.cast[DType.uint32]()
-    )
+    var midpoints = f32_bits_of_quarters(MIDPOINTS_TIMES_4, scale.cast[DType.uint32]())
     comptime for i in range(MAGNITUDE_CODE):
         codes += _passes[i](wide, type_of(wide)(midpoints[i]))
     return codes.cast[source.bits]()
@@ -130,9 +128,7 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
     comptime INFINITY = Lanes(255 << F32_MANTISSA_BITS)
     comptime NAN = Lanes(0x7FC00000)
     comptime doubled = abs(DOUBLED_VALUES).cast[DType.uint32]()
-    comptime at_scale_1 = bitcast[DType.uint32, NUM_CODES](
-        doubled.cast[DType.float32]() / 2
-    )
+    comptime at_scale_1 = bitcast[DType.uint32, NUM_CODES](doubled.cast[DType.float32]() / 2)
     # Code 8 is minus zero, which the integer table cannot say.
     comptime SIGNS = (iota[DType.uint32, NUM_CODES]() >> 3) << 31
     comptime ONE = Lanes(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
@@ -142,9 +138,7 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
 
     var magnitude: Lanes
     if scale < 2:
-        magnitude = f32_bits_of_quarters(
-            doubled * 2, scale.cast[DType.uint32]()
-        )
+        magnitude = f32_bits_of_quarters(doubled * 2, scale.cast[DType.uint32]())
     else:
         var exponent = Lanes(scale.cast[DType.uint32]() << F32_MANTISSA_BITS)
         magnitude = at_scale_1 - ONE + exponent
@@ -156,8 +150,7 @@ def block_values(scale: UInt8) -> SIMD[DType.float32, NUM_CODES]:
 def decode_codes[
     width: SIMDLength
 ](codes: SIMD[DType.uint8, width], scale: UInt8) -> SIMD[DType.float32, width]:
-    """Returns the values of codes, a byte each, under a scale, as `block_values` defines them.
-    """
+    """Returns the values of codes, a byte each, under a scale, as `block_values` defines them."""
     comptime SMALLEST_REGULAR_SCALE = 2
     if scale < SMALLEST_REGULAR_SCALE or Int(scale) == E8M0_NAN:
         var table = block_values(scale)
@@ -169,10 +162,6 @@ def decode_codes[
     # Magnitudes are doubled values, so the factor is half the scale: a regular float32.
     comptime MAGNITUDES = abs(DOUBLED_VALUES).cast[DType.uint8]()
     var doubled = MAGNITUDES._dynamic_shuffle(codes).cast[DType.float32]()
-    var factor = bitcast[DType.float32](
-        (scale.cast[DType.uint32]() - 1) << F32_MANTISSA_BITS
-    )
+    var factor = bitcast[DType.float32]((scale.cast[DType.uint32]() - 1) << F32_MANTISSA_BITS)
     var signs = (codes >> 3).cast[DType.uint32]() << 31
-    return bitcast[DType.float32, width](
-        bitcast[DType.uint32, width](doubled * factor) | signs
-    )
+    return bitcast[DType.float32, width](bitcast[DType.uint32, width](doubled * factor) | signs)

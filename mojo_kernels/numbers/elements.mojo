@@ -58,13 +58,11 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
         return self.infinity_code != 0 or self.nan_code != 0
 
     def unit_exponent(self) -> Int:
-        """Returns the exponent of the smallest positive number, which all are multiples of.
-        """
+        """Returns the exponent of the smallest positive number, which all are multiples of."""
         return 1 - self.bias - self.mantissa_bits
 
     def largest_fraction[mantissa_bits: Int](self) -> Int:
-        """Returns the mantissa of the largest number, as that of a float of `mantissa_bits`.
-        """
+        """Returns the mantissa of the largest number, as that of a float of `mantissa_bits`."""
         var own = self.largest_code & ((1 << self.mantissa_bits) - 1)
         return own << (mantissa_bits - self.mantissa_bits)
 

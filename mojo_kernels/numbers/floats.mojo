@@ -20,8 +20,7 @@ comptime FLOAT_TYPES = [DType.bfloat16, DType.float16, DType.float32]
 
 
 struct FloatBits[dtype: DType]:
-    """How the encoder sees a source type: unsigned bits that order like magnitudes.
-    """
+    """How the encoder sees a source type: unsigned bits that order like magnitudes."""
 
     comptime bits = DType.uint16 if Self.dtype == DType.bfloat16 else DType.uint32
     """The integer type of the bits."""
@@ -36,9 +35,7 @@ struct FloatBits[dtype: DType]:
 
     @staticmethod
     @always_inline
-    def of[
-        width: SIMDLength
-    ](x: SIMD[Self.dtype, width]) -> SIMD[Self.bits, width]:
+    def of[width: SIMDLength](x: SIMD[Self.dtype, width]) -> SIMD[Self.bits, width]:
         """Returns the bits of `x`; float16 is widened first, which is exact."""
         comptime if Self.dtype == DType.float16:
             return rebind[SIMD[Self.bits, width]](
@@ -49,9 +46,7 @@ struct FloatBits[dtype: DType]:
 
 
 @always_inline
-def round_to[
-    dtype: DType, width: SIMDLength
-](x: SIMD[DType.float32, width]) -> SIMD[dtype, width]:
+def round_to[dtype: DType, width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[dtype, width]:
     """Rounds float32 to an output type, to nearest even, subnormals kept.
 
     bfloat16 is rounded on the bits: hardware converters flush subnormals.

@@ -37,18 +37,13 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
     """The names used in every API, by code."""
 
     def carry[mantissa_bits: Int, element: Element = Element.E2M1](self) -> Int:
-        """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum.
-        """
+        """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum."""
         if self == Self.EVEN:
             return 1 << (mantissa_bits - 1 - element.mantissa_bits)
         if self == Self.CEIL:
             return (1 << mantissa_bits) - 1
         if self == Self.RCEIL:
-            return (
-                (1 << mantissa_bits)
-                - 1
-                - element.largest_fraction[mantissa_bits]()
-            )
+            return (1 << mantissa_bits) - 1 - element.largest_fraction[mantissa_bits]()
         return 0
 
 
@@ -56,11 +51,14 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
 def scale_from_amax[
     mantissa_bits: Int, bits: DType, element: Element = Element.E2M1
 ](amax: Scalar[bits], carry: Scalar[bits]) -> Scalar[bits]:
-    """Returns the E8M0 byte for a finite block maximum, given the rule's carry.
-    """
-    comptime emax = Scalar[bits](element.emax)
-    var scale = max((amax + carry) >> Scalar[bits](mantissa_bits), emax) - emax
-    comptime if element.emax == 0:
-        # Only then can the sum's exponent field, 255 at most, be no scale's.
-        scale = min(scale, Scalar[bits](E8M0_LARGEST))
-    return scale
+    """Returns the E8M0 byte for a finite block maximum, given the rule's carry."""
+    comptime SHIFT = Scalar[bits](mantissa_bits)
+    comptime if element.emax > 0:
+        comptime emax = Scalar[bits](element.emax)
+        return max((amax + carry) >> SHIFT, emax) - emax
+    # Only then can the maximum be a subnormal whose scale is no clamped one. Doubled on its bits,
+    # as a regular number by its field, it has its exponent, and one more, in the field.
+    comptime ONE_FIELD = Scalar[bits](1 << mantissa_bits)
+    var doubled = amax + min(amax, ONE_FIELD)
+    var scale = max((doubled + carry) >> SHIFT, Scalar[bits](1)) - 1
+    return min(scale, Scalar[bits](E8M0_LARGEST))

@@ -32,18 +32,12 @@ comptime E8M0_LARGEST = 254
 
 
 @always_inline
-def decode_scale[
-    width: SIMDLength
-](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
+def decode_scale[width: SIMDLength](scales: SIMD[DType.uint8, width]) -> SIMD[DType.float64, width]:
     """Returns the values of E8M0 bytes; float64 holds every one of them."""
     comptime F64_MANTISSA_BITS = 52
     comptime F64_EXPONENT_BIAS = 1023
     comptime Bits = SIMD[DType.uint64, width]
     comptime NAN = Bits(0x7FF8 << 48)
-    var fields = scales.cast[DType.uint64]() + UInt64(
-        F64_EXPONENT_BIAS - E8M0_BIAS
-    )
+    var fields = scales.cast[DType.uint64]() + UInt64(F64_EXPONENT_BIAS - E8M0_BIAS)
     var is_nan = scales.eq(UInt8(E8M0_NAN))
-    return bitcast[DType.float64, width](
-        is_nan.select(NAN, fields << F64_MANTISSA_BITS)
-    )
+    return bitcast[DType.float64, width](is_nan.select(NAN, fields << F64_MANTISSA_BITS))

@@ -19,7 +19,6 @@ Codes and scales are uint8: MAX does not take float8_e8m0fnu tensors on the CPU.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +27,10 @@ from max.dtype import DType
 from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Dim, Graph, StaticDim, TensorType, TensorValue, ops
 
-from mx_kernels import _native
+from mx_kernels import _builds, _native
 from mx_kernels._arrays import Array, check_floats, kind_of, show
+from mx_kernels._builds import Build, Sources
 from mx_kernels._facts import facts
-from mx_kernels._levels import Level
 from mx_kernels.ops import check_mode, check_operand, float_name
 from mx_kernels.tensor import MXTensor
 
@@ -239,24 +238,18 @@ def library() -> Path:
     Raises:
         NativeBuildError: if the Mojo compiler is missing or fails.
     """
-    sources, cache = _native.source_folder(), _native.cache_folder()
-    key = _native.build_key(sources, Level("graph", (), frozenset()))
-    target = cache / key / f"{PACKAGE}.mojoc"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _native.only_one_process(cache / f"{key}.lock"):
-            if not target.exists():
-                _precompile(sources, target)
-    return target
-
-
-def _precompile(sources: Path, target: Path) -> None:
-    """Writes the op library to `target`, which appears complete or not at all."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
-        fresh = Path(scratch) / target.name
-        command = ["precompile", "-I", str(sources.parent), "-o", str(fresh), str(sources)]
-        _native.run_mojo(command, f"precompiling the MAX ops, once, into {target.parent}")
-        os.replace(fresh, target)
+    package = _native.source_folder()
+    files = sorted(package.rglob("*.mojo"))
+    sources = Sources("", {path.relative_to(package).as_posix(): path for path in files})
+    build = Build(
+        f"graph-{sources.digest([_builds.toolchain()])}",
+        f"{PACKAGE}.mojoc",
+        "precompiling the MAX ops",
+        lambda target: _builds.run_mojo(
+            ["precompile", "-I", str(package.parent), "-o", str(target), str(package)]
+        ),
+    )
+    return build.find_or_make()
 
 
 def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = None) -> None:

@@ -80,7 +80,7 @@ def test_arm64_compiles(tmp_path):
         [
             Path(sys.executable).parent / command[0],
             *command[1:],
-            ROOT / "mojo_kernels/python_module.mojo",
+            ROOT / "mojo_kernels/bindings/cpu.mojo",
         ],
         capture_output=True,
         text=True,

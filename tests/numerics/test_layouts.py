@@ -12,8 +12,12 @@ import mx_kernels as mx
 import oracle
 from cases import (
     BLOCK,
+    FORMATS,
     LAYOUTS,
+    TABLES,
     bytes_of,
+    every_format,
+    every_layout,
     mx_tensor,
     on_every_device,
     random_operand,
@@ -34,11 +38,25 @@ def test_the_oracle_knows_every_layout_and_its_padding():
     assert exported == ours
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.cpu_only
+def test_the_oracle_knows_every_format():
+    rows = {row["name"]: row for row in TABLES["formats"]}
+    ours = oracle.FORMATS
+    assert list(rows) == list(ours)
+    for name, format in ours.items():
+        row, element = rows[name], format.element
+        assert (row["element"], row["scale"]) == (element.name, format.scale)
+        assert (row["element_bits"], row["emax"]) == (element.bits, element.emax)
+        assert (row["block_rows"], row["block_k"]) == (format.block_rows, format.block_k)
+        assert row["largest"] == element.largest
+
+
+@every_layout
+@every_format
 @pytest.mark.parametrize("rows, k", SHAPES)
-def test_bytes_and_padding_are_the_oracles(rng, rows, k, layout):
-    codes, scales = random_operand(rng, rows, k)
-    q = mx_tensor(codes, scales, layout)
+def test_bytes_and_padding_are_the_oracles(rng, rows, k, format, layout):
+    codes, scales = random_operand(rng, rows, k, format=format)
+    q = mx_tensor(codes, scales, layout, format)
     expected_codes, expected_scales = oracle.LAYOUTS[layout].store(codes, scales)
     assert q.layout == layout
     assert tuple(q.shape) == (rows, k)
@@ -46,68 +64,76 @@ def test_bytes_and_padding_are_the_oracles(rng, rows, k, layout):
     assert_bitwise_equal(bytes_of(q.scales).ravel(), expected_scales.ravel())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@every_layout
+@every_format
 @pytest.mark.parametrize("rows, k", SHAPES)
-def test_unshuffle_undoes_preshuffle(rng, rows, k, layout):
-    codes, scales = random_operand(rng, rows, k, 0, 255)
-    back = mx.unshuffle(mx_tensor(codes, scales, layout))
-    assert back.layout == "plain"
+def test_unshuffle_undoes_preshuffle(rng, rows, k, format, layout):
+    codes, scales = random_operand(rng, rows, k, 0, 255, format=format)
+    back = mx.unshuffle(mx_tensor(codes, scales, layout, format))
+    assert (back.layout, back.format) == ("plain", format)
     assert_bitwise_equal(bytes_of(back.codes), codes)
     assert_bitwise_equal(bytes_of(back.scales), scales)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@every_layout
+@every_format
 @pytest.mark.parametrize("rows, k", [(64, 512), (96, 768)])
-def test_every_byte_moves_to_a_place_of_its_own(rows, k, layout):
-    """Bytes cannot number their places, so two passes carry the digits of the number."""
-    places = np.arange(rows * k // 2).reshape(rows, -1)
+def test_every_byte_moves_to_a_place_of_its_own(rows, k, format, layout):
+    """Bytes cannot number their places, so three passes carry the digits of the number."""
+    row_bytes = oracle.FORMATS[format].packed_bytes(k)
+    places = np.arange(rows * row_bytes).reshape(rows, -1)
     blocks = np.arange(rows * k // BLOCK).reshape(rows, -1)
     moved_code, moved_scale = 0, 0
-    for digit in (0, 8):
-        q = mx_tensor(
-            (places >> digit).astype(np.uint8), (blocks >> digit).astype(np.uint8), layout
-        )
+    for digit in (0, 8, 16):
+        digits = (places >> digit).astype(np.uint8), (blocks >> digit).astype(np.uint8)
+        q = mx_tensor(*digits, layout, format)
         moved_code = moved_code | bytes_of(q.codes).ravel().astype(int) << digit
         moved_scale = moved_scale | bytes_of(q.scales).ravel().astype(int) << digit
-    n, kb = np.divmod(moved_code, k // 2)
+    n, kb = np.divmod(moved_code, row_bytes)
     s_row, s = np.divmod(moved_scale, k // BLOCK)
     offsets = np.arange(places.size)
-    assert np.array_equal(oracle.code_offset(layout, n, kb, k // 2), offsets)
+    assert np.array_equal(oracle.code_offset(layout, n, kb, row_bytes), offsets)
     assert np.array_equal(oracle.scale_offset(layout, s_row, s, k // BLOCK), offsets[: blocks.size])
 
 
 @pytest.mark.parametrize("source", LAYOUTS)
 @pytest.mark.parametrize("target", [name for name in LAYOUTS if name != "plain"])
-def test_preshuffle_reaches_every_layout_from_every_other(rng, source, target):
-    codes, scales = random_operand(rng, 33, 96)
-    q = mx.preshuffle(mx_tensor(codes, scales, source), device=LAYOUTS[target]["device"])
-    assert q.layout == target
-    assert_bitwise_equal(bytes_of(q.codes), bytes_of(mx_tensor(codes, scales, target).codes))
-    assert_bitwise_equal(bytes_of(q.scales), bytes_of(mx_tensor(codes, scales, target).scales))
+@every_format
+def test_preshuffle_reaches_every_layout_from_every_other(rng, format, source, target):
+    codes, scales = random_operand(rng, 33, 96, format=format)
+    stored = mx_tensor(codes, scales, source, format)
+    q = mx.preshuffle(stored, device=LAYOUTS[target]["device"])
+    expected = mx_tensor(codes, scales, target, format)
+    assert (q.layout, q.format) == (target, format)
+    assert_bitwise_equal(bytes_of(q.codes), bytes_of(expected.codes))
+    assert_bitwise_equal(bytes_of(q.scales), bytes_of(expected.scales))
 
 
 def with_hostile_padding(q):
     """Returns `q` with other codes and NaN scales wherever the padding is."""
+    rows, k = q.shape
     real = oracle.LAYOUTS[q.layout].store(
-        np.ones((q.shape[0], q.shape[1] // 2), np.uint8),
-        np.ones((q.shape[0], q.shape[1] // BLOCK), np.uint8),
+        np.ones((rows, oracle.FORMATS[q.format].packed_bytes(k)), np.uint8),
+        np.ones((rows, k // BLOCK), np.uint8),
     )
     codes = torch.where(torch.tensor(real[0] == 1).view_as(q.codes), q.codes, 0xF7)
     is_scale = torch.tensor(real[1] == 1).view_as(q.scales)
     scales = torch.where(is_scale, q.scales, oracle.NAN_SCALE)
-    return mx.MXTensor(codes, scales, shape=tuple(q.shape), layout=q.layout)
+    return mx.MXTensor(codes, scales, shape=(rows, k), layout=q.layout, format=q.format)
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "plain"])
+@pytest.mark.parametrize("left", FORMATS)
+@every_format
 @pytest.mark.parametrize("rows, k", [(1, 32), (17, 96), (33, 288)])
-def test_padding_that_came_from_elsewhere_is_never_read(rng, rows, k, layout):
-    codes, scales = random_operand(rng, rows, k)
-    q = with_hostile_padding(mx_tensor(codes, scales, layout))
+def test_padding_that_came_from_elsewhere_is_never_read(rng, rows, k, format, left, layout):
+    codes, scales = random_operand(rng, rows, k, format=format)
+    q = with_hostile_padding(mx_tensor(codes, scales, layout, format))
     assert (bytes_of(q.scales) == oracle.NAN_SCALE).any() == (q.scales.numel() > scales.size)
-    weights = oracle.dequantize(codes, scales)
+    weights = oracle.dequantize(codes, scales, format)
     assert_bitwise_equal(values_of(mx.dequantize(q, dtype="float32")), weights)
     assert_bitwise_equal(bytes_of(mx.unshuffle(q).codes), codes)
     assert_bitwise_equal(bytes_of(mx.unshuffle(q).scales), scales)
-    a = random_operand(rng, 5, k)
-    got = mx.matmul(mx_tensor(*a), q, out_dtype="float32")
-    oracle.assert_matmul(values_of(got), oracle.dequantize(*a), weights)
+    a = random_operand(rng, 5, k, format=left)
+    got = mx.matmul(mx_tensor(*a, format=left), q, out_dtype="float32")
+    oracle.assert_matmul(values_of(got), oracle.dequantize(*a, left), weights)

@@ -13,24 +13,40 @@ import pytest
 import torch
 
 import oracle
-from oracle import assert_bitwise_equal
+from oracle import ELEMENTS, FORMATS, assert_bitwise_equal
 
 logging.getLogger("torchao").setLevel(logging.ERROR)
 
 from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
 from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
 
-E2M1 = ml_dtypes.float4_e2m1fn
+WITNESSES = {
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+}
+TORCHAO = {
+    "mxfp4": torch.float4_e2m1fn_x2,
+    "mxfp8": torch.float8_e4m3fn,
+    "mxfp8_e5m2": torch.float8_e5m2,
+}
 EVERY_BFLOAT16 = oracle.decode_bfloat16(np.arange(1 << 16))
 FINITE = EVERY_BFLOAT16[np.isfinite(EVERY_BFLOAT16)]
 POSITIVE = FINITE[FINITE > 0]
 
+every_element = pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+every_format = pytest.mark.parametrize("format", FORMATS)
+every_rounding = pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+in_torchao = pytest.mark.parametrize("format", TORCHAO)
 
-def torchao_quantize(x, rounding):
+
+def torchao_quantize(x, rounding, format):
     """Returns torchao's `(codes, scales)` of float64 values that float32 holds."""
     scales, codes = to_mx(
         torch.tensor(x, dtype=torch.float32),
-        torch.float4_e2m1fn_x2,
+        TORCHAO[format],
         oracle.BLOCK,
         ScaleCalculationMode(rounding),
     )
@@ -47,34 +63,102 @@ def blocks_below(amax):
 # Elements
 
 
-def test_every_code_decodes_as_in_ml_dtypes():
-    codes = np.arange(16, dtype=np.uint8)
-    assert_bitwise_equal(oracle.decode_e2m1(codes), codes.view(E2M1).astype(np.float64))
+@pytest.mark.parametrize("name", WITNESSES)
+def test_every_code_decodes_as_in_ml_dtypes(name):
+    codes = np.arange(1 << ELEMENTS[name].bits, dtype=np.uint8)
+    witness = codes.view(WITNESSES[name]).astype(np.float64)
+    assert_bitwise_equal(ELEMENTS[name].decode(codes), witness)
 
 
-def test_every_finite_bfloat16_encodes_as_in_ml_dtypes():
-    assert_bitwise_equal(oracle.encode_e2m1(FINITE), FINITE.astype(E2M1).view(np.uint8))
+@pytest.mark.parametrize("name", WITNESSES)
+def test_every_finite_bfloat16_encodes_as_in_ml_dtypes(name):
+    """ml_dtypes leaves the range of eight bits for NaN or infinity, so the witness is clipped."""
+    largest = float(ml_dtypes.finfo(WITNESSES[name]).max)
+    witness = np.clip(FINITE, -largest, largest).astype(WITNESSES[name]).view(np.uint8)
+    assert_bitwise_equal(ELEMENTS[name].encode(FINITE), witness)
 
 
-@pytest.mark.parametrize("lower", range(7))
-@pytest.mark.parametrize("sign", [1, -1])
-def test_ties_round_to_the_even_code_and_neighbours_to_the_nearest(lower, sign):
-    middle = oracle.E2M1_MAGNITUDES[lower : lower + 2].mean()
-    below, above = np.nextafter(np.float32(middle), np.float32([0, 8])).astype(np.float64)
-    even = lower + lower % 2
-    codes = oracle.encode_e2m1(sign * np.array([below, middle, above]))
-    assert codes.tolist() == [code + 8 * (sign < 0) for code in (lower, even, lower + 1)]
+def test_int8_counts_sixty_fourths_in_twos_complement():
+    int8 = ELEMENTS["int8"]
+    codes = np.arange(256, dtype=np.uint8)
+    assert_bitwise_equal(int8.decode(codes), codes.view(np.int8) / 64.0)
+    assert int8.decode(0x80) == -2.0
+    near = FINITE[abs(FINITE) < 2**40]
+    nearest = np.clip(np.rint(near * 64), -127, 127).astype(np.int8)
+    assert_bitwise_equal(int8.encode(near), nearest.view(np.uint8))
+    assert not (int8.encode(FINITE) == 0x80).any()
 
 
-def test_nan_is_refused_because_e2m1_has_none():
+@every_element
+def test_ties_round_to_the_even_code_and_neighbours_to_the_nearest(element):
+    lower = np.arange(len(element.magnitudes) - 1)
+    middles = (element.magnitudes[1:] + element.magnitudes[:-1]) / 2
+    for sign, code_of in (1, np.arange(len(middles) + 1)), (-1, element.negatives):
+        for toward, expected in (0, lower), (None, lower + lower % 2), (np.inf, lower + 1):
+            values = middles if toward is None else np.nextafter(middles, toward)
+            assert np.array_equal(element.encode(sign * values), code_of[expected])
+
+
+@every_element
+def test_every_finite_code_but_minus_two_survives_decode_and_encode(element):
+    codes = np.arange(1 << element.bits, dtype=np.uint8)
+    back = element.encode(element.values[np.isfinite(element.values)])
+    kept = np.isin(codes, element.special_codes, invert=True)
+    expected = codes[kept]
+    if element.name == "int8":
+        expected = np.where(expected == 0x80, 0x81, expected)
+    assert np.array_equal(back, expected)
+
+
+@every_element
+def test_what_is_beyond_the_largest_saturates(element):
+    codes = element.encode([element.largest, 1e30, np.inf, -element.largest, -1e30, -np.inf])
+    top = len(element.magnitudes) - 1
+    assert codes.tolist() == [top] * 3 + [element.negatives[top]] * 3
+    assert element.decode(codes).tolist() == [element.largest] * 3 + [-element.largest] * 3
+
+
+@every_element
+def test_zero_keeps_its_sign_where_the_element_has_one(element):
+    zeros = element.decode(element.encode([0.0, -0.0]))
+    assert np.signbit(zeros).tolist() == [False, element.name != "int8"]
+
+
+@every_element
+def test_nan_is_refused(element):
     with pytest.raises(ValueError, match="NaN"):
-        oracle.encode_e2m1([np.nan])
+        element.encode([np.nan])
 
 
-def test_packing_puts_the_even_element_in_the_low_nibble():
+@pytest.mark.parametrize(
+    "name, emax, largest, specials",
+    [
+        ("e2m1", 2, 6, 0),
+        ("e2m3", 2, 7.5, 0),
+        ("e3m2", 4, 28, 0),
+        ("e4m3", 8, 448, 2),
+        ("e5m2", 15, 57344, 8),
+        ("int8", 0, 127 / 64, 0),
+    ],
+)
+def test_the_table_of_elements_is_the_ocp_table(name, emax, largest, specials):
+    element = ELEMENTS[name]
+    assert (element.emax, element.largest) == (emax, largest)
+    assert len(element.special_codes) == specials
+
+
+@pytest.mark.parametrize("bits, size", [(4, 2), (6, 4), (8, 1)])
+def test_packing_puts_the_first_element_in_the_lowest_bits(bits, size):
+    number = np.random.default_rng(0).integers(0, 1 << bits, (50, size), np.uint8)
+    whole = (number.astype(np.int64) << bits * np.arange(size)).sum(1)
+    packed = oracle.pack(number, bits)
+    assert packed.shape == (50, size * bits // 8)
+    assert np.array_equal((packed.astype(np.int64) << 8 * np.arange(packed.shape[1])).sum(1), whole)
+    assert_bitwise_equal(oracle.unpack(packed, bits), number)
+
+
+def test_the_even_element_of_four_bits_is_the_low_nibble():
     assert oracle.pack(np.array([1, 2], np.uint8)).tolist() == [0x21]
-    every_byte = np.arange(256, dtype=np.uint8)
-    assert_bitwise_equal(oracle.pack(oracle.unpack(every_byte)), every_byte)
 
 
 # Scales
@@ -93,86 +177,134 @@ def test_every_scale_but_nan_survives_decode_and_encode():
 
 
 def test_exponents_beyond_the_scale_are_clamped():
-    assert oracle.encode_e8m0([-400, -128, -127, 127, 128, 400]).tolist() == [
-        0,
-        0,
-        0,
-        254,
-        254,
-        254,
-    ]
+    bytes_of_exponents = oracle.encode_e8m0([-400, -128, -127, 127, 128, 400])
+    assert bytes_of_exponents.tolist() == [0, 0, 0, 254, 254, 254]
 
 
+@every_rounding
 @pytest.mark.parametrize(
-    "rounding, largest", [("floor", 8.0), ("even", 7.0), ("ceil", 4.0), ("rceil", 6.0)]
+    "name, tops",
+    [
+        ("e2m1", (8, 7, 4, 6)),
+        ("e4m3", (512, 496, 256, 448)),
+        ("e5m2", (65536, 61440, 32768, 57344)),
+        ("int8", (2, 255 / 128, 1, 127 / 64)),
+    ],
 )
-def test_a_rule_brings_every_amax_into_its_octave(rounding, largest):
-    scaled = np.ldexp(POSITIVE, -oracle.scale_exponent(POSITIVE, rounding))
-    assert largest / 2 <= scaled.min() < scaled.max() <= largest
-    assert (scaled == largest).any() == (rounding in ("ceil", "rceil"))
+def test_a_rule_brings_every_amax_into_its_octave(name, tops, rounding):
+    top = tops[oracle.ROUNDINGS.index(rounding)]
+    scaled = np.ldexp(POSITIVE, -oracle.scale_exponent(POSITIVE, rounding, ELEMENTS[name]))
+    assert top / 2 <= scaled.min() < scaled.max() <= top
+    assert (scaled == top).any() == (rounding in ("ceil", "rceil"))
 
 
-def test_even_is_the_published_addition_to_the_bits():
+@every_element
+def test_even_is_the_published_addition_to_the_bits_of_normal_numbers(element):
     bits = np.arange(0x0080, 0x7F80)
-    published = np.maximum((bits + 0x20 >> 7) - oracle.BIAS - 2, -oracle.BIAS)
-    ours = oracle.scale_exponent(oracle.decode_bfloat16(bits), "even")
-    assert np.array_equal(np.maximum(ours, -oracle.BIAS), published)
+    carry = 1 << (6 - element.mantissa_bits)
+    published = (bits + carry >> 7) - oracle.BIAS - element.emax
+    amax = oracle.decode_bfloat16(bits)
+    assert np.array_equal(oracle.scale_exponent(amax, "even", element), published)
+
+
+@every_element
+def test_floor_and_rceil_are_the_published_logarithms(element):
+    """On numbers of few bits, whose logarithms float64 does not round across an integer."""
+    floor, rceil = (oracle.scale_exponent(POSITIVE, r, element) for r in ("floor", "rceil"))
+    assert np.array_equal(floor, np.floor(np.log2(POSITIVE)) - element.emax)
+    assert np.array_equal(rceil, np.ceil(np.log2(POSITIVE / element.largest)))
 
 
 # Tensors
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-def test_every_bfloat16_amax_quantizes_as_in_torchao(rounding):
+@every_rounding
+@in_torchao
+def test_every_bfloat16_amax_quantizes_as_in_torchao(format, rounding):
     """Blocks whose scale is 2^-127 or NaN are the subject of the tests below."""
     x = blocks_below(FINITE)
-    codes, scales = oracle.quantize(x, rounding)
-    theirs, their_scales = torchao_quantize(x, rounding)
+    codes, scales = oracle.quantize(x, rounding, format)
+    theirs, their_scales = torchao_quantize(x, rounding, format)
     assert_bitwise_equal(scales, their_scales)
     normal = scales[:, 0] > 0
-    assert normal.sum() > 64_000
+    assert normal.sum() > 60_000
     assert_bitwise_equal(codes[normal], theirs[normal])
 
 
+@in_torchao
 @pytest.mark.parametrize(
     "rounding, divisor", [("floor", 2**-126), ("even", 2**-126), ("ceil", 2**-126), ("rceil", 1.0)]
 )
-def test_torchao_divides_by_a_larger_number_than_the_scale_it_writes_for_byte_0(rounding, divisor):
+def test_torchao_divides_by_a_larger_number_than_the_scale_it_writes_for_byte_0(
+    format, rounding, divisor
+):
     x = blocks_below(FINITE)
-    codes, scales = oracle.quantize(x, rounding)
-    theirs, _ = torchao_quantize(x, rounding)
+    codes, scales = oracle.quantize(x, rounding, format)
+    theirs, _ = torchao_quantize(x, rounding, format)
     smallest = scales[:, 0] == 0
-    assert_bitwise_equal(theirs[smallest], oracle.pack(oracle.encode_e2m1(x[smallest] / divisor)))
+    element = FORMATS[format].element
+    divided = oracle.pack(element.encode(x[smallest] / divisor), element.bits)
+    assert_bitwise_equal(theirs[smallest], divided)
     assert (theirs[smallest] != codes[smallest]).any()
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-def test_torchao_gives_infinity_a_finite_scale_where_the_text_has_nan(rounding):
+@every_rounding
+@in_torchao
+def test_torchao_gives_infinity_a_finite_scale_where_the_text_has_nan(format, rounding):
     x = np.ones((2, oracle.BLOCK))
     x[:, 3] = np.inf, np.nan
-    codes, scales = oracle.quantize(x, rounding)
+    codes, scales = oracle.quantize(x, rounding, format)
     assert scales.ravel().tolist() == [255, 255]
     assert not codes.any()
-    theirs, their_scales = torchao_quantize(x, rounding)
-    assert their_scales.ravel().tolist() == [254 if rounding == "rceil" else 253, 255]
+    theirs, their_scales = torchao_quantize(x, rounding, format)
+    of_infinity = 254 if rounding == "rceil" else 255 - FORMATS[format].element.emax
+    assert their_scales.ravel().tolist() == [of_infinity, 255]
     assert theirs.any()
 
 
-def test_torchao_rceil_rounds_the_logarithm_of_the_float32_just_above_six_powers_of_two():
-    x = np.nextafter(np.float32(6 * 2**10), np.float32(np.inf)) * np.ones((1, oracle.BLOCK))
-    assert oracle.quantize(x, "rceil")[1] == oracle.ONE_SCALE + 11
-    assert torchao_quantize(x, "rceil")[1] == oracle.ONE_SCALE + 10
+@in_torchao
+def test_torchao_rceil_rounds_the_logarithm_of_the_float32_just_above_a_turn(format):
+    turn = np.float32(FORMATS[format].element.largest * 2**10)
+    x = np.nextafter(turn, np.float32(np.inf)) * np.ones((1, oracle.BLOCK))
+    assert oracle.quantize(x, "rceil", format)[1] == oracle.ONE_SCALE + 11
+    assert torchao_quantize(x, "rceil", format)[1] == oracle.ONE_SCALE + 10
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-def test_values_that_mxfp4_holds_survive_quantization(rounding):
-    """A block that uses the rule's whole octave, at every scale that float32 can hold."""
-    magnitudes = oracle.E2M1_MAGNITUDES[: 7 if rounding == "ceil" else 8]
-    block = np.resize(magnitudes, oracle.BLOCK)
-    block[1::2] *= -1
-    x = block * oracle.decode_e8m0(np.arange(1, 253))[:, None]
-    codes, scales = oracle.quantize(x, rounding)
-    assert_bitwise_equal(oracle.dequantize(codes, scales), x)
+@every_rounding
+@every_format
+def test_values_that_a_format_holds_survive_quantization(format, rounding):
+    """Blocks that use the rule's whole octave, at every scale that float32 can hold."""
+    element = FORMATS[format].element
+    top, _ = oracle.octave_top(rounding, element)
+    magnitudes = element.magnitudes[element.magnitudes <= top]
+    values = np.concatenate([magnitudes, -magnitudes])
+    blocks = np.resize(values, (-(-len(values) // 31), 31))
+    blocks = np.concatenate([blocks, np.full((len(blocks), 1), magnitudes[-1])], 1)
+    x = (blocks * oracle.decode_e8m0(np.arange(1, 240))[:, None, None]).reshape(-1, oracle.BLOCK)
+    codes, scales = oracle.quantize(x, rounding, format)
+    # INT8 has no minus zero: adding zero makes it plus zero.
+    assert_bitwise_equal(oracle.dequantize(codes, scales, format) + 0.0, x + 0.0)
+
+
+def test_int8_takes_a_subnormal_amax_by_its_value_not_by_its_bits():
+    """The exponent field of a subnormal is not its exponent, and INT8's emax is 0."""
+    amax = np.ldexp([1, 127, 128, 129], [-127, -133, -134, -134])
+    x = np.zeros((4, oracle.BLOCK))
+    x[:, 7] = amax
+    for rounding in oracle.ROUNDINGS:
+        codes, scales = oracle.quantize(x, rounding, "mxint8")
+        expected = [0, 1, 0, 1] if rounding == "ceil" else [0, 0, 0, 0]
+        assert scales.ravel().tolist() == expected
+        assert codes[:2, 7].tolist() == [64, 64 if rounding == "ceil" else 127]
+
+
+def test_a_block_of_rows_and_columns_takes_float32_scales():
+    tile = oracle.Format("tile", ELEMENTS["e4m3"], "float32", block_rows=2, block_k=3)
+    codes = np.full((5, 7), ELEMENTS["e4m3"].encode(1.0))
+    scales = np.arange(9, dtype=np.float32).reshape(3, 3) + np.float32(0.1)
+    rows, columns = np.indices(codes.shape)
+    expected = scales[rows // 2, columns // 3].astype(np.float64)
+    assert_bitwise_equal(oracle.dequantize(codes, scales, tile), expected)
 
 
 # Rounding, bounds and assertions
@@ -190,16 +322,39 @@ def test_rounding_to_a_float_type_is_numpys(dtype):
     assert_bitwise_equal(oracle.round_to(values, dtype), witness)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_float32_accumulation_in_any_order_stays_within_the_bound(seed):
-    rng = np.random.default_rng(seed)
-    a, b = (oracle.dequantize(*oracle.quantize(rng.standard_normal((8, 256)))) for _ in "ab")
-    products = (a[:, None] * b[None]).astype(np.float32)
-    forward = np.zeros(products.shape[:2], np.float32)
-    for k in rng.permutation(256):
-        forward += products[..., k]
-    oracle.assert_matmul(forward, a, b)
-    oracle.assert_matmul(oracle.round_to(forward, "bfloat16"), a, b, "bfloat16")
+@pytest.mark.parametrize("right", FORMATS)
+@pytest.mark.parametrize("left", [*FORMATS, "bf16"])
+def test_float32_accumulation_in_any_order_stays_within_the_bound(left, right):
+    """Forward, in a random order, and block by block with the right scale behind the sum."""
+    rng, single = np.random.default_rng(0), np.float32
+
+    def operand(format):
+        x = rng.standard_normal((8, 256)) * 2.0 ** rng.integers(-9, 9, (8, 256))
+        if format == "bf16":
+            return oracle.round_to(x, "bfloat16"), None, None
+        codes, scales = oracle.quantize(x, format=format)
+        element = FORMATS[format].element
+        elements = element.decode(oracle.unpack(codes, element.bits))
+        return oracle.dequantize(codes, scales, format), elements, oracle.decode_e8m0(scales)
+
+    (a, *_), (b, elements, scales) = operand(left), operand(right)
+    products = (a[:, None] * b[None]).astype(single)
+    assert np.array_equal(products, a[:, None] * b[None]), "products are exact in float32"
+    for order in (np.arange(256), rng.permutation(256)):
+        forward = np.zeros((8, 8), single)
+        for k in order:
+            forward += products[..., k]
+        oracle.assert_matmul(forward, a, b)
+        oracle.assert_matmul(oracle.round_to(forward, "bfloat16"), a, b, "bfloat16")
+
+    by_block = np.zeros((8, 8), single)
+    terms = (a[:, None] * elements[None]).astype(single).reshape(8, 8, -1, oracle.BLOCK)
+    for block in range(terms.shape[2]):
+        total = np.zeros((8, 8), single)
+        for k in range(oracle.BLOCK):
+            total += terms[:, :, block, k]
+        by_block += total * scales[:, block].astype(single)
+    oracle.assert_matmul(by_block, a, b)
 
 
 def test_a_product_beyond_the_bound_is_reported_with_its_coordinates():
@@ -223,6 +378,17 @@ def test_a_product_with_nan_must_be_nan():
     oracle.assert_matmul([[np.nan]], a, np.ones((1, 32)))
     with pytest.raises(AssertionError, match="wrong"):
         oracle.assert_matmul([[0.0]], a, np.ones((1, 32)))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 1.0, -np.inf])
+def test_a_product_with_one_infinity_must_be_that_infinity(wrong):
+    a, b = np.ones((1, 32)), np.ones((1, 32))
+    a[0, 4] = np.inf
+    oracle.assert_matmul([[np.inf]], a, b)
+    with pytest.raises(AssertionError, match="wrong"):
+        oracle.assert_matmul([[wrong]], a, b)
+    b[0, 4] = 0
+    oracle.assert_matmul([[np.nan]], a, b)
 
 
 def test_zeros_against_zeros_fail():
@@ -252,19 +418,19 @@ def test_minus_zero_is_not_zero_and_any_nan_is_any_nan():
 # Layouts
 
 
+@every_format
 @pytest.mark.parametrize("name", oracle.LAYOUTS)
 @pytest.mark.parametrize("rows, k", [(32, 256), (64, 768)])
-def test_the_permutation_of_a_layout_is_its_closed_formula(name, rows, k):
-    layout = oracle.LAYOUTS[name]
-    codes, scales = (np.arange(rows * k // size).reshape(rows, -1) for size in (2, oracle.BLOCK))
+def test_the_permutation_of_a_layout_is_its_closed_formula(name, rows, k, format):
+    layout, kind = oracle.LAYOUTS[name], FORMATS[format]
+    row_bytes, row_scales = kind.packed_bytes(k), k // kind.block_k
+    codes, scales = (np.arange(rows * size).reshape(rows, -1) for size in (row_bytes, row_scales))
     stored_codes, stored_scales = layout.store(codes, scales)
     n, kb = np.indices(codes.shape)
-    assert np.array_equal(stored_codes.ravel()[oracle.code_offset(name, n, kb, k // 2)], codes)
+    assert np.array_equal(stored_codes.ravel()[oracle.code_offset(name, n, kb, row_bytes)], codes)
     n, s = np.indices(scales.shape)
-    row_scales = k // oracle.BLOCK
-    assert np.array_equal(
-        stored_scales.ravel()[oracle.scale_offset(name, n, s, row_scales)], scales
-    )
+    offsets = oracle.scale_offset(name, n, s, row_scales)
+    assert np.array_equal(stored_scales.ravel()[offsets], scales)
 
 
 @pytest.mark.parametrize("name", oracle.LAYOUTS)

@@ -3,9 +3,12 @@
 A package of one small Mojo file stands in for the kernels, so that a build takes seconds.
 """
 
+import dataclasses
 import importlib.metadata
+import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _cuda, _levels, _native
+from mx_kernels import _builds, _cuda, _levels, _native
 
 SOURCE = '''"""A module with one function."""
 
@@ -53,6 +56,7 @@ print(_native.find_or_build(), _native.load().answer())
 def sources(tmp_path, monkeypatch):
     folder = tmp_path / "mojo_kernels"
     folder.mkdir()
+    (folder / "__init__.mojo").write_text("")
     write(folder, 42)
     monkeypatch.setattr(_native, "source_folder", lambda: folder)
     monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
@@ -119,7 +123,7 @@ def test_a_waiting_process_says_what_it_waits_for(sources, cache):
             sys.executable,
             "-c",
             HOLD_LOCK,
-            str(cache / f"{_native.build_key(sources, _levels.pick())}.lock"),
+            str(cache / f"{key_at()}.lock"),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -147,42 +151,71 @@ time.sleep(600)
 """
 
 
+def key_at(level=None, architecture=""):
+    """Returns the key of the stand-in's module at a level."""
+    extension = _native.cpu_extension()
+    level = level or extension.level
+    return dataclasses.replace(extension, level=level, architecture=architecture).build().key
+
+
 def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
     def change_source():
         write(sources, 43)
 
-    def add_source():
+    def add_import():
+        with (sources / "python_module.mojo").open("a") as file:
+            file.write("\nfrom .cpu import (  # vectors\n    more,\n)\n")
+
+    def add_imported_file():
         (sources / "cpu").mkdir()
-        (sources / "cpu" / "more.mojo").write_text("")
+        (sources / "cpu" / "__init__.mojo").write_text("")
+        (sources / "cpu" / "more.mojo").write_text("from mojo_kernels.other import x\n")
 
-    def move_source():
-        (sources / "cpu" / "more.mojo").rename(sources / "more.mojo")
+    def add_file_behind_it():
+        (sources / "other.mojo").write_text("")
 
-    def change(name, value):
-        return lambda: monkeypatch.setattr(_native, name, lambda: value)
-
-    keys = [_native.build_key(sources, _levels.NATIVE)]
+    keys = [key_at(_levels.NATIVE)]
     for step in (
         change_source,
-        add_source,
-        move_source,
-        change("_toolchain", ("9.9", "/here")),
-        change("_toolchain", ("9.9", "/there")),
+        add_import,
+        add_imported_file,
+        add_file_behind_it,
+        lambda: (sources / "__init__.mojo").write_text('"""A package."""\n'),
+        lambda: monkeypatch.setattr(_builds, "toolchain", lambda: "9.9"),
         lambda: monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
     ):
         step()
-        keys.append(_native.build_key(sources, _levels.NATIVE))
-    keys += [_native.build_key(sources, level) for level in _levels.LEVELS]
+        keys.append(key_at(_levels.NATIVE))
+    keys += [key_at(level) for level in _levels.LEVELS]
     assert len(set(keys)) == len(keys)
     assert keys[-1].startswith(f"{_levels.LEVELS[-1].name}-")
+
+
+def test_files_that_are_not_imported_do_not_change_the_key(sources):
+    before = key_at()
     (sources / "notes.txt").write_text("no source")
-    assert _native.build_key(sources, _levels.LEVELS[-1]) == keys[-1]
+    (sources / "cdna4").mkdir()
+    (sources / "cdna4" / "mma.mojo").write_text("")
+    assert key_at() == before
+
+
+def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
+    """What the key overlooks cannot get into a build."""
+    module = sources / "python_module.mojo"
+    hidden = "from mojo_kernels.hidden import VALUE"
+    module.write_text(SOURCE.replace("{value}", "VALUE").replace("\n\n", f"\n\n{hidden}\n", 1))
+    (sources / "hidden.mojo").write_text("comptime VALUE = 7\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(_builds, "IMPORT", re.compile("(?!)"))
+        with pytest.raises(_builds.NativeBuildError, match=rf"{module}:3[\s\S]*hidden"):
+            _native.find_or_build(cache)
+    assert _native.find_or_build(cache).exists()
 
 
 def test_a_named_level_does_not_depend_on_this_machine(sources, monkeypatch):
-    keys = [_native.build_key(sources, level) for level in _levels.LEVELS]
+    keys = [key_at(level) for level in _levels.LEVELS]
     monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu")))
-    assert [_native.build_key(sources, level) for level in _levels.LEVELS] == keys
+    assert [key_at(level) for level in _levels.LEVELS] == keys
 
 
 def test_the_best_level_that_the_cpu_runs_is_picked(monkeypatch):
@@ -210,7 +243,7 @@ def test_a_level_that_this_cpu_cannot_run_is_refused(monkeypatch):
 
 
 def test_a_gpu_module_has_a_folder_and_options_of_its_own(sources):
-    keys = {_native.build_key(sources, _levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
+    keys = {key_at(_levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
     assert len(keys) == 3
     extension = _native.gpu_extension("sm_90a")
     assert extension.compiler_options[-2:] == ("--target-accelerator", "sm_90a")
@@ -247,6 +280,17 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, cache, tmp_path):
     assert process.stdout == "42\n"
 
 
+def test_a_module_built_in_another_environment_loads(sources, cache):
+    """Its own path to Mojo's runtime leads nowhere."""
+    path = _native.find_or_build(cache)
+    (place,) = importlib.util.find_spec("modular").submodule_search_locations
+    content = path.read_bytes()
+    assert place.encode() in content
+    path.write_bytes(content.replace(place.encode(), b"/" + b"x" * (len(place) - 1)))
+    out, err = start(sources, cache).communicate(timeout=300)
+    assert out == f"{path} 42\n", err
+
+
 def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
     monkeypatch.setenv("MX_KERNELS_CPU", "native")
@@ -262,16 +306,14 @@ def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypa
 
 def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
     (sources / "python_module.mojo").write_text("def broken(\n")
-    with pytest.raises(_native.NativeBuildError) as raised:
+    with pytest.raises(_builds.NativeBuildError) as raised:
         _native.find_or_build(cache)
     text = str(raised.value)
     assert text.startswith("the Mojo compiler failed")
     assert "$ mojo build --emit shared-lib" in text
     assert "python_module.mojo:1:" in text
     assert "failed after" in capfd.readouterr().err
-    assert [path.name for path in cache.rglob("*") if path.is_file()] == [
-        f"{_native.build_key(sources, _levels.pick())}.lock"
-    ]
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"{key_at()}.lock"]
 
     write(sources, 42)
     assert _native.find_or_build(cache).exists()
@@ -286,13 +328,13 @@ def test_an_unknown_level_is_named(monkeypatch):
 def test_a_missing_linker_is_named(sources, cache, monkeypatch):
     monkeypatch.setenv("PATH", str(cache))
     with pytest.raises(
-        _native.NativeBuildError, match=r"no C linker on PATH[\s\S]*apt install gcc"
+        _builds.NativeBuildError, match=r"no C linker on PATH[\s\S]*apt install gcc"
     ):
         _native.find_or_build(cache)
 
 
 def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
-    installed = importlib.metadata.distribution
+    installed = importlib.metadata.version
 
     def missing(name):
         if name == "mojo":
@@ -300,22 +342,22 @@ def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
         return installed(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.metadata, "distribution", missing)
-        with pytest.raises(_native.NativeBuildError, match=r"not installed.*install mojo==1\.2\.0"):
+        patch.setattr(importlib.metadata, "version", missing)
+        with pytest.raises(_builds.NativeBuildError, match=r"not installed.*install mojo==1\.2\.0"):
             _native.find_or_build(cache)
     monkeypatch.setitem(sys.modules, "mojo.run", None)
-    with pytest.raises(_native.NativeBuildError, match=r"cannot be started: .*; reinstall mojo=="):
+    with pytest.raises(_builds.NativeBuildError, match=r"cannot be started: .*; reinstall mojo=="):
         _native.find_or_build(cache)
 
 
 def test_a_cache_that_cannot_be_written_is_named(sources, cache):
     cache.write_text("a file, not a folder")
-    with pytest.raises(_native.NativeBuildError, match="set MX_KERNELS_CACHE to a folder"):
+    with pytest.raises(_builds.NativeBuildError, match="set MX_KERNELS_CACHE to a folder"):
         _native.find_or_build(cache)
 
 
 def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
-    target = cache / _native.build_key(sources, _levels.pick()) / "_mx_kernels_native.so"
+    target = cache / key_at() / "_mx_kernels_native.so"
     target.parent.mkdir(parents=True)
     target.write_bytes(b"cut short")
     process = start(sources, cache)
@@ -327,7 +369,7 @@ def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
 
 def test_missing_sources_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(_native, "__file__", str(tmp_path / "a" / "b" / "_native.py"))
-    with pytest.raises(_native.NativeBuildError, match="the Mojo sources are missing, looked in"):
+    with pytest.raises(_builds.NativeBuildError, match="the Mojo sources are missing, looked in"):
         _native.source_folder()
 
 

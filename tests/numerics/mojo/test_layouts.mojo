@@ -1,12 +1,11 @@
 """Every layout is a bijection onto its storage, and keeps runs of a row together.
 
-Claims hold for every shape whose padded size is a few tiles each way. The
+Claims hold for every format and every shape whose padded size is a few tiles each way. The
 bytes themselves are compared with the oracle from Python.
 """
 
 from std.testing import TestSuite, assert_equal, assert_true
 
-from mojo_kernels.formats import BLOCK
 from mojo_kernels.layouts import (
     LAYOUTS,
     RUN_BYTES,
@@ -20,20 +19,21 @@ from mojo_kernels.layouts import (
     scale_blocks,
     scale_rows,
 )
+from mojo_kernels.numbers.formats import FORMATS, Format
 
 
-def shapes() -> List[OperandShape]:
+def shapes[format: Format]() -> List[OperandShape]:
     """Returns shapes around the tile sizes of every layout."""
     var found = List[OperandShape]()
     for rows in [1, 15, 16, 17, 32, 33, 64]:
         for k_blocks in [1, 2, 3, 7, 8, 9, 16]:
-            found.append(OperandShape(rows, k_blocks * BLOCK))
+            found.append(OperandShape(rows, k_blocks * format.block_k))
     return found^
 
 
-def assert_codes_are_a_bijection[Layout: OperandLayout]() raises:
-    for shape in shapes():
-        var rows, row_bytes = code_rows[Layout](shape), shape.row_bytes()
+def assert_codes_are_a_bijection[Layout: OperandLayout, format: Format]() raises:
+    for shape in shapes[format]():
+        var rows, row_bytes = code_rows[Layout](shape), shape.row_bytes[format]()
         var taken = List[Bool](length=rows * row_bytes, fill=False)
         for row in range(rows):
             for byte in range(row_bytes):
@@ -46,9 +46,9 @@ def assert_codes_are_a_bijection[Layout: OperandLayout]() raises:
                 assert_equal(back[1], byte)
 
 
-def assert_scales_are_a_bijection[Layout: OperandLayout]() raises:
-    for shape in shapes():
-        var rows, blocks = scale_rows[Layout](shape), scale_blocks[Layout](shape)
+def assert_scales_are_a_bijection[Layout: OperandLayout, format: Format]() raises:
+    for shape in shapes[format]():
+        var rows, blocks = scale_rows[Layout](shape), scale_blocks[Layout, format](shape)
         var taken = List[Bool](length=rows * blocks, fill=False)
         for row in range(rows):
             for block in range(blocks):
@@ -61,40 +61,45 @@ def assert_scales_are_a_bijection[Layout: OperandLayout]() raises:
                 assert_equal(back[1], block)
 
 
-def assert_runs_stay_together[Layout: OperandLayout]() raises:
-    for shape in shapes():
+def assert_runs_stay_together[Layout: OperandLayout, format: Format]() raises:
+    for shape in shapes[format]():
         for row in range(code_rows[Layout](shape)):
-            for byte in range(shape.row_bytes()):
+            for byte in range(shape.row_bytes[format]()):
                 var run_start = Layout.code_offset(
-                    row, byte // RUN_BYTES * RUN_BYTES, shape.row_bytes()
+                    row, byte // RUN_BYTES * RUN_BYTES, shape.row_bytes[format]()
                 )
                 assert_equal(
-                    Layout.code_offset(row, byte, shape.row_bytes()), run_start + byte % RUN_BYTES
+                    Layout.code_offset(row, byte, shape.row_bytes[format]()),
+                    run_start + byte % RUN_BYTES,
                 )
 
 
 def test_every_layout_is_a_bijection() raises:
     comptime for i in range(len(LAYOUTS)):
-        assert_codes_are_a_bijection[LAYOUTS[i]]()
-        assert_scales_are_a_bijection[LAYOUTS[i]]()
+        comptime for f in range(len(FORMATS)):
+            assert_codes_are_a_bijection[LAYOUTS[i], FORMATS[f]]()
+            assert_scales_are_a_bijection[LAYOUTS[i], FORMATS[f]]()
 
 
 def test_no_layout_separates_a_run_of_bytes() raises:
     comptime for i in range(len(LAYOUTS)):
-        assert_runs_stay_together[LAYOUTS[i]]()
+        comptime for f in range(len(FORMATS)):
+            assert_runs_stay_together[LAYOUTS[i], FORMATS[f]]()
 
 
 def test_padding_is_the_least_that_fills_the_tiles() raises:
-    var shape = OperandShape(33, 9 * BLOCK)
-    assert_equal(code_rows[Plain](shape), 33)
-    assert_equal(code_rows[PreshuffledCdna4](shape), 48)
-    assert_equal(scale_rows[PreshuffledCdna4](shape), 64)
-    assert_equal(scale_blocks[PreshuffledCdna4](shape), 16)
-    assert_equal(scale_rows[PreshuffledCpu](shape), 48)
-    assert_equal(scale_blocks[PreshuffledCpu](shape), 9)
-    assert_equal(code_rows[PreshuffledCuda](shape), 64)
-    assert_equal(scale_rows[PreshuffledCuda](shape), 64)
-    assert_equal(scale_blocks[PreshuffledCuda](shape), 9)
+    comptime for f in range(len(FORMATS)):
+        comptime format = FORMATS[f]
+        var shape = OperandShape(33, 9 * format.block_k)
+        assert_equal(code_rows[Plain](shape), 33)
+        assert_equal(code_rows[PreshuffledCdna4](shape), 48)
+        assert_equal(scale_rows[PreshuffledCdna4](shape), 64)
+        assert_equal(scale_blocks[PreshuffledCdna4, format](shape), 16)
+        assert_equal(scale_rows[PreshuffledCpu](shape), 48)
+        assert_equal(scale_blocks[PreshuffledCpu, format](shape), 9)
+        assert_equal(code_rows[PreshuffledCuda](shape), 64)
+        assert_equal(scale_rows[PreshuffledCuda](shape), 64)
+        assert_equal(scale_blocks[PreshuffledCuda, format](shape), 9)
 
 
 def main() raises:

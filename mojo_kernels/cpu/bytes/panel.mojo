@@ -13,23 +13,22 @@ from layout import Coord
 from std.collections import Array
 from std.memory import bitcast, stack_allocation
 
-from ..codec import decode_scale
-from ..formats import BLOCK
-from ..layouts import OperandShape
-from ..operands import Bytes, Flat, flat
-from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS, ScaleWindow
-from .dot import (
-    ActivationBytes,
-    BlockDot,
-    LANES,
-    Lanes,
-    STEP_BYTES,
-    Sums,
-    WeightBytes,
-    add_exact_product,
-)
-from .panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
-from .weights import RUNS, WeightTiles, Words, high_nibbles, low_nibbles
+from ...layouts import OperandShape, RUN_BYTES
+from ...numbers.formats import Format
+from ...numbers.scales import decode_scale
+from ...operands import Bytes, Flat, flat
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+from ..window import ScaleWindow
+from .activations import Activations, BLOCK, GROUP_ROWS, LEFT, STRETCH_BLOCKS
+from .dot import ActivationBytes, BlockDot, Lanes, WeightBytes
+from .offset_values import high_nibbles, low_nibbles
+
+comptime RIGHT = Format.MXFP4
+"""The format of the weights."""
+comptime RUNS = RIGHT.block_bytes() // RUN_BYTES
+"""Vectors of a tile's codes in one block."""
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -228,6 +227,11 @@ struct ByteProduct(PanelProduct):
     var a: Activations
     """The activations, [M, k]."""
 
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        return Tiles.IS_FAST
+
     @always_inline
     def shape(self) -> OperandShape:
         """Returns M and k."""
@@ -244,7 +248,7 @@ struct ByteProduct(PanelProduct):
     ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
         """Sums all of K for the only group of rows."""
         # The blocks of a single group are contiguous across stretches.
-        var num_blocks = self.a.shape.k_blocks()
+        var num_blocks = self.a.shape.k_blocks[LEFT]()
         _add_stretch[num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums)
 
     @always_inline
@@ -266,7 +270,7 @@ struct ByteProduct(PanelProduct):
         return self.a.window(first_row, num_rows)
 
     @staticmethod
-    def is_regular(rows: ScaleWindow, weights: ScaleWindow) -> Bool:
+    def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
         """Says whether half the scales and their products are regular float32."""
         return rows.multiplies_regularly(weights)
 
@@ -278,7 +282,7 @@ struct ByteProduct(PanelProduct):
         # Dot products are of doubled values on both sides.
         comptime QUARTER = SIMD[DType.float64, LANES](0.25)
         var total = SIMD[DType.float64, LANES](0)
-        for block in range(self.a.shape.k_blocks()):
+        for block in range(self.a.shape.k_blocks[LEFT]()):
             var index = self.a.order().index(row, block)
             var codes = tiles.codes(tile, block)
             var dots = BlockDot.start(self.a.corrections.load[width=1](Coord(index)))

@@ -16,10 +16,7 @@ from std.memory import bitcast
 from std.sys import CompilationTarget
 from std.sys.intrinsics import llvm_intrinsic
 
-comptime LANES = 16
-"""Dot products of a step: the weight rows of a tile."""
-comptime STEP_BYTES = 4 * LANES
-"""Bytes of each factor of a step."""
+from ..vectors import LANES, STEP_BYTES
 
 comptime Lanes = SIMD[DType.int32, LANES]
 """One integer for each weight row."""
@@ -27,9 +24,6 @@ comptime WeightBytes = SIMD[DType.uint8, STEP_BYTES]
 """The unsigned factor."""
 comptime ActivationBytes = SIMD[DType.int8, STEP_BYTES]
 """The signed factor."""
-
-comptime Sums = SIMD[DType.float32, LANES]
-"""One float sum for each weight row."""
 
 comptime _HAS_VNNI = CompilationTarget.has_vnni() and CompilationTarget.has_avx512f()
 comptime _HAS_AVX2 = CompilationTarget.has_avx2()
@@ -104,15 +98,3 @@ struct BlockDot:
             )
         else:
             return rebind[Lanes](total)
-
-
-@always_inline
-def add_exact_product(a: Sums, b: Sums, sums: Sums) -> Sums:
-    """Returns `a * b + sums`, rounded once, for products that float32 holds.
-
-    Without an instruction for it, a fused operation would be a call for each lane.
-    """
-    comptime if CompilationTarget.has_fma() or not CompilationTarget.is_x86():
-        return a.fma(b, sums)
-    else:
-        return a * b + sums

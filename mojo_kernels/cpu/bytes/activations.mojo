@@ -20,22 +20,23 @@ from std.collections import Array
 from std.memory import bitcast
 from std.sys import CompilationTarget
 
-from ..codec import (
-    DOUBLED_VALUES,
-    F32_MANTISSA_BITS,
-    FloatBits,
-    MAX_DOUBLED,
-    Rounding,
-)
-from ..formats import BLOCK, BLOCK_BYTES, FORMAT
-from ..layouts import OperandShape, Plain
-from ..operands import Bytes, Flat, Matrix, Operand
-from .block_order import BlockOrder
-from .quantize import EncodedBlock, encode_block
-from .scratch import Scratch, padded
-from .threads import Work
+from ...layouts import OperandShape, Plain
+from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
+from ...numbers.floats import F32_MANTISSA_BITS
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_BIAS
+from ...operands import Bytes, Flat, Matrix, Operand
+from ..block_order import BlockOrder
+from ..encode import EncodedBlock, carry_of, encode_block
+from ..scratch import Scratch, padded
+from ..threads import Work
+from ..window import ScaleWindow
 
-
+comptime LEFT = Format.MXFP4
+"""The format of the activations."""
+comptime BLOCK = LEFT.block_k
+"""Elements of a block."""
 comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
 """Rows whose sums fit in the vector registers together."""
 
@@ -43,40 +44,6 @@ comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
-
-
-@fieldwise_init
-struct ScaleWindow(TrivialRegisterPassable):
-    """The smallest and the largest scale byte of the blocks that are not zero."""
-
-    var low: Int
-    """The smallest scale byte."""
-    var high: Int
-    """The largest scale byte; a NaN block counts even if its codes are zero."""
-
-    comptime EMPTY = Self(FORMAT.scale_nan, 0)
-    """The window of no blocks."""
-
-    @always_inline
-    def including(self, scale: Int) -> Self:
-        """Returns the window widened to hold one more scale."""
-        return Self(min(self.low, scale), max(self.high, scale))
-
-    def multiplies_regularly(self, other: Self) -> Bool:
-        """Says whether half scales and their products from two windows are regular.
-
-        Half a scale is 2**(scale - 128), regular for scales from 2 on; the
-        product's exponent must lie within -126 .. 127.
-        """
-        comptime TWICE_UNIT = 2 * (FORMAT.scale_bias + 1)
-        var low = min(self.low, other.low)
-        var high = max(self.high, other.high)
-        return (
-            low >= 2
-            and high < FORMAT.scale_nan
-            and self.low + other.low - TWICE_UNIT >= -126
-            and self.high + other.high - TWICE_UNIT <= 127
-        )
 
 
 @fieldwise_init
@@ -101,7 +68,7 @@ struct Activations(TrivialRegisterPassable):
     @staticmethod
     def num_bytes(shape: OperandShape) -> Int:
         """Returns the scratch memory that `carve` takes."""
-        var blocks = shape.rows * shape.k_blocks()
+        var blocks = shape.rows * shape.k_blocks[LEFT]()
         return (
             padded[DType.int8](blocks * BLOCK)
             + 2 * padded[DType.uint32](blocks)
@@ -112,7 +79,7 @@ struct Activations(TrivialRegisterPassable):
     @staticmethod
     def carve(shape: OperandShape, mut scratch: Scratch) -> Self:
         """Takes room for `shape` from `scratch`."""
-        var blocks = shape.rows * shape.k_blocks()
+        var blocks = shape.rows * shape.k_blocks[LEFT]()
         return Self(
             shape,
             scratch.carve[DType.int8](blocks * BLOCK),
@@ -126,12 +93,13 @@ struct Activations(TrivialRegisterPassable):
     @always_inline
     def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
         """Returns the place of every block, in every array of blocks."""
-        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape)
+        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, self.shape.k_blocks[LEFT]())
 
     @always_inline
-    def put(self, index: Int, encoded: EncodedBlock):
+    def put(self, index: Int, encoded: EncodedBlock[LEFT]):
         """Stores one encoded block at its place."""
-        var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.even.join(encoded.odd))
+        var halves = encoded.codes.deinterleave()
+        var codes = rebind[SIMD[DType.uint8, BLOCK]](halves[0].join(halves[1]))
         var values = DOUBLED_VALUES._dynamic_shuffle(codes & 0xF)
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
 
@@ -142,7 +110,7 @@ struct Activations(TrivialRegisterPassable):
         self.corrections.store(Coord(index), Int32(-MAX_DOUBLED * sum))
 
         # A block of zeros may have any scale; the product must only be finite.
-        comptime HALF_BIAS = UInt32(FORMAT.scale_bias + 1)
+        comptime HALF_BIAS = UInt32(E8M0_BIAS + 1)
         var exponent = encoded.scale.cast[DType.uint32]() - HALF_BIAS
         var field = exponent << F32_MANTISSA_BITS
         self.exponents.store(Coord(index), field if encoded.any() else 0)
@@ -170,7 +138,7 @@ trait BlockSource(TrivialRegisterPassable):
         """Returns M and k."""
         ...
 
-    def block(self, row: Int, block: Int) -> EncodedBlock:
+    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
         """Returns one encoded block."""
         ...
 
@@ -190,12 +158,11 @@ struct QuantizedOnTheFly[dtype: DType](BlockSource):
         return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
 
     @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock:
+    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
         """Returns one encoded block."""
-        comptime source = FloatBits[Self.dtype]
-        var carry = Scalar[source.bits](self.rounding.carry[source.MANTISSA_BITS]())
-        return encode_block[Self.dtype](
-            self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK)), carry
+        return encode_block[LEFT, Self.dtype](
+            self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK)),
+            carry_of[LEFT, Self.dtype](self.rounding),
         )
 
 
@@ -203,7 +170,7 @@ struct QuantizedOnTheFly[dtype: DType](BlockSource):
 struct Prequantized(BlockSource):
     """An operand that is already encoded."""
 
-    var operand: Operand[Plain]
+    var operand: Operand[Plain, LEFT]
     """The operand, [M, k]."""
 
     @always_inline
@@ -212,10 +179,12 @@ struct Prequantized(BlockSource):
         return self.operand.shape
 
     @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock:
+    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
         """Returns one encoded block."""
-        var bytes = self.operand.codes_of[BLOCK_BYTES](row, block * BLOCK_BYTES)
-        return EncodedBlock(bytes & 0xF, bytes >> 4, self.operand.scale(row, block))
+        comptime BYTES = LEFT.block_bytes()
+        return EncodedBlock[LEFT].of_packed(
+            self.operand.codes_of[BYTES](row, block * BYTES), self.operand.scale(row, block)
+        )
 
 
 @fieldwise_init
@@ -244,13 +213,13 @@ struct ExpandGroups[Source: BlockSource](Work):
         var num_rows = order.rows_of_group(first_row)
         var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
         var index = 0
-        for block in range(self.out.shape.k_blocks()):
+        for block in range(self.out.shape.k_blocks[LEFT]()):
             if block % STRETCH_BLOCKS == 0:
                 index = order.index(first_row, block)
             for row in range(num_rows):
                 var encoded = self.source.block(first_row + row, block)
                 self.out.put(index, encoded)
-                if encoded.any() or Int(encoded.scale) == FORMAT.scale_nan:
+                if encoded.any() or encoded.is_nan():
                     windows[row] = windows[row].including(Int(encoded.scale))
                 index += 1
         for row in range(num_rows):

@@ -7,52 +7,81 @@ What a word holds follows the compile target:
     anything else    one float32     multiply and add
 
 Eight neighbouring elements make four pairs, which is how the nibbles of a word of
-codes come apart. A word of two bfloat16 holds a pair; where it holds one float32,
+four-bit codes come apart. A word of two bfloat16 holds a pair; where it holds one float32,
 the upper element of a pair has its step before the lower one:
 
     pair           0    1    2    3
     lower half     0    1    2    3
     upper half     4    5    6    7
 
-The product of a bfloat16 and the value of a code is exact in float32, so only
-additions round, to nearest even and in the same order everywhere: all targets give
-the same bits, as long as no product or sum is subnormal, which `vdpbf16ps` takes for 0.
+Weights are words of the same kind, whatever their format: twice the numbers that codes stand for.
+The product of a bfloat16 and such a number is exact in float32, so only additions round, to nearest even and in the same order everywhere: all targets give the same bits, as long as no product or sum is subnormal, which `vdpbf16ps` takes for 0.
 """
 
 from std.memory import bitcast
 from std.sys import CompilationTarget
 from std.sys.intrinsics import llvm_intrinsic
 
-from ..codec import DOUBLED_VALUES, NUM_CODES
-from ..formats import BLOCK
-from ..layouts import RUN_BYTES
-from .dot import LANES, STEP_BYTES, Sums, add_exact_product
-from .weights import RUNS, Words
+from ...numbers.decode import decode
+from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
+from ...numbers.elements import Element
+from ...numbers.formats import Format
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+
+comptime BLOCK = Format.MXFP4.block_k
+"""Elements of a block, which is the same in all formats here."""
 
 comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
 """Whether a word is a pair of bfloat16."""
 comptime STEPS = BLOCK // 2 if HAS_PAIRS else BLOCK
 """Steps of a block, and words of a block of activations."""
-comptime STEPS_PER_RUN = STEPS // RUNS
-"""Steps that share a vector of codes."""
+comptime PAIRS = 4
+"""Pairs of eight neighbouring elements, and how far apart the elements of a pair are."""
+comptime OCTETS = BLOCK // (2 * PAIRS)
+"""Eight neighbouring elements, in a block."""
+comptime STEPS_PER_OCTET = STEPS // OCTETS
+"""Steps of eight neighbouring elements."""
 
-comptime _HALF_RUN = RUN_BYTES
-"""The pairs of a run, and how far apart their elements are."""
 comptime _DOUBLED_BYTES = DOUBLED_VALUES.cast[DType.uint8]()
 comptime _DOUBLED_BF16 = DOUBLED_VALUES.cast[DType.bfloat16]()
 comptime _DOUBLED_F32 = DOUBLED_VALUES.cast[DType.float32]()
 
 
 @always_inline
-def weight_words[step: Int](codes: Words) -> Words:
-    """Returns the words of a step from the vector of codes of its run: twice the values."""
-    comptime step_of_run = step % STEPS_PER_RUN
-    comptime if HAS_PAIRS:
-        return _pairs(codes >> UInt32(4 * step_of_run))
+def weight_words[Tiles: WeightTiles, //, step: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
+    """Returns the words of a step: twice the numbers, from the codes of a tile in one block."""
+    comptime octet, step_of_octet = divmod(step, STEPS_PER_OCTET)
+    comptime if Tiles.format.element == Element.E2M1:
+        var vector = tiles.vector[octet](codes)
+        comptime if HAS_PAIRS:
+            return _pairs(vector >> UInt32(4 * step_of_octet))
+        else:
+            return _floats(vector >> UInt32(4 * _element_of[step_of_octet]()))
     else:
-        comptime pair, is_lower = divmod(step_of_run, 2)
-        comptime element = pair if is_lower == 1 else pair + _HALF_RUN
-        return _floats(codes >> UInt32(4 * element))
+        # An octet is two vectors: the lower elements of its pairs are the bytes of the first.
+        comptime if HAS_PAIRS:
+            var lower = tiles.vector[2 * octet](codes) >> UInt32(8 * step_of_octet)
+            var upper = tiles.vector[2 * octet + 1](codes) >> UInt32(8 * step_of_octet)
+            return (_doubled_bits[Tiles.format.element](lower) >> 16) | (
+                _doubled_bits[Tiles.format.element](upper) & 0xFFFF0000
+            )
+        else:
+            comptime half, byte = divmod(_element_of[step_of_octet](), PAIRS)
+            var bytes = tiles.vector[2 * octet + half](codes) >> UInt32(8 * byte)
+            return _doubled_bits[Tiles.format.element](bytes)
+
+
+def _element_of[step_of_octet: Int]() -> Int:
+    """Returns which of eight neighbours has a step of its own: upper elements come first."""
+    comptime pair, is_lower = divmod(step_of_octet, 2)
+    return pair if is_lower == 1 else pair + PAIRS
+
+
+@always_inline
+def _doubled_bits[element: Element](codes: Words) -> Words:
+    """Returns the float32 bits of twice the number in the lowest byte of each word."""
+    return bitcast[DType.uint32, LANES](decode[element, doublings=1](codes & 0xFF))
 
 
 @always_inline
@@ -89,10 +118,10 @@ def activation_words(x: SIMD[DType.bfloat16, BLOCK]) -> SIMD[DType.uint32, STEPS
     comptime Halves = SIMD[DType.uint16, BLOCK // 2]
     var bits = bitcast[DType.uint16, BLOCK](x)
     var lower, upper = Halves(), Halves()
-    comptime for run in range(RUNS):
-        comptime first = 2 * run * _HALF_RUN
-        lower = lower.insert[offset=first // 2](bits.slice[_HALF_RUN, offset=first]())
-        upper = upper.insert[offset=first // 2](bits.slice[_HALF_RUN, offset=first + _HALF_RUN]())
+    comptime for octet in range(OCTETS):
+        comptime first = 2 * octet * PAIRS
+        lower = lower.insert[offset=first // 2](bits.slice[PAIRS, offset=first]())
+        upper = upper.insert[offset=first // 2](bits.slice[PAIRS, offset=first + PAIRS]())
     comptime if HAS_PAIRS:
         return rebind[SIMD[DType.uint32, STEPS]](
             bitcast[DType.uint32, BLOCK // 2](lower.interleave(upper))

@@ -1,4 +1,4 @@
-"""Bfloat16 activations times a panel of weights: float32 sums, block by block.
+"""Bfloat16 activations times a panel of weights of any format: float32 sums, block by block.
 
 For every block the loop adds the products of each row with each column, in the order
 of `float_dot`, starting from zero, and adds the scaled sum to the sum of the blocks
@@ -16,22 +16,18 @@ from layout import Coord
 from std.collections import Array
 from std.memory import bitcast, stack_allocation
 
-from ..codec import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits, MAX_DOUBLED, decode_scale
-from ..formats import BLOCK, FORMAT
-from ..layouts import OperandShape
-from ..operands import Flat, flat
-from .activations import ScaleWindow
-from .dot import LANES, STEP_BYTES, Sums, add_exact_product
-from .float_activations import FloatActivations, GROUP_ROWS, STRETCH_BLOCKS
-from .float_dot import (
-    STEPS,
-    STEPS_PER_RUN,
-    add_products,
-    add_products_in_float64,
-    weight_words,
-)
-from .panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
-from .weights import WeightTiles, Words
+from ...layouts import OperandShape
+from ...numbers.elements import Element
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ...numbers.formats import Format
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
+from ...operands import Flat, flat
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..weights import WeightTiles
+from ..window import ScaleWindow
+from .activations import FloatActivations, GROUP_ROWS, STRETCH_BLOCKS
+from .dot import BLOCK, STEPS, add_products, add_products_in_float64, weight_words
 
 
 trait FloatSource(TrivialRegisterPassable):
@@ -67,7 +63,7 @@ struct _DirectFloats[Tiles: WeightTiles](FloatSource):
 
     @always_inline
     def words[step: Int](self, codes: Self.Codes) -> Words:
-        return weight_words[step](self.panel.tiles.vector[step // STEPS_PER_RUN](codes))
+        return weight_words[step](self.panel.tiles, codes)
 
     @always_inline
     def half_scales(self, tile: Int, block: Int) -> Sums:
@@ -185,9 +181,15 @@ def _add_stretch[
         sums.store(Coord(i * LANES), total[i])
 
 
+def _log2_of_block() -> Int:
+    comptime LOG2 = 5
+    comptime assert BLOCK == 1 << LOG2, "blocks of another size have another bound"
+    return LOG2
+
+
 @fieldwise_init
 struct FloatProduct(PanelProduct):
-    """Activations that stay floats."""
+    """Activations as bfloat16."""
 
     comptime GROUP_ROWS = GROUP_ROWS
     """Rows whose sums fit in the vector registers together."""
@@ -199,6 +201,11 @@ struct FloatProduct(PanelProduct):
     var a: FloatActivations
     """The activations, [M, k]."""
 
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
+
     @always_inline
     def shape(self) -> OperandShape:
         """Returns M and k."""
@@ -208,7 +215,7 @@ struct FloatProduct(PanelProduct):
     def row_bytes(self) -> Int:
         """Returns the bytes that a row of activations takes."""
         comptime WORD_BYTES = 4
-        return self.a.shape.k_blocks() * STEPS * WORD_BYTES
+        return (self.a.shape.k // BLOCK) * STEPS * WORD_BYTES
 
     @always_inline
     def add_panel[
@@ -216,7 +223,7 @@ struct FloatProduct(PanelProduct):
     ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
         """Sums all of K for the only group of rows."""
         # The blocks of a single group are contiguous across stretches.
-        var num_blocks = self.a.shape.k_blocks()
+        var num_blocks = self.a.shape.k // BLOCK
         _add_stretch[num_rows](self.a, 0, _DirectFloats(panel), 0, num_blocks, sums)
 
     @always_inline
@@ -238,28 +245,29 @@ struct FloatProduct(PanelProduct):
         return self.a.window(first_row, num_rows)
 
     @staticmethod
-    def is_regular(rows: ScaleWindow, weights: ScaleWindow) -> Bool:
+    def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
         """Says whether every product and sum of some rows and a tile is regular or zero.
 
         An activation of exponent field e is a multiple of 2**(e - 134) and below
-        2**(e - 126); half a scale is 2**(scale - 128). So a block's products and sums are
-        multiples of the one, as whole numbers of halves, and below 2**9 times the other.
+        2**(e - 126); twice an element is a multiple of twice its unit and below twice its bound;
+        half a scale is 2**(scale - 128). So a block's products and sums are multiples of the
+        units' product, and below 32 times the bounds'.
         """
         comptime MIN_EXPONENT = 1 - F32_EXPONENT_BIAS
         comptime MAX_EXPONENT = F32_EXPONENT_BIAS
         comptime LAST_BIT = F32_EXPONENT_BIAS + FloatBits[DType.bfloat16].MANTISSA_BITS
         comptime TOP = F32_EXPONENT_BIAS - 1
-        comptime HALF_SCALE_BIAS = FORMAT.scale_bias + 1
+        comptime HALF_SCALE_BIAS = E8M0_BIAS + 1
+        comptime UNIT = format.element.unit_exponent() + 1
         # Bits of a sum of a block's largest elements, and of the number of blocks.
-        comptime BLOCK_BITS = 9
+        comptime BLOCK_BITS = _log2_of_block() + format.element.bound_exponent() + 1
         comptime NUM_BLOCKS_BITS = 32
-        comptime assert BLOCK * MAX_DOUBLED < 1 << BLOCK_BITS
 
-        var low = rows.low - LAST_BIT
+        var low = rows.low - LAST_BIT + UNIT
         var high = rows.high - TOP + BLOCK_BITS
         return (
             weights.low >= 2
-            and weights.high < FORMAT.scale_nan
+            and weights.high < E8M0_NAN
             and low >= MIN_EXPONENT
             and low + weights.low - HALF_SCALE_BIAS >= MIN_EXPONENT
             and high <= MAX_EXPONENT
@@ -275,15 +283,16 @@ struct FloatProduct(PanelProduct):
         comptime F64 = SIMD[DType.float64, LANES]
         comptime NAN = Sums(bitcast[DType.float32](UInt32(0x7FC00000)))
         var total = F64(0)
-        for block in range(self.a.shape.k_blocks()):
+        for block in range((self.a.shape.k // BLOCK)):
             var first_word = self.a.order().index(row, block) * STEPS
             var codes = tiles.codes(tile, block)
             var block_sums = F64(0)
             comptime for step in range(STEPS):
-                var words = weight_words[step](tiles.vector[step // STEPS_PER_RUN](codes))
+                var words = weight_words[step](tiles, codes)
                 var x = self.a.words.load[width=1](Coord(first_word + step))
                 block_sums = add_products_in_float64(block_sums, words, x)
             var scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
-            total += block_sums * 0.5 * scales
+            var x_scale = decode_scale[1](self.a.scale(row, block))
+            total += block_sums * 0.5 * scales * x_scale
         var sums = total.cast[DType.float32]()
         return sums.eq(sums).select(sums, NAN)

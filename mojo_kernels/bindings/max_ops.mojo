@@ -1,0 +1,532 @@
+"""The operations as MAX custom ops: thin, no maths.
+
+    mx_quantize    x -> codes, scales                                        format, rounding
+    mx_dequantize  codes, scales, rows -> floats                             format, layout
+    mx_matmul      a codes, a scales, b codes, b scales, rows, bias -> floats
+                                                      left_format, right_format, layout
+    mx_linear      x, w codes, w scales, rows, bias -> floats
+                                                activations, format, layout, rounding
+
+All tensors have two dimensions, the last one along K. `rows` is the logical
+number of rows of an operand, which padded layouts do not show. The bias is
+float32 [N], or empty for none. Formats, layouts and roundings are compile-time names
+from the tables; M may be symbolic. Shapes are compared again at run time,
+before anything is written, because a graph may not know them earlier.
+
+On a gfx950 GPU the products want preshuffled weights of known size, and the
+kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time. On
+an NVIDIA GPU weights have any layout, and `nvidia` picks.
+"""
+
+import extensibility
+from extensibility import InputTensor, ManagedTensorSlice, OutputTensor, Tensor
+from layout.coord import coord_to_index_list
+from max.gpu.host import DeviceContext
+from max.gpu.host.info import is_cpu
+from std.utils.index import IndexList
+
+from .. import nvidia
+from ..backend import is_nvidia
+from ..cdna4 import multiply as cdna4
+from ..cpu import dispatch as cpu
+from ..cpu.max_runtime import RuntimeTeam
+from ..cpu.quantize import dequantize, quantize
+from ..cpu.rows import FloatRows
+from ..calls import DequantizeCall, QuantizeCall
+from ..hopper.host.dispatch import workspace_of
+from ..launch.context_queue import ContextQueue
+from ..layouts import (
+    LAYOUTS,
+    OperandLayout,
+    OperandShape,
+    Plain,
+    PreshuffledCdna4,
+    code_rows,
+    scale_blocks,
+    scale_rows,
+)
+from ..numbers.floats import FLOAT_TYPES
+from ..numbers.formats import FORMATS, Format, NO_FORMAT
+from ..numbers.rounding import Rounding
+from ..operands import Matrix, Operand, matrix
+from ..problem import ANY, Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
+from ..simt.quantize import dequantize as dequantize_portably
+
+comptime KEPT = "bf16"
+"""The name of activations that stay floats."""
+
+
+@extensibility.register("mx_quantize")
+struct MXQuantize:
+    """Quantizes [M, K] floats along K into codes [M, K / 2] and scales [M, K / 32]."""
+
+    @staticmethod
+    def execute[
+        dtype: DType, //, target: StaticString, format: StaticString, rounding: StaticString
+    ](
+        codes: OutputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: OutputTensor[dtype=DType.uint8, rank=2, ...],
+        x: InputTensor[dtype=dtype, rank=2, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        var rows, k = x.dim_size(0), x.dim_size(1)
+        comptime FORMAT_CODE = _format_code[format]()
+        var operand = _operand[Plain, FORMATS[FORMAT_CODE]]("x", codes, scales, rows, k)
+        comptime if is_cpu[target]():
+            quantize(
+                _floats("x", x),
+                operand,
+                _rounding[rounding](),
+                RuntimeTeam(context),
+            )
+        elif is_nvidia():
+            _check_shape("x", x, rows, k)
+            var call = QuantizeCall(
+                values=_address(x),
+                dtype=_dtype_code[dtype](),
+                row_stride=k,
+                rows=rows,
+                k=k,
+                format=FORMAT_CODE,
+                rounding=_rounding[rounding](),
+                codes=_address(codes),
+                scales=_address(scales),
+            )
+            var queue = ContextQueue(context)
+            nvidia.quantize[_dtype_code[dtype](), FORMAT_CODE](call, queue)
+        else:
+            _require_gfx950["mx_quantize", target]()
+            comptime assert format == Format.MXFP4.name, "on gfx950 expected mxfp4"
+            _check_shape("x", x, rows, k)
+            cdna4.quantize[dtype, _rounding[rounding]()](
+                context, _address(x), _address(codes), _address(scales), rows, k
+            )
+
+
+@extensibility.register("mx_dequantize")
+struct MXDequantize:
+    """Decodes an operand in any layout to [rows, K] floats."""
+
+    @staticmethod
+    def execute[
+        dtype: DType, //, target: StaticString, format: StaticString, layout: StaticString
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        rows: Int64,
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime Layout = LAYOUTS[_layout_code[layout]()]
+        comptime Encoding = FORMATS[_format_code[format]()]
+        var k = Encoding.elements(codes.dim_size(1))
+        var operand = _operand[Layout, Encoding]("q", codes, scales, Int(rows), k)
+        _check_shape("result", result, Int(rows), k)
+        comptime if is_cpu[target]():
+            var out = FloatRows(_address(result), _dtype_code[dtype](), Int(rows), k)
+            dequantize(operand, out, RuntimeTeam(context))
+        else:
+            comptime assert is_nvidia(), String(
+                "mx_dequantize has no kernels for target '",
+                target,
+                "', only for CPUs and NVIDIA GPUs",
+            )
+            var call = DequantizeCall(
+                codes=_address(codes),
+                scales=_address(scales),
+                format=_format_code[format](),
+                layout=_layout_code[layout](),
+                rows=Int(rows),
+                k=k,
+                values=_address(result),
+                dtype=_dtype_code[dtype](),
+            )
+            var queue = ContextQueue(context)
+            dequantize_portably[
+                _layout_code[layout](), _dtype_code[dtype](), _format_code[format]()
+            ](call, queue)
+
+
+@extensibility.register("mx_matmul")
+struct MXMatmul:
+    """Multiplies two operands: a @ b.T + bias as [M, rows of b]."""
+
+    @staticmethod
+    def execute[
+        dtype: DType,
+        //,
+        target: StaticString,
+        left_format: StaticString,
+        right_format: StaticString,
+        layout: StaticString,
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        a_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        a_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_rows: Int64,
+        bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime LEFT_CODE = _format_code[left_format]()
+        comptime Encoding = FORMATS[LEFT_CODE]
+        comptime known = _known[layout, right_format, dtype](
+            LeftKind.ENCODED, 0, LEFT_CODE, Rounding.EVEN
+        )
+        var rows, k = a_codes.dim_size(0), Encoding.elements(a_codes.dim_size(1))
+        _ = _operand[Plain, Encoding]("a", a_codes, a_scales, rows, k)
+        var left = Left.encoded(_address(a_codes), _address(a_scales), LEFT_CODE)
+        _multiply[known, target, layout, right_format](
+            left, rows, k, b_codes, b_scales, Int(b_rows), bias, result, context
+        )
+
+
+@extensibility.register("mx_linear")
+struct MXLinear:
+    """Multiplies floats by weights: x @ w.T + bias as [M, rows of w].
+
+    Activations are a format, which the rounding rule quantizes to, or "bf16".
+    """
+
+    @staticmethod
+    def execute[
+        x_dtype: DType,
+        dtype: DType,
+        //,
+        target: StaticString,
+        activations: StaticString,
+        format: StaticString,
+        layout: StaticString,
+        rounding: StaticString,
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        x: InputTensor[dtype=x_dtype, rank=2, ...],
+        w_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        w_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        w_rows: Int64,
+        bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime is_kept = activations == KEPT
+        comptime KIND = LeftKind.KEPT if is_kept else LeftKind.QUANTIZED
+        comptime LEFT_CODE = _activations_code[activations]()
+        comptime known = _known[layout, format, dtype](
+            KIND, _dtype_code[x_dtype](), LEFT_CODE, _rounding[rounding]()
+        )
+        _ = _floats("x", x)
+        var row_stride = x.strides()[0]
+        var left = Left.kept(_address(x), known.dtype, row_stride)
+        comptime if not is_kept:
+            left = Left.quantized(
+                _address(x), known.dtype, row_stride, LEFT_CODE, _rounding[rounding]()
+            )
+        var rows, k = x.dim_size(0), x.dim_size(1)
+        comptime if not is_cpu[target]():
+            _check_shape("x", x, rows, k)
+        _multiply[known, target, layout, format](
+            left, rows, k, w_codes, w_scales, Int(w_rows), bias, result, context
+        )
+
+
+@extensibility.register_shape_function("mx_dequantize")
+def mx_dequantize_shape[
+    format: StaticString
+](codes: Some[Tensor], scales: Some[Tensor], rows: Int64) -> IndexList[2]:
+    """Returns [rows, K]."""
+    comptime Encoding = FORMATS[_format_code[format]()]
+    return IndexList[2](Int(rows), Encoding.elements(_dim(codes, 1)))
+
+
+@extensibility.register_shape_function("mx_matmul")
+def mx_matmul_shape(
+    a_codes: Some[Tensor],
+    a_scales: Some[Tensor],
+    b_codes: Some[Tensor],
+    b_scales: Some[Tensor],
+    b_rows: Int64,
+    bias: Some[Tensor],
+) -> IndexList[2]:
+    """Returns [M, rows of b]."""
+    return IndexList[2](_dim(a_codes, 0), Int(b_rows))
+
+
+@extensibility.register_shape_function("mx_linear")
+def mx_linear_shape(
+    x: Some[Tensor],
+    w_codes: Some[Tensor],
+    w_scales: Some[Tensor],
+    w_rows: Int64,
+    bias: Some[Tensor],
+) -> IndexList[2]:
+    """Returns [M, rows of w]."""
+    return IndexList[2](_dim(x, 0), Int(w_rows))
+
+
+def _require_gfx950[operation: StaticString, target: StaticString]():
+    """Stops the compilation of an op for a device that has no kernels."""
+    comptime device = DeviceContext.default_device_info
+    comptime assert device.arch_name == PreshuffledCdna4.DEVICE, String(
+        operation,
+        " has no kernels for target '",
+        target,
+        "' on ",
+        device.name,
+        ", only for CPUs, gfx950 and NVIDIA GPUs",
+    )
+
+
+def _known[
+    layout: StaticString, right_format: StaticString, dtype: DType
+](kind: LeftKind, x_dtype: Int, left_format: Int, rounding: Rounding) -> Known:
+    """Returns what a graph knows of a product when it is compiled."""
+    return Known(
+        kind=kind.code,
+        dtype=x_dtype,
+        left_format=left_format,
+        rounding=rounding.code,
+        right_format=_format_code[right_format](),
+        layout=_layout_code[layout](),
+        result_dtype=_dtype_code[dtype](),
+        bias_dtype=ANY,
+    )
+
+
+def _multiply[
+    known: Known, target: StaticString, layout: StaticString, format: StaticString, dtype: DType
+](
+    left: Left,
+    m: Int,
+    k: Int,
+    codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+    scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+    n: Int,
+    bias: InputTensor[dtype=DType.float32, rank=1, ...],
+    result: OutputTensor[dtype=dtype, rank=2, ...],
+    context: DeviceContext,
+) raises:
+    """Checks what `mx_matmul` and `mx_linear` share, and launches."""
+    comptime Layout = LAYOUTS[known.layout]
+    comptime Encoding = FORMATS[known.right_format]
+    _ = _operand[Layout, Encoding]("weights", codes, scales, n, k)
+    _check_bias(bias, n)
+    _check_shape("result", result, m, n)
+    var bias_dtype = _dtype_code[DType.float32]() if bias.dim_size(0) != 0 else NO_BIAS
+    var problem = Problem(
+        left,
+        Right(_address(codes), _address(scales), known.right_format, known.layout),
+        Result(_address(result), known.result_dtype, _address(bias), bias_dtype),
+        m,
+        n,
+        k,
+    )
+    comptime if is_cpu[target]():
+        cpu.multiply[known](problem, RuntimeTeam(context))
+    elif is_nvidia():
+        _multiply_on_nvidia[known](problem, context)
+    else:
+        _require_gfx950["a product", target]()
+        comptime num_biases = Int(bias.static_spec.shape_tuple[0])
+        comptime stored_rows = Int(codes.static_spec.shape_tuple[0])
+        comptime row_bytes = Int(codes.static_spec.shape_tuple[1])
+        _multiply_on_gfx950[known, num_biases != 0, stored_rows, row_bytes](problem, context)
+
+
+def _multiply_on_gfx950[
+    known: Known, has_bias: Bool, stored_rows: Int, row_bytes: Int
+](problem: Problem, context: DeviceContext) raises:
+    """Launches on gfx950, where the sizes of the weights are known to a graph."""
+    comptime Layout = LAYOUTS[known.layout]
+    comptime MXFP4 = Format.MXFP4.code()
+    comptime assert Layout.NAME == PreshuffledCdna4.NAME, String(
+        "weights: got layout '", Layout.NAME, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
+    )
+    comptime assert (
+        known.left_format == MXFP4 and known.right_format == MXFP4
+    ), "on gfx950 expected mxfp4 activations and mxfp4 weights, the only pair with kernels"
+    comptime bias_dtype = Optional(DType.float32) if has_bias else Optional[DType](None)
+    comptime k = Format.MXFP4.elements(row_bytes)
+    comptime x_dtype = Optional[DType](None) if known.kind == LeftKind.ENCODED.code else Optional(
+        FLOAT_TYPES[known.dtype]
+    )
+    comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
+    cdna4.multiply[
+        x_dtype,
+        FLOAT_TYPES[known.result_dtype],
+        bias_dtype,
+        Rounding(known.rounding),
+        stored_rows,
+        k,
+    ](
+        context,
+        cdna4.Product(
+            a=problem.left.values,
+            a_scales=problem.left.scales,
+            w_codes=problem.right.codes,
+            w_scales=problem.right.scales,
+            result=problem.result.values,
+            bias=problem.result.bias,
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+        ),
+    )
+
+
+def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) raises:
+    """Launches on an NVIDIA GPU."""
+    comptime is_kept = known.kind == LeftKind.KEPT.code
+    comptime assert (
+        not is_kept or FLOAT_TYPES[known.dtype] == DType.bfloat16
+    ), "x: kept floats are bfloat16"
+    if problem.m == 0:
+        return
+    # Freed in the order of the stream.
+    var num_bytes = workspace_of(problem.m, problem.k).num_bytes()
+    var workspace = context.enqueue_create_buffer[DType.uint8](max(1, num_bytes))
+    var queue = ContextQueue(context)
+    queue.lent = Int(workspace.unsafe_ptr())
+    nvidia.multiply[known](problem, queue)
+    _ = workspace^
+
+
+def _dtype_code[dtype: DType]() -> Int:
+    """Returns the position of an element type in the table."""
+    comptime code = _dtype_code_or_none[dtype]()
+    comptime assert code >= 0, String("no kernels for element type ", dtype)
+    return code
+
+
+def _dtype_code_or_none[dtype: DType]() -> Int:
+    """Returns the position of an element type in the table, or -1."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime if FLOAT_TYPES[i] == dtype:
+            return i
+    return -1
+
+
+def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) raises:
+    """Raises unless there is a number for each row of the weights, or none."""
+    if bias.dim_size(0) not in (0, n):
+        raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
+
+
+def _layout_code[name: StaticString]() -> Int:
+    """Returns the position of a layout in the table."""
+    comptime code = _layout_code_or_none[name]()
+    comptime assert code >= 0, String("unknown layout '", name, "'")
+    return code
+
+
+def _layout_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a layout in the table, or -1."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime if LAYOUTS[i].NAME == name:
+            return i
+    return -1
+
+
+def _format_code[name: StaticString]() -> Int:
+    """Returns the position of a format in the table."""
+    comptime code = _format_code_or_none[name]()
+    comptime assert code >= 0, String("unknown format '", name, "'")
+    return code
+
+
+def _format_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a format in the table, or -1."""
+    comptime for i in range(len(FORMATS)):
+        comptime if FORMATS[i].name == name:
+            return i
+    return -1
+
+
+def _activations_code[name: StaticString]() -> Int:
+    """Returns the position of the format of activations, or `NO_FORMAT` if they stay floats."""
+    comptime if name == KEPT:
+        return NO_FORMAT
+    else:
+        return _format_code[name]()
+
+
+def _rounding[name: StaticString]() -> Rounding:
+    """Returns a rounding rule by its name."""
+    comptime code = _rounding_code_or_none[name]()
+    comptime assert code >= 0, String("unknown rounding '", name, "'")
+    return Rounding(code)
+
+
+def _rounding_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a rounding rule in the table, or -1."""
+    comptime for i in range(Rounding.COUNT):
+        comptime if Rounding.NAMES[i] == name:
+            return i
+    return -1
+
+
+def _dim(tensor: Some[Tensor], axis: Int) -> Int:
+    """Returns a dimension of an argument of a shape function."""
+    return coord_to_index_list(tensor.shape().tuple())[axis]
+
+
+def _address(tensor: ManagedTensorSlice) -> Int:
+    """Returns the address of the first element."""
+    return Int(tensor.unsafe_ptr())
+
+
+def _floats[
+    dtype: DType
+](name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Matrix[dtype]:
+    """Views a tensor as rows of floats; neighbours of a row must be adjacent."""
+    var strides = tensor.strides()
+    if strides[1] != 1:
+        raise Error(String(name, ": got strides ", strides, ", expected adjacent columns"))
+    return matrix[dtype](
+        Int(tensor.unsafe_ptr()),
+        tensor.dim_size(0),
+        tensor.dim_size(1),
+        strides[0],
+    )
+
+
+def _operand[
+    Layout: OperandLayout, format: Format
+](
+    name: StaticString,
+    codes: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
+    scales: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
+    rows: Int,
+    k: Int,
+) raises -> Operand[Layout, format]:
+    """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
+    if k <= 0 or k % format.block_k != 0:
+        raise Error(String("got K = ", k, ", expected a positive multiple of ", format.block_k))
+    var shape = OperandShape(rows, k)
+    _check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes[format]())
+    _check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout, format](shape))
+    return Operand[Layout, format].at(Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k)
+
+
+def _check_shape(
+    name: StaticString,
+    tensor: ManagedTensorSlice[rank=2, ...],
+    rows: Int,
+    columns: Int,
+) raises:
+    """Raises unless a tensor is [rows, columns] and contiguous."""
+    var expected = IndexList[2](rows, columns)
+    if tensor.shape() != expected:
+        raise Error(String(name, ": got ", tensor.shape(), ", expected ", expected))
+    if tensor.strides() != IndexList[2](columns, 1):
+        raise Error(
+            String(
+                name,
+                ": got strides ",
+                tensor.strides(),
+                ", expected contiguous",
+            )
+        )

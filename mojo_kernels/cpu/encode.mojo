@@ -1,0 +1,86 @@
+"""One block on the CPU: a SIMD vector of floats to codes and a scale, and back.
+
+The maximum of the magnitude bits gives the scale, and every element is encoded from the same
+vector. A block that holds a NaN or an infinity becomes NaN: scale 255, and codes 0.
+"""
+
+from ..numbers.decode import decode_scaled
+from ..numbers.elements import Element
+from ..numbers.encode import encode
+from ..numbers.floats import FloatBits
+from ..numbers.formats import Format
+from ..numbers.rounding import Rounding, scale_from_amax
+from ..numbers.scales import E8M0_NAN
+
+
+@fieldwise_init
+struct EncodedBlock[format: Format](TrivialRegisterPassable):
+    """One encoded block."""
+
+    comptime K = Self.format.block_k
+    comptime BYTES = Self.format.block_bytes()
+
+    var codes: SIMD[DType.uint8, Self.K]
+    """A byte for each element."""
+    var scale: UInt8
+
+    @staticmethod
+    @always_inline
+    def of_packed(bytes: SIMD[DType.uint8, Self.BYTES], scale: UInt8) -> Self:
+        """Takes the bytes of a plain operand apart."""
+        comptime if Self.BYTES == Self.K:
+            return Self(rebind[SIMD[DType.uint8, Self.K]](bytes), scale)
+        else:
+            var codes = (bytes & 0xF).interleave(bytes >> 4)
+            return Self(rebind[SIMD[DType.uint8, Self.K]](codes), scale)
+
+    @always_inline
+    def packed(self) -> SIMD[DType.uint8, Self.BYTES]:
+        """Returns the bytes of the block: of two codes in a byte, the even one below."""
+        comptime if Self.BYTES == Self.K:
+            return rebind[SIMD[DType.uint8, Self.BYTES]](self.codes)
+        else:
+            var halves = self.codes.deinterleave()
+            return rebind[SIMD[DType.uint8, Self.BYTES]](halves[0] | (halves[1] << 4))
+
+    @always_inline
+    def any(self) -> Bool:
+        """Says whether any element is not zero."""
+        comptime element = Self.format.element
+        comptime MASK = 255 if element.is_integer() else element.magnitude_mask()
+        return (self.codes & UInt8(MASK)).ne(0).reduce_or()
+
+    @always_inline
+    def is_nan(self) -> Bool:
+        """Says whether the scale makes every element NaN."""
+        return Int(self.scale) == E8M0_NAN
+
+    @always_inline
+    def values(self) -> SIMD[DType.float32, Self.K]:
+        """Returns the elements under their scale."""
+        return decode_scaled[Self.format.element](self.codes, self.scale)
+
+
+@always_inline
+def carry_of[format: Format, dtype: DType](rounding: Rounding) -> Scalar[FloatBits[dtype].bits]:
+    """Returns what a rule adds to the magnitude bits of floats of a type."""
+    comptime source = FloatBits[dtype]
+    return Scalar[source.bits](rounding.carry[source.MANTISSA_BITS, format.element]())
+
+
+@always_inline
+def encode_block[
+    format: Format, dtype: DType
+](x: SIMD[dtype, format.block_k], carry: Scalar[FloatBits[dtype].bits]) -> EncodedBlock[format]:
+    """Encodes one block; `carry` is the rounding rule's."""
+    comptime source = FloatBits[dtype]
+    comptime Bits = SIMD[source.bits, format.block_k]
+    var bits = source.of(x)
+    var amax = (bits & Bits(source.MAGNITUDE)).reduce_max()
+    if amax >= Scalar[source.bits](source.NOT_FINITE):
+        return EncodedBlock[format](0, UInt8(E8M0_NAN))
+
+    var scale = scale_from_amax[source.MANTISSA_BITS, element=format.element](amax, carry)
+    return EncodedBlock[format](
+        encode[format.element, dtype](bits, scale), scale.cast[DType.uint8]()
+    )

@@ -1,0 +1,1 @@
+"""Products as bfloat16 dot products: any activations, exact in bfloat16, times any weights."""

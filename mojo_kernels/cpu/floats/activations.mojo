@@ -1,0 +1,296 @@
+"""Activations as bfloat16, in the order in which the product of floats reads them.
+
+Whatever the left side is, a block becomes 32 bfloat16 and the words of its steps, see `dot`:
+
+    kept         floats, rounded to bfloat16 to nearest even
+    quantized    floats, rounded to a format: its elements times their scale
+    encoded      the same from codes
+
+Elements and their products with powers of two are exact in bfloat16 as long as they stay in its
+range. A row that leaves it keeps its elements and its scales apart, and is summed in float64.
+
+Blocks lie in the order that `block_order` pictures. A row knows the window of its exponent
+fields, zeros left out: with the window of a weight tile it tells whether float32 can take their
+sums, see `panel`.
+"""
+
+from layout import Coord
+from std.memory import bitcast
+from std.sys import CompilationTarget
+
+from ...layouts import OperandShape, Plain
+from ...numbers.decode import decode
+from ...numbers.floats import FloatBits, round_to
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...operands import Bytes, Flat, Matrix, Operand
+from ..block_order import BlockOrder
+from ..encode import EncodedBlock, carry_of, encode_block
+from ..scratch import Scratch, padded
+from ..threads import Work
+from ..window import ScaleWindow
+from .dot import BLOCK, STEPS, activation_words
+
+comptime GROUP_ROWS = 8 if CompilationTarget.has_avx512f() else 2
+"""Rows whose sums of a block fit in the vector registers together."""
+comptime STRETCH_BLOCKS = 8
+"""Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
+fit the first-level cache."""
+comptime Block = SIMD[DType.bfloat16, BLOCK]
+comptime bf16 = FloatBits[DType.bfloat16]
+comptime Magnitudes = SIMD[bf16.bits, BLOCK]
+comptime LARGEST_FIELD = 254
+"""The exponent field of the largest finite numbers."""
+
+
+@fieldwise_init
+struct ScaledBlock(TrivialRegisterPassable):
+    """A block of numbers, and the scale byte that they are to be multiplied by."""
+
+    var numbers: Block
+    var scale: UInt8
+
+
+trait RowBlocks(TrivialRegisterPassable):
+    """Where blocks of activations come from."""
+
+    comptime HAS_SCALES: Bool
+    """Whether scales may be other than one."""
+
+    def shape(self) -> OperandShape:
+        """Returns M and k."""
+        ...
+
+    def block(self, row: Int, block: Int) -> ScaledBlock:
+        """Returns one block."""
+        ...
+
+
+@fieldwise_init
+struct KeptRows[dtype: DType](RowBlocks):
+    """Floats that stay floats."""
+
+    comptime HAS_SCALES = False
+
+    var x: Matrix[Self.dtype]
+    """[M, k]."""
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
+
+    @always_inline
+    def block(self, row: Int, block: Int) -> ScaledBlock:
+        var floats = self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK))
+        comptime if Self.dtype == DType.bfloat16:
+            return ScaledBlock(rebind[Block](floats), UInt8(E8M0_BIAS))
+        else:
+            return ScaledBlock(
+                round_to[DType.bfloat16](floats.cast[DType.float32]()), UInt8(E8M0_BIAS)
+            )
+
+
+@fieldwise_init
+struct QuantizedRows[format: Format, dtype: DType](RowBlocks):
+    """Floats that are rounded to a format, block by block: the fused quantizer."""
+
+    comptime HAS_SCALES = True
+
+    var x: Matrix[Self.dtype]
+    """[M, k]."""
+    var rounding: Rounding
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
+
+    @always_inline
+    def block(self, row: Int, block: Int) -> ScaledBlock:
+        comptime K = Self.format.block_k
+        var floats = self.x.load[width=K, alignment=1](Coord(row, block * K))
+        var carry = carry_of[Self.format, Self.dtype](self.rounding)
+        return _elements_of(encode_block[Self.format, Self.dtype](floats, carry))
+
+
+@fieldwise_init
+struct EncodedRows[format: Format](RowBlocks):
+    """Codes and scales."""
+
+    comptime HAS_SCALES = True
+
+    var operand: Operand[Plain, Self.format]
+    """[M, k]."""
+
+    @always_inline
+    def shape(self) -> OperandShape:
+        return self.operand.shape
+
+    @always_inline
+    def block(self, row: Int, block: Int) -> ScaledBlock:
+        comptime BYTES = Self.format.block_bytes()
+        var bytes = self.operand.codes_of[BYTES](row, block * BYTES)
+        return _elements_of(
+            EncodedBlock[Self.format].of_packed(bytes, self.operand.scale(row, block))
+        )
+
+
+@always_inline
+def _elements_of[format: Format](block: EncodedBlock[format]) -> ScaledBlock:
+    """Returns the elements of a block, which bfloat16 holds."""
+    var numbers = decode[format.element](block.codes.cast[DType.uint32]())
+    var upper_halves = (bitcast[DType.uint32, format.block_k](numbers) >> 16).cast[DType.uint16]()
+    return ScaledBlock(
+        rebind[Block](bitcast[DType.bfloat16, format.block_k](upper_halves)), block.scale
+    )
+
+
+@fieldwise_init
+struct FloatActivations(TrivialRegisterPassable):
+    """All rows of the left side."""
+
+    var shape: OperandShape
+    """M and k."""
+    var words: Flat[DType.uint32]
+    """`STEPS` words for each block."""
+    var lows: Bytes
+    """The low end of each row's exponent window."""
+    var highs: Bytes
+    """The high end of each row's exponent window."""
+    var apart: Bytes
+    """Whether the scales of a row are apart from its words; empty where there are no scales."""
+    var scales: Bytes
+    """The scale byte of each block of such rows."""
+
+    @staticmethod
+    def num_bytes(shape: OperandShape, has_scales: Bool) -> Int:
+        """Returns the scratch memory that `carve` takes."""
+        var blocks = shape.rows * (shape.k // BLOCK)
+        var scales = padded[DType.uint8](blocks) if has_scales else 0
+        var flags = padded[DType.uint8](shape.rows) if has_scales else 0
+        return (
+            padded[DType.uint32](blocks * STEPS)
+            + 2 * padded[DType.uint8](shape.rows)
+            + flags
+            + scales
+        )
+
+    @staticmethod
+    def carve(shape: OperandShape, has_scales: Bool, mut scratch: Scratch) -> Self:
+        """Takes room for `shape` from `scratch`."""
+        var blocks = shape.rows * (shape.k // BLOCK)
+        return Self(
+            shape,
+            scratch.carve[DType.uint32](blocks * STEPS),
+            scratch.carve[DType.uint8](shape.rows),
+            scratch.carve[DType.uint8](shape.rows),
+            scratch.carve[DType.uint8](shape.rows if has_scales else 0),
+            scratch.carve[DType.uint8](blocks if has_scales else 0),
+        )
+
+    @always_inline
+    def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
+        """Returns the place of every block."""
+        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, self.shape.k // BLOCK)
+
+    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
+        """Returns the exponent window of some rows."""
+        var window = ScaleWindow.EMPTY
+        for row in range(first_row, first_row + num_rows):
+            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
+            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
+        return window
+
+    def scale(self, row: Int, block: Int) -> UInt8:
+        """Returns the scale byte that the words of a block are still to be multiplied by."""
+        var has_scales = Int(self.apart.dim[0]()) != 0
+        if has_scales and self.apart.load[width=1](Coord(row)) != 0:
+            return self.scales.load[width=1](Coord(self.order().index(row, block)))
+        return UInt8(E8M0_BIAS)
+
+
+@fieldwise_init
+struct FillRows[Source: RowBlocks](Work):
+    """Fills `FloatActivations`, some groups of rows a task."""
+
+    var source: Self.Source
+    var out: FloatActivations
+    var groups_per_task: Int
+
+    def run(self, task: Int):
+        """Fills the groups of task `task`."""
+        var rows_per_task = self.groups_per_task * GROUP_ROWS
+        var first = task * rows_per_task
+        for row in range(first, min(first + rows_per_task, self.out.shape.rows)):
+            var window = self._fill(row)
+            comptime if Self.Source.HAS_SCALES:
+                var stays = window.low >= 1 and window.high <= LARGEST_FIELD
+                self.out.apart.store(Coord(row), UInt8(0 if stays else 1))
+                if not stays:
+                    self._fill_apart(row)
+                    # Such rows are never summed in float32.
+                    window = ScaleWindow(0, LARGEST_FIELD + 1)
+            self.out.lows.store(Coord(row), UInt8(window.low))
+            self.out.highs.store(Coord(row), UInt8(window.high))
+
+    def _fill(self, row: Int) -> ScaleWindow:
+        """Writes the words of a row, under their scales, and returns its window."""
+        var order = self.out.order()
+        var least_less_1 = Magnitudes(Magnitudes.MAX)
+        var largest = Magnitudes(0)
+        var window = ScaleWindow.EMPTY
+        for block in range(order.k_blocks):
+            var scaled = self.source.block(row, block)
+            var numbers = scaled.numbers
+            comptime if Self.Source.HAS_SCALES:
+                var ends = _window_of(numbers)
+                var shift = Int(scaled.scale) - E8M0_BIAS
+                if ends.high > 0:
+                    window.low = min(window.low, ends.low + shift)
+                    window.high = max(window.high, ends.high + shift)
+                # NaN and infinity reach the window, a NaN scale even above zeros.
+                if ends.high > LARGEST_FIELD or Int(scaled.scale) == E8M0_NAN:
+                    window.high = LARGEST_FIELD + 1
+                numbers = _shifted(numbers, shift)
+            else:
+                var magnitudes = bf16.of(numbers) & Magnitudes(bf16.MAGNITUDE)
+                largest = max(largest, magnitudes)
+                # One less than zero wraps around to more than any magnitude.
+                least_less_1 = min(least_less_1, magnitudes - 1)
+            var at = order.index(row, block) * STEPS
+            self.out.words.store[alignment=4](Coord(at), activation_words(numbers))
+
+        comptime if not Self.Source.HAS_SCALES:
+            var least = Int(least_less_1.reduce_min()) + 1
+            window.low = min(least >> bf16.MANTISSA_BITS, ScaleWindow.EMPTY.low)
+            window.high = Int(largest.reduce_max()) >> bf16.MANTISSA_BITS
+        return window
+
+    def _fill_apart(self, row: Int):
+        """Writes the words of a row without their scales, and those."""
+        var order = self.out.order()
+        for block in range(order.k_blocks):
+            var scaled = self.source.block(row, block)
+            var index = order.index(row, block)
+            var words = activation_words(scaled.numbers)
+            self.out.words.store[alignment=4](Coord(index * STEPS), words)
+            self.out.scales.store(Coord(index), scaled.scale)
+
+
+@always_inline
+def _window_of(numbers: Block) -> ScaleWindow:
+    """Returns the exponent fields that occur, zeros left out: high is 0 if all are zeros."""
+    var magnitudes = bf16.of(numbers) & Magnitudes(bf16.MAGNITUDE)
+    var least = Int((magnitudes - 1).reduce_min()) + 1
+    return ScaleWindow(
+        least >> bf16.MANTISSA_BITS, Int(magnitudes.reduce_max()) >> bf16.MANTISSA_BITS
+    )
+
+
+@always_inline
+def _shifted(numbers: Block, shift: Int) -> Block:
+    """Multiplies by 2**shift, for numbers that stay regular or are zero; signs of zeros go."""
+    var bits = bf16.of(numbers)
+    var is_zero = (bits & Magnitudes(bf16.MAGNITUDE)).eq(0)
+    var shifted = bits + Magnitudes(UInt16(shift << bf16.MANTISSA_BITS))
+    return bitcast[DType.bfloat16, BLOCK](is_zero.select(Magnitudes(0), shifted))

@@ -1,0 +1,170 @@
+"""Quantizes, decodes and moves rows of operands: the tasks of `quantize`."""
+
+from layout import Coord
+from std.math import align_up
+
+from ..layouts import (
+    OperandLayout,
+    OperandShape,
+    PADDING_SCALE,
+    Plain,
+    RUN_BYTES,
+    code_rows,
+    scale_rows,
+)
+from ..numbers.floats import FLOAT_TYPES, round_to
+from ..numbers.formats import Format
+from ..numbers.rounding import Rounding
+from ..operands import Flat, Matrix, Operand, flat, matrix
+from .encode import EncodedBlock, carry_of, encode_block
+from .threads import Work
+
+
+@fieldwise_init
+struct QuantizeRows[format: Format, dtype: DType](Work):
+    """Quantizes the rows of `x`, a chunk of rows a task."""
+
+    var x: Matrix[Self.dtype]
+    """The source, [rows, k]."""
+    var out: Operand[Plain, Self.format]
+    var rounding: Rounding
+    var rows_per_task: Int
+
+    def run(self, task: Int):
+        """Quantizes the rows of task `task`."""
+        comptime BLOCK_K = Self.format.block_k
+        comptime BLOCK_BYTES = Self.format.block_bytes()
+        var carry = carry_of[Self.format, Self.dtype](self.rounding)
+        var first = task * self.rows_per_task
+        for row in range(first, min(first + self.rows_per_task, self.out.shape.rows)):
+            for block in range(self.out.shape.k_blocks[Self.format]()):
+                var x = self.x.load[width=BLOCK_K, alignment=1](Coord(row, block * BLOCK_K))
+                var encoded = encode_block[Self.format, Self.dtype](x, carry)
+                self.out.codes.store[alignment=1](
+                    Coord(self.out.code_offset(row, block * BLOCK_BYTES)), encoded.packed()
+                )
+                self.out.scales.store[alignment=1](
+                    Coord(self.out.scale_offset(row, block)), encoded.scale
+                )
+
+
+@fieldwise_init
+struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
+    """Decodes the rows of an operand, a chunk of rows a task."""
+
+    var operand: Operand[Self.Layout, Self.format]
+    var out: FloatRows
+    """The result, [rows, k]."""
+    var rows_per_task: Int
+
+    def run(self, task: Int):
+        """Decodes the rows of task `task`."""
+        comptime BLOCK_K = Self.format.block_k
+        comptime BLOCK_BYTES = Self.format.block_bytes()
+        var first = task * self.rows_per_task
+        for row in range(first, min(first + self.rows_per_task, self.operand.shape.rows)):
+            for block in range(self.operand.shape.k_blocks[Self.format]()):
+                var bytes = SIMD[DType.uint8, BLOCK_BYTES](0)
+                comptime for byte in range(0, BLOCK_BYTES, RUN_BYTES):
+                    bytes = bytes.insert[offset=byte](
+                        self.operand.codes_of[RUN_BYTES](row, block * BLOCK_BYTES + byte)
+                    )
+                var encoded = EncodedBlock[Self.format].of_packed(
+                    bytes, self.operand.scale(row, block)
+                )
+                self.out.store(row, block * BLOCK_K, encoded.values())
+
+
+@fieldwise_init
+struct FloatRows(TrivialRegisterPassable):
+    """Contiguous rows of floats of a type that only a run tells."""
+
+    var address: Int
+    var dtype: Int
+    """Position in `FLOAT_TYPES`."""
+    var rows: Int
+    var columns: Int
+
+    @always_inline
+    def store[width: SIMDLength](self, row: Int, column: Int, x: SIMD[DType.float32, width]):
+        """Rounds neighbours of a row to nearest even and stores them."""
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.dtype == i:
+                var out = matrix[FLOAT_TYPES[i]](
+                    self.address, self.rows, self.columns, self.columns
+                )
+                out.store[alignment=1](Coord(row, column), round_to[FLOAT_TYPES[i]](x))
+
+
+@fieldwise_init
+struct StoredBytes[Layout: OperandLayout](TrivialRegisterPassable):
+    """Codes and scales in a layout, of any format: bytes and blocks of a row are all it takes."""
+
+    var codes: Flat[DType.uint8]
+    var scales: Flat[DType.uint8]
+    var rows: Int
+    var row_bytes: Int
+    var k_blocks: Int
+
+    @staticmethod
+    def at(codes: Int, scales: Int, rows: Int, row_bytes: Int, k_blocks: Int) -> Self:
+        """Views the operand whose codes and scales start at two addresses."""
+        var shape = OperandShape(rows, k_blocks)
+        var blocks = align_up(k_blocks, Self.Layout.SCALE_K_MULTIPLE)
+        return Self(
+            flat[DType.uint8](codes, code_rows[Self.Layout](shape) * row_bytes),
+            flat[DType.uint8](scales, scale_rows[Self.Layout](shape) * blocks),
+            rows,
+            row_bytes,
+            k_blocks,
+        )
+
+    def padded_rows(self) -> Int:
+        """Returns the rows that are stored, of codes or of scales."""
+        var shape = OperandShape(self.rows, self.k_blocks)
+        return max(code_rows[Self.Layout](shape), scale_rows[Self.Layout](shape))
+
+    def padded_blocks(self) -> Int:
+        """Returns the scales of a row that are stored."""
+        return align_up(self.k_blocks, Self.Layout.SCALE_K_MULTIPLE)
+
+    @always_inline
+    def code_at(self, row: Int, byte: Int) -> Int:
+        """Returns the offset of byte `byte` of row `row`."""
+        return Self.Layout.code_offset(row, byte, self.row_bytes)
+
+    @always_inline
+    def scale_at(self, row: Int, block: Int) -> Int:
+        """Returns the offset of the scale of (`row`, `block`)."""
+        return Self.Layout.scale_offset(row, block, self.padded_blocks())
+
+
+@fieldwise_init
+struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
+    """Moves an operand to another layout, a group of rows a task; writes the padding."""
+
+    var source: StoredBytes[Self.Source]
+    var target: StoredBytes[Self.Target]
+    var rows_per_task: Int
+    """A multiple of the target's row multiples."""
+
+    def run(self, task: Int):
+        """Moves the rows of task `task`."""
+        var source, target = self.source, self.target
+        var shape = OperandShape(source.rows, source.k_blocks)
+        var first = task * self.rows_per_task
+        var last = first + self.rows_per_task
+        for row in range(first, min(last, code_rows[Self.Target](shape))):
+            for byte in range(0, source.row_bytes, RUN_BYTES):
+                var run = SIMD[DType.uint8, RUN_BYTES](0)
+                if row < source.rows:
+                    run = source.codes.load[width=RUN_BYTES, alignment=1](
+                        Coord(source.code_at(row, byte))
+                    )
+                target.codes.store[alignment=1](Coord(target.code_at(row, byte)), run)
+        for row in range(first, min(last, scale_rows[Self.Target](shape))):
+            for block in range(target.padded_blocks()):
+                var scale = PADDING_SCALE
+                if row < source.rows and block < source.k_blocks:
+                    scale = source.scales.load[width=1](Coord(source.scale_at(row, block)))
+                target.scales.store[alignment=1](Coord(target.scale_at(row, block)), scale)

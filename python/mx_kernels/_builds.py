@@ -1,0 +1,301 @@
+"""The cache of everything that the Mojo compiler makes: each thing once, found by its content.
+
+    <cache>/<label>-<hash>/<file>
+
+The hash covers what can change the file: the entry's source and every Mojo file of ours that it
+imports, directly or not; the compiler's options and version; whatever else the caller names. A
+change in one room of the package leaves what other rooms are built from alone. The compiler is
+shown those files and no others, so an import that the hash overlooks fails the build.
+
+Processes that start together build once: they queue on a file lock, and a file appears complete
+or not at all. The cache is the folder that MX_KERNELS_CACHE names, or the user's cache folder;
+checkouts and environments share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+HASH_DIGITS = 16
+IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+"
+    r"(?P<names>\([^)]*\)|[^\n]*)|import[ \t]+(?P<modules>[^\n]*))",
+    re.MULTILINE,
+)
+COMMENT = re.compile(r"#[^\n]*")
+
+
+class NativeBuildError(ImportError):
+    """Something could not be built or loaded; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A Mojo file and all that it imports from some folders."""
+
+    entry: str
+    """The file to compile, a key of `files`."""
+    files: Mapping[str, Path]
+    """Every file, by its path within the folder that it was found in."""
+
+    @classmethod
+    def of(cls, entry: Path, folders: Sequence[Path]) -> Sources:
+        """Follows imports from `entry` to files below `folders`; others are the platform's."""
+        folder = next(folder for folder in folders if entry.is_relative_to(folder))
+        found: dict[str, Path] = {}
+        ahead = _with_packages(folder, entry)
+        while ahead:
+            folder, file = ahead.pop()
+            name = file.relative_to(folder).as_posix()
+            if name not in found:
+                found[name] = file
+                for home, imported in imports_of(file, folder, folders):
+                    ahead += _with_packages(home, imported)
+        name = next(name for name, file in found.items() if file == entry)
+        return cls(name, dict(sorted(found.items())))
+
+    def digest(self, facts: Iterable[str]) -> str:
+        """Returns the hash of the files' content and of `facts`."""
+        digest = hashlib.sha256(self.entry.encode())
+        for name, path in self.files.items():
+            digest.update(f"\0{name}\0".encode())
+            digest.update(path.read_bytes())
+        digest.update("\0".join(["", *facts]).encode())
+        return digest.hexdigest()[:HASH_DIGITS]
+
+    def copy_to(self, folder: Path) -> Path:
+        """Writes the files into a folder; returns the entry there."""
+        for name, path in self.files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        return folder / self.entry
+
+
+def imports_of(file: Path, home: Path, folders: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yields the files that a Mojo file imports, each after the folder it was found from.
+
+    Args:
+        file: whose imports are read, wherever they stand in it.
+        home: the folder that `file` was found from.
+        folders: where names without leading dots are looked up.
+    """
+    for match in IMPORT.finditer(file.read_text(encoding="utf-8")):
+        if match["modules"]:
+            for module in COMMENT.sub("", match["modules"]).split(","):
+                yield from _files_of(module.split()[0], (), [(f, f) for f in folders])
+            continue
+        listed = COMMENT.sub("", match["names"]).strip("() \n").split(",")
+        names = [name.split()[0] for name in listed if name.strip()]
+        if match["dots"]:
+            places = [(home, file.parents[len(match["dots"]) - 1])]
+        else:
+            places = [(folder, folder) for folder in folders]
+        yield from _files_of(match["module"], names, places)
+
+
+def _files_of(
+    module: str, names: Sequence[str], places: Sequence[tuple[Path, Path]]
+) -> Iterator[tuple[Path, Path]]:
+    """Yields the file of a module, or of a package and those of `names` that are modules in it."""
+    for home, base in places:
+        target = base.joinpath(*filter(None, module.split(".")))
+        if target.is_dir():
+            found = [target / "__init__.mojo"]
+            for name in names:
+                found += [target / f"{name}.mojo", target / name / "__init__.mojo"]
+        else:
+            found = [target.with_name(f"{target.name}.mojo")]
+        if found[0].is_file():
+            yield from ((home, path) for path in found if path.is_file())
+            return
+
+
+def _with_packages(home: Path, file: Path) -> list[tuple[Path, Path]]:
+    """Returns a file and the packages around it, each after the folder it was found from."""
+    inits = [folder / "__init__.mojo" for folder in file.parents if folder.is_relative_to(home)]
+    return [(home, path) for path in (file, *inits) if path.is_file()]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One file of the cache."""
+
+    key: str
+    """The name of its folder: says what it is and hashes all that it depends on."""
+    file_name: str
+    doing: str
+    """What is going on while it is made, for the user."""
+    make: Callable[[Path], None]
+    """Writes it to a path."""
+
+    def path(self, cache: Path | None = None) -> Path:
+        """Returns where the file is or will be.
+
+        Args:
+            cache: the cache folder; None for `cache_folder()`.
+        """
+        return (cache or cache_folder()) / self.key / self.file_name
+
+    def find_or_make(self, cache: Path | None = None, *, wait: bool = True) -> Path | None:
+        """Returns the path of the file.
+
+        Args:
+            cache: the cache folder; None for `cache_folder()`.
+            wait: whether to wait for another process that is making it; if not, the answer
+                is then None.
+
+        Raises:
+            NativeBuildError: if it cannot be made.
+        """
+        target = self.path(cache)
+        if target.exists():
+            return target
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NativeBuildError(
+                f"cannot write the build cache {target.parent.parent} ({error}); "
+                "set MX_KERNELS_CACHE to a folder that you can write"
+            ) from error
+        with only_one_process(target.parent.with_name(f"{self.key}.lock"), wait=wait) as is_mine:
+            if not is_mine:
+                return None
+            if not target.exists():
+                with one_line(f"{self.doing}, once, into {target.parent}"):
+                    self._make(target)
+        return target
+
+    def _make(self, target: Path) -> None:
+        """Lets the file appear complete or not at all."""
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
+            fresh = Path(scratch) / target.name
+            self.make(fresh)
+            os.replace(fresh, target)
+
+
+def cache_folder() -> Path:
+    """Returns the folder of everything that is built: MX_KERNELS_CACHE or the user's cache."""
+    return Path(os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels"))
+
+
+def toolchain() -> str:
+    """Returns the version of the installed Mojo.
+
+    Raises:
+        NativeBuildError: if there is none.
+    """
+    try:
+        return importlib.metadata.version("mojo")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise NativeBuildError(
+            "the Mojo compiler is not installed in this environment; it comes with "
+            f"`pip install mx_kernels`, or install {_pinned_mojo()}"
+        ) from error
+
+
+def _pinned_mojo() -> str:
+    """The requirement on Mojo, read from our own metadata."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for requirement in importlib.metadata.requires("mx_kernels") or []:
+            if requirement.startswith("mojo"):
+                return requirement
+    return "mojo"
+
+
+@contextlib.contextmanager
+def only_one_process(lock_path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Holds an exclusive lock, or yields False; the kernel releases it if the holder dies."""
+    with open(lock_path, "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                yield False
+                return
+            with one_line("waiting for another process that is building the kernels"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            # No locks on this file system: at worst two processes build, the rename is atomic.
+            pass
+        yield True
+
+
+@contextlib.contextmanager
+def one_line(doing: str) -> Iterator[None]:
+    """Says on stderr what is going on and, at the end of the same line, how long it took."""
+    start = time.perf_counter()
+    outcome = "failed"
+    print(f"mx_kernels: {doing} ... ", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+        outcome = "done"
+    finally:
+        seconds = time.perf_counter() - start
+        print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
+
+
+def compile_mojo(sources: Sources, arguments: Sequence[str]) -> str:
+    """Compiles the entry of `sources`, seen alone with its imports; returns what is printed.
+
+    Args:
+        sources: the files that there are.
+        arguments: the compiler's command and options; the entry follows them.
+
+    Raises:
+        NativeBuildError: if the compiler is missing or fails; carries its output.
+    """
+    with tempfile.TemporaryDirectory(prefix="mx_kernels-") as scratch:
+        entry = sources.copy_to(Path(scratch))
+        try:
+            return run_mojo([*arguments, "-I", scratch, str(entry)])
+        except NativeBuildError as error:
+            # In the words of those who can change the files.
+            text = str(error)
+            for name, path in sources.files.items():
+                text = text.replace(str(Path(scratch) / name), str(path))
+            raise NativeBuildError(text) from None
+
+
+def run_mojo(command: Sequence[str]) -> str:
+    """Runs the Mojo compiler and returns what it prints.
+
+    Raises:
+        NativeBuildError: if the compiler is missing or fails; carries its output.
+    """
+    try:
+        from mojo.run import subprocess_run_mojo  # noqa: PLC0415  only where a build is due
+
+        result = subprocess_run_mojo(list(command), capture_output=True, text=True)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise NativeBuildError(
+            f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
+        ) from error
+    if result.returncode != 0:
+        raise NativeBuildError(_explain(command, result.stdout + result.stderr))
+    return result.stdout
+
+
+def _explain(command: Sequence[str], output: str) -> str:
+    """Says why a build failed, with the compiler's own words at the end."""
+    cause = "the Mojo compiler failed"
+    if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
+        cause = (
+            "there is no C linker on PATH, which the Mojo compiler needs; install one "
+            "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc)"
+        )
+    return f"{cause}\n$ mojo {' '.join(command)}\n{output.strip()}"

@@ -1,0 +1,70 @@
+"""MX formats as the OCP Microscaling text defines them, in NumPy and nothing else.
+
+This is the independent witness: it imports no code of ours and takes no short
+cut that ours could share. Values are float64, in which everything that an MX
+format can say is exact; elements are known by enumerating the values of all
+their codes, exponents come from `frexp`, never from bit patterns.
+
+    floats     bfloat16, float16, float32: what they hold, rounding to them
+    formats    elements, scales, rules; quantize and dequantize
+    layouts    byte orders of codes and scales
+    products   the float64 product, and how far float32 sums may be from it
+    agreement  assertions that name coordinates and bytes
+"""
+
+from .agreement import assert_bitwise_equal, assert_matmul
+from .floats import FLOATS, FloatType, decode_bfloat16, round_to
+from .formats import (
+    BIAS,
+    BLOCK,
+    ELEMENTS,
+    FORMATS,
+    NAN_SCALE,
+    ONE_SCALE,
+    ROUNDINGS,
+    Element,
+    Format,
+    decode_e8m0,
+    dequantize,
+    encode_e8m0,
+    octave_top,
+    pack,
+    quantize,
+    scale_exponent,
+    unpack,
+)
+from .layouts import LAYOUTS, Layout, code_offset, scale_offset
+from .products import error_bound, finite_magnitude, matmul_reference
+
+__all__ = [
+    "BIAS",
+    "BLOCK",
+    "ELEMENTS",
+    "FLOATS",
+    "FORMATS",
+    "LAYOUTS",
+    "NAN_SCALE",
+    "ONE_SCALE",
+    "ROUNDINGS",
+    "Element",
+    "FloatType",
+    "Format",
+    "Layout",
+    "assert_bitwise_equal",
+    "assert_matmul",
+    "code_offset",
+    "decode_bfloat16",
+    "decode_e8m0",
+    "dequantize",
+    "encode_e8m0",
+    "error_bound",
+    "finite_magnitude",
+    "matmul_reference",
+    "octave_top",
+    "pack",
+    "quantize",
+    "round_to",
+    "scale_exponent",
+    "scale_offset",
+    "unpack",
+]

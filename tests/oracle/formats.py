@@ -1,0 +1,248 @@
+"""Elements, scales and block formats; quantize and dequantize.
+
+An element is the values of its codes. A scale rule is the interval into which
+it brings the largest element of a block, `amax / 2**exponent`, and every
+interval spans exactly one octave, which ends at
+
+    floor  twice 2**emax              and below it
+    even   where a mantissa of the element's bits carries, and below it
+    ceil   2**emax                    and at it
+    rceil  the largest element        and at it
+
+    top of      E2M1   E4M3    E5M2    INT8       E2M3   E3M2
+    floor       8      512     65536   2          8      32
+    even        7      496     61440   255/128    7.75   30
+    ceil        4      256     32768   1          4      16
+    rceil       6      448     57344   127/64     7.5    28
+
+Above the largest element, elements saturate. Blocks are neighbours along the
+last axis; codes are packed densely, the first element in the lowest bits.
+
+Source: OCP Microscaling Formats (MX) Specification v1.0, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+BLOCK = 32
+BIAS = 127
+NAN_SCALE = 255
+ONE_SCALE = BIAS
+
+
+# Elements
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """A number of few bits: its mantissa's width, and the value of every code."""
+
+    name: str
+    bits: int
+    mantissa_bits: int
+    values: np.ndarray
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude that encoding produces."""
+        return float(self.magnitudes[-1])
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest power of two among the elements."""
+        return int(np.frexp(self.largest)[1]) - 1
+
+    @property
+    def magnitudes(self) -> np.ndarray:
+        """The finite values of the codes from 0 up, which ascend."""
+        positive = self.values[: len(self.values) // 2]
+        return positive[np.isfinite(positive)]
+
+    @property
+    def negatives(self) -> np.ndarray:
+        """The code of each magnitude's negative; without a minus zero, zero's is zero."""
+        is_negative = np.signbit(self.values)
+        codes = [np.flatnonzero(is_negative & (self.values == -value)) for value in self.magnitudes]
+        return np.array([code[0] if len(code) else 0 for code in codes], np.uint8)
+
+    @property
+    def special_codes(self) -> np.ndarray:
+        """The codes of infinities and NaN, which encoding never produces."""
+        return np.flatnonzero(~np.isfinite(self.values)).astype(np.uint8)
+
+    def decode(self, codes):
+        """Returns the values of codes."""
+        return self.values[np.asarray(codes)]
+
+    def encode(self, values):
+        """Rounds to the nearest code, ties to the even code, saturating."""
+        values = np.asarray(values, np.float64)
+        if np.isnan(values).any():
+            raise ValueError(f"encoding to {self.name} makes no NaN")
+        magnitudes = self.magnitudes
+        middles = (magnitudes[:-1] + magnitudes[1:]) / 2
+        below, reached = (np.searchsorted(middles, abs(values), side) for side in ("left", "right"))
+        codes = np.where(below % 2 == 0, below, reached)
+        return np.where(np.signbit(values), self.negatives[codes], codes).astype(np.uint8)
+
+
+def _float_element(name: str, exponent_bits: int, mantissa_bits: int, specials: dict) -> Element:
+    """Enumerates sign, exponent, mantissa with the bias of IEEE; `specials` are magnitudes."""
+    bias = 2 ** (exponent_bits - 1) - 1
+    magnitudes = []
+    for exponent in range(2**exponent_bits):
+        for mantissa in range(2**mantissa_bits):
+            fraction = mantissa / 2**mantissa_bits
+            if exponent == 0:
+                magnitudes.append(fraction * 2.0 ** (1 - bias))
+            else:
+                magnitudes.append((1 + fraction) * 2.0 ** (exponent - bias))
+    for code, value in specials.items():
+        magnitudes[code] = value
+    values = np.concatenate([magnitudes, np.negative(magnitudes)])
+    return Element(name, 1 + exponent_bits + mantissa_bits, mantissa_bits, values)
+
+
+def _integer_element(name: str, bits: int) -> Element:
+    """Enumerates two's complement with all bits but sign and units behind the point."""
+    codes = np.arange(2**bits)
+    integers = np.where(codes < len(codes) // 2, codes, codes - 2**bits)
+    return Element(name, bits, bits - 2, integers * 2.0 ** (2 - bits))
+
+
+_E5M2_SPECIALS = {0x7C: np.inf, 0x7D: np.nan, 0x7E: np.nan, 0x7F: np.nan}
+ELEMENTS = {
+    element.name: element
+    for element in (
+        _float_element("e2m1", 2, 1, {}),
+        _float_element("e2m3", 2, 3, {}),
+        _float_element("e3m2", 3, 2, {}),
+        _float_element("e4m3", 4, 3, {0x7F: np.nan}),
+        _float_element("e5m2", 5, 2, _E5M2_SPECIALS),
+        _integer_element("int8", 8),
+    )
+}
+
+
+def pack(codes, bits: int = 4):
+    """Packs codes `[..., K]` into bytes `[..., K * bits / 8]`."""
+    each_bit = np.asarray(codes, np.uint8)[..., None] >> np.arange(bits, dtype=np.uint8) & 1
+    return np.packbits(each_bit.reshape(*each_bit.shape[:-2], -1), -1, bitorder="little")
+
+
+def unpack(packed, bits: int = 4):
+    """Returns the codes `[..., K]` of bytes `[..., K * bits / 8]`."""
+    each_bit = np.unpackbits(np.asarray(packed, np.uint8), -1, bitorder="little")
+    each_bit = each_bit.reshape(*each_bit.shape[:-1], each_bit.shape[-1] // bits, bits)
+    return (each_bit << np.arange(bits, dtype=np.uint8)).sum(-1, dtype=np.uint8)
+
+
+# Scales
+
+
+def decode_e8m0(scales):
+    """Returns `2**(byte - 127)`, NaN for byte 255."""
+    scales = np.asarray(scales)
+    return np.where(scales == NAN_SCALE, np.nan, np.ldexp(1.0, scales.astype(np.int32) - BIAS))
+
+
+def encode_e8m0(exponents):
+    """Returns the byte of `2**exponent`, clamped to what E8M0 can hold."""
+    return np.clip(np.asarray(exponents) + BIAS, 0, NAN_SCALE - 1).astype(np.uint8)
+
+
+_SCALES = {
+    "e8m0": decode_e8m0,
+    "float32": lambda scales: np.asarray(scales, np.float64),
+}
+
+# A function of the element that returns the octave's end, and whether the end belongs to it.
+_OCTAVES = {
+    "floor": lambda element: (2 * 2.0**element.emax, False),
+    "even": lambda element: ((2 - 2.0 ** -(element.mantissa_bits + 1)) * 2.0**element.emax, False),
+    "ceil": lambda element: (2.0**element.emax, True),
+    "rceil": lambda element: (element.largest, True),
+}
+ROUNDINGS = tuple(_OCTAVES)
+
+
+def octave_top(rounding: str, element: Element):
+    """Returns where the rule's octave ends, and whether that end belongs to it."""
+    return _OCTAVES[rounding](element)
+
+
+def scale_exponent(amax, rounding: str, element: Element):
+    """Returns the one exponent that brings each positive `amax` into its rule's octave."""
+    amax = np.asarray(amax, np.float64)
+    top, top_belongs = octave_top(rounding, element)
+    near = np.frexp(amax)[1] - element.emax
+    found, hits = np.zeros(amax.shape, np.int32), np.zeros(amax.shape, np.int32)
+    for exponent in (near - 2, near - 1, near, near + 1):
+        scaled = np.ldexp(amax, -exponent)
+        if top_belongs:
+            inside = (scaled > top / 2) & (scaled <= top)
+        else:
+            inside = (scaled >= top / 2) & (scaled < top)
+        found, hits = np.where(inside, exponent, found), hits + inside
+    assert (hits == 1).all(), "the octaves of neighbouring exponents tile the axis"
+    return found
+
+
+# Block formats
+
+
+@dataclass(frozen=True, eq=False)
+class Format:
+    """Elements, and a scale for each block of `block_rows` x `block_k` of them."""
+
+    name: str
+    element: Element
+    scale: str = "e8m0"
+    block_rows: int = 1
+    block_k: int = BLOCK
+
+    def packed_bytes(self, count: int) -> int:
+        """Returns the bytes of `count` densely packed codes."""
+        return count * self.element.bits // 8
+
+
+FORMATS = {
+    row.name: row
+    for row in (
+        Format("mxfp4", ELEMENTS["e2m1"]),
+        Format("mxfp8", ELEMENTS["e4m3"]),
+        Format("mxfp8_e5m2", ELEMENTS["e5m2"]),
+        Format("mxint8", ELEMENTS["int8"]),
+    )
+}
+
+
+def quantize(x, rounding: str = "even", format: str = "mxfp4"):
+    """Returns `(codes [..., packed K], scales [..., K/32])` of values `[..., K]`."""
+    kind = FORMATS[format]
+    x = np.asarray(x, np.float64)
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // kind.block_k, kind.block_k)
+    is_nan = ~np.isfinite(blocks).all(-1)
+    blocks = np.where(is_nan[..., None], 0.0, blocks)
+    amax = abs(blocks).max(-1)
+    exponent = scale_exponent(np.where(amax > 0, amax, 1.0), rounding, kind.element)
+    scales = encode_e8m0(np.where(amax > 0, exponent, -BIAS))
+    codes = kind.element.encode(blocks / decode_e8m0(scales)[..., None]).reshape(x.shape)
+    return pack(codes, kind.element.bits), np.where(is_nan, NAN_SCALE, scales).astype(np.uint8)
+
+
+def dequantize(codes, scales, format: str | Format = "mxfp4"):
+    """Returns the exact values `[..., K]` of plain codes and scales.
+
+    A block of more than one row spans the second last axis too.
+    """
+    kind = FORMATS[format] if isinstance(format, str) else format
+    elements = kind.element.decode(unpack(codes, kind.element.bits))
+    spread = np.repeat(_SCALES[kind.scale](scales), kind.block_k, -1)[..., : elements.shape[-1]]
+    if kind.block_rows > 1:
+        spread = np.repeat(spread, kind.block_rows, -2)[..., : elements.shape[-2], :]
+    with np.errstate(invalid="ignore"):  # an infinity under a scale that is NaN
+        return elements * spread
