@@ -18,7 +18,6 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
-from mojo_kernels.bindings.explain_cuda import explain_cuda
 from mojo_kernels.cdna4.host.explain import explain
 from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cpu import dispatch as cpu
@@ -26,6 +25,7 @@ from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.quantize import dequantize, quantize, relayout
 from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
+from mojo_kernels.hopper.host.explain import explain as explain_hopper
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format
@@ -121,6 +121,30 @@ def explain_gfx950(
         chunks_per_wave=PythonObject(found.chunks_per_wave),
         counter_bytes=PythonObject(workspace.cleared_bytes),
         workspace_bytes=PythonObject(workspace.num_bytes()),
+    )
+
+
+def explain_cuda(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, left format, right format); returns the row of Hopper's table, -1 for none.
+
+    Weights are preshuffled for CUDA; activations of no format stay bfloat16.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var left_format = args.next()
+    var found = explain_hopper(m, n, k, left_format, args.next())
+    var plan = found.choice.plan
+    return Python.dict(
+        kernel=PythonObject(String(plan.kernel.file())),
+        reason=PythonObject(String(found.choice.reason)),
+        row=PythonObject(found.row),
+        cut=PythonObject(plan.name()),
+        tile_m=PythonObject(plan.tokens),
+        tile_n=PythonObject(plan.columns),
+        splits=PythonObject(plan.ranks),
+        grid=Python.tuple(found.grid.x, found.grid.y, found.grid.z),
+        threads=PythonObject(found.grid.threads),
+        workspace_bytes=PythonObject(found.workspace.num_bytes()),
     )
 
 

@@ -38,10 +38,10 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     def file(self) -> StaticString:
         """Returns where the kernel is, within the package."""
         if self == Self.FEW:
-            return "hopper/few/matmul.mojo"
+            return "hopper/few/kernel.mojo"
         if self == Self.MIDDLE:
-            return "hopper/middle/matmul.mojo"
-        return "hopper/many/matmul.mojo" if self == Self.MANY else "simt/matmul.mojo"
+            return "hopper/middle/kernel.mojo"
+        return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
 
 
 @fieldwise_init

@@ -81,7 +81,7 @@ def test_every_row_of_the_table_is_some_shapes_choice():
 )
 def test_the_kernel_follows_the_rows(shape, kernel, cut):
     decision = mx.explain(*shape, device="cuda")
-    assert decision.kernel == f"hopper/{kernel}/matmul.mojo"
+    assert decision.kernel == f"hopper/{kernel}/kernel.mojo"
     assert decision.cut == cut
     assert decision.reason in str(decision)
 

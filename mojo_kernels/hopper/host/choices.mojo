@@ -13,7 +13,7 @@ from std.math import ceildiv
 from std.utils.numerics import max_finite
 
 from ..layout import BLOCK, TILE_ROWS
-from ..many.matmul import MULTIPROCESSORS
+from ..many.kernel import MULTIPROCESSORS
 from ..plan import Kernel, MAX_RANKS, Plan
 
 comptime ANY = Int(max_finite[DType.int32]())

@@ -10,9 +10,9 @@ from ...problem import ANY, Known, Problem
 from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
-from ..few import matmul as few
-from ..many import matmul as many
-from ..middle import matmul as middle
+from ..few import kernel as few
+from ..many import kernel as many
+from ..middle import kernel as middle
 from ..plan import Kernel, Plan, may_take_operands
 from ..staged.activations import workspace_of as workspace_of_stages
 from .choices import MAX_FEW_ROWS, choose, plan_of
