@@ -99,7 +99,10 @@ def supports(problem: Problem) -> Bool:
     """Says whether the kernel takes a problem: any pair of formats, in any layout."""
     var left, right = problem.left, problem.right
     var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime(len(FORMATS))
-    return left_known and 0 <= right.format < len(FORMATS) and 0 <= right.layout < len(LAYOUTS)
+    return left_known and (
+        0 <= right.format < comptime(len(FORMATS))
+        and 0 <= right.layout < comptime(len(LAYOUTS))
+    )
 
 
 def is_mxfp4(problem: Problem) -> Bool:
