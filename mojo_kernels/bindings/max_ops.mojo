@@ -25,7 +25,7 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
-from .. import nvidia
+from . import nvidia
 from ..backend import is_nvidia
 from ..cdna4 import multiply as cdna4
 from ..cpu import dispatch as cpu

@@ -71,7 +71,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
 
     @staticmethod
     def from_code(code: Int) -> Self:
-        """Returns the plan that a positive code stands for, which may be one that does not exist."""
+        """Returns the plan that a positive code stands for, which may be one that does not exist.
+        """
         if code < MORE_ROWS:
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:

@@ -98,10 +98,9 @@ def matmul_warps[
 def supports(problem: Problem) -> Bool:
     """Says whether the kernel takes a problem: any pair of formats, in any layout."""
     var left, right = problem.left, problem.right
-    var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime(len(FORMATS))
+    var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime (len(FORMATS))
     return left_known and (
-        0 <= right.format < comptime(len(FORMATS))
-        and 0 <= right.layout < comptime(len(LAYOUTS))
+        0 <= right.format < comptime (len(FORMATS)) and 0 <= right.layout < comptime (len(LAYOUTS))
     )
 
 

@@ -18,9 +18,7 @@ from ..staged.activations import workspace_of as workspace_of_stages
 from .choices import MAX_FEW_ROWS, choose, plan_of
 
 
-def multiply[
-    known: Known
-](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
+def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
     """Computes left @ right.T + bias; a plan that is not 0 takes the place of the table's."""
     var plan = Plan.PORTABLE
     if few.supports(problem):

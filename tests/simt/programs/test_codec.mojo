@@ -48,9 +48,7 @@ def scales_of[known: Element](amax: Float32) -> Tuple[Int, Int]:
     return low, high
 
 
-def assert_chunk[
-    known: Element, narrow: Bool
-](x: Chunk, scale: Int, element: Element) raises:
+def assert_chunk[known: Element, narrow: Bool](x: Chunk, scale: Int, element: Element) raises:
     """Compares codes and values of both signs with those of the CPU."""
     comptime MASK = UInt32((1 << known.bits) - 1)
     for sign in range(2):

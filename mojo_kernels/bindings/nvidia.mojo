@@ -3,13 +3,13 @@
 Arguments are valid by contract, see `hopper.host.dispatch`.
 """
 
-from .backend import has_hopper
-from .calls import QuantizeCall
-from .hopper.host import dispatch as hopper
-from .launch.queue import Queue
-from .problem import ANY, Known, Problem
-from .simt import matmul as portable
-from .simt.quantize import quantize as quantize_portably
+from ..backend import has_hopper
+from ..calls import QuantizeCall
+from ..hopper.host import dispatch as hopper
+from ..launch.queue import Queue
+from ..problem import ANY, Known, Problem
+from ..simt import matmul as portable
+from ..simt.quantize import quantize as quantize_portably
 
 
 def quantize[
