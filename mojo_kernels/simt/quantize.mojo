@@ -10,12 +10,11 @@ share an instance of a kernel, which learns at run time which of them it works o
 
 from max.gpu import block_dim, block_idx, thread_idx
 from std.math import ceildiv
-from std.memory import bitcast
 from std.sys import size_of
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
-from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, Plain, RUN_BYTES
+from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, scale_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..numbers.formats import FORMATS

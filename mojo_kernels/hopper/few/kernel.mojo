@@ -37,10 +37,10 @@ from ..instructions.warp import any_lane, keep_branch, keep_here, multiply_add
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..operands.activations import LANE_BYTES
 from ..operands.weights import any_overflows, decode_rows, decode_rows_of_any, needs_two_factors
-from ..plan import Kernel, Plan, takes_operands
+from ..plan import Plan, takes_operands
 from .activations import StagedChunks, TokenStage
 from .result import compute_share_exactly, reduce_share, store_sums
-from .shape import FRAGMENT_BYTES, SHORT, Shape, THREADS, TOKENS, WARPS
+from .shape import FRAGMENT_BYTES, SHORT, Shape, THREADS, TOKENS
 from .weights import WeightStream
 
 

@@ -9,12 +9,11 @@ cluster splits K where there are few tiles of columns. More rows are bound by de
 then by tensor cores: as large a tile as still gives every multiprocessor a group.
 """
 
-from std.math import ceildiv
 from std.utils.numerics import max_finite
 
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
-from ..plan import Kernel, MAX_RANKS, Plan
+from ..plan import MAX_RANKS, Plan
 
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
