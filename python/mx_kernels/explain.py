@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 from mx_kernels import _levels
 from mx_kernels._checks import check_mode, format_named
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts, unsupported
+from mx_kernels._facts import (
+    DEFAULT_FORMAT,
+    DEFAULT_ROUNDING,
+    KEPT_FLOATS,
+    NO_CODE,
+    facts,
+    unsupported,
+)
 
 OPS = ("linear", "matmul")
 
@@ -77,8 +84,10 @@ class Explanation:
             text += f", {self.waves // self.sharers} x {self.sharers} waves along K and columns"
             text += f", {self.depth} steps of {self.chunk_k} in flight"
             text += f", K split {self.splits} ways"
-        else:
+        elif self.chunk_k:
             text += f", steps of {self.chunk_k}"
+        elif self.splits > 1:
+            text += f", K split {self.splits} ways"
         grid = " x ".join(map(str, self.grid))
         return f"{text}, {grid} workgroups of {self.threads} threads"
 
@@ -99,7 +108,7 @@ def explain(
         m: rows of the activations.
         n: rows of the weights.
         k: elements of a row.
-        device: "cpu" or "gfx950"; it need not be here.
+        device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
         op: "linear", whose activations are floats, or "matmul", whose are encoded.
         activations: what activations are multiplied as; of "matmul", their format.
         format: the weights' format.
@@ -141,6 +150,14 @@ def _on_gfx950(m: int, n: int, k: int, op: str, activations: str, format: str) -
     return dict(facts().native.explain_gfx950(m, n, k, op == "matmul"))
 
 
-DEVICES: dict[str, Callable[..., dict]] = {"cpu": _on_cpu, "gfx950": _on_gfx950}
+def _on_cuda(m: int, n: int, k: int, op: str, activations: str, format: str) -> dict:
+    """The row of Hopper's table, for preshuffled weights; or the portable kernel."""
+    left = NO_CODE if activations == KEPT_FLOATS else format_named(activations).code
+    return dict(facts().native.explain_cuda((m, n, k, left, format_named(format).code)))
+
+
+DEVICES: dict[str, Callable[..., dict]] = {
+    "cpu": _on_cpu, "gfx950": _on_gfx950, "cuda": _on_cuda
+}  # fmt: skip
 """Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
 of them always kernel, reason, tile_m and tile_n."""
