@@ -144,14 +144,68 @@ def random_operand(
     return codes, scales
 
 
+def code_of(value, format: str):
+    """Returns the code of a value that a format holds."""
+    return oracle.FORMATS[format].element.encode(value)
+
+
+def identity(k: int, format: str = "mxfp4"):
+    """Returns plain operands of the [k, k] identity."""
+    codes = pack(np.eye(k, dtype=np.uint8) * code_of(1.0, format), format)
+    return codes, np.full((k, k // BLOCK), oracle.ONE_SCALE, np.uint8)
+
+
+def representable(rng, rows: int, k: int, format: str):
+    """Returns a plain operand of float32 values, under scales from all that allow it."""
+    highest = 253 - oracle.FORMATS[format].element.emax
+    return random_operand(rng, rows, k, 1, highest, format=format)
+
+
+def every_code_a_row(format: str):
+    """Returns a plain operand of one block a row, row `i` holding code `i` at every place."""
+    element = oracle.FORMATS[format].element
+    codes = np.arange(1 << element.bits, dtype=np.uint8)[:, None]
+    return pack(codes.repeat(BLOCK, 1), format), np.full(codes.shape, oracle.ONE_SCALE, np.uint8)
+
+
+def quarters(rng, rows: int, k: int, format: str):
+    """Returns a plain operand of small multiples of 1/4 under scales of one."""
+    codes = finite_codes(format)
+    values = oracle.FORMATS[format].element.decode(codes)
+    codes = codes[(values * 4 == np.rint(values * 4)) & (abs(values) <= 6)]
+    scales = np.full((rows, k // BLOCK), oracle.ONE_SCALE, np.uint8)
+    return pack(rng.choice(codes, (rows, k)), format), scales
+
+
 def mx_tensor(codes, scales, layout: str = "plain", format: str = "mxfp4"):
     """Returns the MXTensor of plain NumPy codes and scales, in `layout`."""
     q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format)
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
 
 
+def same_bits(got, expected):
+    """Compares two torch tensors, minus zero told from zero."""
+    oracle.assert_bitwise_equal(values_of(got), values_of(expected), zeros_are_the_claim=True)
+
+
+def shifted(array, shift: int):
+    """Returns a copy of a NumPy array that lies `shift` bytes from an aligned address."""
+    room = np.zeros(array.nbytes + shift, np.uint8)
+    room[shift:] = array.view(np.uint8).ravel()
+    return np.frombuffer(room, array.dtype, offset=shift).reshape(array.shape)
+
+
+# Ways to get K = 64 out of a [6, 128] tensor.
+VIEWS = {
+    "a row stride": lambda x: x[:, 32:96],
+    "every other row": lambda x: x[::2, :64],
+    "transposed": lambda x: x[:, :64].t().contiguous().t(),
+    "every other element": lambda x: x[:, ::2],
+    "one row for all": lambda x: x[:1, :64].expand(6, -1),
+    "an odd storage offset": lambda x: x.reshape(-1)[3 : 3 + 4 * 64].view(4, 64),
+}
 PAIRS = [(left, right) for left in FORMATS for right in FORMATS]
-every_pair = pytest.mark.parametrize("left, right", PAIRS, ids="-".join)
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 every_format = pytest.mark.parametrize("format", FORMATS)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)

@@ -62,6 +62,6 @@ def _leaves(args: Sequence) -> Iterator[np.ndarray]:
 def _simulator() -> str:
     """Returns a digest of the simulator."""
     digest = hashlib.sha256()
-    for path in sorted(Path(gfx950.__file__).parent.glob("*.py")):
+    for path in sorted(Path(gfx950.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -21,7 +21,7 @@ from bench.simulated import report as simulated
 from bench.simulated.launches import Cut, Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
-from gfx950.parameters import Machine
+from gfx950.timing.parameters import Machine
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
 SMALL = Shape(3, 256, 512)

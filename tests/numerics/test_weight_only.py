@@ -18,16 +18,24 @@ from cases import (
     DTYPES,
     NUMPY_DTYPES,
     ROUNDINGS,
+    VIEWS,
+    every_code_a_row,
     every_dtype,
+    every_format,
     every_layout,
     every_value,
+    identity,
     mx_tensor,
+    pack,
+    quarters,
     random_operand,
+    representable,
+    same_bits,
+    shifted,
     torch_of,
     values_of,
 )
 from oracle import assert_bitwise_equal, assert_matmul
-from tests.numerics.test_matmul import VIEWS, identity, same_bits
 
 RAGGED = [1, 15, 16, 17, 33, 100]
 SHAPES = [
@@ -46,45 +54,52 @@ def linear(x, w, **arguments):
     return mx.linear(x, w, activations="bf16", **arguments)
 
 
-def random_problem(rng, m, n, k, dtype="bfloat16"):
+def random_problem(rng, shape, dtype="bfloat16", *, format="mxfp4"):
     """Returns activations, plain weights, and the float64 values of both as they are multiplied."""
+    m, n, k = shape
     x = torch_of(rng.standard_normal((m, k)) * 2.0 ** rng.integers(-9, 9, (m, k)), dtype)
-    weights = random_operand(rng, n, k)
-    return x, weights, oracle.round_to(values_of(x), "bfloat16"), oracle.dequantize(*weights)
+    weights = random_operand(rng, n, k, format=format)
+    rounded = oracle.round_to(values_of(x), "bfloat16")
+    return x, weights, rounded, oracle.dequantize(*weights, format)
 
 
 # Exact claims
 
 
 @every_layout
+@every_format
 @pytest.mark.parametrize("m", [3, 8, 40])
-def test_activations_times_the_identity_are_those_activations(rng, m, layout):
+def test_activations_times_the_identity_are_those_activations(rng, m, format, layout):
     x = torch_of(rng.standard_normal((m, 96)) * 2.0 ** rng.integers(-100, 100, (m, 96)), "bfloat16")
-    got = linear(x, mx_tensor(*identity(96), layout), out_dtype="float32")
+    got = linear(x, mx_tensor(*identity(96, format), layout, format), out_dtype="float32")
     assert_bitwise_equal(values_of(got) + 0.0, values_of(x) + 0.0)
 
 
 @every_layout
+@every_format
 @pytest.mark.parametrize("n, k", [(1, 32), (16, 64), (33, 96), (48, 512)])
-def test_the_identity_times_weights_is_those_weights(rng, n, k, layout):
-    codes, scales = random_operand(rng, n, k, 1, 250)
+def test_the_identity_times_weights_is_those_weights(rng, n, k, format, layout):
+    weights = representable(rng, n, k, format)
     x = torch.eye(k).bfloat16()
     for rows in (slice(None), slice(k // 2, k // 2 + 3)):
-        got = linear(x[rows], mx_tensor(codes, scales, layout), out_dtype="float32")
-        expected = oracle.dequantize(codes, scales).T[rows]
+        got = linear(x[rows], mx_tensor(*weights, layout, format), out_dtype="float32")
+        expected = oracle.dequantize(*weights, format).T[rows]
         assert_bitwise_equal(values_of(got) + 0.0, expected + 0.0)
 
 
 @every_layout
-def test_every_bfloat16_times_every_scale_is_exact(layout):
+@every_format
+def test_every_bfloat16_times_every_scale_is_exact(format, layout):
     """One product of 1 under every scale: subnormals, infinities and NaN included."""
     values = every_value("bfloat16")
     x = np.zeros((len(values), BLOCK))
     x[:, 5] = values
-    codes = np.zeros((256, BLOCK // 2), np.uint8)
-    codes[:, 2] = 0x20
+    one = np.zeros((256, BLOCK))
+    one[:, 5] = 1
     scales = np.arange(256, dtype=np.uint8)[:, None]
-    got = linear(torch_of(x, "bfloat16"), mx_tensor(codes, scales, layout), out_dtype="float32")
+    codes = pack(oracle.FORMATS[format].element.encode(one), format)
+    weights = mx_tensor(codes, scales, layout, format)
+    got = linear(torch_of(x, "bfloat16"), weights, out_dtype="float32")
     with np.errstate(invalid="ignore"):
         exact = values[:, None] * oracle.decode_e8m0(scales).T
     expected = oracle.round_to(exact, "float32").astype(np.float32)
@@ -92,18 +107,21 @@ def test_every_bfloat16_times_every_scale_is_exact(layout):
 
 
 @every_layout
+@every_format
 @pytest.mark.parametrize("m", [2, 20])
-def test_every_code_is_multiplied_as_its_value(rng, m, layout):
-    codes = np.repeat(np.arange(16, dtype=np.uint8)[:, None] * 0x11, BLOCK // 2, axis=1)
-    scales = np.full((16, 1), oracle.ONE_SCALE, np.uint8)
+def test_every_code_is_multiplied_as_its_value(rng, m, format, layout):
+    """Infinities and NaN among the codes give what IEEE says."""
     x = rng.integers(-8, 9, (m, BLOCK))
-    got = linear(torch_of(x, "bfloat16"), mx_tensor(codes, scales, layout), out_dtype="float32")
-    expected = np.outer(x.sum(1), oracle.decode_e2m1(np.arange(16)))
+    weights = mx_tensor(*every_code_a_row(format), layout, format)
+    got = linear(torch_of(x, "bfloat16"), weights, out_dtype="float32")
+    element = oracle.FORMATS[format].element
+    expected = oracle.matmul_reference(x, element.values[:, None].repeat(BLOCK, 1))
     assert_bitwise_equal(values_of(got) + 0.0, expected + 0.0)
 
 
 @every_dtype
-def test_activations_are_rounded_to_bfloat16_to_nearest_even(rng, dtype):
+@every_format
+def test_activations_are_rounded_to_bfloat16_to_nearest_even(rng, format, dtype):
     """Every 16-bit value, and for float32 the ties between neighbouring bfloat16."""
     values = every_value(dtype if dtype != "float32" else "bfloat16")
     if dtype == "float32":
@@ -111,7 +129,7 @@ def test_activations_are_rounded_to_bfloat16_to_nearest_even(rng, dtype):
         near = bits | np.array([0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
         values = np.concatenate([values, near.view(np.float32).astype(np.float64).ravel()])
     x = torch_of(np.resize(values[np.isfinite(values)], (700, 96)), dtype)
-    weights = mx_tensor(*identity(96), "preshuffled_cpu")
+    weights = mx_tensor(*identity(96, format), "preshuffled_cpu", format)
     got = linear(x, weights, out_dtype="float32")
     rounded = oracle.round_to(values_of(x), "bfloat16")
     finite = np.isfinite(rounded).all(1)
@@ -121,90 +139,110 @@ def test_activations_are_rounded_to_bfloat16_to_nearest_even(rng, dtype):
 
 @every_layout
 @every_dtype
-def test_a_sum_that_float32_holds_is_rounded_once(rng, dtype, layout):
-    """Small whole activations under one scale: every sum is exact, and often a tie."""
-    one = oracle.ONE_SCALE
+@every_format
+def test_a_sum_that_float32_holds_is_rounded_once(rng, format, dtype, layout):
+    """Small whole activations, multiples of 1/4: every sum is exact, and often a tie."""
     for m in (5, 40):
         x = torch_of(rng.integers(-16, 17, (m, 512)), "bfloat16")
-        weights = random_operand(rng, 70, 512, one, one)
-        got = linear(x, mx_tensor(*weights, layout), out_dtype=dtype)
-        exact = oracle.matmul_reference(values_of(x), oracle.dequantize(*weights))
+        weights = quarters(rng, 70, 512, format)
+        got = linear(x, mx_tensor(*weights, layout, format), out_dtype=dtype)
+        exact = oracle.matmul_reference(values_of(x), oracle.dequantize(*weights, format))
         assert_bitwise_equal(values_of(got) + 0.0, oracle.round_to(exact, dtype) + 0.0)
 
 
 @every_layout
-def test_zeros_under_the_largest_scales_add_nothing(layout):
-    codes = np.zeros((1, BLOCK), np.uint8)
-    codes[:, BLOCK // 2] = 2
-    weights = mx_tensor(codes, np.array([[254, oracle.ONE_SCALE]], np.uint8), layout)
+@every_format
+def test_zeros_under_the_largest_scales_add_nothing(format, layout):
+    one = np.zeros((1, 2 * BLOCK))
+    one[:, BLOCK] = 1
+    codes = pack(oracle.FORMATS[format].element.encode(one), format)
+    scales = np.array([[254, oracle.ONE_SCALE]], np.uint8)
     x = torch.full((1, 2 * BLOCK), 3e38).bfloat16()
     x[:, BLOCK:] = 1
-    assert linear(x, weights, out_dtype="float32").item() == 1.0
+    assert linear(x, mx_tensor(codes, scales, layout, format), out_dtype="float32").item() == 1.0
 
 
 # Bounded claims
 
 
 @every_layout
-@pytest.mark.parametrize("m, n, k", SHAPES)
-def test_every_shape_within_the_bound(rng, m, n, k, layout):
-    x, weights, *values = random_problem(rng, m, n, k)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_within_the_bound(rng, shape, layout):
+    x, weights, *values = random_problem(rng, shape)
     got = linear(x, mx_tensor(*weights, layout), out_dtype="float32")
-    assert tuple(got.shape) == (m, n)
+    assert tuple(got.shape) == shape[:2]
     assert_matmul(values_of(got), *values)
 
 
 @every_layout
-@every_dtype
-@pytest.mark.parametrize("out_dtype", [None, *DTYPES])
-@pytest.mark.parametrize("bias_dtype", [None, *DTYPES])
-def test_every_type_within_the_bound(rng, dtype, out_dtype, bias_dtype, layout):
-    for m in (7, 18):
-        x, weights, *values = random_problem(rng, m, 50, 160, dtype)
-        bias = None if bias_dtype is None else torch_of(30 * rng.standard_normal(50), bias_dtype)
-        got = linear(x, mx_tensor(*weights, layout), bias=bias, out_dtype=out_dtype)
-        assert got.dtype == getattr(torch, out_dtype or dtype)
-        addend = None if bias is None else values_of(bias)
-        assert_matmul(values_of(got), *values, out_dtype or dtype, addend)
-
-
-@every_layout
-@pytest.mark.parametrize("m", [4, 30])
-@pytest.mark.parametrize("x_exponents", [(-126, -100), (-10, 10), (100, 126), (-126, 126)])
-@pytest.mark.parametrize("w_scales", [(0, 3), (60, 70), (250, 254), (0, 254)])
-def test_magnitudes_that_float32_cannot_multiply(rng, m, x_exponents, w_scales, layout):
-    exponents = rng.integers(*x_exponents, (m, 128))
-    x = torch_of(rng.standard_normal((m, 128)) * 2.0**exponents, "bfloat16")
-    weights = random_operand(rng, 37, 128, *w_scales)
-    got = linear(x, mx_tensor(*weights, layout), out_dtype="float32")
-    values = values_of(x), oracle.dequantize(*weights)
-    if abs(oracle.matmul_reference(*values)).max() < oracle.FLOATS["float32"].underflow:
-        assert not got.any()
-    else:
+@every_format
+def test_every_format_within_the_bound(rng, format, layout):
+    for shape in [*SHAPES[::3], *SHAPES[-5:]]:
+        x, weights, *values = random_problem(rng, shape, format=format)
+        got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
         assert_matmul(values_of(got), *values)
 
 
 @every_layout
-def test_subnormal_activations_are_not_taken_for_zero(rng, layout):
+@every_dtype
+@every_format
+def test_every_type_within_the_bound(rng, format, dtype, layout):
+    for m in (7, 18):
+        x, weights, *values = random_problem(rng, (m, 50, 160), dtype, format=format)
+        w = mx_tensor(*weights, layout, format)
+        for out_dtype in (None, *DTYPES):
+            for bias_dtype in (None, *DTYPES):
+                bias = None
+                if bias_dtype is not None:
+                    bias = torch_of(30 * rng.standard_normal(50), bias_dtype)
+                got = linear(x, w, bias=bias, out_dtype=out_dtype)
+                assert got.dtype == getattr(torch, out_dtype or dtype)
+                addend = None if bias is None else values_of(bias)
+                assert_matmul(values_of(got), *values, out_dtype or dtype, addend)
+
+
+@every_layout
+@every_format
+@pytest.mark.parametrize("m", [4, 30])
+@pytest.mark.parametrize("x_exponents", [(-126, -100), (-10, 10), (100, 126), (-126, 126)])
+def test_magnitudes_that_float32_cannot_multiply(rng, m, x_exponents, format, layout):
+    exponents = rng.integers(*x_exponents, (m, 128))
+    x = torch_of(rng.standard_normal((m, 128)) * 2.0**exponents, "bfloat16")
+    for low, high in ((0, 3), (60, 70), (250, 254), (0, 254)):
+        weights = random_operand(rng, 37, 128, low, high, format=format)
+        got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
+        values = values_of(x), oracle.dequantize(*weights, format)
+        if abs(oracle.matmul_reference(*values)).max() < oracle.FLOATS["float32"].underflow:
+            assert not got.any()
+        else:
+            assert_matmul(values_of(got), *values)
+
+
+@every_layout
+@every_format
+def test_subnormal_activations_are_not_taken_for_zero(rng, format, layout):
     """Weights of 2^100 bring them back to ordinary numbers."""
     x = torch_of(rng.integers(-127, 128, (9, 64)) * 2.0**-133, "bfloat16")
-    weights = random_operand(rng, 40, 64, 227, 227)
-    got = linear(x, mx_tensor(*weights, layout), out_dtype="float32")
-    exact = oracle.matmul_reference(values_of(x), oracle.dequantize(*weights))
+    codes, scales = quarters(rng, 40, 64, format)
+    weights = codes, scales + np.uint8(100)
+    got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
+    exact = oracle.matmul_reference(values_of(x), oracle.dequantize(*weights, format))
     assert_bitwise_equal(values_of(got) + 0.0, exact + 0.0)
 
 
 @every_layout
 @every_dtype
+@every_format
 @pytest.mark.parametrize("m", [6, 20])
-def test_nan_and_infinity_reach_what_they_feed_and_nothing_else(rng, m, dtype, layout):
-    x, weights, *_ = random_problem(rng, m, 35, 96, dtype)
+def test_nan_and_infinity_reach_what_they_feed_and_nothing_else(rng, m, format, dtype, layout):
+    x, weights, *_ = random_problem(rng, (m, 35, 96), dtype, format=format)
     x[1, 40], x[2, 95], x[3, 0] = float("nan"), float("inf"), -float("inf")
     weights[1][33, 2] = oracle.NAN_SCALE
-    weights[0][33, 32:] = 0
-    weights[0][5, 47] = 0x22  # so that the infinity meets no zero
-    got = linear(x, mx_tensor(*weights, layout), out_dtype="float32")
-    values = values_of(x.bfloat16()), oracle.dequantize(*weights)
+    row_bytes = oracle.FORMATS[format].packed_bytes(96)
+    weights[0][33, 2 * row_bytes // 3 :] = 0
+    weights[0][5, row_bytes - 1] = 0x22  # so that the infinity meets no zero
+    got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
+    values = values_of(x.bfloat16()), oracle.dequantize(*weights, format)
     expected = oracle.matmul_reference(*values)
     assert np.isposinf(expected[2, 5]) and np.isnan(expected[:, 33]).all()
     strange = ~np.isfinite(expected)
@@ -214,14 +252,29 @@ def test_nan_and_infinity_reach_what_they_feed_and_nothing_else(rng, m, dtype, l
     assert_matmul(values_of(got)[rows][:, :33], values[0][rows], values[1][:33])
 
 
+@every_layout
+@every_dtype
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp8_e5m2"])
+@pytest.mark.parametrize("scales", [(117, 137), (0, 254)])
+def test_infinities_and_nan_among_the_codes(rng, scales, format, dtype, layout):
+    x = torch_of(rng.standard_normal((20, 96)), dtype)
+    codes, scales = random_operand(rng, 35, 96, *scales, format=format)
+    special = oracle.FORMATS[format].element.special_codes
+    codes[np.arange(1, 33, 2), rng.integers(0, 96, 16)] = np.resize(special, 16)
+    got = linear(x, mx_tensor(codes, scales, layout, format), out_dtype="float32")
+    rounded = oracle.round_to(values_of(x), "bfloat16")
+    assert_matmul(values_of(got), rounded, oracle.dequantize(codes, scales, format))
+
+
 # Claims that something changes no bit
 
 
 @every_layout
-def test_rows_do_not_depend_on_how_many_there_are(rng, layout):
-    x, weights, *_ = random_problem(rng, 70, 50, 288)
+@every_format
+def test_rows_do_not_depend_on_how_many_there_are(rng, format, layout):
+    x, weights, *_ = random_problem(rng, (70, 50, 288), format=format)
     x[12, 3], x[13, 4] = float("nan"), 1e-38
-    weights = mx_tensor(*weights, layout)
+    weights = mx_tensor(*weights, layout, format)
     whole = linear(x, weights, out_dtype="float32")
     for m in (1, 2, 3, 5, 8, 9, 16, 31, 64):
         same_bits(linear(x[:m], weights, out_dtype="float32"), whole[:m])
@@ -230,17 +283,20 @@ def test_rows_do_not_depend_on_how_many_there_are(rng, layout):
 
 
 @every_layout
-def test_every_layout_gives_the_bits_of_plain(rng, layout):
+@every_format
+def test_every_layout_gives_the_bits_of_plain(rng, format, layout):
     for m in (5, 19):
-        x, weights, *_ = random_problem(rng, m, 50, 288)
-        plain = linear(x, mx_tensor(*weights), out_dtype="float32")
-        same_bits(linear(x, mx_tensor(*weights, layout), out_dtype="float32"), plain)
+        x, weights, *_ = random_problem(rng, (m, 50, 288), format=format)
+        plain = linear(x, mx_tensor(*weights, format=format), out_dtype="float32")
+        got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
+        same_bits(got, plain)
 
 
 @every_layout
-def test_every_number_of_threads_gives_the_same_bits(rng, layout):
-    x, weights, *_ = random_problem(rng, 200, 400, 512)
-    weights = mx_tensor(*weights, layout)
+@every_format
+def test_every_number_of_threads_gives_the_same_bits(rng, format, layout):
+    x, weights, *_ = random_problem(rng, (200, 400, 512), format=format)
+    weights = mx_tensor(*weights, layout, format)
     torch.set_num_threads(1)
     many, few = (linear(rows, weights, out_dtype="float32") for rows in (x, x[:33]))
     for threads in (2, 3):
@@ -249,10 +305,11 @@ def test_every_number_of_threads_gives_the_same_bits(rng, layout):
         same_bits(linear(x[:33], weights, out_dtype="float32"), few)
 
 
-def test_a_mode_that_flushes_subnormals_changes_nothing(rng, flushing):
-    x, weights, *_ = random_problem(rng, 20, 50, 288)
+@every_format
+def test_a_mode_that_flushes_subnormals_changes_nothing(rng, format, flushing):
+    x, weights, *_ = random_problem(rng, (20, 50, 288), format=format)
     x *= 2.0**-90
-    weights = mx_tensor(*weights, "preshuffled_cpu")
+    weights = mx_tensor(*weights, "preshuffled_cpu", format)
     expected = linear(x, weights, out_dtype="float32")
     with flushing():
         got = linear(x, weights, out_dtype="float32")
@@ -261,28 +318,24 @@ def test_a_mode_that_flushes_subnormals_changes_nothing(rng, flushing):
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 @every_dtype
-def test_views_like_their_copies(rng, dtype, view):
+@every_format
+def test_views_like_their_copies(rng, format, dtype, view):
     x = view(torch_of(rng.standard_normal((6, 128)), dtype))
-    weights = mx_tensor(*random_operand(rng, 33, 64), "preshuffled_cpu")
+    weights = mx_tensor(*random_operand(rng, 33, 64, format=format), "preshuffled_cpu", format)
     same_bits(linear(x, weights), linear(x.clone(memory_format=torch.contiguous_format), weights))
 
 
 @pytest.mark.parametrize("shift", [1, 3])
 @every_layout
-def test_operands_at_any_address_like_aligned_ones(rng, layout, shift):
-    weights = mx_tensor(*random_operand(rng, 33, 96), layout)
-
-    def shifted(array):
-        room = np.zeros(array.nbytes + shift, np.uint8)
-        room[shift:] = array.view(np.uint8).ravel()
-        return np.frombuffer(room, array.dtype, offset=shift).reshape(array.shape)
-
-    parts = shifted(weights.codes.numpy()), shifted(weights.scales.numpy())
-    moved = mx.MXTensor(*parts, shape=tuple(weights.shape), layout=layout)
+@every_format
+def test_operands_at_any_address_like_aligned_ones(rng, format, layout, shift):
+    weights = mx_tensor(*random_operand(rng, 33, 96, format=format), layout, format)
+    parts = shifted(weights.codes.numpy(), shift), shifted(weights.scales.numpy(), shift)
+    moved = mx.MXTensor(*parts, shape=tuple(weights.shape), layout=layout, format=format)
     for dtype in DTYPES:
         x = rng.standard_normal((5, 96)).astype(NUMPY_DTYPES[dtype])
         expected = linear(torch_of(values_of(x), dtype), weights)
-        assert_bitwise_equal(values_of(linear(shifted(x), moved)), values_of(expected))
+        assert_bitwise_equal(values_of(linear(shifted(x, shift), moved)), values_of(expected))
 
 
 @every_layout
@@ -296,7 +349,7 @@ def test_leading_dimensions_are_kept(rng, m, shape, layout):
 
 
 def test_numpy_operands_give_numpy_results(rng):
-    x, weights, *values = random_problem(rng, 4, 33, 64)
+    x, weights, *values = random_problem(rng, (4, 33, 64))
     got = linear(x.float().numpy().astype(ml_dtypes.bfloat16), mx.MXTensor(*weights))
     assert isinstance(got, np.ndarray) and got.dtype == ml_dtypes.bfloat16
     assert_matmul(values_of(got), *values, "bfloat16")
@@ -306,7 +359,7 @@ def test_numpy_operands_give_numpy_results(rng):
 
 
 def test_the_default_quantizes_the_activations(rng):
-    x, weights, *_ = random_problem(rng, 5, 33, 64)
+    x, weights, *_ = random_problem(rng, (5, 33, 64))
     weights = mx_tensor(*weights)
     same_bits(mx.linear(x, weights), mx.linear(x, weights, activations="mxfp4"))
     assert not torch.equal(mx.linear(x, weights), linear(x, weights))
@@ -314,7 +367,7 @@ def test_the_default_quantizes_the_activations(rng):
 
 @pytest.mark.parametrize("name", ["fp16", "bfloat16", "", None, 4])
 def test_an_unknown_mode_is_refused_by_name(rng, name):
-    x, weights, *_ = random_problem(rng, 5, 33, 64)
+    x, weights, *_ = random_problem(rng, (5, 33, 64))
     w = mx_tensor(*weights)
     with pytest.raises(ValueError, match=r"activations: got .*, expected 'mxfp4' or 'bf16'"):
         mx.linear(x, w, activations=name)
@@ -324,7 +377,7 @@ def test_an_unknown_mode_is_refused_by_name(rng, name):
 
 @pytest.mark.parametrize("rounding", [rule for rule in ROUNDINGS if rule != "even"])
 def test_a_scale_rule_that_has_nothing_to_do_is_refused(rng, rounding):
-    x, weights, *_ = random_problem(rng, 5, 33, 64)
+    x, weights, *_ = random_problem(rng, (5, 33, 64))
     with pytest.raises(ValueError, match=f"rounding: got '{rounding}' with activations='bf16'"):
         linear(x, mx_tensor(*weights), rounding=rounding)
 
@@ -345,7 +398,7 @@ def test_a_module_and_a_converted_model_keep_their_activations(rng):
 
 
 def test_gradients_are_those_of_the_dequantized_weights(rng):
-    x, weights, *_ = random_problem(rng, 5, 33, 64, "float32")
+    x, weights, *_ = random_problem(rng, (5, 33, 64), "float32")
     w = mx_tensor(*weights, "preshuffled_cpu")
     x.requires_grad_()
     bias = torch.zeros(33, requires_grad=True)
@@ -359,7 +412,7 @@ def test_gradients_are_those_of_the_dequantized_weights(rng):
 
 
 def test_the_operator_passes_torchs_own_checks(rng):
-    x, weights, *_ = random_problem(rng, 5, 33, 64)
+    x, weights, *_ = random_problem(rng, (5, 33, 64))
     w = mx_tensor(*weights, "preshuffled_cpu")
     parts = (w.codes, w.scales, w.layout, 33, None, "even", torch.bfloat16, "bf16")
     for leaf in (x, x.clone().requires_grad_()):
@@ -367,7 +420,7 @@ def test_the_operator_passes_torchs_own_checks(rng):
 
 
 def test_compiled_and_mapped_calls_give_the_eager_bits(rng):
-    x, weights, *_ = random_problem(rng, 6, 33, 64)
+    x, weights, *_ = random_problem(rng, (6, 33, 64))
     w = mx_tensor(*weights, "preshuffled_cpu")
     module = mx.MXLinear(w, activations="bf16")
     eager = linear(x, w)

@@ -129,8 +129,10 @@ ELEMENTS = {
 
 def pack(codes, bits: int = 4):
     """Packs codes `[..., K]` into bytes `[..., K * bits / 8]`."""
-    each_bit = np.asarray(codes, np.uint8)[..., None] >> np.arange(bits, dtype=np.uint8) & 1
-    return np.packbits(each_bit.reshape(*each_bit.shape[:-2], -1), -1, bitorder="little")
+    codes = np.asarray(codes, np.uint8)
+    each_bit = codes[..., None] >> np.arange(bits, dtype=np.uint8) & 1
+    each_bit = each_bit.reshape(*codes.shape[:-1], codes.shape[-1] * bits)
+    return np.packbits(each_bit, -1, bitorder="little")
 
 
 def unpack(packed, bits: int = 4):
