@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gfx950.isa.asm import EXEC, VCC, Kernel, parse
 from gfx950.isa.operands import Decoded
 from gfx950.isa.state import POISON, Waves
-from gfx950.machine.decode import decode_kernel
+from gfx950.machine.decode import decode, decode_kernel
 from gfx950.machine.launch import ArgumentError, KernelArguments, start_waves
+from gfx950.machine.modes import VALU, VECTOR, change_mode, shifted
 from gfx950.machine.trace import Event, Trace
 from gfx950.memory.access import Capture
 from gfx950.memory.islands import GlobalMemory, MemoryFault
@@ -96,6 +97,7 @@ class Machine:
         self._seen: set[tuple[str, int]] = set()
         self.trace = Trace(kernel, grid, block, self.waves_per_group) if trace else None
         self.steps = self.wave_instructions = 0
+        self._moved: dict[tuple, Decoded] = {}
         self.proofs: dict[int, int] = {}
         self.rng = rng
         self.sharing = Sharing(kernel, self.waves_per_group) if check else None
@@ -144,9 +146,9 @@ class Machine:
         if not self.lockstep:
             return fronts.pop(self.rng.randrange(len(fronts)))
         turns = min(f.turns for f in fronts)
-        lowest = min(f.pc for f in fronts if f.turns == turns)
-        same = [f for f in fronts if f.pc == lowest]
-        fronts[:] = [f for f in fronts if f.pc != lowest]
+        first = min((f for f in fronts if f.turns == turns), key=lambda f: f.pc)
+        same = [f for f in fronts if f.pc == first.pc and f.mode == first.mode]
+        fronts[:] = [f for f in fronts if f not in same]
         return same[0] if len(same) == 1 else Waves.merge(same)
 
     def _try_release(self, waiting: list[Waves]) -> tuple[list[Waves], list[Waves]]:
@@ -189,7 +191,7 @@ class Machine:
         """Runs a front until it must give way; returns why and what is left of it."""
         code, check, loops = self.code, self.check, 0
         while True:
-            d = code[w.pc]
+            d = code[w.pc] if w.mode is None else self._in_mode(w)
             if stop is None and not self.lockstep and d.kind == "wait" and self.rng.random() < 0.5:
                 return "yield", [w]
             self.steps += 1
@@ -225,6 +227,12 @@ class Machine:
                 continue
             if kind == "wait":
                 self._wait(w, d)
+            elif kind == "mode":
+                parts = change_mode(w, d)
+                if len(parts) > 1:
+                    for part in parts:
+                        part.pc += 1
+                    return "split", parts
             elif kind == "cache":
                 if check and d.info["device"]:
                     self.sharing.cache(w, d)
@@ -237,6 +245,21 @@ class Machine:
             w.pc += 1
             if stop is not None and w.pc >= stop:
                 return "met", [w]
+
+    def _in_mode(self, w: Waves) -> Decoded:
+        """Returns what the next instruction means in the mode of the waves."""
+        d = self.code[w.pc]
+        if w.mode.is_plain:
+            w.mode = None
+        elif w.mode.skips and d.kind in VECTOR:
+            d = replace(d, run=lambda w: None, kind="nop", v_reads=(), v_writes=(), s_writes=(),
+                        memory=None, v_inputs=(), s_inputs=(), touches=frozenset())  # fmt: skip
+        elif w.mode.index and d.kind in VALU:
+            key = w.pc, w.mode
+            if key not in self._moved:
+                self._moved[key] = decode(self.kernel, shifted(d.ins, w.mode))
+            d = self._moved[key]
+        return d
 
     def _check_before(self, w: Waves, d: Decoded) -> np.ndarray | None:
         if w.busy and not d.touches.isdisjoint(w.busy):
