@@ -9,7 +9,7 @@ only those of one compute unit. Its counters say that the others have done their
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -41,7 +41,7 @@ class Launch:
     kernel: object
     grid: tuple[int, ...]
     threads: int
-    args: Sequence
+    args: Sequence | Mapping
     ends_last: int | None = None
     """The last workgroup with work, if who arrives last does more than the others. Then the
     grid is timed in both orders, on the compute unit of the last to arrive; the slower counts."""
@@ -59,6 +59,7 @@ class Launch:
 
     def _profile(self, **options) -> Profile:
         launch = self.kernel, self.grid, self.threads, self.args
+        options["with_variants"] = True
         return kept_profile(self, options, lambda: profile(*launch, **options))
 
 
