@@ -25,7 +25,7 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
-from .. import nvidia
+from . import nvidia
 from ..backend import is_nvidia
 from ..cdna4.host import dispatch as cdna4
 from ..cdna4.host.dispatch import KnownWeights
@@ -48,7 +48,7 @@ from ..layouts import (
     scale_blocks,
     scale_rows,
 )
-from ..numbers.floats import FLOAT_TYPES, FloatBits
+from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, matrix
@@ -85,21 +85,19 @@ struct MXQuantize:
             )
         elif is_nvidia():
             _check_shape("x", x, rows, k)
-            var queue = ContextQueue(context)
-            nvidia.quantize(
-                QuantizeCall(
-                    values=_address(x),
-                    dtype=_dtype_code[dtype](),
-                    row_stride=k,
-                    rows=rows,
-                    k=k,
-                    format=FORMAT_CODE,
-                    rounding=_rounding[rounding](),
-                    codes=_address(codes),
-                    scales=_address(scales),
-                ),
-                queue,
+            var call = QuantizeCall(
+                values=_address(x),
+                dtype=_dtype_code[dtype](),
+                row_stride=k,
+                rows=rows,
+                k=k,
+                format=FORMAT_CODE,
+                rounding=_rounding[rounding](),
+                codes=_address(codes),
+                scales=_address(scales),
             )
+            var queue = ContextQueue(context)
+            nvidia.quantize[_dtype_code[dtype](), FORMAT_CODE](call, queue)
         else:
             _require_gfx950["mx_quantize", target]()
             _check_shape("x", x, rows, k)
@@ -137,20 +135,20 @@ struct MXDequantize:
                 target,
                 "', only for CPUs and NVIDIA GPUs",
             )
-            var queue = ContextQueue(context)
-            dequantize_portably(
-                DequantizeCall(
-                    codes=_address(codes),
-                    scales=_address(scales),
-                    format=_format_code[format](),
-                    layout=_layout_code[layout](),
-                    rows=Int(rows),
-                    k=k,
-                    values=_address(result),
-                    dtype=_dtype_code[dtype](),
-                ),
-                queue,
+            var call = DequantizeCall(
+                codes=_address(codes),
+                scales=_address(scales),
+                format=_format_code[format](),
+                layout=_layout_code[layout](),
+                rows=Int(rows),
+                k=k,
+                values=_address(result),
+                dtype=_dtype_code[dtype](),
             )
+            var queue = ContextQueue(context)
+            dequantize_portably[
+                _layout_code[layout](), _dtype_code[dtype](), _format_code[format]()
+            ](call, queue)
 
 
 @extensibility.register("mx_matmul")
@@ -373,12 +371,11 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     if problem.m == 0:
         return
     # Freed in the order of the stream.
-    var workspace = context.enqueue_create_buffer[DType.uint8](
-        max(1, workspace_of(problem.m, problem.k).num_bytes())
-    )
+    var num_bytes = workspace_of(problem.m, problem.k).num_bytes()
+    var workspace = context.enqueue_create_buffer[DType.uint8](max(1, num_bytes))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())
-    nvidia.multiply(problem, queue)
+    nvidia.multiply[known](problem, queue)
     _ = workspace^
 
 
