@@ -142,11 +142,7 @@ Hopper's builds on the room of any GPU.
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         max_ops.mojo          MAX custom ops
-    quantize.mojo         host entries: cut into tasks, launch
-    matmul.mojo           host entries of matmul and linear
-    max_ops.mojo          MAX custom ops: thin, no maths
-    python_arguments.mojo what extension modules take from Python
-    python_module.mojo    Python extension module of the CPU: thin, no maths
-    hip_module.mojo       Python extension module of gfx950 devices: thin, no maths
-    hip_product_module.mojo   the same for products, one kind a module
+        hip.mojo              Python extension module of gfx950 devices
+        hip_product.mojo      the same for products, one kind a module
+        catalogue.mojo        Python extension module of gfx950 kernels, without a GPU
 """
