@@ -33,7 +33,7 @@ comptime QUANTIZED_ROWS = PAIR * TILE
 
 
 @fieldwise_init
-struct EncodedRows[
+struct QuantizedRows[
     format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
 ](TrivialRegisterPassable):
     """Where plain codes go, and scales in `Layout`.
@@ -132,7 +132,7 @@ struct GroupQuantizer[
 
     comptime Source = FloatSource[Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
     """The floats."""
-    comptime Rows = EncodedRows[Self.format, Self.Layout, Self.policy]
+    comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy]
     """The result."""
     comptime TILES = PAIR * GROUP_TILES
     """Tiles of a group."""
