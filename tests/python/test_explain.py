@@ -21,7 +21,7 @@ def test_the_grid_covers_the_product(m, n, k, op):
     found = mx.explain(m, n, k, device="gfx950", op=op)
     x, y, z = found.grid
     is_prefill = found.kernel == f"cdna4/{op}_prefill.mojo"
-    assert is_prefill or found.kernel == "cdna4/matmul_decode.mojo"
+    assert is_prefill or found.kernel == "cdna4/decode/kernel.mojo"
     if is_prefill:
         tiles = -(-m // found.tile[0]) * -(-n // found.tile[1])
         assert x == -(-tiles // 8) * 8 and y == z == 1
@@ -49,7 +49,7 @@ def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
 @pytest.mark.parametrize("op", ["linear", "matmul"])
 def test_large_tiles_are_for_many_rows(op):
     few, many = (mx.explain(m, 8192, 8192, device="gfx950", op=op) for m in (16, 8192))
-    assert few.kernel == "cdna4/matmul_decode.mojo" and few.cut.startswith("m1n")
+    assert few.kernel == "cdna4/decode/kernel.mojo" and few.cut.startswith("m1n")
     assert many.cut == "prefill256" and many.kernel == f"cdna4/{op}_prefill.mojo"
     assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
 
@@ -57,7 +57,7 @@ def test_large_tiles_are_for_many_rows(op):
 def test_the_answer_is_a_sentence():
     text = str(mx.explain(16, 2112, 7168, device="gfx950"))
     assert text.startswith(
-        "16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: cdna4/matmul_decode.mojo, few tiles: K is"
+        "16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: cdna4/decode/kernel.mojo, few tiles: K is"
     )
     assert "K split 7 ways" in text
 
