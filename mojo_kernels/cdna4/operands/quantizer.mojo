@@ -31,7 +31,6 @@ comptime QUANTIZED_ROWS = PAIR * TILE
 """Rows of a wave."""
 
 
-
 @fieldwise_init
 struct QuantizedRows[
     format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
@@ -130,7 +129,9 @@ struct GroupQuantizer[
         places: Tiles in flight; a group has four.
     """
 
-    comptime Source = FloatSource[Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
+    comptime Source = FloatSource[
+        Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True
+    ]
     """The floats."""
     comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy]
     """The result."""
