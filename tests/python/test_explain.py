@@ -69,7 +69,7 @@ def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        ((4, 64, 96, "cuda"), ValueError, "device: got 'rocm', expected 'cpu' or 'gfx950' or 'cuda'"),
+        ((4, 64, 96, "rocm"), ValueError, "device: got 'rocm', expected 'cpu' or 'gfx950' or 'cuda'"),
         ((4, 64, 96, "cpu", "sort"), ValueError, "op: got 'sort', expected 'linear' or 'matmul'"),
         ((0, 64, 96, "cpu"), ValueError, "m: got 0, expected a positive number"),
         ((4, 64, 100, "gfx950"), ValueError, "k: got 100, expected a multiple of 32"),
