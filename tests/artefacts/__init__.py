@@ -97,6 +97,7 @@ ARTEFACTS = (
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     executable("numerics/numbers"),
     executable("numerics/layouts"),
+    executable("simt/codec"),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
 
