@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench.rows import OURS, Row
 from bench.shapes import QUANTIZE_SHAPE
-from bench.targets import OPS
+from bench.targets import OPS, QUANTIZERS
 
 FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0")
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
@@ -38,6 +38,10 @@ MIN_SPEEDUP_OF_ONE_ROW = 4.0
 """Of weights of four bits over those of 16, where reading them is all there is to do."""
 MIN_SPEEDUP_OF_MANY_ROWS = 16 / 17
 """Of the same where arithmetic is all: a scale costs one operation for 16 of the product."""
+MIN_SHARE_OF_KEPT = 0.95
+"""Of the rate with bfloat16 activations, with activations of eight bits."""
+MIN_SHARE_OF_FOUR_BITS = 0.5
+"""Of the bytes a second that the MXFP4 quantizer reads, for those to eight bits."""
 SAME = 0.97
 """Share of a rate that counts as equal to it: medians repeat to about 3 %."""
 
@@ -94,6 +98,8 @@ def check_goals(rows: Iterable[Row]) -> list[Goal]:
             goals += _linear(measured, row, threads)
         for row in measured.ours("linear bf16", threads):
             goals += _linear_bf16(measured, row, threads)
+        for row in measured.ours("linear mxfp8", threads):
+            goals += _linear_mxfp8(measured, row, threads)
         goals += _quantize(measured, threads)
     return goals + list(_scaling(measured))
 
@@ -154,6 +160,18 @@ def _linear_bf16(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
         yield Goal(f"bf16 {name}: times faster than torch bf16", threads, peer.times_ours, wanted)
 
 
+def _linear_mxfp8(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
+    """Rounding activations to eight bits costs next to nothing, and beats float weights."""
+    name = " x ".join(map(str, row.shape))
+    peer = measured.find("linear mxfp8", row.shape, "torch bf16", threads)
+    if peer:
+        yield Goal(f"mxfp8 {name}: times faster than torch bf16", threads, peer.times_ours, 1.0)
+    kept = measured.find("linear bf16", row.shape, OURS, threads)
+    if kept:
+        share = kept.time_us_median / row.time_us_median
+        yield Goal(f"mxfp8 {name}: share of our bf16 rate", threads, share, MIN_SHARE_OF_KEPT)
+
+
 def _wanted_of_four_bit(shape: tuple[int, int, int], peer: str) -> float:
     if shape == SMALL:
         return 1.5
@@ -169,6 +187,10 @@ def _quantize(measured: Measured, threads: int) -> Iterator[Goal]:
     row = measured.find("quantize", (rows, 0, k), OURS, threads)
     if row:
         yield Goal(f"quantize {rows} x {k}: GB/s", threads, row.rate, MIN_QUANTIZE_GB_PER_S)
+        for op in QUANTIZERS[1:]:
+            if wide := measured.find(op, (rows, 0, k), OURS, threads):
+                text = f"{op} {rows} x {k}: share of MXFP4's bytes a second"
+                yield Goal(text, threads, wide.rate / row.rate, MIN_SHARE_OF_FOUR_BITS)
 
 
 def _scaling(measured: Measured) -> Iterator[Goal]:

@@ -1,9 +1,10 @@
 """The sentence encoder before and after conversion to MXFP4.
 
-Three variants embed the same sentences:
+Four variants embed the same sentences:
 
     float32        weights and activations as published
     W4A4           `mx_kernels.convert`: both rounded to MXFP4, our `linear`
+    W4A8           the same weights, activations rounded to MXFP8
     W4 only        the same MXFP4 weights, dequantized once; float32 activations
 
 Against the float model: the cosine of each sentence's two vectors, and whether a
@@ -71,6 +72,11 @@ def to_w4a4(model: nn.Module) -> nn.Module:
     return mx.convert(model)
 
 
+def to_w4a8(model: nn.Module) -> nn.Module:
+    """Replaces every linear layer by one with MXFP4 weights and MXFP8 activations."""
+    return mx.convert(model, activations="mxfp8")
+
+
 def to_w4_only(model: nn.Module) -> nn.Module:
     """Rounds the weights of every linear layer to MXFP4 and keeps the activations."""
     for module in model.modules():
@@ -82,6 +88,7 @@ def to_w4_only(model: nn.Module) -> nn.Module:
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     FLOAT: lambda model: model,
     "W4A4": to_w4a4,
+    "W4A8": to_w4a8,
     "W4 only": to_w4_only,
 }
 

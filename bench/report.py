@@ -16,6 +16,7 @@ import rich.table
 
 from bench.goals import Goal
 from bench.rows import OURS, ModelRow, Row
+from bench.targets import OPS, QUANTIZERS
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
@@ -71,7 +72,8 @@ def operation_tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         if row.op not in ("machine", "overhead"):
             groups.setdefault((row.op, row.threads), []).append(row)
-    order = {"linear": 0, "linear bf16": 1, "matmul": 2, "quantize": 3}
+    order = {"linear": 0, "linear mxfp8": 1, "linear bf16": 2, "matmul": 3}
+    order |= {op: len(order) + idx for idx, op in enumerate(QUANTIZERS)}
     return [
         _operation_table(op, threads, groups[op, threads])
         for op, threads in sorted(groups, key=lambda key: (order[key[0]], key[1]))
@@ -90,7 +92,7 @@ def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
             other = found.get((row.shape, peer))
             line.append(f"{_time(other.time_us_median)} ({other.times_ours:.2f})" if other else "")
         cells.append(line)
-    shape_heading = "M x K" if op == "quantize" else "M x N x K"
+    shape_heading = "M x K" if op in QUANTIZERS else "M x N x K"
     headings = [shape_heading, f"{op}, us", ours[0].rate_unit, "x roofline", *peers]
     title = f"{op}, {_threads(threads)}: median us; in brackets, times as long as {OURS}"
     return Table(title, headings, cells)
@@ -98,7 +100,7 @@ def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
 
 def systems_table(rows: Iterable[Row]) -> Table:
     """What each system computes."""
-    timed = (row for row in rows if row.op in ("linear", "linear bf16", "quantize"))
+    timed = (row for row in rows if row.op in OPS and row.op != "matmul")
     cells = dict.fromkeys((row.op, row.system, row.computes) for row in timed)
     return Table("What the systems compute", ["op", "system", "computes"], list(cells))
 

@@ -1,29 +1,62 @@
-"""MXFP4 quantization and block-scaled matrix multiplication: the map of the package.
+"""MX quantization and block-scaled matrix multiplication: the map of the package.
 
 Imports point down this list, never up; a room imports no other room, except that
 Hopper's builds on the room of any GPU.
 
-    formats.mojo          the only table of format facts
-    codec.mojo            one element, one scale: encode, decode, the four scale rules
+    numbers/              what a number is
+        elements.mojo         the table of elements: E2M1, E4M3, E5M2, INT8
+        scales.mojo           the table of scales: E8M0, float32
+        formats.mojo          the table of formats: element x scale x block
+        rounding.mojo         the rules that pick a block's scale
+        floats.mojo           floats as magnitude bits
+        encode.mojo           from floats to codes, any element
+        decode.mojo           from codes to floats, any element
+        e2m1.mojo             E2M1 by its tables
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
+    problem.mojo          one product: left side, right side, result
+    calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named
+    schedule/             which tile of C comes next
+        tiles.mojo            what an order of tiles is, and the plainest
+        xcd.mojo              orders for the eight dies of CDNA4
+        clusters.mojo         orders for clusters and persistent groups of NVIDIA GPUs
+    launch/               where launches go
+        queue.mojo            a queue: kernel, grid, arguments written once
+        context_queue.mojo    MAX's contexts and CUDA streams
+        hip_queue.mojo        HIP streams
+        recorder.mojo         says what would be launched
+        assembler.mojo        says it with the machine code
+        kernel.mojo           what a kernel of any room offers
+        workspace.mojo        memory in which workgroups meet, kept
 
-    cpu/                  vectors of a CPU: bytes times bytes, floats times codes
-        quantize.mojo         quantize, dequantize, relayout
+    cpu/                  vectors of a CPU
+        dispatch.mojo         which kernel, and why
+        launch.mojo           from a problem to panels
+        quantize.mojo         quantize, dequantize, relayout: their entries
+        rows.mojo             the same: their tasks
+        encode.mojo           one block
         matmul.mojo           C in panels: stretches of K, groups of rows
         panel.mojo            what an arithmetic offers to the panels
-        byte_panel.mojo       MXFP4 activations: the inner loop
-        activations.mojo      MXFP4 activations, expanded to signed bytes
-        dot.mojo              the four-byte dot product of the compile target
-        float_panel.mojo      bfloat16 activations: the inner loop
-        float_activations.mojo  bfloat16 activations, reordered
-        float_dot.mojo        a step of float sums on the compile target
+        weights.mojo          tiles of the weights, from any layout and format
+        weight_readers.mojo   layouts that are not the CPU's own
         block_order.mojo      where blocks of activations lie
-        weights.mojo          tiles of the right operand, from any layout
+        window.mojo           exponents that occur, and whether float32 takes them
+        vectors.mojo          sixteen lanes
         threads.mojo          tasks on the OpenMP team of the process
         max_runtime.mojo      tasks on MAX's own runtime
         scratch.mojo          working memory that outlives a call
+        bytes/                MXFP4 x MXFP4: an integer dot product a block
+            kernel.mojo           which problems, and the launch
+            activations.mojo      blocks, expanded to signed bytes
+            offset_values.mojo    weights, as unsigned bytes
+            dot.mojo              the four-byte dot product of the compile target
+            panel.mojo            the inner loop
+        floats/               anything x anything: bfloat16 products, float32 sums a block
+            kernel.mojo           which problems, and the launch
+            activations.mojo      any left side as bfloat16, reordered
+            dot.mojo              a step of float sums on the compile target
+            panel.mojo            the inner loop
     cdna4/                AMD CDNA4: block-scaled MFMA
         mma.mojo              the only file that names AMD intrinsics
         encode.mojo           quantization of a block in registers

@@ -9,6 +9,8 @@
 
 from max.gpu.host import DeviceContext
 
+comptime CDNA4 = "gfx950"
+"""The architecture of MI350X and MI355X."""
 comptime CDNA4_COMPILE_OPTIONS = "amdgpu-kernarg-preload-count=16"
 """Saves a kernel the wait for its arguments; the hardware stops at 14 dwords."""
 
@@ -17,6 +19,12 @@ def has_hopper() -> Bool:
     """Says whether this compilation is for a Hopper GPU, whose instructions no other has."""
     comptime architecture = DeviceContext.default_device_info.arch_name
     return architecture == "hopper"
+
+
+def has_cdna4() -> Bool:
+    """Says whether this compilation is for a CDNA4 GPU."""
+    comptime architecture = DeviceContext.default_device_info.arch_name
+    return architecture == CDNA4
 
 
 def is_nvidia() -> Bool:

@@ -5,16 +5,44 @@ makes without naming a device lies there. Claims about the CPU alone are marked 
 """
 
 import contextlib
+import sys
 
 import numpy as np
 import pytest
 import torch
+
+from tests import artefacts
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cpu_only: a claim about the CPU alone")
+    config.addinivalue_line("markers", "deep: for `make test-deep` alone")
+    config.addinivalue_line("markers", "compiles: a claim about compiling, which does so itself")
+    artefacts.refuse_others()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    """Makes what the tests use, before the first of them."""
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+
+    def say(line):
+        with capture.global_and_fixture_disabled():
+            print(line, file=sys.stderr)
+
+    if not session.config.option.collectonly:
+        artefacts.prepare(session.items, say)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    artefacts.Running.test = item
+    try:
+        return (yield)
+    finally:
+        artefacts.Running.test = None
 
 
 def pytest_generate_tests(metafunc):

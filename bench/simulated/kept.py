@@ -1,8 +1,7 @@
-"""What an earlier run computed, under build/: profiles, and the assembly of MAX's kernels.
+"""Profiles that an earlier run computed, under build/.
 
 A profile is found again only if nothing that it depends on has changed: the machine code, the
-launch with every byte of its arguments, and the simulator's own source. Assembly is found again
-for the same program, definitions and version of MAX.
+launch with every byte of its arguments, and the simulator's own source.
 """
 
 from __future__ import annotations
@@ -31,14 +30,6 @@ def kept_profile(launch, options: dict, compute: Callable[[], Profile]) -> Profi
     found = replace(compute(), spans=[], simd_of={}, texts={})
     _write(path, pickle.dumps(found))
     return found
-
-
-def kept_text(parts: Sequence, compute: Callable[[], str]) -> str:
-    """Returns a text that depends on `parts` and nothing else, computing it if it is not known."""
-    path = FOLDER / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.s"
-    if not path.exists():
-        _write(path, compute().encode())
-    return path.read_text()
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -71,6 +62,6 @@ def _leaves(args: Sequence) -> Iterator[np.ndarray]:
 def _simulator() -> str:
     """Returns a digest of the simulator."""
     digest = hashlib.sha256()
-    for path in sorted(Path(gfx950.__file__).parent.glob("*.py")):
+    for path in sorted(Path(gfx950.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import gfx950
 from bench.device import REPOSITORY
-from bench.simulated.kept import kept_text
+from mx_kernels import _builds
+from mx_kernels._builds import Build
 
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950" / "data"
@@ -26,20 +24,21 @@ MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 LAUNCH = re.compile(r"^;;;; launch (.*)\n", re.MULTILINE)
 
 
-def run_program(name: str, defines: dict[str, int], arguments: Sequence[str] = ()) -> str:
-    """Runs a Mojo program of this folder; returns what it prints.
+def program(
+    name: str, defines: Mapping[str, int] | None = None, arguments: Sequence[str] = ()
+) -> Build:
+    """Returns what a Mojo program of this folder prints, as a file of the cache."""
+    options = [word for key, value in (defines or {}).items() for word in ("-D", f"{key}={value}")]
+    return _builds.program_output(HERE / name, [HERE, REPOSITORY], options, arguments)
+
+
+def run_program(name: str, defines: Mapping[str, int], arguments: Sequence[str] = ()) -> str:
+    """Runs a Mojo program of this folder, once; returns what it prints.
 
     Raises:
-        RuntimeError: if the program does not compile, with the compiler's words.
+        NativeBuildError: if the program does not compile, with the compiler's words.
     """
-    mojo = Path(sys.executable).with_name("mojo")
-    options = [word for key, value in defines.items() for word in ("-D", f"{key}={value}")]
-    folders = ["-I", str(HERE), "-I", str(REPOSITORY)]
-    command = [str(mojo), "run", *folders, *options, str(HERE / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{name} failed:\n{done.stderr}")
-    return done.stdout
+    return program(name, defines, arguments).find_or_make().read_text()
 
 
 def launches_of(text: str) -> list[list[str]]:
@@ -59,13 +58,15 @@ def ours() -> dict[str, gfx950.Kernel]:
     return kernels_of(run_program("ours.mojo", {}))
 
 
+def max_program(n: int, k: int) -> Build:
+    """Returns the assembly of MAX's kernels for weights [n, k]."""
+    return program("max_kernels.mojo", {"N": n, "K": k})
+
+
 @cache
 def max_kernels(n: int, k: int) -> dict[str, gfx950.Kernel]:
     """Returns MAX's kernels for weights [n, k] by name."""
-    name, defines = "max_kernels.mojo", {"N": n, "K": k}
-    sources = [(HERE / source).read_text() for source in (name, "emit.mojo")]
-    parts = metadata.version("max"), sources, defines
-    return kernels_of(kept_text(parts, lambda: run_program(name, defines)))
+    return kernels_of(max_program(n, k).find_or_make().read_text())
 
 
 @cache

@@ -27,7 +27,10 @@ GPUS = ("cuda",)
 SIMULATED = {"gfx950": "bench.targets.gfx950"}
 """The same for targets that are simulated."""
 
-OPS = ("quantize", "matmul", "linear", "linear bf16")
+EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")
+"""Formats beside MXFP4 that activations can be rounded to."""
+QUANTIZERS = ("quantize", *(f"quantize {format}" for format in EIGHT_BIT))
+OPS = (*QUANTIZERS, "matmul", "linear", "linear mxfp8", "linear bf16")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 For each shape the operands are made once, every competitor is checked against
 the float32 product, and then all take turns (`bench.timing`). Times of `linear`
 include rounding the bfloat16 activations; times of peers that quantize include
-it too, from float32. `linear bf16` leaves the activations as they are. Rates are
-2 M N K a second, for the quantizer the bytes of its bfloat16 input a second.
+it too, from float32. `linear bf16` leaves the activations as they are, `linear mxfp8`
+rounds them to eight bits. Rates are 2 M N K a second, for the quantizers the bytes of
+their bfloat16 input a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bench.problem import Problem
 from bench.roofline import Roofline
 from bench.rows import OURS, Origin, Row
 from bench.shapes import QUANTIZE_SHAPE, SMALLEST_SHAPE, Shape
-from bench.targets import Plan, Reporter
+from bench.targets import EIGHT_BIT, Plan, Reporter
 from bench.timing import Competitor, Timing
 
 BF16_BYTES = 2
@@ -34,9 +35,18 @@ System = tuple[str, str]
 OUR_PRODUCTS = {
     "matmul": (OURS, "MXFP4 weights and MXFP4 activations"),
     "linear": (OURS, "MXFP4 weights and MXFP4 activations"),
+    "linear mxfp8": (OURS, "MXFP4 weights and MXFP8 activations"),
     "linear bf16": (OURS, "MXFP4 weights and bfloat16 activations"),
 }
-OUR_QUANTIZER = (OURS, "MXFP4 from bfloat16")
+IN_BF16 = ("linear mxfp8", "linear bf16")
+"""Products that are computed on bfloat16 dot products."""
+OUR_QUANTIZERS = {
+    "quantize": ("mxfp4", (OURS, "MXFP4 from bfloat16")),
+    **{
+        f"quantize {format}": (format, (OURS, f"{format.upper()} from bfloat16"))
+        for format in EIGHT_BIT
+    },
+}
 
 
 def measure(plan: Plan, origin: Origin, report: Reporter) -> None:
@@ -47,8 +57,7 @@ def measure(plan: Plan, origin: Origin, report: Reporter) -> None:
         bench.measure_machine()
         if "linear" in plan.ops:
             bench.measure_overhead()
-        if "quantize" in plan.ops:
-            bench.measure_quantizers()
+        bench.measure_quantizers()
         if bench.products:
             bench.measure_products()
     if plan.model:
@@ -88,19 +97,22 @@ class CpuBench:
 
     def measure_quantizers(self) -> None:
         """Times rounding the activations of each shape, and a matrix larger than the caches."""
+        ops = {op: row for op, row in OUR_QUANTIZERS.items() if op in self.plan.ops}
         sizes = dict.fromkeys((shape.m, shape.k) for shape in self.plan.shapes)
         if not self.plan.quick:
             sizes[QUANTIZE_SHAPE] = None
-        for rows, k in sizes:
+        for rows, k in sizes if ops else ():
             self.report.progress(f"quantize {rows} x {k}")
             x = torch.randn(rows, k).bfloat16()
-            calls = {OURS: lambda x=x: mx.quantize(x)}
+            calls = {op: lambda x=x, f=f: mx.quantize(x, format=f) for op, (f, _) in ops.items()}
             calls |= {peer.name: peer.prepare(x) for peer in self.peers.quantizers}
             shape = Shape(rows, 0, k)
             found = self._interleave(calls, SMALL_BUDGET_S)
-            systems = [OUR_QUANTIZER, *((p.name, p.computes) for p in self.peers.quantizers)]
-            times = {system: found[system[0]] for system in systems}
-            self._report_times("quantize", shape, times, self._least_us("quantize", shape))
+            for op, (_, ours) in ops.items():
+                times = {ours: found[op]}
+                if op == "quantize":
+                    times |= {(p.name, p.computes): found[p.name] for p in self.peers.quantizers}
+                self._report_times(op, shape, times, self._least_us(op, shape))
 
     def measure_products(self) -> None:
         """Times our products and all peers on each shape."""
@@ -134,6 +146,7 @@ class CpuBench:
         calls = {
             "matmul": lambda: mx.matmul(x_mx, weight),
             "linear": lambda: mx.linear(x, weight),
+            "linear mxfp8": lambda: mx.linear(x, weight, activations="mxfp8"),
             "linear bf16": lambda: mx.linear(x, weight, activations="bf16"),
         }
         return {op: Prepared(call=calls[op], output=calls[op]) for op in self.products}
@@ -147,11 +160,12 @@ class CpuBench:
         """Returns the roofline of one operation in microseconds."""
         m, n, k = shape
         packed_bytes = k // 2 + k // BLOCK
-        if op == "quantize":
-            return self.roofline.least_us(num_bytes=m * (BF16_BYTES * k + packed_bytes))
+        if op in OUR_QUANTIZERS:
+            out_bytes = packed_bytes if op == "quantize" else k + k // BLOCK
+            return self.roofline.least_us(num_bytes=m * (BF16_BYTES * k + out_bytes))
         x_bytes = packed_bytes if op == "matmul" else BF16_BYTES * k
         num_bytes = m * x_bytes + n * packed_bytes + BF16_BYTES * m * n
-        if op == "linear bf16":
+        if op in IN_BF16:
             return self.roofline.least_us(num_bytes=num_bytes, bf16_ops=shape.flops)
         return self.roofline.least_us(num_bytes=num_bytes, int8_ops=shape.flops)
 
@@ -159,7 +173,7 @@ class CpuBench:
         self, op: str, shape: Shape, times: dict[System, Timing], least_us: float | None
     ) -> None:
         ours_us = next(iter(times.values())).median_us
-        if op == "quantize":
+        if op in OUR_QUANTIZERS:
             work, unit = BF16_BYTES * shape.m * shape.k, "GB/s"
         else:
             work, unit = shape.flops, "GOP/s"

@@ -16,8 +16,8 @@ from bench.simulated.launches import BLOCK, Operands
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
 from bench.simulated.systems import Offer, Stopwatch, offers
 from bench.targets import gfx950_hardware as hardware
-from gfx950.parameters import Machine
 from gfx950.timing import Profile
+from gfx950.timing.parameters import Machine
 
 SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
 OPS = ("linear", "matmul", "quantize")

@@ -18,7 +18,7 @@ from bench.graph_timing import MIN_CALLS, Call, Graph, checked, cold_copies, tak
 from bench.rows import OURS, Origin
 from bench.shapes import Shape
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
-from gfx950.parameters import Machine
+from gfx950.timing.parameters import Machine
 
 NAME = "gfx950"
 COLD_BYTES = 800_000_000

@@ -12,14 +12,14 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.protocol import (
     Arguments,
-    DequantizeCall,
-    QuantizeCall,
-    RelayoutCall,
+    read_dequantize,
     read_problem,
+    read_quantize,
+    read_relayout,
     unknown,
 )
-from mojo_kernels.cdna4.dispatch import BF16_BYTES, CHOICES, CODE_BYTES, Choice, Kernel, choose
-from mojo_kernels.cdna4.mma import LANES
+from mojo_kernels.cdna4.host.explain import explain
+from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.quantize import dequantize, quantize, relayout
@@ -99,50 +99,34 @@ def explain_gfx950(
     m: PythonObject, n: PythonObject, k: PythonObject, is_encoded: PythonObject
 ) raises -> PythonObject:
     """Returns the row of the CDNA4 dispatch table for a product, and its launch."""
-    var x_bytes = CODE_BYTES if Bool(py=is_encoded) else BF16_BYTES
-    var row = choose(Int(py=m), Int(py=n), Int(py=k), x_bytes)
-    comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        if row == i:
-            return _gfx950_row(choice, row, Int(py=m), Int(py=n), Int(py=k), x_bytes)
-    raise unknown("row", row)
-
-
-def _gfx950_row(
-    choice: Choice, row: Int, m: Int, n: Int, k: Int, x_bytes: Int
-) raises -> PythonObject:
-    var launch = choice.launch(m, n, k, x_bytes)
+    var found = explain(Int(py=m), Int(py=n), Int(py=k), is_encoded=Bool(py=is_encoded))
+    var choice, grid, workspace = found.choice, found.grid, found.workspace
     var tile_m, tile_n = choice.tile()
-    var kernel = "cdna4/matmul_decode.mojo"
-    if choice.kernel == Kernel.PREFILL:
-        kernel = "cdna4/matmul_prefill.mojo"
-        if x_bytes != CODE_BYTES:
-            kernel = "cdna4/linear_prefill.mojo"
     return Python.dict(
-        kernel=PythonObject(kernel),
+        kernel=PythonObject(found.kernel()),
         reason=PythonObject(String(choice.reason)),
-        row=PythonObject(row),
+        row=PythonObject(found.row),
         cut=PythonObject(choice.name()),
         tile_m=PythonObject(tile_m),
         tile_n=PythonObject(tile_n),
         chunk_k=PythonObject(choice.step_k()),
-        waves=PythonObject(launch.threads // LANES),
+        waves=PythonObject(grid.threads // LANES),
         sharers=PythonObject(choice.shape.sharers),
         depth=PythonObject(choice.shape.depth),
-        splits=PythonObject(launch.z),
-        k_tail=PythonObject(choice.has_tail(k)),
-        grid=Python.tuple(launch.x, launch.y, launch.z),
-        threads=PythonObject(launch.threads),
-        chunks_per_wave=PythonObject(launch.chunks_per_wave),
-        counter_bytes=PythonObject(launch.counter_bytes),
-        workspace_bytes=PythonObject(launch.workspace_bytes),
+        splits=PythonObject(grid.z),
+        k_tail=PythonObject(found.k_tail),
+        grid=Python.tuple(grid.x, grid.y, grid.z),
+        threads=PythonObject(grid.threads),
+        chunks_per_wave=PythonObject(found.chunks_per_wave),
+        counter_bytes=PythonObject(workspace.cleared_bytes),
+        workspace_bytes=PythonObject(workspace.num_bytes()),
     )
 
 
 def py_quantize(arguments: PythonObject) raises:
     """Quantizes on a team."""
     var args = Arguments(arguments)
-    var call = QuantizeCall.read(args)
+    var call = read_quantize(args)
     var team = OpenMPTeam(args.next())
     comptime for i in range(len(FLOAT_TYPES)):
         comptime for j in range(len(FORMATS)):
@@ -158,7 +142,7 @@ def py_quantize(arguments: PythonObject) raises:
 def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
-    var call = DequantizeCall.read(args)
+    var call = read_dequantize(args)
     var team = OpenMPTeam(args.next())
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FORMATS)):
@@ -176,7 +160,7 @@ def py_dequantize(arguments: PythonObject) raises:
 def py_relayout(arguments: PythonObject) raises:
     """Moves an operand to another layout on a team."""
     var args = Arguments(arguments)
-    var call = RelayoutCall.read(args)
+    var call = read_relayout(args)
     var team = OpenMPTeam(args.next())
     var row_bytes, k_blocks = 0, 0
     comptime for i in range(len(FORMATS)):

@@ -32,7 +32,9 @@ from ..cpu import dispatch as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
 from ..cpu.rows import FloatRows
-from ..hopper.dispatch import Product, workspace_bytes
+from ..calls import DequantizeCall, QuantizeCall
+from ..hopper.host.dispatch import workspace_of
+from ..launch.context_queue import ContextQueue
 from ..layouts import (
     LAYOUTS,
     OperandLayout,
@@ -48,8 +50,6 @@ from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, matrix
 from ..problem import ANY, Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
-from ..simt.launch import Queue
-from ..simt.problem import ENCODED, FLOATS, QUANTIZED
 from ..simt.quantize import dequantize as dequantize_portably
 
 comptime KEPT = "bf16"
@@ -82,16 +82,20 @@ struct MXQuantize:
             )
         elif is_nvidia():
             _check_shape("x", x, rows, k)
-            comptime assert format == Format.MXFP4.name, "on a GPU expected mxfp4"
-            nvidia.quantize[dtype](
-                Queue(context),
-                _address(x),
-                k,
-                rows,
-                k,
-                _rounding[rounding](),
-                _address(codes),
-                _address(scales),
+            var queue = ContextQueue(context)
+            nvidia.quantize(
+                QuantizeCall(
+                    values=_address(x),
+                    dtype=_dtype_code[dtype](),
+                    row_stride=k,
+                    rows=rows,
+                    k=k,
+                    format=FORMAT_CODE,
+                    rounding=_rounding[rounding](),
+                    codes=_address(codes),
+                    scales=_address(scales),
+                ),
+                queue,
             )
         else:
             _require_gfx950["mx_quantize", target]()
@@ -131,13 +135,19 @@ struct MXDequantize:
                 target,
                 "', only for CPUs and NVIDIA GPUs",
             )
-            dequantize_portably[Layout, dtype](
-                Queue(context),
-                _address(codes),
-                _address(scales),
-                Int(rows),
-                k,
-                _address(result),
+            var queue = ContextQueue(context)
+            dequantize_portably(
+                DequantizeCall(
+                    codes=_address(codes),
+                    scales=_address(scales),
+                    format=_format_code[format](),
+                    layout=_layout_code[layout](),
+                    rows=Int(rows),
+                    k=k,
+                    values=_address(result),
+                    dtype=_dtype_code[dtype](),
+                ),
+                queue,
             )
 
 
@@ -371,7 +381,6 @@ def _multiply_on_gfx950[
 
 def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) raises:
     """Launches on an NVIDIA GPU."""
-    comptime Layout = LAYOUTS[known.layout]
     comptime is_kept = known.kind == LeftKind.KEPT.code
     comptime assert (
         not is_kept or FLOAT_TYPES[known.dtype] == DType.bfloat16
@@ -380,27 +389,11 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
         return
     # Freed in the order of the stream.
     var workspace = context.enqueue_create_buffer[DType.uint8](
-        max(1, workspace_bytes(problem.m, problem.k))
+        max(1, workspace_of(problem.m, problem.k).num_bytes())
     )
-    comptime kinds = [FLOATS, QUANTIZED, ENCODED]
-    comptime kind = kinds[known.kind]
-    var product = Product(kind=kind)
-    product.x = problem.left.values
-    product.x_scales = problem.left.scales
-    product.x_dtype = problem.left.dtype
-    product.row_stride = problem.left.row_stride
-    product.carry = problem.left.rounding.carry[FloatBits[DType.float32].MANTISSA_BITS]()
-    product.codes = problem.right.codes
-    product.scales = problem.right.scales
-    product.rows = problem.m
-    product.columns = problem.n
-    product.k = problem.k
-    product.output = problem.result.values
-    product.out_dtype = problem.result.dtype
-    product.bias = problem.result.bias
-    product.bias_dtype = problem.result.bias_dtype
-    product.workspace = Int(workspace.unsafe_ptr())
-    nvidia.multiply[Layout](Queue(context), product)
+    var queue = ContextQueue(context)
+    queue.lent = Int(workspace.unsafe_ptr())
+    nvidia.multiply(problem, queue)
     _ = workspace^
 
 

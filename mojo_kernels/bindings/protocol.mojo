@@ -16,8 +16,7 @@ What the device wants stands behind: a thread team; or a device, its stream, and
 
 from std.python import Python, PythonObject
 
-from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS
+from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..numbers.rounding import Rounding
 from ..problem import Left, LeftKind, Problem, Result, Right
 
@@ -70,92 +69,50 @@ def read_problem(mut args: Arguments) raises -> Problem:
         bias=args.next(),
         bias_dtype=args.next(),
     )
-    return Problem(left, right, result, m=args.next(), n=args.next(), k=args.next())
+    return Problem(
+        left, right, result, m=args.next(), n=args.next(), k=args.next()
+    )
 
 
-@fieldwise_init
-struct QuantizeCall(TrivialRegisterPassable):
-    """What `quantize` takes: floats [rows, k] to a plain operand."""
-
-    var values: Int
-    var dtype: Int
-    var row_stride: Int
-    var rows: Int
-    var k: Int
-    var format: Int
-    var rounding: Rounding
-    var codes: Int
-    var scales: Int
-
-    @staticmethod
-    def read(mut args: Arguments) raises -> Self:
-        """Reads them."""
-        return Self(
-            values=args.next(),
-            dtype=args.next(),
-            row_stride=args.next(),
-            rows=args.next(),
-            k=args.next(),
-            format=args.next(),
-            rounding=Rounding(args.next()),
-            codes=args.next(),
-            scales=args.next(),
-        )
+def read_quantize(mut args: Arguments) raises -> QuantizeCall:
+    """Reads what `quantize` takes."""
+    return QuantizeCall(
+        values=args.next(),
+        dtype=args.next(),
+        row_stride=args.next(),
+        rows=args.next(),
+        k=args.next(),
+        format=args.next(),
+        rounding=Rounding(args.next()),
+        codes=args.next(),
+        scales=args.next(),
+    )
 
 
-@fieldwise_init
-struct DequantizeCall(TrivialRegisterPassable):
-    """What `dequantize` takes: an operand in any layout to contiguous floats [rows, k]."""
-
-    var codes: Int
-    var scales: Int
-    var format: Int
-    var layout: Int
-    var rows: Int
-    var k: Int
-    var values: Int
-    var dtype: Int
-
-    @staticmethod
-    def read(mut args: Arguments) raises -> Self:
-        """Reads them."""
-        return Self(
-            codes=args.next(),
-            scales=args.next(),
-            format=args.next(),
-            layout=args.next(),
-            rows=args.next(),
-            k=args.next(),
-            values=args.next(),
-            dtype=args.next(),
-        )
+def read_dequantize(mut args: Arguments) raises -> DequantizeCall:
+    """Reads what `dequantize` takes."""
+    return DequantizeCall(
+        codes=args.next(),
+        scales=args.next(),
+        format=args.next(),
+        layout=args.next(),
+        rows=args.next(),
+        k=args.next(),
+        values=args.next(),
+        dtype=args.next(),
+    )
 
 
-@fieldwise_init
-struct RelayoutCall(TrivialRegisterPassable):
-    """What `relayout` takes: an operand [rows, k] to another layout, padding written."""
-
-    var codes: Int
-    var scales: Int
-    var layout: Int
-    var codes_out: Int
-    var scales_out: Int
-    var layout_out: Int
-    var format: Int
-    var rows: Int
-    var k: Int
-
-    @staticmethod
-    def read(mut args: Arguments) raises -> Self:
-        """Reads them."""
-        return Self(
-            codes=args.next(),
-            scales=args.next(),
-            layout=args.next(),
-            codes_out=args.next(),
-            scales_out=args.next(),
-            layout_out=args.next(),
-            format=args.next(),
-            rows=args.next(),
-            k=args.next(),
-        )
+def read_relayout(mut args: Arguments) raises -> RelayoutCall:
+    """Reads what `relayout` takes."""
+    return RelayoutCall(
+        codes=args.next(),
+        scales=args.next(),
+        layout=args.next(),
+        codes_out=args.next(),
+        scales_out=args.next(),
+        layout_out=args.next(),
+        format=args.next(),
+        rows=args.next(),
+        k=args.next(),
+    )

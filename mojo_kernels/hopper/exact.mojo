@@ -5,27 +5,21 @@ Kernels notice such operands by their scales: under the two largest, the codes 4
 """
 
 from ..layouts import PreshuffledCuda
-from ..simt.launch import DevicePointer
+from ..simt.arguments import Activations, Result, Weights
 from ..simt.matmul import warp_sums
-from ..simt.problem import Activations, Result
+from .layout import OPERANDS
 
 
 @always_inline
 def compute_exactly(
-    a: Activations,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    result: Result,
-    rows: UInt32,
-    row: UInt32,
-    column: UInt32,
-    lane: UInt32,
+    a: Activations, w: Weights, result: Result, row: UInt32, column: UInt32, lane: UInt32
 ):
     """Computes one element of C in float64 where bfloat16 cannot hold an operand."""
-    if row >= rows or Int(column) >= result.columns:
+    if row >= result.rows or column >= result.columns:
         return
-    var sum = warp_sums[PreshuffledCuda, True, 1](
-        a, codes, scales, result.columns, Int(row), Int(column), Int(lane)
+    comptime bits = OPERANDS.element.bits
+    var sum = warp_sums[PreshuffledCuda, bits, True, 1](
+        a, w, Int(result.columns), Int(row), Int(column), Int(lane)
     )
     if lane == 0:
         result.store[1, 1](Int(row), Int(column), sum)

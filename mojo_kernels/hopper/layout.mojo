@@ -1,7 +1,15 @@
-"""The tile of `PreshuffledCuda` in the words of the kernels that read it."""
+"""The tile of `PreshuffledCuda` in the words of the kernels that read it.
+
+A tile is 32 rows x one block of four-bit codes: one granule of each row.
+"""
 
 from ..layouts import PreshuffledCuda
+from ..numbers.formats import Format
 
+comptime OPERANDS = Format.MXFP4
+"""The format of weights, and of activations that are not kept."""
+comptime BLOCK = OPERANDS.block_k
+"""Elements of a block."""
 comptime TILE_ROWS = PreshuffledCuda.ROW_MULTIPLE
 """Rows of a tile: two fragments of 16."""
 comptime ROW_LANES = PreshuffledCuda.ROW_LANES

@@ -8,14 +8,14 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ..codec import FloatBits, Rounding
+from ..calls import QuantizeCall
+from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ..simt.arguments import BFLOAT16, carry_of
 from ..simt.codec import CHUNK
-from ..simt.launch import DevicePointer, Queue, device_pointer
 from ..simt.quantize import VECTOR_BYTES
-from ..simt.quantize import quantize as quantize_portably
-from .fragments import WORD_PAIRS
-from .layout import K_LANES
-from .tokens import encode_neighbours, scale_of_neighbours
+from .instructions.packed import WORD_PAIRS
+from .layout import K_LANES, OPERANDS
+from .operands.activations import encode_neighbours, scale_of_neighbours
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -45,31 +45,25 @@ def quantize_rows(
         scales[unsafe_offset=Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
 
 
-def quantize[
-    dtype: DType
-](
-    queue: Queue,
-    x: Int,
-    row_stride: Int,
-    rows: Int,
-    k: Int,
-    rounding: Rounding,
-    codes: Int,
-    scales: Int,
-) raises:
-    """Quantizes [rows, k] floats at address `x` into a plain operand."""
-    var num_chunks = rows * k // CHUNK
-    comptime if dtype == DType.bfloat16:
-        if row_stride == k and x % VECTOR_BYTES == 0 and num_chunks < MAX_CHUNKS:
-            queue.stream.enqueue_function(
-                queue.context.compile_function[quantize_rows](),
-                device_pointer[DType.uint32](x),
-                device_pointer[DType.uint32](codes),
-                device_pointer[DType.uint8](scales),
-                UInt32(num_chunks),
-                UInt32(rounding.carry[FloatBits[DType.float32].MANTISSA_BITS]()),
-                grid_dim=ceildiv(num_chunks, THREADS),
-                block_dim=THREADS,
-            )
-            return
-    quantize_portably[dtype](queue, x, row_stride, rows, k, rounding, codes, scales)
+def supports(call: QuantizeCall) -> Bool:
+    """Says whether the kernel takes a call: contiguous bfloat16 rows to MXFP4."""
+    return (
+        call.format == OPERANDS.code()
+        and Int32(call.dtype) == BFLOAT16
+        and call.row_stride == call.k
+        and call.values % VECTOR_BYTES == 0
+        and call.rows * call.k // CHUNK < MAX_CHUNKS
+    )
+
+
+def quantize(call: QuantizeCall, mut queue: Some[Queue]) raises:
+    """Launches the kernel for a call that it supports."""
+    var num_chunks = call.rows * call.k // CHUNK
+    queue.launch[quantize_rows](
+        Grid(ceildiv(num_chunks, THREADS), threads=THREADS),
+        device_pointer[DType.uint32](call.values),
+        device_pointer[DType.uint32](call.codes),
+        device_pointer[DType.uint8](call.scales),
+        UInt32(num_chunks),
+        carry_of(call.format, call.rounding),
+    )

@@ -1,26 +1,61 @@
 """Encoding and decoding as a GPU thread does it: eight neighbours at a time.
 
-A chunk is eight neighbouring elements of a row: four bytes of codes, which no
-layout separates. Four lanes hold a block, so that a warp reads and writes
-contiguous memory and a block's maximum is two shuffles away. Every step is
-exact or rounds once, like the host's codec, and gives the same bits.
+A chunk is eight neighbouring elements of a row, in four bytes of codes for every four bits of an
+element. Four lanes hold a block, so that a warp reads and writes contiguous memory and a block's
+maximum is two shuffles away. Every step is exact or rounds once, like `numbers`, and gives the
+same bits.
+
+Elements are arguments: where one is a constant the compiler folds it, and where formats are known
+only at run time one code serves them all. An integer element is taken for a float without
+exponents: units below its one regular binade, and a sign apart.
 """
 
 from max.gpu.primitives.warp import shuffle_xor
 from std.memory import bitcast
 
-from ..codec import F32_MANTISSA_BITS, FloatBits, MAGNITUDE_CODE, scale_from_amax
-from ..formats import BLOCK, FORMAT
-from ..layouts import RUN_BYTES
+from ..numbers.elements import Element
+from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ..numbers.formats import FORMATS, Format
+from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
 
-comptime CHUNK = 8 * RUN_BYTES // FORMAT.element_bits
+comptime CHUNK = 8
 """Elements of a chunk."""
-comptime LANES_PER_BLOCK = BLOCK // CHUNK
-"""Lanes that hold a block."""
+comptime LANES_PER_BLOCK = Format.MXFP4.block_k // CHUNK
+"""Lanes that hold a block: 32 elements in every format."""
 comptime Chunk = SIMD[DType.float32, CHUNK]
 """The values of a chunk."""
-comptime MAX_REGULAR_INVERSE = 253
-"""The largest scale byte whose inverse is a regular float32."""
+comptime Codes = SIMD[DType.uint32, CHUNK]
+"""The codes of a chunk, one in each word; what lies above a code's bits does not matter."""
+comptime ANY_BITS = 0
+"""Stands for elements whose bits are known at run time."""
+comptime WORD_BITS = 32
+"""Bits of a word of packed codes, which no layout separates."""
+
+
+@always_inline
+def element_of[bits: Int](format: Int32) -> Element:
+    """Returns the element of a format whose codes have `bits`, a constant if only one has.
+
+    `format` is a position in `FORMATS`; any other one stands for the first format of `bits`.
+    """
+    comptime first = _first_format[bits]()
+    comptime E = FORMATS[first].element
+    var element = materialize[E]()
+    comptime for i in range(first + 1, len(FORMATS)):
+        comptime Other = FORMATS[i].element
+        comptime if bits == ANY_BITS or Other.bits == bits:
+            if format == Int32(i):
+                element = materialize[Other]()
+    return element
+
+
+def _first_format[bits: Int]() -> Int:
+    """Returns the position of the first format whose codes have `bits`."""
+    comptime for i in range(len(FORMATS)):
+        comptime E = FORMATS[i].element
+        comptime if bits == ANY_BITS or E.bits == bits:
+            return i
+    return 0
 
 
 @always_inline
@@ -29,119 +64,196 @@ def f32_of_scale(scale: UInt32) -> Float32:
     comptime SMALLEST = UInt32(1 << (F32_MANTISSA_BITS - 1))
     comptime NAN = UInt32(0x7FC00000)
     var bits = SMALLEST if scale == 0 else scale << UInt32(F32_MANTISSA_BITS)
-    return bitcast[DType.float32](NAN if scale == UInt32(FORMAT.scale_nan) else bits)
+    return bitcast[DType.float32](NAN if scale == UInt32(E8M0_NAN) else bits)
 
 
 @always_inline
 def f32_of_inverse_scale(scale: UInt32) -> Float32:
     """Returns one over the value of a scale byte other than NaN."""
     comptime SMALLEST = UInt32(1 << (F32_MANTISSA_BITS - 1))
-    comptime TWICE_BIAS = UInt32(2 * FORMAT.scale_bias)
+    comptime TWICE_BIAS = UInt32(2 * E8M0_BIAS)
+    # The inverse of the largest scale is a subnormal float32.
+    comptime MAX_REGULAR_INVERSE = UInt32(E8M0_LARGEST - 1)
     var regular = (TWICE_BIAS - scale) << UInt32(F32_MANTISSA_BITS)
-    return bitcast[DType.float32](SMALLEST if scale > UInt32(MAX_REGULAR_INVERSE) else regular)
+    return bitcast[DType.float32](SMALLEST if scale > MAX_REGULAR_INVERSE else regular)
 
 
 @always_inline
-def scale_of_block(x: Chunk, carry: UInt32) -> UInt32:
-    """Returns the scale byte of the block that this lane and its neighbours hold.
+def magnitude_of_chunk(x: Chunk) -> UInt32:
+    """Returns the float32 bits of the largest magnitude of a chunk."""
+    comptime source = FloatBits[DType.float32]
+    return (source.of(x) & UInt32(source.MAGNITUDE)).reduce_max()
 
-    All lanes of the warp call it. `carry` is the rounding rule's for float32 bits.
+
+@always_inline
+def scale_of_magnitude(amax: UInt32, carry: UInt32, element: Element) -> UInt32:
+    """Returns the scale byte of a block from the float32 bits of its largest magnitude.
+
+    `carry` is the rounding rule's for the element. A NaN or an infinity makes the scale NaN.
     """
     comptime source = FloatBits[DType.float32]
-    var magnitudes = source.of(x) & UInt32(source.MAGNITUDE)
-    var amax = magnitudes.reduce_max()
-    comptime for step in range(2):
-        amax = max(amax, shuffle_xor(amax, UInt32(1 << step)))
-    var scale = scale_from_amax[source.MANTISSA_BITS](amax, carry)
-    return UInt32(FORMAT.scale_nan) if amax >= UInt32(source.NOT_FINITE) else scale
+    var emax = UInt32(element.emax)
+    var scale = max((amax + carry) >> UInt32(source.MANTISSA_BITS), emax) - emax
+    if element.emax == 0:
+        scale = min(scale, UInt32(E8M0_LARGEST))
+    return UInt32(E8M0_NAN) if amax >= UInt32(source.NOT_FINITE) else scale
 
 
 @always_inline
-def round_magnitudes(x: Chunk, scale: UInt32) -> Tuple[SIMD[DType.uint32, CHUNK], Chunk]:
+def scale_of_block(x: Chunk, carry: UInt32, element: Element) -> UInt32:
+    """Returns the scale byte of the block that this lane and its neighbours hold.
+
+    All lanes of the warp call it.
+    """
+    var amax = magnitude_of_chunk(x)
+    comptime for step in range(2):
+        amax = max(amax, shuffle_xor(amax, UInt32(1 << step)))
+    return scale_of_magnitude(amax, carry, element)
+
+
+@always_inline
+def smallest_regular(element: Element) -> UInt32:
+    """Returns the float32 exponent field of an element's smallest regular number."""
+    return UInt32(F32_EXPONENT_BIAS + 1 - element.bias)
+
+
+@always_inline
+def round_magnitudes(x: Chunk, scale: UInt32, element: Element) -> Tuple[Codes, Chunk]:
     """Returns the codes without sign, and the values they stand for before scaling.
 
     The divided magnitude v lies in a binade where the codes are one step apart.
     Adding 2**23 steps leaves the whole number of steps in the low mantissa bits,
     rounded to the nearest, ties to the even one: step by step the codes' order.
     """
-    comptime Bits = SIMD[DType.uint32, CHUNK]
-    comptime EXPONENT = Bits(255 << F32_MANTISSA_BITS)
-    comptime ONE = Bits(FORMAT.scale_bias << F32_MANTISSA_BITS)
+    comptime EXPONENT = Codes(255 << F32_MANTISSA_BITS)
+    var dropped = UInt32(F32_MANTISSA_BITS - element.mantissa_bits)
+    var smallest = smallest_regular(element)
     # From the bits of a binade's start to those of 2**23 times its step.
-    comptime TO_ANCHOR = Bits((F32_MANTISSA_BITS - FORMAT.mantissa_bits) << F32_MANTISSA_BITS)
-    comptime FIRST_ANCHOR = UInt32(
-        (FORMAT.scale_bias + F32_MANTISSA_BITS - FORMAT.mantissa_bits) << FORMAT.mantissa_bits
-    )
+    var to_anchor = dropped << UInt32(F32_MANTISSA_BITS)
+    var first_anchor = (smallest + dropped) << UInt32(element.mantissa_bits)
 
     var divided = abs(x) * f32_of_inverse_scale(scale)
-    var binade = max(bitcast[DType.uint32, CHUNK](divided) & EXPONENT, ONE)
-    var anchor = binade + TO_ANCHOR
+    var binade = bitcast[DType.uint32, CHUNK](divided) & EXPONENT
+    binade = max(binade, Codes(smallest << UInt32(F32_MANTISSA_BITS)))
+    var anchor = binade + to_anchor
     var shifted = divided + bitcast[DType.float32, CHUNK](anchor)
     var steps = bitcast[DType.uint32, CHUNK](shifted) - anchor
-    var earlier = (anchor >> Bits(F32_MANTISSA_BITS - FORMAT.mantissa_bits)) - FIRST_ANCHOR
-    comptime LARGEST = Chunk(6)
+    var earlier = (anchor >> Codes(dropped)) - first_anchor
     return (
-        min(steps + earlier, Bits(MAGNITUDE_CODE)),
-        min(shifted - bitcast[DType.float32, CHUNK](anchor), LARGEST),
+        min(steps + earlier, Codes(UInt32(element.largest_code))),
+        min(shifted - bitcast[DType.float32, CHUNK](anchor), Chunk(largest_value(element))),
     )
 
 
 @always_inline
-def codes_of_narrow(x: Chunk, scale: UInt32) -> SIMD[DType.uint32, CHUNK]:
-    """Returns the codes without sign of numbers that a 16-bit type holds.
-
-    Scaled so that E2M1's smallest regular number becomes float32's, a number's upper bits
-    are its code; numbers of at most 11 bits lose nothing that decides the rounding.
-    """
-    comptime Bits = SIMD[DType.uint32, CHUNK]
-    comptime DROPPED = F32_MANTISSA_BITS - FORMAT.mantissa_bits
-    comptime TO_SMALLEST = bitcast[DType.float32](UInt32(1 << F32_MANTISSA_BITS))
-    var divided = abs(x) * f32_of_inverse_scale(scale)
-    var bits = bitcast[DType.uint32, CHUNK](divided * TO_SMALLEST)
-    var to_even = (bits >> Bits(DROPPED)) & 1
-    var rounded = (bits + to_even + Bits((1 << (DROPPED - 1)) - 1)) >> Bits(DROPPED)
-    return min(rounded, Bits(MAGNITUDE_CODE))
+def largest_value(element: Element) -> Float32:
+    """Returns the largest number of an element."""
+    var dropped = UInt32(F32_MANTISSA_BITS - element.mantissa_bits)
+    var bias_gap = UInt32(F32_EXPONENT_BIAS - element.bias) << UInt32(F32_MANTISSA_BITS)
+    return bitcast[DType.float32]((UInt32(element.largest_code) << dropped) + bias_gap)
 
 
 @always_inline
-def encode_chunk[narrow: Bool](x: Chunk, scale: UInt32) -> UInt32:
-    """Returns the packed codes of a chunk under its block's scale; zeros for a NaN block.
+def codes_of_narrow(x: Chunk, scale: UInt32, element: Element) -> Codes:
+    """Returns the codes without sign of numbers that a 16-bit type holds.
+
+    Scaled so that the element's smallest regular number becomes float32's, a number's upper bits
+    are its code; numbers of at most 11 bits lose nothing that decides the rounding.
+    """
+    var dropped = UInt32(F32_MANTISSA_BITS - element.mantissa_bits)
+    var to_smallest = bitcast[DType.float32](UInt32(element.bias) << UInt32(F32_MANTISSA_BITS))
+    var divided = abs(x) * f32_of_inverse_scale(scale)
+    var bits = bitcast[DType.uint32, CHUNK](divided * to_smallest)
+    var to_even = (bits >> Codes(dropped)) & 1
+    var below_half = (UInt32(1) << (dropped - 1)) - 1
+    var rounded = (bits + to_even + Codes(below_half)) >> Codes(dropped)
+    return min(rounded, Codes(UInt32(element.largest_code)))
+
+
+@always_inline
+def with_signs(magnitudes: Codes, x: Chunk, element: Element) -> Codes:
+    """Returns codes from their magnitudes: a sign bit, or two's complement."""
+    var bits = bitcast[DType.uint32, CHUNK](x)
+    if element.is_integer():
+        # All ones for a negative number.
+        var negative = Codes(0) - (bits >> 31)
+        return ((magnitudes ^ negative) - negative) & 0xFF
+    return magnitudes | (bits >> UInt32(WORD_BITS - element.bits)) & UInt32(element.sign_code())
+
+
+@always_inline
+def encode_chunk[narrow: Bool](x: Chunk, scale: UInt32, element: Element) -> Codes:
+    """Returns the codes of a chunk under its block's scale; zeros for a NaN block.
 
     `narrow` says that a 16-bit type holds the numbers.
     """
-    var codes: SIMD[DType.uint32, CHUNK]
+    var codes: Codes
     comptime if narrow:
-        codes = codes_of_narrow(x, scale)
+        codes = codes_of_narrow(x, scale, element)
     else:
-        codes = round_magnitudes(x, scale)[0]
-    var signs = (bitcast[DType.uint32, CHUNK](x) >> 28) & 8
-    var packed = UInt32(0)
-    comptime for i in range(CHUNK):
-        packed |= (codes[i] | signs[i]) << UInt32(FORMAT.element_bits * i)
-    return UInt32(0) if scale == UInt32(FORMAT.scale_nan) else packed
+        codes = round_magnitudes(x, scale, element)[0]
+    codes = with_signs(codes, x, element)
+    return Codes(0) if scale == UInt32(E8M0_NAN) else codes
 
 
 @always_inline
-def rounded_chunk(x: Chunk, scale: UInt32) -> Chunk:
+def pack[bits: Int](codes: Codes) -> SIMD[DType.uint32, CHUNK * bits // WORD_BITS]:
+    """Packs codes that have nothing above their bits."""
+    comptime PER_WORD = WORD_BITS // bits
+    var words = SIMD[DType.uint32, CHUNK * bits // WORD_BITS](0)
+    comptime for i in range(CHUNK):
+        words[i // PER_WORD] |= codes[i] << UInt32(bits * (i % PER_WORD))
+    return words
+
+
+@always_inline
+def unpack[bits: Int](words: SIMD[DType.uint32, CHUNK * bits // WORD_BITS]) -> Codes:
+    """Spreads packed codes, one to a word."""
+    comptime PER_WORD = WORD_BITS // bits
+    var codes = Codes()
+    comptime for i in range(CHUNK):
+        codes[i] = words[i // PER_WORD] >> UInt32(bits * (i % PER_WORD))
+    return codes
+
+
+@always_inline
+def rounded_values(x: Chunk, scale: UInt32, element: Element) -> Chunk:
+    """Returns what the encoded chunk stands for under a scale of one; zeros for a NaN block."""
+    var unsigned = round_magnitudes(x, scale, element)[1]
+    var signs = bitcast[DType.uint32, CHUNK](x) & UInt32(1 << 31)
+    if scale == UInt32(E8M0_NAN):
+        unsigned = Chunk(0)
+    return bitcast[DType.float32, CHUNK](bitcast[DType.uint32, CHUNK](unsigned) | signs)
+
+
+@always_inline
+def rounded_chunk(x: Chunk, scale: UInt32, element: Element) -> Chunk:
     """Returns what decoding the encoded chunk gives: the nearest MX values."""
-    var unsigned = round_magnitudes(x, scale)[1] * f32_of_scale(scale)
+    var unsigned = round_magnitudes(x, scale, element)[1] * f32_of_scale(scale)
     var signs = bitcast[DType.uint32, CHUNK](x) & UInt32(1 << 31)
     return bitcast[DType.float32, CHUNK](bitcast[DType.uint32, CHUNK](unsigned) | signs)
 
 
 @always_inline
-def decode_chunk(packed: UInt32) -> Chunk:
-    """Returns the values of a chunk's codes under a scale of one.
+def decode_chunk(codes: Codes, element: Element) -> Chunk:
+    """Returns the values of codes under a scale of one; infinities and NaNs come out as such.
 
     A code's exponent and mantissa bits on top of a float32's mantissa make a
     number that is smaller by the power of two between the two exponent biases.
     """
-    comptime MAGNITUDE_SHIFT = UInt32(F32_MANTISSA_BITS - FORMAT.mantissa_bits)
-    comptime BIAS_GAP = bitcast[DType.float32](
-        UInt32((2 * FORMAT.scale_bias - 1) << F32_MANTISSA_BITS)
+    comptime INFINITY = Codes(255 << F32_MANTISSA_BITS)
+    var shift = UInt32(F32_MANTISSA_BITS - element.mantissa_bits)
+    var bias_gap = bitcast[DType.float32](
+        UInt32(2 * F32_EXPONENT_BIAS - element.bias) << UInt32(F32_MANTISSA_BITS)
     )
-    var bits = SIMD[DType.uint32, CHUNK]()
-    comptime for i in range(CHUNK):
-        var code = packed >> UInt32(FORMAT.element_bits * i)
-        bits[i] = (code & UInt32(MAGNITUDE_CODE)) << MAGNITUDE_SHIFT | (code & 8) << 28
-    return bitcast[DType.float32, CHUNK](bits) * BIAS_GAP
+    var signs = (codes & UInt32(element.sign_code())) << UInt32(WORD_BITS - element.bits)
+    var magnitudes = codes & UInt32(element.magnitude_mask())
+    if element.is_integer():
+        # Of a negative code, what is missing to the next power of two.
+        magnitudes = signs.ne(0).select(UInt32(element.sign_code()) - magnitudes, magnitudes)
+    var bits = magnitudes << Codes(shift)
+    var values = bitcast[DType.uint32, CHUNK](bitcast[DType.float32, CHUNK](bits) * bias_gap)
+    if element.has_non_finite():
+        var first = element.infinity_code if element.infinity_code != 0 else element.nan_code
+        values = magnitudes.ge(UInt32(first)).select(bits | INFINITY, values)
+    return bitcast[DType.float32, CHUNK](values | signs)

@@ -3,7 +3,7 @@
 For kernels that want contiguous rows; elements are told apart by their size alone.
 """
 
-from .launch import DevicePointer
+from ..launch.queue import DevicePointer
 from .quantize import global_thread
 
 

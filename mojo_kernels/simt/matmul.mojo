@@ -1,20 +1,26 @@
-"""C = A @ B.T with one warp for a row and a few columns: any shape, any layout, exact.
+"""C = A @ B.T with one warp for a row and a few columns: any shape, layout and pair of formats.
 
 Lane l takes the chunks l, l + 32, ... of K, so that four lanes hold a block.
-Products of two chunks are summed in float32, which is exact for codes, and
+Products of two chunks are summed in float32, which is exact for MXFP4, and
 blocks in float64, where no scale overflows or vanishes. Other kernels call
 `warp_sums` where their own arithmetic may leave the float32 range.
+
+One instance of the kernel knows that both sides are MXFP4, or the left one floats; another one
+learns at run time what they are.
 """
 
-from max.gpu import block_idx, thread_idx
+from max.gpu import thread_idx
 from max.gpu.primitives.warp import sum as warp_sum
-from std.memory import bitcast
+from std.math import ceildiv
 
-from ..codec import decode_scale
-from ..layouts import OperandLayout, OperandShape, RUN_BYTES, scale_blocks
-from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk
-from .launch import DevicePointer
-from .problem import Activations, FLOATS, Result
+from ..launch.queue import Grid, Queue
+from ..layouts import LAYOUTS, OperandLayout, OperandShape
+from ..numbers.formats import FORMATS, Format, NO_FORMAT
+from ..numbers.scales import decode_scale
+from ..problem import LeftKind, Problem
+from ..schedule.clusters import GridRows
+from .arguments import Activations, FLOAT32, Result, Weights
+from .codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
 
 comptime WARPS = 4
 """Warps of a group."""
@@ -22,21 +28,20 @@ comptime COLUMNS = 8
 """Columns of a warp: an activation chunk is encoded once for all of them."""
 comptime WARP_THREADS = 32
 """Threads that share a row; wider hardware warps split."""
+comptime MXFP4 = Format.MXFP4.code()
+"""The format that has an instance of its own."""
 
 
 @always_inline
 def warp_sums[
-    Layout: OperandLayout, aligned: Bool, num_columns: Int
-](
-    a: Activations,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    columns: Int,
-    row: Int,
-    first_column: Int,
-    lane: Int,
-) -> SIMD[DType.float32, num_columns]:
-    """Returns C at `row` and some neighbouring columns, in every lane of the warp."""
+    Layout: OperandLayout, bits: Int, aligned: Bool, num_columns: Int
+](a: Activations, w: Weights, columns: Int, row: Int, first_column: Int, lane: Int) -> SIMD[
+    DType.float32, num_columns
+]:
+    """Returns C at `row` and some neighbouring columns, in every lane of the warp.
+
+    `bits` are those of the elements of both sides, or `ANY_BITS`.
+    """
     var shape = OperandShape(columns, a.k)
     var num_chunks = a.k // CHUNK
     var sums = SIMD[DType.float64, num_columns](0)
@@ -46,25 +51,20 @@ def warp_sums[
         var chunk = first + lane
         if not in_range:
             chunk = num_chunks - LANES_PER_BLOCK + lane % LANES_PER_BLOCK
-        var x, x_scale = a.chunk[aligned](row, chunk)
+        var x, x_scale = a.chunk[bits, aligned](row, chunk)
         if not in_range:
             continue
         var x_factor = decode_scale(x_scale.cast[DType.uint8]())
 
         comptime for i in range(num_columns):
             var column = min(first_column + i, columns - 1)
-            var code_at = Layout.code_offset(column, chunk * RUN_BYTES, shape.row_bytes())
-            var scale_at = Layout.scale_offset(
-                column, chunk // LANES_PER_BLOCK, scale_blocks[Layout](shape)
-            )
-            var bytes = codes.unsafe_load[width=RUN_BYTES, alignment=1](code_at)
-            var w = decode_chunk(bitcast[DType.uint32, 1](bytes))
-            var factor = x_factor * decode_scale(scales[unsafe_offset=scale_at])
-            if a.kind == FLOATS:
-                var products = x.cast[DType.float64]() * w.cast[DType.float64]()
+            var values, scale = w.chunk[Layout, bits](column, chunk, shape)
+            var factor = x_factor * decode_scale(scale)
+            if a.is_kept():
+                var products = x.cast[DType.float64]() * values.cast[DType.float64]()
                 sums[i] += products.reduce_add() * factor
             else:
-                sums[i] += (x * w).reduce_add().cast[DType.float64]() * factor
+                sums[i] += (x * values).reduce_add().cast[DType.float64]() * factor
 
     var result = SIMD[DType.float32, num_columns]()
     comptime for i in range(num_columns):
@@ -73,44 +73,82 @@ def warp_sums[
 
 
 def matmul_warps[
-    Layout: OperandLayout, aligned: Bool
-](
-    x: DevicePointer[DType.uint8],
-    x_scales: DevicePointer[DType.uint8],
-    row_stride: Int64,
-    kind: Int32,
-    x_dtype: Int32,
-    carry: UInt32,
-    codes: DevicePointer[DType.uint8],
-    scales: DevicePointer[DType.uint8],
-    rows: Int32,
-    columns: Int32,
-    k: Int32,
-    bias: DevicePointer[DType.uint8],
-    bias_dtype: Int32,
-    output: DevicePointer[DType.uint8],
-    out_dtype: Int32,
-):
+    Layout: OperandLayout, bits: Int, aligned: Bool
+](a: Activations, w: Weights, result: Result):
     """Computes one row and eight columns a warp."""
-    var a = Activations(x, x_scales, Int(row_stride), kind, x_dtype, carry, Int(k))
-    var result = Result(output, out_dtype, bias, bias_dtype, Int(columns))
+    var tile = GridRows.here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
-    var first_column = (Int(block_idx.x) * WARPS + warp) * COLUMNS
-    var row = Int(block_idx.y) + Int(block_idx.z) * MAX_GRID_Y
-    if first_column >= Int(columns) or row >= Int(rows):
+    var columns = Int(result.columns)
+    var first_column = (tile.column * WARPS + warp) * COLUMNS
+    if first_column >= columns or tile.row >= Int(result.rows):
         return
 
-    var sums = warp_sums[Layout, aligned, COLUMNS](
-        a, codes, scales, Int(columns), row, first_column, lane
+    var sums = warp_sums[Layout, bits, aligned, COLUMNS](
+        a, w, columns, tile.row, first_column, lane
     )
 
     var column = first_column + lane
-    if lane < COLUMNS and column < Int(columns):
+    if lane < COLUMNS and column < columns:
         var mine = Float32(0)
         comptime for i in range(COLUMNS):
             mine = sums[i] if lane == i else mine
-        result.store[1, 1](row, column, SIMD[DType.float32, 1](mine))
+        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](mine))
 
 
-comptime MAX_GRID_Y = 32768
-"""Rows that one slice of the grid covers; hardware limits y, not x, to 16 bits."""
+def supports(problem: Problem) -> Bool:
+    """Says whether the kernel takes a problem: any pair of formats, in any layout."""
+    var left, right = problem.left, problem.right
+    var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime(len(FORMATS))
+    return left_known and (
+        0 <= right.format < comptime(len(FORMATS))
+        and 0 <= right.layout < comptime(len(LAYOUTS))
+    )
+
+
+def is_mxfp4(problem: Problem) -> Bool:
+    """Says whether weights are MXFP4, and activations too or floats that are kept."""
+    return problem.right.format == MXFP4 and problem.left.format in (MXFP4, NO_FORMAT)
+
+
+def is_aligned(problem: Problem) -> Bool:
+    """Says whether activations, weights and C can be read and written 16 bytes at a time."""
+    comptime VECTOR_BYTES = 16
+    var left = problem.left
+    var stride_bytes = 0
+    if left.kind != LeftKind.ENCODED:
+        stride_bytes = left.row_stride * _bytes_of(left.dtype)
+    var addresses = left.values | problem.right.codes | problem.right.scales
+    return (addresses | problem.result.values | stride_bytes) % VECTOR_BYTES == 0
+
+
+def _bytes_of(dtype: Int) -> Int:
+    """Returns the bytes of a float, by the position of its type."""
+    return 4 if Int32(dtype) == FLOAT32 else 2
+
+
+def grid(m: Int, n: Int) -> Grid:
+    """Returns the grid for C of [m, n]."""
+    var x, y, z = GridRows(m, ceildiv(n, WARPS * COLUMNS)).grid()
+    return Grid(x, y, z, threads=WARPS * WARP_THREADS)
+
+
+def launch(problem: Problem, mut queue: Some[Queue]) raises:
+    """Launches the kernel for a problem that it supports."""
+    comptime for i in range(len(LAYOUTS)):
+        if problem.right.layout == i:
+            comptime for aligned in [False, True]:
+                if is_aligned(problem) == aligned:
+                    if is_mxfp4(problem):
+                        comptime bits = Format.MXFP4.element.bits
+                        return _launch[matmul_warps[LAYOUTS[i], bits, aligned]](problem, queue)
+                    return _launch[matmul_warps[LAYOUTS[i], ANY_BITS, aligned]](problem, queue)
+    raise Error(String("unknown layout, code ", problem.right.layout))
+
+
+def _launch[
+    kernel: def(Activations, Weights, Result) thin -> None
+](problem: Problem, mut queue: Some[Queue]) raises:
+    """Launches an instance of the kernel."""
+    queue.launch[kernel](
+        grid(problem.m, problem.n), Activations(problem), Weights(problem), Result(problem)
+    )

@@ -4,30 +4,46 @@
     elements      0..7  8..15 ..    24..31 32..39
     block         0     0     0     0      1     1
 
-Rows that follow each other without a gap are one long row: no division.
+Rows that follow each other without a gap are one long row: no division. Elements of as many bits
+share an instance of a kernel, which learns at run time which of them it works on.
 """
 
 from max.gpu import block_dim, block_idx, thread_idx
 from std.math import ceildiv
 from std.memory import bitcast
+from std.sys import size_of
 
-from ..codec import FloatBits, Rounding, round_to
-from ..layouts import OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES, code_rows
-from ..layouts import scale_blocks, scale_rows
-from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk, encode_chunk, f32_of_scale
-from .codec import scale_of_block
-from .launch import DevicePointer, Queue, device_pointer
+from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
+from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, Plain, RUN_BYTES
+from ..layouts import code_rows, scale_blocks, scale_rows
+from ..numbers.floats import FLOAT_TYPES, round_to
+from ..numbers.formats import FORMATS
+from .arguments import carry_of, load_codes
+from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk, element_of, encode_chunk, f32_of_scale
+from .codec import pack, scale_of_block
 
 comptime THREADS = 256
 """Threads of a group."""
 comptime VECTOR_BYTES = 16
 """The widest access of a thread."""
+comptime CODE_BITS = [4, 8]
+"""Bits of a code, of any format: an instance of a kernel each."""
 
 
 @always_inline
 def global_thread() -> Int:
     """Returns the index of this thread in the launch."""
     return Int(block_idx.x) * Int(block_dim.x) + Int(thread_idx.x)
+
+
+def bits_of(format: Int) raises -> Int:
+    """Returns the bits of a code of a format, by its position in `FORMATS`."""
+    comptime for i in range(len(FORMATS)):
+        comptime bits = FORMATS[i].element.bits
+        if format == i:
+            return bits
+    raise Error(String("unknown format, code ", format))
 
 
 @always_inline
@@ -45,7 +61,7 @@ def load_chunk[
 
 
 def quantize_chunks[
-    dtype: DType, aligned: Bool
+    dtype: DType, bits: Int, aligned: Bool
 ](
     x: DevicePointer[dtype],
     codes: DevicePointer[DType.uint32],
@@ -53,6 +69,7 @@ def quantize_chunks[
     num_chunks: Int64,
     chunks_per_row: Int64,
     row_stride: Int64,
+    format: Int32,
     carry: UInt32,
 ):
     """Quantizes one chunk a thread; four lanes share a block and its scale."""
@@ -69,60 +86,58 @@ def quantize_chunks[
         offset = row * Int(row_stride) + column * CHUNK
     var values = load_chunk[dtype, aligned](x, offset)
 
-    var scale = scale_of_block(values, carry)
+    var element = element_of[bits](format)
+    var scale = scale_of_block(values, carry, element)
     if in_range:
-        codes[unsafe_offset=chunk] = encode_chunk[dtype != DType.float32](values, scale)
+        comptime WORDS = CHUNK * bits // 32
+        codes.unsafe_store[alignment=4 * WORDS](
+            chunk * WORDS, pack[bits](encode_chunk[dtype != DType.float32](values, scale, element))
+        )
         if chunk % LANES_PER_BLOCK == 0:
             scales[unsafe_offset=chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
 
-def quantize[
-    dtype: DType
-](
-    queue: Queue,
-    x: Int,
-    row_stride: Int,
-    rows: Int,
-    k: Int,
-    rounding: Rounding,
-    codes: Int,
-    scales: Int,
-) raises:
-    """Quantizes [rows, k] floats at address `x` into a plain operand."""
-    var num_chunks = rows * k // CHUNK
-    var chunks_per_row = num_chunks if row_stride == k else k // CHUNK
-    var vector = x % VECTOR_BYTES == 0 and (row_stride * size_of_dtype[dtype]()) % VECTOR_BYTES == 0
-    comptime for aligned in [False, True]:
-        if vector == aligned:
-            comptime kernel = quantize_chunks[dtype, aligned]
-            queue.stream.enqueue_function(
-                queue.context.compile_function[kernel](),
-                device_pointer[dtype](x),
-                device_pointer[DType.uint32](codes),
-                device_pointer[DType.uint8](scales),
-                Int64(num_chunks),
-                Int64(chunks_per_row),
-                Int64(row_stride),
-                UInt32(rounding.carry[FloatBits[DType.float32].MANTISSA_BITS]()),
-                grid_dim=ceildiv(num_chunks, THREADS),
-                block_dim=THREADS,
-            )
+def quantize(call: QuantizeCall, mut queue: Some[Queue]) raises:
+    """Quantizes [rows, k] floats into a plain operand."""
+    var bits = bits_of(call.format)
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime for some_bits in CODE_BITS:
+            if call.dtype == i and bits == some_bits:
+                comptime dtype = FLOAT_TYPES[i]
+                var stride_bytes = call.row_stride * size_of[dtype]()
+                if (call.values | stride_bytes) % VECTOR_BYTES == 0:
+                    return _quantize[dtype, some_bits, True](call, queue)
+                return _quantize[dtype, some_bits, False](call, queue)
+    raise Error(String("unknown element type, code ", call.dtype))
 
 
-@always_inline
-def size_of_dtype[dtype: DType]() -> Int:
-    """Returns the bytes of an element."""
-    return 4 if dtype == DType.float32 else 2
+def _quantize[
+    dtype: DType, bits: Int, aligned: Bool
+](call: QuantizeCall, mut queue: Some[Queue]) raises:
+    """Launches an instance of `quantize_chunks`."""
+    var num_chunks = call.rows * call.k // CHUNK
+    queue.launch[quantize_chunks[dtype, bits, aligned]](
+        Grid(ceildiv(num_chunks, THREADS), threads=THREADS),
+        device_pointer[dtype](call.values),
+        device_pointer[DType.uint32](call.codes),
+        device_pointer[DType.uint8](call.scales),
+        Int64(num_chunks),
+        Int64(num_chunks if call.row_stride == call.k else call.k // CHUNK),
+        Int64(call.row_stride),
+        Int32(call.format),
+        carry_of(call.format, call.rounding),
+    )
 
 
 def dequantize_chunks[
-    Layout: OperandLayout, dtype: DType
+    Layout: OperandLayout, dtype: DType, bits: Int
 ](
     codes: DevicePointer[DType.uint8],
     scales: DevicePointer[DType.uint8],
     output: DevicePointer[dtype],
     rows: Int64,
     k: Int64,
+    format: Int32,
 ):
     """Decodes one chunk a thread; the result is contiguous."""
     var chunk = global_thread()
@@ -130,30 +145,37 @@ def dequantize_chunks[
     var row, column = divmod(chunk, shape.k // CHUNK)
     if row >= shape.rows:
         return
-    var code_at = Layout.code_offset(row, column * RUN_BYTES, shape.row_bytes())
+    var element = element_of[bits](format)
+    var packed = load_codes[Layout, bits, RUN_BYTES](codes, element, row, column, shape)
     var scale_at = Layout.scale_offset(row, column // LANES_PER_BLOCK, scale_blocks[Layout](shape))
-    var packed = bitcast[DType.uint32, 1](
-        codes.unsafe_load[width=RUN_BYTES, alignment=RUN_BYTES](code_at)
-    )
     var scale = scales[unsafe_offset=scale_at].cast[DType.uint32]()
-    var values = decode_chunk(packed) * f32_of_scale(scale)
+    var values = decode_chunk(packed, element) * f32_of_scale(scale)
     output.unsafe_store[alignment=VECTOR_BYTES](chunk * CHUNK, round_to[dtype](values))
 
 
-def dequantize[
-    Layout: OperandLayout, dtype: DType
-](queue: Queue, codes: Int, scales: Int, rows: Int, k: Int, output: Int) raises:
+def dequantize(call: DequantizeCall, mut queue: Some[Queue]) raises:
     """Decodes an operand in any layout to contiguous [rows, k] floats."""
-    comptime kernel = dequantize_chunks[Layout, dtype]
-    queue.stream.enqueue_function(
-        queue.context.compile_function[kernel](),
-        device_pointer[DType.uint8](codes),
-        device_pointer[DType.uint8](scales),
-        device_pointer[dtype](output),
-        Int64(rows),
-        Int64(k),
-        grid_dim=ceildiv(rows * k // CHUNK, THREADS),
-        block_dim=THREADS,
+    var bits = bits_of(call.format)
+    comptime for i in range(len(LAYOUTS)):
+        comptime for j in range(len(FLOAT_TYPES)):
+            comptime for some_bits in CODE_BITS:
+                if call.layout == i and call.dtype == j and bits == some_bits:
+                    return _dequantize[LAYOUTS[i], FLOAT_TYPES[j], some_bits](call, queue)
+    raise Error(String("unknown layout or element type, codes ", call.layout, ", ", call.dtype))
+
+
+def _dequantize[
+    Layout: OperandLayout, dtype: DType, bits: Int
+](call: DequantizeCall, mut queue: Some[Queue]) raises:
+    """Launches an instance of `dequantize_chunks`."""
+    queue.launch[dequantize_chunks[Layout, dtype, bits]](
+        Grid(ceildiv(call.rows * call.k // CHUNK, THREADS), threads=THREADS),
+        device_pointer[DType.uint8](call.codes),
+        device_pointer[DType.uint8](call.scales),
+        device_pointer[dtype](call.values),
+        Int64(call.rows),
+        Int64(call.k),
+        Int32(call.format),
     )
 
 
@@ -166,19 +188,20 @@ def relayout_runs[
     scales_out: DevicePointer[DType.uint8],
     rows: Int64,
     k: Int64,
+    row_bytes: Int64,
 ):
     """Moves one run of codes and one scale a thread, and writes the padding."""
     var shape = OperandShape(Int(rows), Int(k))
-    var row_bytes = shape.row_bytes()
-    var row, run = divmod(global_thread(), row_bytes // RUN_BYTES)
+    var row_runs = Int(row_bytes) // RUN_BYTES
+    var row, run = divmod(global_thread(), row_runs)
     if row < code_rows[Target](shape):
         var bytes = SIMD[DType.uint8, RUN_BYTES](0)
         if row < shape.rows:
             bytes = codes.unsafe_load[width=RUN_BYTES, alignment=RUN_BYTES](
-                Source.code_offset(row, run * RUN_BYTES, row_bytes)
+                Source.code_offset(row, run * RUN_BYTES, Int(row_bytes))
             )
         codes_out.unsafe_store[alignment=RUN_BYTES](
-            Target.code_offset(row, run * RUN_BYTES, row_bytes), bytes
+            Target.code_offset(row, run * RUN_BYTES, Int(row_bytes)), bytes
         )
 
     var target_blocks = scale_blocks[Target](shape)
@@ -191,22 +214,30 @@ def relayout_runs[
         scales_out[unsafe_offset=Target.scale_offset(scale_row, block, target_blocks)] = scale
 
 
-def relayout[
-    Source: OperandLayout, Target: OperandLayout
-](queue: Queue, codes: Int, scales: Int, codes_out: Int, scales_out: Int, rows: Int, k: Int) raises:
+def relayout(call: RelayoutCall, mut queue: Some[Queue]) raises:
     """Moves an operand to another layout and writes the target's padding."""
-    comptime kernel = relayout_runs[Source, Target]
-    var shape = OperandShape(rows, k)
-    var num_runs = code_rows[Target](shape) * (shape.row_bytes() // RUN_BYTES)
+    comptime for i in range(len(LAYOUTS)):
+        comptime for j in range(len(LAYOUTS)):
+            if call.layout == i and call.layout_out == j:
+                return _relayout[LAYOUTS[i], LAYOUTS[j]](call, queue)
+    raise Error(String("unknown layout, codes ", call.layout, ", ", call.layout_out))
+
+
+def _relayout[
+    Source: OperandLayout, Target: OperandLayout
+](call: RelayoutCall, mut queue: Some[Queue]) raises:
+    """Launches an instance of `relayout_runs`."""
+    var shape = OperandShape(call.rows, call.k)
+    var row_bytes = call.k * bits_of(call.format) // 8
+    var num_runs = code_rows[Target](shape) * (row_bytes // RUN_BYTES)
     var num_scales = scale_rows[Target](shape) * scale_blocks[Target](shape)
-    queue.stream.enqueue_function(
-        queue.context.compile_function[kernel](),
-        device_pointer[DType.uint8](codes),
-        device_pointer[DType.uint8](scales),
-        device_pointer[DType.uint8](codes_out),
-        device_pointer[DType.uint8](scales_out),
-        Int64(rows),
-        Int64(k),
-        grid_dim=ceildiv(max(num_runs, num_scales), THREADS),
-        block_dim=THREADS,
+    queue.launch[relayout_runs[Source, Target]](
+        Grid(ceildiv(max(num_runs, num_scales), THREADS), threads=THREADS),
+        device_pointer[DType.uint8](call.codes),
+        device_pointer[DType.uint8](call.scales),
+        device_pointer[DType.uint8](call.codes_out),
+        device_pointer[DType.uint8](call.scales_out),
+        Int64(call.rows),
+        Int64(call.k),
+        Int64(row_bytes),
     )

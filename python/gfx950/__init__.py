@@ -5,11 +5,16 @@ lockstep as NumPy arrays. It raises on anything it does not know, on reads of re
 that were never written, and on memory outside the arguments; it reports missing waits, barrier
 races and missing wait states as hazards.
 
-    asm text -> asm.parse -> Kernel -> machine.run -> Result
-                                         |-- alu*, mfma, vmem, lds   what it computes
-                                         |-- hazards, waits          what it got wrong
-                                         |-- trace                   what it did, per wave
-                                         `-- timing.profile          a model of where its cycles go
+    asm text -> isa.asm.parse -> Kernel -> machine.execute.run -> Result
+
+    isa/        what an instruction is and computes
+    memory/     where bytes live, and the instructions that move them
+    proof/      what it got wrong: waits, barriers, wait states, undefined values
+    machine/    runs waves, and records what each did
+    timing/     a model of where its cycles go
+    cli/        the same from the command line
+
+Rooms import those above them, never below.
 
 It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
 
@@ -19,13 +24,13 @@ error: stochastic rounding, sparse, float64 and multi-block matrix instructions,
 typed buffers, calls, flat access to LDS.
 """
 
-from gfx950.asm import AsmError, Instruction, Kernel, Operand, parse
-from gfx950.hazards import Hazard
-from gfx950.launch import ArgumentError
-from gfx950.machine import HazardError, Result, SimulationError, run
-from gfx950.operands import UnknownInstruction
-from gfx950.timing import Profile, profile
-from gfx950.trace import Event, Trace
+from gfx950.isa.asm import AsmError, Instruction, Kernel, Operand, parse
+from gfx950.isa.operands import UnknownInstruction
+from gfx950.machine.execute import HazardError, Result, SimulationError, run
+from gfx950.machine.launch import ArgumentError
+from gfx950.machine.trace import Event, Trace
+from gfx950.proof.hazards import Hazard
+from gfx950.timing.model import Profile, profile
 
 __all__ = [
     "ArgumentError",

@@ -3,11 +3,12 @@
 The operations take either kind and give back the same kind. Dtypes go by name ("bfloat16",
 "float16", "float32"), which both kinds share. `as_matrix` views any array as rows of floats
 with one row stride, without a copy where its strides allow that.
+
+A check raises unless its argument is as it must be. It passes what is common, plain tensors in
+memory, after a few questions; only then does it find out what is wrong, or what is rare.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,29 +23,15 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from mx_kernels._facts import Facts
+from mx_kernels._facts import facts
 
 Array = Tensor | np.ndarray
 
+STRIDED = torch.strided
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 """Tensor types without behaviour of their own: their memory is all there is to them."""
 DEVICES = ("cpu", "cuda", "meta")
 """Types of devices that have kernels, and the one that has no numbers."""
-
-
-class Matrix(NamedTuple):
-    """Rows of floats in memory; `owner` keeps the memory alive."""
-
-    address: int
-    dtype_code: int
-    row_stride: int
-    rows: int
-    owner: Array | None
-
-    @property
-    def floats(self) -> tuple[int, int, int]:
-        """What the extension wants to know of floats: address, dtype, row stride."""
-        return self[:3]
 
 
 def show(shape) -> str:
@@ -87,46 +74,97 @@ def kind_of(value, name: str) -> str:
 
 def dtype_name(array: Array) -> str:
     """Returns the dtype's name without its library's prefix."""
-    return str(array.dtype).removeprefix("torch.") if _is_torch(array) else array.dtype.name
-
-
-def _is_torch(array: Array) -> bool:
-    return isinstance(array, Tensor)
+    is_torch = isinstance(array, Tensor)
+    return str(array.dtype).removeprefix("torch.") if is_torch else array.dtype.name
 
 
 def device_of(array: Array) -> torch.device:
     """Returns where the memory is; NumPy's is the CPU's."""
-    return array.device if _is_torch(array) else torch.device("cpu")
+    return array.device if isinstance(array, Tensor) else torch.device("cpu")
 
 
-def check_floats(array: Array, name: str, facts: Facts) -> None:
-    """Raises unless `array` holds floats that the kernels read, in this machine's byte order.
+def check_floats(array: Array, name: str) -> bool:
+    """Raises unless `array` holds floats that the kernels read, on a device that has kernels.
+
+    Returns:
+        True for what is common: a plain tensor in memory, and no gradient wanted. Anything else
+        is asked whether it is `watched`.
 
     Raises:
-        TypeError: with the dtype found, the ones expected and a conversion.
+        TypeError: with what was found, what is expected and a conversion.
+        ValueError: naming the device.
     """
+    if (
+        type(array) in PLAIN_TENSORS
+        and array.dtype in facts().dtype_codes
+        and array.layout is STRIDED
+        and (array.is_cpu or array.is_cuda)
+        and not array.is_nested
+    ):
+        return not (array.requires_grad and torch.is_grad_enabled())
+    kind, known = kind_of(array, name), facts().dtypes
     dtype = dtype_name(array)
-    if dtype not in facts.dtypes:
-        convert = f"{name}.float()" if _is_torch(array) else f"{name}.astype(np.float32)"
+    if dtype not in known:
+        convert = f"{name}.float()" if kind == "torch" else f"{name}.astype(np.float32)"
         if dtype.startswith("complex"):
             convert = f"{name}.real"
         raise TypeError(
-            f"{name}: got dtype {dtype}, expected {' or '.join(facts.dtypes)}; "
+            f"{name}: got dtype {dtype}, expected {' or '.join(known)}; "
             f"convert first, for example {convert}"
         )
-    if not _is_torch(array) and not array.dtype.isnative:
+    if kind == "numpy" and not array.dtype.isnative:
         raise TypeError(
             f"{name}: got dtype {array.dtype.str} in the other byte order, expected this "
             f'machine\'s; convert with {name}.astype({name}.dtype.newbyteorder("="))'
         )
+    check_device(array, name)
+    return False
 
 
-def check_same_kind(first: str, first_kind: str, second: str, second_kind: str) -> None:
-    """Raises unless both operands are torch tensors or both are NumPy arrays.
+def float_code(dtype, name: str) -> int:
+    """Returns the native code of a float dtype: a name, a torch dtype or a NumPy dtype.
+
+    Raises:
+        TypeError: if it is no dtype.
+        ValueError: if it is another one.
+    """
+    known = facts().float_codes
+    if type(dtype) in (str, torch.dtype) and dtype in known:
+        return known[dtype]
+    is_name = dtype is None or isinstance(dtype, str | torch.dtype)
+    got = dtype if is_name else _numpy_name(dtype, name)
+    if got not in known:
+        raise ValueError(f"{name}: got {dtype!r}, expected {' or '.join(facts().dtypes)}")
+    return known[got]
+
+
+def _numpy_name(dtype, name: str) -> str:
+    """Returns the name of what NumPy takes for a dtype."""
+    try:
+        return np.dtype(dtype).name
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name}: got {dtype!r}, expected a dtype or one of {', '.join(facts().dtypes)}"
+        ) from None
+
+
+def check_together(first: str, a: Array, second: str, b: Array) -> None:
+    """Raises unless both are torch tensors or both NumPy arrays, on one device with kernels.
 
     Raises:
         TypeError: with the conversion that makes them agree.
+        ValueError: naming both devices.
     """
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.is_cpu and b.is_cpu:
+            return
+        if a.device != b.device:
+            raise ValueError(
+                f"{first} and {second}: got {first} on {a.device} and {second} on {b.device}, "
+                f"expected one device; move one of them with .to({str(b.device)!r})"
+            )
+        return
+    first_kind, second_kind = kind_of(a, first), kind_of(b, second)
     if first_kind != second_kind:
         raise TypeError(
             f"{first} and {second}: got {first_kind} and {second_kind}, expected both of one "
@@ -135,37 +173,17 @@ def check_same_kind(first: str, first_kind: str, second: str, second_kind: str) 
         )
 
 
-def check_same_device(first: str, a: torch.device, second: str, b: torch.device) -> None:
-    """Raises unless both devices are the same and have kernels.
-
-    Raises:
-        ValueError: naming both devices.
-    """
-    if a != b:
-        raise ValueError(
-            f"{first} and {second}: got {first} on {a} and {second} on {b}, expected one "
-            f"device; move one of them with .to({str(b)!r})"
-        )
-    check_device(first, a)
-
-
-def check_device(name: str, device: torch.device) -> None:
-    """Raises unless `device` has kernels.
+def check_device(array: Array, name: str) -> None:
+    """Raises unless `array` lies on a device that has kernels.
 
     Raises:
         ValueError: naming the device.
     """
-    if device.type not in DEVICES:
+    if isinstance(array, Tensor) and array.device.type not in DEVICES:
         raise ValueError(
-            f'{name}: got device {device}, expected cpu or cuda; move it with {name}.to("cpu")'
+            f'{name}: got device {array.device}, expected cpu or cuda; move it with '
+            f'{name}.to("cpu")'
         )
-
-
-def empty_like(array: Array, shape: tuple[int, ...], dtype: str, facts: Facts) -> Array:
-    """Allocates an array of `array`'s kind and device; `dtype` goes by name."""
-    if _is_torch(array):
-        return array.new_empty(shape, dtype=getattr(torch, dtype))
-    return np.empty(shape, np.uint8 if dtype == "uint8" else facts.numpy_dtype(dtype))
 
 
 def address_of(array: Array) -> int:
@@ -174,7 +192,7 @@ def address_of(array: Array) -> int:
     Raises:
         ValueError: if the memory was freed under a tensor that still has elements.
     """
-    if _is_torch(array):
+    if isinstance(array, Tensor):
         address = array.data_ptr()
         if not address and array.numel():
             raise ValueError(
@@ -185,23 +203,28 @@ def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0] if array.size else 0
 
 
-def as_matrix(array: Array, facts: Facts) -> Matrix:
-    """Views validated floats `[..., K]` as rows; copies only if no row stride describes them."""
-    if _is_torch(array):
-        array = array.resolve_neg()
-        stride = row_stride(array.shape, array.stride(), 1)
-        if stride is None:
-            array = array.contiguous()
+def rows_of(array: Array) -> tuple[Array, int, int, int]:
+    """Views checked floats `[..., K]` as rows; copies only if no row stride describes them.
+
+    Returns:
+        Who owns the memory, the address, the dtype's code and the row stride in elements.
+    """
+    if isinstance(array, Tensor):
+        if array.is_neg():
+            array = array.resolve_neg()
+        code = facts().dtype_codes[array.dtype]
+        if array.is_contiguous():
+            stride = array.shape[-1]
+        else:
+            stride = row_stride(array.shape, array.stride(), 1)
+            if stride is None:
+                array = array.contiguous()
     else:
+        code = facts().dtypes[dtype_name(array)]
         stride = row_stride(array.shape, array.strides, array.itemsize)
         if stride is None:
             array = np.ascontiguousarray(array)
-    k = array.shape[-1]
-    rows = 1
-    for size in array.shape[:-1]:
-        rows *= size
-    code = facts.dtypes[dtype_name(array)]
-    return Matrix(address_of(array), code, k if stride is None else stride, rows, array)
+    return array, address_of(array), code, array.shape[-1] if stride is None else stride
 
 
 def row_stride(shape, strides, unit: int) -> int | None:
@@ -249,14 +272,18 @@ def _only_default_devices() -> bool:
     return all(type(mode) is DeviceContext for mode in modes)
 
 
-def needs_dispatcher(*arrays: Array | None) -> bool:
+def watched(*arrays: Array | None) -> bool:
     """Says whether a call has to go through torch's dispatcher to be right.
 
-    Plain tensors in plain eager mode need not: the dispatcher costs more than everything else
-    that Python does in a call.
+    Plain tensors in memory need not, in plain eager mode and where no gradient is wanted: the
+    dispatcher costs more than everything else that Python does in a call.
     """
-    tensors = [array for array in arrays if array is not None]
-    if not isinstance(tensors[0], Tensor):
+    tensors = [array for array in arrays if isinstance(array, Tensor)]
+    return bool(tensors) and (intercepted() or not all(map(_is_plain, tensors)))
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Says whether `t` has no behaviour of its own, but memory, and no gradient is wanted."""
+    if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
         return False
-    plain = all(type(t) in PLAIN_TENSORS and (t.is_cpu or t.is_cuda) for t in tensors)
-    return not plain or intercepted()
+    return not (t.requires_grad and torch.is_grad_enabled())

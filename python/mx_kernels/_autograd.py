@@ -16,6 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+LINEAR_BIAS, MATMUL_BIAS = 6, 8
+"""Where the schemas of linear and matmul have the bias."""
+
 
 def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
     """Sums over all rows, in float32."""
@@ -24,7 +27,7 @@ def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
 
 def linear_context(ctx, inputs, output) -> None:
     """Keeps what the derivatives of linear need."""
-    x, codes, scales, ctx.layout, n, bias, *_ = inputs
+    x, codes, scales, ctx.format, ctx.layout, n, bias, *_ = inputs
     ctx.save_for_backward(codes, scales)
     ctx.save_for_forward(codes, scales)
     ctx.w_shape = (n, x.shape[-1])
@@ -34,10 +37,14 @@ def linear_context(ctx, inputs, output) -> None:
 
 
 def _dense_weights(ctx, dtype: torch.dtype) -> Tensor:
-    """Dequantizes the weights; bfloat16 holds every one exactly, float16 does not."""
+    """Dequantizes the weights.
+
+    bfloat16 has room for the digits of every format's numbers, float16 not for their exponents.
+    """
     dtype = dtype if dtype == ctx.x_dtype == torch.bfloat16 else torch.float32
     codes, scales = ctx.saved_tensors
-    return torch.ops.mx_kernels.dequantize(codes, scales, ctx.w_shape, ctx.layout, dtype)
+    meaning = (ctx.w_shape, ctx.format, ctx.layout)
+    return torch.ops.mx_kernels.dequantize(codes, scales, *meaning, dtype)
 
 
 def linear_backward(ctx, grad):
@@ -46,22 +53,22 @@ def linear_backward(ctx, grad):
     if ctx.needs_input_grad[0]:
         w = _dense_weights(ctx, grad.dtype)
         grad_x = (grad.to(w.dtype) @ w).to(ctx.x_dtype)
-    if ctx.needs_input_grad[5]:
+    if ctx.needs_input_grad[LINEAR_BIAS]:
         grad_bias = _sum_of_rows(grad, ctx.bias_dtype)
-    return grad_x, None, None, None, None, grad_bias, None, None, None
+    return grad_x, *[None] * (LINEAR_BIAS - 1), grad_bias, None, None, None
 
 
 def matmul_context(ctx, inputs, output) -> None:
     """Keeps what the derivatives of matmul need."""
-    bias = inputs[6]
+    bias = inputs[MATMUL_BIAS]
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.out_shape, ctx.out_dtype = output.shape, output.dtype
 
 
 def matmul_backward(ctx, grad):
     """Returns the gradients of matmul's arguments."""
-    wanted = ctx.needs_input_grad[6]
-    return *[None] * 6, _sum_of_rows(grad, ctx.bias_dtype) if wanted else None, None
+    wanted = ctx.needs_input_grad[MATMUL_BIAS]
+    return *[None] * MATMUL_BIAS, _sum_of_rows(grad, ctx.bias_dtype) if wanted else None, None
 
 
 class Linear(torch.autograd.Function):
@@ -72,14 +79,14 @@ class Linear(torch.autograd.Function):
     backward = staticmethod(linear_backward)
 
     @staticmethod
-    def forward(x, codes, scales, layout, n, bias, *rest):
-        """Calls the operator; the rest is (rounding, out_dtype, activations)."""
-        return torch.ops.mx_kernels.linear(x, codes, scales, layout, n, bias, *rest)
+    def forward(*args):
+        """Calls the operator."""
+        return torch.ops.mx_kernels.linear(*args)
 
     @staticmethod
-    def jvp(ctx, x, codes, scales, layout, n, bias, *rest):
+    def jvp(ctx, *tangents):
         """Maps tangents of x and bias to the tangent of the result."""
-        out = 0
+        x, bias, out = tangents[0], tangents[LINEAR_BIAS], 0
         if x is not None:
             w = _dense_weights(ctx, x.dtype)
             out = x.to(w.dtype) @ w.T
@@ -96,13 +103,11 @@ class Matmul(torch.autograd.Function):
     backward = staticmethod(matmul_backward)
 
     @staticmethod
-    def forward(a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
+    def forward(*args):
         """Calls the operator."""
-        return torch.ops.mx_kernels.matmul(
-            a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype
-        )
+        return torch.ops.mx_kernels.matmul(*args)
 
     @staticmethod
-    def jvp(ctx, a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
+    def jvp(ctx, *tangents):
         """Maps the tangent of the bias to that of the result."""
-        return bias.to(ctx.out_dtype).expand(ctx.out_shape)
+        return tangents[MATMUL_BIAS].to(ctx.out_dtype).expand(ctx.out_shape)

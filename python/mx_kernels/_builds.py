@@ -194,13 +194,13 @@ def cache_folder() -> Path:
 
 
 def toolchain() -> str:
-    """Returns the version of the installed Mojo.
+    """Returns the versions of what kernels are compiled from, besides our own sources.
 
     Raises:
-        NativeBuildError: if there is none.
+        NativeBuildError: if there is no compiler.
     """
     try:
-        return importlib.metadata.version("mojo")
+        return f"{importlib.metadata.version('mojo')} {importlib.metadata.version('max')}"
     except importlib.metadata.PackageNotFoundError as error:
         raise NativeBuildError(
             "the Mojo compiler is not installed in this environment; it comes with "
@@ -249,12 +249,13 @@ def one_line(doing: str) -> Iterator[None]:
         print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
 
 
-def compile_mojo(sources: Sources, arguments: Sequence[str]) -> str:
+def compile_mojo(sources: Sources, command: Sequence[str], arguments: Sequence[str] = ()) -> str:
     """Compiles the entry of `sources`, seen alone with its imports; returns what is printed.
 
     Args:
         sources: the files that there are.
-        arguments: the compiler's command and options; the entry follows them.
+        command: the compiler's command and options; the entry follows them.
+        arguments: what follows the entry.
 
     Raises:
         NativeBuildError: if the compiler is missing or fails; carries its output.
@@ -262,13 +263,36 @@ def compile_mojo(sources: Sources, arguments: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="mx_kernels-") as scratch:
         entry = sources.copy_to(Path(scratch))
         try:
-            return run_mojo([*arguments, "-I", scratch, str(entry)])
+            return run_mojo([*command, "-I", scratch, str(entry), *arguments])
         except NativeBuildError as error:
             # In the words of those who can change the files.
             text = str(error)
             for name, path in sources.files.items():
                 text = text.replace(str(Path(scratch) / name), str(path))
             raise NativeBuildError(text) from None
+
+
+def program_output(
+    entry: Path,
+    folders: Sequence[Path],
+    options: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+) -> Build:
+    """Returns what a Mojo program prints, as a file of the cache.
+
+    Args:
+        entry: the program.
+        folders: where its imports of ours are found; one of them has the program.
+        options: of the compiler.
+        arguments: of the program.
+    """
+    sources = Sources.of(entry, folders)
+    return Build(
+        f"{entry.stem}-{sources.digest([toolchain(), *options, '--', *arguments])}",
+        f"{entry.stem}.txt",
+        f"running {entry.name}",
+        lambda target: target.write_text(compile_mojo(sources, ["run", *options], arguments)),
+    )
 
 
 def run_mojo(command: Sequence[str]) -> str:

@@ -14,14 +14,21 @@ import ctypes
 import os
 from dataclasses import dataclass, fields
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from mx_kernels import _native
 
-KEEP = -1
-"""The code of no rounding rule: activations stay floats."""
+NO_CODE = -1
+"""What stands for no format, and for the dtype of no bias."""
+KEPT, QUANTIZED, ENCODED = range(3)
+"""What the left side of a product is: floats as they are, floats to quantize, codes."""
+KEPT_FLOATS = "bf16"
+"""The name of activations that stay floats, beside the names of the formats."""
+DEFAULT_FORMAT = "mxfp4"
+DEFAULT_ROUNDING = "even"
 
 
 def ceil_to(count: int, multiple: int) -> int:
@@ -31,11 +38,14 @@ def ceil_to(count: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Format:
-    """The columns of the format table that Python needs."""
+    """One row of the format table; `code` is its number on the native side."""
 
     name: str
+    element: str
     element_bits: int
-    block_size: int
+    block_k: int
+    scale: str
+    code: int
 
     def packed_bytes(self, count: int) -> int:
         """Returns the bytes that `count` codes occupy."""
@@ -60,41 +70,51 @@ class Layout:
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
         codes = (ceil_to(rows, self.row_multiple), fmt.packed_bytes(k))
-        blocks = ceil_to(k // fmt.block_size, self.scale_k_multiple)
+        blocks = ceil_to(k // fmt.block_k, self.scale_k_multiple)
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
+
+
+class Mode(NamedTuple):
+    """What `linear` multiplies its activations as, in the codes of a call."""
+
+    kind: int
+    format: int
+    rounding: int
 
 
 class Facts:
     """The extension's tables and entry points, and where to find the thread team.
 
     Attributes:
-        formats, layouts: rows by name.
-        default_format: what `quantize` writes.
+        formats, layouts: rows by name, in the order of their codes.
         plain: the layout without a device, row-major.
         roundings, dtypes: native codes by name.
-        rules: native codes of what `linear` multiplies x as, by mode and rounding.
         dtype_codes: native codes by `torch.dtype`.
-        torch_dtypes: `torch.dtype` by name, and by itself.
+        float_codes: both of these.
+        torch_dtypes: every `torch.dtype` by its code.
+        activations: the names of what `linear` can multiply activations as.
+        modes: the same, by name and rounding.
         team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0.
     """
 
     def __init__(self, native: ModuleType):
         tables = native.tables()
         self.native = native
-        self.formats = {row["name"]: _row(Format, row) for row in tables["formats"]}
-        self.layouts = {
-            row["name"]: _row(Layout, {**row, "code": code})
-            for code, row in enumerate(tables["layouts"])
-        }
-        self.default_format = next(iter(self.formats.values()))
+        self.formats = _rows(Format, tables["formats"])
+        self.layouts = _rows(Layout, tables["layouts"])
         self.plain = next(row for row in self.layouts.values() if not row.device)
         self.roundings = {name: code for code, name in enumerate(tables["roundings"])}
-        self.rules = {("mxfp4", name): code for name, code in self.roundings.items()}
-        self.rules["bf16", "even"] = KEEP
         self.dtypes = {name: code for code, name in enumerate(tables["dtypes"])}
-        self.dtype_codes = {getattr(torch, name): code for name, code in self.dtypes.items()}
-        self.torch_dtypes = {name: getattr(torch, name) for name in self.dtypes}
-        self.torch_dtypes |= {dtype: dtype for dtype in self.torch_dtypes.values()}
+        self.torch_dtypes = [getattr(torch, name) for name in self.dtypes]
+        self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
+        self.float_codes = self.dtypes | self.dtype_codes
+        self.activations = (*self.formats, KEPT_FLOATS)
+        self.modes = {
+            (fmt.name, rounding): Mode(QUANTIZED, fmt.code, code)
+            for fmt in self.formats.values()
+            for rounding, code in self.roundings.items()
+        }
+        self.modes[KEPT_FLOATS, DEFAULT_ROUNDING] = Mode(KEPT, NO_CODE, 0)
         self.team = _openmp_team()
 
     def layout_for(self, device: str | torch.device) -> Layout | None:
@@ -125,9 +145,22 @@ class Facts:
         return np.dtype(ml_dtypes.bfloat16)
 
 
-def _row(cls, row: dict):
-    """Picks the columns of `row` that the dataclass `cls` has."""
-    return cls(**{field.name: row[field.name] for field in fields(cls)})
+def unsupported(activations: str, weights: str, device, pairs) -> ValueError:
+    """Returns the error that names the products that a device has kernels for."""
+    known = ", ".join(f"{left} x {right}" for left, right in sorted(pairs))
+    return ValueError(
+        f"formats: got activations {activations!r} x weights {weights!r}, for which {device} has "
+        f"no kernel, expected one of {known}"
+    )
+
+
+def _rows(cls, table: list[dict]) -> dict:
+    """Makes a row of the dataclass `cls` of each row of a table, by name; its code is its place."""
+    names = [field.name for field in fields(cls) if field.name != "code"]
+    rows = (
+        cls(**{name: row[name] for name in names}, code=code) for code, row in enumerate(table)
+    )
+    return {row.name: row for row in rows}
 
 
 def _openmp_team() -> int:

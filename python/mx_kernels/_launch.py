@@ -1,8 +1,8 @@
 """Who computes: the extension module of the device that an array lies on.
 
-A launcher takes the name of an operation and the integers that its function wants of every
-device: addresses, sizes and codes. It adds what its own device wants: the thread team of the
-CPU, a stream and a workspace on a GPU. Arguments are valid by contract; `ops` checks them.
+A launcher takes a call as `_calls` writes it, the integers that an operation wants of every
+device, and adds what its own device wants: the thread team of the CPU, a stream and a workspace
+on a GPU. Arguments are valid by contract.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ class Launcher(Protocol):
     """Launches operations on one kind of device."""
 
     def launch(self, operation: str, arguments: tuple[int, ...], out: Array) -> None:
-        """Launches an operation that writes `out`."""
+        """Launches an operation but a product, which writes `out`."""
 
-    def multiply(
-        self, operation: str, arguments: tuple[int, ...], out: Array, m: int, k: int
-    ) -> None:
-        """Launches a product of `m` rows of activations of length `k`."""
+    def multiply(self, arguments: tuple[int, ...], out: Array, m: int, k: int) -> None:
+        """Launches a product of `m` rows of activations of length `k`, which writes `out`.
+
+        Raises:
+            ValueError: if the device has no kernel for the formats; see `_facts.unsupported`.
+        """
 
 
 class _Cpu:
@@ -37,8 +39,10 @@ class _Cpu:
         table = facts()
         getattr(table.native, operation)((*arguments, table.team_of_caller()))
 
-    def multiply(self, operation, arguments, out, m, k):
-        self.launch(operation, arguments, out)
+    def multiply(self, arguments, out, m, k):
+        table = facts()
+        team = table.team if torch.get_num_threads() > 1 else 0
+        table.native.multiply((*arguments, team))
 
 
 CPU = _Cpu()

@@ -66,6 +66,11 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
+def here() -> list[Level]:
+    """Returns the levels that this CPU runs."""
+    return [level for level in (*LEVELS, NATIVE) if level.runs_here]
+
+
 def pick() -> Level:
     """Returns the level that MX_KERNELS_CPU names, or the best one that runs here.
 

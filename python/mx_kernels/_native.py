@@ -86,11 +86,10 @@ class Extension:
         )
 
 
-def cpu_extension() -> Extension:
-    """Returns the module of this CPU."""
-    return Extension(
-        "_mx_kernels_native", "bindings/cpu.mojo", "MX_KERNELS_NATIVE", _levels.pick()
-    )
+def cpu_extension(level: Level | None = None) -> Extension:
+    """Returns the module of this CPU, at a level or the best one."""
+    level = level or _levels.pick()
+    return Extension("_mx_kernels_native", "bindings/cpu.mojo", "MX_KERNELS_NATIVE", level)
 
 
 def gpu_extension(architecture: str) -> Extension:

@@ -3,14 +3,17 @@
     >>> print(mx_kernels.explain(16, 2112, 7168, device="gfx950"))
 
 The answer comes from the tables that the kernels' own dispatch reads. It needs no such device.
+One function a device asks them: `DEVICES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mx_kernels import _levels
-from mx_kernels._facts import facts
+from mx_kernels._checks import check_mode, format_named
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts, unsupported
 
 OPS = ("linear", "matmul")
 
@@ -23,6 +26,10 @@ class Explanation:
     op: str
     shape: tuple[int, int, int]
     """M, N, K."""
+    activations: str
+    """What the left side is multiplied as: a format or "bf16"."""
+    format: str
+    """The format of the weights."""
     kernel: str
     """The source file, within the Mojo package."""
     reason: str
@@ -61,7 +68,8 @@ class Explanation:
     def __str__(self) -> str:
         """Returns the decision in words."""
         size = " x ".join(map(str, self.shape))
-        text = f"{size} on {self.device}: {self.kernel}, {self.reason}; tiles of "
+        formats = f"{self.activations} x {self.format}"
+        text = f"{size} of {formats} on {self.device}: {self.kernel}, {self.reason}; tiles of "
         text += f"{self.tile[0]} x {self.tile[1]}"
         if self.level:
             return f"{text}, instruction level {self.level}"
@@ -75,7 +83,16 @@ class Explanation:
         return f"{text}, {grid} workgroups of {self.threads} threads"
 
 
-def explain(m: int, n: int, k: int, *, device: str = "cpu", op: str = "linear") -> Explanation:
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: str = "cpu",
+    op: str = "linear",
+    activations: str = DEFAULT_FORMAT,
+    format: str = DEFAULT_FORMAT,
+) -> Explanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
 
     Args:
@@ -83,28 +100,47 @@ def explain(m: int, n: int, k: int, *, device: str = "cpu", op: str = "linear") 
         n: rows of the weights.
         k: elements of a row.
         device: "cpu" or "gfx950"; it need not be here.
-        op: "linear", whose activations are floats, or "matmul", whose are MXFP4.
+        op: "linear", whose activations are floats, or "matmul", whose are encoded.
+        activations: what activations are multiplied as; of "matmul", their format.
+        format: the weights' format.
 
     Raises:
         TypeError: if a size is no integer.
-        ValueError: if a size is not possible, the device has no kernels to choose from, or the
-            operation does not exist.
+        ValueError: if a size is not possible, the device has no kernels to choose from or none
+            for the formats, or a name is unknown.
     """
     for name, size in (("m", m), ("n", n), ("k", k)):
         if not isinstance(size, int):
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
         if size < 1:
             raise ValueError(f"{name}: got {size}, expected a positive number")
-    block = facts().default_format.block_size
-    if k % block:
-        raise ValueError(f"k: got {k}, expected a multiple of {block}")
-    for name, value, known in (("device", device, ("cpu", "gfx950")), ("op", op, OPS)):
+    for name, value, known in (("device", device, DEVICES), ("op", op, OPS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
-    native = facts().native
-    if device == "cpu":
-        row = {**native.explain_cpu(m, n, k), "level": _levels.pick().name}
-    else:
-        row = dict(native.explain_gfx950(m, n, k, op == "matmul"))
+    check_mode(activations, DEFAULT_ROUNDING)
+    if op == "matmul":
+        format_named(activations)
+    block = format_named(format).block_k
+    if k % block:
+        raise ValueError(f"k: got {k}, expected a multiple of {block}")
+    row = DEVICES[device](m, n, k, op, activations, format)
     tile = row.pop("tile_m"), row.pop("tile_n")
-    return Explanation(device=device, op=op, shape=(m, n, k), tile=tile, **row)
+    question = {"device": device, "op": op, "activations": activations, "format": format}
+    return Explanation(**question, shape=(m, n, k), tile=tile, **row)
+
+
+def _on_cpu(m: int, n: int, k: int, op: str, activations: str, format: str) -> dict:
+    """Every pair has kernels; the levels differ in their instructions."""
+    return {**facts().native.explain_cpu(m, n, k), "level": _levels.pick().name}
+
+
+def _on_gfx950(m: int, n: int, k: int, op: str, activations: str, format: str) -> dict:
+    """The row of the dispatch table, which knows one pair."""
+    if (activations, format) != (DEFAULT_FORMAT, DEFAULT_FORMAT):
+        raise unsupported(activations, format, "gfx950", [(DEFAULT_FORMAT, DEFAULT_FORMAT)])
+    return dict(facts().native.explain_gfx950(m, n, k, op == "matmul"))
+
+
+DEVICES: dict[str, Callable[..., dict]] = {"cpu": _on_cpu, "gfx950": _on_gfx950}
+"""Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
+of them always kernel, reason, tile_m and tile_n."""

@@ -28,10 +28,16 @@ from max.engine import InferenceSession, Model
 from max.graph import DeviceRef, Dim, Graph, StaticDim, TensorType, TensorValue, ops
 
 from mx_kernels import _builds, _native
-from mx_kernels._arrays import Array, check_floats, kind_of, show
+from mx_kernels._arrays import Array, check_floats, float_code, kind_of, show
 from mx_kernels._builds import Build, Sources
-from mx_kernels._facts import facts
-from mx_kernels.ops import check_mode, check_operand, float_name
+from mx_kernels._checks import (
+    check_mode,
+    check_operand,
+    check_rounding,
+    format_named,
+    layout_named,
+)
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, Format, facts
 from mx_kernels.tensor import MXTensor
 
 PACKAGE = "mojo_kernels"
@@ -44,10 +50,12 @@ class MXValue:
     """A quantized tensor of logical shape `[..., K]` in a graph.
 
     Args:
-        codes: the packed codes, uint8 in the order of `layout`; plain: [..., K/2].
+        codes: the packed codes, uint8 in the order of `layout`; plain: [..., K] bytes of codes of
+            8 bits, [..., K/2] of 4.
         scales: the block scales, uint8 in the order of `layout`; plain: [..., K/32].
         shape: the logical shape [N, K] of a padded layout. None takes it from `codes`, where
             every stored row then counts.
+        format: a name from the format table.
         layout: a name from the layout table; "plain" is row-major.
 
     Raises:
@@ -61,32 +69,33 @@ class MXValue:
         scales: TensorValue,
         *,
         shape: tuple[int, int] | None = None,
+        format: str = DEFAULT_FORMAT,
         layout: str = "plain",
     ):
-        _check_name(layout, facts().layouts, "layout")
+        fmt, order = format_named(format), layout_named(layout)
         _check_bytes(codes, "codes")
         _check_bytes(scales, "scales")
-        fmt = facts().default_format
         _check_device(scales, "scales", codes.device, "codes")
         self.codes = codes
         self.scales = scales
+        self.format = format
         self.layout = layout
-        self.k = _static(codes, "codes") * 8 // fmt.element_bits
-        _check_k("codes", self.k)
+        self.k = fmt.elements(_static(codes, "codes"))
+        _check_k("codes", self.k, fmt)
         if layout != facts().plain.name:
             rows = _padded_rows(codes, shape, self.k, layout)
-            expected = facts().layouts[layout].storage(rows, self.k, fmt)
+            expected = order.storage(rows, self.k, fmt)
             self.lead = [Dim(rows)]
         else:
             self.lead = list(codes.shape[:-1])
-            expected = codes.shape, [*self.lead, self.k // fmt.block_size]
+            expected = codes.shape, [*self.lead, self.k // fmt.block_k]
             if shape is not None and list(shape) != self.shape:
                 raise ValueError(f"shape: got {show(shape)}, expected {show(self.shape)}")
         for name, value, dims in (("codes", codes, expected[0]), ("scales", scales, expected[1])):
             if list(value.shape) != [Dim(dim) for dim in dims]:
                 raise ValueError(
                     f"{name}: got {show(value.shape)}, expected {show(dims)} for "
-                    f"{show(self.shape)} in layout {layout}"
+                    f"{show(self.shape)} of {format} in layout {layout}"
                 )
 
     @property
@@ -100,7 +109,7 @@ class MXValue:
         return self.codes.device
 
     def __repr__(self) -> str:
-        return f"MXValue({show(self.shape)}, layout={self.layout!r})"
+        return f"MXValue({show(self.shape)}, format={self.format!r}, layout={self.layout!r})"
 
 
 def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
@@ -122,24 +131,30 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
         ops.constant(np.ascontiguousarray(array), DType.uint8, device)
         for array in (arrays.codes, arrays.scales)
     )
-    return MXValue(codes, scales, shape=tuple(q.shape), layout=q.layout)
+    return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.layout)
 
 
-def quantize(x: TensorValue, *, rounding: str = "even") -> MXValue:
+def quantize(
+    x: TensorValue, *, format: str = DEFAULT_FORMAT, rounding: str = DEFAULT_ROUNDING
+) -> MXValue:
     """Quantizes floats [..., K] in blocks along K, as `mx_kernels.quantize` does.
 
     Raises:
         TypeError: if x is not a float tensor of a graph.
-        ValueError: if K is not a positive multiple of the block size, or a name is unknown.
+        ValueError: if K is not a positive multiple of the block size, a name is unknown, or x
+            lies on a gfx950 GPU, which has MXFP4 alone.
     """
+    fmt = format_named(format)
     k = _check_floats(x, "x")
-    _check_name(rounding, facts().roundings, "rounding")
-    fmt = facts().default_format
-    widths = (fmt.packed_bytes(k), k // fmt.block_size)
+    _check_k("x", k, fmt)
+    check_rounding(rounding)
+    _check_formats(x, "format", format)
+    widths = (fmt.packed_bytes(k), k // fmt.block_k)
     rows = _rows(x)
     types = [_type(DType.uint8, rows.shape[0], width, x.device) for width in widths]
-    values = ops.custom("mx_quantize", x.device, [rows], types, {"rounding": rounding})
-    return MXValue(*(_with_lead(value.tensor, x.shape[:-1]) for value in values))
+    names = {"format": format, "rounding": rounding}
+    values = ops.custom("mx_quantize", x.device, [rows], types, names)
+    return MXValue(*(_with_lead(value.tensor, x.shape[:-1]) for value in values), format=format)
 
 
 def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
@@ -157,7 +172,8 @@ def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
         )
     codes, scales, rows = _parts(q)
     count = _row_count(q, codes)
-    floats = _call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, layout=q.layout)
+    names = {"format": q.format, "layout": q.layout}
+    floats = _call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, **names)
     return _with_lead(floats, q.lead)
 
 
@@ -182,9 +198,11 @@ def matmul(
             "preshuffled; unshuffle the MXTensor first"
         )
     _check_weights(b, "b", a.k, "a", a.device)
+    _check_formats(a.codes, "formats", a.format, b.format)
     codes, scales, _ = _parts(a)
     operands = [codes, scales, *_parts(b), _bias(bias, b)]
-    out = _call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, layout=b.layout)
+    names = {"left_format": a.format, "right_format": b.format, "layout": b.layout}
+    out = _call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, **names)
     return _with_lead(out, a.lead)
 
 
@@ -193,41 +211,41 @@ def linear(
     w: MXValue | MXTensor,
     *,
     bias: TensorValue | Array | None = None,
-    rounding: str = "even",
+    rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = "mxfp4",
+    activations: str = DEFAULT_FORMAT,
 ) -> TensorValue:
     """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
 
     Args:
         x: floats [..., K]; leading dimensions may be symbolic.
-        w: weights [N, K] in any layout; an MXTensor becomes a constant of the graph.
+        w: weights [N, K] in any format and layout; an MXTensor becomes a constant of the graph.
         bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
-        activations: what x is multiplied as: "mxfp4" or, but for gfx950, "bf16", which takes no
-            `rounding`.
+        activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; a
+            gfx950 GPU has "mxfp4" alone.
 
     Raises:
         TypeError: if x is not a float tensor of a graph, or w not a quantized one.
         ValueError: if shapes or layouts do not fit together, or a name is unknown.
     """
     k = _check_floats(x, "x")
-    _check_name(rounding, facts().roundings, "rounding")
     check_mode(activations, rounding)
-    if activations != "mxfp4" and _is_on_cdna4(x):
-        raise ValueError(
-            f"activations: got {activations!r} on {x.device}, expected 'mxfp4', the only mode "
-            f"with kernels for {CDNA4}"
-        )
     w = _as_value(w, "w", x.device)
     _check_weights(w, "w", k, "x", x.device)
+    _check_formats(x, "activations and weights", activations, w.format)
     dtype = x.dtype if out_dtype is None else out_dtype
     rows = _rows(x)
-    if activations == "bf16" and x.device != CPU_REF:
+    if activations == KEPT_FLOATS and x.device != CPU_REF:
         rows = ops.cast(rows, DType.bfloat16)
     operands = [rows, *_parts(w), _bias(bias, w)]
-    names = {"layout": w.layout, "rounding": rounding, "activations": activations}
+    names = {
+        "activations": activations,
+        "format": w.format,
+        "rounding": rounding,
+        "layout": w.layout,
+    }
     out = _call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)
     return _with_lead(out, x.shape[:-1])
 
@@ -238,10 +256,15 @@ def library() -> Path:
     Raises:
         NativeBuildError: if the Mojo compiler is missing or fails.
     """
+    return library_build().find_or_make()
+
+
+def library_build() -> Build:
+    """Returns the op library as a file of the cache."""
     package = _native.source_folder()
     files = sorted(package.rglob("*.mojo"))
     sources = Sources("", {path.relative_to(package).as_posix(): path for path in files})
-    build = Build(
+    return Build(
         f"graph-{sources.digest([_builds.toolchain()])}",
         f"{PACKAGE}.mojoc",
         "precompiling the MAX ops",
@@ -249,7 +272,6 @@ def library() -> Path:
             ["precompile", "-I", str(package.parent), "-o", str(target), str(package)]
         ),
     )
-    return build.find_or_make()
 
 
 def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = None) -> None:
@@ -287,13 +309,10 @@ def _session(device: Device | None) -> InferenceSession:
 # Checks, while the graph is built.
 
 
-def _check_name(name: str, known, what: str) -> None:
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"{what}: got {name!r}, expected {' or '.join(map(repr, known))}")
-
-
 def _check_value(value: TensorValue, name: str) -> None:
     """Raises unless `value` is a tensor of a graph, on a device with kernels, with an axis."""
+    if isinstance(value, MXValue | MXTensor):
+        raise TypeError(f"{name}: got an {type(value).__name__}, expected floats; see matmul")
     if not isinstance(value, TensorValue):
         hint = "; put it into the graph with ops.constant, or pass it as an input"
         raise TypeError(f"{name}: got {type(value).__name__}, expected a TensorValue{hint}")
@@ -328,19 +347,25 @@ def _check_device(value: TensorValue, name: str, device: DeviceRef, other: str) 
         )
 
 
+def _check_formats(value: TensorValue, what: str, *names: str) -> None:
+    """Raises unless the device of `value` has kernels for these formats."""
+    if _is_on_cdna4(value) and any(name != DEFAULT_FORMAT for name in names):
+        got = " x ".join(map(repr, names))
+        raise ValueError(
+            f"{what}: got {got} on {value.device}, expected {DEFAULT_FORMAT!r}, the only format "
+            f"with kernels for {CDNA4}"
+        )
+
+
 def _check_floats(x: TensorValue, name: str) -> int:
-    """Raises unless `x` is [..., K] floats that can be quantized; returns K."""
-    if isinstance(x, MXValue | MXTensor):
-        raise TypeError(f"{name}: got an {type(x).__name__}, expected floats; see matmul")
+    """Raises unless `x` is [..., K] floats; returns K."""
     _check_value(x, name)
     if x.dtype.name not in facts().dtypes:
         raise TypeError(
             f"{name}: got dtype {x.dtype.name}, expected {' or '.join(facts().dtypes)}; convert "
             f"first, for example ops.cast({name}, DType.float32)"
         )
-    k = _static(x, name)
-    _check_k(name, k)
-    return k
+    return _static(x, name)
 
 
 def _check_bytes(value: TensorValue, name: str) -> None:
@@ -352,8 +377,8 @@ def _check_bytes(value: TensorValue, name: str) -> None:
         )
 
 
-def _check_k(name: str, k: int) -> None:
-    block = facts().default_format.block_size
+def _check_k(name: str, k: int, fmt: Format) -> None:
+    block = fmt.block_k
     if k == 0 or k % block:
         raise ValueError(
             f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "
@@ -443,7 +468,7 @@ def _bias(bias: TensorValue | Array | None, w: MXValue) -> TensorValue:
         return ops.constant(np.zeros(0, np.float32), DType.float32, w.device)
     if not isinstance(bias, TensorValue):
         kind = kind_of(bias, "bias")
-        check_floats(bias, "bias", facts())
+        check_floats(bias, "bias")
         wide = bias.detach().cpu().float().numpy() if kind == "torch" else bias
         wide = np.ascontiguousarray(wide, dtype=np.float32)
         bias = ops.constant(wide, DType.float32, w.device)
@@ -477,9 +502,7 @@ def _type(dtype: DType, rows: Dim, columns: Dim | int, device: DeviceRef) -> Ten
 
 def _call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
     """Adds an op with one result, floats [rows, columns] on the device of its first operand."""
-    dtype = dtype.name if isinstance(dtype, DType) else float_name(dtype, "dtype")
-    if dtype not in facts().dtypes:
-        raise ValueError(f"dtype: got {dtype}, expected {' or '.join(facts().dtypes)}")
+    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
     device = operands[0].device
-    types = [_type(DType[dtype], rows, columns, device)]
+    types = [_type(DType[list(facts().dtypes)[code]], rows, columns, device)]
     return ops.custom(name, device, operands, types, parameters)[0].tensor

@@ -1,4 +1,4 @@
-"""MXLinear: `nn.Linear` with MXFP4 weights, and activations quantized on the fly or kept.
+"""MXLinear: `nn.Linear` with quantized weights, and activations quantized on the fly or kept.
 
 A state dict holds the layout beside the bytes, so neither travels alone:
 
@@ -6,7 +6,8 @@ A state dict holds the layout beside the bytes, so neither travels alone:
     bias                          parameter, or absent
     _extra_state                  u8: format, layout and shape of the weights, as JSON
 
-Loading a state dict that was saved in another layout moves the bytes to this module's.
+Loading a state dict that was saved in another layout moves the bytes to this module's; one of
+another format is refused, because its numbers are others.
 `convert` replaces the linear layers of a model.
 """
 
@@ -19,7 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from mx_kernels import ops
-from mx_kernels._facts import facts
+from mx_kernels._checks import (
+    check_bias,
+    check_mode,
+    check_operand,
+    check_rounding,
+    format_named,
+    layout_named,
+    mode_rounding,
+)
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels.tensor import MXTensor
 
 
@@ -27,10 +37,11 @@ class MXLinear(nn.Module):
     """Computes `linear(x, weight, bias=bias)`; see `mx_kernels.linear` for its gradient.
 
     Args:
-        weight: the quantized weights [out_features, in_features], torch tensors, any layout.
+        weight: the quantized weights [out_features, in_features], torch tensors, in any format
+            and layout.
         bias: [out_features] floats, or None.
         rounding: how activations are quantized.
-        activations: what they are multiplied as: "mxfp4" or "bf16", which takes no `rounding`.
+        activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
 
     Raises:
         TypeError: if weight is not an MXTensor of torch tensors, or bias holds no floats.
@@ -42,18 +53,19 @@ class MXLinear(nn.Module):
         weight: MXTensor,
         bias: Tensor | None = None,
         *,
-        rounding: str = "even",
-        activations: str = "mxfp4",
+        rounding: str = DEFAULT_ROUNDING,
+        activations: str = DEFAULT_FORMAT,
     ):
         super().__init__()
-        ops.check_operand(weight, "weight")
+        check_operand(weight, "weight")
         if not isinstance(weight.codes, Tensor):
             raise TypeError("weight: got NumPy arrays, expected torch tensors; call .torch()")
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
-        ops.check_rounding(rounding)
-        ops.check_mode(activations, rounding)
-        ops.check_bias(bias, weight)
+        check_rounding(rounding)
+        check_mode(activations, rounding)
+        if bias is not None:
+            check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
         self.format = weight.format
         self.layout = weight.layout
@@ -72,24 +84,26 @@ class MXLinear(nn.Module):
         cls,
         linear: nn.Linear,
         *,
-        rounding: str = "even",
+        format: str = DEFAULT_FORMAT,
+        rounding: str = DEFAULT_ROUNDING,
         device: str | None = None,
-        activations: str = "mxfp4",
+        activations: str = DEFAULT_FORMAT,
     ) -> MXLinear:
         """Quantizes the weights of `linear`; the bias is shared, not copied.
 
         Args:
             linear: float weights, in_features a multiple of the block size.
+            format: what the weights are quantized to.
             rounding: how the weights and, in each call, the activations are quantized.
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
-            activations: what activations are multiplied as: "mxfp4", or "bf16", where the
+            activations: what activations are multiplied as: a format, or "bf16", where the
                 rounding is that of the weights alone.
         """
-        weight = ops.quantize(linear.weight.detach(), rounding=rounding)
+        weight = ops.quantize(linear.weight.detach(), format=format, rounding=rounding)
         if device is not None or facts().layout_for(weight.device):
             weight = ops.preshuffle(weight, device=device)
-        calls = "even" if activations == "bf16" else rounding
+        calls = mode_rounding(activations, rounding)
         self = cls(weight, linear.bias, rounding=calls, activations=activations)
         return self.train(linear.training)
 
@@ -161,7 +175,7 @@ class MXLinear(nn.Module):
                 raise ValueError(f"got {fact} {meaning[fact]}, expected {own[fact]}")
         weight = MXTensor(codes, scales, **meaning)
         if weight.layout != self.layout:
-            weight = ops.relayout(weight, ops.layout_named(self.layout))
+            weight = weight._relayout(layout_named(self.layout))
         state_dict |= dict(
             zip(names, (weight.codes, weight.scales, self.get_extra_state()), strict=True)
         )
@@ -180,9 +194,10 @@ def convert(
     model: nn.Module,
     filter: Callable[[str, nn.Linear], bool] | None = None,
     *,
-    rounding: str = "even",
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
     device: str | None = None,
-    activations: str = "mxfp4",
+    activations: str = DEFAULT_FORMAT,
 ) -> nn.Module:
     """Replaces the linear layers of `model` in place by MXLinear; returns the model.
 
@@ -192,6 +207,7 @@ def convert(
     Args:
         model: any module; an `nn.Linear` itself comes back as an MXLinear.
         filter: called as `filter(name, module)`; True converts. None converts all.
+        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
         rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
         device: whose layout the weights get; see `MXLinear.from_linear`.
         activations: what activations are multiplied as; see `MXLinear.from_linear`.
@@ -202,7 +218,7 @@ def convert(
     """
     linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     chosen = {n: m for n, m in linears.items() if filter is None or filter(n, m)}
-    block = facts().default_format.block_size
+    block = format_named(format).block_k
     ragged = [
         f"{name or 'model'} ({module.in_features})"
         for name, module in chosen.items()
@@ -218,7 +234,12 @@ def convert(
             f"got {len(linears)} nn.Linear in the model and none selected by the filter, "
             "expected at least one"
         )
-    choices = {"rounding": rounding, "device": device, "activations": activations}
+    choices = {
+        "format": format,
+        "rounding": rounding,
+        "device": device,
+        "activations": activations,
+    }
     converted = {id(module): MXLinear.from_linear(module, **choices) for module in chosen.values()}
     if id(model) in converted:
         return converted[id(model)]

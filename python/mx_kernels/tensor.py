@@ -1,7 +1,8 @@
 """MXTensor: codes and scales that never part, with the format and layout that give them meaning.
 
     logical   [..., K] numbers
-    codes     u8, densely packed; plain: [..., K/2], the even k in the low nibble
+    codes     u8, densely packed; plain: [..., K] bytes of codes of 8 bits, [..., K/2] of 4,
+              the even k in the low nibble
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
 
 A preshuffled MXTensor is two-dimensional and holds the same bytes in another order, padded to
@@ -11,25 +12,36 @@ held, not copied. An MXTensor is immutable and equal only to itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 import torch
 from torch.utils import _pytree
 
-from mx_kernels._arrays import PLAIN_TENSORS, Array, device_of, dtype_name, kind_of, show
-from mx_kernels._facts import Format, facts
+from mx_kernels import _calls
+from mx_kernels._arrays import (
+    PLAIN_TENSORS,
+    Array,
+    check_device,
+    device_of,
+    float_code,
+    show,
+    watched,
+)
+from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
+from mx_kernels._storage import as_bytes, check_pair, check_shapes
 
 
 class MXTensor:
     """A quantized tensor of logical shape `[..., K]`.
 
     Args:
-        codes: the packed codes: uint8, or `torch.float4_e2m1fn_x2`.
-        scales: the block scales: uint8, `torch.float8_e8m0fnu`, or ml_dtypes' float8_e8m0fnu.
+        codes: the packed codes: uint8, or torch's or ml_dtypes' dtype of the format's elements:
+            float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8.
+        scales: the block scales: uint8 or float8_e8m0fnu.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
-        format: a name from the format table.
+        format: a name from the format table: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
         layout: a name from the layout table; "plain" is row-major.
 
     Raises:
@@ -44,9 +56,9 @@ class MXTensor:
         "_format",
         "_k",
         "_layout",
+        "_native",
         "_rows",
         "_scales",
-        "_short",
     )
 
     def __init__(
@@ -55,7 +67,7 @@ class MXTensor:
         scales: Array,
         *,
         shape: tuple[int, ...] | None = None,
-        format: str = "mxfp4",
+        format: str = DEFAULT_FORMAT,
         layout: str = "plain",
     ):
         for what, name, known in (
@@ -64,24 +76,31 @@ class MXTensor:
         ):
             if not isinstance(name, str) or name not in known:
                 raise ValueError(f"{what}: got {name!r}, expected {' or '.join(known)}")
-        codes = _as_bytes(codes, "codes", "float4_e2m1fn_x2")
-        scales = _as_bytes(scales, "scales", "float8_e8m0fnu")
-        _check_pair(codes, scales)
+        row = facts().formats[format]
+        codes = as_bytes(codes, "codes", row.element)
+        scales = as_bytes(scales, "scales", row.scale)
+        check_pair(codes, scales)
         self._codes = codes
         self._scales = scales
-        self._k = _check_shapes(codes, scales, shape, facts().formats[format], layout)
+        self._k = check_shapes(codes, scales, shape, row, facts().layouts[layout])
         self._rows = None
         if layout != facts().plain.name:
             self._rows = codes.shape[0] if shape is None else shape[0]
         self._format = format
         self._layout = layout
-        self._short = self._checked = None
+        self._native = row.code, facts().layouts[layout].code
+        self._checked = None
         if not torch.compiler.is_compiling():
-            self._short = self._measure()
+            self._checked = self._measure()
 
     @classmethod
-    def _trusted(cls, codes, scales, k, *, rows=None, format="mxfp4", layout="plain") -> MXTensor:
-        """Makes one from parts that are known to fit; `rows` is None in the plain layout."""
+    def _trusted(
+        cls, codes, scales, k, *, format, rows=None, layout="plain", measure=False
+    ) -> MXTensor:
+        """Makes one from parts that are known to fit; `rows` is None in the plain layout.
+
+        With `measure`, plain tensors in memory are remembered as checked.
+        """
         self = cls.__new__(cls)
         self._codes = codes
         self._scales = scales
@@ -89,7 +108,10 @@ class MXTensor:
         self._rows = rows
         self._format = format
         self._layout = layout
-        self._short = self._checked = None
+        self._native = facts().formats[format].code, facts().layouts[layout].code
+        self._checked = None
+        if measure:
+            self._checked = self._measure()
         return self
 
     @property
@@ -113,9 +135,21 @@ class MXTensor:
         return self._layout
 
     @property
+    def native(self) -> tuple[int, int]:
+        """The codes of format and layout, as extension modules want them."""
+        return self._native
+
+    @property
     def k(self) -> int:
         """The length of the last axis, along which blocks lie."""
         return self._k
+
+    @property
+    def rows(self) -> int:
+        """The rows of all leading axes together."""
+        if self._checked is not None:
+            return self._checked[-1]
+        return math.prod(self._codes.shape[:-1]) if self._rows is None else self._rows
 
     @property
     def padded_rows(self) -> int | None:
@@ -131,7 +165,7 @@ class MXTensor:
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return len(self._codes.shape)
+        return self._codes.ndim
 
     @property
     def device(self) -> torch.device:
@@ -145,15 +179,50 @@ class MXTensor:
 
     def dequantize(self, dtype="bfloat16") -> Array:
         """Returns the numbers, as `mx_kernels.dequantize` does."""
-        return _ops().dequantize(self, dtype=dtype)
+        self._check("q")
+        code = float_code(dtype, "dtype")
+        if self._is_watched():
+            parts = (self._codes, self._scales, self.shape, self._format, self._layout)
+            dtype = facts().torch_dtypes[code]
+            return torch.ops.mx_kernels.dequantize(*parts, dtype)
+        return _calls.dequantize(self, code)
 
-    def preshuffle(self, device=None) -> MXTensor:
+    def preshuffle(self, device: str | torch.device | None = None) -> MXTensor:
         """Returns these weights in the layout of `device`, as `mx_kernels.preshuffle` does."""
-        return _ops().preshuffle(self, device=device)
+        self._check("q")
+        device = self.device if device is None else device
+        layout = facts().layout_for(device)
+        if layout is None:
+            known = " or ".join(repr(row.device) for row in facts().layouts.values() if row.device)
+            raise ValueError(
+                f"device: got {device!r}, expected {known}; other devices have no layout of their "
+                "own and read the plain one"
+            )
+        return self._relayout(layout)
 
     def unshuffle(self) -> MXTensor:
         """Returns these weights in the plain layout, as `mx_kernels.unshuffle` does."""
-        return _ops().unshuffle(self)
+        self._check("q")
+        return self._relayout(facts().plain)
+
+    def _relayout(self, layout: Layout) -> MXTensor:
+        """Returns these weights in a layout of the table: themselves, if they are in it."""
+        if self._layout == layout.name:
+            return self
+        if self.ndim != 2:
+            raise ValueError(
+                f"q: got shape {show(self.shape)}, expected weights [N, K]; preshuffle them one "
+                "by one"
+            )
+        rows = self.shape[0]
+        if self._is_watched():
+            parts = (self._codes, self._scales, rows, self._format, self._layout, layout.name)
+            codes, scales = torch.ops.mx_kernels.relayout(*parts)
+        else:
+            codes, scales = _calls.relayout(self, layout)
+        rows = None if layout.name == facts().plain.name else rows
+        parts = {"rows": rows, "format": self._format, "layout": layout.name}
+        return self._trusted(codes, scales, self._k, **parts)
 
     def to(self, device: str | torch.device | int) -> MXTensor:
         """Returns the same bytes, in the same layout, on another device.
@@ -191,40 +260,57 @@ class MXTensor:
             codes, scales, self._k, rows=self._rows, format=self._format, layout=self._layout
         )
 
-    def measure(self) -> tuple[int, int, int, int, int] | None:
-        """Returns (layout code, n, k, bytes of codes, bytes of scales) of weights in memory.
+    def _check(self, name: str) -> bool:
+        """Raises if the arrays were resized or swapped behind the tensor's back.
 
-        None unless codes and scales fit together and are 2-D CPU or CUDA tensors without
-        behaviour of their own. The short way through `linear` compares the bytes, and asks for
-        the devices, again in each call.
+        Returns:
+            Whether they are plain tensors in memory.
+
+        Raises:
+            ValueError: because shape and bytes no longer belong together, or the device has no
+                kernels.
         """
-        if self._short is None:
-            try:
-                check_storage(self, "w")
-            except (TypeError, ValueError):
-                return None
-            self._short = self._measure()
-        return self._short
+        known, codes, scales = self._checked, self._codes, self._scales
+        if (
+            known is not None
+            and codes.numel() == known[0]
+            and scales.numel() == known[1]
+            and codes.is_contiguous()
+            and scales.is_contiguous()
+            and codes.get_device() == scales.get_device()
+        ):
+            return True
+        if torch.compiler.is_compiling():
+            return False
+        try:
+            parts = {"shape": self.shape, "format": self._format, "layout": self._layout}
+            self._checked = MXTensor(codes, scales, **parts)._checked
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}: its arrays were changed after it was made: {error}"
+            ) from error
+        check_device(codes, name)
+        return self._checked is not None
 
-    def _measure(self) -> tuple[int, int, int, int, int] | None:
-        """The part of `measure` after the check."""
+    def _measure(self) -> tuple[int, int, int] | None:
+        """What `_check` compares with, None but for plain tensors in memory.
+
+        Bytes of codes and of scales, and the rows that they were found to have.
+        """
         codes, scales = self._codes, self._scales
         for t in (codes, scales):
             if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
                 return None
-        if codes.ndim != 2 or not codes.numel():
-            return None
-        layout = facts().layouts[self._layout].code
-        return layout, self.shape[0], self._k, codes.numel(), scales.numel()
+        return codes.numel(), scales.numel(), self.rows
 
-    def _state(self) -> tuple | None:
-        """What could change behind the back of plain tensors; None for other arrays."""
-        codes, scales = self._codes, self._scales
-        if type(codes) not in PLAIN_TENSORS or type(scales) not in PLAIN_TENSORS:
-            return None
-        contiguous = codes.is_contiguous() and scales.is_contiguous()
-        where = codes.device, scales.device
-        return codes.shape, scales.shape, codes.dtype, scales.dtype, *where, contiguous
+    @property
+    def is_common(self) -> bool:
+        """Whether a checked one consists of plain tensors in memory."""
+        return self._checked is not None
+
+    def _is_watched(self) -> bool:
+        """Says whether operations on it have to go through torch's dispatcher to be right."""
+        return torch.compiler.is_compiling() or watched(self._codes, self._scales)
 
     def __repr__(self) -> str:
         kind = "numpy" if isinstance(self._codes, np.ndarray) else "torch"
@@ -241,107 +327,6 @@ class MXTensor:
 def _rebuild(codes, scales, shape, format, layout) -> MXTensor:
     """Makes an MXTensor from its pickled parts, which may have been tampered with."""
     return MXTensor(codes, scales, shape=shape, format=format, layout=layout)
-
-
-def check_storage(tensor: MXTensor, name: str) -> None:
-    """Raises if the arrays were resized or swapped behind the tensor's back.
-
-    Raises:
-        ValueError: because shape and bytes no longer belong together.
-    """
-    state = tensor._state()
-    if state is not None and state == tensor._checked:
-        return
-    try:
-        MXTensor(
-            tensor.codes,
-            tensor.scales,
-            shape=tensor.shape,
-            format=tensor.format,
-            layout=tensor.layout,
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: its arrays were changed after it was made: {error}") from error
-    tensor._checked = state
-
-
-def _ops():
-    """The operations; they import this module."""
-    from mx_kernels import ops  # noqa: PLC0415
-
-    return ops
-
-
-def _as_bytes(array: Array, name: str, dtype: str) -> Array:
-    """Views `array` as uint8; `dtype` is the byte-sized element type that also fits."""
-    kind = kind_of(array, name)
-    got = dtype_name(array)
-    if got not in ("uint8", dtype):
-        hint = "; these are unpacked, one code a byte: pack two" if got == "float4_e2m1fn" else ""
-        raise TypeError(f"{name}: got dtype {got}, expected uint8 or {dtype}{hint}")
-    if len(array.shape) == 0:
-        raise ValueError(f"{name}: got a single number, expected shape [..., K]")
-    contiguous = array.is_contiguous() if kind == "torch" else array.flags.c_contiguous
-    if not contiguous:
-        call = f"{name}.contiguous()" if kind == "torch" else f"np.ascontiguousarray({name})"
-        raise ValueError(f"{name}: got a non-contiguous array, expected a contiguous one: {call}")
-    if got == "uint8":
-        return array
-    return array.view(torch.uint8 if kind == "torch" else np.uint8)
-
-
-def _check_pair(codes: Array, scales: Array) -> None:
-    """Raises unless both arrays are of one kind and on one device."""
-    if isinstance(codes, np.ndarray) != isinstance(scales, np.ndarray):
-        raise TypeError(
-            f"codes and scales: got {type(codes).__name__} and {type(scales).__name__}, "
-            "expected both torch tensors or both NumPy arrays"
-        )
-    if device_of(codes) != device_of(scales):
-        raise ValueError(
-            f"codes and scales: got {device_of(codes)} and {device_of(scales)}, "
-            "expected one device; move both with .to(device)"
-        )
-
-
-def _check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout_name: str) -> int:
-    """Raises unless codes and scales can be a tensor of `shape`; returns K."""
-    if shape is not None and not isinstance(shape, Sequence):
-        raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
-    layout = facts().layouts[layout_name]
-    k = fmt.elements(codes.shape[-1])
-    if k == 0 or k % fmt.block_size:
-        raise ValueError(
-            f"codes: got {show(codes.shape)}, so K = {k}, expected K to be a positive multiple "
-            f"of {fmt.block_size}, which is {fmt.packed_bytes(fmt.block_size)} bytes"
-        )
-    held = (*codes.shape[:-1], k)
-    if layout.name == facts().plain.name:
-        logical, fits = held, shape is None or tuple(shape) == held
-        stored = tuple(codes.shape), (*codes.shape[:-1], k // fmt.block_size)
-    else:
-        if len(held) != 2:
-            raise ValueError(f"codes: got {show(codes.shape)}, but layout {layout_name} is 2-D")
-        logical = held if shape is None else tuple(shape)
-        fits = len(logical) == 2 and logical[1] == k and _is_count(logical[0])
-        stored = layout.storage(logical[0], k, fmt) if fits else None
-    if not fits:
-        raise ValueError(
-            f"shape: got {show(shape)}, but codes {show(codes.shape)} in layout {layout_name} "
-            f"hold {show(held)}"
-        )
-    for name, array, expected in (("codes", codes, stored[0]), ("scales", scales, stored[1])):
-        if tuple(array.shape) != tuple(expected):
-            raise ValueError(
-                f"{name}: got {show(array.shape)}, expected {show(expected)} for "
-                f"{show(logical)} in layout {layout_name}"
-            )
-    return k
-
-
-def _is_count(rows) -> bool:
-    """Says whether `rows` can be a number of rows; it is symbolic while torch compiles."""
-    return isinstance(rows, int | torch.SymInt) and rows >= 0
 
 
 def _show_bytes(count: int) -> str:

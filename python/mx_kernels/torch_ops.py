@@ -5,7 +5,7 @@ and linear, over loose codes and scales, which is all that a graph can carry. Ea
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
 derivatives (`_autograd`); quantize, linear and matmul map over activations.
 
-Codes and scales alone do not tell their layout: prefer MXTensor and the functions in `ops`,
+Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in `ops`,
 which call these operators where torch has to see the call.
 """
 
@@ -15,22 +15,23 @@ from __future__ import annotations
 
 import torch
 
-from mx_kernels import _autograd, _short_way, ops
+from mx_kernels import _autograd, _calls, _checks
+from mx_kernels._arrays import float_code
 from mx_kernels._facts import facts
 from mx_kernels.tensor import MXTensor
 
 _library = torch.library.Library("mx_kernels", "DEF")
 
 _SCHEMAS = {
-    "quantize": "(Tensor x, str rounding) -> (Tensor, Tensor)",
-    "dequantize": "(Tensor codes, Tensor scales, SymInt[] shape, str layout, ScalarType dtype)"
-    " -> Tensor",
-    "relayout": "(Tensor codes, Tensor scales, SymInt rows, str source, str target)"
+    "quantize": "(Tensor x, str format, str rounding) -> (Tensor, Tensor)",
+    "dequantize": "(Tensor codes, Tensor scales, SymInt[] shape, str format, str layout,"
+    " ScalarType dtype) -> Tensor",
+    "relayout": "(Tensor codes, Tensor scales, SymInt rows, str format, str source, str target)"
     " -> (Tensor, Tensor)",
-    "matmul": "(Tensor a_codes, Tensor a_scales, Tensor b_codes, Tensor b_scales, str layout,"
-    " SymInt n, Tensor? bias, ScalarType out_dtype) -> Tensor",
-    "linear": "(Tensor x, Tensor codes, Tensor scales, str layout, SymInt n, Tensor? bias,"
-    ' str rounding, ScalarType out_dtype, str activations="mxfp4") -> Tensor',
+    "matmul": "(Tensor a_codes, Tensor a_scales, str a_format, Tensor b_codes, Tensor b_scales,"
+    " str b_format, str layout, SymInt n, Tensor? bias, ScalarType out_dtype) -> Tensor",
+    "linear": "(Tensor x, Tensor codes, Tensor scales, str format, str layout, SymInt n,"
+    " Tensor? bias, str rounding, ScalarType out_dtype, str activations) -> Tensor",
 }
 
 for _name, _schema in _SCHEMAS.items():
@@ -47,75 +48,74 @@ def _register(name: str, implementation, fake) -> None:
 # Each operator validates like the public function, so that a wrong call cannot harm here either.
 
 
-def _weights(codes, scales, layout, n):
+def _weights(codes, scales, format, layout, n):
     """A 2-D operand from its parts."""
-    k = facts().default_format.elements(codes.shape[-1]) if codes.ndim else 0
-    return MXTensor(codes, scales, shape=(n, k), layout=layout)
+    k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
+    return MXTensor(codes, scales, shape=(n, k), format=format, layout=layout)
 
 
-def _quantize(x, rounding):
-    ops.check_quantize(x, rounding)
-    return ops.run_quantize(x, rounding)
+def _quantize(x, format, rounding):
+    fmt, code, _ = _checks.check_quantize(x, format, rounding)
+    return _calls.quantize(x, fmt, code)
 
 
-def _quantize_fake(x, rounding):
-    ops.check_quantize(x, rounding)
-    lead, k, fmt = x.shape[:-1], x.shape[-1], facts().default_format
+def _quantize_fake(x, format, rounding):
+    fmt, *_ = _checks.check_quantize(x, format, rounding)
+    lead, k = x.shape[:-1], x.shape[-1]
     codes = x.new_empty((*lead, fmt.packed_bytes(k)), dtype=torch.uint8)
-    return codes, x.new_empty((*lead, k // fmt.block_size), dtype=torch.uint8)
+    return codes, x.new_empty((*lead, k // fmt.block_k), dtype=torch.uint8)
 
 
-def _dequantize(codes, scales, shape, layout, dtype):
-    q = MXTensor(codes, scales, shape=shape, layout=layout)
-    return ops.run_dequantize(q, ops.float_name(dtype, "dtype"))
+def _dequantize(codes, scales, shape, format, layout, dtype):
+    q = MXTensor(codes, scales, shape=shape, format=format, layout=layout)
+    return _calls.dequantize(q, float_code(dtype, "dtype"))
 
 
-def _dequantize_fake(codes, scales, shape, layout, dtype):
-    q = MXTensor(codes, scales, shape=shape, layout=layout)
-    ops.float_name(dtype, "dtype")
+def _dequantize_fake(codes, scales, shape, format, layout, dtype):
+    q = MXTensor(codes, scales, shape=shape, format=format, layout=layout)
+    float_code(dtype, "dtype")
     return codes.new_empty(q.shape, dtype=dtype)
 
 
-def _relayout_operands(codes, scales, rows, source, target):
-    return _weights(codes, scales, source, rows), ops.layout_named(target)
+def _relayout(codes, scales, rows, format, source, target):
+    q = _weights(codes, scales, format, source, rows)
+    return _calls.relayout(q, _checks.layout_named(target))
 
 
-def _relayout(codes, scales, rows, source, target):
-    return ops.run_relayout(*_relayout_operands(codes, scales, rows, source, target))
-
-
-def _relayout_fake(codes, scales, rows, source, target):
-    q, layout = _relayout_operands(codes, scales, rows, source, target)
-    storage = layout.storage(rows, q.k, facts().formats[q.format])
+def _relayout_fake(codes, scales, rows, format, source, target):
+    q = _weights(codes, scales, format, source, rows)
+    storage = _checks.layout_named(target).storage(rows, q.k, facts().formats[format])
     return tuple(codes.new_empty(shape) for shape in storage)
 
 
-def _matmul(a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
-    a, b = MXTensor(a_codes, a_scales), _weights(b_codes, b_scales, layout, n)
-    ops.check_matmul(a, b, bias)
-    return ops.run_matmul(a, b, bias, ops.float_name(out_dtype, "out_dtype"))
+def _operands(a_codes, a_scales, a_format, *weights):
+    """Both operands of matmul."""
+    return MXTensor(a_codes, a_scales, format=a_format), _weights(*weights)
 
 
-def _matmul_fake(a_codes, a_scales, b_codes, b_scales, layout, n, bias, out_dtype):
-    a, b = MXTensor(a_codes, a_scales), _weights(b_codes, b_scales, layout, n)
-    ops.check_matmul(a, b, bias)
-    ops.float_name(out_dtype, "out_dtype")
-    return a_codes.new_empty((*a_codes.shape[:-1], n), dtype=out_dtype)
+def _matmul(*args):
+    (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
+    _checks.check_matmul(a, b, bias)
+    return _calls.matmul(a, b, bias, float_code(out_dtype, "out_dtype"))
 
 
-def _linear(x, codes, scales, layout, n, bias, rounding, out_dtype, activations="mxfp4"):
-    w = _weights(codes, scales, layout, n)
-    out = _short_way.linear(x, w, bias, rounding, out_dtype, activations=activations)
-    if out is not None:
-        return out
-    ops.check_linear(x, w, bias, rounding, activations)
-    name = ops.float_name(out_dtype, "out_dtype")
-    return ops.run_linear(x, w, bias, rounding, name, activations=activations)
+def _matmul_fake(*args):
+    (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
+    _checks.check_matmul(a, b, bias)
+    float_code(out_dtype, "out_dtype")
+    return a.codes.new_empty((*a.codes.shape[:-1], b.shape[0]), dtype=out_dtype)
 
 
-def _linear_fake(x, codes, scales, layout, n, bias, rounding, out_dtype, activations="mxfp4"):
-    ops.check_linear(x, _weights(codes, scales, layout, n), bias, rounding, activations)
-    ops.float_name(out_dtype, "out_dtype")
+def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
+    w = _weights(codes, scales, format, layout, n)
+    mode, _ = _checks.check_linear(x, w, bias, rounding, activations)
+    return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
+
+
+def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
+    w = _weights(codes, scales, format, layout, n)
+    _checks.check_linear(x, w, bias, rounding, activations)
+    float_code(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
 

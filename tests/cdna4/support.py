@@ -1,6 +1,6 @@
 """Compiles our gfx950 kernels and launches them in the simulator.
 
-`compile_kernels(program)` runs a Mojo program of `programs`, which prints assembly, and
+`compile_kernels(program)` reads the assembly that a Mojo program of `programs` prints, and
 returns a `gfx950.Kernel` for each name. `quantize`, `linear` and `matmul` do what the host
 does: lay out, choose the grid, pass arguments. Every launch is checked for hazards, and
 arrays are exactly as long as the operands, so that the simulator faults on any access beyond.
@@ -9,20 +9,16 @@ arrays are exactly as long as the operands, so that the simulator faults on any 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 import gfx950
 import oracle
+from tests import artefacts
 
-TESTS = Path(__file__).parent
-PROGRAMS = TESTS / "programs"
 CONTEST = [
     (4, 2880, 512),
     (16, 2112, 7168),
@@ -49,13 +45,10 @@ NUMPY_DTYPES = {
 
 @cache
 def compile_texts(program: str) -> dict[str, str]:
-    """Runs a Mojo program and returns the assembly texts it prints, by name."""
-    mojo = Path(sys.executable).with_name("mojo")
-    command = [mojo, "run", "-I", TESTS.parent, "-I", PROGRAMS, PROGRAMS / f"{program}.mojo"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{program}.mojo failed:\n{done.stderr}")
-    parts = re.split(r"^;;;; kernel (\S+)\n", done.stdout, flags=re.MULTILINE)
+    """Returns the assembly texts that a Mojo program prints, by name."""
+    parts = re.split(
+        r"^;;;; kernel (\S+)\n", artefacts.text(f"cdna4/{program}"), flags=re.MULTILINE
+    )
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import gfx950
-from gfx950.__main__ import app
+from gfx950.cli.app import app
+from gfx950.cli.launch_text import parse_arg, parse_size, read_launch
 from gfx950.timing import profile
-from gfx950.timing_launch import parse_arg, parse_size, read_launch
 from tests.gfx950.support import DATA, corpus_names
 
 M, N, K = 128, 128, 256

@@ -339,7 +339,7 @@ LAST_ARRIVER = """
 	v_add_u32_e32 v2, s3, v1
 	v_add_u32_e32 v3, s2, v0
 	s_waitcnt lgkmcnt(0)
-	global_store_dword v2, v3, s[4:5]
+	global_store_dword v2, v3, s[4:5] sc1
 	{wait}
 	v_mov_b32_e32 v4, 0
 	v_mov_b32_e32 v5, 1
@@ -351,6 +351,7 @@ LAST_ARRIVER = """
 	s_mov_b64 exec, s[10:11]
 	s_cmp_lg_u32 s12, 3
 	s_cbranch_scc1 .LEND
+	buffer_inv sc1
 	global_load_dword v10, v1, s[4:5]
 	global_load_dword v11, v1, s[4:5] offset:256
 	global_load_dword v12, v1, s[4:5] offset:512
@@ -398,7 +399,7 @@ def test_the_checker_sees_a_release_without_a_wait(wait):
         assert hazards == []
     else:
         assert {hazard.kind for hazard in hazards} == {"race"}
-        assert "announced before it had waited for" in hazards[0].reason
+        assert "announced before workgroup" in hazards[0].reason
         assert "global_store_dword" in hazards[0].reason
 
 

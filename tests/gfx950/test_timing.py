@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gfx950 import asm
-from gfx950.memory import ISLAND_BITS
-from gfx950.parameters import Machine
+from gfx950.isa import asm
+from gfx950.machine.trace import Event, Trace
+from gfx950.memory.islands import ISLAND_BITS
 from gfx950.timing import simulate
-from gfx950.timing_grid import occupancy, place
-from gfx950.timing_lds import access_cycles, phases
-from gfx950.timing_steps import mfma_passes
-from gfx950.trace import Event, Trace
+from gfx950.timing.conflicts import access_cycles, phases
+from gfx950.timing.grid import occupancy, place
+from gfx950.timing.parameters import Machine
+from gfx950.timing.steps import mfma_passes
 
 DATA = Path(__file__).parent / "data"
 LANE = np.arange(64)

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 import gfx950
-from gfx950.asm import KernelArg
+from gfx950.isa.asm import KernelArg
 
 ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")

@@ -28,12 +28,6 @@ SPLIT = (5, 40, 4128)
 FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
 MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
 """Shapes that take the kernels for many rows, with tiles of 128 and of 256."""
-KINDS = [
-    _hip.Kind(x=0, rounding=1, out=0, bias=None),
-    _hip.Kind(x=None, rounding=None, out=0, bias=None),
-    _hip.Kind(x=2, rounding=2, out=1, bias=2),
-]
-"""bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
 
 
 @pytest.fixture(scope="session")
@@ -195,7 +189,9 @@ def test_empty_operands_launch_nothing(gpu, rng):
 def code_objects():
     """The code objects of each module."""
     extensions = [_native.hip_extension(DEVICE)]
-    extensions += [_native.hip_product_extension(DEVICE, kind.defines()) for kind in KINDS]
+    extensions += [
+        _native.hip_product_extension(DEVICE, kind.defines()) for kind in hip_support.KINDS.values()
+    ]
     return [embedded_in(_native.find_or_build(extension=e)) for e in extensions]
 
 

@@ -127,7 +127,10 @@ def test_a_wheel_carries_every_mojo_file():
     tool = PYPROJECT["tool"]["setuptools"]
     assert tool["package-dir"]["mx_kernels.mojo_kernels"] == "mojo_kernels"
     assert tool["package-data"]["mx_kernels.mojo_kernels"] == ["**/*.mojo"]
-    packages = {path.parent.name for path in (ROOT / "python").glob("*/__init__.py")}
+    rooms = (
+        path.parent.relative_to(ROOT / "python") for path in (ROOT / "python").rglob("__init__.py")
+    )
+    packages = {".".join(room.parts) for room in rooms}
     assert packages | {"mx_kernels.mojo_kernels"} == set(tool["packages"])
 
 
@@ -203,7 +206,7 @@ def test_the_oracle_needs_numpy_alone():
 
 
 def test_the_simulator_knows_nothing_of_our_operations():
-    for path in (ROOT / "python" / "gfx950").glob("*.py"):
+    for path in (ROOT / "python" / "gfx950").rglob("*.py"):
         assert not python_imports(path) & {"mx_kernels", "torch", "max", "mojo", "oracle"}, path
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from mx_kernels import _builds
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -71,10 +73,10 @@ def run_python(blocks: list[Block]) -> None:
 
 
 def run_mojo(block: Block, folder: Path) -> None:
-    """Compiles and runs a Mojo program."""
+    """Compiles and runs a Mojo program, unless it has run before as it is."""
     file = folder / "readme.mojo"
     file.write_text(block.text)
-    run([str(BIN / "mojo"), "run", "-I", str(ROOT), str(file)])
+    _builds.program_output(file, [folder, ROOT]).find_or_make()
 
 
 def commands_of(block: Block) -> list[str]:

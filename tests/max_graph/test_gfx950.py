@@ -1,65 +1,21 @@
 """A MAX graph for gfx950 compiles to a MEF on a machine without a GPU.
 
-The graph is compiled by a process of its own, because a virtual device cannot be taken back.
-What the MEF holds is machine code for gfx950, one ELF file for each kernel that a symbolic
-number of rows can ask for; whether the kernels compute the right thing is the simulator's to say.
+What the MEF of `graphs/gfx950.py` holds is machine code for gfx950, one ELF file for each kernel
+that a symbolic number of rows can ask for; whether the kernels compute the right thing is the
+simulator's to say.
 """
 
 import re
 import struct
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
-PROGRAM = """
-import sys
+from tests import artefacts
+from tests.artefacts import kinds
 
-import torch
-from max.driver import (
-    Accelerator,
-    set_virtual_device_api,
-    set_virtual_device_count,
-    set_virtual_device_target_arch,
-)
+GRAPHS = Path(__file__).with_name("graphs")
 
-set_virtual_device_api(sys.argv[1])
-set_virtual_device_target_arch(sys.argv[2])
-set_virtual_device_count(1)
-
-from max.dtype import DType
-from max.graph import DeviceRef, Graph, TensorType, ops
-
-import mx_kernels as mx
-from mx_kernels import max_graph
-
-N, K = 80, 160
-gpu = DeviceRef.GPU()
-generator = torch.Generator().manual_seed(0)
-plain = mx.quantize(torch.randn(N, K, generator=generator))
-weights = mx.preshuffle(plain, device="gfx950")
-rows = TensorType(DType.bfloat16, ["m", K], gpu)
-
-
-def refusal(call):
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return "accepted"
-
-
-library = [max_graph.library()]
-with Graph("layer", input_types=[rows], custom_extensions=library) as graph:
-    x = graph.inputs[0].tensor
-    print(refusal(lambda: max_graph.linear(x, plain)))
-    print(refusal(lambda: max_graph.linear(x, max_graph.constant(weights))))
-    print(refusal(lambda: max_graph.dequantize(max_graph.quantize(x))))
-    fused = max_graph.linear(x, weights, bias=torch.ones(N))
-    codes = max_graph.quantize(x, rounding="rceil")
-    graph.output(fused, max_graph.matmul(codes, weights, out_dtype="float32"))
-max_graph.export(graph, sys.argv[3], device=Accelerator())
-"""
 EM_AMDGPU = 224
 MACHINE, SECTION_TABLE, SECTION_COUNTS = 18, 40, 58
 """Offsets in an ELF header."""
@@ -67,19 +23,15 @@ KERNEL_DESCRIPTOR = struct.Struct("<II50xH")
 """Bytes of LDS and of scratch, and dwords of arguments in registers."""
 
 
-def compile_graph(api, architecture, path):
-    """Runs the program; returns its process."""
-    command = [sys.executable, "-c", PROGRAM, api, architecture, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def refusals(architecture):
+    """Returns what calls on a virtual GPU are told."""
+    return kinds.run_script(GRAPHS / "gfx950.py", "refusals", architecture).splitlines()
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    """What the program printed, and the MEF."""
-    path = tmp_path_factory.mktemp("max_graph") / "layer.mef"
-    done = compile_graph("hip", "gfx950", path)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), path.read_bytes()
+def compiled():
+    """The MEF."""
+    return artefacts.path("max_graph/gfx950").read_bytes()
 
 
 def device_programs(mef):
@@ -107,7 +59,7 @@ def kernel_names(programs):
 
 
 def test_the_mef_holds_gfx950_code_of_every_op(compiled):
-    programs = device_programs(compiled[1])
+    programs = device_programs(compiled)
     assert all(b"gfx950" in program for program in programs)
     names = kernel_names(programs)
     assert sum(b"cdna4_quantize" in name for name in names) == 1
@@ -119,20 +71,19 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
 
 
 def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(compiled):
-    for program in device_programs(compiled[1]):
+    for program in device_programs(compiled):
         _, scratch, preload = KERNEL_DESCRIPTOR.unpack_from(section(program, b".rodata"))
         assert preload > 0
         assert scratch == 0
 
 
-def test_a_graph_on_the_gpu_refuses_what_has_no_kernel(compiled):
-    plain, elsewhere, decoded = compiled[0]
+def test_a_graph_on_the_gpu_refuses_what_has_no_kernel():
+    plain, elsewhere, decoded = refusals("gfx950")
     assert "w: got layout 'plain', on a gfx950 GPU expected 'preshuffled_cdna4'" in plain
     assert "x and w: got devices gpu:0 and cpu:0, expected one device" in elsewhere
     assert "q: got device gpu:0, expected cpu:0, the only one that decodes" in decoded
 
 
-def test_other_gpus_are_refused_by_name(tmp_path):
-    done = compile_graph("hip", "gfx942", tmp_path / "layer.mef")
-    assert done.returncode != 0
-    assert "x: got device gpu:0 (gfx942), expected cpu:0 or a gfx950 GPU" in done.stderr
+def test_other_gpus_are_refused_by_name():
+    refused = refusals("gfx942")
+    assert "x: got device gpu:0 (gfx942), expected cpu:0 or a gfx950 GPU" in refused[0]

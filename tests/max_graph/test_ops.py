@@ -1,8 +1,7 @@
 """The MAX graph gives the bits of the torch route, in this process and from a file in another.
 
-Every case is one function of a route, which is either torch or a graph: the same lines build
-the graph and compute the expected result. All cases share one compiled model, since a cold
-compile takes the better part of a minute.
+All cases share one compiled model, `graphs/cases.py`: a compilation takes the better part of a
+minute.
 """
 
 import os
@@ -13,102 +12,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from max.driver import CPU
 from max.dtype import DType
-from max.engine import InferenceSession
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from cases import torch_of
 from mx_kernels import max_graph
+from tests import artefacts
+from tests.max_graph.graphs.cases import CASES, CPU_REF, HIDDEN, INPUTS, TORCH, K, N, weights
 
-CPU_REF = DeviceRef.CPU()
-K, HIDDEN, N = 96, 160, 50
 RUNS = [(0, 0, 1), (1, 2, 3), (3, 1, 33), (17, 5, 1), (64, 2, 2)]
 """Sizes of the symbolic dimensions: m, and the two leading dimensions of `nested`."""
 
-TORCH = SimpleNamespace(ops=mx, relu=torch.relu, value=mx.MXTensor)
-GRAPH = SimpleNamespace(ops=max_graph, relu=ops.relu, value=max_graph.MXValue)
-
-_rng = np.random.default_rng(23)
-FIRST = {name: mx_tensor(*random_operand(_rng, HIDDEN, K, 112, 126), name) for name in LAYOUTS}
-SECOND = {name: mx_tensor(*random_operand(_rng, N, HIDDEN, 112, 126), name) for name in LAYOUTS}
-WIDE = mx_tensor(*random_operand(_rng, 400, 512))
-TINY = mx_tensor(*random_operand(_rng, N, K, 0, 9))
-BIASES = {dtype: torch_of(100 * _rng.standard_normal(N), dtype) for dtype in DTYPES}
-SUBNORMAL_BIAS = torch.full((N,), 1e-42)
-
-INPUTS = {
-    **{dtype: (dtype, ["m", K]) for dtype in DTYPES},
-    "wide": ("float32", ["m", 512]),
-    "nested": ("bfloat16", ["a", "b", K]),
-    "codes": ("uint8", ["m", K // 2]),
-    "scales": ("uint8", ["m", K // 32]),
-    "bias": ("float16", [N]),
-}
-
-
-def mlp(route, x, layout, bias=None):
-    """Two layers with an exact function between them."""
-    hidden = route.relu(route.ops.linear(x, FIRST[layout]))
-    return route.ops.linear(hidden, SECOND[layout], bias=bias)
-
-
-CASES = {
-    **{
-        f"mlp-{dtype}-{layout}": lambda route, i, dtype=dtype, layout=layout: mlp(
-            route, i[dtype], layout, BIASES[dtype] if layout == "plain" else None
-        )
-        for dtype in DTYPES
-        for layout in LAYOUTS
-    },
-    **{
-        f"linear-{rounding}": lambda route, i, rounding=rounding: route.ops.linear(
-            i["float32"], TINY, rounding=rounding, bias=i["bias"]
-        )
-        for rounding in ROUNDINGS
-    },
-    **{
-        f"kept-{dtype}": lambda route, i, dtype=dtype: route.ops.linear(
-            i[dtype], TINY, activations="bf16", bias=i["bias"]
-        )
-        for dtype in DTYPES
-    },
-    **{
-        f"dequantize-{dtype}": lambda route, i, dtype=dtype: route.ops.dequantize(
-            route.value(i["codes"], i["scales"]), dtype=dtype
-        )
-        for dtype in DTYPES
-    },
-    "dequantize-padded": lambda route, i: route.ops.dequantize(SECOND["preshuffled_cpu"]),
-    "threads": lambda route, i: route.ops.linear(i["wide"], WIDE),
-    "nested": lambda route, i: route.ops.linear(i["nested"], TINY, out_dtype="float32"),
-    "nested-quantized": lambda route, i: route.ops.dequantize(route.ops.quantize(i["nested"])),
-    "subnormal": lambda route, i: route.ops.matmul(
-        route.value(i["codes"], i["scales"]), TINY, out_dtype="float32", bias=SUBNORMAL_BIAS
-    ),
-    "input-weights": lambda route, i: route.ops.matmul(
-        route.ops.quantize(i["bfloat16"], rounding="rceil"), route.value(i["codes"], i["scales"])
-    ),
-    "codes": lambda route, i: route.ops.quantize(i["float16"]).codes,
-    "scales": lambda route, i: route.ops.quantize(i["float16"]).scales,
-}
-
-
-def build_graph() -> Graph:
-    """Puts all cases into one graph."""
-    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
-    with Graph("cases", input_types=types, custom_extensions=[max_graph.library()]) as graph:
-        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
-        graph.output(*(case(GRAPH, inputs) for case in CASES.values()))
-    return graph
-
 
 @pytest.fixture(scope="session")
-def mef(tmp_path_factory):
-    path = tmp_path_factory.mktemp("max_graph") / "cases.mef"
-    max_graph.export(build_graph(), path)
-    return path
+def mef():
+    return artefacts.path("max_graph/cases")
 
 
 @pytest.fixture(scope="session")
@@ -184,31 +103,10 @@ def test_a_second_process_loads_the_file_within_a_second(runs, mef, tmp_path):
 # What the helpers cannot see while the graph is built
 
 
-def custom(name, values, shape, **parameters):
-    """Adds an op past the helpers, which would not let wrong shapes through."""
-    types = [TensorType(DType.float32, shape, CPU_REF)]
-    return ops.custom(name, CPU_REF, values, types, parameters)[0].tensor
-
-
 @pytest.fixture(scope="session")
 def unchecked():
     """A linear whose K, bias and result are all symbolic, so that only the op can check them."""
-    types = [
-        TensorType(DType.float32, ["m", "k"], CPU_REF),
-        TensorType(DType.uint8, ["n", "bytes"], CPU_REF),
-        TensorType(DType.uint8, ["n", "blocks"], CPU_REF),
-        TensorType(DType.int64, [], CPU_REF),
-        TensorType(DType.float32, ["bias"], CPU_REF),
-    ]
-    library = [max_graph.library()]
-    with Graph("unchecked", input_types=types, custom_extensions=library) as graph:
-        values = [value.tensor for value in graph.inputs]
-        rules = {"rounding": "even", "activations": "mxfp4"}
-        product = custom("mx_linear", values, ["p", "q"], layout="plain", **rules)
-        floats = custom("mx_dequantize", values[1:4], ["r", "s"], layout="plain")
-        graph.output(product, floats)
-    session = InferenceSession(devices=[CPU()])
-    return session.init(session.compile(graph))
+    return max_graph.load(artefacts.path("max_graph/unchecked"))
 
 
 def arguments(*, m=3, k=64, n=5, w_k=64, blocks=2, rows=5, bias=5):
@@ -268,14 +166,13 @@ def inside():
         graph.output()
 
 
-WEIGHTS = FIRST["plain"]
 WRONG_CALLS = {
     "x is no tensor of the graph": (
-        lambda i: max_graph.linear(torch.ones(1, K), WEIGHTS),
+        lambda i: max_graph.linear(torch.ones(1, K), weights("first")),
         (TypeError, "x: got Tensor, expected a TensorValue; .*ops.constant"),
     ),
     "x is quantized": (
-        lambda i: max_graph.linear(WEIGHTS, WEIGHTS),
+        lambda i: max_graph.linear(weights("first"), weights("first")),
         (TypeError, "x: got an MXTensor, expected floats; see matmul"),
     ),
     "x holds integers": (
@@ -291,7 +188,9 @@ WRONG_CALLS = {
         (ValueError, "x: got a single number"),
     ),
     "a mode is unknown": (
-        lambda i: max_graph.linear(ops.cast(i.ints, DType.float32), WEIGHTS, activations="fp8"),
+        lambda i: max_graph.linear(
+            ops.cast(i.ints, DType.float32), weights("first"), activations="fp8"
+        ),
         (ValueError, "activations: got 'fp8', expected 'mxfp4' or 'bf16'"),
     ),
     "K is symbolic": (
@@ -303,11 +202,11 @@ WRONG_CALLS = {
         (ValueError, r"x: got K = 40, expected a positive multiple of 32; pad .* \[0, 24\]"),
     ),
     "K differs": (
-        lambda i: max_graph.linear(i.x, SECOND["plain"]),
+        lambda i: max_graph.linear(i.x, weights("second")),
         (ValueError, "x and w: got K = 96 and K = 160, expected one K"),
     ),
     "unknown rounding": (
-        lambda i: max_graph.linear(i.x, WEIGHTS, rounding="up"),
+        lambda i: max_graph.linear(i.x, weights("first"), rounding="up"),
         (ValueError, "rounding: got 'up', expected 'floor' or 'even'"),
     ),
     "unknown layout": (
@@ -315,7 +214,7 @@ WRONG_CALLS = {
         (ValueError, "layout: got 'tiled', expected 'plain'"),
     ),
     "unknown dtype": (
-        lambda i: max_graph.linear(i.x, WEIGHTS, out_dtype=DType.float64),
+        lambda i: max_graph.linear(i.x, weights("first"), out_dtype=DType.float64),
         (ValueError, "dtype: got float64, expected bfloat16"),
     ),
     "weights are floats": (
@@ -327,7 +226,7 @@ WRONG_CALLS = {
         (ValueError, r"w: got shape \[2, 3, 96\], expected weights \[N, K\]"),
     ),
     "activations are preshuffled": (
-        lambda i: max_graph.matmul(FIRST["preshuffled_cpu"], WEIGHTS),
+        lambda i: max_graph.matmul(weights("first", "preshuffled_cpu"), weights("first")),
         (ValueError, "a: got layout 'preshuffled_cpu', expected 'plain'"),
     ),
     "scales are of MAX's own dtype": (
@@ -351,11 +250,13 @@ WRONG_CALLS = {
         (ValueError, "codes: got .*, but layout preshuffled_cpu holds"),
     ),
     "the bias is too short": (
-        lambda i: max_graph.linear(i.x, WEIGHTS, bias=torch.ones(N)),
+        lambda i: max_graph.linear(i.x, weights("first"), bias=torch.ones(N)),
         (ValueError, r"bias: got shape \[50\], expected \[160\]"),
     ),
     "the bias holds integers": (
-        lambda i: max_graph.linear(i.x, WEIGHTS, bias=torch.ones(HIDDEN, dtype=torch.int32)),
+        lambda i: max_graph.linear(
+            i.x, weights("first"), bias=torch.ones(HIDDEN, dtype=torch.int32)
+        ),
         (TypeError, "bias: got dtype int32"),
     ),
 }

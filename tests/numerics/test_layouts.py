@@ -1,7 +1,7 @@
 """Every layout the extension exports is the oracle's permutation, and comes back.
 
-The cases come from the extension's own table, so a layout that is added
-there without a row in the oracle fails here.
+A layout, a rounding or a type that is added there without a row in the oracle
+and in `cases` fails here.
 """
 
 import numpy as np
@@ -12,9 +12,10 @@ import mx_kernels as mx
 import oracle
 from cases import (
     BLOCK,
+    DTYPES,
     FORMATS,
     LAYOUTS,
-    TABLES,
+    ROUNDINGS,
     bytes_of,
     every_format,
     every_layout,
@@ -23,6 +24,7 @@ from cases import (
     random_operand,
     values_of,
 )
+from mx_kernels import _native
 from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device
@@ -31,16 +33,24 @@ SHAPES = [(1, 32), (15, 64), (16, 32), (17, 96), (32, 256), (33, 288), (64, 512)
 
 
 @pytest.mark.cpu_only
+def test_the_cases_are_those_of_the_extension():
+    tables = _native.load().tables()
+    assert {row["name"]: {"device": row["device"]} for row in tables["layouts"]} == LAYOUTS
+    assert (list(tables["roundings"]), list(tables["dtypes"])) == (ROUNDINGS, DTYPES)
+
+
+@pytest.mark.cpu_only
 def test_the_oracle_knows_every_layout_and_its_padding():
     columns = ("row_multiple", "scale_row_multiple", "scale_k_multiple")
-    exported = {name: [row[c] for c in columns] for name, row in LAYOUTS.items()}
+    layouts = _native.load().tables()["layouts"]
+    exported = {row["name"]: [row[c] for c in columns] for row in layouts}
     ours = {name: [getattr(row, c) for c in columns] for name, row in oracle.LAYOUTS.items()}
     assert exported == ours
 
 
 @pytest.mark.cpu_only
 def test_the_oracle_knows_every_format():
-    rows = {row["name"]: row for row in TABLES["formats"]}
+    rows = {row["name"]: row for row in _native.load().tables()["formats"]}
     ours = oracle.FORMATS
     assert list(rows) == list(ours)
     for name, format in ours.items():

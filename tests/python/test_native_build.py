@@ -42,6 +42,8 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
         abort(String(error))
 '''
 
+pytestmark = pytest.mark.compiles
+
 # What a process of its own does: build or find, load, answer.
 PROCESS = """
 import sys
@@ -55,8 +57,9 @@ print(_native.find_or_build(), _native.load().answer())
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
     folder = tmp_path / "mojo_kernels"
-    folder.mkdir()
-    (folder / "__init__.mojo").write_text("")
+    for package in (folder, module_of(folder).parent):
+        package.mkdir()
+        (package / "__init__.mojo").write_text("")
     write(folder, 42)
     monkeypatch.setattr(_native, "source_folder", lambda: folder)
     monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
@@ -69,8 +72,13 @@ def cache(tmp_path):
     return tmp_path / "cache"
 
 
+def module_of(folder):
+    """Returns where the source of this CPU's module is in a package."""
+    return folder / _native.cpu_extension().source
+
+
 def write(folder, value):
-    (folder / "python_module.mojo").write_text(SOURCE.replace("{value}", str(value)))
+    module_of(folder).write_text(SOURCE.replace("{value}", str(value)))
 
 
 def start(sources, cache, **environment):
@@ -163,8 +171,8 @@ def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
         write(sources, 43)
 
     def add_import():
-        with (sources / "python_module.mojo").open("a") as file:
-            file.write("\nfrom .cpu import (  # vectors\n    more,\n)\n")
+        with module_of(sources).open("a") as file:
+            file.write("\nfrom ..cpu import (  # vectors\n    more,\n)\n")
 
     def add_imported_file():
         (sources / "cpu").mkdir()
@@ -201,7 +209,7 @@ def test_files_that_are_not_imported_do_not_change_the_key(sources):
 
 def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
     """What the key overlooks cannot get into a build."""
-    module = sources / "python_module.mojo"
+    module = module_of(sources)
     hidden = "from mojo_kernels.hidden import VALUE"
     module.write_text(SOURCE.replace("{value}", "VALUE").replace("\n\n", f"\n\n{hidden}\n", 1))
     (sources / "hidden.mojo").write_text("comptime VALUE = 7\n")
@@ -294,24 +302,25 @@ def test_a_module_built_in_another_environment_loads(sources, cache):
 def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
     monkeypatch.setenv("MX_KERNELS_CPU", "native")
-    path = _native.find_or_build()
+    path = _native.cpu_extension().build().path()
     assert path.parent.parent == cache
     assert path.parent.name.startswith("native-")
 
 
 def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert _native.find_or_build().parent.parent == tmp_path / "home" / "mx_kernels"
+    path = _native.cpu_extension().build().path()
+    assert path.parent.parent == tmp_path / "home" / "mx_kernels"
 
 
 def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
-    (sources / "python_module.mojo").write_text("def broken(\n")
+    module_of(sources).write_text("def broken(\n")
     with pytest.raises(_builds.NativeBuildError) as raised:
         _native.find_or_build(cache)
     text = str(raised.value)
     assert text.startswith("the Mojo compiler failed")
     assert "$ mojo build --emit shared-lib" in text
-    assert "python_module.mojo:1:" in text
+    assert f"{module_of(sources)}:1:" in text
     assert "failed after" in capfd.readouterr().err
     assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"{key_at()}.lock"]
 

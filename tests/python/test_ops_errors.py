@@ -16,12 +16,20 @@ from cases import LAYOUTS, ROUNDINGS
 
 N, K = 48, 64
 X = torch.ones(3, K)
-W = mx.quantize(torch.ones(N, K))
-P = W.preshuffle()
-NX, NW = X.numpy(), W.numpy()
+NX = X.numpy()
+W = P = NW = None
+"""Weights, see `_weights`: plain, preshuffled, and of arrays."""
 BIAS = torch.ones(N)
 META = torch.device("meta")
 PRESHUFFLED = [name for name, row in LAYOUTS.items() if row["device"]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights():
+    """Makes the weights when the first test runs; nothing is compiled to collect tests."""
+    global W, P, NW  # noqa: PLW0603
+    W = mx.quantize(torch.ones(N, K))
+    P, NW = W.preshuffle(), W.numpy()
 
 
 def quietly(make):

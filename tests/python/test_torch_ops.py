@@ -46,32 +46,37 @@ def bias_of(dtype=torch.float32, **options):
 
 
 def samples():
-    """Arguments for every operator: layouts, dtypes, ranks, with and without a bias."""
-    x, bias = activations(), bias_of()
-    a = mx.quantize(activations(2, 3))
+    """Operators with what makes arguments: layouts, dtypes, ranks, with and without a bias."""
+
+    def w(layout):
+        return (weights(layout).codes, weights(layout).scales, layout, N)
+
+    def a():
+        q = mx.quantize(activations(2, 3))
+        return q.codes, q.scales
+
+    leaf = {"requires_grad": True}
     for rounding in ROUNDINGS:
-        yield OPS.quantize, (activations(2, 3, dtype=torch.bfloat16), rounding)
+        yield OPS.quantize, lambda r=rounding: (activations(2, 3, dtype=torch.bfloat16), r)
     for layout in LAYOUTS:
-        w = weights(layout)
-        parts = (w.codes, w.scales, layout, N)
-        yield OPS.dequantize, (w.codes, w.scales, [N, K], layout, torch.float16)
+        yield OPS.dequantize, lambda n=layout: (*w(n)[:2], [N, K], n, torch.float16)
         for target in LAYOUTS:
-            yield OPS.relayout, (w.codes, w.scales, N, layout, target)
-        yield OPS.linear, (x, *parts, bias, "even", torch.bfloat16)
-        yield (
-            OPS.linear,
-            (activations(2, 3, requires_grad=True), *parts, None, "ceil", torch.float32),
-        )
-        yield OPS.linear, (x, *parts, bias_of(requires_grad=True), "even", torch.float32)
-        yield OPS.matmul, (a.codes, a.scales, *parts, None, torch.float32)
-        yield OPS.matmul, (a.codes, a.scales, *parts, bias_of(requires_grad=True), torch.bfloat16)
+            yield OPS.relayout, lambda n=layout, t=target: (*w(n)[:2], N, n, t)
+        for x, bias, rounding, out in (
+            (activations(), bias_of(), "even", torch.bfloat16),
+            (activations(2, 3, **leaf), None, "ceil", torch.float32),
+            (activations(), bias_of(**leaf), "even", torch.float32),
+        ):
+            yield OPS.linear, lambda n=layout, x=x, rest=(bias, rounding, out): (x, *w(n), *rest)
+        for rest in ((None, torch.float32), (bias_of(**leaf), torch.bfloat16)):
+            yield OPS.matmul, lambda n=layout, rest=rest: (*a(), *w(n), *rest)
 
 
 def there(args, device):
-    """Returns a sample's arguments with its tensors on a device."""
+    """Returns the arguments that `args` makes with their tensors on a device."""
     return [
         a.detach().to(device).requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
-        for a in args
+        for a in args()
     ]
 
 

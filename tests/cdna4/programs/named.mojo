@@ -1,52 +1,56 @@
-"""The decode shapes and kernels that tests launch, by name:
+"""The decode kernels that tests launch, by name:
 
-    <op>_<input>_<output>_<bias>_<rounding>_m<tiles>n<tiles>k<tiles>w<waves>d<depth>s<splits>a<sharers>[u][t]
+    <op>_<input>_<rounding>_<output>_<bias>_m<tiles>n<tiles>k<tiles>w<waves>d<depth>s<splits>a<sharers>[u][t]
 
 `u` marks a kernel that fetches all chunks up front, `t` one for a K that ends within a chunk;
 matmul has no input and no rounding.
 """
 
-from emit import emit
-
-from mojo_kernels.cdna4.decode_shape import DecodeShape
-from mojo_kernels.cdna4.epilogue import NO_BIAS
-from mojo_kernels.cdna4.matmul_decode import linear_decode, matmul_decode
-from mojo_kernels.codec import Rounding
+from mojo_kernels.cdna4.decode.kernel import DecodeKernel
+from mojo_kernels.cdna4.decode.shape import DecodeShape
+from mojo_kernels.cdna4.host.catalogue import ListedProduct, Visitor
+from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.types import Formats, ProductTypes
+from mojo_kernels.numbers.rounding import Rounding
 
 comptime BF16 = DType.bfloat16
 comptime F16 = DType.float16
 comptime F32 = DType.float32
 
 
-def name_of(op: String, result: DType, bias: Optional[DType], shape: DecodeShape) -> String:
+def name_of(op: String, types: ProductTypes, shape: DecodeShape) -> String:
     """Returns the name of a kernel."""
-    var bias_name = String(bias.value()) if bias else "none"
+    var bias_name = String(types.bias.value()) if types.bias else "none"
     var tail = "t" if shape.k_tail else ""
     return String(
-        op, "_", result, "_", bias_name, "_m", shape.m_tiles, "n", shape.n_tiles, "k", shape.k_tiles,
+        op, "_", types.out, "_", bias_name, "_m", shape.m_tiles, "n", shape.n_tiles, "k", shape.k_tiles,
         "w", shape.waves, "d", shape.depth, "s", shape.splits, "a", shape.sharers, "u" if shape.up_front else "", tail,
     )  # fmt: skip
 
 
-def emit_linear[
+def show_linear[
     shape: DecodeShape,
     x: DType = BF16,
     result: DType = BF16,
     bias: Optional[DType] = NO_BIAS,
     rounding: Rounding = Rounding.EVEN,
-](prefix: String = "") raises:
-    """Emits a linear kernel."""
-    comptime rounding_name = Rounding.NAMES[rounding.code]
-    emit[linear_decode[x, result, bias, rounding, shape]](
-        name_of(String(prefix, "linear_", x, "_", rounding_name), result, bias, shape)
+](mut visitor: Some[Visitor], prefix: String = "") raises:
+    """Shows a linear kernel."""
+    comptime types = ProductTypes(Formats.MXFP4, Optional(x), rounding, result, bias)
+    comptime rule = Rounding.NAMES[rounding.code]
+    visitor.kernel[ListedProduct[types, DecodeKernel[types, shape]]](
+        name_of(String(prefix, "linear_", x, "_", rule), types, shape)
     )
 
 
-def emit_matmul[
+def show_matmul[
     shape: DecodeShape, result: DType = BF16, bias: Optional[DType] = NO_BIAS
-](prefix: String = "") raises:
-    """Emits a matmul kernel."""
-    emit[matmul_decode[result, bias, shape]](name_of(String(prefix, "matmul"), result, bias, shape))
+](mut visitor: Some[Visitor], prefix: String = "") raises:
+    """Shows a matmul kernel."""
+    comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
+    visitor.kernel[ListedProduct[types, DecodeKernel[types, shape]]](
+        name_of(String(prefix, "matmul"), types, shape)
+    )
 
 
 def shape_of(

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gfx950.parameters import Machine
 from gfx950.timing import profile
-from gfx950.timing_lds import access_cycles
+from gfx950.timing.conflicts import access_cycles
+from gfx950.timing.parameters import Machine
 
 HERE = Path(__file__).parent
 LANE = np.arange(64)

@@ -18,7 +18,6 @@ Two edits are made to the compiler's text: debug directives are dropped, and the
 which Triton passes at launch, is written into the descriptor so that the file stands alone.
 """
 
-# ruff: noqa: PLR0917 (a GPU kernel takes its arguments by position)
 from __future__ import annotations
 
 import argparse

@@ -1,0 +1,96 @@
+"""The Python extension module `_mx_kernels_gpu` of CUDA devices: thin, no maths.
+
+Each function takes one tuple of integers, see `protocol`; behind what all devices take stand the
+handle of an open device and the caller's stream, for a product also a workspace and a plan.
+Nothing waits and nothing is allocated: results are memory that the caller hands in.
+"""
+
+from std.os import abort
+from std.python import PythonObject
+from std.python.bindings import PythonModuleBuilder
+
+from mojo_kernels.bindings.protocol import (
+    Arguments,
+    read_dequantize,
+    read_problem,
+    read_quantize,
+    read_relayout,
+)
+from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
+from mojo_kernels.hopper.host.dispatch import workspace_of
+from mojo_kernels.launch.context_queue import ContextQueue, Device
+from mojo_kernels.nvidia import multiply, quantize
+from mojo_kernels.simt.quantize import dequantize, relayout
+
+
+def py_max_few_rows() raises -> PythonObject:
+    """Returns the rows of activations up to which a product needs no workspace."""
+    return PythonObject(MAX_FEW_ROWS)
+
+
+def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, k); returns the bytes that `multiply` may want."""
+    var space = workspace_of(Int(py=arguments[0]), Int(py=arguments[1]))
+    return PythonObject(space.num_bytes())
+
+
+def py_open(index: PythonObject) raises -> PythonObject:
+    """Opens a device, for the life of the process; returns its handle."""
+    return PythonObject(Device.open(Int(py=index)))
+
+
+def _queue(mut args: Arguments) raises -> ContextQueue:
+    """Reads a device and its stream."""
+    var device = args.next()
+    return ContextQueue(device, args.next())
+
+
+def py_multiply(arguments: PythonObject) raises:
+    """Takes the problem and (device, stream, workspace, plan): plan 0 to let the table choose."""
+    var args = Arguments(arguments)
+    var problem = read_problem(args)
+    var device = args.next()
+    var stream = args.next()
+    var queue = ContextQueue(device, stream, args.next())
+    multiply(problem, queue, args.next())
+
+
+def py_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_quantize(args)
+    var queue = _queue(args)
+    quantize(call, queue)
+
+
+def py_dequantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_dequantize(args)
+    var queue = _queue(args)
+    dequantize(call, queue)
+
+
+def py_relayout(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_relayout(args)
+    var queue = _queue(args)
+    relayout(call, queue)
+
+
+@export
+def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_gpu")
+        module.def_function[py_workspace_bytes]("workspace_bytes")
+        module.def_function[py_max_few_rows]("max_few_rows")
+        module.def_function[py_open]("open")
+        module.def_function[py_multiply]("multiply")
+        module.def_function[py_quantize]("quantize")
+        module.def_function[py_dequantize]("dequantize")
+        module.def_function[py_relayout]("relayout")
+        return module.finalize()
+    except error:
+        abort(String("cannot create _mx_kernels_gpu: ", error))

@@ -1,0 +1,293 @@
+"""Matmul and linear for few rows: C[M, N] = A @ W.T (+ bias) in one launch.
+
+A workgroup computes a tile of C; groups of its waves share the work along K,
+the sharers within a group its columns:
+
+    workgroup x, y    tiles of columns (weights) and of rows (activations)
+    workgroup z       a part of K, if `splits` > 1; whoever comes last adds up
+    wave              group wave / sharers: a run of chunks along K
+                      sharer wave % sharers: all rows, a part of the columns
+
+So a workgroup meets every block of its activations once. With one sharer a wave
+encodes what it needs and needs nobody else until its sums are done; more sharers
+encode a part each and meet once a chunk, but have fewer sums to add up.
+
+Partial sums meet in LDS, then, with `splits`, in the workspace; they are always
+added in the order of K, so that the result does not depend on who comes last.
+Workgroups with equal x read the same weights. Where there are several, the grid's
+x extent is a multiple of the number of XCDs, so that they share an L2.
+"""
+
+from layout import row_major
+from layout.tile_tensor import stack_allocation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
+from std.collections import Array
+from std.memory import AddressSpace
+from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Queue
+from ...problem import Problem
+from ...schedule.xcd import XcdColumns
+from ..instructions.lds import PIECE_BYTES, SharedBytes
+from ..instructions.matrix import BLOCK, LANES, SUMS, Sums, TILE
+from ..instructions.memory import loaded
+from ..operands.activations import ActivationSource, CodeSource, FloatSource
+from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.target import Target
+from ..types import ProductTypes, has_kernels, unsupported
+from .handover import Handover, PART, PARTS
+from .shape import DecodeLds, DecodeShape, SUM_BYTES, TILE_SUM_BYTES
+from .walk import DecodeWalk
+
+
+@always_inline
+def _decode[
+    Source: ActivationSource, //, types: ProductTypes, shape: DecodeShape
+](
+    source: Source,
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    target: Target[types.out, types.bias],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    workspace: Output[DType.uint8],
+):
+    """Computes a workgroup's tile of C."""
+    comptime assert shape.is_possible(), "waves cannot share this tile"
+    comptime lds_plan = DecodeLds(shape, Source.LDS_BYTES, Source.left)
+    comptime Walk = DecodeWalk[Source, types.formats.right, shape]
+    comptime COLUMNS = Int32(shape.n_tiles * TILE)
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var tile_of_c = XcdColumns.tile(Int(block_idx.x), Int(block_idx.y))
+    var x, y, z = Int32(tile_of_c.column), Int32(tile_of_c.row), Int32(block_idx.z)
+    if x * COLUMNS >= n:
+        return  # Rounds the grid up to a multiple of the XCDs.
+
+    # Along K, each group of sharers on its own.
+    var lds = stack_allocation[
+        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
+    ](row_major[lds_plan.num_bytes() // size_of[DType.bfloat16]()]())
+    var group = quotient[shape.sharers](wave)
+    var sharer = wave - group * Int32(shape.sharers)
+    var weights = Walk.Weights.of(
+        w_codes,
+        w_scales,
+        n,
+        quotient[BLOCK](k),
+        x * Int32(shape.n_tiles) + sharer * Int32(shape.wave_columns()),
+    )
+    var first_chunk = (z * Int32(shape.k_groups()) + group) * chunks_per_wave
+    var walk = Walk(source, weights, lds.ptr, wave, lane, first_chunk)
+    walk.start()
+    # What is needed at the end arrives while the first chunks do.
+    var meeting_place = workspace
+    comptime if shape.splits > 1:
+        meeting_place = loaded(workspace)
+    var bias = Array[Sums, shape.own_tiles()](uninitialized=True)
+    comptime for i in range(shape.own_tiles()):
+        var n_tile = shape.corner(shape.tile_of(wave, i))[1]
+        bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
+    walk.finish(chunks_per_wave)
+
+    # Across groups: each wave gets some tiles.
+    var sums = Array[Sums, shape.own_tiles()](uninitialized=True)
+    comptime if shape.k_groups() == 1:
+        comptime for i in range(shape.own_tiles()):
+            sums[i] = walk.sums[i]
+    else:
+        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds.ptr, wave, lane)
+        comptime if shape.waves > shape.tiles():
+            if wave >= Int32(shape.tiles()):
+                return
+
+    # Across workgroups, and to memory.
+    var m_tile0, n_tile0 = y * Int32(shape.m_tiles), x * Int32(shape.n_tiles)
+    comptime if shape.splits == 1:
+        comptime for i in range(shape.own_tiles()):
+            var tile = shape.tile_of(wave, i)
+            if tile < Int32(shape.tiles()):
+                var m_tile, n_tile = shape.corner(tile)
+                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+                target.store(sums[i], bias[i], row, column, lane)
+    else:
+        var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
+        var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
+        var handover = Handover[shape](
+            meeting_place, x + groups_x * y, groups_x * groups_y, sums, wave, lane
+        )
+        handover.climb(z)
+        comptime for i in range(handover.COUNT):
+            comptime own, part = divmod(i, PARTS)
+            if handover.is_mine(i):
+                var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
+                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+                target.store_part[part * PART, PART](
+                    handover.parts[i], bias[own], row, column, lane
+                )
+
+
+@always_inline
+def _exchange[
+    shape: DecodeShape, wave_bytes: Int
+](
+    partial: Array[Sums, shape.wave_tiles()],
+    mut sums: Array[Sums, shape.own_tiles()],
+    lds: SharedBytes,
+    wave: Int32,
+    lane: Int32,
+):
+    """Adds the sums of all groups in their order; a wave gets the tiles that it finishes."""
+    comptime WAVE_FLOATS = wave_bytes // 4
+    comptime TILE_FLOATS = TILE_SUM_BYTES // 4
+    comptime WAVE_TILES = shape.wave_tiles()
+    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * SUMS)
+    var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
+    comptime for tile in range(WAVE_TILES):
+        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
+    barrier()
+    comptime for i in range(shape.own_tiles()):
+        var tile = shape.tile_of(wave, i)
+        if tile < Int32(shape.tiles()):
+            var sharer = quotient[WAVE_TILES](tile)
+            var place = sharer * Int32(WAVE_FLOATS)
+            place += (tile - sharer * Int32(WAVE_TILES)) * Int32(TILE_FLOATS)
+            comptime for group in range(shape.k_groups()):
+                var of_group = floats.unsafe_load[width=SUMS, alignment=SUM_BYTES](
+                    group * shape.sharers * WAVE_FLOATS + Int(place)
+                )
+                sums[i] = of_group if group == 0 else sums[i] + of_group
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
+    `rocdl.waves_per_eu`=SIMDLength(2),
+)
+def linear_decode[
+    types: ProductTypes, shape: DecodeShape
+](
+    x: Input[types.floats()],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    bias: Input[DType.uint8],
+    workspace: Output[DType.uint8],
+):
+    """Quantizes x and multiplies: C = x @ W.T + bias."""
+    comptime Source = FloatSource[
+        types.formats.left,
+        types.floats(),
+        types.rounding,
+        shape.fetched_m_tiles(),
+        shape.fetched_k_tiles(),
+        shape.k_tail,
+    ]
+    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
+    _decode[types, shape](
+        Source(x, m, k, first_row),
+        w_codes,
+        w_scales,
+        Target[types.out, types.bias].of(result, bias, m, n),
+        m,
+        n,
+        k,
+        chunks_per_wave,
+        workspace,
+    )
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
+    `rocdl.waves_per_eu`=SIMDLength(2),
+)
+def matmul_decode[
+    types: ProductTypes, shape: DecodeShape
+](
+    a_codes: Input[DType.uint8],
+    a_scales: Input[DType.uint8],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+    bias: Input[DType.uint8],
+    workspace: Output[DType.uint8],
+):
+    """Multiplies a plain operand: C = A @ W.T + bias."""
+    comptime Source = CodeSource[
+        types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
+    ]
+    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
+    _decode[types, shape](
+        Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row),
+        w_codes,
+        w_scales,
+        Target[types.out, types.bias].of(result, bias, m, n),
+        m,
+        n,
+        k,
+        chunks_per_wave,
+        workspace,
+    )
+
+
+struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
+    """The kernel for one cut.
+
+    Parameters:
+        types: What it is compiled for.
+        shape: How a workgroup cuts its work.
+    """
+
+    @staticmethod
+    def supports(problem: Problem) -> Bool:
+        return Self.types.match(problem) and Self.shape.supports(problem.k)
+
+    @staticmethod
+    def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
+        comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        var m, n, k = problem.m, problem.n, problem.k
+        var grid = Self.shape.grid(m, n)
+        var workspace = queue.workspace(Self.shape.workspace(m, n))
+
+        # Scalars: a struct would come by reference, which ends the preload of arguments.
+        comptime if Self.types.x:
+            queue.launch[linear_decode[Self.types, Self.shape]](
+                grid,
+                input[Self.types.floats()](problem.left.values),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                output[Self.types.out](problem.result.values),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                Int32(Self.shape.chunks_per_wave(k)),
+                input[DType.uint8](problem.result.bias),
+                output[DType.uint8](workspace),
+            )
+        else:
+            queue.launch[matmul_decode[Self.types, Self.shape]](
+                grid,
+                input[DType.uint8](problem.left.values),
+                input[DType.uint8](problem.left.scales),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                output[Self.types.out](problem.result.values),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                Int32(Self.shape.chunks_per_wave(k)),
+                input[DType.uint8](problem.result.bias),
+                output[DType.uint8](workspace),
+            )

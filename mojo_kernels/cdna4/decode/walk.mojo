@@ -1,0 +1,303 @@
+"""A wave's way along K in the decode kernels: what it holds, and what each operation does.
+
+The operations come from `Stream`, as data. A wave multiplies all rows of its
+workgroup by its own columns; the lanes in a step (128 along K, 16 rows):
+
+    lane l    row l % 16 of 16 rows of A and of W, block l / 16
+              C: row l % 16, columns 4 * (l / 16) .. + 3
+
+A wave alone encodes its activations and keeps them in registers. Of S sharers,
+number s fetches tiles s, s + S, .. of a stage and encodes them for all; in LDS are
+
+    codes     tile t, lane l: 16 * l behind where its wave had the floats
+    scales    tile t, lane l: 256 * (t / 4) + 4 * l + t % 4
+
+where t counts the rows' tiles of the first 128 along K, then of the next. One
+word of scales of the activations and one of the weights thus serve all products
+of 32 rows, 32 columns and 256 along K.
+"""
+
+from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from pipeline.pipeline_dsl import ScheduleEntry
+from pipeline.types import Phase
+from std.collections import Array
+
+from ...numbers.formats import Format
+from ..instructions.lds import (
+    PIECE_BYTES,
+    Piece,
+    SharedBytes,
+    place_at,
+    read_piece,
+    read_word,
+    write_byte,
+    write_piece,
+)
+from ..instructions.matrix import BlockCodes, Sums, multiply_tiles
+from ..operands.activations import ActivationSource
+from ..operands.encode import EncodedBlock
+from ..operands.memory import quotient
+from ..operands.tiles import PAIR, WORD_SCALES
+from ..operands.weights import WeightFragments
+from .order import Stream, StreamOps
+from .shape import DecodeLds, DecodeShape, WORDS_BYTES
+
+
+struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
+    """A wave's way along K: the registers of all stages in flight, and the sums."""
+
+    comptime COLUMNS = Self.shape.wave_columns()
+    """Tiles of columns."""
+    comptime Weights = WeightFragments[Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail]
+    """The wave's weights."""
+    comptime CODES = Self.shape.k_tiles * Self.COLUMNS
+    """Tiles of weights in a stage."""
+    comptime OWN = Self.shape.own_steps()
+    """Tiles of activations of a stage that the wave fetches."""
+    comptime IS_SHARED = Self.shape.sharers > 1
+    """Whether other waves need them too."""
+    comptime LDS = DecodeLds(Self.shape, Self.Source.LDS_BYTES, Self.Source.left)
+    """Places in LDS."""
+    comptime WAVE_BYTES = Self.LDS.wave_bytes()
+    """Bytes of the area of a wave."""
+    comptime GROUPS_PLACE = Self.LDS.first_group()
+    """Where the areas of groups begin."""
+    comptime GROUP_BYTES = Self.LDS.group_bytes()
+    """Bytes of the area of a group."""
+    comptime SCALE_BYTES = Self.LDS.scale_bytes()
+    """Bytes of the scales of a stage in it."""
+    comptime STREAM = Stream(Self.shape, Self.Weights.WORDS + Self.CODES, Self.Source.LOADS)
+    """The order of its work."""
+
+    var source: Self.Source
+    """Activations."""
+    var weights: Self.Weights
+    """Weights."""
+    var lds: SharedBytes
+    """The wave's own area of LDS."""
+    var first_lds: SharedBytes
+    """The area of the first wave of its group."""
+    var group_scales: SharedBytes
+    """The shared scales of its group."""
+    var lane: Int32
+    """The lane."""
+    var sharer: Int32
+    """Which of the sharers the wave is."""
+    var next_chunk: Int32
+    """The chunk that is fetched next."""
+    var codes: Array[BlockCodes[Self.right], Self.shape.depth * Self.CODES]
+    """Weights in flight, tile after tile along K, for each stage."""
+    var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
+    """Their scales."""
+    var first_blocks: Array[Int32, Self.shape.depth]
+    """The first block along K of each stage."""
+    var held: Array[Self.Source.Held, Self.shape.depth * Self.OWN]
+    """What the source keeps of activations in flight."""
+    var blocks: Array[EncodedBlock[Self.Source.left], Self.shape.depth * Self.shape.steps()]
+    """Encoded activations of the stage in use; if shared, a scale is a word of four tiles."""
+    var sums: Array[Sums, Self.shape.wave_tiles()]
+    """The tile of C, all columns of the first rows, then of the next."""
+
+    @always_inline
+    def __init__(
+        out self,
+        source: Self.Source,
+        weights: Self.Weights,
+        lds: SharedBytes,
+        wave: Int32,
+        lane: Int32,
+        first_chunk: Int32,
+    ):
+        """Begins at a chunk, with sums of zero; `lds` is the workgroup's."""
+        var group = quotient[Self.shape.sharers](wave)
+        self.source = source
+        self.weights = weights
+        self.lds = place_at(lds, wave * Int32(Self.WAVE_BYTES))
+        self.first_lds = place_at(lds, group * Int32(Self.shape.sharers * Self.WAVE_BYTES))
+        self.group_scales = place_at(
+            lds, Int32(Self.GROUPS_PLACE) + group * Int32(Self.GROUP_BYTES)
+        )
+        self.lane = lane
+        self.sharer = wave - group * Int32(Self.shape.sharers)
+        self.next_chunk = first_chunk
+        self.codes = {uninitialized = True}
+        self.scales = {uninitialized = True}
+        self.first_blocks = {uninitialized = True}
+        self.held = {uninitialized = True}
+        self.blocks = {uninitialized = True}
+        self.sums = {uninitialized = True}
+        comptime for i in range(Self.shape.wave_tiles()):
+            self.sums[i] = 0
+
+    @always_inline
+    def tile_in_lds[stage: Int, step: Int](self) -> SharedBytes:
+        """Returns the place of a tile of activations that the wave fetches."""
+        comptime place = Self.LDS.tile(stage, step)
+        return place_at(self.lds, Int32(place))
+
+    @always_inline
+    def scale_in_lds[stage: Int](self, tile: Int32) -> SharedBytes:
+        """Returns the place of the lane's scale of an encoded tile."""
+        var word, byte = divmod(tile, Int32(WORD_SCALES))
+        var place = Int32(stage * Self.SCALE_BYTES) + word * Int32(WORDS_BYTES) + byte
+        return place_at(self.group_scales, place + self.lane * Int32(WORD_SCALES))
+
+    @always_inline
+    def fetch[stage: Int, is_first: Bool](mut self):
+        """Starts the loads of the activations of the next chunk."""
+        comptime if is_first:
+            self.source.settle(self.lane)
+        comptime for step in range(Self.OWN):
+            self.fetch_tile[stage, step]()
+            schedule_barrier()
+        self.first_blocks[stage] = self.next_chunk * Int32(Self.Weights.CHUNK_BLOCKS)
+        self.next_chunk += 1
+
+    @always_inline
+    def fetch_tile[stage: Int, step: Int](mut self):
+        """Starts loading a tile of activations: of all, or of those that fall to this sharer."""
+        var place = self.tile_in_lds[stage, step]()
+        comptime slot = stage * Self.OWN + step
+        comptime if Self.IS_SHARED:
+            var tile = self.sharer + Int32(step * Self.shape.sharers)
+            var k_tile = quotient[Self.shape.m_tiles](tile)
+            var m_tile = tile - k_tile * Int32(Self.shape.m_tiles)
+            var chunk = self.next_chunk * Int32(Self.shape.k_tiles) + k_tile
+            var at = self.source.cursor(chunk, m_tile, k_tile < Int32(Self.shape.k_tiles))
+            self.held[slot] = self.source.fetch[0, 0](at, place, self.lane)
+        else:
+            comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
+            var at = self.source.cursor(self.next_chunk)
+            self.held[slot] = self.source.fetch[k_tile, m_tile](at, place, self.lane)
+
+    @always_inline
+    def fetch_weights[stage: Int](mut self):
+        """Starts the loads of the weights of a stage."""
+        var at = self.weights.cursor(quotient[Self.Weights.CHUNK_BLOCKS](self.first_blocks[stage]))
+        comptime for word in range(Self.Weights.WORDS):
+            self.scales[stage * Self.Weights.WORDS + word] = self.weights.fetch_scales[word](
+                at, self.lane
+            )
+        comptime for i in range(Self.CODES):
+            comptime k_tile, n_tile = divmod(i, Self.COLUMNS)
+            self.codes[stage * Self.CODES + i] = self.weights.fetch_codes[k_tile, n_tile](
+                at, self.lane
+            )
+        schedule_barrier()
+
+    @always_inline
+    def encode[stage: Int, step: Int](mut self):
+        """Encodes a tile of activations: for this wave, or to its place in LDS for all."""
+        var place = self.tile_in_lds[stage, step]()
+        var block = self.source.block(self.held[stage * Self.OWN + step], place, self.lane)
+        comptime if Self.IS_SHARED:
+            comptime assert Self.Source.left.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
+            write_piece(
+                place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes)
+            )
+            var scale = block.scale.cast[DType.uint8]()
+            var tile = self.sharer + Int32(step * Self.shape.sharers)
+            write_byte(self.scale_in_lds[stage](tile), scale)
+            # Words are read as a whole: nothing in them is left undefined.
+            comptime unused = Self.LDS.unused_scales()
+            comptime slots = Self.LDS.slots()
+            comptime if step == 0 and unused > 0:
+                if self.sharer < Int32(unused):
+                    write_byte(self.scale_in_lds[stage](Int32(slots) + tile), scale)
+        else:
+            self.blocks[stage * Self.shape.steps() + step] = block
+
+    @always_inline
+    def read[stage: Int](mut self):
+        """Reads the encoded activations of a stage."""
+        var scales = place_at(self.group_scales, self.lane * Int32(WORD_SCALES))
+        var codes = place_at(self.first_lds, self.lane * Int32(PIECE_BYTES))
+        comptime for step in range(Self.shape.steps()):
+            comptime word, byte = divmod(step, WORD_SCALES)
+            comptime own_step, sharer = divmod(step, Self.shape.sharers)
+            comptime if byte == 0:
+                comptime place = stage * Self.SCALE_BYTES + word * WORDS_BYTES
+                self.blocks[stage * Self.shape.steps() + step].scale = read_word(
+                    place_at(scales, Int32(place))
+                )
+            else:
+                self.blocks[stage * Self.shape.steps() + step].scale = self.blocks[
+                    stage * Self.shape.steps() + step - byte
+                ].scale
+            comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
+            self.blocks[stage * Self.shape.steps() + step].codes = rebind[
+                BlockCodes[Self.Source.left]
+            ](read_piece(place_at(codes, Int32(place))))
+
+    @always_inline
+    def multiply[stage: Int, step: Int](mut self):
+        """Multiplies a tile of activations by all tiles of weights."""
+        comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
+        comptime first_word = stage * Self.Weights.WORDS
+        comptime if step == 0:
+            comptime for word in range(first_word, first_word + Self.Weights.WORDS):
+                self.scales[word] = self.weights.chosen_scales(
+                    self.scales[word], self.first_blocks[stage], self.lane
+                )
+        comptime for n_tile in range(Self.COLUMNS):
+            comptime tile = m_tile * Self.COLUMNS + n_tile
+            comptime b_byte = Self.Weights.scale_byte[k_tile, n_tile]()
+            comptime a_byte = step % WORD_SCALES if Self.IS_SHARED else 0
+            self.sums[tile] = multiply_tiles[Self.Source.left, Self.right, b_byte, a_byte](
+                self.sums[tile],
+                self.codes[stage * Self.CODES + k_tile * Self.COLUMNS + n_tile],
+                self.blocks[stage * Self.shape.steps() + step].codes,
+                self.scales[first_word + n_tile // PAIR],
+                self.blocks[stage * Self.shape.steps() + step].scale,
+            )
+
+    @always_inline
+    def perform[entry: ScheduleEntry](mut self):
+        """Carries out one operation of the schedule."""
+        comptime tag = entry.op.tag
+        comptime stage = entry.op.stage
+        comptime if tag == StreamOps.FETCH.value:
+            comptime is_first = stage == 0 and entry.phase == Phase.PROLOGUE
+            self.fetch[stage, is_first]()
+        elif tag == StreamOps.FETCH_WEIGHTS.value:
+            self.fetch_weights[stage]()
+        elif tag == StreamOps.ENCODE.value:
+            self.encode[stage, entry.op.subtile]()
+        elif tag == StreamOps.MEET.value:
+            s_waitcnt[lgkmcnt=0]()
+            s_waitcnt_barrier()
+            schedule_barrier()
+        elif tag == StreamOps.READ.value:
+            self.read[stage]()
+        elif tag == StreamOps.MULTIPLY.value:
+            self.multiply[stage, entry.op.subtile]()
+        elif tag == StreamOps.RELEASE.value:
+            s_waitcnt[lgkmcnt=0]()
+            schedule_barrier()
+        else:
+            comptime assert tag == StreamOps.WAIT_VM.value, "an operation nobody carries out"
+            s_waitcnt[vmcnt=UInt32(entry.op.wait_value)]()
+            schedule_barrier()
+
+    @always_inline
+    def start(mut self):
+        """Starts the loads of the first chunks."""
+        comptime length = Self.STREAM.prologue_length()
+        comptime prologue = Self.STREAM.prologue[length]()
+        comptime for i in range(length):
+            self.perform[prologue[i]]()
+
+    @always_inline
+    def finish(mut self, num_chunks: Int32):
+        """Walks along K; `num_chunks` is a multiple of the depth."""
+        comptime if not Self.shape.up_front:
+            comptime length = Self.STREAM.steady_length()
+            comptime steady = Self.STREAM.steady[length]()
+            for _ in range(quotient[Self.shape.depth](num_chunks) - 1):
+                comptime for i in range(length):
+                    self.perform[steady[i]]()
+
+        comptime length = Self.STREAM.epilogue_length()
+        comptime epilogue = Self.STREAM.epilogue[length]()
+        comptime for i in range(length):
+            self.perform[epilogue[i]]()

@@ -1,0 +1,362 @@
+"""Which kernel computes a product on CDNA4, why, and how it is launched.
+
+`CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and
+the last row covers every shape. A row names a kernel, how its workgroups cut the
+work, and the reason; the kernel's own `launch` knows the rest. MAX ops and the HIP
+modules go through `launch` below; `mx_kernels.explain` and the benchmark ask the table.
+
+    decode     tiles of C for each workgroup, its waves share K
+    prefill    large tiles of C, two groups of waves take turns at the matrix pipes
+
+Rows are ordered by K, then by tile: as large a tile as it takes to have no more
+workgroups than compute units. `python -m bench.simulated.tune --table` measures
+every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
+"""
+
+from std.math import ceildiv
+from std.utils.numerics import max_finite
+
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Queue
+from ...launch.workspace import CLEARED_BYTES
+from ...problem import Problem
+from ..chip import CUS, LDS_BYTES, MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
+from ..decode.kernel import DecodeKernel
+from ..decode.shape import DecodeLds, DecodeShape
+from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
+from ..prefill.crew import CREW_BYTES
+from ..prefill.kernel import PrefillKernel
+from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M
+from ..types import ProductTypes, float_bytes
+
+comptime ANY = Int(max_finite[DType.int32]())
+"""No bound."""
+
+
+@fieldwise_init
+struct Family(Equatable, TrivialRegisterPassable):
+    """A family of kernels."""
+
+    var code: Int
+
+    comptime DECODE = Self(0)
+    """Of `decode/kernel.mojo`."""
+    comptime PREFILL = Self(1)
+    """Of `prefill/kernel.mojo`."""
+
+
+@fieldwise_init
+struct Sources(Equatable, TrivialRegisterPassable):
+    """The kinds of activations that a row is for."""
+
+    var floats: Bool
+    """Of `linear`."""
+    var codes: Bool
+    """Of `matmul`."""
+
+    comptime FLOATS = Self(True, False)
+    """Of `linear` only."""
+    comptime CODES = Self(False, True)
+    """Of `matmul` only."""
+    comptime BOTH = Self(True, True)
+    """Any."""
+
+    def include(self, types: ProductTypes) -> Bool:
+        """Says whether the activations of `types` are among them."""
+        return self.floats if types.x else self.codes
+
+
+@fieldwise_init
+struct Choice(TrivialRegisterPassable):
+    """A row of the table: the shapes it covers, the kernel for them, and why."""
+
+    var sources: Sources
+    """The activations it is for."""
+    var max_m: Int
+    """Rows of activations, at most: a multiple of a tile, or `ANY`."""
+    var max_k: Int
+    """Elements along K, at most."""
+    var max_tiles: Int
+    """Tiles of C that workgroups compute, at most."""
+    var any_k: Bool
+    """Whether K may end within a chunk."""
+    var family: Family
+    var shape: DecodeShape
+    """How a decode kernel cuts its work; `k_tail` is settled by K."""
+    var m_tiles: Int
+    """Tiles of rows of a wave of a prefill kernel."""
+    var reason: StaticString
+    """Why this kernel is for these shapes."""
+
+    def name(self) -> String:
+        """Returns the name of the cut: prefill<rows>, or m<tiles>n<tiles>w<waves> and more."""
+        if self.family == Family.PREFILL:
+            return String("prefill", self.tile()[0])
+        var shape = self.shape
+        var name = String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves)
+        for letter, count in [
+            ("s", shape.splits),
+            ("k", shape.k_tiles),
+            ("d", shape.depth),
+            ("h", shape.sharers),
+        ]:
+            if count > 1:
+                name += String(letter, count)
+        return name + ("u" if shape.up_front else "")
+
+    def tile(self) -> Tuple[Int, Int]:
+        """Returns the rows and columns of C of a workgroup."""
+        if self.family == Family.PREFILL:
+            return (WAVES_M * self.m_tiles * TILE, COLUMNS)
+        return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
+
+    def step_k(self) -> Int:
+        """Returns the elements along K of a step of the loop."""
+        var tiles = self.shape.k_tiles
+        if self.family == Family.PREFILL:
+            tiles = STAGE_BLOCKS // TILE_BLOCKS
+        return tiles * TILE_K
+
+    def has_tail(self, k: Int) -> Bool:
+        """Says whether K ends within a step, which takes the `k_tail` instance."""
+        return k % self.step_k() != 0
+
+    def shape_of(self, k_tail: Bool) -> DecodeShape:
+        """Returns the cut of the decode kernel that can end within a chunk, or of the other."""
+        var shape = self.shape
+        shape.k_tail = k_tail
+        return shape
+
+    def fits(self, types: ProductTypes) -> Bool:
+        """Says whether LDS has room for the activations of `types`."""
+        if self.family == Family.PREFILL:
+            return True
+        var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
+        return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
+
+    def max_rows(self, n: Int, k: Int, types: ProductTypes) -> Int:
+        """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
+        var is_possible = (
+            self.sources.include(types)
+            and k <= self.max_k
+            and (self.any_k or not self.has_tail(k))
+            and self.fits(types)
+        )
+        if not is_possible:
+            return 0
+        var rows, columns = self.tile()
+        var max_rows = self.max_m
+        if self.max_tiles != ANY:
+            max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
+        if self.family == Family.PREFILL:
+            max_rows = min(max_rows, CLEARED_BYTES // CREW_BYTES * rows)
+        return max_rows
+
+
+def _decode(
+    max_k: Int,
+    max_tiles: Int,
+    m_tiles: Int,
+    n_tiles: Int,
+    waves: Int,
+    reason: StaticString,
+    *,
+    sources: Sources = Sources.BOTH,
+    max_m: Int = ANY,
+    any_k: Bool = True,
+    k_tiles: Int = 1,
+    depth: Int = 1,
+    splits: Int = 1,
+    sharers: Int = 1,
+    up_front: Bool = False,
+) -> Choice:
+    """Returns a row with a decode kernel; without more words its waves share only K."""
+    var shape = DecodeShape(
+        m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
+    )
+    return Choice(sources, max_m, max_k, max_tiles, any_k, Family.DECODE, shape, 0, reason)
+
+
+def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> Choice:
+    """Returns a row with the prefill kernels; their counters bound M."""
+    comptime BOTH = Sources.BOTH
+    var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
+    return Choice(BOTH, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
+
+
+comptime CHOICES = [
+    # K up to 512: four chunks.
+    _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
+    _decode(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
+    _decode(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
+    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K"),
+    # One tile of rows.
+    _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
+    _decode(
+        7168,
+        CUS // 7,
+        1,
+        4,
+        8,
+        "few tiles: K is split until each part fits at once",
+        max_m=16,
+        splits=7,
+        up_front=True,
+    ),
+    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=Sources.CODES, max_m=16),
+    _decode(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
+    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
+    _decode(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=16),
+    # More rows, until the tiles are more than the CUs.
+    _decode(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),
+    _decode(
+        1536,
+        CUS,
+        2,
+        6,
+        12,
+        "K at once, a tile for each CU, activations encoded by three",
+        any_k=False,
+        depth=3,
+        sharers=3,
+        up_front=True,
+    ),
+    _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
+    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
+    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU"),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU"),
+    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=Sources.CODES),
+    _decode(
+        2048,
+        CUS // 2,
+        2,
+        8,
+        16,
+        "K at once, in halves: fewer bytes for each CU",
+        sources=Sources.FLOATS,
+        max_m=64,
+        any_k=False,
+        k_tiles=2,
+        splits=2,
+        sharers=4,
+        up_front=True,
+    ),
+    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
+    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
+    _decode(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
+    # Many rows.
+    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
+    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
+    _decode(ANY, ANY, 2, 4, 8, "more rows than prefill kernels can count"),
+]
+"""In order of preference."""
+
+
+def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+    """Returns the row of `CHOICES` for a shape."""
+    comptime last = len(CHOICES) - 1
+    comptime for i in range(last):
+        comptime choice = CHOICES[i]
+        if m <= choice.max_rows(n, k, types):
+            return i
+    return last
+
+
+@fieldwise_init
+struct Known(TrivialRegisterPassable):
+    """What is known of the weights [n, k] when a launch is compiled."""
+
+    var n: Int
+    """Rows, rounded up to whole tiles or not; 0 if unknown."""
+    var k: Int
+    """Elements of a row; 0 if unknown."""
+
+    comptime NOTHING = Self(0, 0)
+
+    def allows(self, row: Int, types: ProductTypes) -> Bool:
+        """Says whether `choose` returns `row` for some M that one launch takes."""
+        var n = self.n if self.n > 0 else ANY
+        var covered = 0
+        comptime for i in range(len(CHOICES)):
+            comptime choice = CHOICES[i]
+            var is_unknown = self.k == 0
+            if i == row:
+                if is_unknown:
+                    return choice.sources.include(types) and choice.fits(types)
+                return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)
+            if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
+                return False
+            if not is_unknown:
+                covered = max(covered, choice.max_rows(n, self.k, types))
+        return False
+
+    def _most_rows(self, types: ProductTypes) -> Int:
+        """Returns the rows of a launch."""
+        return rows_at_once(max(types.row_bytes(self.k), self.n * float_bytes(types.out)))
+
+
+def launch[
+    Q: Queue, //, types: ProductTypes, known: Known = Known.NOTHING
+](problem: Problem, mut queue: Q) raises:
+    """Launches what the table chooses, as often as it takes for all rows of activations.
+
+    Parameters:
+        types: What the problem is of.
+        Q: The kind of queue.
+        known: Sizes of the weights; kernels that they rule out are not compiled.
+
+    Args:
+        problem: The product; its activations are contiguous.
+        queue: Where the launches go.
+    """
+    if not types.match(problem):
+        raise Error("got a product of other formats, types or layout than was compiled for gfx950")
+    var row_bytes = max(types.row_bytes(problem.k), problem.n * float_bytes(types.out))
+    var sizes = [types.formats.right.packed_bytes(problem.n * problem.k), row_bytes]
+    for num_bytes in sizes:
+        if num_bytes >= MAX_TENSOR_BYTES:
+            raise Error(
+                String(
+                    "got a tensor of at least ", num_bytes, " bytes for (M, N, K) = (", problem.m,
+                    ", ", problem.n, ", ", problem.k, "), expected less than 2 GiB",
+                )
+            )  # fmt: skip
+    var at_once = rows_at_once(row_bytes)
+    for row in range(0, problem.m, at_once):
+        var part = rows_of[types](problem, row, min(at_once, problem.m - row))
+        _launch_chosen[types, known](part, queue)
+
+
+def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Problem:
+    """Returns the product of some rows of activations."""
+    var part = problem
+    part.m = count
+    part.left.values += row * types.row_bytes(problem.k)
+    part.left.scales += row * (problem.k // types.formats.left.block_k)
+    part.result.values += row * problem.n * float_bytes(types.out)
+    return part
+
+
+def _launch_chosen[
+    types: ProductTypes, known: Known, Q: Queue
+](problem: Problem, mut queue: Q) raises:
+    """Launches a product that a launch can take."""
+    var row = choose(problem.m, problem.n, problem.k, types)
+    comptime for i in range(len(CHOICES)):
+        comptime if known.allows(i, types):
+            comptime choice = CHOICES[i]
+            if row == i:
+                comptime for k_tail in [False, True]:
+                    comptime can_end_so = known.k == 0 or choice.has_tail(known.k) == k_tail
+                    comptime if can_end_so and (choice.any_k or not k_tail):
+                        if choice.has_tail(problem.k) == k_tail:
+                            comptime if choice.family == Family.DECODE:
+                                comptime shape = choice.shape_of(k_tail)
+                                return DecodeKernel[types, shape].launch(problem, queue)
+                            else:
+                                comptime Kernel = PrefillKernel[types, choice.m_tiles, k_tail]
+                                return Kernel.launch(problem, queue)
+    raise Error(String("no kernel was compiled for row ", row, " of the dispatch table"))

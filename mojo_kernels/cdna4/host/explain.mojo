@@ -1,0 +1,53 @@
+"""What the dispatch does with a product, in words and numbers, without a launch."""
+
+from ...launch.queue import Grid, Workspace
+from ...numbers.rounding import Rounding
+from ..prefill.crew import workspace_of
+from ..prefill.shape import grid_of
+from ..types import Formats, ProductTypes
+from .dispatch import CHOICES, Choice, Family, choose
+
+
+@fieldwise_init
+struct Explanation(Copyable, Movable):
+    """The row of the table for a product, and its launch."""
+
+    var row: Int
+    var choice: Choice
+    var k_tail: Bool
+    """Whether the kernel is the one that can end within a step."""
+    var chunks_per_wave: Int
+    """Steps of a wave of a decode kernel; 0 for others."""
+    var grid: Grid
+    var workspace: Workspace
+
+    def kernel(self) -> String:
+        """Returns the file of the kernel."""
+        var room = "decode" if self.choice.family == Family.DECODE else "prefill"
+        return String("cdna4/", room, "/kernel.mojo")
+
+
+def explain(m: Int, n: Int, k: Int, *, is_encoded: Bool) raises -> Explanation:
+    """Returns what happens to bfloat16 activations, or to codes, and to weights [n, k]."""
+    comptime BF16 = DType.bfloat16
+    comptime floats = ProductTypes(Formats.MXFP4, Optional(BF16), Rounding.EVEN, BF16, None)
+    comptime codes = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, BF16, None)
+    var row = choose(m, n, k, codes if is_encoded else floats)
+    comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
+        if row == i:
+            return _explain(choice, row, m, n, k, has_codes=not is_encoded)
+    raise Error(String("no row ", row))
+
+
+def _explain(choice: Choice, row: Int, m: Int, n: Int, k: Int, *, has_codes: Bool) -> Explanation:
+    """Returns the explanation of a row."""
+    var k_tail = choice.has_tail(k)
+    if choice.family == Family.DECODE:
+        var shape = choice.shape
+        var chunks = shape.chunks_per_wave(k)
+        return Explanation(
+            row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n)
+        )
+    var workspace = workspace_of[Formats.MXFP4.left](choice.m_tiles, m, k, has_codes=has_codes)
+    return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

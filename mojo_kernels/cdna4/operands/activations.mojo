@@ -1,0 +1,265 @@
+"""Where a wave gets the encoded blocks of its activations.
+
+Both sources feed the same kernels: `FloatSource` streams floats through LDS and
+encodes them in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
+
+    source.settle(lane)             once: offsets of the lane in every tile of rows
+    at = source.cursor(chunk)       once a chunk, scalar
+    held = source.fetch[...](at)    starts the loads of a tile
+    source.block(held, ...)         when they have arrived
+
+Nothing of a lane is computed before `settle`, so that the loads of weights, which come from
+further away, can go first.
+
+In a tile lane l holds row l % 16, block l / 16.
+"""
+
+from std.memory import bitcast
+
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ..instructions.lds import SharedBytes
+from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
+from .encode import EncodedBlock, encode_block
+from .memory import OUT_OF_RANGE, View, quotient
+from .tiles import FloatTile
+
+
+trait ActivationSource(TrivialRegisterPassable):
+    """A wave's rows of activations, some tiles of 16."""
+
+    comptime left: Format
+    """What the blocks are encoded in."""
+    comptime LOADS: Int
+    """Memory instructions that fetch a tile."""
+    comptime LDS_BYTES: Int
+    """Bytes of LDS that a tile on its way needs."""
+    comptime Cursor: TrivialRegisterPassable
+    """A chunk, the same for all lanes."""
+    comptime Held: TrivialRegisterPassable
+    """What a tile on its way keeps in registers."""
+
+    def settle(mut self, lane: Int32):
+        """Computes what `fetch` needs of a lane."""
+        ...
+
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
+        ...
+
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+        ...
+
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived."""
+        ...
+
+
+@fieldwise_init
+struct InLds(TrivialRegisterPassable):
+    """Held by a tile that needs no registers."""
+
+    pass
+
+
+@fieldwise_init
+struct FloatCursor(TrivialRegisterPassable):
+    """A chunk of floats."""
+
+    var memory: View
+    """From the chunk's first column on."""
+    var k_left: Int32
+    """Elements from the chunk's beginning to K."""
+
+
+@fieldwise_init
+struct FloatSource[
+    format: Format, dtype: DType, rounding: Rounding, m_tiles: Int, k_tiles: Int, k_tail: Bool
+](ActivationSource):
+    """Floats, [M, K] and contiguous, that are encoded after they arrive.
+
+    Parameters:
+        format: What they are encoded in.
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        m_tiles: Tiles of rows, a power of two.
+        k_tiles: Tiles of a chunk.
+        k_tail: Whether K may end within a chunk.
+    """
+
+    comptime left = Self.format
+    """What the blocks are encoded in."""
+    comptime Tile = FloatTile[Self.dtype]
+    """How a tile moves."""
+    comptime LOADS = Self.Tile.LOADS
+    """Loads straight to LDS."""
+    comptime LDS_BYTES = Self.Tile.BYTES
+    """The floats of a tile."""
+    comptime Cursor = FloatCursor
+    """A chunk of floats."""
+    comptime Held = InLds
+    """Nothing."""
+
+    var x: View
+    """The floats from the wave's first row on."""
+    var k: Int32
+    """Elements of a row."""
+    var offsets: SIMD[DType.int32, Self.m_tiles * Self.LOADS]
+    """Where the lane's piece of each load lies, from the beginning of a chunk."""
+
+    @always_inline
+    def __init__(
+        out self, x: ImmPointer[Scalar[Self.dtype], _], rows: Int32, k: Int32, first_row: Int32
+    ):
+        """Begins at row `first_row` of `rows`; `settle` does the rest."""
+        var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
+        self.x = View.of(x, rows * k).moved(first_row * row_bytes)
+        self.k = k
+        self.offsets = {}
+
+    @always_inline
+    def settle(mut self, lane: Int32):
+        """Computes the lane's offsets."""
+        var row_bytes = self.k * Int32(Self.Tile.ELEMENT_BYTES)
+        comptime for m_tile in range(Self.m_tiles):
+            comptime for load in range(Self.LOADS):
+                var row, byte = Self.Tile.source[load](lane)
+                self.offsets[m_tile * Self.LOADS + load] = (
+                    Int32(m_tile * TILE) + row
+                ) * row_bytes + byte
+
+    @always_inline
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
+        var first = chunk * Int32(Self.k_tiles * TILE_K)
+        var k_left = self.k - first
+        var offset = (m_tile * Int32(TILE) * self.k + first) * Int32(Self.Tile.ELEMENT_BYTES)
+        return FloatCursor(self.x.moved_if(offset, is_wanted and k_left > 0), k_left)
+
+    @always_inline
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+        comptime first_byte = Int32(k_tile * TILE_K * Self.Tile.ELEMENT_BYTES)
+        comptime for load in range(Self.LOADS):
+            var offset = self.offsets[m_tile * Self.LOADS + load] + first_byte
+            comptime if Self.k_tail:
+                var byte = first_byte + Self.Tile.source[load](lane)[1]
+                var is_inside = byte < at.k_left * Int32(Self.Tile.ELEMENT_BYTES)
+                offset = offset if is_inside else OUT_OF_RANGE
+            Self.Tile.fetch[load](at.memory, offset, tile)
+        return InLds()
+
+    @always_inline
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived."""
+        return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
+
+
+@fieldwise_init
+struct CodeCursor(TrivialRegisterPassable):
+    """A chunk of codes and scales."""
+
+    var codes: View
+    """From the chunk's first byte of codes on."""
+    var scales: View
+    """From the chunk's first scale on."""
+    var blocks_left: Int32
+    """Blocks from the chunk's beginning to K."""
+
+
+@fieldwise_init
+struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
+    """A plain operand [M, K].
+
+    Parameters:
+        format: What it is encoded in.
+        m_tiles: Tiles of rows, a power of two.
+        k_tiles: Tiles of a chunk.
+        k_tail: Whether K may end within a chunk.
+    """
+
+    comptime left = Self.format
+    """What the blocks are encoded in."""
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime LOADS = 2
+    """The codes and the scale of a block."""
+    comptime LDS_BYTES = 0
+    """Straight to registers."""
+    comptime Cursor = CodeCursor
+    """A chunk of codes and scales."""
+    comptime Held = EncodedBlock[Self.left]
+    """The block."""
+
+    var codes: View
+    """The codes from the wave's first row on."""
+    var scales: View
+    """The scales from the wave's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var rows: SIMD[DType.int32, Self.m_tiles]
+    """The lane's block in the first tile along K of each tile of rows."""
+
+    @always_inline
+    def __init__(
+        out self,
+        codes: ImmPointer[UInt8, _],
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+    ):
+        """Begins at row `first_row` of `rows`; `settle` does the rest."""
+        var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
+        self.codes = View.of(codes, rows * row_bytes).moved(first_row * row_bytes)
+        self.scales = View.of(scales, rows * k_blocks).moved(first_row * k_blocks)
+        self.k_blocks = k_blocks
+        self.rows = {}
+
+    @always_inline
+    def settle(mut self, lane: Int32):
+        """Computes the lane's offsets."""
+        comptime for m_tile in range(Self.m_tiles):
+            var row = Int32(m_tile * TILE) + lane % TILE
+            self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
+
+    @always_inline
+    def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
+        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
+        var first = chunk * Int32(Self.k_tiles * TILE_BLOCKS)
+        var blocks_left = self.k_blocks - first
+        var is_inside = is_wanted and blocks_left > 0
+        var offset = m_tile * Int32(TILE) * self.k_blocks + first
+        return CodeCursor(
+            self.codes.moved_if(offset * Int32(Self.CODE_BYTES), is_inside),
+            self.scales.moved_if(offset, is_inside),
+            blocks_left,
+        )
+
+    @always_inline
+    def fetch[
+        k_tile: Int, m_tile: Int
+    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
+        """Starts loading a tile of the chunk; `tile` is not used."""
+        comptime first = Int32(k_tile * TILE_BLOCKS)
+        var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
+        var scale_offset = self.rows[m_tile] + first
+        comptime if Self.k_tail:
+            var is_inside = first + quotient[TILE](lane) < at.blocks_left
+            code_offset = code_offset if is_inside else OUT_OF_RANGE
+            scale_offset = scale_offset if is_inside else OUT_OF_RANGE
+        var codes = at.codes.load[Self.CODE_BYTES](code_offset)
+        var scale = at.scales.load[1](scale_offset)
+        return EncodedBlock[Self.left](
+            bitcast[DType.uint32, Self.CODE_BYTES // 4](codes), scale.cast[DType.uint32]()
+        )
+
+    @always_inline
+    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived."""
+        return held

@@ -1,0 +1,172 @@
+"""Encodes in registers: a lane holds one block and encodes it on its own.
+
+    32 floats --- largest magnitude --> scale --- hardware converter --> 4 words of codes
+
+The largest magnitude of 16-bit floats comes from a chain of three-operand
+maxima and one of minima over packed pairs, both signed: no masks. The chains
+read bfloat16 as float16, whose bits order alike below 0x7c00.
+
+The fast path never meets a subnormal that matters, an infinity or a NaN: it is
+taken for blocks of zeros and for those whose maximum lies in a window of
+`_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
+every input. Both give the bits of `numbers/encode.mojo`.
+"""
+
+from std.memory import bitcast
+from std.sys import size_of
+
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_NAN
+from ..instructions.matrix import BLOCK, BlockCodes
+from ..instructions.vector import (
+    encode_pair,
+    maximum,
+    minimum,
+    subtract_to_zero,
+    zero_of_a_branch,
+)
+
+comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
+"""The floats of one block."""
+comptime _PAIRS = BLOCK // 2
+comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
+
+
+@fieldwise_init
+struct EncodedBlock[format: Format](TrivialRegisterPassable):
+    """One encoded block."""
+
+    var codes: BlockCodes[Self.format]
+    """The packed codes."""
+    var scale: UInt32
+    """The scale byte; the bits above it are zero."""
+
+
+struct _Window[dtype: DType]:
+    """The block maxima, as `FloatBits` sees them, that the fast path encodes.
+
+    Below `LOW` subnormal elements may have codes other than zero, and scales
+    may be clamped. From `HIGH` on the alias breaks, or the block is not finite.
+    """
+
+    comptime source = FloatBits[Self.dtype]
+    # An element reaches a code from a quarter of the scale on, and the scale
+    # is at least an eighth of the maximum: 2**5 above the smallest normal.
+    comptime MARGIN = 5
+    comptime SMALLEST_NORMAL_FIELD = (F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1)
+    comptime LOW = UInt32((Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS)
+    comptime HIGH = UInt32(0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE)
+
+
+@always_inline
+def encode_block[
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype]) -> EncodedBlock[format]:
+    """Encodes one block."""
+    comptime source = FloatBits[dtype]
+    comptime window = _Window[dtype]
+    comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
+    # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
+    comptime OFFSET = UInt32(
+        (format.element.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS, format.element]()
+    )
+
+    var amax = _largest_magnitude(x)
+    if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
+        comptime NUM_WORDS = BLOCK * size_of[dtype]() // 4
+        var words = bitcast[DType.uint32, NUM_WORDS](x) | zero_of_a_branch()
+        return _encode_rare[format, dtype, rounding](bitcast[dtype, BLOCK](words))
+
+    var scale = subtract_to_zero(amax, OFFSET)
+    var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
+    return EncodedBlock[format](
+        _convert[format](x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
+
+
+@always_inline
+def _convert[
+    format: Format, dtype: DType
+](x: BlockFloats[dtype], scale: Float32) -> BlockCodes[format]:
+    """Divides by a scale and encodes.
+
+    The byte of a word runs outside: writes to one register back to back cost a wait.
+    """
+    var codes = BlockCodes[format](0)
+    comptime for byte in range(4):
+        comptime for word in range(format.block_bytes() // 4):
+            comptime first = 8 * word + 2 * byte
+            codes[word] = encode_pair[format.element, dtype, byte](
+                codes[word], x.slice[2, offset=first](), scale
+            )
+    return codes
+
+
+@always_inline
+def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
+    """Returns the bits of the largest magnitude, as `FloatBits` sees it.
+
+    Where an input's pattern is a NaN of the type that the chains compute in,
+    the result is at least `_Window.HIGH`.
+    """
+    comptime if dtype == DType.float32:
+        var wide = rebind[BlockFloats[DType.float32]](x)
+        var amax = abs(wide[0])
+        comptime for i in range(1, BLOCK):
+            amax = maximum(amax, abs(wide[i]))
+        return bitcast[DType.uint32](amax)
+    else:
+        var halves = bitcast[DType.float16, BLOCK](x)
+        var high = halves.slice[2, offset=0]()
+        var low = high
+        comptime for i in range(1, _PAIRS):
+            high = maximum(high, halves.slice[2, offset=2 * i]())
+            low = minimum(low, halves.slice[2, offset=2 * i]())
+        var both = maximum(high, -low)
+        comptime if dtype == DType.float16:
+            var amax = maximum(both[0], both[1]).cast[DType.float32]()
+            return bitcast[DType.uint32](amax) & UInt32(FloatBits[dtype].MAGNITUDE)
+        else:
+            var bits = bitcast[DType.uint16, 2](both)
+            return max(bits[0], bits[1]).cast[DType.uint32]()
+
+
+@always_inline
+def _exact_amax[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude; NaN counts as larger than infinity."""
+    comptime if dtype == DType.float32:
+        var bits = bitcast[DType.uint32, BLOCK](x)
+        return (bits & UInt32(FloatBits[dtype].MAGNITUDE)).reduce_max()
+    else:
+        comptime HALF_MAGNITUDE = UInt16(0x7FFF)
+        var amax = (bitcast[DType.uint16, BLOCK](x) & HALF_MAGNITUDE).reduce_max()
+        return bitcast[DType.uint32](bitcast[dtype](amax).cast[DType.float32]())
+
+
+@always_inline
+def _encode_rare[
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype]) -> EncodedBlock[format]:
+    """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
+    comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
+    comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
+    comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
+    comptime emax = UInt32(format.element.emax << F32_MANTISSA_BITS)
+    comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
+
+    var amax = _exact_amax(x)
+    if amax >= NOT_FINITE:
+        return EncodedBlock[format](BlockCodes[format](0), UInt32(E8M0_NAN))
+
+    # Powers of two: exact but for elements too small for any code but zero.
+    var scale = max(amax + carry, emax) - emax
+    var is_tiny = amax < TINY
+    var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
+    var field = scale & _F32_EXPONENT
+    var rescaled = field + RESCALE if is_tiny else field - RESCALE
+    var codes = _convert[format](
+        x.cast[DType.float32]() * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled)
+    )
+    return EncodedBlock[format](codes, scale >> UInt32(F32_MANTISSA_BITS))

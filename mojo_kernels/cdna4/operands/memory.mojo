@@ -1,0 +1,118 @@
+"""Tensors in memory, through descriptors that end where the tensor ends.
+
+What lies beyond reads as zero, and so does a row beyond the last one. Loops run along
+K in chunks of one or two tiles; where K may end within a chunk, lanes beyond it are
+moved out of range.
+
+    Span    a descriptor of its own for each place, made where there is time
+    View    one descriptor for all places; the hardware adds the place
+"""
+
+from max.gpu.intrinsics import AMDBufferResource
+from std.sys import size_of
+
+from ..instructions.lds import SharedBytes
+from ..instructions.memory import load_to_lds
+
+comptime Input[dtype: DType] = ImmPointer[Scalar[dtype], ImmutAnyOrigin]
+"""A tensor that a kernel reads, as its argument."""
+comptime Output[dtype: DType] = MutPointer[Scalar[dtype], MutAnyOrigin]
+"""A tensor that a kernel writes, as its argument."""
+comptime OUT_OF_RANGE = Int32.MIN
+"""An offset beyond the end of every tensor, which has less than 2 GiB."""
+
+
+@always_inline
+def input[dtype: DType](address: Int) -> Input[dtype]:
+    """Returns the argument for a tensor that a kernel reads."""
+    return Input[dtype](unsafe_from_address=address)
+
+
+@always_inline
+def output[dtype: DType](address: Int) -> Output[dtype]:
+    """Returns the argument for a tensor that a kernel writes."""
+    return Output[dtype](unsafe_from_address=address)
+
+
+@always_inline
+def quotient[divisor: Int](x: Int32) -> Int32:
+    """Divides a number that is not negative: one shift where the divisor is a power of two."""
+    return (x.cast[DType.uint32]() // UInt32(divisor)).cast[DType.int32]()
+
+
+@fieldwise_init
+struct Span(TrivialRegisterPassable):
+    """A tensor of less than 2 GiB, from a place that is the same for all lanes."""
+
+    var start: ImmPointer[UInt8, ImmUntrackedOrigin]
+    """The first byte."""
+    var num_bytes: Int32
+    """Bytes up to the end of the tensor."""
+
+    @staticmethod
+    @always_inline
+    def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
+        """Spans `count` elements."""
+        return Self(
+            ImmPointer[UInt8, ImmUntrackedOrigin](unsafe_from_address=Int(tensor)),
+            count * Int32(size_of[dtype]()),
+        )
+
+    @always_inline
+    def from_offset(self, offset: Int32) -> Self:
+        """Returns what lies behind `offset`; if nothing does, `num_bytes` is negative."""
+        return Self(self.start.unsafe_offset(Int(offset)), self.num_bytes - offset)
+
+    @always_inline
+    def after(self, offset: Int32) -> AMDBufferResource:
+        """Returns a descriptor of what lies behind `offset`: empty if nothing does."""
+        var rest = self.from_offset(offset)
+        return AMDBufferResource(rest.start, Int(max(rest.num_bytes, 0)))
+
+    @always_inline
+    def after_if(self, offset: Int32, condition: Bool) -> AMDBufferResource:
+        """Returns a descriptor of what lies behind `offset`: empty unless `condition`."""
+        var rest = self.from_offset(offset)
+        var num_bytes = rest.num_bytes if condition else 0
+        return AMDBufferResource(rest.start, Int(max(num_bytes, 0)))
+
+
+@fieldwise_init
+struct View(TrivialRegisterPassable):
+    """A tensor of less than 2 GiB, as seen from a place that is the same for all lanes.
+
+    One descriptor serves all places: the hardware adds the place to the offset of a
+    lane, and checks the sum against the end of the tensor.
+    """
+
+    var tensor: AMDBufferResource
+    """The whole tensor."""
+    var place: Int32
+    """Bytes from its beginning."""
+
+    @staticmethod
+    @always_inline
+    def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
+        """Views `count` elements from the first one."""
+        return Self(AMDBufferResource(tensor, Int(count)), 0)
+
+    @always_inline
+    def moved(self, offset: Int32) -> Self:
+        """Returns the view from `offset` bytes further on, within the tensor."""
+        return Self(self.tensor, self.place + offset)
+
+    @always_inline
+    def moved_if(self, offset: Int32, condition: Bool) -> Self:
+        """Returns the view from further on; from the end, where all is zero, if not `condition`."""
+        var end = self.tensor.desc[2].cast[DType.int32]()
+        return Self(self.tensor, self.place + offset if condition else end)
+
+    @always_inline
+    def load[num_bytes: Int](self, offset: Int32) -> SIMD[DType.uint8, num_bytes]:
+        """Loads the bytes at a lane's `offset`."""
+        return self.tensor.load[DType.uint8, num_bytes](offset, scalar_offset=self.place)
+
+    @always_inline
+    def load_to_lds[num_bytes: Int](self, offset: Int32, target: SharedBytes):
+        """Starts loading the bytes at a lane's `offset` to LDS, one lane behind another."""
+        load_to_lds[num_bytes](self.tensor, offset, target, self.place)

@@ -1,0 +1,211 @@
+"""From floats in memory to codes and scales in memory, 32 rows x 256 a wave.
+
+These are two by two tiles, so that the scales of a wave are the words of the
+preshuffled layout:
+
+    lane l      encodes of each tile row l % 16, block l / 16
+                stores 16 bytes of codes a tile
+                preshuffled scales: word l of the group, for all four tiles
+                plain scales: a byte a tile
+
+Rows and blocks beyond the operand are padding of the preshuffled layout.
+"""
+
+from max.gpu.intrinsics import AMDBufferResource
+from max.gpu.memory import CacheOperation
+from max.gpu.sync import s_waitcnt, schedule_barrier
+from std.memory import bitcast
+from std.sys import size_of
+
+from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ..instructions.lds import SharedBytes
+from ..instructions.matrix import TILE, TILE_BLOCKS
+from .activations import FloatSource
+from .encode import EncodedBlock
+from .memory import OUT_OF_RANGE, Span, quotient
+from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
+
+comptime QUANTIZED_ROWS = PAIR * TILE
+"""Rows of a wave."""
+
+
+
+@fieldwise_init
+struct EncodedRows[
+    format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
+](TrivialRegisterPassable):
+    """Where plain codes go, and scales in `Layout`.
+
+    Parameters:
+        format: What the codes are.
+        Layout: The layout of the scales.
+        policy: Who sees the stores before the kernel ends.
+    """
+
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime STORES = 2 if Self.Layout == Plain else 1
+    """Stores of a tile; preshuffled scales of several tiles go together."""
+
+    var codes: AMDBufferResource
+    """[M, K / 2]."""
+    var scales: AMDBufferResource
+    """[M, K / 32] or its preshuffled form."""
+    var rows: Int32
+    """M."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+
+    @staticmethod
+    @always_inline
+    def at(
+        codes: MutPointer[UInt8, _], scales: MutPointer[UInt8, _], rows: Int32, k_blocks: Int32
+    ) -> Self:
+        """Describes the result; scales are padded as their layout says."""
+        comptime ROWS = Self.Layout.SCALE_ROW_MULTIPLE
+        comptime BLOCKS = Self.Layout.SCALE_K_MULTIPLE
+        var scale_rows = quotient[ROWS](rows + Int32(ROWS - 1)) * Int32(ROWS)
+        var scale_blocks = quotient[BLOCKS](k_blocks + Int32(BLOCKS - 1)) * Int32(BLOCKS)
+        return Self(
+            Span.of(codes, rows * k_blocks * Int32(Self.CODE_BYTES)).after(0),
+            Span.of(scales, scale_rows * scale_blocks).after(0),
+            rows,
+            k_blocks,
+        )
+
+    @always_inline
+    def put(self, encoded: EncodedBlock[Self.format], row: Int32, block: Int32):
+        """Stores the codes of a block; drops them beyond the operand."""
+        var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
+        self.codes.store[cache_policy=Self.policy](
+            offset if block < self.k_blocks else OUT_OF_RANGE,
+            bitcast[DType.uint8, Self.CODE_BYTES](encoded.codes),
+        )
+
+    @always_inline
+    def put_scale(self, scale: UInt32, row: Int32, block: Int32):
+        """Stores a plain scale; drops it beyond the operand."""
+        var offset = row * self.k_blocks + block
+        self.scales.store[cache_policy=Self.policy](
+            offset if block < self.k_blocks else OUT_OF_RANGE, scale.cast[DType.uint8]()
+        )
+
+    @always_inline
+    def padded(self, scale: UInt32, row: Int32, block: Int32) -> UInt32:
+        """Returns the scale, or what padding holds beyond the operand."""
+        var is_inside = row < self.rows and block < self.k_blocks
+        return scale if is_inside else PADDING_SCALE.cast[DType.uint32]()
+
+    @always_inline
+    def put_word(self, word: UInt32, pair: Int32, group: Int32, lane: Int32):
+        """Stores the preshuffled scales of two by two tiles."""
+        comptime GROUP_BYTES = Int32(PAIR * TILE * GROUP_BLOCKS)
+        var groups = quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1))
+        var offset = (pair * groups + group) * GROUP_BYTES + lane * 4
+        self.scales.store[cache_policy=Self.policy](
+            offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word)
+        )
+
+
+@fieldwise_init
+struct GroupQuantizer[
+    format: Format,
+    dtype: DType,
+    rounding: Rounding,
+    Layout: OperandLayout,
+    policy: CacheOperation = CacheOperation.ALWAYS,
+    *,
+    places: Int = PAIR * GROUP_TILES,
+](TrivialRegisterPassable):
+    """A wave that quantizes groups, 32 rows x 256, of a pair of tiles of rows.
+
+    Parameters:
+        format: What they are encoded in.
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        Layout: The layout of the scales.
+        policy: Who sees the result before the kernel ends.
+        places: Tiles in flight; a group has four.
+    """
+
+    comptime Source = FloatSource[Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
+    """The floats."""
+    comptime Rows = EncodedRows[Self.format, Self.Layout, Self.policy]
+    """The result."""
+    comptime TILES = PAIR * GROUP_TILES
+    """Tiles of a group."""
+    comptime LDS_BYTES = Self.places * Self.Source.LDS_BYTES
+    """Bytes of LDS of the wave."""
+
+    var source: Self.Source
+    """The floats from the pair's first row on, settled."""
+    var rows: Self.Rows
+    """The result."""
+    var lds: SharedBytes
+    """The wave's LDS."""
+    var pair: Int32
+    """The pair of tiles, counted from the first row."""
+    var lane: Int32
+    """The lane."""
+
+    @always_inline
+    def _fetch_tile[tile: Int](self, at: Self.Source.Cursor):
+        """Starts loading a tile of a group."""
+        comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+        _ = self.source.fetch[k_tile, m_tile](at, self._place[tile](), self.lane)
+        schedule_barrier()
+
+    @always_inline
+    def _place[tile: Int](self) -> SharedBytes:
+        """Returns where the floats of a tile go."""
+        comptime TILE_ELEMENTS = Self.Source.LDS_BYTES // size_of[DType.bfloat16]()
+        return self.lds.unsafe_offset(tile % Self.places * TILE_ELEMENTS)
+
+    @staticmethod
+    def _operations_after[tile: Int, own_operations: Int]() -> UInt32:
+        """Returns the memory operations after the loads of a tile when it is encoded."""
+        comptime loads = min(Self.TILES, tile + Self.places) - 1 - tile
+        comptime stores = tile - max(0, tile - Self.places + 1)
+        var operations = loads * Self.Source.LOADS + stores * Self.Rows.STORES
+        return UInt32(operations + (own_operations if tile < Self.places else 0))
+
+    @always_inline
+    def fetch(self, group: Int32):
+        """Starts loading as many tiles of a group as there are places."""
+        var at = self.source.cursor(group)
+        comptime for tile in range(Self.places):
+            self._fetch_tile[tile](at)
+
+    @always_inline
+    def quantize[own_operations: Int = 0](self, group: Int32):
+        """Encodes and stores the group that was fetched.
+
+        Parameters:
+            own_operations: Memory operations of the caller between the two.
+        """
+        var at = self.source.cursor(group)
+        var word = UInt32(0)
+        comptime for tile in range(Self.TILES):
+            comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
+            s_waitcnt[vmcnt=Self._operations_after[tile, own_operations]()]()
+            schedule_barrier()
+            var encoded = self.source.block({}, self._place[tile](), self.lane)
+
+            var row = self.pair * QUANTIZED_ROWS + Int32(m_tile * TILE) + self.lane % TILE
+            var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)
+            block += quotient[TILE](self.lane)
+            self.rows.put(encoded, row, block)
+            comptime if Self.Layout == Plain:
+                self.rows.put_scale(encoded.scale, row, block)
+            else:
+                comptime BYTE = UInt32(PAIR * k_tile + m_tile)
+                word |= self.rows.padded(encoded.scale, row, block) << (8 * BYTE)
+            comptime if tile + Self.places < Self.TILES:
+                schedule_barrier()
+                s_waitcnt[lgkmcnt=0]()
+                self._fetch_tile[tile + Self.places](at)
+        comptime if Self.Layout != Plain:
+            comptime assert Self.Layout == PreshuffledCdna4, "plain or preshuffled for CDNA4"
+            self.rows.put_word(word, self.pair, group, self.lane)

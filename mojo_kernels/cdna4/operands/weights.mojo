@@ -1,0 +1,145 @@
+"""A wave's preshuffled weights, straight from memory to registers.
+
+A load of 16 bytes a lane is a tile of 16 rows x 128. A word of scales a lane covers
+32 rows x 256, a group:
+
+    byte of the word     0               1                2               3
+    scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
+                         block l / 16    block l / 16     block 4 + l/16  block 4 + l/16
+"""
+
+from std.math import ceildiv
+from std.memory import bitcast
+
+from ...numbers.formats import Format
+from ..instructions.matrix import BlockCodes, LANES, TILE, TILE_BLOCKS
+from .memory import OUT_OF_RANGE, View, quotient
+from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
+
+
+@fieldwise_init
+struct WeightCursor(TrivialRegisterPassable):
+    """A chunk of a wave's weights, the same for all lanes."""
+
+    var codes: View
+    """From the chunk's first tile on."""
+    var scales: View
+    """From the first word of the chunk's group on."""
+    var first_block: Int32
+    """The chunk's first block along K."""
+
+
+@fieldwise_init
+struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+    """A wave's rows of preshuffled weights, some tiles of 16.
+
+    Parameters:
+        format: What the weights are.
+        n_tiles: Tiles of rows, even or one.
+        k_tiles: Tiles of a chunk, one or two.
+        k_tail: Whether K may end within a chunk.
+    """
+
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
+    """Bytes of the codes of a tile."""
+    comptime WORDS = ceildiv(Self.n_tiles, PAIR)
+    """Words of scales for a chunk."""
+    comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
+    """Blocks of a chunk along K."""
+    comptime GROUP_BYTES = Int32(GROUP_BLOCKS * PAIR * TILE)
+    """Bytes of the scales of a group."""
+
+    var codes: View
+    """The codes from the wave's first tile on."""
+    var scales: View
+    """The scales from the pair of the wave's first tile on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var first_tile: Int32
+    """The wave's first tile of rows."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        codes: ImmPointer[UInt8, _],
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_tile: Int32,
+    ) -> Self:
+        """Describes the weights from tile `first_tile` on."""
+        comptime assert Self.n_tiles == 1 or Self.n_tiles % PAIR == 0, "tiles share scale words"
+        var none = View.of(codes, 0)
+        var self = Self(none, none, k_blocks, first_tile)
+        var tiles = quotient[TILE](rows + Int32(TILE - 1))
+        var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
+        self.codes = View.of(codes, tiles * self._tile_row_bytes()).moved(
+            first_tile * self._tile_row_bytes()
+        )
+        self.scales = View.of(scales, pairs * self._pair_row_bytes()).moved(
+            quotient[PAIR](first_tile) * self._pair_row_bytes()
+        )
+        return self
+
+    @always_inline
+    def _tile_row_bytes(self) -> Int32:
+        """Returns the bytes from one tile of rows to the next."""
+        return self.k_blocks * Int32(TILE * Self.CODE_BYTES)
+
+    @always_inline
+    def _pair_row_bytes(self) -> Int32:
+        """Returns the bytes from the scales of one pair of tiles to the next."""
+        return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Self.GROUP_BYTES
+
+    @always_inline
+    def cursor(self, chunk: Int32) -> WeightCursor:
+        """Returns the place of a chunk; one beyond K reads as zeros."""
+        var block = chunk * Int32(Self.CHUNK_BLOCKS)
+        var is_inside = block < self.k_blocks
+        var group = quotient[GROUP_BLOCKS](block)
+        return WeightCursor(
+            self.codes.moved_if(block * Int32(TILE * Self.CODE_BYTES), is_inside),
+            self.scales.moved_if(group * Self.GROUP_BYTES, is_inside),
+            block,
+        )
+
+    @always_inline
+    def fetch_codes[k_tile: Int, n_tile: Int](self, at: WeightCursor, lane: Int32) -> BlockCodes[Self.format]:
+        """Loads the codes of a tile: row `lane % 16`, block `lane / 16`."""
+        var offset = lane * Int32(Self.CODE_BYTES) + Int32(k_tile * Self.TILE_BYTES)
+        offset += Int32(n_tile) * self._tile_row_bytes()
+        comptime if Self.k_tail:
+            var block = at.first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
+            offset = offset if block < self.k_blocks else OUT_OF_RANGE
+        return bitcast[DType.uint32, Self.CODE_BYTES // 4](at.codes.load[Self.CODE_BYTES](offset))
+
+    @always_inline
+    def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:
+        """Loads the scales of a pair of tiles for the chunk's whole group."""
+        var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
+        return bitcast[DType.uint32, 1](at.scales.load[4](offset))
+
+    @always_inline
+    def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
+        """Returns a word without what lies beyond K, the chunk's first scale in byte 0."""
+        comptime HALF_BITS = UInt32(16)
+        comptime LOW_HALF = UInt32(0x0000FFFF)
+        var scales = word
+        comptime if Self.k_tiles == 1:
+            var half = quotient[TILE_BLOCKS](first_block) % Int32(GROUP_TILES)
+            scales >>= half.cast[DType.uint32]() * HALF_BITS
+        comptime if Self.n_tiles == 1:
+            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * 8
+        comptime if Self.k_tail:
+            var block = first_block + quotient[TILE](lane)
+            var low = LOW_HALF if block < self.k_blocks else 0
+            var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
+            scales &= low | high
+        return scales
+
+    @staticmethod
+    def scale_byte[k_tile: Int, n_tile: Int]() -> Int:
+        """Returns which byte of the chosen word holds the scale of a tile."""
+        return PAIR * k_tile + n_tile % PAIR

@@ -1,0 +1,206 @@
+"""How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
+
+A stage is 256 or 128 rows x 8 blocks. Codes go straight from memory to LDS, a row by
+eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
+scales would cost a line of memory for each row and stage; a crew of workgroups
+brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
+
+    lane l      row l % 32 of the pair, blocks 32 * (l / 32) .. + 31
+    in LDS      eight groups; byte 2 * (block % 8 / 4) + row / 16
+                of word 16 * (block % 4) + row % 16 of the block's group
+"""
+
+from max.gpu.intrinsics import AMDBufferResource
+from std.collections import Array
+from std.memory import bitcast
+
+from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_word, write_byte
+from ..instructions.matrix import TILE, TILE_BLOCKS
+from ..instructions.memory import load_to_lds
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..types import Formats
+from .crew import FOR_THE_DEVICE, SharedWork
+from .order import SLICES
+from .shape import (
+    PrefillTile,
+    SCALE_GROUP_BYTES,
+    SCALE_GROUP_ROWS,
+    STAGE_BLOCKS,
+    WAVES,
+)
+from .stages import exchanged, row_offset
+
+comptime ROWS_PER_LOAD = 8
+"""Rows of codes that the lanes of a wave load at once."""
+comptime PART_GROUPS = 8
+"""Groups of scales that a wave reorders at once."""
+comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
+"""Blocks of these."""
+
+
+struct ReorderedScales[k_tail: Bool](SharedWork):
+    """Plain scales of a pair of tiles of rows on their way to the preshuffled layout.
+
+    Parameters:
+        k_tail: Whether K may end within a group; scales then have no alignment.
+    """
+
+    comptime LANE_GROUPS = PART_GROUPS // 2
+    """Groups of which a lane loads a row."""
+    comptime LDS_BYTES = PART_GROUPS * SCALE_GROUP_BYTES
+    """Bytes of LDS of the wave."""
+
+    var plain: AMDBufferResource
+    """The plain scales from the pair's first row on."""
+    var reordered: AMDBufferResource
+    """The preshuffled scales from the pair's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var row: Int32
+    """The lane's row of the pair."""
+    var half: Int32
+    """The lane's half of a part."""
+    var lane: Int32
+    """The lane."""
+    var lds: SharedBytes
+    """The wave's LDS."""
+    var held: Array[SIMD[DType.uint8, GROUP_BLOCKS], Self.LANE_GROUPS]
+    """Scales on their way."""
+
+    @always_inline
+    def __init__(
+        out self,
+        plain: ImmPointer[UInt8, _],
+        reordered: MutPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        lds: SharedBytes,
+        lane: Int32,
+    ):
+        """Begins at row `first_row` of `rows`, a multiple of a pair."""
+        var pair_bytes = self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
+        var pairs = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
+        var pair = quotient[SCALE_GROUP_ROWS](first_row)
+        self.plain = Span.of(plain, rows * k_blocks).after(first_row * k_blocks)
+        self.reordered = Span.of(reordered, pairs * pair_bytes).after(pair * pair_bytes)
+        self.k_blocks = k_blocks
+        self.half, self.row = divmod(lane, Int32(SCALE_GROUP_ROWS))
+        self.lane = lane
+        self.lds = lds
+        self.held = {uninitialized = True}
+
+    @staticmethod
+    @always_inline
+    def groups_of(k_blocks: Int32) -> Int32:
+        """Returns the groups of a row."""
+        return quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1))
+
+    @always_inline
+    def start(mut self, part: Int32):
+        """Starts loading a part."""
+        var first = part * Int32(PART_BLOCKS) + self.half * Int32(PART_BLOCKS // 2)
+        comptime for i in range(Self.LANE_GROUPS):
+            var block = first + Int32(i * GROUP_BLOCKS)
+            var offset = self.row * self.k_blocks + block
+            comptime if Self.k_tail:
+                comptime for j in range(GROUP_BLOCKS):
+                    var is_inside = block + Int32(j) < self.k_blocks
+                    var place = offset + Int32(j) if is_inside else OUT_OF_RANGE
+                    self.held[i][j] = self.plain.load[DType.uint8, 1](place)
+            else:
+                var place = offset if block < self.k_blocks else OUT_OF_RANGE
+                self.held[i] = self.plain.load[DType.uint8, GROUP_BLOCKS](place)
+
+    @always_inline
+    def complete[own_operations: Int](mut self, part: Int32):
+        """Stores the part in the other order."""
+        comptime WORDS_BYTES = Int32(TILE * 4)
+        var row_place = self.row % TILE * 4 + quotient[TILE](self.row)
+        comptime for i in range(Self.LANE_GROUPS):
+            var group = self.half * Int32(Self.LANE_GROUPS) + Int32(i)
+            var first = group * Int32(SCALE_GROUP_BYTES) + row_place
+            comptime for j in range(GROUP_BLOCKS):
+                comptime half, word = divmod(j, TILE_BLOCKS)
+                var place = first + Int32(word) * WORDS_BYTES + Int32(half * PAIR)
+                write_byte(place_at(self.lds, place), self.held[i][j])
+
+        comptime for i in range(PART_GROUPS):
+            var group = part * Int32(PART_GROUPS) + Int32(i)
+            var place = Int32(i * SCALE_GROUP_BYTES) + self.lane * 4
+            var offset = group * Int32(SCALE_GROUP_BYTES) + self.lane * 4
+            self.reordered.store[cache_policy=FOR_THE_DEVICE](
+                offset if group < self.groups_of(self.k_blocks) else OUT_OF_RANGE,
+                bitcast[DType.uint8, 4](read_word(place_at(self.lds, place))),
+            )
+
+
+@fieldwise_init
+struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+    """A workgroup's plain codes of activations on their way to LDS.
+
+    Parameters:
+        formats: What is multiplied.
+        m_tiles: Tiles of rows of a wave.
+        k_tail: Whether K may end within a stage.
+    """
+
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    """The workgroup's tile of C."""
+    comptime CODE_BYTES = Self.formats.left.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime LOADS = Self.Tile.ROWS // ROWS_PER_LOAD // WAVES // SLICES
+    """Loads of a wave for one of the parts of a stage."""
+
+    var codes: Span
+    """The codes from the workgroup's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var offsets: SIMD[DType.int32, SLICES * Self.LOADS]
+    """Where the lane's pieces of a stage lie."""
+    var piece: Int32
+    """Which block of a stage the lane loads."""
+    var wave: Int32
+    """The wave."""
+    var at: AMDBufferResource
+    """The stage that is aimed at."""
+    var block: Int32
+    """Its first block."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        codes: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the codes from row `first_row` on."""
+        var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
+        var row = wave * Int32(ROWS_PER_LOAD) + quotient[STAGE_BLOCKS](lane)
+        var piece = exchanged(row, lane % Int32(STAGE_BLOCKS))
+        var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
+        var offsets = SIMD[DType.int32, SLICES * Self.LOADS](0)
+        comptime for i in range(SLICES * Self.LOADS):
+            var load_row = row + Int32(i * WAVES * ROWS_PER_LOAD)
+            offsets[i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
+        return Self(span, k_blocks, offsets, piece, wave, span.after(0), 0)
+
+    @always_inline
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        self.block = stage * Int32(STAGE_BLOCKS)
+        self.at = self.codes.after_if(self.block * Int32(Self.CODE_BYTES), self.block < self.k_blocks)
+
+    @always_inline
+    def fetch[part: Int](self, place: SharedBytes):
+        """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
+        comptime for i in range(part * Self.LOADS, (part + 1) * Self.LOADS):
+            var offset = self.offsets[i]
+            comptime if Self.k_tail:
+                offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
+            var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
+            load_to_lds[PIECE_BYTES](self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES)))

@@ -1,0 +1,86 @@
+"""From the sums of a prefill wave to C, in whole sectors of memory.
+
+A lane holds four neighbouring columns of a row of a tile, which are 8 bytes of
+16-bit values: a row of a tile is half a sector. Of two tiles side by side, P and
+Q, the lanes of a row exchange their values, and each stores 16 bytes:
+
+    lanes     0 .. 15    16 .. 31    32 .. 47    48 .. 63
+    hold      P0, Q0     P1, Q1      P2, Q2      P3, Q3
+    store     P0, P1     P2, P3      Q0, Q1      Q2, Q3
+"""
+
+from max.gpu.intrinsics import permlane_swap
+from max.gpu.memory import CacheOperation
+from std.collections import Array
+from std.memory import bitcast
+from std.sys import size_of
+
+from ..instructions.matrix import SUMS, Sums, TILE
+from ..operands.memory import OUT_OF_RANGE, quotient
+from ..operands.target import Target
+from ..operands.tiles import PAIR
+
+comptime LANE_COLUMNS = 8
+"""Columns that a lane stores at once."""
+
+
+@always_inline
+def store_tiles[
+    dtype: DType, bias_dtype: Optional[DType], //, m_tiles: Int, n_tiles: Int
+](
+    target: Target[dtype, bias_dtype],
+    sums: Array[Sums, m_tiles * n_tiles],
+    first_row: Int32,
+    first_column: Int32,
+    lane: Int32,
+):
+    """Stores tiles with their bias, all columns of the first tile of rows, then of the next."""
+    var bias = Array[Sums, n_tiles](uninitialized=True)
+    comptime for n_tile in range(n_tiles):
+        bias[n_tile] = target.bias_of(first_column + Int32(n_tile * TILE), lane)
+
+    comptime if size_of[dtype]() == 2:
+        if target.n % Int32(LANE_COLUMNS) == 0:
+            comptime for m_tile in range(m_tiles):
+                comptime for n_tile in range(0, n_tiles, PAIR):
+                    comptime tile = m_tile * n_tiles + n_tile
+                    var row = first_row + Int32(m_tile * TILE)
+                    var column = first_column + Int32(n_tile * TILE)
+                    var left = (sums[tile] + bias[n_tile]).cast[dtype]()
+                    var right = (sums[tile + 1] + bias[n_tile + 1]).cast[dtype]()
+                    _store_pair(target, left, right, row, column, lane)
+            return
+    comptime for tile in range(m_tiles * n_tiles):
+        comptime m_tile, n_tile = divmod(tile, n_tiles)
+        var row = first_row + Int32(m_tile * TILE)
+        var column = first_column + Int32(n_tile * TILE)
+        target.store(sums[tile], bias[n_tile], row, column, lane)
+
+
+@always_inline
+def _store_pair[
+    dtype: DType, bias_dtype: Optional[DType], //
+](
+    target: Target[dtype, bias_dtype],
+    left: SIMD[dtype, SUMS],
+    right: SIMD[dtype, SUMS],
+    first_row: Int32,
+    first_column: Int32,
+    lane: Int32,
+):
+    """Stores two tiles side by side; what lies beyond M and N is dropped."""
+    var p, q = bitcast[DType.uint32, 2](left), bitcast[DType.uint32, 2](right)
+    var words = SIMD[DType.uint32, 4](0)
+    comptime for i in range(2):
+        var halves = permlane_swap[32](p[i], q[i])
+        var quarters = permlane_swap[16](halves[0], halves[1])
+        words[i] = quarters[0]
+        words[2 + i] = quarters[1]
+
+    var row = first_row + lane % TILE
+    var column = first_column + quotient[TILE](lane) * Int32(LANE_COLUMNS)
+    comptime BYTES = Int32(size_of[dtype]())
+    var offset = (row * target.n + column) * BYTES
+    target.values.store[cache_policy=CacheOperation.STREAMING](
+        offset if column < target.n else OUT_OF_RANGE, bitcast[DType.uint8, 16](words)
+    )

@@ -1,0 +1,279 @@
+"""What the waves of a prefill workgroup share in LDS, on its way there and out of it.
+
+Rows of activations keep their 128 bytes together, their pieces are exchanged:
+
+    LDS piece    0 .. 7 of row r
+    holds        piece ^ (r / 2) % 8 of the row, the codes of one block
+
+so that the 16 lanes that LDS serves together find all banks, and the eight
+lanes that load a row read one line of memory. Weights keep the order of their
+layout, which is that of the lanes. Scales have the order of the preshuffled
+layout, whatever it was in memory: a word feeds 2 x 2 tiles.
+"""
+
+from max.gpu.intrinsics import AMDBufferResource
+from std.collections import Array
+
+from ...numbers.formats import Format
+from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_piece, read_word
+from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
+from ..instructions.memory import load_to_lds
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..types import Formats
+from .shape import (
+    A_SCALE_BYTES,
+    COLUMNS,
+    DEPTH,
+    N_TILES,
+    PrefillTile,
+    SCALE_GROUP_BYTES,
+    SCALE_GROUP_ROWS,
+    STAGE_BLOCKS,
+    WAVES,
+    WAVES_N,
+)
+
+
+@always_inline
+def next_of_ring[size: Int](offset: Int32) -> Int32:
+    """Returns the place behind `offset` in a ring of `DEPTH` places."""
+    comptime LAST = Int32((DEPTH - 1) * size)
+    return Int32(0) if offset == LAST else offset + Int32(size)
+
+
+@always_inline
+def row_offset(row: Int32, row_bytes: Int32) -> Int32:
+    """Returns `row * row_bytes`, both less than 2**24: a multiplication at full rate."""
+    comptime LOW_24 = Int32(0xFFFFFF)
+    return (row & LOW_24) * (row_bytes & LOW_24)
+
+
+@fieldwise_init
+struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
+    """Where a wave's lane reads its fragments and scales.
+
+    Parameters:
+        formats: What is multiplied.
+        m_tiles: Tiles of rows of a wave.
+    """
+
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    """The workgroup's tile of C."""
+
+    var a: Int32
+    """The lane's piece of the first tile of rows, first slice."""
+    var b: Int32
+    """The lane's piece of the first tile of columns."""
+    var a_scales: Int32
+    """The lane's first word of scales of activations."""
+    var b_scales: Int32
+    """The lane's first word of scales of weights."""
+
+    @staticmethod
+    @always_inline
+    def of(wave: Int32, lane: Int32) -> Self:
+        """Places a wave: waves of equal `wave % 4` share columns."""
+        var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
+        var row = lane % Int32(TILE)
+        var piece = exchanged(row, quotient[TILE](lane))
+        comptime WORDS_M = Self.m_tiles // PAIR
+        comptime WORDS_N = N_TILES // PAIR
+        return Self(
+            (m * Int32(Self.m_tiles * TILE) + row) * Int32(Self.Tile.ROW_BYTES) + piece * Int32(PIECE_BYTES),
+            n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
+            m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
+            Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
+        )
+
+    @always_inline
+    def read_a[
+        slice: Int, first: Int
+    ](self, stage: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.left], _]):
+        """Reads the tiles of rows of a slice to `tiles` from `first` on."""
+        # Pieces are exchanged within a slice and, as a whole, between slices.
+        comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
+        var place = place_at(stage, self.a ^ SLICE_BYTES)
+        comptime for tile in range(Self.m_tiles):
+            tiles[first + tile] = _read_codes[Self.formats.left](
+                place_at(place, Int32(tile * TILE * Self.Tile.ROW_BYTES))
+            )
+
+    @always_inline
+    def read_b[
+        first: Int
+    ](self, slice: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.right], _]):
+        """Reads the tiles of columns of a slice to `tiles` from `first` on."""
+        var place = place_at(slice, self.b)
+        comptime for tile in range(N_TILES):
+            tiles[first + tile] = _read_codes[Self.formats.right](
+                place_at(place, Int32(tile * Self.Tile.B_TILE_BYTES))
+            )
+
+    @always_inline
+    def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
+        """Reads the words of scales of a stage."""
+        var first = place_at(stage, self.a_scales if is_a else self.b_scales)
+        comptime for word in range(words.length):
+            words[word] = read_word(place_at(first, Int32(word * SCALE_GROUP_BYTES)))
+
+
+@always_inline
+def exchanged(row: Int32, piece: Int32) -> Int32:
+    """Returns which piece of a row stands in the place of `piece`; its own inverse."""
+    return piece ^ (quotient[2](row) % Int32(STAGE_BLOCKS))
+
+
+@always_inline
+def _read_codes[format: Format](place: SharedBytes) -> BlockCodes[format]:
+    """Reads the codes of a block."""
+    comptime assert format.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
+    return rebind[BlockCodes[format]](read_piece(place))
+
+
+@fieldwise_init
+struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
+    """Preshuffled scales of a workgroup's operand on their way to LDS, a group a wave.
+
+    Where there are fewer groups than waves, the other waves load zeros.
+
+    Parameters:
+        shared_rows: Rows of the operand that the workgroup shares.
+    """
+
+    comptime LOADS = 1
+    """Loads of a wave for a stage."""
+
+    var scales: Span
+    """The scales from the workgroup's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var offset: Int32
+    """Where the lane's word of a stage lies."""
+    var place: Int32
+    """Where the wave's words go."""
+    var at: AMDBufferResource
+    """The stage that is aimed at."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the scales from row `first_row` on."""
+        comptime assert Self.shared_rows <= WAVES * SCALE_GROUP_ROWS, "a group for each wave"
+        var row_bytes = quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
+            SCALE_GROUP_BYTES
+        )
+        var groups = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
+        var span = Span.of(scales, groups * row_bytes).from_offset(
+            quotient[SCALE_GROUP_ROWS](first_row) * row_bytes
+        )
+        var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
+        var offset = wave * row_bytes + lane * 4 if is_shared else OUT_OF_RANGE
+        return Self(span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0))
+
+    @always_inline
+    def aim(mut self, stage: Int32):
+        """Turns to a stage; one beyond K reads as zeros."""
+        var is_inside = stage * Int32(STAGE_BLOCKS) < self.k_blocks
+        self.at = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
+
+    @always_inline
+    def fetch(self, place: SharedBytes):
+        """Starts loading the wave's share of the stage."""
+        load_to_lds[4](self.at, self.offset, place_at(place, self.place))
+
+
+@fieldwise_init
+struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterPassable):
+    """A workgroup's columns of C: preshuffled weights on their way to LDS.
+
+    Parameters:
+        format: What the weights are.
+        slices: Slices of a phase.
+        k_tail: Whether K may end within a stage.
+    """
+
+    comptime CODE_BYTES = Self.format.block_bytes()
+    """Bytes of the codes of a block."""
+    comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
+    """Bytes of a tile."""
+    comptime WAVE_TILES = COLUMNS // TILE // WAVES
+    """Tiles of columns that a wave loads."""
+    comptime LOADS = Self.slices * Self.WAVE_TILES
+    """Loads of a wave for a phase."""
+
+    var codes: Span
+    """The codes from the workgroup's first row on."""
+    var k_blocks: Int32
+    """Blocks of a row."""
+    var offsets: SIMD[DType.int32, Self.WAVE_TILES]
+    """Where the lane's pieces of a phase begin."""
+    var wave: Int32
+    """The wave."""
+    var lane: Int32
+    """The lane."""
+    var at: AMDBufferResource
+    """The phase that is aimed at."""
+    var block: Int32
+    """Its first block."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        codes: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the weights from row `first_row` on."""
+        var tile_row_bytes = k_blocks * Int32(TILE * Self.CODE_BYTES)
+        var tiles = quotient[TILE](rows + Int32(TILE - 1))
+        var span = Span.of(codes, tiles * tile_row_bytes).from_offset(
+            quotient[TILE](first_row) * tile_row_bytes
+        )
+        var offsets = SIMD[DType.int32, Self.WAVE_TILES](0)
+        comptime for i in range(Self.WAVE_TILES):
+            var tile = wave + Int32(i * WAVES)
+            offsets[i] = tile * tile_row_bytes + lane * Int32(PIECE_BYTES)
+        return Self(span, k_blocks, offsets, wave, lane, span.after(0), 0)
+
+    @always_inline
+    def aim(mut self, phase: Int32):
+        """Turns to a phase; one beyond K reads as zeros."""
+        self.block = phase * Int32(Self.slices * TILE_BLOCKS)
+        self.at = self.codes.after_if(
+            self.block * Int32(TILE * Self.CODE_BYTES), self.block < self.k_blocks
+        )
+
+    @always_inline
+    def fetch(self, place: SharedBytes):
+        """Starts loading the wave's tiles of the phase; beyond K they read as zeros."""
+        comptime for slice in range(Self.slices):
+            var block = self.block + Int32(slice * TILE_BLOCKS) + quotient[TILE](self.lane)
+            comptime for i in range(Self.WAVE_TILES):
+                var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES)
+                comptime if Self.k_tail:
+                    offset = offset if block < self.k_blocks else OUT_OF_RANGE
+                var tile = self.wave + Int32(slice * COLUMNS // TILE + i * WAVES)
+                load_to_lds[PIECE_BYTES](
+                    self.at, offset, place_at(place, tile * Int32(Self.TILE_BYTES))
+                )
+
+    @always_inline
+    def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):
+        """Removes what lies beyond K from the lane's words of scales of a stage, of any operand."""
+        comptime LOW_HALF = UInt32(0x0000FFFF)
+        var block = stage * Int32(STAGE_BLOCKS) + quotient[TILE](self.lane)
+        var low = LOW_HALF if block < self.k_blocks else 0
+        var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
+        comptime for word in range(words.length):
+            words[word] &= low | high

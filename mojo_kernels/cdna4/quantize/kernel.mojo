@@ -1,0 +1,99 @@
+"""Quantizes rows of floats: one pass over memory, a group of 32 rows x 256 a wave.
+
+Waves of a workgroup are neighbours along K.
+"""
+
+from layout import row_major
+from layout.tile_tensor import stack_allocation
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from std.math import ceildiv
+from std.memory import AddressSpace
+from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ...launch.queue import Grid, Queue
+from ...layouts import OperandLayout, Plain
+from ...numbers.formats import Format
+from ...numbers.rounding import Rounding
+from ..chip import rows_at_once
+from ..instructions.lds import PIECE_BYTES
+from ..instructions.matrix import BLOCK, LANES
+from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
+from ..operands.tiles import GROUP_BLOCKS
+
+comptime WAVES = 2
+"""Waves of a workgroup. Guess."""
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)),
+    `rocdl.waves_per_eu`=SIMDLength(1),
+)
+def quantize_rows[
+    format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout
+](
+    x: Input[dtype],
+    codes: Output[DType.uint8],
+    scales: Output[DType.uint8],
+    m: Int32,
+    k: Int32,
+):
+    """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
+    comptime Quantizer = GroupQuantizer[format, dtype, rounding, Layout]
+    comptime LDS_ELEMENTS = Quantizer.LDS_BYTES // size_of[DType.bfloat16]()
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var group = Int32(block_idx.x) * WAVES + wave
+    var pair = Int32(block_idx.y)
+    var lds = stack_allocation[
+        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
+    ](row_major[WAVES * LDS_ELEMENTS]())
+
+    var source = Quantizer.Source(x, m, k, pair * QUANTIZED_ROWS)
+    source.settle(lane)
+    var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
+    var own_lds = lds.ptr.unsafe_offset(Int(wave) * LDS_ELEMENTS)
+    var quantizer = Quantizer(source, rows, own_lds, pair, lane)
+    quantizer.fetch(group)
+    quantizer.quantize(group)
+
+
+struct QuantizeKernel[
+    format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout = Plain
+]:
+    """The kernel for one type of floats.
+
+    Parameters:
+        format: What they are encoded in.
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        Layout: The layout of the scales.
+    """
+
+    @staticmethod
+    def launch[
+        Q: Queue
+    ](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
+        """Launches as often as it takes for contiguous floats [rows, k] at address `x`."""
+        comptime assert Self.format == Format.MXFP4, String(
+            "no gfx950 kernel quantizes to ", Self.format.name, ", only to mxfp4"
+        )
+        comptime ELEMENT_BYTES = size_of[Self.dtype]()
+        var at_once = rows_at_once(k * ELEMENT_BYTES)
+        for row in range(0, rows, at_once):
+            var count = min(at_once, rows - row)
+            comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding, Self.Layout]
+            queue.launch[kernel](
+                Grid(
+                    ceildiv(k // BLOCK, WAVES * GROUP_BLOCKS),
+                    ceildiv(count, QUANTIZED_ROWS),
+                    threads=WAVES * LANES,
+                ),
+                input[Self.dtype](x + row * k * ELEMENT_BYTES),
+                output[DType.uint8](codes + row * Self.format.packed_bytes(k)),
+                output[DType.uint8](scales + row * (k // BLOCK)),
+                Int32(count),
+                Int32(k),
+            )

@@ -1,0 +1,155 @@
+"""What is compiled into a kernel of products beside its cut: formats and types.
+
+The fields say the same as a `Problem`, at compile time:
+
+    left side    floats of type `x`, quantized on the way by `rounding`; or codes, without `x`
+    result       of type `out`, with a bias of type `bias` added, or none
+
+`PAIRS` lists what there are kernels for; others fail when they are compiled.
+"""
+
+from std.sys import size_of
+
+from ..layouts import LAYOUTS, PreshuffledCdna4
+from ..numbers.floats import FLOAT_TYPES
+from ..numbers.formats import FORMATS, Format
+from ..numbers.rounding import Rounding
+from ..problem import Left, LeftKind, NO_BIAS, Problem, Result, Right
+
+
+@fieldwise_init
+struct Formats(Equatable, TrivialRegisterPassable):
+    """The formats of both operands of a product."""
+
+    var left: Format
+    var right: Format
+
+    comptime MXFP4 = Self(Format.MXFP4, Format.MXFP4)
+
+    def words(self) -> String:
+        """Returns their names."""
+        return String(self.left.name, " x ", self.right.name)
+
+
+comptime PAIRS = [Formats.MXFP4]
+"""Formats of activations and of weights that there are kernels for."""
+
+
+def supported_pairs() -> String:
+    """Returns the list in words."""
+    var words = String()
+    comptime for i in range(len(PAIRS)):
+        comptime pair = PAIRS[i]
+        words += String(", " if i > 0 else "", pair.words())
+    return words
+
+
+def unsupported(formats: Formats) -> String:
+    """Returns what to say to a pair without kernels."""
+    return String(
+        "no gfx950 kernels for activations x weights of ",
+        formats.words(),
+        ", only for ",
+        supported_pairs(),
+    )
+
+
+def has_kernels(formats: Formats) -> Bool:
+    """Says whether there are kernels for a pair."""
+    comptime for i in range(len(PAIRS)):
+        comptime pair = PAIRS[i]
+        if formats == pair:
+            return True
+    return False
+
+
+@fieldwise_init
+struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
+    """What a kernel is compiled for."""
+
+    var formats: Formats
+    var x: Optional[DType]
+    """The type of activations that are floats; none for codes."""
+    var rounding: Rounding
+    """How floats are quantized."""
+    var out: DType
+    var bias: Optional[DType]
+
+    def floats(self) -> DType:
+        """Returns the type of activations in memory, bytes for codes."""
+        return self.x.or_else(DType.uint8)
+
+    def row_bytes(self, k: Int) -> Int:
+        """Returns the bytes of a row of activations as they come."""
+        if self.x:
+            return k * float_bytes(self.x.value())
+        return self.formats.left.packed_bytes(k)
+
+    def match(self, problem: Problem) -> Bool:
+        """Says whether a problem is of these formats and types, and its weights preshuffled."""
+        var left, result = problem.left, problem.result
+        var kind = LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
+        return (
+            left.kind == kind
+            and left.format == self.formats.left.code()
+            and (not self.x or left.dtype == float_code(self.x.value()))
+            and (not self.x or left.rounding == self.rounding)
+            and problem.right.format == self.formats.right.code()
+            and problem.right.layout == _LAYOUT
+            and result.dtype == float_code(self.out)
+            and result.bias_dtype == (float_code(self.bias.value()) if self.bias else NO_BIAS)
+        )
+
+    def problem(self, m: Int, n: Int, k: Int) -> Problem:
+        """Returns a problem of these types, its addresses numbers by which to recognise them."""
+        var left = Left.encoded(A, A_SCALES, self.formats.left.code())
+        if self.x:
+            var format = self.formats.left.code()
+            left = Left.quantized(A, float_code(self.x.value()), k, format, self.rounding)
+        var right = Right(W_CODES, W_SCALES, self.formats.right.code(), _LAYOUT)
+        var bias = float_code(self.bias.value()) if self.bias else NO_BIAS
+        return Problem(left, right, Result(C, float_code(self.out), BIAS, bias), m, n, k)
+
+
+comptime ADDRESSES = [
+    "none", "a", "a_scales", "w_codes", "w_scales", "c", "bias", "workspace", "codes", "scales"
+]
+"""Names of the numbers that stand for addresses where nothing runs."""
+comptime A = 1
+comptime A_SCALES = 2
+comptime W_CODES = 3
+comptime W_SCALES = 4
+comptime C = 5
+comptime BIAS = 6
+comptime WORKSPACE = 7
+comptime CODES = 8
+comptime SCALES = 9
+
+
+def float_code(dtype: DType) -> Int:
+    """Returns the position of a type in `FLOAT_TYPES`."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime known = FLOAT_TYPES[i]
+        if dtype == known:
+            return i
+    return -1
+
+
+def float_bytes(dtype: DType) -> Int:
+    """Returns the bytes of a float."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime known = FLOAT_TYPES[i]
+        if dtype == known:
+            return size_of[known]()
+    return 0
+
+
+def _layout_code() -> Int:
+    """Returns the position of the layout of weights in `LAYOUTS`."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime if LAYOUTS[i].NAME == PreshuffledCdna4.NAME:
+            return i
+    return -1
+
+
+comptime _LAYOUT = _layout_code()

@@ -1,0 +1,1 @@
+"""Few rows of activations: weights stream through registers."""

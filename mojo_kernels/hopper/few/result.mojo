@@ -1,0 +1,99 @@
+"""From the sums of few rows to C: through shared memory, over all warps and ranks, in order.
+
+A warp leaves its sums as [token][row of its tile of weights]. Each rank of the cluster then adds
+and stores its share, four neighbouring columns a thread.
+"""
+
+from max.gpu import thread_idx
+from std.memory import bitcast
+
+from ...simt.arguments import Activations, Result, Weights
+from ..exact import compute_exactly
+from ..instructions.shared_memory import load_peer_quad, peer_address, store_word
+from ..layout import K_LANES, ROW_LANES, TILE_ROWS
+from .shape import THREADS, TOKENS, TOKEN_STRIDE, WARPS
+
+
+@always_inline
+def store_sums[
+    TOKEN_TILES: Int
+](sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES], base: UInt32, warp: UInt32, lane: UInt32):
+    """Stores a warp's sums as [token][row of the tile]."""
+    var row_lane, pair = divmod(lane, UInt32(K_LANES))
+    comptime for tile in range(TOKEN_TILES):
+        comptime for half in range(2):
+            comptime for i in range(4):
+                var token = (
+                    warp * UInt32(TOKEN_TILES * TOKENS) + 2 * pair + UInt32(tile * TOKENS + i % 2)
+                )
+                var row = UInt32(2 * ROW_LANES * half + ROW_LANES * (i // 2)) + row_lane
+                store_word(
+                    base + UInt32(4 * (token * UInt32(TOKEN_STRIDE) + row)),
+                    bitcast[DType.uint32](sums[2 * tile + half][i]),
+                )
+
+
+@always_inline
+def reduce_share[
+    TOKEN_TILES: Int, ROW_WARPS: Int
+](
+    base: UInt32,
+    rank: UInt32,
+    ranks: UInt32,
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Sums four neighbouring columns a thread over all warps and ranks, and stores them."""
+    comptime K_WARPS = WARPS // ROW_WARPS
+    comptime PARTS = TILE_ROWS // 4
+    comptime ITEMS = TOKENS * TOKEN_TILES * ROW_WARPS * PARTS
+    var columns = result.columns
+    for item in range(
+        rank * UInt32(THREADS) + UInt32(thread_idx.x), UInt32(ITEMS), ranks * UInt32(THREADS)
+    ):
+        var token, rest = divmod(item, UInt32(ROW_WARPS * PARTS))
+        var row_warp, part = divmod(rest, UInt32(PARTS))
+        var row = first_token + token
+        var column = first_column + row_warp * UInt32(TILE_ROWS) + part * 4
+        if row >= result.rows or column >= columns:
+            continue
+        var total = SIMD[DType.float32, 4](0)
+        for peer in range(ranks):
+            comptime for k_warp in range(K_WARPS):
+                var line = (row_warp * UInt32(K_WARPS) + UInt32(k_warp)) * UInt32(
+                    TOKEN_TILES * TOKENS
+                ) + token
+                var at = base + UInt32(4 * (line * UInt32(TOKEN_STRIDE) + part * 4))
+                total += load_peer_quad(peer_address(at, UInt32(peer)))
+        if column + 4 <= columns and columns % 4 == 0:
+            result.store[4, 4](Int(row), Int(column), total)
+        else:
+            comptime for i in range(4):
+                if column + UInt32(i) < columns:
+                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))
+
+
+@always_inline
+def compute_share_exactly[
+    TOKEN_TILES: Int, ROW_WARPS: Int
+](
+    a: Activations,
+    w: Weights,
+    rank: UInt32,
+    ranks: UInt32,
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Computes and stores this rank's elements where bfloat16 cannot hold an operand."""
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    for item in range(
+        rank * UInt32(WARPS) + warp,
+        UInt32(TOKENS * TOKEN_TILES * ROW_WARPS * TILE_ROWS),
+        ranks * UInt32(WARPS),
+    ):
+        var token, row = divmod(item, UInt32(ROW_WARPS * TILE_ROWS))
+        compute_exactly(
+            a, w, result, first_token + token, first_column + row, lane
+        )

@@ -1,0 +1,75 @@
+"""How a group of the kernel for few rows is cut, and what it wants of a multiprocessor."""
+
+from ..layout import TILE_ROWS
+from ..operands.activations import LANE_BYTES
+
+comptime WARPS = 8
+"""Warps of a group."""
+comptime THREADS = 32 * WARPS
+"""Threads of a group."""
+comptime TOKENS = 8
+"""Tokens of a fragment."""
+comptime FRAGMENT_BYTES = 512
+"""Bytes of a fragment of tokens: 8 tokens x 1 block."""
+comptime STAGE_TILES = 128
+"""Fragments of tokens that are staged at a time, or a few more."""
+comptime TOKEN_STRIDE = TILE_ROWS + 4
+"""Words from one token's sums to the next: four more than rows, against bank conflicts."""
+comptime SHORT = 2
+"""Blocks of a warp up to which K is short."""
+comptime MAX_TILES_BY_K_WARPS = 32
+"""Token tiles times warps along K: what they stage together must fit shared memory."""
+
+
+@fieldwise_init
+struct Shape(TrivialRegisterPassable):
+    """The compile-time part of a group's work."""
+
+    var token_tiles: Int
+    """Fragments of eight tokens."""
+    var row_warps: Int
+    """Tiles of weight rows, a warp each; the other warps split K."""
+    var is_short: Bool
+    """Whether a warp has no more than `SHORT` blocks of K."""
+
+    def k_warps(self) -> Int:
+        """Returns the warps that share a tile of weight rows."""
+        return WARPS // self.row_warps
+
+    def tokens(self) -> Int:
+        """Returns the rows of C of a group."""
+        return TOKENS * self.token_tiles
+
+    def columns(self) -> Int:
+        """Returns the columns of C of a group."""
+        return TILE_ROWS * self.row_warps
+
+    def fits(self) -> Bool:
+        """Says whether the stages fit shared memory."""
+        return self.token_tiles * self.k_warps() <= MAX_TILES_BY_K_WARPS
+
+    def loads_ahead(self) -> Int:
+        """Returns the blocks whose weights a warp has on the way: as the registers allow.
+
+        A short K has no more than `SHORT` blocks for a warp, and its time is that of fetching the
+        instructions: as many fewer.
+        """
+        return SHORT if self.is_short else (8 if self.token_tiles <= 4 else 4)
+
+    def min_groups(self) -> Int:
+        """Returns how many groups a multiprocessor must hold: the registers allow no more."""
+        return 1 if self.token_tiles >= 4 else 2
+
+    def stage_blocks(self) -> Int:
+        """Returns the blocks staged at a time: every warp's loads ahead come out even."""
+        var once_ahead = self.loads_ahead() * self.k_warps()
+        return max(STAGE_TILES // self.token_tiles // once_ahead, 1) * once_ahead
+
+    def shared_bytes(self, num_blocks: Int) -> Int:
+        """Returns the dynamic shared memory of a group with `num_blocks` blocks of K.
+
+        Sixteen bytes for the flag, then tokens, or in their place the sums.
+        """
+        var sums = WARPS * self.tokens() * TOKEN_STRIDE * 4
+        var blocks = min(num_blocks, self.stage_blocks())
+        return LANE_BYTES + max(blocks * self.token_tiles * FRAGMENT_BYTES, sums)

@@ -1,0 +1,1 @@
+"""Many rows: a weight is decoded once for 256 of them."""

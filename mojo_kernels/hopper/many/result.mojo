@@ -1,0 +1,138 @@
+"""From a warp's sums to C: transpose, add the bias, round, store.
+
+A lane stores eight neighbouring columns of a token. In a warp's room, sixteen tokens' sums turn
+from how the instruction leaves them:
+
+    lane 4 * r + p holds      rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, 2 * p + 9
+    lane 2 * t + c stores     rows 8 * c .. 8 * c + 7 of token t
+"""
+
+from max.gpu.sync import syncwarp
+from std.memory import bitcast
+
+from ...simt.arguments import BFLOAT16, FLOAT32, Result, load_floats
+from ...simt.codec import CHUNK
+from ..instructions.packed import round_two
+from ..instructions.shared_memory import load_quad, store_word
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
+from ..layout import K_LANES, ROW_LANES
+from ..staged.stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
+
+comptime Columns = SIMD[DType.float32, CHUNK]
+"""Eight neighbouring elements of C."""
+
+
+@always_inline
+def joined(low: SIMD[DType.float32, 4], high: SIMD[DType.float32, 4]) -> Columns:
+    """Returns the columns that two loads make."""
+    return Columns().insert[offset=0](low).insert[offset=4](high)
+
+
+@fieldwise_init
+struct LaneColumns(TrivialRegisterPassable):
+    """The columns of a lane and what is added to them."""
+
+    var first: UInt32
+    """The first column."""
+    var bias: Columns
+    """Their bias; zero without one."""
+
+    @staticmethod
+    @always_inline
+    def at(first: UInt32, result: Result) -> Self:
+        """Loads the bias of the columns that exist."""
+        var columns = Self(first, 0)
+        if result.bias_dtype >= 0:
+            comptime for i in range(CHUNK):
+                if first + UInt32(i) < result.columns:
+                    columns.bias[i] = load_floats[1, 1](
+                        result.bias, Int(first) + i, result.bias_dtype
+                    )[0]
+        return columns
+
+    @always_inline
+    def store[in_halves: Bool](self, result: Result, row: UInt32, sums: Columns):
+        """Adds the bias, rounds and stores the columns that exist.
+
+        `in_halves` says that elements of C have two bytes and rows are chunks of eight.
+        """
+        var columns = result.columns
+        var biased = sums + self.bias
+        var at = Int(row) * Int(result.columns) + Int(self.first)
+        comptime if in_halves:
+            if self.first < columns:
+                result.output.unsafe_bitcast[UInt32]().unsafe_store[alignment=16](
+                    at >> 1, half_pairs(biased, result.dtype)
+                )
+        else:
+            if columns % UInt32(CHUNK) == 0 and result.dtype == FLOAT32:
+                if self.first < columns:
+                    result.output.unsafe_bitcast[Float32]().unsafe_store[alignment=16](at, biased)
+                return
+            var pairs = half_pairs(biased, result.dtype)
+            comptime for i in range(CHUNK):
+                if self.first + UInt32(i) < columns:
+                    if result.dtype == FLOAT32:
+                        result.output.unsafe_bitcast[Float32]()[unsafe_offset=at + i] = biased[i]
+                    else:
+                        var half = (pairs[i // 2] >> UInt32(i % 2 * 16)).cast[DType.uint16]()
+                        result.output.unsafe_bitcast[UInt16]()[unsafe_offset=at + i] = half
+
+
+@always_inline
+def stores_in_halves(result: Result) -> Bool:
+    """Says whether elements of C have two bytes and its rows are chunks of eight."""
+    return result.dtype != FLOAT32 and result.columns % UInt32(CHUNK) == 0
+
+
+@always_inline
+def half_pairs(values: Columns, dtype: Int32) -> SIMD[DType.uint32, CHUNK // 2]:
+    """Rounds to bfloat16 or float16, nearest even, neighbours together; subnormals are kept."""
+    if dtype == BFLOAT16:
+        return rounded_pairs["bf16x2"](values)
+    return rounded_pairs["f16x2"](values)
+
+
+@always_inline
+def rounded_pairs[type: StaticString](values: Columns) -> SIMD[DType.uint32, CHUNK // 2]:
+    """Rounds to a type of the instruction set, two neighbours in one instruction."""
+    var pairs = SIMD[DType.uint32, CHUNK // 2]()
+    comptime for i in range(CHUNK // 2):
+        pairs[i] = round_two[type](values[2 * i], values[2 * i + 1])
+    return pairs
+
+
+@always_inline
+def store_sums[
+    num_tokens: Int, in_halves: Bool
+](
+    sums: TokenSums[num_tokens],
+    room: UInt32,
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Stores a warp's weight rows of all tokens, sixteen at a time."""
+    var lane = lane_here()
+    var row_lane, pair = divmod(lane, UInt32(K_LANES))
+    var write_at = room + 4 * (2 * pair * UInt32(ROOM_STRIDE) + row_lane)
+    var token, part = divmod(lane, UInt32(WARP_ROWS // CHUNK))
+    var read_at = room + 4 * (token * UInt32(ROOM_STRIDE) + part * UInt32(CHUNK))
+    var columns = LaneColumns.at(first_column + part * UInt32(CHUNK), result)
+    comptime CHUNK_SUMS = WARP_ROWS * ROOM_TOKENS // 32
+    comptime for chunk in range(num_tokens // ROOM_TOKENS):
+        comptime for i in range(CHUNK_SUMS):
+            comptime half, at = divmod(
+                chunk * CHUNK_SUMS + i, min(num_tokens, MAX_INSTRUCTION_TOKENS) // 2
+            )
+            comptime in_room = i // 4 * 8 + i % 2
+            comptime offset = 4 * (in_room * ROOM_STRIDE + ROW_LANES * (i % 4 // 2))
+            store_word(write_at + UInt32(offset), bitcast[DType.uint32](sums[half][at]))
+        syncwarp()
+        var low = bitcast[DType.float32, 4](load_quad(read_at))
+        var high = bitcast[DType.float32, 4](load_quad(read_at + 16))
+        syncwarp()
+        var row = first_token + UInt32(ROOM_TOKENS * chunk) + token
+        if row < result.rows:
+            columns.store[in_halves](result, row, joined(low, high))

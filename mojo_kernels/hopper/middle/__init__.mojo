@@ -1,0 +1,1 @@
+"""Dozens to hundreds of rows: more warps decode, and groups split K."""

@@ -1,0 +1,166 @@
+"""From the sums of a product of dozens to hundreds of rows to C: reduce, add the bias, store.
+
+    region            [token][column], float32: the sums of even, and those of odd steps
+    element of C      both regions of rank 0, then those of rank 1, ...
+    who adds          a warp a token, ranks and warps in turn, four columns a lane
+
+Elements that bfloat16 operands cannot give are computed another way, by the warp that stored
+the token.
+"""
+
+from max.gpu import thread_idx
+from std.bit import log2_floor
+from std.memory import bitcast
+
+from ...simt.arguments import Result
+from ..instructions.shared_memory import (
+    cluster_barrier,
+    leave_cluster,
+    load_peer_quad,
+    load_peer_word,
+    load_quad,
+    peer_address,
+    store_word,
+    wait_at,
+)
+from ..instructions.warp import any_lane
+from ..instructions.wgmma import TokenSums
+from ..layout import K_LANES, ROW_LANES
+from ..plan import MAX_RANKS
+from ..staged.exact import Exact, Marks
+from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
+from ..staged.weights import first_row_of
+
+comptime PARITIES = 2
+"""Shares of the steps of a group: even and odd ones."""
+comptime CONSUMER_WARPS = PARITIES * READERS
+"""Warps that multiply, and store in the end."""
+comptime PART_COLUMNS = 4
+"""Columns of a lane."""
+comptime SUM_STRIDE = COLUMNS + 4
+"""Words from one token's sums to the next, against bank conflicts."""
+comptime SUMS_BARRIER = UInt32(1)
+"""The hardware barrier of the threads that sum."""
+comptime Part = SIMD[DType.float32, PART_COLUMNS]
+"""Four neighbouring elements of C."""
+
+
+@always_inline
+def sums_end[tokens: Int]() -> Int:
+    """Returns where the sums of a tile end, over the stages."""
+    return STAGES_AT + PARITIES * 4 * tokens * SUM_STRIDE
+
+
+@fieldwise_init
+struct Share(TrivialRegisterPassable):
+    """Which part of C this group stores."""
+
+    var rank: UInt32
+    """This group's place in its cluster."""
+    var ranks: UInt32
+    """Groups of the cluster."""
+    var first_token: UInt32
+    """The first row of the tile."""
+    var first_column: UInt32
+    """The first column of the tile."""
+
+
+@always_inline
+def sums_at[
+    tokens: Int
+](pipeline: Pipeline[tokens], region: UInt32, token: UInt32, column: UInt32) -> UInt32:
+    """Returns where a group has one sum."""
+    var word = (region * UInt32(tokens) + token) * UInt32(SUM_STRIDE) + column
+    return pipeline.base + UInt32(STAGES_AT) + 4 * word
+
+
+@always_inline
+def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens], warp: UInt32):
+    """Stores a warp's sums where the stages were, when all warps have read them."""
+    wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+    var row_lane, pair = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
+    var column = first_row_of(warp) + row_lane
+    var at = sums_at(pipeline, warp // UInt32(READERS), 2 * pair, column)
+    comptime for i in range(tokens // 2):
+        comptime token = 8 * (i // 4) + i % 2
+        comptime offset = 4 * (token * SUM_STRIDE + ROW_LANES * (i % 4 // 2))
+        store_word(at + UInt32(offset), bitcast[DType.uint32](sums[0][i]))
+
+
+@always_inline
+def store_share[tokens: Int](pipeline: Pipeline[tokens], share: Share, result: Result):
+    """Stores the elements of this rank when all ranks have left their sums."""
+    if share.ranks == 1:
+        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+    else:
+        cluster_barrier()
+    comptime for log_ranks in range(log2_floor(MAX_RANKS) + 1):
+        if share.ranks == UInt32(1 << log_ranks):
+            store_tokens[1 << log_ranks](pipeline, share, result)
+
+
+@always_inline
+def store_tokens[
+    tokens: Int, //, ranks: Int
+](pipeline: Pipeline[tokens], share: Share, result: Result):
+    """Adds up and stores the tokens of this warp, a share of those of its rank."""
+    comptime LOADS = ranks * PARITIES
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    var part = lane * UInt32(PART_COLUMNS)
+    var column = share.first_column + part
+    var columns = result.columns
+    var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
+    for token in range(
+        share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
+    ):
+        # All loads before the first sum.
+        var loaded = Array[Part, LOADS](uninitialized=True)
+        comptime for i in range(LOADS):
+            var at = sums_at(pipeline, UInt32(i % PARITIES), token, part)
+            comptime if ranks == 1:
+                loaded[i] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+            else:
+                loaded[i] = load_peer_quad(peer_address(at, UInt32(i // PARITIES)))
+        var total = loaded[0]
+        comptime for i in range(1, LOADS):
+            total += loaded[i]
+        if columns % UInt32(PART_COLUMNS) == 0:
+            if column < columns:
+                result.store[PART_COLUMNS, PART_COLUMNS](
+                    Int(share.first_token + token), Int(column), total
+                )
+        else:
+            comptime for i in range(PART_COLUMNS):
+                if column + UInt32(i) < columns:
+                    result.store[1, 1](
+                        Int(share.first_token + token),
+                        Int(column) + i,
+                        SIMD[DType.float32, 1](total[i]),
+                    )
+
+
+@always_inline
+def store_exactly[
+    tokens: Int
+](pipeline: Pipeline[tokens], share: Share, marked: Marks[tokens], result: Result, exact: Exact,):
+    """Stores this warp's tokens once more where bfloat16 could not hold an operand."""
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    # A lane asks for one warp's flag of every rank.
+    var flag = UInt32(0)
+    for rank in range(share.ranks):
+        var at = pipeline.flag(lane % UInt32(CONSUMER_WARPS))
+        flag |= load_peer_word(peer_address(at, UInt32(rank)))
+    var overflow = any_lane(flag != 0)
+    if share.ranks > 1:
+        leave_cluster()
+    if not overflow and marked.words.reduce_or() == 0:
+        return
+    var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
+    for token in range(
+        share.rank + share.ranks * warp, num_tokens, share.ranks * UInt32(CONSUMER_WARPS)
+    ):
+        if overflow or marked.has(token):
+            for column in range(
+                share.first_column, share.first_column + UInt32(COLUMNS), UInt32(WARP_ROWS)
+            ):
+                exact.store(result, share.first_token + token, column)

@@ -1,0 +1,109 @@
+"""How the groups of a kernel share a product: a plan, and the code that tests pass for one.
+
+    kernel      rows of a group   columns          ranks       code
+    few         8, 16, 32, 64     32 .. 256        1 .. 8      256 * rows / 8 + 16 * columns / 32 + ranks
+    middle      64, 128           128              1 .. 8      2**20 + 256 * rows + ranks
+    many        256               128              1           2**20
+    portable    1                 32               1           none
+
+Ranks are the groups of a cluster, which split K.
+"""
+
+from std.math import ceildiv
+
+from ..layouts import LAYOUTS, PreshuffledCuda
+from ..numbers.formats import NO_FORMAT
+from ..problem import Problem
+from ..schedule.clusters import GridTiles
+from ..simt.matmul import COLUMNS, WARPS, is_aligned
+from .layout import OPERANDS, TILE_ROWS
+
+comptime MORE_ROWS = 1 << 20
+"""Codes of the kernels that want their activations expanded begin here."""
+comptime MAX_RANKS = 8
+"""The largest portable cluster."""
+
+
+@fieldwise_init
+struct Kernel(Equatable, TrivialRegisterPassable):
+    """A family of kernels."""
+
+    var code: Int
+
+    comptime FEW = Self(0)
+    comptime MIDDLE = Self(1)
+    comptime MANY = Self(2)
+    comptime PORTABLE = Self(3)
+    comptime FILES = [
+        "hopper/few/matmul.mojo",
+        "hopper/middle/matmul.mojo",
+        "hopper/many/matmul.mojo",
+        "simt/matmul.mojo",
+    ]
+    """Where each is, by code."""
+
+
+@fieldwise_init
+struct Plan(Equatable, TrivialRegisterPassable):
+    """A kernel and how its groups share C and K."""
+
+    var kernel: Kernel
+    var tokens: Int
+    """Rows of C of a group."""
+    var columns: Int
+    """Columns of C of a group."""
+    var ranks: Int
+    """Groups of a cluster, which split K."""
+
+    comptime MANY = Self(Kernel.MANY, 256, 128, 1)
+    comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1)
+
+    @staticmethod
+    def few(tokens: Int, columns: Int, ranks: Int) -> Self:
+        """Returns a plan of `few.matmul`."""
+        return Self(Kernel.FEW, tokens, columns, ranks)
+
+    @staticmethod
+    def middle(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `middle.matmul`."""
+        return Self(Kernel.MIDDLE, tokens, Self.MANY.columns, ranks)
+
+    @staticmethod
+    def from_code(code: Int) -> Self:
+        """Returns the plan that a positive code stands for, which may be one that does not exist."""
+        if code < MORE_ROWS:
+            return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
+        if code == MORE_ROWS:
+            return Self.MANY
+        return Self.middle((code - MORE_ROWS) // 256, code % 256)
+
+    def tiles(self, m: Int, n: Int) -> GridTiles:
+        """Returns the tiles of C of [m, n]."""
+        return GridTiles(ceildiv(m, self.tokens), ceildiv(n, self.columns))
+
+    def groups(self, m: Int, n: Int) -> Int:
+        """Returns the groups of a launch that has one for each tile and rank."""
+        return self.tiles(m, n).num_tiles() * self.ranks
+
+
+def takes_formats(left: Int, right: Int) -> Bool:
+    """Says whether fast kernels take a pair of formats: MXFP4 weights; floats kept, or MXFP4."""
+    comptime MXFP4 = OPERANDS.code()
+    return right == MXFP4 and left in (MXFP4, NO_FORMAT)
+
+
+def takes_operands(problem: Problem) -> Bool:
+    """Says whether fast kernels can read the operands of a problem, and write C."""
+    return (
+        takes_formats(problem.left.format, problem.right.format)
+        and _is_preshuffled(problem.right.layout)
+        and is_aligned(problem)
+    )
+
+
+def _is_preshuffled(layout: Int) -> Bool:
+    """Says whether a position in `LAYOUTS` is that of Hopper's weights."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime if LAYOUTS[i].NAME == PreshuffledCuda.NAME:
+            return layout == i
+    return False

@@ -1,0 +1,190 @@
+"""Activations as the stages of larger products want them: one copy a stage.
+
+A group takes `GROUP_CHUNKS` chunks of a row: kept, quantized as they are read, or decoded, each
+element exact in bfloat16. A group that met an element too large for bfloat16 leaves a mark. A
+stage is a tile of tokens x 64 steps of K, rows of 128 bytes, stages of a tile one after another,
+zeros past the end of K. Part p of row r, sixteen bytes, lies at part p ^ (r % 8). The numbers of a
+block lie as a lane's word of codes becomes operands in registers:
+
+    part of block        0                        1                        2           3
+    k                    0,4 8,12 16,20 24,28     1,5 9,13 17,21 25,29     2,6 ...     3,7 ...
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import shuffle_xor
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import ceildiv
+from std.utils import StaticTuple
+
+from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ...launch.queue import Workspace
+from ...problem import Problem
+from ...simt.arguments import Activations, BFLOAT16
+from ...simt.codec import CHUNK
+from ..instructions.packed import Pairs, WORD_PAIRS
+from ..instructions.shared_memory import any_thread
+from ..instructions.warp import keep_branch
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import K_LANES
+from ..operands.activations import (
+    LANE_BYTES,
+    TokenPairs,
+    load_neighbours,
+    load_token,
+    pairs_of_neighbours,
+)
+
+comptime THREADS = 256
+"""Threads of a group."""
+comptime THREAD_CHUNKS = 2
+"""Chunks of a thread, both on the way at once."""
+comptime GROUP_CHUNKS = THREAD_CHUNKS * THREADS
+"""Chunks of a row that a group takes."""
+comptime STEP = ROW_BYTES // 2
+"""Steps of K in a stage."""
+comptime WIDEST_TILE = 256
+"""Tokens of the widest tile: a workspace has room for whole ones."""
+comptime PARTS = ROW_BYTES // LANE_BYTES
+"""Parts of a row that are swizzled as one."""
+
+
+@always_inline
+def num_steps_of(k: UInt32) -> UInt32:
+    """Returns the stages along K."""
+    return (k + UInt32(STEP - 1)) // UInt32(STEP)
+
+
+@always_inline
+def marks_of_row(k: UInt32) -> UInt32:
+    """Returns the groups of a row: each leaves a mark."""
+    return (num_steps_of(k) * UInt32(PARTS) + UInt32(GROUP_CHUNKS - 1)) // UInt32(GROUP_CHUNKS)
+
+
+@always_inline
+def in_part_order(pairs: Pairs) -> Pairs:
+    """Exchanges pairs among the four lanes of a block: lane p gets pair p of each."""
+    var lane = UInt32(thread_idx.x) % UInt32(K_LANES)
+    var is_odd = lane % 2 == 1
+    var is_upper = lane >= 2
+    var first = shuffle_xor(pairs[0] if is_odd else pairs[1], 1)
+    var second = shuffle_xor(pairs[2] if is_odd else pairs[3], 1)
+    var near = Pairs(
+        first if is_odd else pairs[0],
+        pairs[1] if is_odd else first,
+        second if is_odd else pairs[2],
+        pairs[3] if is_odd else second,
+    )
+    first = shuffle_xor(near[0] if is_upper else near[2], 2)
+    second = shuffle_xor(near[1] if is_upper else near[3], 2)
+    return Pairs(
+        first if is_upper else near[0],
+        second if is_upper else near[1],
+        near[2] if is_upper else first,
+        near[3] if is_upper else second,
+    )
+
+
+@fieldwise_init
+struct StagedTokens(DevicePassable, TrivialRegisterPassable):
+    """Expanded activations in the workspace: stages, and the marks of each row behind them."""
+
+    comptime device_type: AnyType = Self
+
+    var tokens: DevicePointer[DType.uint8]
+    var marks: DevicePointer[DType.uint8]
+
+    @staticmethod
+    def at(workspace: Int, rows: Int, k: Int) -> Self:
+        """Finds both in a workspace."""
+        return Self(
+            device_pointer[DType.uint8](workspace),
+            device_pointer[DType.uint8](workspace + _stages_bytes(rows, k)),
+        )
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedTokens"
+
+
+def workspace_of(rows: Int, k: Int) -> Workspace:
+    """Returns the workspace that expanded activations [rows, k] want."""
+    return Workspace(0, _stages_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k))))
+
+
+def _stages_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of activations as stages, at the widest tile."""
+    var padded = ceildiv(rows, WIDEST_TILE) * WIDEST_TILE
+    return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
+    """Writes the bfloat16 numbers of some chunks of a row, and whether they all fit.
+
+    The grid is (rows, marks of a row).
+    """
+    var k = UInt32(a.k)
+    var row = UInt32(block_idx.x)
+    var first_chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
+    var row_chunks = k // UInt32(CHUNK)
+    var quad_lane = first_chunk % UInt32(K_LANES)
+    var num_steps = num_steps_of(k)
+    var row_in_tile = row % token_tile
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+
+    # Whole quads of lanes are in or out of range; those outside repeat a block.
+    var loaded = Array[TokenPairs, THREAD_CHUNKS](uninitialized=True)
+    var chunks = SIMD[DType.uint32, THREAD_CHUNKS]()
+    comptime for i in range(THREAD_CHUNKS):
+        var last = row_chunks - UInt32(K_LANES) + quad_lane
+        chunks[i] = min(first_chunk + UInt32(i * THREADS), last)
+    if not a.is_encoded() and a.dtype == BFLOAT16:
+        var neighbours = Array[Pairs, THREAD_CHUNKS](uninitialized=True)
+        comptime for i in range(THREAD_CHUNKS):
+            neighbours[i] = load_neighbours(a, row, chunks[i])
+        comptime for i in range(THREAD_CHUNKS):
+            loaded[i] = pairs_of_neighbours(a, neighbours[i])
+    else:
+        keep_branch()
+        comptime for i in range(THREAD_CHUNKS):
+            loaded[i] = load_token(a, row, chunks[i])
+    var overflow = False
+    comptime for i in range(THREAD_CHUNKS):
+        var chunk = first_chunk + UInt32(i * THREADS)
+        var step = chunk // UInt32(PARTS)
+        var numbers = in_part_order(loaded[i].pairs)
+        overflow |= loaded[i].overflow
+        if step < num_steps:
+            var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
+            staged.tokens.unsafe_bitcast[UInt32]().unsafe_store[alignment=LANE_BYTES](
+                (line + Int(row_in_tile)) * (ROW_BYTES // 4)
+                + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
+                numbers if chunk < row_chunks else Pairs(0),
+            )
+    var any_overflow = any_thread(overflow)
+    if thread_idx.x == 0:
+        var at = Int(row) * Int(marks_of_row(k)) + Int(block_idx.y)
+        staged.marks[unsafe_offset=at] = UInt8(1) if any_overflow else UInt8(0)
+
+
+def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:
+    """Launches the kernel for tiles of so many tokens; returns where stages will be."""
+    var workspace = queue.workspace(workspace_of(problem.m, problem.k))
+    var staged = StagedTokens.at(workspace, problem.m, problem.k)
+    queue.launch[expand_tokens](
+        Grid(
+            problem.m,
+            Int(marks_of_row(UInt32(problem.k))),
+            threads=THREADS,
+            starts_early=True,
+        ),
+        Activations(problem),
+        staged,
+        UInt32(tokens),
+    )
+    return staged

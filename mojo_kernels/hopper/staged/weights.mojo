@@ -1,0 +1,103 @@
+"""The weights of a consumer warp: from a stage to operands in registers.
+
+A warp multiplies half a tile, 16 weight rows. Of each block of a stage a lane reads eight bytes of
+codes, of two rows eight codes each, and the word of four scales that has theirs.
+"""
+
+from max.gpu import thread_idx
+
+from ..instructions.packed import WORD_PAIRS, join_bytes, multiply_pairs_by_half
+from ..instructions.shared_memory import load_pair, load_word, store_word
+from ..instructions.warp import any_lane, keep_branch
+from ..layout import K_LANES, TILE_BYTES, TILE_ROWS
+from ..operands.weights import (
+    any_overflows,
+    may_need_two_factors,
+    scaled_pairs_of_any,
+    single_factor,
+    unscaled_pairs,
+)
+from .stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
+
+comptime LANE_BYTES = 16
+"""Bytes of codes of a lane in a block: of all four rows."""
+comptime ROWS = 2
+"""Rows of a lane."""
+comptime Operands = SIMD[DType.uint32, ROWS * WORD_PAIRS]
+"""A block of both rows, bfloat16: the first one's pairs first."""
+
+
+@always_inline
+def half_of(warp: UInt32) -> UInt32:
+    """Returns which half of its tile a consumer warp multiplies."""
+    return warp // UInt32(TILES) % UInt32(HALVES)
+
+
+@always_inline
+def first_row_of(warp: UInt32) -> UInt32:
+    """Returns the first weight row of a consumer warp, of those of its group."""
+    return warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
+
+
+@fieldwise_init
+struct StepWeights(TrivialRegisterPassable):
+    """What a lane has of its warp's half tile in a step."""
+
+    var words: SIMD[DType.uint32, ROWS * STEP_BLOCKS]
+    """Words of codes, the first block's two rows first."""
+    var scales: SIMD[DType.uint32, STEP_BLOCKS]
+    """Scales of four rows a word, one word a block."""
+
+    @staticmethod
+    @always_inline
+    def load[
+        num_tokens: Int
+    ](pipeline: Pipeline[num_tokens], warp: UInt32, num_blocks: UInt32) -> Self:
+        """Loads a stage that is full, of which so many blocks exist."""
+        var lane = UInt32(thread_idx.x) % 32
+        var tile = warp % UInt32(TILES)
+        var half = half_of(warp)
+        var codes_at = pipeline.codes(tile) + lane * UInt32(LANE_BYTES)
+        codes_at += half * UInt32(LANE_BYTES // 2)
+        var scales_at = pipeline.scales(tile) + 4 * (lane // UInt32(K_LANES))
+        var loaded = Self(0, 0)
+        comptime for block in range(STEP_BLOCKS):
+            loaded.words = loaded.words.insert[offset=ROWS * block](
+                load_pair(codes_at + UInt32(block * TILE_BYTES))
+            )
+            loaded.scales[block] = load_word(scales_at + UInt32(block * TILE_ROWS))
+        # Codes of a block past the end are whatever they are: finite, times tokens of zero.
+        if num_blocks < UInt32(STEP_BLOCKS):
+            loaded.scales[1] = 0
+        return loaded
+
+    @always_inline
+    def may_need_two(self) -> Bool:
+        """Says whether one factor may not do for all scales of the warp."""
+        return any_lane(may_need_two_factors(self.scales.reduce_or()))
+
+    @always_inline
+    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Operands:
+        """Decodes a block; raises the flag where bfloat16 cannot hold it."""
+        # The scales of this half's rows, each in its own half of the register.
+        var scales = join_bytes(self.scales[block], 0x4140 + 0x0202 * half)
+        var operands = Operands()
+        if may_need_two:
+            keep_branch()
+            if any_overflows(self.scales[block]):
+                store_word(flag, 1)
+            comptime for row in range(ROWS):
+                operands = operands.insert[offset=row * WORD_PAIRS](
+                    scaled_pairs_of_any(
+                        self.words[ROWS * block + row], (scales >> UInt32(16 * row)) & 0xFF
+                    )
+                )
+            return operands
+        var factors = single_factor(scales)
+        comptime for row in range(ROWS):
+            operands = operands.insert[offset=row * WORD_PAIRS](
+                multiply_pairs_by_half[row == 1](
+                    unscaled_pairs(self.words[ROWS * block + row]), factors
+                )
+            )
+        return operands

@@ -1,0 +1,124 @@
+"""A queue of MAX's runtime: a context, and its stream or a stream of the caller's.
+
+A context belongs to one device and is kept for the life of the process. The
+wrapper of the last stream is kept too: work is ordered with the caller's other
+work and nothing waits. Compiled kernels are kept by the context, so that a launch
+after the first only looks them up.
+"""
+
+from max.gpu.host import DeviceContext, DeviceStream, Dim, FuncAttribute
+from max.gpu.host.launch_attribute import (
+    LaunchAttribute,
+    LaunchAttributeID,
+    LaunchAttributeValue,
+)
+from std.builtin.device_passable import DevicePassable
+from std.collections import OptionalReg
+from std.memory.alloc import unsafe_alloc
+
+from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
+from .queue import Grid, Queue, Workspace
+from .workspace import kept_workspace
+
+
+struct Device(Movable):
+    """One CUDA device, opened once."""
+
+    var context: DeviceContext
+    """Kernels are compiled and kept here."""
+    var stream: DeviceStream
+    """The stream of the last call."""
+    var stream_address: Optional[Int]
+    """The address of that stream; none before the first call."""
+
+    def __init__(out self, index: Int) raises:
+        """Opens the CUDA device `index`."""
+        self.context = DeviceContext(device_id=index, api="cuda")
+        self.stream = self.context.stream()
+        self.stream_address = None
+
+    @staticmethod
+    def open(index: Int) raises -> Int:
+        """Opens a device for the life of the process; returns the handle for a queue."""
+        var kept = unsafe_alloc[Self](1)
+        kept.unsafe_write(Self(index))
+        return Int(kept)
+
+
+struct ContextQueue(Queue):
+    """A stream on the device of a context."""
+
+    var context: DeviceContext
+    var stream: DeviceStream
+    var lent: Int
+    """The address of memory that the caller lends as a workspace; 0 to keep our own."""
+
+    def __init__(out self, context: DeviceContext) raises:
+        """Takes a context and its own stream."""
+        self.context = context
+        self.stream = context.stream()
+        self.lent = 0
+
+    def __init__(out self, device: Int, stream: Int, workspace: Int = 0) raises:
+        """Takes the handle of an open device, the address of its stream, and a workspace."""
+        ref opened = MutPointer[Device, MutAnyOrigin](unsafe_from_address=device)[]
+        if opened.stream_address != stream:
+            opened.stream = opened.context.create_external_stream(
+                OpaquePointer[MutAnyOrigin](unsafe_from_address=stream)
+            )
+            opened.stream_address = stream
+        self.context = opened.context
+        self.stream = opened.stream
+        self.lent = workspace
+
+    @always_inline
+    def launch[
+        declared: TypeList[Trait=AnyType, ...],
+        //,
+        kernel: def(* args: * declared) thin -> None,
+        *Given: DevicePassable,
+    ](mut self, grid: Grid, *args: *Given) raises:
+        """Launches a kernel on the stream, compiled as its device wants it."""
+        var attribute = OptionalReg[FuncAttribute]()
+        if grid.max_shared_bytes > 0:
+            attribute = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(grid.max_shared_bytes))
+        comptime if has_cdna4():
+            var function = self.context.compile_function[
+                kernel, compile_options=CDNA4_COMPILE_OPTIONS
+            ](func_attribute=attribute)
+            self.stream.enqueue_function(
+                function, *args, grid_dim=(grid.x, grid.y, grid.z), block_dim=grid.threads
+            )
+        else:
+            var function = self.context.compile_function[kernel](func_attribute=attribute)
+            self.stream.enqueue_function(
+                function,
+                *args,
+                grid_dim=(grid.x, grid.y, grid.z),
+                block_dim=grid.threads,
+                cluster_dim=_cluster(grid),
+                attributes=_attributes(grid),
+                shared_mem_bytes=grid.shared_bytes,
+            )
+
+    def workspace(mut self, space: Workspace) raises -> Int:
+        """Returns what the caller lends, or memory that is kept for the context."""
+        return self.lent if self.lent != 0 else kept_workspace(self.context, space)
+
+
+def _cluster(grid: Grid) -> OptionalReg[Dim]:
+    """Returns the workgroups of a cluster, none where there are no clusters."""
+    if grid.cluster == 0:
+        return None
+    return Dim(grid.cluster)
+
+
+def _attributes(grid: Grid) -> List[LaunchAttribute]:
+    """Returns what the driver is told beside the grid."""
+    if not grid.starts_early:
+        return []
+    return [
+        LaunchAttribute(
+            LaunchAttributeID.PROGRAMMATIC_STREAM_SERIALIZATION, LaunchAttributeValue(True)
+        )
+    ]

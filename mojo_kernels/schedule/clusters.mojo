@@ -1,0 +1,104 @@
+"""The tiles of C as the groups of an NVIDIA grid take them, with or without clusters.
+
+    Bands            tiles in one line; neighbours share weights and activations in the
+                     second-level cache: up to `HEIGHT` tiles of rows, then the next column
+    GridTiles        the grid's own second and third axis; the first one is the rank in the cluster
+    GridRows         a row of C and some columns; rows go on along the third axis, because
+                     hardware limits the second one to 16 bits
+
+Bands, 3 x 2 tiles, HEIGHT 2:
+
+    0  2
+    1  3
+    4  5
+"""
+
+from max.gpu import block_idx
+from std.math import ceildiv
+
+from .tiles import Tile, TileSchedule
+
+
+@fieldwise_init
+struct Bands(TileSchedule):
+    """Column after column of a band of tiles, band after band."""
+
+    comptime HEIGHT = UInt32(8)
+    """Tiles of rows that share their weights."""
+
+    var rows: UInt32
+    """Tiles of a column."""
+    var columns: UInt32
+    """Tiles of a row."""
+
+    @always_inline
+    def num_tiles(self) -> Int:
+        return Int(self.rows * self.columns)
+
+    @always_inline
+    def tile(self, index: Int) -> Tile:
+        var band, in_band = divmod(UInt32(index), Self.HEIGHT * self.columns)
+        var height = min(Self.HEIGHT, self.rows - band * Self.HEIGHT)
+        var column, row = divmod(in_band, height)
+        return Tile(0, Int(band * Self.HEIGHT + row), Int(column))
+
+
+@fieldwise_init
+struct GridTiles(TileSchedule):
+    """Row after row, as the hardware counts the second and third axis of a grid."""
+
+    var rows: Int
+    """Tiles of a column."""
+    var columns: Int
+    """Tiles of a row."""
+
+    @always_inline
+    def num_tiles(self) -> Int:
+        return self.rows * self.columns
+
+    @always_inline
+    def tile(self, index: Int) -> Tile:
+        var row, column = divmod(index, self.columns)
+        return Tile(0, row, column)
+
+    def grid(self, ranks: Int) -> Tuple[Int, Int, Int]:
+        """Returns the grid of clusters of `ranks` groups, a tile each."""
+        return (ranks, self.columns, self.rows)
+
+    @staticmethod
+    @always_inline
+    def here() -> Tile:
+        """Returns the tile of this group, and so of its cluster."""
+        return Tile(0, Int(block_idx.z), Int(block_idx.y))
+
+
+@fieldwise_init
+struct GridRows(TileSchedule):
+    """Row after row; a tile is one row of C."""
+
+    comptime MAX_Y = 32768
+    """Rows that one slice of the grid covers."""
+
+    var rows: Int
+    """Rows of C."""
+    var columns: Int
+    """Tiles of a row."""
+
+    @always_inline
+    def num_tiles(self) -> Int:
+        return self.rows * self.columns
+
+    @always_inline
+    def tile(self, index: Int) -> Tile:
+        var row, column = divmod(index, self.columns)
+        return Tile(0, row, column)
+
+    def grid(self) -> Tuple[Int, Int, Int]:
+        """Returns the grid; the last slice may reach past the last row."""
+        return (self.columns, min(self.rows, Self.MAX_Y), ceildiv(self.rows, Self.MAX_Y))
+
+    @staticmethod
+    @always_inline
+    def here() -> Tile:
+        """Returns the tile of this group."""
+        return Tile(0, Int(block_idx.y) + Int(block_idx.z) * Self.MAX_Y, Int(block_idx.x))

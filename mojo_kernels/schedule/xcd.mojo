@@ -1,0 +1,78 @@
+"""Orders of tiles for CDNA4: what an XCD runs together shares its L2.
+
+Workgroups are dealt to the XCDs in turn: workgroup i runs on XCD i % 8.
+
+    XcdBands       many tiles: each XCD gets neighbours, a block of C about as wide as high
+    XcdColumns     workgroup (x, y) has the tile of row y, column x; those of a column, which
+                   read the same weights, run on one XCD
+"""
+
+from std.math import align_up
+
+from .tiles import Tile, TileSchedule
+
+comptime NUM_XCDS = 8
+"""XCDs, to which workgroups are dealt in turn."""
+
+
+@fieldwise_init
+struct XcdBands(TileSchedule):
+    """Bands of rows of tiles, gone through column by column; each XCD has a stretch of them.
+
+    Indices beyond the last tile have a row beyond the last row: a grid is a multiple of the XCDs.
+    """
+
+    comptime BAND = 8
+    """Tiles of rows of C that workgroups go through before the next column. Guess."""
+
+    var rows: Int
+    """Tiles of a column."""
+    var columns: Int
+    """Tiles of a row."""
+
+    @always_inline
+    def num_tiles(self) -> Int:
+        return self.rows * self.columns
+
+    def num_workgroups(self) -> Int:
+        """Returns the workgroups of a launch."""
+        return align_up(self.num_tiles(), NUM_XCDS)
+
+    @always_inline
+    def tile(self, index: Int) -> Tile:
+        # In 32 bits, which is what a GPU divides fastest.
+        var rows, columns, workgroup = UInt32(self.rows), UInt32(self.columns), UInt32(index)
+        var per_xcd = (rows * columns + UInt32(NUM_XCDS - 1)) // UInt32(NUM_XCDS)
+        var number = workgroup % UInt32(NUM_XCDS) * per_xcd + workgroup // UInt32(NUM_XCDS)
+        var band = number // (UInt32(Self.BAND) * columns)
+        var in_band = number - band * UInt32(Self.BAND) * columns
+        var height = min(rows - band * UInt32(Self.BAND), UInt32(Self.BAND))
+        if number >= rows * columns:
+            return Tile(0, self.rows, self.columns)
+        var column = in_band // height
+        var row = band * UInt32(Self.BAND) + in_band - column * height
+        return Tile(0, Int(row), Int(column))
+
+
+@fieldwise_init
+struct XcdColumns(TrivialRegisterPassable):
+    """A grid of two dimensions, so that nothing divides: y counts rows, x columns.
+
+    Where a column has several tiles, the grid's x extent is a multiple of the XCDs; what is
+    beyond the last column has no tile.
+    """
+
+    var rows: Int
+    """Tiles of a column."""
+    var columns: Int
+    """Tiles of a row."""
+
+    def grid(self) -> Tuple[Int, Int]:
+        """Returns the extents of the grid."""
+        return (align_up(self.columns, NUM_XCDS) if self.rows > 1 else self.columns, self.rows)
+
+    @staticmethod
+    @always_inline
+    def tile(x: Int, y: Int) -> Tile:
+        """Returns the tile of workgroup (`x`, `y`)."""
+        return Tile(0, y, x)

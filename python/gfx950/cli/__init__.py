@@ -1,0 +1,1 @@
+"""`python -m gfx950`: commands, launches as text, profiles as tables."""

@@ -1,0 +1,226 @@
+"""Runs, checks and profiles compiled gfx950 kernels from the command line, on a CPU.
+
+    python -m gfx950 run     KERNEL.s ...   execute; show what each buffer became
+    python -m gfx950 check   KERNEL.s ...   prove waits, barriers and wait states
+    python -m gfx950 profile KERNEL.s ...   where the cycles go, by a timing model
+    python -m gfx950 parameters             what that model assumes
+
+The launch is given by options or by a JSON file; launch_text.py describes both. Exit code 1
+means that `check` found a hazard, 2 that the input was wrong.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gfx950.cli.launch_text import FILLS, Launch, parse_arg, parse_extent, read_launch
+from gfx950.cli.report import print_parameters, print_profile
+from gfx950.isa.asm import parse
+from gfx950.machine.execute import SimulationError
+from gfx950.machine.execute import run as execute
+from gfx950.machine.launch import arrays
+from gfx950.timing.model import profile as time_kernel
+from gfx950.timing.parameters import Machine
+
+app = typer.Typer(
+    help="Runs, checks and profiles compiled CDNA4 (gfx950) kernels on a CPU.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+KernelFile = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, help="Assembly text, as LLVM prints it.")
+]
+LaunchFile = Annotated[
+    Path | None,
+    typer.Option("--launch", exists=True, dir_okay=False,
+                 help='JSON with "grid", "block" and "args"; replaces the next three options.'),
+]  # fmt: skip
+Grid = Annotated[str, typer.Option(help="Workgroups, such as 8 or 4,2,1.")]
+Block = Annotated[str, typer.Option(help="Threads of a workgroup, such as 256.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", metavar="ARG", show_default=False,
+                 help="A kernel argument, in order: buf:SIZE[:FILL], i32:N, u32:N, i64:N, u64:N, "
+                      "f32:X or f64:X; the members of a struct are joined by +. SIZE in bytes, "
+                      f"64K and 2M work. FILL is {FILLS}."),
+]  # fmt: skip
+Symbol = Annotated[
+    str | None, typer.Option("--kernel", help="Which kernel, if the text contains several.")
+]
+
+
+@contextmanager
+def _explained():
+    """Turns a wrong input into one line and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError, SimulationError) as error:
+        errors.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from error
+
+
+def _launch(file: Path | None, grid: str, block: str, args: list[str] | None) -> Launch:
+    if file is not None:
+        return read_launch(file)
+    values = [parse_arg(text, index) for index, text in enumerate(args or [])]
+    return Launch(parse_extent(grid), parse_extent(block), values)
+
+
+def _buffer_table(before, after) -> Table:
+    table = Table(title="Buffers", title_justify="left", box=None)
+    for column in ("buffer", "bytes", "changed", "crc32 after"):
+        table.add_column(column, justify="right")
+    for index, (old, new) in enumerate(zip(arrays(before), arrays(after), strict=True)):
+        changed = int(np.count_nonzero(old != new))
+        table.add_row(str(index), str(old.size), str(changed), f"{zlib.crc32(new):08x}")
+    return table
+
+
+@app.command()
+def run(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+    dump: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INDEX=PATH", help="Write buffer INDEX to a file afterwards."),
+    ] = None,
+):
+    """Executes a kernel and shows what it did to its buffers."""
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        before = deepcopy(start.args)
+        result = execute(kernel.read_text(), start.grid, start.block, start.args, name=symbol)
+        console.print(_buffer_table(before, start.args))
+        if result.hazards:
+            console.print(f"{len(result.hazards)} hazards; `check` names them", style="red")
+        for item in dump or []:
+            index, _, path = item.partition("=")
+            list(arrays(start.args))[int(index)].tofile(path)
+
+
+@app.command()
+def check(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+):
+    """Looks for missing waits, barrier races and missing wait states.
+
+    Runs the launch twice: with memory that answers at once, and with memory that answers as
+    late as the waits in the code allow. Exit code 1 if anything was found.
+    """
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        parsed = parse(kernel.read_text(), symbol)
+        found, outputs = {}, []
+        for mode, late in (("at once", False), ("as late as legal", True)):
+            lines, args = _findings(parsed, start, late)
+            found |= dict.fromkeys(lines, mode)
+            outputs.append(arrays(args))
+    if not found:
+        pairs = enumerate(zip(*outputs, strict=True))
+        differing = (i for i, pair in pairs if not np.array_equal(*pair))
+        found = {f"buffer {i} differs between the two memory orders": mode for i in differing}
+    for line, mode in found.items():
+        console.print(f"{line}  [memory answers {mode}]", style="red", markup=False)
+    if found:
+        raise typer.Exit(1)
+    console.print("no hazard found in either memory order")
+
+
+def _findings(kernel, start: Launch, late: bool):
+    """Runs a launch; returns what is wrong with it, as lines, and the arguments afterwards."""
+    args = deepcopy(start.args)
+    try:
+        hazards = execute(kernel, start.grid, start.block, args, late=late).hazards
+    except SimulationError as error:
+        return [*map(str, error.hazards), str(error)], args
+    return list(map(str, hazards)), args
+
+
+def _machine(settings: list[str]) -> Machine:
+    types = {f.name: type(f.default) for f in fields(Machine)}
+    changes = {}
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in types:
+            raise ValueError(f"no parameter {name!r}; `python -m gfx950 parameters` lists them")
+        changes[name] = types[name](value)
+    return replace(Machine(), **changes)
+
+
+@app.command()
+def profile(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the model."),
+    ] = None,
+    warm: Annotated[
+        bool, typer.Option(help="Inputs are in the Infinity Cache instead of HBM.")
+    ] = False,
+    whole_grid: Annotated[
+        bool, typer.Option(help="Execute every workgroup: exact cache sharing, slower.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="Draw the timeline as PNG.")] = None,
+    cycles: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="Part of the timeline to draw.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a Chrome/Perfetto trace of waves x instructions.")
+    ] = None,
+):
+    """Estimates time, utilisation, stalls, LDS conflicts and bytes, by a model."""
+    with _explained():
+        start = _launch(launch, grid, block, arg)
+        result = time_kernel(
+            kernel.read_text(), start.grid, start.block, start.args, name=symbol,
+            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid,
+        )  # fmt: skip
+        print_profile(result, console)
+        if picture:
+            from gfx950.timing.timeline import draw  # noqa: PLC0415 (matplotlib loads slowly)
+
+            first, last = map(float, cycles.split(":")) if cycles else (0.0, result.cycles)
+            draw(result, picture, start=first, end=last)
+            console.print(f"timeline: {picture}")
+        if perfetto:
+            from gfx950.timing.timeline import write_perfetto  # noqa: PLC0415
+
+            write_perfetto(result, perfetto)
+            console.print(f"trace for ui.perfetto.dev: {perfetto}")
+
+
+@app.command()
+def parameters():
+    """Prints what the timing model assumes, with range and source."""
+    print_parameters(Machine(), console)

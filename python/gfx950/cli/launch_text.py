@@ -1,0 +1,133 @@
+"""A launch as text: grid, block and arguments of a kernel, from options or from a JSON file.
+
+    --grid 4,2 --block 256 --arg buf:64K:random --arg buf:32K:zeros --arg i32:128
+
+    {"grid": [4, 2], "block": [256],
+     "args": [{"buffer": "64K", "fill": "random"}, {"buffer": 32768}, {"i32": 128}]}
+
+A struct passed by value is its members joined by `+` (`buf:64K+i64:128`), a list in JSON.
+Fills: zeros, random (bytes), random=SEED, byte=N, f32 / f16 / bf16 (standard normal numbers of
+that type), file=PATH. Sizes are bytes, with K and M for 2**10 and 2**20. Numbers: i32 u32 i64
+u64 f32 f64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+SCALARS = {
+    "i32": np.int32, "u32": np.uint32, "i64": np.int64,
+    "u64": np.uint64, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+FILLS = "zeros, random, random=SEED, byte=N, f32, f16, bf16 or file=PATH"
+
+
+@dataclass
+class Launch:
+    """What `gfx950.run` needs besides the assembly."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    args: list = field(default_factory=list)
+    """NumPy arrays for buffers, NumPy scalars for numbers, tuples of both for structs."""
+
+
+def parse_size(text) -> int:
+    """Parses 512, 64K or 2M."""
+    match = re.fullmatch(r"(\d+)([KM]?)", str(text).upper())
+    if not match:
+        raise ValueError(f"expected a size such as 512, 64K or 2M, got {text!r}")
+    return int(match.group(1)) * UNITS[match.group(2)]
+
+
+def filled(num_bytes: int, fill: str, seed: int) -> np.ndarray:
+    """Returns a buffer of `num_bytes` bytes; `seed` is for fills that name none."""
+    name, _, value = fill.partition("=")
+    if name == "zeros":
+        return np.zeros(num_bytes, np.uint8)
+    if name == "byte":
+        return np.full(num_bytes, int(value, 0), np.uint8)
+    if name == "file":
+        content = np.fromfile(value, np.uint8)
+        if content.size != num_bytes:
+            raise ValueError(f"{value} has {content.size} bytes, expected {num_bytes}")
+        return content
+    rng = np.random.default_rng(int(value) if value else seed)
+    if name == "random":
+        return rng.integers(0, 256, num_bytes, np.uint8)
+    widths = {"f32": 4, "f16": 2, "bf16": 2}
+    if name not in widths:
+        raise ValueError(f"unknown fill {fill!r}, expected {FILLS}")
+    if num_bytes % widths[name]:
+        raise ValueError(f"{num_bytes} bytes do not hold whole {name} numbers")
+    values = rng.standard_normal(num_bytes // widths[name]).astype(np.float32)
+    if name == "bf16":
+        return np.ascontiguousarray(values.view(np.uint16)[1::2]).view(np.uint8)
+    return values.astype(np.float16 if name == "f16" else np.float32).view(np.uint8)
+
+
+def scalar(type_name: str, text):
+    """Parses one number."""
+    if type_name not in SCALARS:
+        raise ValueError(f"unknown argument type {type_name!r}, expected buf or {list(SCALARS)}")
+    dtype = SCALARS[type_name]
+    if issubclass(dtype, np.floating):
+        return dtype(float(text))
+    return dtype(int(str(text), 0))
+
+
+def parse_arg(text: str, index: int):
+    """Parses one `--arg`; the index seeds a random fill."""
+    if "+" in text:
+        return tuple(parse_arg(member, index) for member in text.split("+"))
+    kind, _, rest = text.partition(":")
+    if kind != "buf":
+        return scalar(kind, rest)
+    size, _, fill = rest.partition(":")
+    return filled(parse_size(size), fill or "zeros", index)
+
+
+def parse_extent(text: str) -> tuple[int, ...]:
+    """Parses `4`, `4,2` or `4,2,1` to three numbers."""
+    parts = tuple(int(part) for part in text.replace("x", ",").split(","))
+    return _extent(parts)
+
+
+def _extent(parts) -> tuple[int, ...]:
+    parts = tuple(parts)
+    if not 1 <= len(parts) <= 3 or min(parts) < 1:
+        raise ValueError(f"expected one to three positive numbers, got {parts}")
+    return parts + (1,) * (3 - len(parts))
+
+
+def read_launch(path) -> Launch:
+    """Reads a JSON launch file; paths in it are relative to the file."""
+    path = Path(path)
+    document = json.loads(path.read_text())
+    if unknown := set(document) - {"grid", "block", "args"}:
+        raise ValueError(f"{path}: unknown keys {sorted(unknown)}, expected grid, block, args")
+    if missing := {"grid", "block"} - set(document):
+        raise ValueError(f"{path}: missing keys {sorted(missing)}")
+    args = [_entry(e, index, path) for index, e in enumerate(document.get("args", []))]
+    return Launch(_extent(document["grid"]), _extent(document["block"]), args)
+
+
+def _entry(entry, index: int, path: Path):
+    """Parses one argument of a launch file."""
+    if isinstance(entry, list):
+        return tuple(_entry(member, index, path) for member in entry)
+    if "buffer" in entry:
+        fill = entry.get("fill", "zeros")
+        if fill.startswith("file="):
+            fill = f"file={path.parent / fill.removeprefix('file=')}"
+        return filled(parse_size(entry["buffer"]), fill, index)
+    if len(entry) != 1:
+        raise ValueError(f"{path}: argument {index} should be one number, got {entry}")
+    ((type_name, value),) = entry.items()
+    return scalar(type_name, value)

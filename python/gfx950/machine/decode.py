@@ -1,0 +1,97 @@
+"""Turns the instructions of a kernel into executable form, once."""
+
+from __future__ import annotations
+
+from gfx950.isa.alu import decode_scalar
+from gfx950.isa.alu_convert import decode_convert
+from gfx950.isa.alu_packed import decode_packed
+from gfx950.isa.alu_vector import decode_vector
+from gfx950.isa.asm import VCC, Instruction, Kernel
+from gfx950.isa.lanes import decode_lanes
+from gfx950.isa.mfma import decode_mfma
+from gfx950.isa.operands import Build, Decoded
+from gfx950.memory.lds import decode_lds
+from gfx950.memory.scratch import decode_scratch
+from gfx950.memory.vmem import decode_memory
+from gfx950.proof.waits import WaitRules
+
+_BRANCHES = {
+    "s_branch": "always", "s_cbranch_scc0": "scc0", "s_cbranch_scc1": "scc1",
+    "s_cbranch_vccz": "vccz", "s_cbranch_vccnz": "vccnz",
+    "s_cbranch_execz": "execz", "s_cbranch_execnz": "execnz",
+}  # fmt: skip
+_DECODERS = (
+    decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
+    decode_lds, decode_memory, decode_scratch, decode_scalar,
+)  # fmt: skip
+
+
+def _nothing(w) -> None:
+    """Control flow is the machine's business."""
+
+
+def _waitcnt_fields(b: Build) -> dict[str, int]:
+    """Returns the counters that an s_waitcnt names."""
+    if b.ins.operands:
+        value = int(b.operand(0).value)
+        return {
+            "vmcnt": (value & 15) | (value >> 10 & 0x30),
+            "expcnt": value >> 4 & 7,
+            "lgkmcnt": value >> 8 & 15,
+        }
+    return {name: int(b.mod(name)) for name in list(b.mods)}
+
+
+def _decode_control(b: Build) -> Decoded | None:
+    name = b.ins.name
+    if name in _BRANCHES:
+        if name.startswith("s_cbranch_vcc"):
+            b.s_reads += [VCC, VCC + 1]
+        return b.finish(_nothing, "branch", info={"condition": _BRANCHES[name]})
+    if name == "s_waitcnt":
+        counters = _waitcnt_fields(b)
+        if not counters.keys() <= {"vmcnt", "lgkmcnt", "expcnt"}:
+            raise b.unknown("counter")
+        return b.finish(_nothing, "wait", info={"counters": counters})
+    if name == "s_barrier":
+        return b.finish(_nothing, "barrier")
+    if name == "s_endpgm":
+        return b.finish(_nothing, "end")
+    return None
+
+
+def decode(kernel: Kernel, ins: Instruction) -> Decoded:
+    """Decodes one instruction.
+
+    Raises:
+        UnknownInstruction: with the instruction's text, if any part of it is not implemented.
+    """
+    b = Build(kernel, ins)
+    decoded = _decode_control(b)
+    for decoder in _DECODERS:
+        if decoded is not None:
+            break
+        decoded = decoder(b)
+    if decoded is None:
+        raise b.unknown()
+    decoded.rules = WaitRules(decoded)
+    if decoded.kind == "nop":
+        decoded.states = int(ins.operands[0].value) + 1
+    decoded.memory = decoded.info.get("memory")
+    reads = (*decoded.v_reads, *(~s for s in decoded.s_reads))
+    writes = (*decoded.v_writes, *(~s for s in decoded.s_writes))
+    decoded.reads, decoded.touches = frozenset(reads), frozenset(reads + writes)
+    if decoded.memory is not None:
+        decoded.loads = frozenset(writes)
+    return decoded
+
+
+def decode_kernel(kernel: Kernel) -> list[Decoded]:
+    """Decodes every instruction of a kernel; the kernel keeps the result."""
+    kernel.decoded = [
+        d or decode(kernel, ins)
+        for d, ins in zip(
+            kernel.decoded or [None] * len(kernel.instructions), kernel.instructions, strict=True
+        )
+    ]
+    return kernel.decoded

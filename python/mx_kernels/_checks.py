@@ -1,0 +1,184 @@
+"""What an operation asks of its arguments: each check raises unless the call can be made.
+
+The one place of these rules and their messages, for every way to an operation: eager calls of
+either kind of array, torch's operators, fake tensors that have shapes alone, modules and graphs.
+A call that is right costs a few questions here; what is wrong is put into words where it is found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mx_kernels._arrays import Array, check_floats, check_together, show
+from mx_kernels._facts import DEFAULT_ROUNDING, KEPT_FLOATS, Format, Layout, Mode, facts
+from mx_kernels.tensor import MXTensor
+
+
+def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, bool]:
+    """Checks the arguments of `quantize`.
+
+    Returns:
+        The format, the code of the rounding, and whether x is as common as `check_floats` says.
+    """
+    is_common, k = _check_activations(x)
+    code = check_rounding(rounding)
+    fmt = format_named(format)
+    block = fmt.block_k
+    if k == 0 or k % block:
+        missing = block - k % block
+        pad = f"torch.nn.functional.pad(x, (0, {missing}))"
+        if isinstance(x, np.ndarray):
+            pad = f"np.pad(x, [(0, 0)] * {len(x.shape) - 1} + [(0, {missing})])"
+        raise ValueError(
+            f"x: got K = {k} (shape {show(x.shape)}), expected a positive multiple of {block}; "
+            f"pad with zeros, which add nothing to a product: {pad}"
+        )
+    return fmt, code, is_common
+
+
+def check_linear(
+    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str
+) -> tuple[Mode, bool]:
+    """Checks the arguments of `linear` but for the result's dtype.
+
+    Returns:
+        What x becomes, and whether all is as common as `check_floats` says.
+    """
+    if isinstance(x, MXTensor):
+        raise TypeError("x: got an MXTensor, expected floats; for two MXTensors use matmul(x, w)")
+    is_common, k = _check_activations(x)
+    mode = check_mode(activations, rounding)
+    is_common &= check_weights(w, "w")
+    check_together("x", x, "w", w._codes)
+    if k != w._k:
+        raise _disagreement("x", x.shape, "w", w)
+    if bias is not None:
+        is_common &= check_bias(bias, w)
+    return mode, is_common
+
+
+def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
+    """Checks the arguments of `matmul` but for the result's dtype.
+
+    Returns:
+        Whether all is as common as `check_floats` says.
+    """
+    is_common = check_operand(a, "a").is_common
+    is_common &= check_weights(b, "b")
+    check_together("a", a.codes, "b", b.codes)
+    if a.layout != facts().plain.name:
+        raise ValueError(
+            f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
+            "preshuffled; call a.unshuffle()"
+        )
+    if a.k != b.k:
+        raise _disagreement("a", a.shape, "b", b)
+    if bias is not None:
+        is_common &= check_bias(bias, b)
+    return is_common
+
+
+def check_operand(q: MXTensor, name: str) -> MXTensor:
+    """Checks that `q` is an MXTensor whose arrays are still what they were; returns it."""
+    if not isinstance(q, MXTensor):
+        raise _no_operand(q, name)
+    q._check(name)
+    return q
+
+
+def _no_operand(q, name: str) -> TypeError:
+    """Returns the error for what is no MXTensor."""
+    return TypeError(
+        f"{name}: got {type(q).__name__}, expected an MXTensor; make one with "
+        f"quantize({name}), or MXTensor(codes, scales) from bytes"
+    )
+
+
+def check_weights(w: MXTensor, name: str) -> bool:
+    """Checks that `w` is an MXTensor of two dimensions; returns whether it is common."""
+    if not isinstance(w, MXTensor):
+        raise _no_operand(w, name)
+    is_common = w._check(name)
+    if w._codes.ndim != 2:
+        raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
+    return is_common
+
+
+def check_bias(bias: Array, w: MXTensor) -> bool:
+    """Checks that `bias` fits the weights; returns whether it is common."""
+    check_together("bias", bias, "the weights", w.codes)
+    is_common = check_floats(bias, "bias")
+    if bias.shape != (w.rows,):
+        raise ValueError(
+            f"bias: got shape {show(bias.shape)}, expected [{w.rows}], one number for each row "
+            "of the weights"
+        )
+    return is_common
+
+
+def check_rounding(rounding: str) -> int:
+    """Checks the name of a rounding rule; returns its code."""
+    known = facts().roundings
+    if not isinstance(rounding, str) or rounding not in known:
+        raise ValueError(f"rounding: got {rounding!r}, expected {' or '.join(map(repr, known))}")
+    return known[rounding]
+
+
+def check_mode(activations: str, rounding: str) -> Mode:
+    """Checks the name of what activations become, and that the rounding goes with it."""
+    try:
+        return facts().modes[activations, rounding]
+    except (KeyError, TypeError):
+        pass
+    check_rounding(rounding)
+    known = facts().activations
+    if not isinstance(activations, str) or activations not in known:
+        raise ValueError(
+            f"activations: got {activations!r}, expected {' or '.join(map(repr, known))}"
+        )
+    raise ValueError(
+        f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
+        "rule nothing to do; leave the rounding out"
+    )
+
+
+def mode_rounding(activations: str, rounding: str) -> str:
+    """Returns the rounding that activations take beside weights rounded by `rounding`."""
+    return DEFAULT_ROUNDING if activations == KEPT_FLOATS else rounding
+
+
+def format_named(name: str) -> Format:
+    """Returns a row of the format table."""
+    return _row_named("format", name, facts().formats)
+
+
+def layout_named(name: str) -> Layout:
+    """Returns a row of the layout table."""
+    return _row_named("layout", name, facts().layouts)
+
+
+def _row_named(table: str, name: str, rows: dict):
+    """Returns the row called `name` of a table."""
+    if not isinstance(name, str) or name not in rows:
+        raise ValueError(f"{table}: got {name!r}, expected {' or '.join(rows)}")
+    return rows[name]
+
+
+def _check_activations(x: Array) -> tuple[bool, int]:
+    """Checks that x holds floats [..., K]; returns whether it is common, and K."""
+    is_common, shape = check_floats(x, "x"), x.shape
+    if not shape:
+        raise ValueError("x: got a single number, expected shape [..., K]")
+    return is_common, shape[-1]
+
+
+def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
+    """Returns the error for operands of different K."""
+    k = left_shape[-1]
+    hint = f"{right} is [N, K], not [K, N]"
+    if 0 < w.k - k < facts().formats[w.format].block_k:
+        hint = f"if {right} was padded, pad {left} too: torch.nn.functional.pad(x, (0, {w.k - k}))"
+    return ValueError(
+        f"{left} and {right}: got K = {k} and K = {w.k} ({left}: {show(left_shape)}, {right}: "
+        f"{show(w.shape)}), expected one K; {hint}"
+    )

@@ -1,0 +1,111 @@
+"""The arrays of an MXTensor: bytes, whatever element type they come as, that fit together.
+
+    codes     u8, densely packed; plain: [..., packed K]
+    scales    u8, one a block of K; plain: [..., blocks]
+
+What an operand of a format and a layout occupies, the tables say; that two arrays are such an
+operand, the checks here. Each raises with what was found and what is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from mx_kernels._arrays import Array, device_of, dtype_name, kind_of, show
+from mx_kernels._facts import Format, Layout, facts
+
+BYTE = "uint8"
+DTYPES = {
+    "e2m1": "float4_e2m1fn_x2",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "int8": "int8",
+    "e8m0": "float8_e8m0fnu",
+}
+"""What torch and ml_dtypes call bytes of elements and scales."""
+UNPACKED = "float4_e2m1fn"
+"""What ml_dtypes calls four-bit codes, one a byte."""
+
+
+def as_bytes(array: Array, name: str, element: str) -> Array:
+    """Views `array` as uint8.
+
+    Args:
+        array: bytes, or what libraries call bytes of `element`.
+        name: what messages call it.
+        element: of the format tables: an element's name or a scale's.
+
+    Raises:
+        TypeError: for another dtype.
+        ValueError: for a single number, and for memory with gaps.
+    """
+    kind, got = kind_of(array, name), dtype_name(array)
+    known = list(dict.fromkeys((BYTE, DTYPES.get(element, BYTE))))
+    if got not in known:
+        hint = "; these are unpacked, one code a byte: pack two" if got == UNPACKED else ""
+        raise TypeError(f"{name}: got dtype {got}, expected {' or '.join(known)}{hint}")
+    if len(array.shape) == 0:
+        raise ValueError(f"{name}: got a single number, expected shape [..., K]")
+    contiguous = array.is_contiguous() if kind == "torch" else array.flags.c_contiguous
+    if not contiguous:
+        call = f"{name}.contiguous()" if kind == "torch" else f"np.ascontiguousarray({name})"
+        raise ValueError(f"{name}: got a non-contiguous array, expected a contiguous one: {call}")
+    if got == BYTE:
+        return array
+    return array.view(torch.uint8 if kind == "torch" else np.uint8)
+
+
+def check_pair(codes: Array, scales: Array) -> None:
+    """Raises unless both arrays are of one kind and on one device."""
+    if isinstance(codes, np.ndarray) != isinstance(scales, np.ndarray):
+        raise TypeError(
+            f"codes and scales: got {type(codes).__name__} and {type(scales).__name__}, "
+            "expected both torch tensors or both NumPy arrays"
+        )
+    if device_of(codes) != device_of(scales):
+        raise ValueError(
+            f"codes and scales: got {device_of(codes)} and {device_of(scales)}, "
+            "expected one device; move both with .to(device)"
+        )
+
+
+def check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout: Layout) -> int:
+    """Raises unless codes and scales can be a tensor of `shape`; returns K."""
+    if shape is not None and not isinstance(shape, Sequence):
+        raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
+    k = fmt.elements(codes.shape[-1])
+    if k == 0 or k % fmt.block_k:
+        raise ValueError(
+            f"codes: got {show(codes.shape)}, so K = {k}, expected K to be a positive multiple "
+            f"of {fmt.block_k}, which is {fmt.packed_bytes(fmt.block_k)} bytes of {fmt.name}"
+        )
+    held = (*codes.shape[:-1], k)
+    if layout.name == facts().plain.name:
+        logical, fits = held, shape is None or tuple(shape) == held
+        stored = tuple(codes.shape), (*codes.shape[:-1], k // fmt.block_k)
+    else:
+        if len(held) != 2:
+            raise ValueError(f"codes: got {show(codes.shape)}, but layout {layout.name} is 2-D")
+        logical = held if shape is None else tuple(shape)
+        fits = len(logical) == 2 and logical[1] == k and _is_count(logical[0])
+        stored = layout.storage(logical[0], k, fmt) if fits else None
+    if not fits:
+        raise ValueError(
+            f"shape: got {show(shape)}, but codes {show(codes.shape)} of {fmt.name} in layout "
+            f"{layout.name} hold {show(held)}"
+        )
+    for name, array, expected in (("codes", codes, stored[0]), ("scales", scales, stored[1])):
+        if tuple(array.shape) != tuple(expected):
+            raise ValueError(
+                f"{name}: got {show(array.shape)}, expected {show(expected)} for "
+                f"{show(logical)} of {fmt.name} in layout {layout.name}"
+            )
+    return k
+
+
+def _is_count(rows) -> bool:
+    """Says whether `rows` can be a number of rows; it is symbolic while torch compiles."""
+    return isinstance(rows, int | torch.SymInt) and rows >= 0

@@ -1,0 +1,170 @@
+"""Everything that is compiled for the tests, listed once, kept in the cache of `_builds`.
+
+To add one: a line in `ARTEFACTS`, next to its room's. It says what is made and which tests
+use it, by the beginnings of their paths; `deep=True` where only the tests of `make test-deep`
+do. A test then asks for it by name:
+
+    artefacts.text("cdna4/decode")      what a program printed
+    artefacts.path("numerics/codec")    the file itself
+
+The kinds that there are:
+
+    program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
+    executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
+    graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
+    extension     a module of the product, which finds it by itself
+    Artefact      anything else that is a `Build`
+
+Before the first test runs, what the selected tests use and the cache lacks is made, in the
+order of the list, which begins with what takes longest. Processes of pytest-xdist share that
+work: each takes what no other has begun. Nothing else is compiled while tests run, but for
+those marked `compiles`, which are about compiling.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from bench.simulated import kernels
+from mx_kernels import _levels, _native
+from mx_kernels._builds import Build, NativeBuildError
+from mx_kernels._native import hip_product_extension
+from tests.artefacts.kinds import Artefact, executable, extension, graph, object_file, program
+from tests.hip.support import KINDS
+
+GFX950, SM_90A = "gfx950", "sm_90a"
+ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu", "neoverse-n1"
+OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
+
+
+def max_library() -> Build:
+    """Returns the MAX ops; only who needs them imports MAX."""
+    from mx_kernels import max_graph  # noqa: PLC0415
+
+    return max_graph.library_build()
+
+
+ARTEFACTS = (
+    # Every test may use the module of this CPU.
+    extension("cpu/level", _native.cpu_extension, ""),
+    *(
+        extension(f"cpu/{level.name}", partial(_native.cpu_extension, level), "cpu/", deep=True)
+        for level in OTHER_LEVELS
+    ),
+    object_file("cpu/arm64", "bindings/cpu.mojo", *ARM64),
+    Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
+    graph("max_graph/cases"),
+    graph("max_graph/unchecked"),
+    graph("max_graph/cpu", script="layer"),
+    graph("max_graph/gfx950"),
+    graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
+    graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
+    extension("hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native"),
+    extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
+    *(
+        extension(f"hip/{name}", partial(hip_product_extension, GFX950, kind.defines()), "hip/")
+        for name, kind in KINDS.items()
+    ),
+    program("gfx950/max_matmul"),
+    program("gfx950/max_ping_pong"),
+    program("gfx950/probes"),
+    program("cdna4/decode"),
+    program("cdna4/choices"),
+    program("cdna4/prefill"),
+    program("cdna4/quantize"),
+    program("cdna4/contest"),
+    program("cdna4/encode"),
+    Artefact("bench/ours", lambda: kernels.program("ours.mojo"), ("bench/",)),
+    Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
+    executable("numerics/numbers"),
+    executable("numerics/layouts"),
+)
+BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
+
+
+def path(name: str) -> Path:
+    """Returns the file of an artefact that the running test may use.
+
+    Raises:
+        LookupError: if the list does not know it, or not for this test.
+        NativeBuildError: if it cannot be made.
+    """
+    artefact = BY_NAME[name]
+    test = Running.test
+    if test and not artefact.is_for(test.nodeid, is_deep(test)):
+        raise LookupError(f"tests/artefacts: {name} is not listed for {test.nodeid}")
+    return made(artefact)
+
+
+def text(name: str) -> str:
+    """Returns the content of an artefact that the running test may use, see `path`."""
+    return path(name).read_text(encoding="utf-8")
+
+
+def is_deep(test: pytest.Item) -> bool:
+    """Says whether a test is in the second tier alone."""
+    return test.get_closest_marker("deep") is not None
+
+
+def prepare(tests: Iterable[pytest.Item], say: Callable[[str], None]) -> None:
+    """Makes what some tests use and the cache lacks, but for what other processes are making."""
+    wanted = [(test.nodeid, is_deep(test)) for test in tests]
+    for artefact in ARTEFACTS:
+        if any(artefact.is_for(*test) for test in wanted):
+            start = time.perf_counter()
+            try:
+                is_new = not artefact.build().path().exists()
+                if made(artefact, wait=False) and is_new:
+                    say(f"made {artefact.name} in {time.perf_counter() - start:.1f} s")
+            except NativeBuildError:
+                # The tests that use it will say so.
+                say(f"cannot make {artefact.name}")
+
+
+_failures: dict[str, NativeBuildError] = {}
+
+
+def made(artefact: Artefact, *, wait: bool = True) -> Path | None:
+    """Finds or makes an artefact; what failed once fails again, at once."""
+    build = artefact.build()
+    if build.key in _failures:
+        raise _failures[build.key]
+    try:
+        return build.find_or_make(wait=wait)
+    except NativeBuildError as error:
+        _failures[build.key] = error
+        raise
+
+
+class Running:
+    """The test that runs in this process."""
+
+    test: pytest.Item | None = None
+
+
+def refuse_others() -> None:
+    """From now on nothing is compiled in this process while a test runs, unless it is listed."""
+    make = Build._make
+
+    def make_listed(self: Build, target: Path) -> None:
+        test = Running.test
+        is_allowed = test is None or test.get_closest_marker("compiles")
+        if not is_allowed and self.key not in listed_keys():
+            raise NativeBuildError(
+                f"{self.doing}: {test.nodeid} needs {self.key}/{self.file_name}, which "
+                "tests/artefacts does not list"
+            )
+        make(self, target)
+
+    Build._make = make_listed
+
+
+@cache
+def listed_keys() -> frozenset[str]:
+    """Returns the keys of everything that is listed."""
+    return frozenset(artefact.build().key for artefact in ARTEFACTS)

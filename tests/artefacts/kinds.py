@@ -1,0 +1,141 @@
+"""What an artefact can be: each function makes a row of the list in `artefacts`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mx_kernels import _builds, _levels, _native
+from mx_kernels._builds import Build, NativeBuildError, Sources
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """One file that tests use."""
+
+    name: str
+    """<room>/<what>."""
+    build: Callable[[], Build]
+    tests: tuple[str, ...]
+    """The tests that may use it: how their paths begin, within tests/."""
+    deep: bool = False
+    """Whether none of them is in the first tier."""
+
+    def is_for(self, test: str, is_deep: bool) -> bool:
+        """Says whether a test may use it.
+
+        Args:
+            test: the id of the test, as pytest writes it.
+            is_deep: whether the test is in the second tier alone.
+        """
+        path = test.removeprefix(f"{TESTS.name}/")
+        return path.startswith(self.tests) and is_deep >= self.deep
+
+
+def program(name: str, *tests: str, deep: bool = False) -> Artefact:
+    """Returns what tests/<room>/programs/<stem>.mojo prints."""
+    room, stem = name.split("/")
+    folder = TESTS / room / "programs"
+    return Artefact(
+        name,
+        lambda: _builds.program_output(folder / f"{stem}.mojo", [folder, ROOT]),
+        tests or (f"{room}/",),
+        deep,
+    )
+
+
+def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
+    """Returns tests/<room>/mojo/test_<stem>.mojo, compiled for this machine."""
+    room, stem = name.split("/")
+    folder = TESTS / room / "mojo"
+
+    def build() -> Build:
+        sources = Sources.of(folder / f"test_{stem}.mojo", [folder, ROOT])
+        facts = [_builds.toolchain(), *machine()]
+        return Build(
+            f"{stem}-{sources.digest(facts)}",
+            f"test_{stem}",
+            f"compiling test_{stem}.mojo",
+            lambda target: _builds.compile_mojo(sources, ["build", "-o", str(target)]),
+        )
+
+    return Artefact(name, build, tests or (f"{room}/",), deep)
+
+
+def graph(
+    name: str, *tests: str, deep: bool = False, script: str = "", arguments: tuple[str, ...] = ()
+) -> Artefact:
+    """Returns the MEF that tests/<room>/graphs/<stem>.py writes, or another script there."""
+    room, stem = name.split("/")
+    source = TESTS / room / "graphs" / f"{script or stem}.py"
+
+    def build() -> Build:
+        python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
+        python += (TESTS / "oracle").rglob("*.py")
+        files = [*python, *(ROOT / "mojo_kernels").rglob("*.mojo")]
+        sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
+        facts = [_builds.toolchain(), *machine(), *arguments]
+        return Build(
+            f"graph-{stem}-{sources.digest(facts)}",
+            f"{stem}.mef",
+            f"compiling the graph {name}",
+            lambda target: run_script(source, target, *arguments),
+        )
+
+    return Artefact(name, build, tests or (f"{room}/",), deep)
+
+
+def object_file(name: str, source: str, *options: str, tests: tuple[str, ...] = ()) -> Artefact:
+    """Returns a file of the Mojo package, compiled for another machine."""
+    room, stem = name.split("/")
+
+    def build() -> Build:
+        sources = Sources.of(ROOT / "mojo_kernels" / source, [ROOT])
+        command = ["build", "--emit", "object", *options]
+        return Build(
+            f"{stem}-{sources.digest([_builds.toolchain(), *options])}",
+            f"{stem}.o",
+            f"compiling {source} for {stem}",
+            lambda target: _builds.compile_mojo(sources, [*command, "-o", str(target)]),
+        )
+
+    return Artefact(name, build, tests or (f"{room}/",), deep=True)
+
+
+def extension(
+    name: str, which: Callable[[], _native.Extension], *tests: str, deep: bool = False
+) -> Artefact:
+    """Returns a module of the product, which finds it without our help."""
+    return Artefact(name, lambda: which().build(), tests, deep)
+
+
+def run_script(script: Path, *arguments: Path | str) -> str:
+    """Runs a Python script of the tests in a process of its own; returns what it prints.
+
+    Raises:
+        NativeBuildError: if it fails; carries its output.
+    """
+    path = os.pathsep.join(map(str, (ROOT / "python", TESTS, ROOT)))
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise NativeBuildError(f"{script} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def machine() -> list[str]:
+    """Returns what machine code for this CPU depends on."""
+    return [platform.machine(), platform.processor(), *sorted(_levels.cpu_flags())]

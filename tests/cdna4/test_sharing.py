@@ -1,0 +1,81 @@
+"""Do workgroups that prepare rows for each other rely on luck? Every mutation that matters shows.
+
+Mutations of what orders workgroups: delete a barrier up to the point where a team has met, a wait
+for memory before it, the `buffer_inv`; take `sc1` from a load, a store, an atomic. Survivors are
+explained, and give the same bits in random interleavings of all waves of all workgroups.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import gfx950
+from tests.cdna4 import support as cdna4
+from tests.cdna4.test_prefill import LOW_LINEAR, MATMUL, multiply
+
+SHAPES = {LOW_LINEAR: (128, 512, 512), MATMUL: (256, 512, 2048)}
+HARMLESS = {
+    "atomic": "a read-modify-write happens in memory with or without sc1",
+    "first barrier": "the barrier after the poll orders the same operations",
+    "wait": "a later wait or an earlier one covers the same operations",
+}
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    texts = cdna4.compile_texts("prefill")
+    return {name: gfx950.parse(texts[name]) for name in SHAPES}
+
+
+def mutants(kernel) -> Iterator[tuple[str, str, gfx950.Kernel]]:
+    """Yields kind, label and kernel of each mutation."""
+    inv = next(i.pc for i in kernel.instructions if i.name == "buffer_inv")
+    barriers = [i.pc for i in kernel.instructions[:inv] if i.name == "s_barrier"]
+    for pc, kind in zip(barriers[-2:], ("first barrier", "second barrier"), strict=True):
+        yield kind, kind, kernel.replaced(pc, "s_nop 0")
+    yield "invalidation", "buffer_inv", kernel.replaced(inv, "s_nop 0")
+    yield "invalidation", "buffer_inv sc0", kernel.replaced(inv, "buffer_inv sc0")
+    for i in kernel.instructions:
+        if "sc1" in i.mods and i.name != "buffer_inv":
+            kind = next(k for k in ("atomic", "store", "load") if k in i.name)
+            yield kind, str(i), kernel.replaced(i.pc, i.text.replace(" sc1", ""))
+
+
+def findings(kernel, name, rng):
+    """Returns what a checked launch says."""
+    try:
+        multiply(kernel, name, rng, SHAPES[name])
+    except gfx950.HazardError as error:
+        return error.hazards
+    return []
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_mutation_that_matters_is_caught(kernels, name):
+    kernel = kernels[name]
+    caught, survivors = set(), {}
+    for kind, label, mutant in mutants(kernel):
+        found = findings(mutant, name, np.random.default_rng(20))
+        if found:
+            assert {hazard.kind for hazard in found} == {"race"}, label
+            caught.add(kind)
+        else:
+            survivors[label] = kind, mutant
+    assert caught >= {"second barrier", "invalidation", "store", "load"}
+    assert {kind for kind, _ in survivors.values()} <= HARMLESS.keys(), survivors.keys()
+
+
+def test_a_deleted_barrier_gives_wrong_results_in_some_order(kernels):
+    """What the checker says without trying is true: interleavings differ."""
+    mutant = next(m for kind, _, m in mutants(kernels[LOW_LINEAR]) if kind == "second barrier")
+    results = set()
+    for seed in range(3):
+        rng = np.random.default_rng(20)
+        options = {"check": False, "lockstep": False, "order": seed, "batch": 8, "late": True}
+        try:
+            c = multiply(mutant, LOW_LINEAR, rng, SHAPES[LOW_LINEAR], **options).c
+        except AssertionError:
+            return  # What workgroups hand over was not there.
+        results.add(c.tobytes())
+    assert len(results) > 1

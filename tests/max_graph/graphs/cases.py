@@ -1,0 +1,116 @@
+"""One graph of every case: a function of a route, which is either torch or a graph.
+
+The same lines build the graph and compute the expected result.
+"""
+
+import sys
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from max.dtype import DType
+from max.graph import DeviceRef, Graph, TensorType, ops
+
+import mx_kernels as mx
+from cases import DTYPES, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from mx_kernels import max_graph
+
+CPU_REF = DeviceRef.CPU()
+K, HIDDEN, N = 96, 160, 50
+
+TORCH = SimpleNamespace(ops=mx, relu=torch.relu, value=mx.MXTensor)
+GRAPH = SimpleNamespace(ops=max_graph, relu=ops.relu, value=max_graph.MXValue)
+
+_rng = np.random.default_rng(23)
+WEIGHTS = {
+    "first": (HIDDEN, K, 112, 126),
+    "second": (N, HIDDEN, 112, 126),
+    "wide": (400, 512),
+    "tiny": (N, K, 0, 9),
+}
+"""Sizes, and where scales do not cover their usual range the smallest and the largest."""
+BIASES = {dtype: torch_of(100 * _rng.standard_normal(N), dtype) for dtype in DTYPES}
+SUBNORMAL_BIAS = torch.full((N,), 1e-42)
+
+
+@cache
+def weights(name: str, layout: str = "plain") -> mx.MXTensor:
+    """Returns weights, the same in every process."""
+    rng = np.random.default_rng(list(WEIGHTS).index(name))
+    return mx_tensor(*random_operand(rng, *WEIGHTS[name]), layout)
+
+
+INPUTS = {
+    **{dtype: (dtype, ["m", K]) for dtype in DTYPES},
+    "wide": ("float32", ["m", 512]),
+    "nested": ("bfloat16", ["a", "b", K]),
+    "codes": ("uint8", ["m", K // 2]),
+    "scales": ("uint8", ["m", K // 32]),
+    "bias": ("float16", [N]),
+}
+
+
+def mlp(route, x, layout, bias=None):
+    """Two layers with an exact function between them."""
+    hidden = route.relu(route.ops.linear(x, weights("first", layout)))
+    return route.ops.linear(hidden, weights("second", layout), bias=bias)
+
+
+CASES = {
+    **{
+        f"mlp-{dtype}-{layout}": lambda route, i, dtype=dtype, layout=layout: mlp(
+            route, i[dtype], layout, BIASES[dtype] if layout == "plain" else None
+        )
+        for dtype in DTYPES
+        for layout in LAYOUTS
+    },
+    **{
+        f"linear-{rounding}": lambda route, i, rounding=rounding: route.ops.linear(
+            i["float32"], weights("tiny"), rounding=rounding, bias=i["bias"]
+        )
+        for rounding in ROUNDINGS
+    },
+    **{
+        f"kept-{dtype}": lambda route, i, dtype=dtype: route.ops.linear(
+            i[dtype], weights("tiny"), activations="bf16", bias=i["bias"]
+        )
+        for dtype in DTYPES
+    },
+    **{
+        f"dequantize-{dtype}": lambda route, i, dtype=dtype: route.ops.dequantize(
+            route.value(i["codes"], i["scales"]), dtype=dtype
+        )
+        for dtype in DTYPES
+    },
+    "dequantize-padded": lambda route, i: route.ops.dequantize(
+        weights("second", "preshuffled_cpu")
+    ),
+    "threads": lambda route, i: route.ops.linear(i["wide"], weights("wide")),
+    "nested": lambda route, i: route.ops.linear(i["nested"], weights("tiny"), out_dtype="float32"),
+    "nested-quantized": lambda route, i: route.ops.dequantize(route.ops.quantize(i["nested"])),
+    "subnormal": lambda route, i: route.ops.matmul(
+        route.value(i["codes"], i["scales"]),
+        weights("tiny"),
+        out_dtype="float32",
+        bias=SUBNORMAL_BIAS,
+    ),
+    "input-weights": lambda route, i: route.ops.matmul(
+        route.ops.quantize(i["bfloat16"], rounding="rceil"), route.value(i["codes"], i["scales"])
+    ),
+    "codes": lambda route, i: route.ops.quantize(i["float16"]).codes,
+    "scales": lambda route, i: route.ops.quantize(i["float16"]).scales,
+}
+
+
+def build_graph() -> Graph:
+    """Puts all cases into one graph."""
+    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
+    with Graph("cases", input_types=types, custom_extensions=[max_graph.library()]) as graph:
+        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
+        graph.output(*(case(GRAPH, inputs) for case in CASES.values()))
+    return graph
+
+
+if __name__ == "__main__":
+    max_graph.export(build_graph(), sys.argv[1])

@@ -1,0 +1,82 @@
+"""A graph of every op on a virtual gfx950 GPU, which cannot be taken back.
+
+gfx950.py FILE.mef                compiles it
+gfx950.py refusals ARCHITECTURE   prints what wrong calls are told, without a compilation
+"""
+
+import sys
+
+import torch
+from max.driver import (
+    Accelerator,
+    set_virtual_device_api,
+    set_virtual_device_count,
+    set_virtual_device_target_arch,
+)
+from max.dtype import DType
+from max.graph import DeviceRef, Graph, TensorType
+
+import mx_kernels as mx
+from mx_kernels import max_graph
+
+ARCHITECTURE = "gfx950"
+N, K = 80, 160
+
+
+def use_virtual(architecture: str) -> None:
+    """Makes an AMD GPU that is not here the one that graphs compile for."""
+    set_virtual_device_api("hip")
+    set_virtual_device_target_arch(architecture)
+    set_virtual_device_count(1)
+
+
+def weights() -> mx.MXTensor:
+    """Returns plain weights."""
+    generator = torch.Generator().manual_seed(0)
+    return mx.quantize(torch.randn(N, K, generator=generator))
+
+
+def empty_graph() -> Graph:
+    """Returns a graph with one input on the GPU."""
+    rows = TensorType(DType.bfloat16, ["m", K], DeviceRef.GPU())
+    return Graph("layer", input_types=[rows], custom_extensions=[max_graph.library()])
+
+
+def export(path: str) -> None:
+    """Compiles a graph of every op."""
+    use_virtual(ARCHITECTURE)
+    w = mx.preshuffle(weights(), device=ARCHITECTURE)
+    with empty_graph() as graph:
+        x = graph.inputs[0].tensor
+        fused = max_graph.linear(x, w, bias=torch.ones(N))
+        codes = max_graph.quantize(x, rounding="rceil")
+        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"))
+    max_graph.export(graph, path, device=Accelerator())
+
+
+def print_refusals(architecture: str) -> None:
+    """Prints what calls without a kernel are told, a line each."""
+    use_virtual(architecture)
+    plain = weights()
+    shuffled = mx.preshuffle(plain, device=ARCHITECTURE)
+    with empty_graph() as graph:
+        x = graph.inputs[0].tensor
+        for call in (
+            lambda: max_graph.linear(x, plain),
+            lambda: max_graph.linear(x, max_graph.constant(shuffled)),
+            lambda: max_graph.dequantize(max_graph.quantize(x)),
+        ):
+            try:
+                call()
+            except ValueError as error:
+                print(error)
+            else:
+                print("accepted")
+        graph.output()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "refusals":
+        print_refusals(sys.argv[2])
+    else:
+        export(sys.argv[1])

@@ -1,0 +1,63 @@
+"""A graph of every op on one device.
+
+layer.py FILE.mef                  for this machine's CPU
+layer.py FILE.mef ARCHITECTURE     for a virtual NVIDIA GPU, which cannot be taken back
+"""
+
+import os
+import sys
+
+import torch
+from max.driver import (
+    Accelerator,
+    set_virtual_device_api,
+    set_virtual_device_count,
+    set_virtual_device_target_arch,
+)
+from max.dtype import DType
+from max.graph import DeviceRef, Graph, TensorType
+
+import mx_kernels as mx
+from mx_kernels import max_graph
+
+N, K = 80, 160
+
+
+def operands():
+    """Returns weights in the layout of CUDA and in another one, and a bias, on the CPU."""
+    torch.manual_seed(3)
+    w = mx.quantize(torch.randn(N, K, device="cpu"))
+    return w.preshuffle(device="cuda"), w.preshuffle(device="cpu"), torch.arange(float(N)).cpu()
+
+
+def graph_on(device) -> Graph:
+    """Returns a graph of every op on a device."""
+    w, other, bias = operands()
+    rows = TensorType(DType.bfloat16, ["m", K], device)
+    library = [max_graph.library()]
+    with Graph("layer", input_types=[rows], custom_extensions=library) as graph:
+        x = graph.inputs[0].tensor
+        codes = max_graph.quantize(x, rounding="rceil")
+        graph.output(
+            max_graph.linear(x, w, bias=bias),
+            max_graph.linear(x, other, activations="bf16"),
+            max_graph.matmul(codes, w, out_dtype="float32"),
+            max_graph.dequantize(codes, dtype="float16"),
+        )
+    return graph
+
+
+def export(path: str, architecture: str = "") -> None:
+    """Compiles the graph for a device that need not be here."""
+    if architecture:
+        set_virtual_device_api("cuda")
+        set_virtual_device_target_arch(architecture)
+        set_virtual_device_count(1)
+        max_graph.export(graph_on(DeviceRef.GPU()), path, device=Accelerator())
+        # Threads of a virtual device may outlive the interpreter, which then aborts.
+        os._exit(0)
+    max_graph.export(graph_on(DeviceRef.CPU()), path)
+
+
+if __name__ == "__main__":
+    export(*sys.argv[1:])
