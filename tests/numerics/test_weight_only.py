@@ -38,6 +38,7 @@ from cases import (
     values_of,
 )
 from oracle import assert_bitwise_equal, assert_matmul
+from tests.tiers import tiered
 
 RAGGED = [1, 15, 16, 17, 33, 100]
 SHAPES = [
@@ -89,10 +90,7 @@ def test_the_identity_times_weights_is_those_weights(rng, n, k, format, layout):
         assert_bitwise_equal(values_of(got) + 0.0, expected + 0.0)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(name, marks=pytest.mark.deep if i else ()) for i, name in enumerate(LAYOUTS)],
-)
+@pytest.mark.parametrize("layout", tiered(LAYOUTS, first=["plain"]))
 @every_format
 def test_every_bfloat16_times_every_scale_is_exact(format, layout):
     """One product of 1 under every scale: subnormals, infinities and NaN included."""
