@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import gfx950
-from mx_kernels import _hip, _launch, _short_way
+from mx_kernels import _hip, _launch
 from tests.hip.code_object import CodeObject
 
 SOURCE = Path(__file__).with_name("stand_in.c")
@@ -146,8 +146,6 @@ class StandIn:
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=self.arch)
         )
         monkeypatch.setattr(_launch, "CPU", _hip.Rocm())
-        # No number: so that torch is not asked for memory of a device that it does not have.
-        monkeypatch.setattr(_short_way, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
         monkeypatch.setattr(
