@@ -90,8 +90,10 @@ class Explanation:
             text += f", {self.waves // self.sharers} x {self.sharers} waves along K and columns"
             text += f", {self.depth} steps of {self.chunk_k} in flight"
             text += f", K split {self.splits} ways"
-        else:
+        elif self.chunk_k:
             text += f", steps of {self.chunk_k}"
+        elif self.splits > 1:
+            text += f", K split {self.splits} ways"
         grid = " x ".join(map(str, self.grid))
         return f"{text}, {grid} workgroups of {self.threads} threads"
 
@@ -112,7 +114,7 @@ def explain(
         m: rows of the activations.
         n: rows of the weights.
         k: elements of a row.
-        device: "cpu" or "gfx950"; it need not be here.
+        device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
         op: "linear", whose activations are floats, or "matmul", whose are encoded.
         activations: what activations are multiplied as; of "matmul", their format.
         format: the weights' format.
@@ -172,6 +174,16 @@ def _on_gfx950(asked: Question) -> dict:
     return dict(facts().native.explain_gfx950(asked.m, asked.n, asked.k, is_encoded))
 
 
-DEVICES: dict[str, Callable[[Question], dict]] = {"cpu": _on_cpu, "gfx950": _on_gfx950}
+def _on_cuda(asked: Question) -> dict:
+    """The row of Hopper's table, for preshuffled weights; or the portable kernel."""
+    sizes = (asked.m, asked.n, asked.k)
+    return dict(facts().native.explain_cuda((*sizes, asked.left.format, asked.right.code)))
+
+
+DEVICES: dict[str, Callable[[Question], dict]] = {
+    "cpu": _on_cpu,
+    "gfx950": _on_gfx950,
+    "cuda": _on_cuda,
+}
 """Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
 of them always kernel, reason, tile_m and tile_n."""

@@ -33,7 +33,6 @@ import pytest
 from bench.simulated import kernels
 from mx_kernels import _levels, _native
 from mx_kernels._builds import Build, NativeBuildError
-from mx_kernels._native import hip_product_extension
 from tests.artefacts.kinds import Artefact, executable, extension, graph, object_file, program
 from tests.hip.support import KINDS
 
@@ -58,16 +57,22 @@ ARTEFACTS = (
     ),
     object_file("cpu/arm64", "bindings/cpu.mojo", *ARM64),
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
-    graph("max_graph/cases"),
+    graph("max_graph/first", script="cases", arguments=("first",)),
+    graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/unchecked"),
-    graph("max_graph/cpu", script="layer"),
+    graph("max_graph/cpu", script="layer", deep=True),
     graph("max_graph/gfx950"),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
     extension("hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native"),
     extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
     *(
-        extension(f"hip/{name}", partial(hip_product_extension, GFX950, kind.defines()), "hip/")
+        extension(
+            f"hip/{name}",
+            partial(_native.hip_product_extension, GFX950, kind.defines()),
+            "hip/",
+            deep=name == "others",
+        )
         for name, kind in KINDS.items()
     ),
     program("gfx950/max_matmul"),

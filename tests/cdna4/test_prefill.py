@@ -14,6 +14,7 @@ import gfx950
 import gfx950.timing
 import oracle
 from tests.cdna4 import support as cdna4
+from tests.tiers import deep, tiered
 
 STAGE_K = 256
 PART_K = {"linear": STAGE_K, "matmul": 8 * STAGE_K}
@@ -28,6 +29,9 @@ TEAM_BYTES = 128
 FINISHED_WORD = 16
 ALIGNMENT = 256
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+TIERED_MODES = pytest.mark.parametrize(
+    "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
+)
 MATMUL, MATMUL_TAIL = "matmul_m8_bfloat16_none", "matmul_m8_float32_float32t"
 LOW_MATMUL, LOW_MATMUL_TAIL = "matmul_m4_bfloat16_bfloat16", "matmul_m4_bfloat16_nonet"
 LINEAR, LINEAR_TAIL = "linear_m8_bfloat16_bfloat16_none", "linear_m8_bfloat16_float32_float32t"
@@ -157,20 +161,24 @@ def random_operand(rng, rows, k):
     return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
 
 
-@MODES
+@TIERED_MODES
 @pytest.mark.parametrize("name", [name for name in KERNELS if not name.endswith("t")])
 def test_one_tile_is_within_the_bound(kernels, rng, name, late):
     shape = (rows_of(name), COLUMNS, 2 * STAGE_K)
     multiply(kernels[name], name, rng, shape, late=late).check()
 
 
+@deep
 @MODES
 @pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("t")])
 def test_ragged_shapes_are_within_the_bound(kernels, rng, name, late):
     multiply(kernels[name], name, rng, (300, 520, 544), late=late).check()
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 32), (257, 17, 288), (33, 100, 2080)])
+@pytest.mark.parametrize(
+    "shape",
+    tiered([(1, 1, 32), (257, 17, 288), (33, 100, 2080)], first=[(1, 1, 32), (33, 100, 2080)]),
+)
 @pytest.mark.parametrize("name", [MATMUL_TAIL, LOW_MATMUL_TAIL, LINEAR_TAIL, LOW_LINEAR_TAIL])
 def test_odd_shapes_are_within_the_bound(kernels, rng, name, shape):
     multiply(kernels[name], name, rng, shape).check()
@@ -198,8 +206,8 @@ def test_rare_blocks_are_encoded_like_everywhere_else(kernels, rng, rare):
     multiply(kernels[LOW_LINEAR], LOW_LINEAR, rng, shape, x=x).check()
 
 
-@pytest.mark.parametrize("name", [MATMUL, LINEAR, LOW_LINEAR])
-@pytest.mark.parametrize("order, late", [(0, False), (1, True)])
+@pytest.mark.parametrize("name", tiered([MATMUL, LINEAR, LOW_LINEAR], first=[LOW_LINEAR]))
+@pytest.mark.parametrize("order, late", [(0, False), pytest.param(1, True, marks=deep)])
 def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, name, order, late):
     """Two teams of three: every wave runs alone, and gives way to those of all workgroups."""
     shape = (rows_of(name) + 16, 2 * COLUMNS + 16, 3 * STAGE_K)
