@@ -84,7 +84,7 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Array:
     """Multiplies codes by codes; returns floats [..., N]."""
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
-    return _multiply(a._codes, a.rows, left, b, bias, dtype)
+    return _multiply(a._codes, a.rows, left, b, bias=bias, dtype=dtype)
 
 
 def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | None) -> Array:
@@ -100,7 +100,7 @@ def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | No
     if kind == KEPT and isinstance(x, Tensor) and x.is_cuda:
         x, values, x_dtype, row_stride = rows_of(x.to(torch.bfloat16), k)
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
-    return _multiply(x, _size(x) // k, left, w, bias, dtype)
+    return _multiply(x, _size(x) // k, left, w, bias=bias, dtype=dtype)
 
 
 def question(
@@ -113,7 +113,7 @@ def question(
 
 
 def _multiply(
-    like: Array, m: int, left: tuple, w: Operand, bias: Array | None, dtype: int
+    like: Array, m: int, left: tuple, w: Operand, *, bias: Array | None, dtype: int
 ) -> Array:
     """Writes and launches a product of a left side, whose `m` rows are those of `like`."""
     n, k = w.rows, w._k
