@@ -1,9 +1,10 @@
 # Everything from a bare Linux machine with Python >= 3.10 and a C linker:
 #
-#     make test     every test                    make lint     style checks
-#     make bench    the tables of the README      make fmt      formats in place
-#     make clean    removes .venv and what was built
+#     make test        every claim once           make lint     style checks
+#     make test-deep   every test                 make fmt      formats in place
+#     make bench       the tables of the README   make clean    removes .venv and what was built
 #
+# What tests compile is kept in the user's cache folder, or in MX_KERNELS_CACHE.
 # The first call makes .venv and fills it from pyproject.toml (a few minutes);
 # it is refreshed when pyproject.toml changes. `PYTHON=python3.12 make test`
 # picks another interpreter, ARGS="..." reaches pytest or bench.run, and
@@ -14,10 +15,15 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: test bench lint fmt clean
+.PHONY: test test-deep bench lint fmt clean
+
+PYTEST := python -m pytest -n logical --dist worksteal
 
 test: $(READY)
-	python -m pytest $(ARGS)
+	$(PYTEST) -m "not deep" $(ARGS)
+
+test-deep: $(READY)
+	$(PYTEST) $(ARGS)
 
 bench: $(READY)
 	python -m bench.run $(if $(TARGET),--target $(TARGET)) $(ARGS)

@@ -341,6 +341,7 @@ def test_a_gpu_goal_is_the_ratio_to_cublas(shape, wanted):
     assert (goal.measured, goal.wanted, goal.reached) == (0.9, wanted, wanted < 0.9)
 
 
+@pytest.mark.deep
 def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):
     done = subprocess.run(
         [

@@ -14,6 +14,7 @@ import pytest
 import oracle
 from tests.cdna4 import support as cdna4
 from tests.cdna4.support import CONTEST, Decode, Problem
+from tests.tiers import tiered
 
 FULL = bool(os.environ.get("CDNA4_FULL"))
 RAGGED = list(
@@ -23,6 +24,7 @@ SHARES = 10
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
 CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
+PARTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +37,8 @@ def contest_kernels():
     """Returns the kernel that the dispatch chooses, by (M, N, K) and operation."""
     kernels = {}
     for name, kernel in cdna4.compile_kernels("contest").items():
-        sizes, _, label = name.partition("/")
-        decode = Decode.named(label)
+        sizes = name.partition("/")[0]
+        decode = Decode.named(name)
         kernels[(*map(int, sizes.split("x")),), decode.op] = kernel, decode
     return kernels
 
@@ -51,7 +53,7 @@ def ragged_shapes(decode: Decode, kernel_index: int, share: int):
 
 
 @MODES
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", tiered(range(SHARES), first=[2]))
 def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
     for index, (name, kernel) in enumerate(ragged_kernels.items()):
         decode = Decode.named(name)
@@ -61,23 +63,24 @@ def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
 
 
 @MODES
-def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, late):
+@pytest.mark.parametrize("part", tiered(range(PARTS), first=[0]))
+def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, part, late):
     for name, kernel in cdna4.compile_kernels("choices").items():
         decode = Decode.named(name)
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
         assert shapes, name
-        for shape in shapes:
+        for shape in shapes[part::PARTS]:
             cdna4.assert_multiplies(kernel, decode, Problem.random(rng, shape), late=late)
 
 
 @MODES
-@pytest.mark.parametrize("shape", CONTEST)
+@pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
 def test_contest_shapes_are_within_the_bound(contest_kernels, rng, shape, late):
     problem = Problem.random(rng, shape)
     cdna4.assert_multiplies(*contest_kernels[shape, "linear"], problem, late=late)
 
 
-@pytest.mark.parametrize("shape", CONTEST)
+@pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
 def test_linear_equals_matmul_of_quantize_to_the_bit(contest_kernels, rng, shape):
     problem = Problem.random(rng, shape)
     linear, matmul = (
@@ -107,7 +110,9 @@ def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, r
         assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
 
 
-@pytest.mark.parametrize("shape", [(13, 200, 7168), (37, 200, 2048)])
+@pytest.mark.parametrize(
+    "shape", tiered([(13, 200, 7168), (37, 200, 2048)], first=[(37, 200, 2048)])
+)
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, rng, shape):
     (like,) = (contest for contest in CONTEST if contest[2] == shape[2])
     kernel, decode = contest_kernels[like, "linear"]
@@ -122,10 +127,12 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, 
         oracle.assert_bitwise_equal(result, results[0])
 
 
-@pytest.mark.parametrize("label", ["m2n4k2w2d2s2a1t", "m2n6k1w6d3s3a3t"])
+@pytest.mark.parametrize(
+    "label", tiered(["m2n4k2w2d2s2a1t", "m2n6k1w6d3s3a3t"], first=["m2n4k2w2d2s2a1t"])
+)
 def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, label):
     decode = Decode.named(LINEAR + label)
-    workspace = decode.workspace(33, 100)
+    workspace = decode.workspace(33, 100, 1056)
     for _ in range(3):
         problem = Problem.random(rng, (33, 100, 1056))
         cdna4.assert_multiplies(
@@ -133,10 +140,9 @@ def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, label):
         )
 
 
-def test_waves_need_not_run_in_step(contest_kernels, rng):
-    for (shape, op), (kernel, decode) in contest_kernels.items():
-        if op != "linear":
-            continue
-        problem = Problem.random(rng, (min(shape[0], 33), 100, shape[2]))
-        for order in (1, 2):
-            cdna4.assert_multiplies(kernel, decode, problem, lockstep=False, order=order)
+@pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
+def test_waves_need_not_run_in_step(contest_kernels, rng, shape):
+    kernel, decode = contest_kernels[shape, "linear"]
+    problem = Problem.random(rng, (min(shape[0], 33), 100, shape[2]))
+    for order in (1, 2):
+        cdna4.assert_multiplies(kernel, decode, problem, lockstep=False, order=order)

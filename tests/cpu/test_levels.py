@@ -64,6 +64,7 @@ def run(level):
     return process.stdout.strip()
 
 
+@pytest.mark.deep
 def test_levels_give_the_same_bits(digests):
     assert set(digests.values()) == {digests["native"]}
     assert digests["native"] != hashlib.sha256().hexdigest()
@@ -73,6 +74,7 @@ def test_several_levels_run_here():
     assert len(HERE) > 1, f"only {HERE} runs on this machine: the comparison says nothing"
 
 
+@pytest.mark.deep
 def test_arm64_compiles():
     elf_machine = int.from_bytes(artefacts.path("cpu/arm64").read_bytes()[18:20], "little")
     assert elf_machine == 183, "EM_AARCH64"

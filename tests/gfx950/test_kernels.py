@@ -23,6 +23,7 @@ from tests.gfx950.support import (
     make_matrix,
     max_case,
 )
+from tests.tiers import deep, tiered
 
 MODES = [{}, {"late": True}]
 SCHEDULES = [
@@ -40,7 +41,7 @@ def test_max_matmul_is_right_at_every_tiling(tiling, m):
         assert case.within_bound(c)
 
 
-@pytest.mark.parametrize("options", SCHEDULES, ids=str)
+@pytest.mark.parametrize("options", tiered(SCHEDULES, first=SCHEDULES[-1:]), ids=str)
 @pytest.mark.parametrize("tiling", TILINGS[:5], ids=lambda t: t.label)
 def test_max_matmul_gives_the_same_bits_in_any_order_of_waves(tiling, options):
     case = max_case(tiling)
@@ -50,7 +51,9 @@ def test_max_matmul_gives_the_same_bits_in_any_order_of_waves(tiling, options):
     assert np.array_equal(first, again)
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 256), (40, 72, 512), (16, 16, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", tiered([(64, 64, 256), (40, 72, 512), (16, 16, 64)], first=[(16, 16, 64)]), ids=str
+)
 @pytest.mark.parametrize("name", corpus_names())
 def test_triton_gemms_are_right(name, shape):
     case = corpus_case(name, *shape)
@@ -61,7 +64,8 @@ def test_triton_gemms_are_right(name, shape):
 
 
 @pytest.mark.parametrize(
-    ("index", "format_", "out", "m"), [(0, "bf16", "bf16", 256), (1, "fp8_e4m3", "f32", 128)]
+    ("index", "format_", "out", "m"),
+    [pytest.param(0, "bf16", "bf16", 256, marks=deep), (1, "fp8_e4m3", "f32", 128)],
 )
 def test_ping_pong_races_are_found_although_lockstep_results_are_right(index, format_, out, m):
     """MAX's ping-pong loads into LDS that other waves may still be reading.

@@ -21,6 +21,7 @@ import pytest
 
 import gfx950
 from tests.gfx950.support import TILINGS, Case, corpus_case, max_case
+from tests.tiers import tiered
 
 CASES = {
     "max_128x128": lambda: max_case(TILINGS[0]),
@@ -88,7 +89,7 @@ def explanation(mutant: Mutant, proofs: dict[int, int], kernel: gfx950.Kernel) -
     return "proves too much" if proofs[mutant.pc] else "proves nothing"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", tiered(CASES, first=["max_16x128", "triton_bf16"]))
 def test_every_mutation_that_matters_is_caught(name, capsys):
     case = CASES[name]()
     expected, result = case.launch()
@@ -112,7 +113,7 @@ def test_every_mutation_that_matters_is_caught(name, capsys):
     assert caught > 20
 
 
-@pytest.mark.parametrize("name", ["max_128x128", "triton_mxfp4"])
+@pytest.mark.parametrize("name", tiered(["max_128x128", "triton_mxfp4"], first=["triton_mxfp4"]))
 def test_in_order_execution_sees_no_missing_wait(name):
     """Why a checker is needed: without it, and in order, every mutant gives the right bits."""
     case = CASES[name]()

@@ -14,10 +14,12 @@ from torch._subclasses import FakeTensorMode
 
 import mx_kernels as mx
 import oracle
-from mx_kernels import _cuda, _hip, _launch, _native
+from mx_kernels import _cuda, _hip, _launch
 from mx_kernels._facts import facts
+from tests import artefacts
 from tests.hip import support as hip_support
 from tests.hip.code_object import GFX950, embedded_in
+from tests.tiers import deep, tiered
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 DEVICE, LAYOUT = "gfx950", "preshuffled_cdna4"
@@ -79,7 +81,7 @@ def weights(rng, n, k):
 
 @functools.cache
 def empty_weights(n, k):
-    storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
+    storage = facts().layout_for(DEVICE).storage(n, k, facts().formats["mxfp4"])
     parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
     return mx.MXTensor(*parts, shape=(n, k), layout=LAYOUT)
 
@@ -126,7 +128,7 @@ def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
         oracle.assert_bitwise_equal(got.numpy(), expected)
 
 
-@pytest.mark.parametrize("shape", FEW_ROWS)
+@pytest.mark.parametrize("shape", tiered(FEW_ROWS, first=[FEW_ROWS[0], SPLIT]))
 def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
@@ -137,7 +139,7 @@ def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, s
     torch.testing.assert_close(mx.matmul(operand(a), w), out, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", MANY_ROWS)
+@pytest.mark.parametrize("shape", tiered(MANY_ROWS, first=MANY_ROWS[:1]))
 def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
     choice = mx.explain(*shape, device=DEVICE)
     assert "prefill" in choice.kernel
@@ -151,6 +153,7 @@ def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
         assert_product(out[:rows, :columns], *first)
 
 
+@deep
 def test_other_types_roundings_and_a_bias(gpu, rng):
     x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
     plain, w = weights(rng, 40, 160)
@@ -185,18 +188,17 @@ def test_empty_operands_launch_nothing(gpu, rng):
 # What the modules hold
 
 
-@pytest.fixture(scope="session")
-def code_objects():
-    """The code objects of each module."""
-    extensions = [_native.hip_extension(DEVICE)]
-    extensions += [
-        _native.hip_product_extension(DEVICE, kind.defines()) for kind in hip_support.KINDS.values()
-    ]
-    return [embedded_in(_native.find_or_build(extension=e)) for e in extensions]
+@functools.cache
+def code_objects(module):
+    """Returns the code objects of a module."""
+    return embedded_in(artefacts.path(f"hip/{module}"))
 
 
-def test_every_code_object_is_one_that_the_device_takes(code_objects):
-    for code in itertools.chain(*code_objects):
+@pytest.mark.parametrize(
+    "module", ["module", "floats", "codes", pytest.param("others", marks=deep)]
+)
+def test_every_code_object_is_one_that_the_device_takes(module):
+    for code in code_objects(module):
         kernel = code.metadata
         assert kernel["wavefront_size"] == 64
         assert kernel["group_segment_fixed_size"] <= MAX_LDS_BYTES, code.name
@@ -204,16 +206,14 @@ def test_every_code_object_is_one_that_the_device_takes(code_objects):
         assert kernel["vgpr_spill_count"] == kernel["sgpr_spill_count"] == 0, code.name
 
 
-def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
-    recorder, code_objects
-):
+def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(recorder):
     rows = (5, 12, 20, 40, 64, 100, 300, 1100, 3000)
     columns = (16, 40, 500, 1000, 2000, 4000, 6000, 10000, 30000)
     lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224)
     for m, n, k in itertools.product(rows, columns, lengths):
         mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
     launched = {launch.name for launch in recorder.launches}
-    assert launched == {code.name for code in code_objects[1]}
+    assert launched == {code.name for code in code_objects("floats")}
 
 
 # How they are launched
@@ -372,12 +372,13 @@ def test_other_gpus_are_named(recorder, rng, arch):
     assert not recorder.calls
 
 
-def test_code_for_another_gpu_is_told_apart(code_objects):
-    image = bytearray(code_objects[0][0].image)
+def test_code_for_another_gpu_is_told_apart():
+    code = code_objects("module")[0]
+    image = bytearray(code.image)
     assert image[48] == GFX950
     image[48] = 0x4C
     with pytest.raises(ValueError, match="got machine 0x4c, expected gfx950"):
-        type(code_objects[0][0]).parse(bytes(image))
+        type(code).parse(bytes(image))
 
 
 def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):

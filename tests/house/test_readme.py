@@ -119,8 +119,8 @@ def run(command: list[str]) -> None:
     assert process.returncode == 0, f"$ {command}\n{process.stdout}{process.stderr}"
 
 
-def run_all(markdown: str, folder: Path) -> None:
-    """Runs every block of a Markdown text."""
+def run_all(markdown: str, folder: Path, *, examples: bool = True) -> None:
+    """Runs every block of a Markdown text, with or without the commands that start examples."""
     blocks = blocks_of(markdown)
     assert markdown.count("```") == 2 * len(blocks), "a fence is not closed"
     run_python([block for block in blocks if block.language == "python"])
@@ -129,17 +129,29 @@ def run_all(markdown: str, folder: Path) -> None:
             run_mojo(block, folder)
         elif block.language == "sh":
             for command in commands_of(block):
-                run_command(command)
+                if examples or "examples/" not in command:
+                    run_command(command)
         else:
             assert block.language in NOT_CODE | {"python"}, f"line {block.line}: what language?"
 
 
+@pytest.mark.compiles
 def test_every_block_of_the_readme_works_as_written(tmp_path, monkeypatch):
     markdown = README.read_text()
     languages = {block.language for block in blocks_of(markdown)}
     assert {"python", "sh"} <= languages
     monkeypatch.chdir(tmp_path)
-    run_all(markdown, tmp_path)
+    run_all(markdown, tmp_path, examples=False)
+
+
+@pytest.mark.deep
+def test_every_example_of_the_readme_runs():
+    blocks = [block for block in blocks_of(README.read_text()) if block.language == "sh"]
+    commands = [command for block in blocks for command in commands_of(block)]
+    examples = [command for command in commands if "examples/" in command]
+    assert examples
+    for command in examples:
+        run_command(command)
 
 
 WORKING = ["```python\nx = 1\n```", "```python\nx = 2\n```\n```python\n>>> x\n2\n\n```"]

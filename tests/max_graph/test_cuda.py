@@ -15,6 +15,7 @@ from tests import artefacts
 from tests.max_graph.graphs.layer import K, graph_on, operands
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "architecture, kernels",
     [
@@ -30,6 +31,7 @@ def test_a_graph_for_nvidia_compiles_without_one(architecture, kernels):
     assert f"-arch {architecture} ".encode() in mef
 
 
+@pytest.mark.deep
 def test_a_graph_gives_the_bits_of_torch_on_the_same_device(device):
     if device == "cuda":
         model = InferenceSession(devices=[Accelerator()]).load(graph_on(DeviceRef.GPU()))
