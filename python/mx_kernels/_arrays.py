@@ -181,7 +181,7 @@ def check_device(array: Array, name: str) -> None:
     """
     if isinstance(array, Tensor) and array.device.type not in DEVICES:
         raise ValueError(
-            f'{name}: got device {array.device}, expected cpu or cuda; move it with '
+            f"{name}: got device {array.device}, expected cpu or cuda; move it with "
             f'{name}.to("cpu")'
         )
 

@@ -34,7 +34,7 @@ from bench.simulated import kernels
 from mx_kernels import _levels, _native
 from mx_kernels._builds import Build, NativeBuildError
 from tests.artefacts.kinds import Artefact, executable, extension, graph, object_file, program
-from tests.hip.support import KINDS
+from tests.hip.kinds import KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu", "neoverse-n1"
