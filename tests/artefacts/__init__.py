@@ -38,6 +38,10 @@ from tests.hip.kinds import KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu", "neoverse-n1"
+USERS_OF_THE_CPU = (
+    *("bench/", "cpu/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
+    "house/test_readme",
+)
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 
 
@@ -49,8 +53,7 @@ def max_library() -> Build:
 
 
 ARTEFACTS = (
-    # Every test may use the module of this CPU.
-    extension("cpu/level", _native.cpu_extension, ""),
+    extension("cpu/level", _native.cpu_extension, *USERS_OF_THE_CPU),
     *(
         extension(f"cpu/{level.name}", partial(_native.cpu_extension, level), "cpu/", deep=True)
         for level in OTHER_LEVELS
