@@ -81,38 +81,58 @@ Hopper's builds on the room of any GPU.
         multiply.mojo         the launch of what was chosen
         workspace.mojo        memory in which workgroups meet, kept
         launch.mojo           code objects, HIP's functions, the caller's stream
-    simt/                 any GPU: correct everywhere, tuned nowhere
+    simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
-        problem.mojo          a product as a kernel sees it
+        arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
         copy.mojo             rows with gaps, made contiguous
-        launch.mojo           contexts, streams, device pointers
-    hopper/               NVIDIA Hopper: four bits until registers
+    hopper/               NVIDIA Hopper, MXFP4 weights: four bits until registers
         layout.mojo           the tile of its weight layout, in the kernels' words
-        fragments.mojo        codes to tensor core fragments
-        shared_memory.mojo    loads, copies and barriers by address
-        tokens.mojo           activations in fragment order
-        expand_tokens.mojo    activations as bfloat16, for more rows
-        wgmma.mojo            around the warp group's instruction
+        plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
-        matmul_decode.mojo    few rows
-        matmul_middle.mojo    dozens to hundreds of rows: more warps decode, groups split K
-        middle_sums.mojo          sums across warps and ranks, store
-        matmul_prefill.mojo   many rows: a weight is decoded once for 256 of them
-        prefill_stages.mojo       weights and tokens on the way, for both
-        prefill_weights.mojo      weights become operands in registers, for both
-        prefill_result.mojo       how sums get to C
         quantize.mojo         quantize, two numbers at once
-        dispatch.mojo         which kernel, which grid
+        instructions/         the only room with inline assembly
+            warp.mojo             of a warp: products, votes, what keeps work in its place
+            packed.mojo           two 16-bit numbers in a register
+            shared_memory.mojo    loads, copies and barriers by address
+            wgmma.mojo            around the warp group's instruction
+        operands/             how codes and floats become bfloat16 pairs
+            weights.mojo          codes to tensor core fragments
+            activations.mojo      floats and codes to pairs, two numbers at once
+        few/                  few rows: weights stream through registers
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a group is cut
+            activations.mojo      rows in fragment order, staged by the group
+            weights.mojo          a warp's way along a tile, loads ahead
+            result.mojo           sums over warps and ranks, store
+        staged/               more rows: what their kernels share
+            activations.mojo      activations as bfloat16 stages, a kernel of its own
+            stages.mojo           weights and tokens on the way
+            weights.mojo          weights become operands in registers
+            exact.mojo            marked tokens
+        middle/               dozens to hundreds of rows
+            kernel.mojo           more warps decode, groups split K; the launch
+            result.mojo           sums over warps and ranks, store
+        many/                 many rows
+            kernel.mojo           a weight is decoded once for 256 of them; the launch
+            result.mojo           how sums get to C
+        host/                 what the host decides
+            choices.mojo          the table: which kernel, which plan, why
+            dispatch.mojo         the launch of what was chosen
+            explain.mojo          the same in words and numbers
 
+    bindings/             who calls: thin, no maths
+        protocol.mojo         the one reader of calls from Python
+        cpu.mojo              Python extension module of the CPU
+        cuda.mojo             Python extension module of CUDA devices
+        nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
+        max_ops.mojo          MAX custom ops
     quantize.mojo         host entries: cut into tasks, launch
     matmul.mojo           host entries of matmul and linear
-    nvidia.mojo           host entries of NVIDIA GPUs
     max_ops.mojo          MAX custom ops: thin, no maths
     python_arguments.mojo what extension modules take from Python
     python_module.mojo    Python extension module of the CPU: thin, no maths
-    gpu_module.mojo       Python extension module of CUDA devices: thin, no maths
     hip_module.mojo       Python extension module of gfx950 devices: thin, no maths
     hip_product_module.mojo   the same for products, one kind a module
 """

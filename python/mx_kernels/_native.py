@@ -94,8 +94,9 @@ def cpu_extension(level: Level | None = None) -> Extension:
 
 def gpu_extension(architecture: str) -> Extension:
     """Returns the module of an NVIDIA GPU of an architecture, for example sm_90a."""
+    level = _levels.pick()
     return Extension(
-        "_mx_kernels_gpu", "gpu_module.mojo", "MX_KERNELS_GPU", _levels.pick(), architecture
+        "_mx_kernels_gpu", "bindings/cuda.mojo", "MX_KERNELS_GPU", level, architecture
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mx_kernels as mx
+from cases import every_pair
 from mx_kernels import _levels
 from tests.cdna4.support import CONTEST
 
@@ -55,7 +56,9 @@ def test_large_tiles_are_for_many_rows(op):
 
 def test_the_answer_is_a_sentence():
     text = str(mx.explain(16, 2112, 7168, device="gfx950"))
-    assert text.startswith("16 x 2112 x 7168 on gfx950: cdna4/matmul_decode.mojo, few tiles: K is")
+    assert text.startswith(
+        "16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: cdna4/matmul_decode.mojo, few tiles: K is"
+    )
     assert "K split 7 ways" in text
 
 
@@ -64,6 +67,30 @@ def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
     assert few.level == many.level == _levels.pick().name
     assert "registers" in few.reason and "cache" in many.reason
     assert few.tile[0] == 1 and few.level in str(few)
+
+
+@every_pair
+def test_the_cpu_explains_every_pair(left, right):
+    for op in ("linear", "matmul"):
+        found = mx.explain(4, 64, 96, op=op, activations=left, format=right)
+        assert (found.activations, found.format) == (left, right)
+        assert f"{left} x {right} on cpu" in str(found)
+    assert mx.explain(4, 64, 96, activations="bf16", format=right).kernel
+
+
+@pytest.mark.parametrize(
+    "question, message",
+    [
+        ({"activations": "mxfp8"}, "got activations 'mxfp8' x weights 'mxfp4', for which gfx950"),
+        ({"format": "mxfp8"}, "has no kernel, expected one of mxfp4 x mxfp4"),
+        ({"activations": "bf16"}, "got activations 'bf16' x weights 'mxfp4'"),
+        ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
+        ({"activations": "fp8"}, "activations: got 'fp8', expected 'mxfp4' or"),
+    ],
+)
+def test_formats_without_a_kernel_are_named(question, message):
+    with pytest.raises(ValueError, match=message):
+        mx.explain(4, 64, 96, device="gfx950", **question)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ poison, LDS and global memory their old bytes.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,6 +63,8 @@ class Result:
     trace: Trace | None = None
     proofs: dict[int, int] = field(default_factory=dict)
     """For each executed s_waitcnt, by pc, the most operations it ever proved complete."""
+    warnings: list[Hazard] = field(default_factory=list)
+    """Findings that shipping kernels contradict."""
 
     def raise_on_hazards(self) -> Result:
         """Raises `HazardError` if anything was found, and returns self otherwise."""
@@ -88,6 +90,7 @@ class Machine:
         threads = block[0] * block[1] * block[2]
         self.waves_per_group = -(-threads // WAVE)
         self.hazards: list[Hazard] = []
+        self.warnings: list[Hazard] = []
         self._seen: set[tuple[str, int]] = set()
         self.trace = Trace(kernel, grid, block, self.waves_per_group) if trace else None
         self.steps = self.wave_instructions = 0
@@ -235,8 +238,8 @@ class Machine:
     def _check_before(self, w: Waves, d: Decoded) -> np.ndarray | None:
         if w.busy and not d.touches.isdisjoint(w.busy):
             self._report_in_flight(w, d)
-        if reason := d.rules.missing(w):
-            self._report("wait states", d, w, (0, reason))
+        if found := d.rules.missing(w):
+            self._report("wait states", d, w, (0, found.reason), found.doubt)
         return undefined_inputs(w, d)
 
     def _report_in_flight(self, w: Waves, d: Decoded) -> None:
@@ -253,14 +256,18 @@ class Machine:
             row = 0 if entry.rows is None else int(entry.rows[0])
             self._report("in flight", d, w, (row, f"{verb} {name} of {entry.d.ins}"))
 
-    def _report(self, kind: str, d: Decoded, w: Waves, found: tuple[int, str] | None) -> None:
+    def _report(
+        self, kind: str, d: Decoded, w: Waves, found: tuple[int, str] | None, doubt=None
+    ) -> None:
         """Notes a finding, (row, reason), once an instruction."""
         if found is None or (kind, d.ins.pc) in self._seen:
             return
         row, reason = found
         self._seen.add((kind, d.ins.pc))
         group, wave = divmod(int(w.ids[row]), self.waves_per_group)
-        self.hazards.append(Hazard(kind, d.ins.line, d.ins.text, self.groups[group], wave, reason))
+        place = d.ins.line, d.ins.text, self.groups[group], wave
+        hazard = Hazard(kind, *place, reason, doubt)
+        (self.warnings if doubt else self.hazards).append(hazard)
 
     def grid_numbers(self, w: Waves) -> np.ndarray:
         """Returns the waves' numbers in the grid."""
@@ -425,7 +432,7 @@ def run(
     kernel: Kernel | str,
     grid: int | Sequence[int],
     block: int | Sequence[int],
-    args: Sequence,
+    args: Sequence | Mapping,
     *,
     name: str | None = None,
     check: bool = True,
@@ -442,9 +449,9 @@ def run(
         kernel: assembly text, or what `parse` returned (faster when run again).
         grid: workgroups in x, y, z.
         block: work-items per workgroup in x, y, z.
-        args: one entry per kernel argument, in order: an array (passed as a pointer), a NumPy
+        args: one entry per kernel argument, in order or by name: an array (a pointer), a NumPy
             scalar, an int or float (sized by the metadata), bytes, or a tuple of these, which
-            is laid out like a C struct. Missing trailing arguments read as zero.
+            is laid out like a C struct. Missing arguments read as zero.
         name: which kernel, when the text contains several.
         check: look for hazards and undefined values.
         late: complete memory operations only when a wait proves them.
@@ -477,5 +484,5 @@ def run(
     arguments.copy_back()
     return Result(
         kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace,
-        machine.proofs,
+        machine.proofs, machine.warnings,
     )  # fmt: skip

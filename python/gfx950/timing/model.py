@@ -288,7 +288,7 @@ def profile(
     order = ("reverse" if reverse else None) if whole_grid else chosen
 
     options = {"check": False, "order": order, "dynamic_lds": dynamic_lds, "trace": True}
-    trace = run(kernel, grid, block, deepcopy(list(args)), **options).trace
+    trace = run(kernel, grid, block, deepcopy(args), **options).trace
     return simulate(
         trace,
         machine=machine,
