@@ -176,5 +176,5 @@ def test_linear_and_matmul(rng, shape, layout, dtype, end):
 @every_layout
 @every_pair
 @pytest.mark.parametrize("shape", SHAPES[1:5:3], ids=str)
-def test_linear_and_matmul_of_every_pair(rng, shape, left, right, layout, end):
-    beside_walls(rng, shape, left, right, layout, "float32", end)
+def test_linear_and_matmul_of_every_pair(rng, shape, pair, layout, end):
+    beside_walls(rng, shape, *pair, layout, "float32", end)

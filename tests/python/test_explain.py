@@ -70,7 +70,8 @@ def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
 
 
 @every_pair
-def test_the_cpu_explains_every_pair(left, right):
+def test_the_cpu_explains_every_pair(pair):
+    left, right = pair
     for op in ("linear", "matmul"):
         found = mx.explain(4, 64, 96, op=op, activations=left, format=right)
         assert (found.activations, found.format) == (left, right)
