@@ -241,7 +241,7 @@ def test_the_simulator_knows_nothing_of_our_operations():
         assert not python_imports(path) & {"mx_kernels", "torch", "max", "mojo", "oracle"}, path
 
 
-def test_gpu_intrinsics_are_named_in_one_place_alone():
+def test_only_the_room_of_instructions_names_amd_intrinsics():
     home = HOUSE / "cdna4" / "instructions"
     named = {path for path in MOJO_FILES if "llvm.amdgcn" in path.read_text()}
     assert {path.parent for path in named} == {home}
