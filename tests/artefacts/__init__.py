@@ -11,7 +11,7 @@ The kinds that there are:
 
     program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
     catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
-    catalogue     tests/<room>/programs/<stem>.mojo, assembled: kernels and their launches
+    catalogue     tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module
     executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
