@@ -58,61 +58,91 @@ Hopper's builds on the room of any GPU.
             dot.mojo              a step of float sums on the compile target
             panel.mojo            the inner loop
     cdna4/                AMD CDNA4: block-scaled MFMA
-        mma.mojo              the only file that names AMD intrinsics
-        encode.mojo           quantization of a block in registers
-        quantize.mojo         quantize as a kernel of its own
-        tiles.mojo            tiles of A, B and scales
-        activations.mojo      the left operand: encoded, or quantized on the way
-        schedule.mojo         the decode kernels' pipelines, as data
-        decode_shape.mojo     how a decode workgroup cuts its work and its LDS
-        wave_run.mojo         a decode wave's way along K
-        epilogue.mojo         sums across waves and workgroups, bias, rounding, store
-        matmul_decode.mojo    few rows
-        matmul_prefill.mojo   many rows, encoded activations
-        linear_prefill.mojo   many rows, quantized on the way
-        team.mojo                 workgroups that encode the rows they share
-        prefill_run.mojo          a wave's way along K
-        prefill_tiles.mojo        what a prefill workgroup shares in LDS
-        prefill_activations.mojo  how encoded blocks get there
-        prefill_result.mojo       how sums get to C
-        ping_pong.mojo            two groups of waves that take turns, as data
-        lds.mojo                  words of LDS beside direct loads
-        dispatch.mojo         which kernel, why, which grid
-        multiply.mojo         the launch of what was chosen
-        workspace.mojo        memory in which workgroups meet, kept
-        launch.mojo           code objects, HIP's functions, the caller's stream
-    simt/                 any GPU: correct everywhere, tuned nowhere
+        types.mojo            what a kernel is compiled for; the pairs of formats
+        chip.mojo             what there is of everything
+        instructions/         the only room that names AMD intrinsics
+            matrix.mojo           the scaled matrix instruction, and what it takes
+            vector.mojo           the converter to codes, maxima of pairs
+            memory.mojo           straight to LDS, and past the L2
+            lds.mojo              pieces, words and bytes of LDS
+        operands/             what a wave multiplies, and where it comes from
+            memory.mojo           tensors through descriptors
+            tiles.mojo            tiles of floats, through LDS
+            encode.mojo           quantization of a block in registers
+            activations.mojo      the left side: codes, or floats encoded on the way
+            weights.mojo          the right side, preshuffled
+            quantizer.mojo        from floats to codes in memory, a wave's part
+            target.mojo           C: bias, rounding, store
+        decode/               few rows: waves share K
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a workgroup cuts its work and its LDS
+            order.mojo            the order of a wave's work, as data
+            walk.mojo             a wave's way along K
+            handover.mojo         workgroups with parts of K add up
+        prefill/              many rows: eight waves share a large tile
+            kernel.mojo           the kernels, which problems, and the launch
+            shape.mojo            the size of the tile, and what it means for LDS
+            order.mojo            two groups of waves that take turns, as data
+            walk.mojo             a wave's way along K
+            workgroup.mojo        who a wave is, and how a tile is computed
+            stages.mojo           what waves share in LDS
+            activations.mojo      how encoded blocks get there
+            crew.mojo             workgroups that prepare the rows they share
+            result.mojo           how sums get to C
+        quantize/             quantize as a kernel of its own
+            kernel.mojo           the kernel and the launch
+        host/                 what happens before a launch
+            dispatch.mojo         which kernel, and why
+            explain.mojo          the same without a launch
+            catalogue.mojo        kernels by name, for who has no GPU
+    simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
-        problem.mojo          a product as a kernel sees it
+        arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
         copy.mojo             rows with gaps, made contiguous
-        launch.mojo           contexts, streams, device pointers
-    hopper/               NVIDIA Hopper: four bits until registers
+    hopper/               NVIDIA Hopper, MXFP4 weights: four bits until registers
         layout.mojo           the tile of its weight layout, in the kernels' words
-        fragments.mojo        codes to tensor core fragments
-        shared_memory.mojo    loads, copies and barriers by address
-        tokens.mojo           activations in fragment order
-        expand_tokens.mojo    activations as bfloat16, for more rows
-        wgmma.mojo            around the warp group's instruction
+        plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
-        matmul_decode.mojo    few rows
-        matmul_middle.mojo    dozens to hundreds of rows: more warps decode, groups split K
-        middle_sums.mojo          sums across warps and ranks, store
-        matmul_prefill.mojo   many rows: a weight is decoded once for 256 of them
-        prefill_stages.mojo       weights and tokens on the way, for both
-        prefill_weights.mojo      weights become operands in registers, for both
-        prefill_result.mojo       how sums get to C
         quantize.mojo         quantize, two numbers at once
-        dispatch.mojo         which kernel, which grid
+        instructions/         the only room with inline assembly
+            warp.mojo             of a warp: products, votes, what keeps work in its place
+            packed.mojo           two 16-bit numbers in a register
+            shared_memory.mojo    loads, copies and barriers by address
+            wgmma.mojo            around the warp group's instruction
+        operands/             how codes and floats become bfloat16 pairs
+            weights.mojo          codes to tensor core fragments
+            activations.mojo      floats and codes to pairs, two numbers at once
+        few/                  few rows: weights stream through registers
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a group is cut
+            activations.mojo      rows in fragment order, staged by the group
+            weights.mojo          a warp's way along a tile, loads ahead
+            result.mojo           sums over warps and ranks, store
+        staged/               more rows: what their kernels share
+            activations.mojo      activations as bfloat16 stages, a kernel of its own
+            stages.mojo           weights and tokens on the way
+            weights.mojo          weights become operands in registers
+            exact.mojo            marked tokens
+        middle/               dozens to hundreds of rows
+            kernel.mojo           more warps decode, groups split K; the launch
+            result.mojo           sums over warps and ranks, store
+        many/                 many rows
+            kernel.mojo           a weight is decoded once for 256 of them; the launch
+            result.mojo           how sums get to C
+        host/                 what the host decides
+            choices.mojo          the table: which kernel, which plan, why
+            dispatch.mojo         the launch of what was chosen
+            explain.mojo          the same in words and numbers
 
-    quantize.mojo         host entries: cut into tasks, launch
-    matmul.mojo           host entries of matmul and linear
-    nvidia.mojo           host entries of NVIDIA GPUs
-    max_ops.mojo          MAX custom ops: thin, no maths
-    python_arguments.mojo what extension modules take from Python
-    python_module.mojo    Python extension module of the CPU: thin, no maths
-    gpu_module.mojo       Python extension module of CUDA devices: thin, no maths
-    hip_module.mojo       Python extension module of gfx950 devices: thin, no maths
-    hip_product_module.mojo   the same for products, one kind a module
+    bindings/             who calls: thin, no maths
+        protocol.mojo         the one reader of calls from Python
+        cpu.mojo              Python extension module of the CPU
+        cuda.mojo             Python extension module of CUDA devices
+        nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
+        max_ops.mojo          MAX custom ops
+        hip.mojo              Python extension module of gfx950 devices
+        hip_product.mojo      the same for products, one kind a module
+        catalogue.mojo        Python extension module of gfx950 kernels, without a GPU
 """

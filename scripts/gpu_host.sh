@@ -13,7 +13,7 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,fuzz}.py
+TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,weight_only,fuzz}.py
     python/test_{tensor,modules,torch_ops,ops_inputs}.py)
 
 pack() {
@@ -23,7 +23,7 @@ pack() {
     mojo build --emit shared-lib --target-cpu "$CPU" -I . \
         mojo_kernels/bindings/cpu.mojo -o "$1/_mx_kernels_native.so"
     mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
-        mojo_kernels/gpu_module.mojo -o "$1/_mx_kernels_gpu.so"
+        mojo_kernels/bindings/cuda.mojo -o "$1/_mx_kernels_gpu.so"
     tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"
     python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs "$HUMMING"
 }

@@ -25,6 +25,7 @@ from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.quantize import dequantize, quantize, relayout
 from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
+from mojo_kernels.hopper.host.explain import explain as explain_hopper
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format
@@ -123,6 +124,30 @@ def explain_gfx950(
     )
 
 
+def explain_cuda(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, left format, right format); returns the row of Hopper's table, -1 for none.
+
+    Weights are preshuffled for CUDA; activations of no format stay bfloat16.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var left_format = args.next()
+    var found = explain_hopper(m, n, k, left_format, args.next())
+    var plan = found.choice.plan
+    return Python.dict(
+        kernel=PythonObject(String(plan.kernel.file())),
+        reason=PythonObject(String(found.choice.reason)),
+        row=PythonObject(found.row),
+        cut=PythonObject(plan.name()),
+        tile_m=PythonObject(plan.tokens),
+        tile_n=PythonObject(plan.columns),
+        splits=PythonObject(plan.ranks),
+        grid=Python.tuple(found.grid.x, found.grid.y, found.grid.z),
+        threads=PythonObject(found.grid.threads),
+        workspace_bytes=PythonObject(found.workspace.num_bytes()),
+    )
+
+
 def py_quantize(arguments: PythonObject) raises:
     """Quantizes on a team."""
     var args = Arguments(arguments)
@@ -199,6 +224,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
         module.def_function[tables]("tables")
         module.def_function[explain_cpu]("explain_cpu")
         module.def_function[explain_gfx950]("explain_gfx950")
+        module.def_function[explain_cuda]("explain_cuda")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")

@@ -9,6 +9,7 @@ from std.os import abort
 from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.bindings.nvidia import multiply, quantize
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -19,7 +20,7 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
 from mojo_kernels.hopper.host.dispatch import workspace_of
 from mojo_kernels.launch.context_queue import ContextQueue, Device
-from mojo_kernels.nvidia import multiply, quantize
+from mojo_kernels.problem import Known
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
@@ -52,7 +53,7 @@ def py_multiply(arguments: PythonObject) raises:
     var device = args.next()
     var stream = args.next()
     var queue = ContextQueue(device, stream, args.next())
-    multiply(problem, queue, args.next())
+    multiply[Known.NOTHING](problem, queue, args.next())
 
 
 def py_quantize(arguments: PythonObject) raises:

@@ -14,7 +14,7 @@ from the tables; M may be symbolic. Shapes are compared again at run time,
 before anything is written, because a graph may not know them earlier.
 
 On a gfx950 GPU the products want preshuffled weights of known size, and the
-kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time. On
+kernel is `cdna4.host.dispatch`'s choice; a bias is there or not at compile time. On
 an NVIDIA GPU weights have any layout, and `nvidia` picks.
 """
 
@@ -25,9 +25,12 @@ from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
-from .. import nvidia
+from . import nvidia
 from ..backend import is_nvidia
-from ..cdna4 import multiply as cdna4
+from ..cdna4.host import dispatch as cdna4
+from ..cdna4.host.dispatch import KnownWeights
+from ..cdna4.quantize.kernel import QuantizeKernel
+from ..cdna4.types import ProductTypes, has_kernels, unsupported
 from ..cpu import dispatch as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
@@ -45,7 +48,7 @@ from ..layouts import (
     scale_blocks,
     scale_rows,
 )
-from ..numbers.floats import FLOAT_TYPES, FloatBits
+from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, matrix
@@ -82,28 +85,25 @@ struct MXQuantize:
             )
         elif is_nvidia():
             _check_shape("x", x, rows, k)
-            var queue = ContextQueue(context)
-            nvidia.quantize(
-                QuantizeCall(
-                    values=_address(x),
-                    dtype=_dtype_code[dtype](),
-                    row_stride=k,
-                    rows=rows,
-                    k=k,
-                    format=FORMAT_CODE,
-                    rounding=_rounding[rounding](),
-                    codes=_address(codes),
-                    scales=_address(scales),
-                ),
-                queue,
+            var call = QuantizeCall(
+                values=_address(x),
+                dtype=_dtype_code[dtype](),
+                row_stride=k,
+                rows=rows,
+                k=k,
+                format=FORMAT_CODE,
+                rounding=_rounding[rounding](),
+                codes=_address(codes),
+                scales=_address(scales),
             )
+            var queue = ContextQueue(context)
+            nvidia.quantize[_dtype_code[dtype](), FORMAT_CODE](call, queue)
         else:
             _require_gfx950["mx_quantize", target]()
-            comptime assert format == Format.MXFP4.name, "on gfx950 expected mxfp4"
             _check_shape("x", x, rows, k)
-            cdna4.quantize[dtype, _rounding[rounding]()](
-                context, _address(x), _address(codes), _address(scales), rows, k
-            )
+            comptime Kernel = QuantizeKernel[FORMATS[FORMAT_CODE], dtype, _rounding[rounding]()]
+            var queue = ContextQueue(context)
+            Kernel.launch(_address(x), _address(codes), _address(scales), rows, k, queue)
 
 
 @extensibility.register("mx_dequantize")
@@ -135,20 +135,20 @@ struct MXDequantize:
                 target,
                 "', only for CPUs and NVIDIA GPUs",
             )
-            var queue = ContextQueue(context)
-            dequantize_portably(
-                DequantizeCall(
-                    codes=_address(codes),
-                    scales=_address(scales),
-                    format=_format_code[format](),
-                    layout=_layout_code[layout](),
-                    rows=Int(rows),
-                    k=k,
-                    values=_address(result),
-                    dtype=_dtype_code[dtype](),
-                ),
-                queue,
+            var call = DequantizeCall(
+                codes=_address(codes),
+                scales=_address(scales),
+                format=_format_code[format](),
+                layout=_layout_code[layout](),
+                rows=Int(rows),
+                k=k,
+                values=_address(result),
+                dtype=_dtype_code[dtype](),
             )
+            var queue = ContextQueue(context)
+            dequantize_portably[
+                _layout_code[layout](), _dtype_code[dtype](), _format_code[format]()
+            ](call, queue)
 
 
 @extensibility.register("mx_matmul")
@@ -343,40 +343,23 @@ def _multiply_on_gfx950[
 ](problem: Problem, context: DeviceContext) raises:
     """Launches on gfx950, where the sizes of the weights are known to a graph."""
     comptime Layout = LAYOUTS[known.layout]
-    comptime MXFP4 = Format.MXFP4.code()
     comptime assert Layout.NAME == PreshuffledCdna4.NAME, String(
         "weights: got layout '", Layout.NAME, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
     )
-    comptime assert (
-        known.left_format == MXFP4 and known.right_format == MXFP4
-    ), "on gfx950 expected mxfp4 activations and mxfp4 weights, the only pair with kernels"
-    comptime bias_dtype = Optional(DType.float32) if has_bias else Optional[DType](None)
-    comptime k = Format.MXFP4.elements(row_bytes)
-    comptime x_dtype = Optional[DType](None) if known.kind == LeftKind.ENCODED.code else Optional(
-        FLOAT_TYPES[known.dtype]
-    )
+    comptime assert known.kind != LeftKind.KEPT.code, "activations: bf16 has no kernels for gfx950"
+    comptime types = ProductTypes.of(_with_bias(known, has_bias))
+    comptime assert has_kernels(types.formats), unsupported(types.formats)
+    comptime k = types.formats.right.elements(row_bytes)
     comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
-    cdna4.multiply[
-        x_dtype,
-        FLOAT_TYPES[known.result_dtype],
-        bias_dtype,
-        Rounding(known.rounding),
-        stored_rows,
-        k,
-    ](
-        context,
-        cdna4.Product(
-            a=problem.left.values,
-            a_scales=problem.left.scales,
-            w_codes=problem.right.codes,
-            w_scales=problem.right.scales,
-            result=problem.result.values,
-            bias=problem.result.bias,
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-        ),
-    )
+    var queue = ContextQueue(context)
+    cdna4.launch[types, KnownWeights(stored_rows, k)](problem, queue)
+
+
+def _with_bias(known: Known, has_bias: Bool) -> Known:
+    """Returns what is known where the bias is known too."""
+    var result = known
+    result.bias_dtype = _dtype_code[DType.float32]() if has_bias else NO_BIAS
+    return result
 
 
 def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) raises:
@@ -388,12 +371,11 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     if problem.m == 0:
         return
     # Freed in the order of the stream.
-    var workspace = context.enqueue_create_buffer[DType.uint8](
-        max(1, workspace_of(problem.m, problem.k).num_bytes())
-    )
+    var num_bytes = workspace_of(problem.m, problem.k).num_bytes()
+    var workspace = context.enqueue_create_buffer[DType.uint8](max(1, num_bytes))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())
-    nvidia.multiply(problem, queue)
+    nvidia.multiply[known](problem, queue)
     _ = workspace^
 
 

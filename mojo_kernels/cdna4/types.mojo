@@ -14,7 +14,7 @@ from ..layouts import LAYOUTS, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format
 from ..numbers.rounding import Rounding
-from ..problem import Left, LeftKind, NO_BIAS, Problem, Result, Right
+from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 
 
 @fieldwise_init
@@ -75,6 +75,19 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
     var out: DType
     var bias: Optional[DType]
 
+    @staticmethod
+    def of(known: Known) -> Self:
+        """Returns what is known of a problem; all of it but its layout must be."""
+        var formats = Formats(_format(known.left_format), _format(known.right_format))
+        var is_encoded = known.kind == LeftKind.ENCODED.code
+        return Self(
+            formats,
+            Optional[DType](None) if is_encoded else _float_type(known.dtype),
+            Rounding(known.rounding),
+            _float_type(known.result_dtype).value(),
+            _float_type(known.bias_dtype),
+        )
+
     def floats(self) -> DType:
         """Returns the type of activations in memory, bytes for codes."""
         return self.x.or_else(DType.uint8)
@@ -112,7 +125,16 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
 
 
 comptime ADDRESSES = [
-    "none", "a", "a_scales", "w_codes", "w_scales", "c", "bias", "workspace", "codes", "scales"
+    "none",
+    "a",
+    "a_scales",
+    "w_codes",
+    "w_scales",
+    "c",
+    "bias",
+    "workspace",
+    "codes",
+    "scales",
 ]
 """Names of the numbers that stand for addresses where nothing runs."""
 comptime A = 1
@@ -124,6 +146,24 @@ comptime BIAS = 6
 comptime WORKSPACE = 7
 comptime CODES = 8
 comptime SCALES = 9
+
+
+def _format(code: Int) -> Format:
+    """Returns the format at a position of `FORMATS`."""
+    comptime for i in range(len(FORMATS)):
+        comptime format = FORMATS[i]
+        if code == i:
+            return format
+    return Format.MXFP4
+
+
+def _float_type(code: Int) -> Optional[DType]:
+    """Returns the type at a position of `FLOAT_TYPES`, none for other positions."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime dtype = FLOAT_TYPES[i]
+        if code == i:
+            return dtype
+    return None
 
 
 def float_code(dtype: DType) -> Int:

@@ -1,12 +1,12 @@
 """Which kernel of the CPU computes a product: the first of the list that supports it.
 
-    bytes     MXFP4 x MXFP4
+    bytes     MXFP4 and MXINT8, with each other
     floats    everything else, and slower
 """
 
 from ..problem import Known, Problem
 from .bytes import kernel as bytes
-from .bytes.panel import ByteProduct
+from .bytes.activations import GROUP_ROWS
 from .floats import kernel as floats
 from .floats.panel import FloatProduct
 from .threads import Team
@@ -35,5 +35,5 @@ struct Choice(TrivialRegisterPassable):
     def of(problem: Problem) -> Self:
         """Returns what `multiply` launches."""
         if bytes.supports(problem):
-            return Self(bytes.NAME, bytes.REASON, ByteProduct.GROUP_ROWS)
+            return Self(bytes.NAME, bytes.REASON, GROUP_ROWS)
         return Self(floats.NAME, floats.REASON, FloatProduct.GROUP_ROWS)

@@ -5,7 +5,7 @@ holds the activations in its own form and adds a panel's blocks to float32 sums,
 row's blocks in order, so a result depends on neither the threads, the number of
 rows, the weight layout nor the width of the machine's vectors:
 
-    bytes/panel.mojo     MXFP4 activations and weights: an integer dot product a block
+    bytes/panel.mojo     elements that are small integers: an integer dot product a block
     floats/panel.mojo    anything that bfloat16 holds: float32 sums a block
 
 Both decode weights either in registers as they are loaded, or beforehand for several
@@ -16,7 +16,7 @@ from ..layouts import OperandShape
 from ..numbers.formats import Format
 from ..operands import Flat
 from .vectors import LANES, Sums, Words
-from .weights import WeightTiles, half_scale_bits
+from .weights import WeightTiles, scale_bits
 from .window import ScaleWindow
 
 comptime PANEL_TILES = 2
@@ -54,10 +54,10 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
-    def half_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of half the scales of tile `tile`."""
+    def scale_bits[halvings: Int](self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of the scales of tile `tile`, halved some times."""
         var scales = self.tiles.scales(self._tile(tile), self.first_block + block)
-        return half_scale_bits(scales)
+        return scale_bits[halvings](scales)
 
     @always_inline
     def _tile(self, tile: Int) -> Int:

@@ -29,14 +29,14 @@ comptime GRANULE_RUNS = GRANULE_BYTES // RUN_BYTES
 
 
 @always_inline
-def half_scale_bits(scales: Words) -> Words:
-    """Returns the float32 bits of half of each scale.
+def scale_bits[halvings: Int](scales: Words) -> Words:
+    """Returns the float32 bits of each scale, halved some times.
 
-    The two smallest, whose half is not regular, become one half: blocks that
-    are not all zero and have such a scale are never multiplied in float32.
+    Scales that are then no longer regular become one: blocks that are not all zero
+    and have such a scale are never multiplied in float32.
     """
-    var regular = scales.gt(1).select(scales, Words(E8M0_BIAS))
-    return (regular - 1) << F32_MANTISSA_BITS
+    var regular = scales.gt(UInt32(halvings)).select(scales, Words(E8M0_BIAS))
+    return (regular - UInt32(halvings)) << F32_MANTISSA_BITS
 
 
 comptime GranuleWords = SIMD[DType.uint32, GRANULE_RUNS * LANES]

@@ -13,7 +13,7 @@ from std.math import ceildiv
 
 from ..layouts import LAYOUTS, PreshuffledCuda
 from ..numbers.formats import NO_FORMAT
-from ..problem import Problem
+from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
 from ..simt.matmul import COLUMNS, WARPS, is_aligned
 from .layout import OPERANDS, TILE_ROWS
@@ -34,13 +34,14 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime MIDDLE = Self(1)
     comptime MANY = Self(2)
     comptime PORTABLE = Self(3)
-    comptime FILES = [
-        "hopper/few/matmul.mojo",
-        "hopper/middle/matmul.mojo",
-        "hopper/many/matmul.mojo",
-        "simt/matmul.mojo",
-    ]
-    """Where each is, by code."""
+
+    def file(self) -> StaticString:
+        """Returns where the kernel is, within the package."""
+        if self == Self.FEW:
+            return "hopper/few/kernel.mojo"
+        if self == Self.MIDDLE:
+            return "hopper/middle/kernel.mojo"
+        return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
 
 
 @fieldwise_init
@@ -70,12 +71,18 @@ struct Plan(Equatable, TrivialRegisterPassable):
 
     @staticmethod
     def from_code(code: Int) -> Self:
-        """Returns the plan that a positive code stands for, which may be one that does not exist."""
+        """Returns the plan that a positive code stands for, which may be one that does not exist.
+        """
         if code < MORE_ROWS:
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
+
+    def name(self) -> String:
+        """Returns the cut in short: rows x columns of a group, and the ranks that split K."""
+        var name = String(self.tokens, "x", self.columns)
+        return String(name, "r", self.ranks) if self.ranks > 1 else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:
         """Returns the tiles of C of [m, n]."""
@@ -92,18 +99,26 @@ def takes_formats(left: Int, right: Int) -> Bool:
     return right == MXFP4 and left in (MXFP4, NO_FORMAT)
 
 
+def may_take_operands[known: Known]() -> Bool:
+    """Says whether what is known of a problem leaves it possible that fast kernels take it."""
+    comptime MXFP4 = OPERANDS.code()
+    comptime is_left = may_be(known.left_format, MXFP4) or may_be(known.left_format, NO_FORMAT)
+    comptime is_right = may_be(known.right_format, MXFP4)
+    return is_left and is_right and may_be(known.layout, _preshuffled())
+
+
 def takes_operands(problem: Problem) -> Bool:
     """Says whether fast kernels can read the operands of a problem, and write C."""
     return (
         takes_formats(problem.left.format, problem.right.format)
-        and _is_preshuffled(problem.right.layout)
+        and problem.right.layout == _preshuffled()
         and is_aligned(problem)
     )
 
 
-def _is_preshuffled(layout: Int) -> Bool:
-    """Says whether a position in `LAYOUTS` is that of Hopper's weights."""
+def _preshuffled() -> Int:
+    """Returns the position in `LAYOUTS` of Hopper's weights."""
     comptime for i in range(len(LAYOUTS)):
         comptime if LAYOUTS[i].NAME == PreshuffledCuda.NAME:
-            return layout == i
-    return False
+            return i
+    return -1

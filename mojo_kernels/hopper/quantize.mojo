@@ -10,6 +10,7 @@ from std.utils import StaticTuple
 
 from ..calls import QuantizeCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ..problem import may_be
 from ..simt.arguments import BFLOAT16, carry_of
 from ..simt.codec import CHUNK
 from ..simt.quantize import VECTOR_BYTES
@@ -43,6 +44,11 @@ def quantize_rows(
     codes[unsafe_offset=Int(chunk)] = encode_neighbours(neighbours, scale)
     if chunk % UInt32(K_LANES) == 0:
         scales[unsafe_offset=Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
+
+
+def may_support(known_dtype: Int, known_format: Int) -> Bool:
+    """Says whether calls of a type and a format, or of `ANY`, may be for the kernel."""
+    return may_be(known_format, OPERANDS.code()) and may_be(known_dtype, Int(BFLOAT16))
 
 
 def supports(call: QuantizeCall) -> Bool:

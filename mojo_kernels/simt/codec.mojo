@@ -92,10 +92,13 @@ def scale_of_magnitude(amax: UInt32, carry: UInt32, element: Element) -> UInt32:
     `carry` is the rounding rule's for the element. A NaN or an infinity makes the scale NaN.
     """
     comptime source = FloatBits[DType.float32]
+    comptime SHIFT = UInt32(source.MANTISSA_BITS)
     var emax = UInt32(element.emax)
-    var scale = max((amax + carry) >> UInt32(source.MANTISSA_BITS), emax) - emax
+    var scale = max((amax + carry) >> SHIFT, emax) - emax
     if element.emax == 0:
-        scale = min(scale, UInt32(E8M0_LARGEST))
+        # As `numbers.rounding`: a subnormal maximum may have a scale that is no clamped one.
+        var doubled = amax + min(amax, 1 << SHIFT)
+        scale = min(max((doubled + carry) >> SHIFT, 1) - 1, UInt32(E8M0_LARGEST))
     return UInt32(E8M0_NAN) if amax >= UInt32(source.NOT_FINITE) else scale
 
 

@@ -17,7 +17,7 @@ from ..launch.queue import Grid, Queue
 from ..layouts import LAYOUTS, OperandLayout, OperandShape
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.scales import decode_scale
-from ..problem import LeftKind, Problem
+from ..problem import ANY, Known, LeftKind, Problem, may_be
 from ..schedule.clusters import GridRows
 from .arguments import Activations, FLOAT32, Result, Weights
 from .codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
@@ -98,10 +98,9 @@ def matmul_warps[
 def supports(problem: Problem) -> Bool:
     """Says whether the kernel takes a problem: any pair of formats, in any layout."""
     var left, right = problem.left, problem.right
-    var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime(len(FORMATS))
+    var left_known = left.kind == LeftKind.KEPT or 0 <= left.format < comptime (len(FORMATS))
     return left_known and (
-        0 <= right.format < comptime(len(FORMATS))
-        and 0 <= right.layout < comptime(len(LAYOUTS))
+        0 <= right.format < comptime (len(FORMATS)) and 0 <= right.layout < comptime (len(LAYOUTS))
     )
 
 
@@ -132,17 +131,31 @@ def grid(m: Int, n: Int) -> Grid:
     return Grid(x, y, z, threads=WARPS * WARP_THREADS)
 
 
-def launch(problem: Problem, mut queue: Some[Queue]) raises:
+def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Launches the kernel for a problem that it supports."""
     comptime for i in range(len(LAYOUTS)):
-        if problem.right.layout == i:
-            comptime for aligned in [False, True]:
-                if is_aligned(problem) == aligned:
-                    if is_mxfp4(problem):
-                        comptime bits = Format.MXFP4.element.bits
-                        return _launch[matmul_warps[LAYOUTS[i], bits, aligned]](problem, queue)
-                    return _launch[matmul_warps[LAYOUTS[i], ANY_BITS, aligned]](problem, queue)
+        comptime if may_be(known.layout, i):
+            if problem.right.layout == i:
+                comptime for aligned in [False, True]:
+                    if is_aligned(problem) == aligned:
+                        return _launch_bits[known, LAYOUTS[i], aligned](problem, queue)
     raise Error(String("unknown layout, code ", problem.right.layout))
+
+
+def _launch_bits[
+    known: Known, Layout: OperandLayout, aligned: Bool
+](problem: Problem, mut queue: Some[Queue]) raises:
+    """Launches the instance for MXFP4, or the one for any pair of formats."""
+    comptime may_be_mxfp4 = may_be(known.right_format, MXFP4) and (
+        may_be(known.left_format, MXFP4) or may_be(known.left_format, NO_FORMAT)
+    )
+    comptime if may_be_mxfp4:
+        if is_mxfp4(problem):
+            comptime bits = Format.MXFP4.element.bits
+            return _launch[matmul_warps[Layout, bits, aligned]](problem, queue)
+    comptime is_known = known.right_format != ANY and known.left_format != ANY
+    comptime if not (may_be_mxfp4 and is_known):
+        _launch[matmul_warps[Layout, ANY_BITS, aligned]](problem, queue)
 
 
 def _launch[

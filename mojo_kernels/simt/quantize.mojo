@@ -10,15 +10,15 @@ share an instance of a kernel, which learns at run time which of them it works o
 
 from max.gpu import block_dim, block_idx, thread_idx
 from std.math import ceildiv
-from std.memory import bitcast
 from std.sys import size_of
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
-from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, Plain, RUN_BYTES
+from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, scale_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..numbers.formats import FORMATS
+from ..problem import ANY, may_be
 from .arguments import carry_of, load_codes
 from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk, element_of, encode_chunk, f32_of_scale
 from .codec import pack, scale_of_block
@@ -44,6 +44,15 @@ def bits_of(format: Int) raises -> Int:
         if format == i:
             return bits
     raise Error(String("unknown format, code ", format))
+
+
+def may_have_bits(known_format: Int, bits: Int) -> Bool:
+    """Says whether codes of a format, or of `ANY` one, may have so many bits."""
+    comptime for i in range(len(FORMATS)):
+        comptime element_bits = FORMATS[i].element.bits
+        if may_be(known_format, i) and element_bits == bits:
+            return True
+    return False
 
 
 @always_inline
@@ -97,17 +106,20 @@ def quantize_chunks[
             scales[unsafe_offset=chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
 
-def quantize(call: QuantizeCall, mut queue: Some[Queue]) raises:
+def quantize[
+    known_dtype: Int = ANY, known_format: Int = ANY
+](call: QuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes [rows, k] floats into a plain operand."""
-    var bits = bits_of(call.format)
+    var code_bits = bits_of(call.format)
     comptime for i in range(len(FLOAT_TYPES)):
-        comptime for some_bits in CODE_BITS:
-            if call.dtype == i and bits == some_bits:
-                comptime dtype = FLOAT_TYPES[i]
-                var stride_bytes = call.row_stride * size_of[dtype]()
-                if (call.values | stride_bytes) % VECTOR_BYTES == 0:
-                    return _quantize[dtype, some_bits, True](call, queue)
-                return _quantize[dtype, some_bits, False](call, queue)
+        comptime for bits in CODE_BITS:
+            comptime if may_be(known_dtype, i) and may_have_bits(known_format, bits):
+                if call.dtype == i and code_bits == bits:
+                    comptime dtype = FLOAT_TYPES[i]
+                    var stride_bytes = call.row_stride * size_of[dtype]()
+                    if (call.values | stride_bytes) % VECTOR_BYTES == 0:
+                        return _quantize[dtype, bits, True](call, queue)
+                    return _quantize[dtype, bits, False](call, queue)
     raise Error(String("unknown element type, code ", call.dtype))
 
 
@@ -153,14 +165,18 @@ def dequantize_chunks[
     output.unsafe_store[alignment=VECTOR_BYTES](chunk * CHUNK, round_to[dtype](values))
 
 
-def dequantize(call: DequantizeCall, mut queue: Some[Queue]) raises:
+def dequantize[
+    known_layout: Int = ANY, known_dtype: Int = ANY, known_format: Int = ANY
+](call: DequantizeCall, mut queue: Some[Queue]) raises:
     """Decodes an operand in any layout to contiguous [rows, k] floats."""
-    var bits = bits_of(call.format)
+    var code_bits = bits_of(call.format)
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FLOAT_TYPES)):
-            comptime for some_bits in CODE_BITS:
-                if call.layout == i and call.dtype == j and bits == some_bits:
-                    return _dequantize[LAYOUTS[i], FLOAT_TYPES[j], some_bits](call, queue)
+            comptime for bits in CODE_BITS:
+                comptime is_possible = may_be(known_layout, i) and may_be(known_dtype, j)
+                comptime if is_possible and may_have_bits(known_format, bits):
+                    if call.layout == i and call.dtype == j and code_bits == bits:
+                        return _dequantize[LAYOUTS[i], FLOAT_TYPES[j], bits](call, queue)
     raise Error(String("unknown layout or element type, codes ", call.layout, ", ", call.dtype))
 
 

@@ -25,6 +25,7 @@ typed buffers, calls, flat access to LDS.
 """
 
 from gfx950.isa.asm import AsmError, Instruction, Kernel, Operand, parse
+from gfx950.isa.disassembly import load
 from gfx950.isa.operands import UnknownInstruction
 from gfx950.machine.execute import HazardError, Result, SimulationError, run
 from gfx950.machine.launch import ArgumentError
@@ -46,6 +47,7 @@ __all__ = [
     "SimulationError",
     "Trace",
     "UnknownInstruction",
+    "load",
     "parse",
     "profile",
     "run",

@@ -9,8 +9,6 @@ The formulas serve twice. `torch.library` takes them for graphs; eager calls go 
 `torch.func` nor run forwards.
 """
 
-# ruff: noqa: PLR0917  torch passes the schema's arguments by position
-
 from __future__ import annotations
 
 import torch

@@ -47,8 +47,8 @@ class Cuda:
     """Launches kernels on any CUDA device of this process.
 
     Attributes:
-        plan: how products of few rows are cut, in the words of `hopper/dispatch.mojo`; 0 leaves
-            it to the dispatch. For tests and tuning.
+        plan: how products are cut, a code of `hopper/plan.mojo`; 0 leaves it to the table. For
+            tests and tuning.
     """
 
     def __init__(self):
@@ -62,28 +62,26 @@ class Cuda:
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream = _current_stream(index)
-        getattr(device.native, operation)((device.handle, stream, *arguments))
+        getattr(device.native, operation)((*arguments, device.handle, stream))
 
-    def multiply(
-        self, operation: str, arguments: tuple[int, ...], out: Tensor, m: int, k: int
-    ) -> None:
-        """Launches a product of `m` rows of activations of length `k`."""
+    def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
+        """Launches a product of `m` rows of activations of length `k`, which writes `out`."""
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream = _current_stream(index)
-        function = getattr(device.native, operation)
+        multiply = device.native.multiply
         if m <= device.max_few_rows:
-            function((device.handle, stream, *arguments, 0, self.plan))
+            multiply((*arguments, device.handle, stream, 0, self.plan))
             return
         if index != current_device():
             with torch.cuda.device(index):
-                self.multiply(operation, arguments, out, m, k)
+                self.multiply(arguments, out, m, k)
             return
         # Torch's own memory, in the order of the stream; a tensor would take three times as long.
         num_bytes = device.workspace_bytes((m, k))
         workspace = _allocate(num_bytes, stream)
         try:
-            function((device.handle, stream, *arguments, workspace, self.plan))
+            multiply((*arguments, device.handle, stream, workspace, self.plan))
         finally:
             _free(workspace)
 

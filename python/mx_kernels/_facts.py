@@ -157,9 +157,7 @@ def unsupported(activations: str, weights: str, device, pairs) -> ValueError:
 def _rows(cls, table: list[dict]) -> dict:
     """Makes a row of the dataclass `cls` of each row of a table, by name; its code is its place."""
     names = [field.name for field in fields(cls) if field.name != "code"]
-    rows = (
-        cls(**{name: row[name] for name in names}, code=code) for code, row in enumerate(table)
-    )
+    rows = (cls(**{name: row[name] for name in names}, code=code) for code, row in enumerate(table))
     return {row.name: row for row in rows}
 
 

@@ -10,10 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mx_kernels import _levels
+from mx_kernels._calls import question
 from mx_kernels._checks import check_mode, format_named
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts, unsupported
+from mx_kernels._facts import (
+    DEFAULT_FORMAT,
+    DEFAULT_ROUNDING,
+    ENCODED,
+    KEPT,
+    KEPT_FLOATS,
+    Format,
+    Layout,
+    Mode,
+    facts,
+    unsupported,
+)
 
 OPS = ("linear", "matmul")
 
@@ -77,8 +90,10 @@ class Explanation:
             text += f", {self.waves // self.sharers} x {self.sharers} waves along K and columns"
             text += f", {self.depth} steps of {self.chunk_k} in flight"
             text += f", K split {self.splits} ways"
-        else:
+        elif self.chunk_k:
             text += f", steps of {self.chunk_k}"
+        elif self.splits > 1:
+            text += f", K split {self.splits} ways"
         grid = " x ".join(map(str, self.grid))
         return f"{text}, {grid} workgroups of {self.threads} threads"
 
@@ -99,7 +114,7 @@ def explain(
         m: rows of the activations.
         n: rows of the weights.
         k: elements of a row.
-        device: "cpu" or "gfx950"; it need not be here.
+        device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
         op: "linear", whose activations are floats, or "matmul", whose are encoded.
         activations: what activations are multiplied as; of "matmul", their format.
         format: the weights' format.
@@ -117,30 +132,58 @@ def explain(
     for name, value, known in (("device", device, DEVICES), ("op", op, OPS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
-    check_mode(activations, DEFAULT_ROUNDING)
+    left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
     if op == "matmul":
-        format_named(activations)
-    block = format_named(format).block_k
+        left = Mode(ENCODED, format_named(activations).code, left.rounding)
+    block = right.block_k
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
-    row = DEVICES[device](m, n, k, op, activations, format)
+    row = DEVICES[device](Question(m, n, k, left, right))
     tile = row.pop("tile_m"), row.pop("tile_n")
     question = {"device": device, "op": op, "activations": activations, "format": format}
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
 
 
-def _on_cpu(m: int, n: int, k: int, op: str, activations: str, format: str) -> dict:
+class Question(NamedTuple):
+    """A product: its sizes, what its left side is, and the weights' format."""
+
+    m: int
+    n: int
+    k: int
+    left: Mode
+    right: Format
+
+    def call(self, layout: Layout) -> tuple[int, ...]:
+        """Returns what an extension module takes for it, with weights in a layout."""
+        return question(self[:3], self.left, self.right, layout)
+
+
+def _on_cpu(asked: Question) -> dict:
     """Every pair has kernels; the levels differ in their instructions."""
-    return {**facts().native.explain_cpu(m, n, k), "level": _levels.pick().name}
+    row = facts().native.explain_cpu(asked.call(facts().layout_for("cpu")))
+    return {**row, "level": _levels.pick().name}
 
 
-def _on_gfx950(m: int, n: int, k: int, op: str, activations: str, format: str) -> dict:
+def _on_gfx950(asked: Question) -> dict:
     """The row of the dispatch table, which knows one pair."""
-    if (activations, format) != (DEFAULT_FORMAT, DEFAULT_FORMAT):
-        raise unsupported(activations, format, "gfx950", [(DEFAULT_FORMAT, DEFAULT_FORMAT)])
-    return dict(facts().native.explain_gfx950(m, n, k, op == "matmul"))
+    mxfp4 = format_named(DEFAULT_FORMAT)
+    if asked.left.format != mxfp4.code or asked.right != mxfp4:
+        left = KEPT_FLOATS if asked.left.kind == KEPT else list(facts().formats)[asked.left.format]
+        raise unsupported(left, asked.right.name, "gfx950", [(mxfp4.name, mxfp4.name)])
+    is_encoded = asked.left.kind == ENCODED
+    return dict(facts().native.explain_gfx950(asked.m, asked.n, asked.k, is_encoded))
 
 
-DEVICES: dict[str, Callable[..., dict]] = {"cpu": _on_cpu, "gfx950": _on_gfx950}
+def _on_cuda(asked: Question) -> dict:
+    """The row of Hopper's table, for preshuffled weights; or the portable kernel."""
+    sizes = (asked.m, asked.n, asked.k)
+    return dict(facts().native.explain_cuda((*sizes, asked.left.format, asked.right.code)))
+
+
+DEVICES: dict[str, Callable[[Question], dict]] = {
+    "cpu": _on_cpu,
+    "gfx950": _on_gfx950,
+    "cuda": _on_cuda,
+}
 """Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
 of them always kernel, reason, tile_m and tile_n."""

@@ -48,7 +48,7 @@ def quantize(
     """
     if not torch.compiler.is_compiling():
         fmt, code, is_common = check_quantize(x, format, rounding)
-        if is_common and not intercepted() or not watched(x):
+        if (is_common and not intercepted()) or not watched(x):
             parts = _calls.quantize(x, fmt, code)
             return MXTensor._trusted(*parts, x.shape[-1], format=format, measure=True)
     parts = _OPS.quantize(x, format, rounding)
@@ -122,7 +122,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
         return _OPS.matmul(*_matmul_parts(a, b), bias, facts().torch_dtypes[code])
     is_common = check_matmul(a, b, bias)
     code = float_code(out_dtype, "out_dtype")
-    if is_common and not intercepted() or not watched(a.codes, a.scales, b.codes, b.scales, bias):
+    if (is_common and not intercepted()) or not watched(a.codes, a.scales, b.codes, b.scales, bias):
         return _calls.matmul(a, b, bias, code)
     parts = (*_matmul_parts(a, b), bias)
     return _autograd.Matmul.apply(*parts, facts().torch_dtypes[code])
@@ -137,11 +137,10 @@ def linear(
     out_dtype=None,
     activations: str = DEFAULT_FORMAT,
 ) -> Array:
-    """Quantizes `x` and multiplies, in one go: for `activations="mxfp8"`, bit for bit,
-    `matmul(quantize(x, format="mxfp8"), w, bias=bias)`.
+    """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
-    With `activations="bf16"` only the weights are quantized: x is multiplied as bfloat16, to
-    which it is rounded, to nearest even, if it is not bfloat16 yet.
+    In one go, to the same bits. With `activations="bf16"` only the weights are quantized: x is
+    multiplied as bfloat16, to which it is rounded, to nearest even, if it is not bfloat16 yet.
 
     The gradient for x is that of multiplying by the dequantized weights: the quantization
     passes gradients straight through. Autocast leaves the call alone: x is quantized from the
@@ -170,7 +169,7 @@ def linear(
         return _OPS.linear(x, *_parts(w), bias, rounding, _dtype_of(x, out_dtype), activations)
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-    if is_common and not intercepted() or not watched(x, w.codes, w.scales, bias):
+    if (is_common and not intercepted()) or not watched(x, w.codes, w.scales, bias):
         return _calls.linear(x, w, bias, mode, code)
     dtype = _dtype_of(x, out_dtype)
     return _autograd.Linear.apply(x, *_parts(w), bias, rounding, dtype, activations)

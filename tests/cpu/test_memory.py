@@ -16,8 +16,18 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import LAYOUTS, NUMPY_DTYPES, every_dtype, every_layout, mx_tensor, random_operand
-from mx_kernels._facts import facts
+from cases import (
+    FORMATS,
+    LAYOUTS,
+    NUMPY_DTYPES,
+    every_dtype,
+    every_format,
+    every_layout,
+    every_pair,
+    mx_tensor,
+    random_operand,
+)
+from mx_kernels._facts import ENCODED, QUANTIZED, facts
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
@@ -46,8 +56,8 @@ def address(array):
     return array.ctypes.data
 
 
-def codes_and_scales(rng, rows, k, layout, end):
-    q = mx_tensor(*random_operand(rng, rows, k), layout)
+def codes_and_scales(rng, rows, k, layout, end, format="mxfp4"):
+    q = mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
     return q, [beside_a_wall(part.numpy(), end) for part in (q.codes, q.scales)]
 
 
@@ -74,29 +84,34 @@ def test_a_byte_beyond_ends_the_process(end):
 
 
 @at_both_ends
+@every_format
 @every_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_quantize(rng, shape, dtype, end):
+def test_quantize(rng, shape, dtype, format, end):
     m, _, k = shape
     x = beside_a_wall(rng.standard_normal((m, k)).astype(NUMPY_DTYPES[dtype]), end)
-    codes, scales = blank((m, k // 2), np.uint8, end), blank((m, k // 32), np.uint8, end)
-    table = facts()
-    source = (address(x), table.dtypes[dtype], k, m, k, table.roundings["even"])
+    table, row = facts(), facts().formats[format]
+    codes, scales = (
+        blank((m, row.packed_bytes(k)), np.uint8, end),
+        blank((m, k // 32), np.uint8, end),
+    )
+    source = (address(x), table.dtypes[dtype], k, m, k, row.code, table.roundings["even"])
     table.native.quantize((*source, address(codes), address(scales), table.team))
-    expected = mx.quantize(x)
+    expected = mx.quantize(x, format=format)
     np.testing.assert_array_equal(codes, expected.codes)
     np.testing.assert_array_equal(scales, expected.scales)
 
 
 @at_both_ends
 @every_layout
-@every_dtype
+@every_format
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_dequantize(rng, shape, layout, dtype, end):
+def test_dequantize(rng, shape, layout, format, end):
     _, n, k = shape
-    q, (codes, scales) = codes_and_scales(rng, n, k, layout, end)
+    dtype = "bfloat16" if shape == SHAPES[1] else "float32"
+    q, (codes, scales) = codes_and_scales(rng, n, k, layout, end, format)
     out, table = blank((n, k), NUMPY_DTYPES[dtype], end), facts()
-    source = (address(codes), address(scales), table.layouts[layout].code, n, k)
+    source = (address(codes), address(scales), *q._native, n, k)
     table.native.dequantize((*source, address(out), table.dtypes[dtype], table.team))
     np.testing.assert_array_equal(out, q.numpy().dequantize(dtype))
 
@@ -104,18 +119,49 @@ def test_dequantize(rng, shape, layout, dtype, end):
 @at_both_ends
 @every_layout
 @pytest.mark.parametrize("target", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_relayout(rng, shape, layout, target, end):
+@pytest.mark.parametrize("format", FORMATS[:2])
+@pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
+def test_relayout(rng, shape, format, layout, target, end):
+    """Layouts know bytes alone: one format of each element size has them all."""
     _, n, k = shape
-    q, (codes, scales) = codes_and_scales(rng, n, k, layout, end)
+    q, (codes, scales) = codes_and_scales(rng, n, k, layout, end, format)
     table, row = facts(), facts().layouts[target]
-    storage = row.storage(n, k, table.default_format)
-    out = [blank(shape, np.uint8, end) for shape in storage]
+    encoding = table.formats[format]
+    out = [blank(shape, np.uint8, end) for shape in row.storage(n, k, encoding)]
     source = (address(codes), address(scales), table.layouts[layout].code)
-    table.native.relayout((*source, *map(address, out), row.code, n, k, table.team))
+    target = (*map(address, out), row.code, encoding.code, n, k)
+    table.native.relayout((*source, *target, table.team))
     expected = q.preshuffle(device=row.device) if row.device else q.unshuffle()
     np.testing.assert_array_equal(out[0], expected.codes)
     np.testing.assert_array_equal(out[1], expected.scales)
+
+
+def multiply(left, w, codes, scales, bias, out):
+    """Computes a product of arrays beside walls."""
+    table = facts()
+    (m, n), dtype = out.shape, table.dtypes[out.dtype.name]
+    right = (address(codes), address(scales), *w._native)
+    result = (address(out), dtype, address(bias), dtype)
+    table.native.multiply((*left, *right, *result, m, n, w.k, table.team))
+
+
+def beside_walls(rng, shape, left, right, layout, dtype, end):
+    """Computes `linear` and `matmul` with every array beside a wall, and compares."""
+    m, n, k = shape
+    kind, table = NUMPY_DTYPES[dtype], facts()
+    x = beside_a_wall(rng.standard_normal((m, k)).astype(kind), end)
+    bias = beside_a_wall(rng.standard_normal(n).astype(kind), end)
+    w, (codes, scales) = codes_and_scales(rng, n, k, layout, end, right)
+    a = mx.quantize(x, format=left)
+    encoded = [beside_a_wall(part, end) for part in (a.codes, a.scales)]
+    row, code = table.formats[left], table.dtypes[dtype]
+    out = [blank((m, n), kind, end) for _ in range(2)]
+    floats = (QUANTIZED, address(x), 0, code, k, row.code, table.roundings["even"])
+    multiply(floats, w, codes, scales, bias, out[0])
+    multiply((ENCODED, *map(address, encoded), 0, 0, row.code, 0), w, codes, scales, bias, out[1])
+    expected = mx.linear(x, w.numpy(), bias=bias, activations=left)
+    np.testing.assert_array_equal(out[0], expected)
+    np.testing.assert_array_equal(out[1], expected)
 
 
 @at_both_ends
@@ -123,19 +169,12 @@ def test_relayout(rng, shape, layout, target, end):
 @every_dtype
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_linear_and_matmul(rng, shape, layout, dtype, end):
-    m, n, k = shape
-    x = beside_a_wall(rng.standard_normal((m, k)).astype(NUMPY_DTYPES[dtype]), end)
-    bias = beside_a_wall(rng.standard_normal(n).astype(NUMPY_DTYPES[dtype]), end)
-    w, (codes, scales) = codes_and_scales(rng, n, k, layout, end)
-    a = [beside_a_wall(part, end) for part in (mx.quantize(x).codes, mx.quantize(x).scales)]
-    out = [blank((m, n), NUMPY_DTYPES[dtype], end) for _ in range(2)]
-    table = facts()
-    code = table.dtypes[dtype]
-    weights = (address(codes), address(scales), table.layouts[layout].code, m, n, k)
-    rest = (code, address(bias), code, table.team)
-    rounding = table.roundings["even"]
-    table.native.linear((address(x), code, k, *weights, rounding, address(out[0]), *rest))
-    table.native.matmul((*map(address, a), table.plain.code, *weights, address(out[1]), *rest))
-    expected = mx.linear(x, w.numpy(), bias=bias)
-    np.testing.assert_array_equal(out[0], expected)
-    np.testing.assert_array_equal(out[1], expected)
+    beside_walls(rng, shape, "mxfp4", "mxfp4", layout, dtype, end)
+
+
+@at_both_ends
+@every_layout
+@every_pair
+@pytest.mark.parametrize("shape", SHAPES[1:5:3], ids=str)
+def test_linear_and_matmul_of_every_pair(rng, shape, pair, layout, end):
+    beside_walls(rng, shape, *pair, layout, "float32", end)

@@ -444,7 +444,7 @@ def test_faults_name_the_instruction_and_the_reason(body):
 
 UNKNOWN = (
     "v_frobnicate_b32 v1, v2", "v_add_u32_e32 v1, v2, v3 glorious:1", "s_waitcnt bogus(1)",
-    "ds_read_b32 v1, v2 gds", "buffer_load_dword v1, v2, s[4:7], 0 idxen", "s_sendmsg 3",
+    "ds_read_b32 v1, v2 gds", "buffer_load_dword v1, v2, s[4:7], 0 tfe", "s_sendmsg 3",
     "global_load_dword v1, v0, s[2:3] wobble", "v_add_u32_e32 v1, src_shared_base, v2",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ import mx_kernels as mx
 import oracle
 from bench import run, targets
 from bench.rows import OURS, Row, read_csv
-from cases import LAYOUTS, bytes_of, values_of
+from cases import FORMATS, LAYOUTS, bytes_of, values_of
 from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +24,7 @@ NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "f
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
 MIDDLE_PLAN = 1 << 20
+"""Codes of plans are those of `hopper/plan.mojo`."""
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def plan(monkeypatch):
 
 
 def numbers(q):
-    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales))
+    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales), q.format)
 
 
 # Products
@@ -42,7 +43,7 @@ def numbers(q):
 class Problem:
     """Operands of one product, and its claim."""
 
-    def __init__(self, m, n, k, *, x_dtype=torch.bfloat16, w_spread=0, x_spread=0):
+    def __init__(self, m, n, k, *, x_dtype=torch.bfloat16, w_spread=0, x_spread=0, format="mxfp4"):
         generator = torch.Generator(device="cuda").manual_seed(7 * m + 3 * n + k)
 
         def randn(rows, spread):
@@ -52,12 +53,16 @@ class Problem:
             return values * 2.0 ** exponents.float()
 
         self.x = randn(m, x_spread).to(x_dtype)
-        self.w = mx.quantize(randn(n, w_spread) * 0.02)
+        self.w = mx.quantize(randn(n, w_spread) * 0.02, format=format)
 
-    def check(self, mode, layout=SHUFFLED, *, dtype=torch.bfloat16, bias=None, rounding="even"):
+    def weights(self, layout):
         device = LAYOUTS[layout]["device"]
         w = self.w.preshuffle(device=device) if device else self.w
         assert w.layout == layout
+        return w
+
+    def check(self, mode, layout=SHUFFLED, *, dtype=torch.bfloat16, bias=None, rounding="even"):
+        w = self.weights(layout)
         a, x = mx.quantize(self.x, rounding=rounding), values_of(self.x)
         if mode == "bf16":
             got = mx.linear(self.x, w, bias=bias, out_dtype=dtype, activations="bf16")
@@ -89,6 +94,32 @@ def test_products_are_within_the_derived_bound(shape, mode):
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[0] * s[1] * s[2] < 3e8], ids=str)
 def test_other_layouts_are_multiplied_by_the_portable_kernel(shape, layout, mode):
     Problem(*shape).check(mode, layout)
+
+
+@pytest.mark.parametrize("layout", [PLAIN, SHUFFLED])
+@pytest.mark.parametrize("right", FORMATS)
+@pytest.mark.parametrize("left", [*FORMATS, "bf16"])
+@pytest.mark.parametrize("shape", [(5, 257, 160), (33, 100, 2080), (70, 64, 4128)], ids=str)
+def test_every_pair_of_formats_is_multiplied(shape, left, right, layout):
+    problem = Problem(*shape, w_spread=2, x_spread=3, format=right)
+    w, out = problem.weights(layout), torch.float32
+    got = mx.linear(problem.x, w, activations=left, out_dtype=out)
+    x = values_of(problem.x)
+    if left != "bf16":
+        a = mx.quantize(problem.x, format=left)
+        assert torch.equal(got, mx.matmul(a, w, out_dtype=out))
+        x = numbers(a)
+    oracle.assert_matmul(values_of(got), x, numbers(problem.w), "float32")
+
+
+@pytest.mark.parametrize("layout", [PLAIN, SHUFFLED])
+@pytest.mark.parametrize("format, codes", [("mxfp8", [0x7F, 0xFF]), ("mxfp8_e5m2", [0x7D, 0xFF])])
+def test_stored_codes_without_a_number_spoil_their_row_alone(format, codes, layout):
+    problem = Problem(9, 40, 96, format=format)
+    problem.w.codes[3, 5], problem.w.codes[39, 95] = codes
+    got = mx.linear(problem.x, problem.weights(layout), activations="mxfp8")
+    assert torch.equal(got.isnan().any(0), got.isnan().all(0))
+    assert got.isnan().any(0).nonzero().flatten().tolist() == [3, 39]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS, on_every_device
+from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, on_every_device
 from mx_kernels._facts import facts
 
 pytestmark = on_every_device
@@ -105,15 +105,17 @@ def arrays(draw):
 
 @st.composite
 def mx_tensors(draw):
-    """Sound MX tensors of both kinds, in every layout, and some that were damaged later."""
+    """Sound MX tensors of both kinds, formats and layouts, and some that were damaged later."""
+    format = draw(st.sampled_from([*["mxfp4"] * 3, *FORMATS]))
+    packed = facts().formats[format].packed_bytes
     rows, k = draw(st.sampled_from(ROWS)), draw(st.sampled_from((32, 64, 96, 256)))
     lead = draw(st.sampled_from([(), (), (), (2,), (0,)]))
     generator = np.random.default_rng(draw(st.integers(0, 3)))
     codes, scales = (
         torch.tensor(generator.integers(0, 256, (*lead, rows, size), np.uint8))
-        for size in (k // 2, k // 32)
+        for size in (packed(k), k // 32)
     )
-    q = mx.MXTensor(codes, scales)
+    q = mx.MXTensor(codes, scales, format=format)
     device = LAYOUTS[draw(st.sampled_from(list(LAYOUTS)))]["device"]
     if device and not lead:
         q = q.preshuffle(device=device)
@@ -125,10 +127,14 @@ def mx_tensors(draw):
     if damage in ("meta", "cpu"):
         return q.to(damage)
     if damage == "shrunk":
-        q = mx.MXTensor(q.codes.clone(), q.scales.clone(), shape=q.shape, layout=q.layout)
+        q = mx.MXTensor(
+            q.codes.clone(), q.scales.clone(), shape=q.shape, format=format, layout=q.layout
+        )
         q.codes.resize_(0, 0)
     if damage == "freed":
-        q = mx.MXTensor(q.codes.clone(), q.scales.clone(), shape=q.shape, layout=q.layout)
+        q = mx.MXTensor(
+            q.codes.clone(), q.scales.clone(), shape=q.shape, format=format, layout=q.layout
+        )
         q.scales.untyped_storage().resize_(0)
     return q
 
@@ -136,6 +142,8 @@ def mx_tensors(draw):
 floats = st.one_of(tensors(), tensors(), arrays(), junk, mx_tensors())
 operands = st.one_of(mx_tensors(), mx_tensors(), mx_tensors(), tensors(), junk)
 biases = st.one_of(st.none(), st.none(), floats)
+formats = st.one_of(*[st.sampled_from(FORMATS)] * 3, junk)
+modes = st.one_of(*[st.sampled_from([*FORMATS, "bf16"])] * 3, junk)
 roundings = st.one_of(st.sampled_from(ROUNDINGS), st.sampled_from(ROUNDINGS), junk)
 dtypes = st.one_of(st.sampled_from(DTYPES), st.none(), torch_dtypes, numpy_dtypes, junk)
 devices = st.one_of(st.sampled_from([None, "cpu", "gfx950", "meta", "cuda", "cpu:0"]), junk)
@@ -155,17 +163,18 @@ def assert_floats(out, shape):
 
 
 @many
-@given(floats, roundings)
-def test_quantize(x, rounding):
-    q = attempt(lambda: mx.quantize(x, rounding=rounding))
+@given(floats, formats, roundings)
+def test_quantize(x, format, rounding):
+    q = attempt(lambda: mx.quantize(x, format=format, rounding=rounding))
     if q is not None:
         assert tuple(q.shape) == tuple(x.shape)
 
 
 @many
-@given(floats, operands, biases, roundings, dtypes)
-def test_linear(x, w, bias, rounding, dtype):
-    out = attempt(lambda: mx.linear(x, w, bias=bias, rounding=rounding, out_dtype=dtype))
+@given(floats, operands, biases, roundings, dtypes, modes)
+def test_linear(x, w, bias, rounding, dtype, mode):
+    rules = {"rounding": rounding, "out_dtype": dtype, "activations": mode}
+    out = attempt(lambda: mx.linear(x, w, bias=bias, **rules))
     if out is not None:
         assert_floats(out, (*x.shape[:-1], w.shape[0]))
 
@@ -196,9 +205,10 @@ def test_dequantize_and_layouts(q, dtype, device):
     floats,
     st.one_of(st.none(), shapes, junk),
     st.one_of(st.sampled_from(list(LAYOUTS)), junk),
+    formats,
 )
-def test_the_constructor(codes, scales, shape, layout):
-    q = attempt(lambda: mx.MXTensor(codes, scales, shape=shape, layout=layout))
+def test_the_constructor(codes, scales, shape, layout, format):
+    q = attempt(lambda: mx.MXTensor(codes, scales, shape=shape, format=format, layout=layout))
     if q is not None:
         attempt(q.dequantize)
         attempt(q.unshuffle)
@@ -206,17 +216,25 @@ def test_the_constructor(codes, scales, shape, layout):
 
 
 @many
-@given(mx_tensors(), tensors(), st.sampled_from(ROWS), st.sampled_from(list(LAYOUTS)), torch_dtypes)
-def test_the_operators(w, x, n, layout, dtype):
+@given(
+    mx_tensors(),
+    tensors(),
+    st.sampled_from(ROWS),
+    st.sampled_from(list(LAYOUTS)),
+    torch_dtypes,
+    st.sampled_from(FORMATS),
+)
+def test_the_operators(w, x, n, layout, dtype, format):
     # torch's dispatcher refuses with a RuntimeError of its own what does not fit a schema.
     ops = torch.ops.mx_kernels
+    parts = (w.codes, w.scales)
     for call in (
-        lambda: ops.linear(x, w.codes, w.scales, layout, n, None, "even", dtype),
-        lambda: ops.matmul(w.codes, w.scales, w.codes, w.scales, layout, n, x, dtype),
-        lambda: ops.relayout(w.codes, w.scales, n, layout, w.layout),
-        lambda: ops.dequantize(w.codes, w.scales, list(x.shape), layout, dtype),
-        lambda: ops.quantize(x, layout),
-        lambda: ops.quantize(x, "even"),
+        lambda: ops.linear(x, *parts, w.format, layout, n, None, "even", dtype, format),
+        lambda: ops.matmul(*parts, format, *parts, w.format, layout, n, x, dtype),
+        lambda: ops.relayout(*parts, n, format, layout, w.layout),
+        lambda: ops.dequantize(*parts, list(x.shape), format, layout, dtype),
+        lambda: ops.quantize(x, format, layout),
+        lambda: ops.quantize(x, format, "even"),
     ):
         try:
             call()
@@ -232,10 +250,11 @@ def test_what_fits_is_not_refused(data):
     k = data.draw(st.sampled_from((32, 96, 256)))
     lead = data.draw(st.sampled_from([(), (1,), (3,), (2, 5), (0,)]))
     n = data.draw(st.sampled_from(ROWS))
-    w = mx.quantize(torch.randn(n, k))
+    format, mode = (data.draw(st.sampled_from([*FORMATS, *more])) for more in ((), ("bf16",)))
+    w = mx.quantize(torch.randn(n, k), format=format)
     device = LAYOUTS[data.draw(st.sampled_from(list(LAYOUTS)))]["device"]
     w = w.preshuffle(device=device) if device else w
     bias = torch.randn(n, dtype=dtype) if data.draw(st.booleans()) else None
-    out = mx.linear(torch.randn(*lead, k, dtype=dtype), w, bias=bias)
+    out = mx.linear(torch.randn(*lead, k, dtype=dtype), w, bias=bias, activations=mode)
     assert (out.shape, out.dtype) == ((*lead, n), dtype)
     assert facts().layouts[w.layout].device == device

@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 import mx_kernels as mx
-from cases import LAYOUTS, ROUNDINGS, assert_products_agree, every_layout, on_every_device
+from cases import (
+    FORMATS,
+    LAYOUTS,
+    ROUNDINGS,
+    assert_products_agree,
+    every_format,
+    every_layout,
+    on_every_device,
+)
 
 pytestmark = on_every_device
 
@@ -20,9 +28,9 @@ def float_linear(bias=True, in_features=96, out_features=40, seed=5):
     return nn.Linear(in_features, out_features, bias)
 
 
-def module(layout, seed=5):
+def module(layout, seed=5, format="mxfp4"):
     linear = float_linear(seed=seed)
-    weight = mx.quantize(linear.weight.detach())
+    weight = mx.quantize(linear.weight.detach(), format=format)
     device = LAYOUTS[layout]["device"]
     return mx.MXLinear(weight.preshuffle(device=device) if device else weight, linear.bias)
 
@@ -43,6 +51,18 @@ def test_from_linear_computes_what_linear_computes(bias, rounding):
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
     cosine = torch.cosine_similarity(got.flatten(), linear(x_of(2, 3)).flatten(), dim=0)
     assert cosine > 0.97
+
+
+@every_format
+@pytest.mark.parametrize("activations", [*FORMATS, "bf16"])
+def test_weights_and_activations_have_their_formats(format, activations):
+    linear = float_linear()
+    got = mx.MXLinear.from_linear(linear, format=format, activations=activations)
+    assert (got.format, got.weight.format, got.activations) == (format, format, activations)
+    weight = mx.quantize(linear.weight.detach(), format=format)
+    expected = mx.linear(x_of(4), weight, bias=linear.bias, activations=activations)
+    assert_products_agree(got(x_of(4)), expected)
+    assert f"format={format}, " in repr(got) and f"activations={activations})" in repr(got)
 
 
 def test_from_linear_takes_the_layout_of_where_the_weights_lie(device):
@@ -121,6 +141,16 @@ def test_a_skeleton_on_meta_loads_real_weights():
     skeleton = mx.MXLinear.from_linear(float_linear().to("meta"))
     skeleton.load_state_dict(source.state_dict(), assign=True)
     assert torch.equal(skeleton(x_of(4)), source(x_of(4)))
+
+
+@every_format
+def test_a_state_dict_keeps_its_format(format):
+    source, target = module(PADDED[0], format=format), module("plain", seed=99, format=format)
+    target.load_state_dict(source.state_dict())
+    assert_products_agree(target(x_of(4)), source(x_of(4)))
+    for other in set(FORMATS) - {format}:
+        with pytest.raises(RuntimeError, match=f"got format {format}, expected {other}"):
+            module("plain", format=other).load_state_dict(source.state_dict())
 
 
 def without(name):
@@ -276,6 +306,21 @@ def test_convert_of_a_linear_returns_the_other_module():
 def test_convert_passes_its_options_on():
     model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
     assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+
+
+@every_format
+def test_convert_takes_any_format(format):
+    model = mx.convert(nn.Sequential(float_linear()), format=format, activations="mxfp8")
+    assert (model[0].format, model[0].activations) == (format, "mxfp8")
+    assert model(x_of(4)).shape == (4, 40)
+
+
+def test_convert_refuses_names_before_it_touches_anything():
+    model = nn.Sequential(float_linear())
+    for name in ("format", "activations"):
+        with pytest.raises(ValueError, match=f"{name}: got 'fp9', expected"):
+            mx.convert(model, **{name: "fp9"})
+    assert type(model[0]) is nn.Linear
 
 
 def test_convert_names_ragged_layers_before_it_touches_anything():

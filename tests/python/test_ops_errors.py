@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import LAYOUTS, ROUNDINGS
+from cases import FORMATS, LAYOUTS, ROUNDINGS
 
 N, K = 48, 64
 X = torch.ones(3, K)
@@ -112,6 +112,7 @@ def test_a_ragged_k_says_how_to_pad(k):
     assert mx.quantize(eval(pad, {"np": np, "x": x.numpy()})).k == k + missing
 
 
+ACTIVATIONS = " or ".join(map(repr, [*FORMATS, "bf16"]))
 ROUNDING_NAMES = " or ".join(map(repr, ROUNDINGS))
 BAD_LINEAR = {
     "w is floats": (
@@ -186,6 +187,21 @@ BAD_LINEAR = {
         lambda: mx.linear(X, W, rounding=1),
         ValueError,
         f"rounding: got 1, expected {ROUNDING_NAMES}",
+    ),
+    "no such activations": (
+        lambda: mx.linear(X, W, activations="fp8"),
+        ValueError,
+        f"activations: got 'fp8', expected {ACTIVATIONS}",
+    ),
+    "activations unhashable": (
+        lambda: mx.linear(X, W, activations=["mxfp4"]),
+        ValueError,
+        "activations: got ['mxfp4']",
+    ),
+    "rounding of kept activations": (
+        lambda: mx.linear(X, W, activations="bf16", rounding="floor"),
+        ValueError,
+        "rounding: got 'floor' with activations='bf16', which leaves the scale rule nothing",
     ),
     "rounding unhashable": (
         lambda: mx.linear(X, W, rounding=["even"]),
@@ -339,6 +355,16 @@ BAD_OTHERS = {
         lambda: mx.quantize(X, rounding="nearest"),
         ValueError,
         f"rounding: got 'nearest', expected {ROUNDING_NAMES}",
+    ),
+    "quantize format": (
+        lambda: mx.quantize(X, format="mxfp6"),
+        ValueError,
+        f"format: got 'mxfp6', expected {' or '.join(FORMATS)}",
+    ),
+    "quantize format unhashable": (
+        lambda: mx.quantize(X, format=["mxfp4"]),
+        ValueError,
+        "format: got ['mxfp4']",
     ),
     "positional rounding": (lambda: mx.quantize(X, "even"), TypeError, "positional argument"),
     "positional bias": (lambda: mx.linear(X, W, BIAS), TypeError, "positional argument"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import on_every_device
+from cases import every_format, on_every_device
 
 pytestmark = on_every_device
 N, K = 48, 64
@@ -124,6 +124,32 @@ def test_a_bias_with_any_stride_is_read_right(step, given):
         strided = torch.tensor(values)[::step][:N]
         got = mx.linear(given.x, given.w, bias=strided)
         assert torch.equal(got, mx.linear(given.x, given.w, bias=strided.clone()))
+
+
+@every_format
+@pytest.mark.parametrize("case", ["sliced 3-D", "uncollapsible", "negated view", "no rows"])
+def test_unusual_tensors_of_any_format_mean_what_their_copy_means(case, format, given):
+    x = unusual()[case]
+    copy = x.resolve_neg().clone(memory_format=torch.contiguous_format)
+    got, expected = mx.quantize(x, format=format), mx.quantize(copy, format=format)
+    assert torch.equal(got.codes, expected.codes)
+    assert torch.equal(got.scales, expected.scales)
+    out = mx.linear(x, given.p, bias=given.bias, activations=format)
+    assert torch.equal(out, mx.matmul(got, given.p, bias=given.bias, out_dtype=x.dtype))
+
+
+@every_format
+@pytest.mark.cpu_only
+def test_arrays_give_the_bits_of_tensors_in_any_format(format, given):
+    w = mx.quantize(given.w.dequantize("float32"), format=format)
+    there, x = w.numpy(), given.nx
+    np.testing.assert_array_equal(mx.quantize(x, format=format).codes,
+                                  mx.quantize(given.x, format=format).codes)  # fmt: skip
+    np.testing.assert_array_equal(there.dequantize("float32"), w.dequantize("float32"))
+    for mode in (format, "bf16"):
+        got = mx.linear(x, there, bias=given.nbias, activations=mode)
+        expected = mx.linear(given.x, w, bias=given.bias, activations=mode)
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_weights_without_rows_give_results_without_columns(given):

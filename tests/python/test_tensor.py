@@ -11,7 +11,17 @@ import torch
 from torch.utils import _pytree
 
 import mx_kernels as mx
-from cases import BLOCK, LAYOUTS, bytes_of, every_layout, mx_tensor, on_every_device, random_operand
+from cases import (
+    BLOCK,
+    FORMATS,
+    LAYOUTS,
+    bytes_of,
+    every_format,
+    every_layout,
+    mx_tensor,
+    on_every_device,
+    random_operand,
+)
 
 pytestmark = on_every_device
 
@@ -27,8 +37,8 @@ def bytes_like(rows=4, k=64, lead=()):
     return codes.expand(*lead, -1, -1).contiguous(), scales.expand(*lead, -1, -1).contiguous()
 
 
-def some(rng, layout="plain", kind="torch", rows=18, k=96):
-    q = mx_tensor(*random_operand(rng, rows, k), layout)
+def some(rng, layout="plain", kind="torch", rows=18, k=96, format="mxfp4"):
+    q = mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
     return q if kind == "torch" else q.to("cpu").numpy()
 
 
@@ -51,6 +61,15 @@ def test_the_logical_shape_follows_from_plain_codes(lead):
     assert q.device == codes.device
 
 
+@every_format
+def test_the_logical_shape_follows_from_codes_of_any_format(format):
+    q = mx.quantize(torch.ones(3, 4, 64), format=format)
+    again = mx.MXTensor(q.codes, q.scales, format=format)
+    assert again.shape == q.shape == (3, 4, 64)
+    assert (again.format, again.rows, again.k) == (format, 12, 64)
+    assert q.codes.shape[-1] == (32 if format == "mxfp4" else 64)
+
+
 def test_a_vector_is_a_tensor_too():
     q = mx.quantize(torch.ones(32))
     assert q.shape == (32,)
@@ -69,6 +88,28 @@ def test_torch_element_types_are_viewed_as_bytes():
     q = mx.MXTensor(codes.view(torch.float4_e2m1fn_x2), scales.view(torch.float8_e8m0fnu))
     assert_same(q, mx.MXTensor(codes, scales))
     assert q.codes.data_ptr() == codes.data_ptr()
+
+
+EIGHT_BITS = {"mxfp8": "float8_e4m3fn", "mxfp8_e5m2": "float8_e5m2", "mxint8": "int8"}
+
+
+@pytest.mark.parametrize("format", EIGHT_BITS)
+def test_elements_of_eight_bits_are_viewed_as_bytes(format):
+    q = mx.quantize(torch.randn(4, 64), format=format)
+    dtype = EIGHT_BITS[format]
+    viewed = q.codes.view(getattr(torch, dtype))
+    assert_same(mx.MXTensor(viewed, q.scales, format=format), q)
+    assert torch.equal(
+        viewed.float() * (2.0**-6 if format == "mxint8" else 1)
+        * torch.exp2(q.scales.float() - 127).repeat_interleave(BLOCK, 1),
+        q.dequantize("float32"),
+    )  # fmt: skip
+    there = q.to("cpu").numpy()
+    arrays = there.codes.view(np.dtype(getattr(ml_dtypes, dtype, dtype))), there.scales
+    assert_same(mx.MXTensor(*arrays, format=format), there)
+    for other in set(FORMATS) - {format}:
+        with pytest.raises(TypeError, match=f"codes: got dtype {dtype}, expected uint8 or"):
+            mx.MXTensor(viewed, q.scales, format=other)
 
 
 @pytest.mark.cpu_only
@@ -107,12 +148,22 @@ REFUSED = {
         ValueError,
         "np.ascontiguousarray(codes)",
     ),
+    "eight bits as four": (
+        {"codes": torch.zeros(4, 64, dtype=torch.uint8), "shape": (4, 64)},
+        ValueError,
+        "shape: got [4, 64], but codes [4, 64] of mxfp4 in layout plain hold [4, 128]",
+    ),
+    "four bits as eight": (
+        {"format": "mxfp8"},
+        ValueError,
+        "scales: got [4, 2], expected [4, 1] for [4, 32] of mxfp8",
+    ),
     "two devices": ({"scales": SCALES.to("meta")}, ValueError, "got cpu and meta, expected one"),
     "half a block": ({"codes": CODES[:, :8].contiguous()}, ValueError, "K = 16, expected K to be"),
     "no K": ({"codes": CODES[:, :0]}, ValueError, "K = 0, expected K to be a positive multiple"),
     "few scales": ({"scales": SCALES[:3]}, ValueError, "scales: got [3, 2], expected [4, 2]"),
     "wide scales": ({"scales": SCALES.repeat(1, 2)}, ValueError, "scales: got [4, 4], expected"),
-    "wrong shape": ({"shape": (4, 32)}, ValueError, "shape: got [4, 32], but codes [4, 32] in"),
+    "wrong shape": ({"shape": (4, 32)}, ValueError, "shape: got [4, 32], but codes [4, 32] of"),
     "wrong rows": ({"shape": (5, 64)}, ValueError, "hold [4, 64]"),
     "no padding": ({"layout": PADDED[0]}, ValueError, "codes: got [4, 32], expected [16, 32]"),
     "3-D padded": (
@@ -147,6 +198,15 @@ def test_it_equals_only_itself(rng):
     assert q == q  # noqa: PLR0124
     assert q != copy.copy(q)
     assert {q: 1}[q] == 1
+
+
+@every_format
+def test_copies_and_pickles_keep_any_format(rng, format):
+    for layout in ("plain", PADDED[0]):
+        q = some(rng, layout, format=format)
+        for way in (copy.deepcopy, copy.copy, lambda q: pickle.loads(pickle.dumps(q))):
+            assert_same(way(q), q)
+        assert format in repr(q)
 
 
 @both_kinds
@@ -211,15 +271,17 @@ def test_to_refuses_dtypes_and_numpy(rng):
 
 
 @both_kinds
+@every_format
 @every_padded_layout
-def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, kind):
-    q = some(rng, kind=kind)
+def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, format, kind):
+    q = some(rng, kind=kind, format=format)
     device = LAYOUTS[layout]["device"]
     p = q.preshuffle(device=device)
     assert (p.layout, p.shape, p.k) == (layout, q.shape, q.k)
     assert p.preshuffle(device=device) is p
     assert q.unshuffle() is q
     assert_same(p.unshuffle(), q)
+    assert p.format == format
 
 
 def test_preshuffle_takes_the_layout_of_where_the_weights_lie(rng):

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS, every_layout, on_every_device
+from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, every_format, every_layout, on_every_device
 
 N, K = 48, 96
 OPS = torch.ops.mx_kernels
@@ -27,10 +27,10 @@ def _fresh_compiler():
     torch._dynamo.reset()
 
 
-def weights(layout="plain"):
+def weights(layout="plain", format="mxfp4"):
     generator = torch.Generator("cpu").manual_seed(7)
     dense = torch.randn(N, K, generator=generator, device="cpu")
-    q = mx.quantize(dense.to(torch.get_default_device()))
+    q = mx.quantize(dense.to(torch.get_default_device()), format=format)
     device = LAYOUTS[layout]["device"]
     return q.preshuffle(device=device) if device else q
 
@@ -48,26 +48,47 @@ def bias_of(dtype=torch.float32, **options):
 def samples():
     """Operators with what makes arguments: layouts, dtypes, ranks, with and without a bias."""
 
-    def w(layout):
-        return (weights(layout).codes, weights(layout).scales, layout, N)
+    def w(layout, format="mxfp4"):
+        q = weights(layout, format)
+        return q.codes, q.scales, format, layout, N
 
-    def a():
-        q = mx.quantize(activations(2, 3))
-        return q.codes, q.scales
+    def a(format="mxfp4"):
+        q = mx.quantize(activations(2, 3), format=format)
+        return q.codes, q.scales, format
 
     leaf = {"requires_grad": True}
     for rounding in ROUNDINGS:
-        yield OPS.quantize, lambda r=rounding: (activations(2, 3, dtype=torch.bfloat16), r)
+        yield (
+            OPS.quantize,
+            lambda r=rounding: (activations(2, 3, dtype=torch.bfloat16), "mxfp4", r),
+        )
+    for format in FORMATS[1:]:
+        other = FORMATS[FORMATS.index(format) - 1]
+        yield OPS.quantize, lambda f=format: (activations(2, 3), f, "even")
+        yield OPS.dequantize, lambda f=format: (*w("plain", f)[:2], [N, K], f, "plain", torch.float)
+        yield (
+            OPS.relayout,
+            lambda f=format: (*w("plain", f)[:2], N, f, "plain", "preshuffled_cpu"),
+        )
+        yield (
+            OPS.linear,
+            lambda f=format, o=other: (
+                *(activations(**leaf), *w("preshuffled_cpu", o)),
+                *(bias_of(), "even", torch.float32, f),
+            ),
+        )
+        yield OPS.matmul, lambda f=format, o=other: (*a(o), *w("plain", f), None, torch.float32)
     for layout in LAYOUTS:
-        yield OPS.dequantize, lambda n=layout: (*w(n)[:2], [N, K], n, torch.float16)
+        yield OPS.dequantize, lambda n=layout: (*w(n)[:2], [N, K], "mxfp4", n, torch.float16)
         for target in LAYOUTS:
-            yield OPS.relayout, lambda n=layout, t=target: (*w(n)[:2], N, n, t)
+            yield OPS.relayout, lambda n=layout, t=target: (*w(n)[:2], N, "mxfp4", n, t)
         for x, bias, rounding, out in (
             (activations(), bias_of(), "even", torch.bfloat16),
             (activations(2, 3, **leaf), None, "ceil", torch.float32),
             (activations(), bias_of(**leaf), "even", torch.float32),
         ):
-            yield OPS.linear, lambda n=layout, x=x, rest=(bias, rounding, out): (x, *w(n), *rest)
+            rest = (bias, rounding, out, "mxfp4")
+            yield OPS.linear, lambda n=layout, x=x, rest=rest: (x, *w(n), *rest)
         for rest in ((None, torch.float32), (bias_of(**leaf), torch.bfloat16)):
             yield OPS.matmul, lambda n=layout, rest=rest: (*a(), *w(n), *rest)
 
@@ -93,19 +114,23 @@ def test_operators_and_functions_give_the_same_bits(op, args, device):
     args = there(args, device)
     got = op(*args)
     if op is OPS.quantize:
-        q = mx.quantize(args[0], rounding=args[1])
+        q = mx.quantize(args[0], format=args[1], rounding=args[2])
         expected = q.codes, q.scales
     elif op is OPS.dequantize:
-        expected = mx.MXTensor(*args[:2], shape=args[2], layout=args[3]).dequantize(args[4])
+        *parts, shape, format, layout, dtype = args
+        expected = mx.MXTensor(*parts, shape=shape, format=format, layout=layout).dequantize(dtype)
     elif op is OPS.relayout:
-        w = weights(args[4])
+        w = weights(args[5], args[3])
         expected = w.codes, w.scales
     elif op is OPS.linear:
-        w = mx.MXTensor(*args[1:3], shape=(N, K), layout=args[3])
-        expected = mx.linear(args[0], w, bias=args[5], rounding=args[6], out_dtype=args[7])
+        x, *parts, format, layout, n, bias, rounding, out_dtype, mode = args
+        w = mx.MXTensor(*parts, shape=(n, K), format=format, layout=layout)
+        rules = {"rounding": rounding, "out_dtype": out_dtype, "activations": mode}
+        expected = mx.linear(x, w, bias=bias, **rules)
     else:
-        b = mx.MXTensor(*args[2:4], shape=(N, K), layout=args[4])
-        expected = mx.matmul(mx.MXTensor(*args[:2]), b, bias=args[6], out_dtype=args[7])
+        a = mx.MXTensor(*args[:2], format=args[2])
+        b = mx.MXTensor(*args[3:5], shape=(N, K), format=args[5], layout=args[6])
+        expected = mx.matmul(a, b, bias=args[8], out_dtype=args[9])
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
@@ -123,17 +148,26 @@ def _list(value):
 
 def test_operators_validate_too():
     w = weights()
-    parts = (w.codes, w.scales, "plain", N)
+    parts = (w.codes, w.scales, "mxfp4", "plain", N)
+    a = (w.codes, w.scales[:1], "mxfp4")
     for call, message in (
-        (lambda: OPS.linear(torch.ones(2, 64), *parts, None, "even", torch.float32), "K = 64"),
-        (lambda: OPS.linear(activations(), *parts, None, "up", torch.float32), "rounding"),
-        (lambda: OPS.linear(activations(), *parts, None, "even", torch.int8), "out_dtype"),
-        (lambda: OPS.linear(activations(), w.codes, w.scales, "plain", 49, None, "even",
-                            torch.float32), r"hold \[48, 96\]"),
-        (lambda: OPS.matmul(w.codes, w.scales[:1], *parts, None, torch.float32), "scales"),
-        (lambda: OPS.relayout(w.codes, w.scales, N, "plain", "shuffled"), "layout"),
-        (lambda: OPS.dequantize(w.codes, w.scales, [1, 2], "plain", torch.float32), "shape"),
-        (lambda: OPS.quantize(torch.ones(33), "even"), "K = 33"),
+        (lambda: OPS.linear(torch.ones(2, 64), *parts, None, "even", torch.float32, "mxfp4"),
+         "K = 64"),
+        (lambda: OPS.linear(activations(), *parts, None, "up", torch.float32, "mxfp4"),
+         "rounding"),
+        (lambda: OPS.linear(activations(), *parts, None, "even", torch.int8, "mxfp4"),
+         "out_dtype"),
+        (lambda: OPS.linear(activations(), *parts[:4], 49, None, "even", torch.float32,
+                            "mxfp4"), r"hold \[48, 96\]"),
+        (lambda: OPS.linear(activations(), *parts, None, "even", torch.float32, "fp8"),
+         "activations"),
+        (lambda: OPS.matmul(*a, *parts, None, torch.float32), "scales"),
+        (lambda: OPS.matmul(*parts[:3], *parts[:2], "fp8", *parts[3:], None, torch.float32),
+         "format"),
+        (lambda: OPS.relayout(*parts[:2], N, "mxfp4", "plain", "shuffled"), "layout"),
+        (lambda: OPS.dequantize(*parts[:2], [1, 2], "mxfp4", "plain", torch.float32), "shape"),
+        (lambda: OPS.quantize(torch.ones(33), "mxfp4", "even"), "K = 33"),
+        (lambda: OPS.quantize(activations(), "mxfp5", "even"), "format"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             call()
@@ -241,6 +275,39 @@ def test_the_gradient_is_that_of_the_dequantized_weights(layout, dtype, lead):
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(x.grad.double(), exact, rtol=tolerance, atol=3 * tolerance)
     torch.testing.assert_close(bias.grad, grad.float().reshape(-1, N).sum(0), rtol=1e-5, atol=1e-5)
+
+
+@every_format
+def test_the_gradient_is_that_of_the_dequantized_weights_of_any_format(format):
+    w, x = weights("preshuffled_cpu", format), activations(requires_grad=True)
+    out = mx.linear(x, w, activations=format)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    torch.testing.assert_close(x.grad, grad @ w.dequantize("float32"), rtol=1e-5, atol=3e-5)
+
+
+@every_format
+def test_functions_of_any_format_compile_as_one_graph(format):
+    def f(x, w):
+        q = mx.quantize(x, format=format)
+        return (
+            mx.matmul(q, w),
+            mx.linear(x, w.preshuffle(device="cpu"), activations=format),
+            q.shape,
+        )
+
+    x, w = activations(2, 3), weights(format=FORMATS[-1])
+    got = torch.compile(f, fullgraph=True, backend="aot_eager")(x, w)
+    for left, right in zip(got[:2], f(x, w)[:2], strict=True):
+        assert torch.equal(left, right)
+    assert got[2] == x.shape
+
+
+@every_format
+def test_vmap_over_activations_of_any_format(format):
+    w, x = weights(format=format), activations(5, 4)
+    got = torch.func.vmap(lambda r: mx.matmul(mx.quantize(r, format=format), w))(x)
+    assert torch.equal(got, mx.matmul(mx.quantize(x, format=format), w))
 
 
 def test_the_gradient_passes_straight_through_the_quantization():

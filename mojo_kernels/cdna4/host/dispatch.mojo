@@ -266,7 +266,7 @@ def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
 
 
 @fieldwise_init
-struct Known(TrivialRegisterPassable):
+struct KnownWeights(TrivialRegisterPassable):
     """What is known of the weights [n, k] when a launch is compiled."""
 
     var n: Int
@@ -299,7 +299,7 @@ struct Known(TrivialRegisterPassable):
 
 
 def launch[
-    Q: Queue, //, types: ProductTypes, known: Known = Known.NOTHING
+    Q: Queue, //, types: ProductTypes, known: KnownWeights = KnownWeights.NOTHING
 ](problem: Problem, mut queue: Q) raises:
     """Launches what the table chooses, as often as it takes for all rows of activations.
 
@@ -312,6 +312,8 @@ def launch[
         problem: The product; its activations are contiguous.
         queue: Where the launches go.
     """
+    comptime last = len(CHOICES) - 1
+    comptime assert CHOICES[last].max_rows(ANY, ANY, types) == ANY, "the last row covers all"
     if not types.match(problem):
         raise Error("got a product of other formats, types or layout than was compiled for gfx950")
     var row_bytes = max(types.row_bytes(problem.k), problem.n * float_bytes(types.out))
@@ -341,7 +343,7 @@ def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Prob
 
 
 def _launch_chosen[
-    types: ProductTypes, known: Known, Q: Queue
+    types: ProductTypes, known: KnownWeights, Q: Queue
 ](problem: Problem, mut queue: Q) raises:
     """Launches a product that a launch can take."""
     var row = choose(problem.m, problem.n, problem.k, types)

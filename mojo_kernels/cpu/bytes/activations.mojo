@@ -1,16 +1,16 @@
 """Quantized activations in the form that the byte dot product wants.
 
-A block of a row becomes 32 signed bytes, twice the element values, the even
-elements first, which is how the nibbles of a weight byte come apart:
+A block of a row becomes 32 signed bytes, its elements as integers, in the order of the
+weights' vectors, see `integers`: of every eight neighbours, for four-bit weights,
 
-    byte         0   1   2  ...  15    16  17  18  ...  31
-    element      0   2   4  ...  30     1   3   5  ...  31
+    byte         0   1   2   3   4   5   6   7
+    element      0   2   4   6   1   3   5   7
 
-Next to the values stand the block's exponent, that of half its scale in the
-place of float32's exponent field, and the correction that undoes the offset
-of the weight bytes. Added to the bits of half a weight scale, the exponent
-gives the bits of the product. A row also knows the window of its scales: with
-the window of a weight tile it tells whether all products are regular float32.
+Next to the values stand the block's exponent, that of its scale times the unit of the
+integers in the place of float32's exponent field, and the correction that undoes the
+offset of the weight bytes. Added to the bits of a weight scale times its unit, the exponent
+gives the bits of the product. A row also knows the window of its scales: with the window
+of a weight tile it tells whether all products are regular float32.
 
 Blocks lie in the order that `block_order` pictures.
 """
@@ -21,7 +21,7 @@ from std.memory import bitcast
 from std.sys import CompilationTarget
 
 from ...layouts import OperandShape, Plain
-from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
+from ...numbers.elements import Element
 from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
@@ -32,11 +32,8 @@ from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
 from ..window import ScaleWindow
+from .integers import BLOCK, in_order_of, integers_of, largest_integer, unit_shift
 
-comptime LEFT = Format.MXFP4
-"""The format of the activations."""
-comptime BLOCK = LEFT.block_k
-"""Elements of a block."""
 comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
 """Rows whose sums fit in the vector registers together."""
 
@@ -53,9 +50,9 @@ struct Activations(TrivialRegisterPassable):
     var shape: OperandShape
     """M and k."""
     var values: Flat[DType.int8]
-    """Twice the element values, 32 for each block."""
+    """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
-    """The exponent of half the scale of each block; 0 for one where all codes are zero."""
+    """The exponent of each block's scale times the unit; 0 where all codes are zero."""
     var corrections: Flat[DType.int32]
     """Minus the sum of each block's values times the weights' offset."""
     var scales: Bytes
@@ -64,11 +61,13 @@ struct Activations(TrivialRegisterPassable):
     """The low end of each row's scale window."""
     var highs: Bytes
     """The high end of each row's scale window."""
+    var unit_shift: Int
+    """How many times the unit of the integers is halved from one."""
 
     @staticmethod
     def num_bytes(shape: OperandShape) -> Int:
         """Returns the scratch memory that `carve` takes."""
-        var blocks = shape.rows * shape.k_blocks[LEFT]()
+        var blocks = shape.rows * (shape.k // BLOCK)
         return (
             padded[DType.int8](blocks * BLOCK)
             + 2 * padded[DType.uint32](blocks)
@@ -77,9 +76,9 @@ struct Activations(TrivialRegisterPassable):
         )
 
     @staticmethod
-    def carve(shape: OperandShape, mut scratch: Scratch) -> Self:
+    def carve(shape: OperandShape, unit_shift: Int, mut scratch: Scratch) -> Self:
         """Takes room for `shape` from `scratch`."""
-        var blocks = shape.rows * shape.k_blocks[LEFT]()
+        var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
             scratch.carve[DType.int8](blocks * BLOCK),
@@ -88,30 +87,31 @@ struct Activations(TrivialRegisterPassable):
             scratch.carve[DType.uint8](blocks),
             scratch.carve[DType.uint8](shape.rows),
             scratch.carve[DType.uint8](shape.rows),
+            unit_shift,
         )
 
     @always_inline
     def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
         """Returns the place of every block, in every array of blocks."""
-        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, self.shape.k_blocks[LEFT]())
+        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, (self.shape.k // BLOCK))
 
     @always_inline
-    def put(self, index: Int, encoded: EncodedBlock[LEFT]):
+    def put[left: Format, right: Element](self, index: Int, encoded: EncodedBlock[left]):
         """Stores one encoded block at its place."""
-        var halves = encoded.codes.deinterleave()
-        var codes = rebind[SIMD[DType.uint8, BLOCK]](halves[0].join(halves[1]))
-        var values = DOUBLED_VALUES._dynamic_shuffle(codes & 0xF)
+        comptime LARGEST = largest_integer[left.element]()
+        comptime WEIGHT_OFFSET = largest_integer[right]()
+        var integers = integers_of[left.element](encoded.codes)
+        var values = in_order_of[right](rebind[SIMD[DType.int8, BLOCK]](integers))
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
 
         # Unsigned bytes, whose sum is one instruction.
-        comptime OFFSET = BLOCK * MAX_DOUBLED
-        var unsigned = bitcast[DType.uint8, BLOCK](values + MAX_DOUBLED)
-        var sum = Int(unsigned.cast[DType.uint32]().reduce_add()) - OFFSET
-        self.corrections.store(Coord(index), Int32(-MAX_DOUBLED * sum))
+        var unsigned = bitcast[DType.uint8, BLOCK](values) + UInt8(LARGEST)
+        var sum = Int(unsigned.cast[DType.uint32]().reduce_add()) - BLOCK * LARGEST
+        self.corrections.store(Coord(index), Int32(-WEIGHT_OFFSET * sum))
 
         # A block of zeros may have any scale; the product must only be finite.
-        comptime HALF_BIAS = UInt32(E8M0_BIAS + 1)
-        var exponent = encoded.scale.cast[DType.uint32]() - HALF_BIAS
+        comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]())
+        var exponent = encoded.scale.cast[DType.uint32]() - UNIT_BIAS
         var field = exponent << F32_MANTISSA_BITS
         self.exponents.store(Coord(index), field if encoded.any() else 0)
         self.scales.store(Coord(index), encoded.scale)
@@ -134,18 +134,22 @@ struct Activations(TrivialRegisterPassable):
 trait BlockSource(TrivialRegisterPassable):
     """Where encoded blocks of activations come from."""
 
+    comptime format: Format
+
     def shape(self) -> OperandShape:
         """Returns M and k."""
         ...
 
-    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
+    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
         """Returns one encoded block."""
         ...
 
 
 @fieldwise_init
-struct QuantizedOnTheFly[dtype: DType](BlockSource):
+struct QuantizedOnTheFly[left: Format, dtype: DType](BlockSource):
     """Floats that are encoded block by block: the fused quantizer."""
+
+    comptime format = Self.left
 
     var x: Matrix[Self.dtype]
     """The activations, [M, k]."""
@@ -158,19 +162,22 @@ struct QuantizedOnTheFly[dtype: DType](BlockSource):
         return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
 
     @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
+    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
         """Returns one encoded block."""
-        return encode_block[LEFT, Self.dtype](
-            self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK)),
-            carry_of[LEFT, Self.dtype](self.rounding),
+        comptime K = Self.left.block_k
+        return encode_block[Self.left, Self.dtype](
+            self.x.load[width=K, alignment=1](Coord(row, block * K)),
+            carry_of[Self.left, Self.dtype](self.rounding),
         )
 
 
 @fieldwise_init
-struct Prequantized(BlockSource):
+struct Prequantized[left: Format](BlockSource):
     """An operand that is already encoded."""
 
-    var operand: Operand[Plain, LEFT]
+    comptime format = Self.left
+
+    var operand: Operand[Plain, Self.left]
     """The operand, [M, k]."""
 
     @always_inline
@@ -179,16 +186,16 @@ struct Prequantized(BlockSource):
         return self.operand.shape
 
     @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock[LEFT]:
+    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
         """Returns one encoded block."""
-        comptime BYTES = LEFT.block_bytes()
-        return EncodedBlock[LEFT].of_packed(
+        comptime BYTES = Self.left.block_bytes()
+        return EncodedBlock[Self.left].of_packed(
             self.operand.codes_of[BYTES](row, block * BYTES), self.operand.scale(row, block)
         )
 
 
 @fieldwise_init
-struct ExpandGroups[Source: BlockSource](Work):
+struct ExpandGroups[Source: BlockSource, right: Element](Work):
     """Fills `Activations` from a source, some groups of rows a task.
 
     Within a group, blocks are made in the order in which they are stored.
@@ -213,14 +220,22 @@ struct ExpandGroups[Source: BlockSource](Work):
         var num_rows = order.rows_of_group(first_row)
         var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
         var index = 0
-        for block in range(self.out.shape.k_blocks[LEFT]()):
+        for block in range((self.out.shape.k // BLOCK)):
             if block % STRETCH_BLOCKS == 0:
                 index = order.index(first_row, block)
             for row in range(num_rows):
                 var encoded = self.source.block(first_row + row, block)
-                self.out.put(index, encoded)
+                self.out.put[Self.Source.format, Self.right](index, encoded)
                 if encoded.any() or encoded.is_nan():
-                    windows[row] = windows[row].including(Int(encoded.scale))
+                    windows[row] = windows[row].including(_half_scale(encoded))
                 index += 1
         for row in range(num_rows):
             self.out.put_window(first_row + row, windows[row])
+
+
+@always_inline
+def _half_scale[format: Format](encoded: EncodedBlock[format]) -> Int:
+    """Returns the scale byte whose half is the block's scale times its unit, NaN for NaN."""
+    comptime HALVINGS = unit_shift[format.element]() - 1
+    var scale = Int(encoded.scale)
+    return scale if encoded.is_nan() else max(scale - HALVINGS, 0)

@@ -1,15 +1,15 @@
 """Sixteen four-byte dot products at once: the instruction under the matmul.
 
 A step multiplies 64 unsigned weight bytes by 64 signed activation bytes and
-adds groups of four into 16 lanes. The instruction follows the compile target:
+adds groups of four into 16 lanes. The instructions follow the compile target,
+and on AVX2 how large the bytes may be:
 
-    AVX-512 VNNI    vpdpbusd                     accumulates in int32
-    AVX2            vpmaddubsw, vpaddw           accumulates in int16
-    anything else   widening multiply and adds   accumulates in int32
+    AVX-512 VNNI    vpdpbusd                        accumulates in int32
+    AVX2            vpmaddubsw, vpaddw              in int16, if a block fits
+                    vpmaddubsw, vpmaddwd, vpaddd    in int32, if two products fit int16
+    anything else   widening multiply and adds      accumulates in int32
 
-Weight bytes are at most `2 * MAX_DOUBLED` and activation bytes at most
-`MAX_DOUBLED` in magnitude, so a block's 32 products and its correction stay
-below 2**15 and all three give the same integers.
+None of them saturates, so all give the same integers.
 """
 
 from std.memory import bitcast
@@ -27,14 +27,40 @@ comptime ActivationBytes = SIMD[DType.int8, STEP_BYTES]
 
 comptime _HAS_VNNI = CompilationTarget.has_vnni() and CompilationTarget.has_avx512f()
 comptime _HAS_AVX2 = CompilationTarget.has_avx2()
-comptime _IN_INT16 = _HAS_AVX2 and not _HAS_VNNI
 
 
-struct BlockDot:
+@fieldwise_init
+struct Reach(Equatable, TrivialRegisterPassable):
+    """The narrowest integers that products of bytes and their sums fit."""
+
+    var code: Int
+
+    comptime BLOCK_IN_INT16 = Self(0)
+    comptime PAIR_IN_INT16 = Self(1)
+    comptime IN_INT32 = Self(2)
+
+    @staticmethod
+    def of(left: Int, right: Int) -> Self:
+        """Returns it for integers of some magnitudes, `right` added to those of the weights.
+
+        Where the target makes no use of it, all are one, and their kernels too.
+        """
+        comptime MAX_INT16 = 32767
+        comptime BLOCK = 32
+        if not _HAS_AVX2 or _HAS_VNNI:
+            return Self.IN_INT32
+        # Half of a block's products meet in a lane, and their correction.
+        if BLOCK // 2 * left * 2 * right + BLOCK * left * right <= MAX_INT16:
+            return Self.BLOCK_IN_INT16
+        return Self.PAIR_IN_INT16 if 2 * left * 2 * right <= MAX_INT16 else Self.IN_INT32
+
+
+struct BlockDot[reach: Reach]:
     """The accumulator of a block's dot products."""
 
+    comptime IN_INT16 = Self.reach == Reach.BLOCK_IN_INT16
     comptime Accumulator = SIMD[
-        DType.int16 if _IN_INT16 else DType.int32, 2 * LANES if _IN_INT16 else LANES
+        DType.int16 if Self.IN_INT16 else DType.int32, 2 * LANES if Self.IN_INT16 else LANES
     ]
     """What `step` adds to."""
 
@@ -42,7 +68,7 @@ struct BlockDot:
     @always_inline
     def start(correction: Int32) -> Self.Accumulator:
         """Returns an accumulator that holds `correction` in every lane."""
-        comptime if _IN_INT16:
+        comptime if Self.IN_INT16:
             # The correction goes to the even half of each lane's pair.
             var pairs = bitcast[DType.int16, 2 * LANES](Lanes(correction & 0xFFFF))
             return rebind[Self.Accumulator](pairs)
@@ -59,7 +85,7 @@ struct BlockDot:
             return llvm_intrinsic[
                 "llvm.x86.avx512.vpdpbusd.512", Self.Accumulator, has_side_effect=False
             ](total, weights, activations)
-        elif _HAS_AVX2:
+        elif Self.reach != Reach.IN_INT32:
             comptime HALF = STEP_BYTES // 2
             comptime maddubs = llvm_intrinsic[
                 "llvm.x86.avx2.pmadd.ub.sw",
@@ -72,7 +98,11 @@ struct BlockDot:
             var high = maddubs(
                 weights.slice[HALF, offset=HALF](), activations.slice[HALF, offset=HALF]()
             )
-            return total + rebind[Self.Accumulator](low.join(high))
+            var pairs = rebind[SIMD[DType.int16, 2 * LANES]](low.join(high))
+            comptime if Self.IN_INT16:
+                return total + rebind[Self.Accumulator](pairs)
+            else:
+                return total + rebind[Self.Accumulator](_sums_of_pairs(pairs))
         else:
             var products = weights.cast[DType.int16]() * activations.cast[DType.int16]()
             var pairs = products.deinterleave()
@@ -83,18 +113,23 @@ struct BlockDot:
     @always_inline
     def finish(total: Self.Accumulator) -> Lanes:
         """Returns the dot product of every lane."""
-        comptime if _IN_INT16:
-            comptime madd = llvm_intrinsic[
-                "llvm.x86.avx2.pmadd.wd",
-                SIMD[DType.int32, LANES // 2],
-                SIMD[DType.int16, LANES],
-                SIMD[DType.int16, LANES],
-                has_side_effect=False,
-            ]
-            var pairs = rebind[SIMD[DType.int16, 2 * LANES]](total)
-            var ones = SIMD[DType.int16, LANES](1)
-            return madd(pairs.slice[LANES, offset=0](), ones).join(
-                madd(pairs.slice[LANES, offset=LANES](), ones)
-            )
+        comptime if Self.IN_INT16:
+            return _sums_of_pairs(rebind[SIMD[DType.int16, 2 * LANES]](total))
         else:
             return rebind[Lanes](total)
+
+
+@always_inline
+def _sums_of_pairs(pairs: SIMD[DType.int16, 2 * LANES]) -> Lanes:
+    """Returns the sums of neighbours, on AVX2."""
+    comptime madd = llvm_intrinsic[
+        "llvm.x86.avx2.pmadd.wd",
+        SIMD[DType.int32, LANES // 2],
+        SIMD[DType.int16, LANES],
+        SIMD[DType.int16, LANES],
+        has_side_effect=False,
+    ]
+    var ones = SIMD[DType.int16, LANES](1)
+    return madd(pairs.slice[LANES, offset=0](), ones).join(
+        madd(pairs.slice[LANES, offset=LANES](), ones)
+    )

@@ -1,34 +1,30 @@
-"""MXFP4 activations times a panel of weights: an integer dot product a block.
+"""Quantized activations times a panel of weights: an integer dot product a block.
 
 For every block the loop takes the integer dot product of each row with each column,
 converts it once, and adds it to a float32 sum, blocks in order:
 
-    sum = float32(dot) * ((a_scale / 2) * (b_scale / 2)) + sum, rounded once
+    sum = float32(dot) * ((a_scale * a_unit) * (b_scale * b_unit)) + sum, rounded once
 
-Dots are of doubled values, and the product of the half scales takes one integer
-addition of exponents. That is the whole arithmetic of C.
+The product of the scales takes one integer addition of exponents. That is the whole
+arithmetic of C.
 """
 
 from layout import Coord
 from std.collections import Array
 from std.memory import bitcast, stack_allocation
 
-from ...layouts import OperandShape, RUN_BYTES
+from ...layouts import OperandShape
+from ...numbers.elements import Element
 from ...numbers.formats import Format
-from ...numbers.scales import decode_scale
+from ...numbers.scales import E8M0_NAN, decode_scale
 from ...operands import Bytes, Flat, flat
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
 from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
-from .activations import Activations, BLOCK, GROUP_ROWS, LEFT, STRETCH_BLOCKS
-from .dot import ActivationBytes, BlockDot, Lanes, WeightBytes
-from .offset_values import high_nibbles, low_nibbles
-
-comptime RIGHT = Format.MXFP4
-"""The format of the weights."""
-comptime RUNS = RIGHT.block_bytes() // RUN_BYTES
-"""Vectors of a tile's codes in one block."""
+from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS
+from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
+from .integers import BLOCK, VECTORS, unit_shift, weight_bytes
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -41,16 +37,12 @@ trait ByteSource(TrivialRegisterPassable):
         """Returns the codes of tile `tile` of the panel."""
         ...
 
-    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        """Returns the even elements of vector `j`."""
+    def bytes[vector: Int](self, codes: Self.Codes) -> WeightBytes:
+        """Returns one vector of them."""
         ...
 
-    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        """Returns the odd elements of vector `j`."""
-        ...
-
-    def half_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of half the scales of tile `tile`."""
+    def unit_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of the scales of tile `tile`, times the unit."""
         ...
 
 
@@ -67,42 +59,36 @@ struct _DirectBytes[Tiles: WeightTiles](ByteSource):
         return self.panel.codes(tile, block)
 
     @always_inline
-    def low[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        return low_nibbles(self.panel.tiles.vector[j](codes))
+    def bytes[vector: Int](self, codes: Self.Codes) -> WeightBytes:
+        return weight_bytes[vector](self.panel.tiles, codes)
 
     @always_inline
-    def high[j: Int](self, codes: Self.Codes) -> WeightBytes:
-        return high_nibbles(self.panel.tiles.vector[j](codes))
-
-    @always_inline
-    def half_scales(self, tile: Int, block: Int) -> Words:
-        return self.panel.half_scales(tile, block)
+    def unit_scales(self, tile: Int, block: Int) -> Words:
+        return self.panel.scale_bits[unit_shift[Self.Tiles.format.element]()](tile, block)
 
 
 @fieldwise_init
 struct DecodedBytes(ByteSource, DecodedStretch):
     """A stretch of a panel that was decoded beforehand.
 
-    bytes     [block, tile, vector, low or high, 64]
+    bytes     [block, tile, vector, 64]
     scales    [block, tile, 16]
     """
 
     comptime Codes = Int
     """The offset of the tile's bytes."""
-    comptime VECTORS = 2 * RUNS
-    """Byte vectors of a tile in one block."""
 
-    var bytes: Bytes
-    """The offset values."""
+    var stored: Bytes
+    """The unsigned weights."""
     var scales: Flat[DType.uint32]
-    """The float32 bits of half the scales."""
+    """The float32 bits of the scales times the unit."""
 
     @staticmethod
     @always_inline
     def on_stack() -> Self:
         """Returns memory for a stretch that lives as long as the calling function."""
         comptime TILES = STRETCH_BLOCKS * PANEL_TILES
-        comptime BYTES = TILES * Self.VECTORS * STEP_BYTES
+        comptime BYTES = TILES * VECTORS * STEP_BYTES
         var bytes = stack_allocation[BYTES, DType.uint8, alignment=STEP_BYTES]()
         var scales = stack_allocation[TILES * LANES, DType.uint32, alignment=STEP_BYTES]()
         return Self(
@@ -116,31 +102,27 @@ struct DecodedBytes(ByteSource, DecodedStretch):
             comptime for tile in range(PANEL_TILES):
                 var codes = source.codes(tile, block)
                 var at = self.codes(tile, block)
-                comptime for j in range(RUNS):
-                    self.bytes.store(Coord(at + 2 * j * STEP_BYTES), source.low[j](codes))
-                    self.bytes.store(Coord(at + (2 * j + 1) * STEP_BYTES), source.high[j](codes))
+                comptime for vector in range(VECTORS):
+                    self.stored.store(
+                        Coord(at + vector * STEP_BYTES), source.bytes[vector](codes)
+                    )
                 self.scales.store(
-                    Coord((block * PANEL_TILES + tile) * LANES), source.half_scales(tile, block)
+                    Coord((block * PANEL_TILES + tile) * LANES), source.unit_scales(tile, block)
                 )
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
         """Returns the offset of the bytes of tile `tile`."""
-        return (block * PANEL_TILES + tile) * Self.VECTORS * STEP_BYTES
+        return (block * PANEL_TILES + tile) * VECTORS * STEP_BYTES
 
     @always_inline
-    def low[j: Int](self, codes: Int) -> WeightBytes:
-        """Returns the even elements of vector `j`."""
-        return self.bytes.load[width=STEP_BYTES](Coord(codes + 2 * j * STEP_BYTES))
+    def bytes[vector: Int](self, codes: Int) -> WeightBytes:
+        """Returns one vector."""
+        return self.stored.load[width=STEP_BYTES](Coord(codes + vector * STEP_BYTES))
 
     @always_inline
-    def high[j: Int](self, codes: Int) -> WeightBytes:
-        """Returns the odd elements of vector `j`."""
-        return self.bytes.load[width=STEP_BYTES](Coord(codes + (2 * j + 1) * STEP_BYTES))
-
-    @always_inline
-    def half_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of half the scales of tile `tile`."""
+    def unit_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of the scales of tile `tile`, times the unit."""
         return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
 
 
@@ -152,7 +134,7 @@ def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
 
 
 def _add_stretch[
-    num_rows: Int, Source: ByteSource
+    reach: Reach, num_rows: Int, Source: ByteSource
 ](
     a: Activations,
     first_row: Int,
@@ -176,37 +158,32 @@ def _add_stretch[
     var first_index = a.order().index(first_row, first_block)
     for block in range(num_blocks):
         var index = first_index + block * num_rows
-        var dots = Array[BlockDot.Accumulator, NUM_SUMS](uninitialized=True)
+        var dots = Array[BlockDot[reach].Accumulator, NUM_SUMS](uninitialized=True)
         comptime for row in range(num_rows):
-            var start = BlockDot.start(a.corrections.load[width=1](Coord(index + row)))
+            var start = BlockDot[reach].start(a.corrections.load[width=1](Coord(index + row)))
             comptime for tile in range(PANEL_TILES):
                 dots[row * PANEL_TILES + tile] = start
 
         var codes = Array[Source.Codes, PANEL_TILES](uninitialized=True)
         comptime for tile in range(PANEL_TILES):
             codes[tile] = source.codes(tile, block)
-        comptime for j in range(RUNS):
-            comptime for odd in range(2):
-                var weights = Array[WeightBytes, PANEL_TILES](uninitialized=True)
+        comptime for vector in range(VECTORS):
+            var weights = Array[WeightBytes, PANEL_TILES](uninitialized=True)
+            comptime for tile in range(PANEL_TILES):
+                weights[tile] = source.bytes[vector](codes[tile])
+            comptime for row in range(num_rows):
+                var run = _broadcast_run(a, index * BLOCK + row * BLOCK + 4 * vector)
                 comptime for tile in range(PANEL_TILES):
-                    comptime if odd == 0:
-                        weights[tile] = source.low[j](codes[tile])
-                    else:
-                        weights[tile] = source.high[j](codes[tile])
-                comptime for row in range(num_rows):
-                    comptime at = row * BLOCK + odd * BLOCK // 2 + 4 * j
-                    var run = _broadcast_run(a, index * BLOCK + at)
-                    comptime for tile in range(PANEL_TILES):
-                        comptime i = row * PANEL_TILES + tile
-                        dots[i] = BlockDot.step(dots[i], weights[tile], run)
+                    comptime i = row * PANEL_TILES + tile
+                    dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
 
         comptime for tile in range(PANEL_TILES):
-            var half_scales = source.half_scales(tile, block)
+            var unit_scales = source.unit_scales(tile, block)
             comptime for row in range(num_rows):
                 comptime i = row * PANEL_TILES + tile
                 var exponent = Words(a.exponents.load[width=1](Coord(index + row)))
-                var scale = bitcast[DType.float32, LANES](half_scales + exponent)
-                var dot = BlockDot.finish(dots[i]).cast[DType.float32]()
+                var scale = bitcast[DType.float32, LANES](unit_scales + exponent)
+                var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
                 total[i] = add_exact_product(dot, scale, total[i])
 
     comptime for i in range(NUM_SUMS):
@@ -214,8 +191,8 @@ def _add_stretch[
 
 
 @fieldwise_init
-struct ByteProduct(PanelProduct):
-    """Expanded MXFP4 activations."""
+struct ByteProduct[reach: Reach](PanelProduct):
+    """Activations as integers."""
 
     comptime GROUP_ROWS = GROUP_ROWS
     """Rows whose sums fit in the vector registers together."""
@@ -226,11 +203,6 @@ struct ByteProduct(PanelProduct):
 
     var a: Activations
     """The activations, [M, k]."""
-
-    @staticmethod
-    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
-        """Says whether a single group of rows decodes weights each time they are loaded."""
-        return Tiles.IS_FAST
 
     @always_inline
     def shape(self) -> OperandShape:
@@ -248,8 +220,8 @@ struct ByteProduct(PanelProduct):
     ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
         """Sums all of K for the only group of rows."""
         # The blocks of a single group are contiguous across stretches.
-        var num_blocks = self.a.shape.k_blocks[LEFT]()
-        _add_stretch[num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums)
+        var num_blocks = (self.a.shape.k // BLOCK)
+        _add_stretch[Self.reach, num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums)
 
     @always_inline
     def add_decoded[
@@ -263,7 +235,7 @@ struct ByteProduct(PanelProduct):
         sums: Flat[DType.float32],
     ):
         """Adds a stretch of K to the sums of a group."""
-        _add_stretch[num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
+        _add_stretch[Self.reach, num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
@@ -271,30 +243,39 @@ struct ByteProduct(PanelProduct):
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
-        """Says whether half the scales and their products are regular float32."""
-        return rows.multiplies_regularly(weights)
+        """Says whether the scales times their units, and their products, are regular float32."""
+        comptime HALVINGS = unit_shift[format.element]() - 1
+        var halves = weights
+        halves.low -= HALVINGS
+        if halves.high < E8M0_NAN:
+            halves.high -= HALVINGS
+        return rows.multiplies_regularly(halves)
 
     def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
 
         Products of scales are exact in float64, and a NaN scale makes its sums NaN.
         """
-        # Dot products are of doubled values on both sides.
-        comptime QUARTER = SIMD[DType.float64, LANES](0.25)
+        comptime RIGHT_SHIFT = unit_shift[Tiles.format.element]()
+        var units = Float64(1) / Float64(1 << (self.a.unit_shift + RIGHT_SHIFT))
         var total = SIMD[DType.float64, LANES](0)
-        for block in range(self.a.shape.k_blocks[LEFT]()):
+        for block in range(self.a.shape.k // BLOCK):
             var index = self.a.order().index(row, block)
             var codes = tiles.codes(tile, block)
-            var dots = BlockDot.start(self.a.corrections.load[width=1](Coord(index)))
-            comptime for j in range(RUNS):
-                var words = tiles.vector[j](codes)
-                var at = index * BLOCK + 4 * j
-                dots = BlockDot.step(dots, low_nibbles(words), _broadcast_run(self.a, at))
-                dots = BlockDot.step(
-                    dots, high_nibbles(words), _broadcast_run(self.a, at + BLOCK // 2)
+            var dots = BlockDot[Self.reach].start(self.a.corrections.load[width=1](Coord(index)))
+            comptime for vector in range(VECTORS):
+                dots = BlockDot[Self.reach].step(
+                    dots,
+                    weight_bytes[vector](tiles, codes),
+                    _broadcast_run(self.a, index * BLOCK + 4 * vector),
                 )
             var a_scale = decode_scale[1](self.a.scales.load[width=1](Coord(index)))
             var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
-            var values = BlockDot.finish(dots).cast[DType.float64]() * QUARTER
+            var values = BlockDot[Self.reach].finish(dots).cast[DType.float64]() * units
             total += values * (b_scales * a_scale)
         return total.cast[DType.float32]()
+
+    @staticmethod
+    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+        """Says whether a single group of rows decodes weights each time they are loaded."""
+        return Tiles.IS_FAST and Tiles.format.element == Element.E2M1

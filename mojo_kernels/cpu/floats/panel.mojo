@@ -67,7 +67,7 @@ struct _DirectFloats[Tiles: WeightTiles](FloatSource):
 
     @always_inline
     def half_scales(self, tile: Int, block: Int) -> Sums:
-        return bitcast[DType.float32, LANES](self.panel.half_scales(tile, block))
+        return bitcast[DType.float32, LANES](self.panel.scale_bits[1](tile, block))
 
 
 @fieldwise_init

@@ -94,6 +94,4 @@ def compute_share_exactly[
         ranks * UInt32(WARPS),
     ):
         var token, row = divmod(item, UInt32(ROW_WARPS * TILE_ROWS))
-        compute_exactly(
-            a, w, result, first_token + token, first_column + row, lane
-        )
+        compute_exactly(a, w, result, first_token + token, first_column + row, lane)

@@ -9,12 +9,11 @@ cluster splits K where there are few tiles of columns. More rows are bound by de
 then by tensor cores: as large a tile as still gives every multiprocessor a group.
 """
 
-from std.math import ceildiv
 from std.utils.numerics import max_finite
 
 from ..layout import BLOCK, TILE_ROWS
-from ..many.matmul import MULTIPROCESSORS
-from ..plan import Kernel, MAX_RANKS, Plan
+from ..many.kernel import MULTIPROCESSORS
+from ..plan import MAX_RANKS, Plan
 
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
@@ -81,6 +80,11 @@ def _middle(tokens: Int, ranks: Int, min_groups: Int, reason: StaticString) -> C
     return Choice(Plan.middle(tokens, ranks), ANY, ANY, ANY, min_groups, 0, reason)
 
 
+def _many(min_groups: Int, reason: StaticString) -> Choice:
+    """Returns a row for many rows."""
+    return Choice(Plan.MANY, ANY, ANY, ANY, min_groups, 0, reason)
+
+
 comptime _SHARE_K = "little to stage, few columns: a tile of weights a group, whose warps share K"
 comptime _FULL = "few rows, enough tiles of weights: one a warp, nobody splits K"
 comptime _SPLIT_2 = "few rows, fewer tiles of weights: two groups of a cluster split K"
@@ -105,22 +109,24 @@ comptime CHOICES = [
     _few(32, 4, _SPLIT_4),
     _few(32, 8, _SPLIT_8),
     # More rows: activations are expanded first.
-    Choice(
-        Plan.MANY, ANY, ANY, ANY, MOST, 0,
-        "many rows: a weight is decoded once for 256 of them, and most multiprocessors have a tile",
-    ),
+    _many(MOST, "a weight is decoded once for 256 rows, and most multiprocessors have a tile"),
     _middle(128, 1, MOST + 1, "hundreds of rows: tiles of 128 rows for most multiprocessors"),
     _middle(64, 1, MULTIPROCESSORS // 2 + 1, "tiles of 64 rows for half of the multiprocessors"),
     _middle(64, 2, MULTIPROCESSORS // 2 + 1, "fewer tiles: two groups of a cluster split K"),
     _middle(64, 4, MULTIPROCESSORS // 2 + 1, "few tiles: four groups of a cluster split K"),
     _middle(64, 8, 0, "very few tiles: eight groups of a cluster split K"),
-]  # fmt: skip
+]
 """In order of preference."""
 
 comptime PORTABLE = Choice(
-    Plan.PORTABLE, ANY, ANY, ANY, 0, 0,
+    Plan.PORTABLE,
+    ANY,
+    ANY,
+    ANY,
+    0,
+    0,
     "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4 or bfloat16 activations",
-)  # fmt: skip
+)
 """For everything else."""
 
 

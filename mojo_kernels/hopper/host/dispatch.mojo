@@ -6,38 +6,38 @@ the tables.
 
 from ...calls import QuantizeCall
 from ...launch.queue import Queue, Workspace
-from ...problem import Problem
+from ...problem import ANY, Known, Problem
 from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
-from ..few import matmul as few
-from ..many import matmul as many
-from ..middle import matmul as middle
-from ..plan import Kernel, Plan
+from ..few import kernel as few
+from ..many import kernel as many
+from ..middle import kernel as middle
+from ..plan import Kernel, Plan, may_take_operands
 from ..staged.activations import workspace_of as workspace_of_stages
 from .choices import MAX_FEW_ROWS, choose, plan_of
 
 
-def multiply(problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
+def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
     """Computes left @ right.T + bias; a plan that is not 0 takes the place of the table's."""
     var plan = Plan.PORTABLE
     if few.supports(problem):
         plan = plan_of(choose(problem.m, problem.n, problem.k))
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
-    launch(problem, plan, queue)
+    launch[known](problem, plan, queue)
 
 
-def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches the kernel of a plan."""
-    if plan.kernel == Kernel.FEW:
-        few.launch(problem, plan, queue)
-    elif plan.kernel == Kernel.MIDDLE:
-        middle.launch(problem, plan, queue)
-    elif plan.kernel == Kernel.MANY:
-        many.launch(problem, plan, queue)
-    else:
-        portable.launch(problem, queue)
+    comptime if may_take_operands[known]():
+        if plan.kernel == Kernel.FEW:
+            return few.launch(problem, plan, queue)
+        if plan.kernel == Kernel.MIDDLE:
+            return middle.launch(problem, plan, queue)
+        if plan.kernel == Kernel.MANY:
+            return many.launch(problem, plan, queue)
+    portable.launch[known](problem, queue)
 
 
 def workspace_of(m: Int, k: Int) -> Workspace:
@@ -45,9 +45,11 @@ def workspace_of(m: Int, k: Int) -> Workspace:
     return Workspace(0, 0) if m <= MAX_FEW_ROWS else workspace_of_stages(m, k)
 
 
-def quantize(call: QuantizeCall, mut queue: Some[Queue]) raises:
+def quantize[
+    known_dtype: Int = ANY, known_format: Int = ANY
+](call: QuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes [rows, k] floats into a plain operand."""
-    if fast.supports(call):
-        fast.quantize(call, queue)
-    else:
-        quantize_portably(call, queue)
+    comptime if fast.may_support(known_dtype, known_format):
+        if fast.supports(call):
+            return fast.quantize(call, queue)
+    quantize_portably[known_dtype, known_format](call, queue)

@@ -135,10 +135,7 @@ def copy_bulk(
 ):
     """Starts copying contiguous bytes from global memory; the barrier counts them."""
     inlined_assembly[
-        (
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2,"
-            " [$3];"
-        ),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
         NoneType,
         constraints="r,l,r,r,~{memory}",
         has_side_effect=True,

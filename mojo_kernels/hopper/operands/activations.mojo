@@ -152,7 +152,9 @@ def encode_neighbours(neighbours: Pairs, scale: UInt32) -> UInt32:
     comptime TO_EARLIER = BF16_MANTISSA_BITS - ELEMENT.mantissa_bits
     if not rounds_packed(scale):
         keep_branch()
-        var codes = encode_chunk[True](floats_of_neighbours(neighbours), scale, materialize[ELEMENT]())
+        var codes = encode_chunk[True](
+            floats_of_neighbours(neighbours), scale, materialize[ELEMENT]()
+        )
         return pack[ELEMENT.bits](codes)[0]
 
     var first_anchor = packed_anchor(0, scale)

@@ -1,10 +1,11 @@
 """Runs, checks and profiles compiled gfx950 kernels from the command line, on a CPU.
 
-    python -m gfx950 run     KERNEL.s ...   execute; show what each buffer became
-    python -m gfx950 check   KERNEL.s ...   prove waits, barriers and wait states
-    python -m gfx950 profile KERNEL.s ...   where the cycles go, by a timing model
-    python -m gfx950 parameters             what that model assumes
+    python -m gfx950 run     KERNEL ...   execute; show what each buffer became
+    python -m gfx950 check   KERNEL ...   prove waits, barriers, wait states, what is shared
+    python -m gfx950 profile KERNEL ...   where the cycles go, by a timing model
+    python -m gfx950 parameters           what that model assumes
 
+KERNEL is assembly text, as LLVM prints it, or a code object for gfx950.
 The launch is given by options or by a JSON file; launch_text.py describes both. Exit code 1
 means that `check` found a hazard, 2 that the input was wrong.
 """
@@ -25,7 +26,7 @@ from rich.table import Table
 
 from gfx950.cli.launch_text import FILLS, Launch, parse_arg, parse_extent, read_launch
 from gfx950.cli.report import print_parameters, print_profile
-from gfx950.isa.asm import parse
+from gfx950.isa.disassembly import load
 from gfx950.machine.execute import SimulationError
 from gfx950.machine.execute import run as execute
 from gfx950.machine.launch import arrays
@@ -42,7 +43,10 @@ console = Console()
 errors = Console(stderr=True)
 
 KernelFile = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, help="Assembly text, as LLVM prints it.")
+    Path,
+    typer.Argument(
+        exists=True, dir_okay=False, help="A code object, or assembly text as LLVM prints it."
+    ),
 ]
 LaunchFile = Annotated[
     Path | None,
@@ -108,7 +112,7 @@ def run(
     with _explained():
         start = _launch(launch, grid, block, arg)
         before = deepcopy(start.args)
-        result = execute(kernel.read_text(), start.grid, start.block, start.args, name=symbol)
+        result = execute(load(kernel, symbol), start.grid, start.block, start.args)
         console.print(_buffer_table(before, start.args))
         if result.hazards:
             console.print(f"{len(result.hazards)} hazards; `check` names them", style="red")
@@ -134,16 +138,19 @@ def check(
     """
     with _explained():
         start = _launch(launch, grid, block, arg)
-        parsed = parse(kernel.read_text(), symbol)
-        found, outputs = {}, []
+        parsed = load(kernel, symbol)
+        found, doubtful, outputs = {}, {}, []
         for mode, late in (("at once", False), ("as late as legal", True)):
-            lines, args = _findings(parsed, start, late)
+            lines, warnings, args = _findings(parsed, start, late)
             found |= dict.fromkeys(lines, mode)
+            doubtful |= dict.fromkeys(warnings)
             outputs.append(arrays(args))
     if not found:
         pairs = enumerate(zip(*outputs, strict=True))
         differing = (i for i, pair in pairs if not np.array_equal(*pair))
         found = {f"buffer {i} differs between the two memory orders": mode for i in differing}
+    for line in doubtful:
+        console.print(f"warning: {line}", style="yellow", markup=False)
     for line, mode in found.items():
         console.print(f"{line}  [memory answers {mode}]", style="red", markup=False)
     if found:
@@ -152,13 +159,13 @@ def check(
 
 
 def _findings(kernel, start: Launch, late: bool):
-    """Runs a launch; returns what is wrong with it, as lines, and the arguments afterwards."""
+    """Runs a launch; returns what is wrong and what is doubtful, as lines, and the arguments."""
     args = deepcopy(start.args)
     try:
-        hazards = execute(kernel, start.grid, start.block, args, late=late).hazards
+        result = execute(kernel, start.grid, start.block, args, late=late)
     except SimulationError as error:
-        return [*map(str, error.hazards), str(error)], args
-    return list(map(str, hazards)), args
+        return [*map(str, error.hazards), str(error)], [], args
+    return list(map(str, result.hazards)), list(map(str, result.warnings)), args
 
 
 def _machine(settings: list[str]) -> Machine:
@@ -203,8 +210,8 @@ def profile(
     with _explained():
         start = _launch(launch, grid, block, arg)
         result = time_kernel(
-            kernel.read_text(), start.grid, start.block, start.args, name=symbol,
-            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid,
+            load(kernel, symbol), start.grid, start.block, start.args,
+            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid, with_variants=True,
         )  # fmt: skip
         print_profile(result, console)
         if picture:

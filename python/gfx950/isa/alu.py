@@ -181,8 +181,11 @@ _COMPARE = {
     "ge": np.greater_equal, "lt": np.less, "le": np.less_equal,
 }  # fmt: skip
 _SAVEEXEC = _LOGIC | {"andn1": lambda a, b: ~a & b, "orn1": lambda a, b: ~a | b}
-_IGNORED = ("s_nop", "s_sleep", "s_setprio", "s_sethalt", "s_icache_inv", "s_inst_prefetch",
-            "s_dcache_wb", "s_dcache_inv", "s_incperflevel", "s_decperflevel")  # fmt: skip
+_NOPS = ("s_nop", "v_nop")
+_IGNORED = (
+    *_NOPS, "s_sleep", "s_setprio", "s_sethalt", "s_icache_inv", "s_inst_prefetch", "s_dcache_wb",
+    "s_dcache_inv", "s_incperflevel", "s_decperflevel",
+)  # fmt: skip
 
 
 def _decode_result(b: Build, row: tuple) -> Decoded:
@@ -315,7 +318,7 @@ def decode_scalar(b: Build) -> Decoded | None:
         return _decode_result(b, _RESULT[name])
     if name in _IGNORED:
         b.mods.clear()
-        return b.finish(lambda w: None, "nop" if name == "s_nop" else "salu")
+        return b.finish(lambda w: None, "nop" if name in _NOPS else "salu")
     if name.startswith(("s_cselect_", "s_cmov_")):
         return _decode_select(b)
     if name in ("s_addc_u32", "s_subb_u32"):

@@ -155,6 +155,13 @@ def _fract(a):
     return np.minimum(a - np.floor(a), below_one)
 
 
+def _insert_byte(a, which, kept):
+    """Puts a float, rounded towards zero and clamped to 0 .. 255, into a byte of `kept`."""
+    shift = (which & U32(3)) * U32(8)
+    byte = np.nan_to_num(np.clip(a, 0, 255)).astype(U32)
+    return (kept & ~(U32(0xFF) << shift)) | (byte << shift)
+
+
 def _legacy_mul(a, b):
     return np.where((a == 0) | (b == 0), F32(0), a * b)
 
@@ -239,6 +246,7 @@ OPS: dict[str, tuple[str, str, Callable]] = {
     "v_cvt_f16_i16": ("f16", "i16", lambda a: a.astype(F16)),
     "v_cvt_u16_f16": ("u16", "f16", _to_int(0, 2**16 - 1, U16)),
     "v_cvt_i16_f16": ("i16", "f16", _to_int(-(2**15), 2**15 - 1, np.int16)),
+    "v_cvt_pk_u8_f32": ("b32", "f32 u32 u32", _insert_byte),
     "v_cvt_pk_u16_u32": (
         "b32", "u32 u32",
         lambda a, b: np.minimum(a, U32(0xFFFF)) | (np.minimum(b, U32(0xFFFF)) << U32(16)),

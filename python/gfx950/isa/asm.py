@@ -98,6 +98,7 @@ class KernelArg:
     offset: int
     size: int
     kind: str
+    name: str = ""
 
 
 @dataclass
@@ -306,7 +307,10 @@ def _parse_metadata(lines: list[str]) -> dict[str, tuple[dict[str, int], list[Ke
 
     def finish() -> None:
         if name:
-            table = [KernelArg(int(a["offset"]), int(a["size"]), a["value_kind"]) for a in args]
+            table = [
+                KernelArg(int(a["offset"]), int(a["size"]), a["value_kind"], a.get("name", ""))
+                for a in args
+            ]
             kernels[name] = (dict(counts), table)
 
     for line in lines:

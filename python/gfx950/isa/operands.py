@@ -174,7 +174,7 @@ class Build:
             raise self.unknown("operand (expected a vector register)")
         is_acc = operand.kind == "a"
         first = operand.index + (self.kernel.accum_offset if is_acc else 0)
-        limit = self.kernel.unified_registers if is_acc else self.kernel.accum_offset
+        limit = self.kernel.unified_registers
         if first + count > limit:
             raise AsmError(f"{self.ins}: register beyond the {limit} that the kernel declares")
         return first

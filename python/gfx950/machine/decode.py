@@ -10,8 +10,10 @@ from gfx950.isa.asm import VCC, Instruction, Kernel
 from gfx950.isa.lanes import decode_lanes
 from gfx950.isa.mfma import decode_mfma
 from gfx950.isa.operands import Build, Decoded
+from gfx950.machine.modes import decode_mode
 from gfx950.memory.lds import decode_lds
 from gfx950.memory.scratch import decode_scratch
+from gfx950.memory.smem import decode_scalar_memory
 from gfx950.memory.vmem import decode_memory
 from gfx950.proof.waits import WaitRules
 
@@ -21,8 +23,8 @@ _BRANCHES = {
     "s_cbranch_execz": "execz", "s_cbranch_execnz": "execnz",
 }  # fmt: skip
 _DECODERS = (
-    decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
-    decode_lds, decode_memory, decode_scratch, decode_scalar,
+    decode_mode, decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
+    decode_lds, decode_memory, decode_scalar_memory, decode_scratch, decode_scalar,
 )  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def decode(kernel: Kernel, ins: Instruction) -> Decoded:
     if decoded is None:
         raise b.unknown()
     decoded.rules = WaitRules(decoded)
-    if decoded.kind == "nop":
+    if decoded.kind == "nop" and ins.operands:
         decoded.states = int(ins.operands[0].value) + 1
     decoded.memory = decoded.info.get("memory")
     reads = (*decoded.v_reads, *(~s for s in decoded.s_reads))

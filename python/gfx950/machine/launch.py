@@ -9,7 +9,7 @@ Kernel arguments are packed as the metadata says; arrays become islands of globa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class ArgumentError(ValueError):
 
 def arrays(args):
     """Yields the arrays among kernel arguments in order, those inside structs too."""
-    for value in args:
+    for value in args.values() if isinstance(args, Mapping) else args:
         if isinstance(value, np.ndarray):
             yield value
         elif isinstance(value, tuple):
@@ -44,12 +44,13 @@ def arrays(args):
 class KernelArguments:
     """Packs arguments into a segment and copies array results back."""
 
-    def __init__(self, kernel: Kernel, args: Sequence, memory: GlobalMemory, grid, block):
+    def __init__(self, kernel: Kernel, args: Sequence | Mapping, memory: GlobalMemory, grid, block):
         self.memory = memory
         self.arrays: list[tuple[np.ndarray, Allocation]] = []
         explicit = [a for a in kernel.args if not a.kind.startswith("hidden_")]
-        if explicit and len(args) > len(explicit):
+        if explicit and not isinstance(args, Mapping) and len(args) > len(explicit):
             raise ArgumentError(f"kernel takes {len(explicit)} arguments, got {len(args)}")
+        args = _by_name(kernel, args) if isinstance(args, Mapping) else args
         segment = bytearray(max(kernel.kernarg_bytes, 4))
         offset = 0
         for position, value in enumerate(args):
@@ -108,6 +109,16 @@ class KernelArguments:
             if array.flags.writeable:
                 raw = island.data[: island.size]
                 array.reshape(-1).view(np.uint8)[...] = raw
+
+
+def _by_name(kernel: Kernel, args: Mapping) -> list:
+    """Returns arguments in the kernel's order; those not named are zero."""
+    explicit = [a for a in kernel.args if not a.kind.startswith("hidden_")]
+    names = [a.name for a in explicit]
+    for name in args:
+        if names.count(name) != 1:
+            raise ArgumentError(f"kernel has no argument {name!r}, expected {sorted(set(names))}")
+    return [args.get(a.name, bytes(a.size)) for a in explicit]
 
 
 def _hidden_argument(kind: str, size: int, grid, block) -> bytes:

@@ -3,7 +3,8 @@
     islands     global memory: the kernel's arguments, each an island; atomics
     lds         the local data share and `ds_*`
     scratch     private memory and `scratch_*`
-    vmem        global, flat, buffer and scalar memory instructions
+    vmem        global, flat and buffer memory instructions
+    smem        scalar memory instructions
     access      a memory operation in two halves, issue and completion
 
 Imports isa.

@@ -1,10 +1,10 @@
-"""Global, flat, buffer and scalar memory instructions.
+"""Global, flat and buffer memory instructions.
 
     global   v[2:3], off offset:16          64-bit address per lane
              v0, s[2:3] offset:16           32-bit offset per lane from a scalar base
     buffer   v7, s[16:19], s3 offen         descriptor: base, size; lanes beyond it read zero
              ... lds                        straight to LDS at M0 + offset + lane * size
-    scalar   s[4:7], s[0:1], 0x20           one address per wave
+             v7, s[16:19], s3 idxen         index * stride of the descriptor is added
 
 A buffer without swizzle is checked dword by dword: offset + 4 <= num_records - soffset.
 Cache bits (sc0, sc1, nt) do not change results here, except sc0 of an atomic: it returns.
@@ -13,6 +13,7 @@ Cache bits (sc0, sc1, nt) do not change results here, except sc0 of an atomic: i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +36,6 @@ U32, I32, U64, I64 = np.uint32, np.int32, np.uint64, np.int64
 CACHE_BITS = ("sc0", "sc1", "nt", "glc", "slc", "dlc", "nv")
 STRIDE_MASK, SWIZZLE_BIT = 0x3FFF, 1 << 31
 _LANE = np.arange(LANES, dtype=I64)
-SCALAR_LOADS = {"dword": 1, "dwordx2": 2, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16}
 
 
 class Address:
@@ -65,9 +65,14 @@ class Address:
         self.find = lambda w: (_lanes(base(w).view(I64) + narrow(w) + offset, w), None)
 
     def _buffer(self, b: Build, vaddr: Operand, descriptor: Operand, soffset: Operand) -> None:
-        if b.mod("idxen", False) or b.mods.get("addr64"):
+        if b.mods.get("addr64"):
             raise b.unknown("addressing mode")
-        voffset = b.vector_source(vaddr, "u32") if b.mod("offen", False) else None
+        record = voffset = None
+        if b.mod("idxen", False):
+            record = b.vector_source(replace(vaddr, count=1), "u32")
+            vaddr = replace(vaddr, index=vaddr.index + 1, count=1)
+        if b.mod("offen", False):
+            voffset = b.vector_source(vaddr, "u32")
         index = b.scalar_index(descriptor, 4, b.s_reads)
         scalar = b.vector_source(soffset, "u32")
         ends = (4 * np.arange((self.size + 3) // 4) + min(4, self.size))[None, :, None]
@@ -79,6 +84,9 @@ class Address:
             base = w.s[index].astype(I64) | ((word1 & U32(0xFFFF)).astype(I64) << 32)
             shift = np.broadcast_to(scalar(w), (w.count, 1)).astype(I64)
             local = _lanes(I64(self.offset) + (0 if voffset is None else voffset(w)), w)
+            if record is not None:
+                stride = (word1 >> U32(16) & U32(STRIDE_MASK)).astype(I64)[:, None]
+                local += stride * record(w)
             limit = w.s[index + 2].astype(I64)[:, None] - shift
             inside = local[:, None, :] + ends <= limit[:, None, :]
             return base[:, None] + shift + local, None if inside.all() else inside
@@ -90,7 +98,7 @@ def _lanes(x: np.ndarray, w: Waves) -> np.ndarray:
     return np.broadcast_to(np.asarray(x, I64), (w.count, LANES)).copy()
 
 
-def _per_dword(load: Callable, cap: Capture, size: int) -> np.ndarray:
+def per_dword(load: Callable, cap: Capture, size: int) -> np.ndarray:
     """Loads dword by dword where a buffer's end cuts a lane's access."""
     if cap.inside is None:
         return load(cap.address, cap.exec_mask, size)
@@ -116,7 +124,7 @@ def _decode_load(b: Build, form: LoadFormat, counters: tuple[str, ...]) -> Decod
         return Capture(w.exec_mask.copy(), where, inside=inside)
 
     def complete(m, w: Waves, rows, cap: Capture) -> None:
-        words = _per_dword(m.memory.load, cap, form.size)
+        words = per_dword(m.memory.load, cap, form.size)
         write_loaded(w, rows, index, words, cap, form=form)
 
     op = MemoryOp(capture, complete, counters, is_load=True, global_bytes=form.size)
@@ -137,7 +145,7 @@ def _decode_direct(b: Build, size: int) -> Decoded:
         return cap
 
     def complete(m, w: Waves, rows, cap: Capture) -> None:
-        words = _per_dword(m.memory.load, cap, size)
+        words = per_dword(m.memory.load, cap, size)
         m.lds.store(cap, 0, words, size)
 
     op = MemoryOp(
@@ -210,67 +218,9 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
     )
 
 
-def _decode_scalar_load(b: Build, count: int) -> Decoded:
-    index = b.scalar_index(b.operand(0), count, b.s_writes)
-    is_buffer = b.ins.name.startswith("s_buffer")
-    for bit in CACHE_BITS:
-        b.mod(bit)
-    constant = int(b.mod("offset", 0))
-    offset = b.scalar(2, "i32")
-    if is_buffer:
-        descriptor = b.scalar_index(b.operand(1), 4, b.s_reads)
-    else:
-        base = b.scalar(1, "u64")
-
-    def capture(m, w: Waves) -> Capture:
-        local = offset(w).astype(I64) + constant
-        inside = None
-        if is_buffer:
-            high = (w.s[descriptor + 1] & U32(0xFFFF)).astype(I64) << 32
-            start = w.s[descriptor].astype(I64) | high
-            ends = local[:, None] + 4 * np.arange(count) + 4
-            inside = (ends <= w.s[descriptor + 2].astype(I64)[:, None])[..., None]
-        else:
-            start = base(w).view(I64)
-        where = ((start + local) & ~I64(3))[:, None]
-        return Capture(np.ones((w.count, 1), bool), where, inside=inside)
-
-    def complete(m, w: Waves, rows, cap: Capture) -> None:
-        words = _per_dword(m.memory.load, cap, 4 * count)[..., 0]
-        w.s[index : index + count, rows] = words
-        w.s_undef[index : index + count, rows] = False
-        for register in range(index, index + count):
-            w.s_clean[register] = not w.s_undef[register].any()
-
-    op = MemoryOp(capture, complete, ("lgkm",), scalar=True, is_load=True, global_bytes=4 * count)
-    return b.finish(runs_through_memory, "smem", masked=False, strict=True, info={"memory": op})
-
-
-def _decode_clock(b: Build) -> Decoded:
-    """s_memtime and s_memrealtime: the number of instructions the wave has issued."""
-    index = b.scalar_index(b.operand(0), 2, b.s_writes)
-
-    def capture(m, w: Waves) -> Capture:
-        return Capture(np.ones((w.count, 1), bool))
-
-    def complete(m, w: Waves, rows, cap: Capture) -> None:
-        w.s[index, rows], w.s[index + 1, rows] = w.clock & 0xFFFFFFFF, 0
-        w.s_undef[index : index + 2, rows] = False
-        for register in (index, index + 1):
-            w.s_clean[register] = not w.s_undef[register].any()
-
-    op = MemoryOp(capture, complete, ("lgkm",), scalar=True, is_load=True)
-    return b.finish(runs_through_memory, "smem", masked=False, info={"memory": op})
-
-
 def decode_memory(b: Build) -> Decoded | None:
     """Decodes an instruction of this module, or returns None if it is none."""
     name = b.ins.name
-    if name.startswith(("s_load_", "s_buffer_load_")):
-        count = SCALAR_LOADS.get(name.split("load_")[1])
-        return _decode_scalar_load(b, count) if count else None
-    if name in ("s_memtime", "s_memrealtime"):
-        return _decode_clock(b)
     space, _, rest = name.partition("_")
     if space not in ("global", "flat", "buffer"):
         return None

@@ -40,10 +40,13 @@ class Hazard:
     wave: int
     """Wave within the workgroup."""
     reason: str
+    doubt: str | None = None
+    """Why this may be no hazard: then it is a warning."""
 
     def __str__(self) -> str:
         where = f"workgroup {self.group} wave {self.wave}"
-        return f"line {self.line}: {self.text}: {self.kind}: {self.reason} ({where})"
+        reason = f"{self.reason}; {self.doubt}" if self.doubt else self.reason
+        return f"line {self.line}: {self.text}: {self.kind}: {reason} ({where})"
 
 
 @dataclass(slots=True, eq=False)

@@ -1,18 +1,21 @@
-"""Emits every decode kernel that the dispatch table names, for any K where the row is:
+"""Every decode kernel that the dispatch table names, for any K where the row is:
 fused, or for activations that are already encoded where it is for those only.
 """
 
-from named import emit_linear, emit_matmul
+from std.os import abort
+from std.python import PythonObject
 
-from mojo_kernels.cdna4.decode_shape import DecodeShape
-from mojo_kernels.cdna4.dispatch import CHOICES, Choice, Kernel
+from named import show_linear, show_matmul
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.decode.shape import DecodeShape
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.host.dispatch import CHOICES, Choice, Family
 
 
 def shape_of(choice: Choice) -> DecodeShape:
     """Returns the cut of a row."""
-    var shape = choice.shape
-    shape.k_tail = choice.any_k
-    return shape
+    return choice.shape_of(k_tail=choice.any_k)
 
 
 def is_first[row: Int]() -> Bool:
@@ -20,17 +23,29 @@ def is_first[row: Int]() -> Bool:
     comptime choice = CHOICES[row]
     comptime for i in range(row):
         comptime above = CHOICES[i]
-        comptime if above.kernel == Kernel.DECODE and shape_of(above) == shape_of(choice):
+        comptime if above.family == Family.DECODE and shape_of(above) == shape_of(choice):
             return False
     return True
 
 
-def main() raises:
-    """Emits them."""
-    comptime for row in range(len(CHOICES)):
-        comptime choice = CHOICES[row]
-        comptime if choice.kernel == Kernel.DECODE and is_first[row]():
-            comptime if choice.sources.floats:
-                emit_linear[shape_of(choice)]()
-            else:
-                emit_matmul[shape_of(choice)]()
+struct Choices(Catalogue):
+    """The kernels of the table."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for row in range(len(CHOICES)):
+            comptime choice = CHOICES[row]
+            comptime if choice.family == Family.DECODE and is_first[row]():
+                comptime if choice.sources.floats:
+                    show_linear[shape_of(choice)](visitor)
+                else:
+                    show_matmul[shape_of(choice)](visitor)
+
+
+@export
+def PyInit_choices() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Choices]("choices")
+    except error:
+        abort(String("cannot create choices: ", error))

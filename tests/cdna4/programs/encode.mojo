@@ -1,40 +1,72 @@
-"""Emits probes that encode one block or two in registers: `<input type>_<rounding>_<blocks>`.
+"""Probes that encode one block or two in registers: `<input type>_<rounding>_<blocks>`.
 
 The difference between the two is what a block costs.
 """
 
-from emit import emit
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
+from std.os import abort
+from std.python import PythonObject
 from std.utils import StaticTuple
 
-from mojo_kernels.cdna4.encode import encode_block
-from mojo_kernels.cdna4.mma import LANES
-from mojo_kernels.codec import Rounding
-from mojo_kernels.formats import BLOCK
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, Visitor
+from mojo_kernels.cdna4.instructions.matrix import BLOCK, LANES
+from mojo_kernels.cdna4.operands.encode import encode_block
+from mojo_kernels.cdna4.operands.memory import Input, Output, input, output
+from mojo_kernels.cdna4.types import A, CODES, SCALES
+from mojo_kernels.launch.queue import Grid, Queue
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(LANES)))
 def encode_blocks[
     dtype: DType, rounding: Rounding, blocks: Int
-](
-    x: ImmPointer[Scalar[dtype], ImmutAnyOrigin],
-    codes: MutPointer[UInt32, MutAnyOrigin],
-    scales: MutPointer[UInt32, MutAnyOrigin],
-):
+](x: Input[dtype], codes: Output[DType.uint32], scales: Output[DType.uint32],):
     """Encodes `blocks` blocks a lane."""
     var lane = Int(thread_idx.x)
     comptime for i in range(blocks):
         var floats = x.unsafe_load[width=BLOCK, alignment=16]((lane * blocks + i) * BLOCK)
-        var encoded = encode_block[dtype, rounding](floats)
+        var encoded = encode_block[Format.MXFP4, dtype, rounding](floats)
         codes.unsafe_store[alignment=16]((lane * blocks + i) * 4, encoded.codes)
         scales.unsafe_store(lane * blocks + i, encoded.scale)
 
 
-def main() raises:
-    """Emits them."""
-    comptime for code in range(Rounding.COUNT):
-        comptime rounding = Rounding(code)
-        comptime name = Rounding.NAMES[code]
-        comptime for dtype in [DType.bfloat16, DType.float16, DType.float32]:
-            comptime for blocks in range(1, 3):
-                emit[encode_blocks[dtype, rounding, blocks]](String(dtype, "_", name, "_", blocks))
+struct Probe[dtype: DType, rounding: Rounding, blocks: Int](Listed):
+    """A probe for one wave of blocks, whatever the shape."""
+
+    @staticmethod
+    def supports(m: Int, n: Int, k: Int) -> Bool:
+        return True
+
+    @staticmethod
+    def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
+        queue.launch[encode_blocks[Self.dtype, Self.rounding, Self.blocks]](
+            Grid(1, threads=LANES),
+            input[Self.dtype](A),
+            output[DType.uint32](CODES),
+            output[DType.uint32](SCALES),
+        )
+
+
+struct Encode(Catalogue):
+    """Every rounding of every input type, one block and two."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for code in range(Rounding.COUNT):
+            comptime rule = Rounding.NAMES[code]
+            comptime for dtype in [DType.bfloat16, DType.float16, DType.float32]:
+                comptime for blocks in range(1, 3):
+                    visitor.kernel[Probe[dtype, Rounding(code), blocks]](
+                        String(dtype, "_", rule, "_", blocks)
+                    )
+
+
+@export
+def PyInit_encode() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Encode]("encode")
+    except error:
+        abort(String("cannot create encode: ", error))

@@ -1,19 +1,37 @@
-"""Emits the quantize kernel: `<input type>_<rounding>_<scale layout>`."""
+"""The quantize kernel: `<input type>_<rounding>_<scale layout>`."""
 
-from emit import emit
+from std.os import abort
+from std.python import PythonObject
 
-from mojo_kernels.cdna4.quantize import quantize_rows
-from mojo_kernels.codec import Rounding
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
 from mojo_kernels.layouts import Plain, PreshuffledCdna4
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
+
+comptime MXFP4 = Format.MXFP4
 
 
-def main() raises:
-    """Emits every rounding of every input type, and the preshuffled layout once a type."""
-    comptime for dtype in [DType.bfloat16, DType.float16, DType.float32]:
-        comptime for code in range(Rounding.COUNT):
-            comptime rounding = Rounding(code)
-            comptime name = Rounding.NAMES[code]
-            emit[quantize_rows[dtype, rounding, Plain]](String(dtype, "_", name, "_plain"))
-        emit[quantize_rows[dtype, Rounding.EVEN, PreshuffledCdna4]](
-            String(dtype, "_even_preshuffled_cdna4")
-        )
+struct Quantize(Catalogue):
+    """Every rounding of every input type, and the preshuffled layout once a type."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for dtype in [DType.bfloat16, DType.float16, DType.float32]:
+            comptime for code in range(Rounding.COUNT):
+                comptime rule = Rounding.NAMES[code]
+                visitor.kernel[ListedQuantizer[MXFP4, dtype, Rounding(code), Plain]](
+                    String(dtype, "_", rule, "_plain")
+                )
+            visitor.kernel[ListedQuantizer[MXFP4, dtype, Rounding.EVEN, PreshuffledCdna4]](
+                String(dtype, "_even_preshuffled_cdna4")
+            )
+
+
+@export
+def PyInit_quantize() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Quantize]("quantize")
+    except error:
+        abort(String("cannot create quantize: ", error))

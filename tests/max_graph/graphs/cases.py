@@ -16,7 +16,7 @@ from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
-from cases import DTYPES, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
 from mx_kernels import max_graph
 
 CPU_REF = DeviceRef.CPU()
@@ -31,6 +31,7 @@ WEIGHTS = {
     "second": (N, HIDDEN, 112, 126),
     "wide": (400, 512),
     "tiny": (N, K, 0, 9),
+    "narrow": (N, K, 112, 126),
 }
 """Sizes, and where scales do not cover their usual range the smallest and the largest."""
 BIASES = {dtype: torch_of(100 * _rng.standard_normal(N), dtype) for dtype in DTYPES}
@@ -38,10 +39,10 @@ SUBNORMAL_BIAS = torch.full((N,), 1e-42)
 
 
 @cache
-def weights(name: str, layout: str = "plain") -> mx.MXTensor:
+def weights(name: str, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
     """Returns weights, the same in every process."""
     rng = np.random.default_rng(list(WEIGHTS).index(name))
-    return mx_tensor(*random_operand(rng, *WEIGHTS[name]), layout)
+    return mx_tensor(*random_operand(rng, *WEIGHTS[name], format=format), layout, format)
 
 
 INPUTS = {
@@ -49,6 +50,7 @@ INPUTS = {
     "wide": ("float32", ["m", 512]),
     "nested": ("bfloat16", ["a", "b", K]),
     "codes": ("uint8", ["m", K // 2]),
+    "eight_bit_codes": ("uint8", ["m", K]),
     "scales": ("uint8", ["m", K // 32]),
     "bias": ("float16", [N]),
 }
@@ -85,6 +87,26 @@ CASES = {
             route.value(i["codes"], i["scales"]), dtype=dtype
         )
         for dtype in DTYPES
+    },
+    **{
+        f"pair-{left}-{right}": lambda route, i, left=left, right=right: route.ops.linear(
+            i["bfloat16"], weights("narrow", "preshuffled_cpu", right), activations=left
+        )
+        for left in FORMATS
+        for right in FORMATS
+        if ("mxfp4" in (left, right) and left != right) or left == right != "mxfp4"
+    },
+    **{
+        f"matmul-{format}": lambda route, i, format=format: route.ops.matmul(
+            route.ops.quantize(i["float32"], format=format), weights("tiny", format=format)
+        )
+        for format in FORMATS[1:]
+    },
+    **{
+        f"dequantize-{format}": lambda route, i, format=format: route.ops.dequantize(
+            route.value(i["eight_bit_codes"], i["scales"], format=format), dtype="float32"
+        )
+        for format in FORMATS[1:]
     },
     "dequantize-padded": lambda route, i: route.ops.dequantize(
         weights("second", "preshuffled_cpu")

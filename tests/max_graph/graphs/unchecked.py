@@ -28,9 +28,9 @@ def build_graph() -> Graph:
     library = [max_graph.library()]
     with Graph("unchecked", input_types=types, custom_extensions=library) as graph:
         values = [value.tensor for value in graph.inputs]
-        rules = {"rounding": "even", "activations": "mxfp4"}
+        rules = {"rounding": "even", "activations": "mxfp4", "format": "mxfp4"}
         product = custom("mx_linear", values, ["p", "q"], layout="plain", **rules)
-        floats = custom("mx_dequantize", values[1:4], ["r", "s"], layout="plain")
+        floats = custom("mx_dequantize", values[1:4], ["r", "s"], format="mxfp4", layout="plain")
         graph.output(product, floats)
     return graph
 

@@ -37,10 +37,10 @@ from ..instructions.warp import any_lane, keep_branch, keep_here, multiply_add
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..operands.activations import LANE_BYTES
 from ..operands.weights import any_overflows, decode_rows, decode_rows_of_any, needs_two_factors
-from ..plan import Kernel, Plan, takes_operands
+from ..plan import Plan, takes_operands
 from .activations import StagedChunks, TokenStage
 from .result import compute_share_exactly, reduce_share, store_sums
-from .shape import FRAGMENT_BYTES, SHORT, Shape, THREADS, TOKENS, WARPS
+from .shape import FRAGMENT_BYTES, SHORT, Shape, THREADS, TOKENS
 from .weights import WeightStream
 
 
@@ -145,9 +145,7 @@ def matmul_few[
     for peer in range(ranks):
         overflowed |= load_peer_word(peer_address(flag, UInt32(peer)))
     if overflowed == 0:
-        reduce_share[TOKEN_TILES, ROW_WARPS](
-            base, rank, ranks, result, first_token, first_column
-        )
+        reduce_share[TOKEN_TILES, ROW_WARPS](base, rank, ranks, result, first_token, first_column)
     else:
         compute_share_exactly[TOKEN_TILES, ROW_WARPS](
             a, w, rank, ranks, result, first_token, first_column
@@ -289,9 +287,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     )  # fmt: skip
 
 
-def _launch[
-    shape: Shape
-](problem: Problem, plan: Plan, share: Int, mut queue: Some[Queue]) raises:
+def _launch[shape: Shape](problem: Problem, plan: Plan, share: Int, mut queue: Some[Queue]) raises:
     """Launches the kernel of one shape of group."""
     queue.launch[matmul_few[shape]](
         grid(problem.m, problem.n, plan, shape, share),

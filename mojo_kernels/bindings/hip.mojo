@@ -1,0 +1,153 @@
+"""The Python extension module `_mx_kernels_hip` of gfx950 devices: thin, no maths.
+
+It holds quantize, dequantize, relayout and a copy for operands with gaps; the
+products are in `hip_product`. Each function takes one tuple of integers, see
+`protocol`; behind what all devices take stand the handle of an open device and the
+caller's stream. Nothing waits and nothing is allocated: results are memory that the
+caller hands in. The code for gfx950 is part of the module, whatever machine compiles it.
+"""
+
+from std.math import ceildiv
+from std.os import abort
+from std.python import Python, PythonObject
+from std.python.bindings import PythonModuleBuilder
+from std.sys import size_of
+
+from mojo_kernels.bindings.protocol import (
+    Arguments,
+    read_dequantize,
+    read_quantize,
+    read_relayout,
+    unknown,
+)
+from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel
+from mojo_kernels.cdna4.types import PAIRS
+from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
+from mojo_kernels.launch.queue import Grid, device_pointer
+from mojo_kernels.numbers.floats import FLOAT_TYPES
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.simt.copy import copy_rows
+from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
+
+comptime COPIED = [DType.uint8, DType.uint16, DType.uint32]
+"""What `copy_rows` moves, one for each size of an element."""
+
+
+def hip_queue(mut args: Arguments) raises -> HipQueue:
+    """Reads a device and its stream."""
+    var device = args.next()
+    return HipQueue(device, args.next())
+
+
+def py_functions() raises -> PythonObject:
+    """Returns the names of HIP's functions whose addresses `open` wants, in that order."""
+    var names = Python.list()
+    comptime for i in range(len(Hip.NAMES)):
+        comptime name = Hip.NAMES[i]
+        names.append(PythonObject(String(materialize[name]())))
+    return names
+
+
+def py_pairs() raises -> PythonObject:
+    """Returns the formats of activations and weights that there are kernels for."""
+    var pairs = Python.list()
+    comptime for i in range(len(PAIRS)):
+        comptime pair = PAIRS[i]
+        pairs.append(Python.tuple(String(pair.left.name), String(pair.right.name)))
+    return pairs
+
+
+def py_open(arguments: PythonObject) raises -> PythonObject:
+    """Takes (device, *addresses); opens a device for the life of the process, returns its handle.
+
+    The handle is good for all modules that were built from the same sources.
+    """
+    var args = Arguments(arguments)
+    var index = args.next()
+    return PythonObject(
+        HipDevice.open(
+            index,
+            Hip(
+                get_device=args.next(),
+                set_device=args.next(),
+                get_last_error=args.next(),
+                get_error_string=args.next(),
+                module_load_data=args.next(),
+                module_get_function=args.next(),
+                module_launch_kernel=args.next(),
+            ),
+        )
+    )
+
+
+def py_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream); rows are contiguous."""
+    var args = Arguments(arguments)
+    var call = read_quantize(args)
+    var queue = hip_queue(args)
+    if call.format != Format.MXFP4.code():
+        raise unknown("format to quantize to on gfx950", call.format)
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime for j in range(Rounding.COUNT):
+            if call.dtype == i and call.rounding == Rounding(j):
+                comptime Kernel = QuantizeKernel[Format.MXFP4, FLOAT_TYPES[i], Rounding(j)]
+                return Kernel.launch(call.values, call.codes, call.scales, call.rows, call.k, queue)
+    raise unknown("element type or rounding", call.dtype)
+
+
+def py_dequantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_dequantize(args)
+    var queue = hip_queue(args)
+    dequantize(call, queue)
+
+
+def py_relayout(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_relayout(args)
+    var queue = hip_queue(args)
+    relayout(call, queue)
+
+
+def py_copy_rows(arguments: PythonObject) raises:
+    """Takes (source, row stride, rows, columns, target, bytes of an element, device, stream)."""
+    var args = Arguments(arguments)
+    var source = args.next()
+    var row_stride = args.next()
+    var rows = args.next()
+    var columns = args.next()
+    var target = args.next()
+    var element_bytes = args.next()
+    var queue = hip_queue(args)
+    comptime for i in range(len(COPIED)):
+        comptime dtype = COPIED[i]
+        if element_bytes == size_of[dtype]():
+            return queue.launch[copy_rows[dtype]](
+                Grid(ceildiv(rows * columns, THREADS), threads=THREADS),
+                device_pointer[dtype](source),
+                Int64(row_stride),
+                Int64(rows),
+                Int64(columns),
+                device_pointer[dtype](target),
+            )
+    raise unknown("size of an element", element_bytes)
+
+
+@export
+def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_hip")
+        module.def_function[py_functions]("functions")
+        module.def_function[py_pairs]("pairs")
+        module.def_function[py_open]("open")
+        module.def_function[py_quantize]("quantize")
+        module.def_function[py_dequantize]("dequantize")
+        module.def_function[py_relayout]("relayout")
+        module.def_function[py_copy_rows]("copy_rows")
+        return module.finalize()
+    except error:
+        abort(String("cannot create _mx_kernels_hip: ", error))

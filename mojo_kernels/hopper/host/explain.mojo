@@ -1,0 +1,53 @@
+"""What the dispatch does with a product, in words and numbers, without a launch."""
+
+from std.math import ceildiv
+
+from ...launch.queue import Grid, Workspace
+from ...simt import matmul as portable
+from ..few import kernel as few
+from ..few.shape import SHORT, Shape, TOKENS
+from ..layout import BLOCK, TILE_ROWS
+from ..many import kernel as many
+from ..middle import kernel as middle
+from ..plan import Kernel, Plan, takes_formats
+from .choices import CHOICES, Choice, PORTABLE, choose
+from .dispatch import workspace_of
+
+comptime NO_ROW = -1
+"""The row of the portable kernel, which is none of the table."""
+
+
+@fieldwise_init
+struct Explanation(TrivialRegisterPassable):
+    """The row of the table for a product, and its launch."""
+
+    var row: Int
+    var choice: Choice
+    var grid: Grid
+    var workspace: Workspace
+
+
+def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises -> Explanation:
+    """Returns what happens to weights [n, k] that are preshuffled for CUDA."""
+    if not takes_formats(left_format, right_format):
+        var choice = materialize[PORTABLE]()
+        return Explanation(NO_ROW, choice, portable.grid(m, n), Workspace(0, 0))
+    var row = choose(m, n, k)
+    comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
+        if row == i:
+            var grid = _grid(materialize[choice]().plan, m, n, k)
+            return Explanation(row, materialize[choice](), grid, workspace_of(m, k))
+    raise Error(String("no row ", row))
+
+
+def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
+    """Returns the grid of a plan for a fast kernel."""
+    if plan.kernel == Kernel.FEW:
+        var share = ceildiv(k // BLOCK, plan.ranks)
+        var shape = Shape(plan.tokens // TOKENS, plan.columns // TILE_ROWS, False)
+        shape.is_short = share <= SHORT * shape.k_warps()
+        return few.grid(m, n, plan, shape, share)
+    if plan.kernel == Kernel.MIDDLE:
+        return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
+    return many.grid(m, n)

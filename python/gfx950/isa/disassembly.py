@@ -1,0 +1,117 @@
+"""Machine code -> assembly text, by the LLDB that comes with Mojo.
+
+    f.co[0x2c08] <+8>:  00 01 06 c0 00 00 00 00   s_load_dwordx2 s[4:5], s[0:1], 0x0
+         address        bytes                     text
+
+`load` writes the text that asm.py reads: descriptor, then instructions, each under a label of
+its address, up to the last one that control flow can reach.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gfx950.isa.asm import AsmError, Kernel, KernelArg, parse
+from gfx950.isa.code_object import MAGIC, CodeObject, code_objects
+
+ATTEMPTS = 20
+"""LLDB crashes in every third run, whatever it disassembles for gfx950."""
+_LINE = re.compile(r"\S*\[0x([0-9a-f]+)\] <\+\d+>:\s+((?:[0-9a-f]{2} )+)\s*(.*)$")
+_BRANCH = re.compile(r"(s_c?branch\w*) (\d+)$")
+_LAST = ("s_endpgm", "s_branch")
+
+
+def load(path: str | Path, name: str | None = None) -> Kernel:
+    """Returns a kernel of a file: a code object, or assembly text.
+
+    Args:
+        path: a `.co` or `.hsaco` file, or text as LLVM prints it.
+        name: which kernel, when the file contains several.
+
+    Raises:
+        AsmError: if the file contains no such kernel or cannot be read.
+    """
+    content = Path(path).read_bytes()
+    if content[:4] != MAGIC:
+        return parse(content.decode(), name)
+    kernels = {code.name: code for code in code_objects(content)}
+    if name is None and len(kernels) == 1:
+        name = next(iter(kernels))
+    if name not in kernels:
+        raise AsmError(f"expected one kernel, got {sorted(kernels)}; pass one as name=")
+    return kernel_of(kernels[name])
+
+
+def kernel_of(code: CodeObject) -> Kernel:
+    """Returns what the simulator executes."""
+    lines = [f".amdhsa_kernel {code.name}"]
+    lines += [f".amdhsa_{key} {value}" for key, value in code.directives().items()]
+    lines += [".end_amdhsa_kernel", f"{code.name}:"]
+    lines += _reachable(disassemble(code))
+    counts = {key: value for key, value in code.metadata.items() if isinstance(value, int)}
+    args = [
+        KernelArg(row[".offset"], row[".size"], row[".value_kind"], row.get(".name", ""))
+        for row in code.metadata.get("args", [])
+    ]
+    return dataclasses.replace(parse("\n".join(lines), code.name), args=args, metadata=counts)
+
+
+def disassemble(code: CodeObject) -> list[tuple[int, str]]:
+    """Returns addresses and texts of a kernel's instructions.
+
+    Raises:
+        AsmError: if LLDB is not installed or cannot do it.
+    """
+    lldb = shutil.which("mojo-lldb", path=str(Path(sys.executable).parent))
+    lldb = lldb or shutil.which("mojo-lldb")
+    if lldb is None:
+        raise AsmError("a code object is disassembled by mojo-lldb, which is not installed")
+    count = len(code.code) // 4
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.co"
+        file.write_bytes(code.image)
+        listing = f"disassemble -b --force -X gfx950 -s {code.entry:#x} -c {count}"
+        for _ in range(ATTEMPTS):
+            done = subprocess.run(
+                [lldb, "-x", "-b", "-o", listing, str(file)],
+                capture_output=True, text=True, check=False, env={"TMPDIR": folder},
+            )  # fmt: skip
+            found = [match for line in done.stdout.splitlines() if (match := _LINE.match(line))]
+            if done.returncode == 0 and found:
+                end = code.entry + len(code.code)
+                rows = [(int(m[1], 16), " ".join(m[3].split()) or m[2]) for m in found]
+                return [row for row in rows if row[0] < end]
+    raise AsmError(f"LLDB failed {ATTEMPTS} times: {done.stderr[-500:]}")
+
+
+def _reachable(listing: list[tuple[int, str]]) -> list[str]:
+    """Returns lines with labels for branches, up to the last instruction that is reached."""
+    index = {address: i for i, (address, _) in enumerate(listing)}
+    lines, targets = [], {}
+    for i, (address, text) in enumerate(listing):
+        line = text
+        if branch := _BRANCH.fullmatch(text):
+            words = int(branch[2]) - (int(branch[2]) >> 15 << 16)
+            target = address + 4 + 4 * words
+            if target not in index:
+                raise AsmError(f"{text} at {address:#x} leaves the kernel")
+            targets[i], line = index[target], f"{branch[1]} .L{target:x}"
+        lines.append(f".L{address:x}: {line}")
+    last, todo, seen = 0, [0], set()
+    while todo:
+        i = todo.pop()
+        while i < len(listing) and i not in seen:
+            seen.add(i)
+            last = max(last, i)
+            if i in targets:
+                todo.append(targets[i])
+            if listing[i][1].split()[0] in _LAST:
+                break
+            i += 1
+    return lines[: last + 1]
