@@ -58,29 +58,43 @@ Hopper's builds on the room of any GPU.
             dot.mojo              a step of float sums on the compile target
             panel.mojo            the inner loop
     cdna4/                AMD CDNA4: block-scaled MFMA
-        mma.mojo              the only file that names AMD intrinsics
-        encode.mojo           quantization of a block in registers
-        quantize.mojo         quantize as a kernel of its own
-        tiles.mojo            tiles of A, B and scales
-        activations.mojo      the left operand: encoded, or quantized on the way
-        schedule.mojo         the decode kernels' pipelines, as data
-        decode_shape.mojo     how a decode workgroup cuts its work and its LDS
-        wave_run.mojo         a decode wave's way along K
-        epilogue.mojo         sums across waves and workgroups, bias, rounding, store
-        matmul_decode.mojo    few rows
-        matmul_prefill.mojo   many rows, encoded activations
-        linear_prefill.mojo   many rows, quantized on the way
-        team.mojo                 workgroups that encode the rows they share
-        prefill_run.mojo          a wave's way along K
-        prefill_tiles.mojo        what a prefill workgroup shares in LDS
-        prefill_activations.mojo  how encoded blocks get there
-        prefill_result.mojo       how sums get to C
-        ping_pong.mojo            two groups of waves that take turns, as data
-        lds.mojo                  words of LDS beside direct loads
-        dispatch.mojo         which kernel, why, which grid
-        multiply.mojo         the launch of what was chosen
-        workspace.mojo        memory in which workgroups meet, kept
-        launch.mojo           code objects, HIP's functions, the caller's stream
+        types.mojo            what a kernel is compiled for; the pairs of formats
+        chip.mojo             what there is of everything
+        instructions/         the only room that names AMD intrinsics
+            matrix.mojo           the scaled matrix instruction, and what it takes
+            vector.mojo           the converter to codes, maxima of pairs
+            memory.mojo           straight to LDS, and past the L2
+            lds.mojo              pieces, words and bytes of LDS
+        operands/             what a wave multiplies, and where it comes from
+            memory.mojo           tensors through descriptors
+            tiles.mojo            tiles of floats, through LDS
+            encode.mojo           quantization of a block in registers
+            activations.mojo      the left side: codes, or floats encoded on the way
+            weights.mojo          the right side, preshuffled
+            quantizer.mojo        from floats to codes in memory, a wave's part
+            target.mojo           C: bias, rounding, store
+        decode/               few rows: waves share K
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a workgroup cuts its work and its LDS
+            order.mojo            the order of a wave's work, as data
+            walk.mojo             a wave's way along K
+            handover.mojo         workgroups with parts of K add up
+        prefill/              many rows: eight waves share a large tile
+            kernel.mojo           the kernels, which problems, and the launch
+            shape.mojo            the size of the tile, and what it means for LDS
+            order.mojo            two groups of waves that take turns, as data
+            walk.mojo             a wave's way along K
+            workgroup.mojo        who a wave is, and how a tile is computed
+            stages.mojo           what waves share in LDS
+            activations.mojo      how encoded blocks get there
+            crew.mojo             workgroups that prepare the rows they share
+            result.mojo           how sums get to C
+        quantize/             quantize as a kernel of its own
+            kernel.mojo           the kernel and the launch
+        host/                 what happens before a launch
+            dispatch.mojo         which kernel, and why
+            explain.mojo          the same without a launch
+            catalogue.mojo        kernels by name, for who has no GPU
     simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
         arguments.mojo        a product as a kernel gets it: activations, weights, result
@@ -128,11 +142,7 @@ Hopper's builds on the room of any GPU.
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         max_ops.mojo          MAX custom ops
-    quantize.mojo         host entries: cut into tasks, launch
-    matmul.mojo           host entries of matmul and linear
-    max_ops.mojo          MAX custom ops: thin, no maths
-    python_arguments.mojo what extension modules take from Python
-    python_module.mojo    Python extension module of the CPU: thin, no maths
-    hip_module.mojo       Python extension module of gfx950 devices: thin, no maths
-    hip_product_module.mojo   the same for products, one kind a module
+        hip.mojo              Python extension module of gfx950 devices
+        hip_product.mojo      the same for products, one kind a module
+        catalogue.mojo        Python extension module of gfx950 kernels, without a GPU
 """

@@ -1,33 +1,26 @@
-"""Emits cuts that the dispatch table could name, and their launches for shapes.
-
-    mojo run candidates.mojo 16,4096,4096 64,7168,2048
-
-    ;;;; launch <op> <cut> <M,N,K> <grid x> <y> <z> <threads> <chunks a wave> <counters> <workspace>
-    ;;;; kernel <op>_<cut>
+"""Cuts that the dispatch table could name, by `<op>_<cut>`: a catalogue for `bench.simulated.tune`.
 
 These are the cuts of the table, and a list of sensible ones, not of all: tiles as narrow
 as one scale word and as wide as registers allow, waves for short and long K, splits for
-few tiles. Launches are those for which a cut could pay: no wave without work, no
-workgroup with more rows than needed, CUs neither mostly idle nor, with a larger tile
+few tiles. A cut has a launch for the shapes for which it could pay: no wave without work,
+no workgroup with more rows than needed, CUs neither mostly idle nor, with a larger tile
 at hand, busy many times over.
 """
 
-from products import emit_products
-
-from mojo_kernels.cdna4.dispatch import (
-    ANY,
-    BF16_BYTES,
-    CHOICES,
-    CODE_BYTES,
-    CUS,
-    Choice,
-    Kernel,
-    Sources,
-)
-from mojo_kernels.cdna4.matmul_decode import DecodeShape
-from mojo_kernels.cdna4.tiles import TILE
 from std.math import ceildiv
-from std.sys import argv
+from std.os import abort
+from std.python import PythonObject
+
+from products import CODES, FLOATS, Product
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.chip import CUS
+from mojo_kernels.cdna4.decode.shape import DecodeShape
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, Visitor
+from mojo_kernels.cdna4.host.dispatch import ANY, CHOICES, Choice, Family, Sources
+from mojo_kernels.cdna4.instructions.matrix import TILE
+from mojo_kernels.cdna4.types import ProductTypes
+from mojo_kernels.launch.queue import Queue
 
 comptime M_N_TILES = [(1, 1), (1, 2), (1, 4), (2, 4), (2, 6), (2, 8)]
 comptime WAVES_SPLITS = [(2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (8, 4)]
@@ -50,7 +43,7 @@ def decode_choice(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Choice:
         k_tail=False,
         splits=share[1],
     )
-    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Kernel.DECODE, shape, 0, "")
+    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Family.DECODE, shape, 0, "")
 
 
 def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
@@ -59,7 +52,7 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
         return False
     var rows, columns = choice.tile()
     var tiles = ceildiv(m, rows) * ceildiv(n, columns)
-    if choice.kernel == Kernel.PREFILL:
+    if choice.family == Family.PREFILL:
         return tiles >= CUS // MAX_ROUNDS
     var shape = choice.shape
     if shape.up_front and shape.chunks_per_wave(k) != shape.depth:
@@ -78,19 +71,16 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
     )
 
 
-def show_launches[choice: Choice](shapes: Span[StaticString, _]) raises:
-    """Prints the launches of a cut that could pay."""
-    for shape in shapes:
-        var sizes = shape.split(",")
-        var m, n, k = Int(sizes[0]), Int(sizes[1]), Int(sizes[2])
-        if could_pay(choice, m, n, k):
-            for op, x_bytes in [("linear", BF16_BYTES), ("matmul", CODE_BYTES)]:
-                var launch = choice.launch(m, n, k, x_bytes)
-                print(
-                    ";;;; launch", op, choice.name(), shape, launch.x, launch.y, launch.z,
-                    launch.threads, launch.chunks_per_wave, launch.counter_bytes,
-                    launch.workspace_bytes,
-                )  # fmt: skip
+struct Candidate[types: ProductTypes, choice: Choice](Listed):
+    """A cut for the shapes for which it could pay."""
+
+    @staticmethod
+    def supports(m: Int, n: Int, k: Int) -> Bool:
+        return could_pay(Self.choice, m, n, k)
+
+    @staticmethod
+    def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
+        Product[Self.types, Self.choice].launch(m, n, k, queue)
 
 
 def is_new[choice: Choice, rows: Int]() -> Bool:
@@ -101,16 +91,31 @@ def is_new[choice: Choice, rows: Int]() -> Bool:
     return True
 
 
-def main() raises:
-    """Emits every cut."""
-    var shapes = argv()[1:]
-    comptime for i in range(len(CHOICES)):
-        comptime if is_new[CHOICES[i], i]():
-            show_launches[CHOICES[i]](shapes)
-            emit_products[CHOICES[i]]()
-    comptime for tiles in M_N_TILES:
-        comptime for share in WAVES_SPLITS:
-            comptime choice = decode_choice(tiles, share)
-            comptime if choice.fits(BF16_BYTES) and is_new[choice, len(CHOICES)]():
-                show_launches[choice](shapes)
-                emit_products[choice]()
+struct Candidates(Catalogue):
+    """Every cut."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for i in range(len(CHOICES)):
+            comptime if is_new[CHOICES[i], i]():
+                Self.show[CHOICES[i]](visitor)
+        comptime for tiles in M_N_TILES:
+            comptime for share in WAVES_SPLITS:
+                comptime choice = decode_choice(tiles, share)
+                comptime if choice.fits(FLOATS) and is_new[choice, len(CHOICES)]():
+                    Self.show[choice](visitor)
+
+    @staticmethod
+    def show[choice: Choice](mut visitor: Some[Visitor]) raises:
+        """Shows a cut for floats and for codes."""
+        visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
+        visitor.kernel[Candidate[CODES, choice]](String("matmul_", choice.name()))
+
+
+@export
+def PyInit_candidates() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Candidates]("candidates")
+    except error:
+        abort(String("cannot create candidates: ", error))

@@ -1,6 +1,6 @@
-"""gfx950 assembly of the kernels that are compared: compiled here, or kept as data.
+"""gfx950 kernels that are compared: compiled here, or kept as data.
 
-ours()          every kernel that the dispatch can choose
+ours()          every kernel that the dispatch can choose, and how it is launched
 max_kernels()   MAX's own kernels, compiled for one weight matrix as its graphs do
 triton()        kernels that Triton compiled, kept with the simulator's tests
 """
@@ -9,53 +9,48 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import gfx950
 from bench.device import REPOSITORY
+from bench.simulated import catalogue
+from bench.simulated.catalogue import Catalogue
 from mx_kernels import _builds
 from mx_kernels._builds import Build
 
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950" / "data"
 MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
-LAUNCH = re.compile(r"^;;;; launch (.*)\n", re.MULTILINE)
 
 
-def program(
-    name: str, defines: Mapping[str, int] | None = None, arguments: Sequence[str] = ()
-) -> Build:
+def program(name: str, defines: Mapping[str, int]) -> Build:
     """Returns what a Mojo program of this folder prints, as a file of the cache."""
-    options = [word for key, value in (defines or {}).items() for word in ("-D", f"{key}={value}")]
-    return _builds.program_output(HERE / name, [HERE, REPOSITORY], options, arguments)
-
-
-def run_program(name: str, defines: Mapping[str, int], arguments: Sequence[str] = ()) -> str:
-    """Runs a Mojo program of this folder, once; returns what it prints.
-
-    Raises:
-        NativeBuildError: if the program does not compile, with the compiler's words.
-    """
-    return program(name, defines, arguments).find_or_make().read_text()
-
-
-def launches_of(text: str) -> list[list[str]]:
-    """Returns the launches that a program has printed, as the words of their lines."""
-    return [line.split() for line in LAUNCH.findall(text)]
+    options = [word for key, value in defines.items() for word in ("-D", f"{key}={value}")]
+    return _builds.program_output(HERE / name, [HERE, REPOSITORY], options, ())
 
 
 def kernels_of(text: str) -> dict[str, gfx950.Kernel]:
     """Returns the kernels that a program has printed, by name."""
-    parts = MARK.split(LAUNCH.sub("", text))
+    parts = MARK.split(text)
     return {name: gfx950.parse(code) for name, code in zip(parts[1::2], parts[2::2], strict=True)}
 
 
+def catalogue_build(stem: str) -> Build:
+    """Returns a catalogue of this folder as a file of the cache."""
+    return catalogue.build(HERE / f"{stem}.mojo", [HERE, REPOSITORY])
+
+
 @cache
-def ours() -> dict[str, gfx950.Kernel]:
+def catalogue_of(stem: str) -> Catalogue:
+    """Returns a catalogue of this folder."""
+    return Catalogue.load(catalogue_build(stem).find_or_make(), stem)
+
+
+def ours() -> Catalogue:
     """Returns our kernels by name."""
-    return kernels_of(run_program("ours.mojo", {}))
+    return catalogue_of("ours")
 
 
 def max_program(n: int, k: int) -> Build:

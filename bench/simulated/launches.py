@@ -1,35 +1,31 @@
-"""Launches of our gfx950 kernels in the simulator: operands, arguments, workspaces.
+"""Launches of our gfx950 kernels in the simulator: operands and workspaces.
 
-A `Cut` is what Mojo says about a kernel for a shape: its name and its launch. `ours` makes the
-arguments of that launch. Values do not change the time, with one exception: the workgroups of a
-fused prefill kernel encode their rows together and wait for each other, but the model executes
-only those of one compute unit. Its counters say that the others have done their share.
+Grid and arguments are what a catalogue says. Values do not change the time, with one
+exception: the workgroups of a prefill kernel prepare their rows together and wait for each
+other, but the model executes only those of one compute unit. Its counters say that the others
+have done their share.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
 from bench.shapes import Shape
+from bench.simulated.catalogue import Catalogue
 from bench.simulated.kept import kept_profile
 from gfx950.timing import Profile, profile
 
 BLOCK = 32
 CUS = 256
 TILE = 16
-PREFILL = re.compile(r"prefill(\d+)")
+PREFILL = re.compile(r"(linear|matmul)_prefill(\d+)")
 """A prefill kernel and the rows of its tile of C."""
 PREFILL_COLUMNS = 256
-PAIR_ROWS = 32
-PART_K = {"linear": 256, "matmul": 2048}
-"""What workgroups that share rows prepare at once: so much along K of 32 rows."""
-TEAM_WORDS, FINISHED_WORD = 32, 16
-"""Their counters: a ticket for each 32 rows, and what is finished."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -62,25 +58,6 @@ class Launch:
         return kept_profile(self, options, lambda: profile(*launch, **options))
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A kernel as the dispatch sees it, and its launch for a shape."""
-
-    op: str
-    name: str
-    """As `mx.explain` spells it."""
-    grid: tuple[int, int, int]
-    threads: int
-    chunks_per_wave: int
-    counter_bytes: int
-    workspace_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The name of the kernel."""
-        return f"{self.op}_{self.name}"
-
-
 class Operands:
     """Arrays of one shape; most are zeros."""
 
@@ -100,39 +77,48 @@ def zeros(rows: int, columns: int, dtype=np.uint8) -> np.ndarray:
     return np.zeros((rows, columns), dtype)
 
 
-def ours(kernel, cut: Cut, operands: Operands) -> Launch:
-    """Returns the launch of one of our products."""
-    a = [operands.x] if cut.op == "linear" else [operands.x_codes, operands.x_scales]
-    sizes = [np.int32(size) for size in operands.shape]
-    no_bias = zeros(0, 0)
-    launch = cut.label, kernel, cut.grid, cut.threads
-    if rows := PREFILL.fullmatch(cut.name):
-        workspace = prefill_workspace(cut, operands.shape, int(rows[1]))
-        last = [workspace, *sizes] if cut.op == "linear" else [workspace, *sizes, operands.c]
-        first = [*a, *operands.preshuffled, *([operands.c] if cut.op == "linear" else [])]
-        return Launch(*launch, [*first, *last, no_bias], alone=True)
-    sizes.append(np.int32(cut.chunks_per_wave))
-    tensors = [*a, *operands.preshuffled, operands.c]
-    workspace = np.zeros(cut.workspace_bytes, np.uint8)
-    last = last_workgroup(cut, operands.shape) if cut.grid[2] > 1 else None
-    return Launch(*launch, [*tensors, *sizes, no_bias, workspace], ends_last=last)
+def ours(catalogue: Catalogue, label: str, operands: Operands) -> Launch:
+    """Returns the launch of one of our products.
+
+    Args:
+        catalogue: where the kernel is listed.
+        label: `<op>_<cut>`, the cut as `mx.explain` spells it.
+        operands: of the shape, which the kernel computes.
+    """
+    found, kernel = catalogue.launch(label, *operands.shape), catalogue.kernels[label]
+    is_linear = label.startswith("linear")
+    w_codes, w_scales = operands.preshuffled
+    workspace, is_prefill = found.workspace(), PREFILL.fullmatch(label)
+    if is_prefill:
+        do_the_share_of_others(workspace[: found.cleared_bytes], catalogue.crew, label, operands)
+    args = found.bind(
+        a=operands.x if is_linear else operands.x_codes, a_scales=operands.x_scales,
+        w_codes=w_codes, w_scales=w_scales, c=operands.c, bias=zeros(0, 0), workspace=workspace,
+        none=zeros(0, 0),
+    )  # fmt: skip
+    is_split = found.grid[2] > 1
+    last = last_workgroup(found.grid, label, operands.shape) if is_split else None
+    return Launch(
+        label, kernel, found.grid, found.threads, args, ends_last=last, alone=bool(is_prefill)
+    )
 
 
-def last_workgroup(cut: Cut, shape: Shape) -> int:
+def last_workgroup(grid: tuple[int, int, int], label: str, shape: Shape) -> int:
     """Returns the last workgroup that has a tile: the grid's x extent may be rounded up."""
-    x, y, z = cut.grid
-    columns = TILE * int(re.search(r"n(\d+)", cut.name)[1])
+    x, y, z = grid
+    columns = TILE * int(re.search(r"n(\d+)", label)[1])
     return (y * z - 1) * x + -(-shape.n // columns) - 1
 
 
-def prefill_workspace(cut: Cut, shape: Shape, rows: int) -> np.ndarray:
-    """Returns the workspace when a workgroup has only its share of the preparation left to do."""
-    parts = -(-shape.k // PART_K[cut.op])
-    workgroups = -(-shape.n // PREFILL_COLUMNS)
+def do_the_share_of_others(
+    cleared: np.ndarray, crew: Mapping, label: str, operands: Operands
+) -> None:
+    """Counts as finished what a workgroup of a prefill kernel leaves to the others."""
+    op, rows = PREFILL.fullmatch(label).groups()
+    parts = -(-operands.shape.k // crew["part_k"][op])
+    workgroups = -(-operands.shape.n // PREFILL_COLUMNS)
     finished = parts - -(-parts // workgroups)
-    workspace = np.zeros(cut.workspace_bytes, np.uint8)
-    counters = workspace[: cut.counter_bytes].view(np.uint32).reshape(-1, TEAM_WORDS)
-    pairs = rows // PAIR_ROWS
+    counters = cleared.view(np.uint32).reshape(-1, crew["words"])
+    pairs = int(rows) // crew["pair_rows"]
     counters[:, :pairs] = finished
-    counters[:, FINISHED_WORD] = pairs * finished
-    return workspace
+    counters[:, crew["finished_word"]] = pairs * finished

@@ -1,12 +1,18 @@
-"""Emits every kernel that the CDNA4 dispatch can choose, for bfloat16, and the quantizer."""
+"""Every kernel that the CDNA4 dispatch can choose, for bfloat16, and the quantizer: a catalogue.
 
-from emit import emit
-from products import BF16, EVEN, emit_products
+    linear_<cut>, matmul_<cut>      a cut as `Choice.name` spells it
+    quantize
+"""
 
-from mojo_kernels.backend import CDNA4_COMPILE_OPTIONS
-from mojo_kernels.cdna4.dispatch import CHOICES
-from mojo_kernels.cdna4.quantize import quantize_rows
-from mojo_kernels.layouts import Plain
+from std.os import abort
+from std.python import PythonObject
+
+from products import BF16, CODES, EVEN, FLOATS, Product
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
+from mojo_kernels.cdna4.host.dispatch import CHOICES
+from mojo_kernels.numbers.formats import Format
 
 
 def is_first[row: Int]() -> Bool:
@@ -17,9 +23,23 @@ def is_first[row: Int]() -> Bool:
     return True
 
 
-def main() raises:
-    """Emits them."""
-    comptime for i in range(len(CHOICES)):
-        comptime if is_first[i]():
-            emit_products[CHOICES[i]]()
-    emit[quantize_rows[BF16, EVEN, Plain], options=CDNA4_COMPILE_OPTIONS]("quantize")
+struct Ours(Catalogue):
+    """All of them."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for i in range(len(CHOICES)):
+            comptime if is_first[i]():
+                comptime choice = CHOICES[i]
+                visitor.kernel[Product[FLOATS, choice]](String("linear_", choice.name()))
+                visitor.kernel[Product[CODES, choice]](String("matmul_", choice.name()))
+        visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")
+
+
+@export
+def PyInit_ours() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Ours]("ours")
+    except error:
+        abort(String("cannot create ours: ", error))

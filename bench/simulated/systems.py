@@ -19,11 +19,10 @@ import numpy as np
 import mx_kernels as mx
 from bench.shapes import Shape
 from bench.simulated import kernels, launches
-from bench.simulated.launches import Cut, Launch, Operands, zeros
+from bench.simulated.launches import Launch, Operands, zeros
 from gfx950.timing import Profile
 
 LANES = 64
-QUANTIZE_ROWS, QUANTIZE_COLUMNS, QUANTIZE_THREADS = 32, 512, 128
 MULTIPLY = "multiply, x quantized before"
 MAX_QUANTIZE_THREADS = 512
 MAX_QUANTIZE_ELEMENTS = 8
@@ -47,33 +46,33 @@ class Offer:
 
 def ours(operands: Operands, op: str) -> Offer:
     """Returns the launch that the dispatch chooses for `linear` or `matmul`."""
-    launch = launches.ours(*cut_for(operands.shape, op), operands)
+    launch = launches.ours(kernels.ours(), chosen_label(operands.shape, op), operands)
     computes = "quantize and multiply, fused" if op == "linear" else MULTIPLY
     return Offer("mx_kernels", computes, (launch,))
 
 
-def cut_for(shape: Shape, op: str) -> tuple[object, Cut]:
-    """Returns what the dispatch chooses: the kernel and its launch.
+def chosen_label(shape: Shape, op: str) -> str:
+    """Returns the name of the kernel that the dispatch chooses: `<op>_<cut>`.
 
     Raises:
-        ValueError: if K ends within a step; kernels for that are not emitted.
+        ValueError: if K ends within a step; kernels for that are not compiled.
     """
     plan = mx.explain(*shape, device="gfx950", op=op)
     if plan.k_tail:
         raise ValueError(
-            f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is emitted"
+            f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is compiled"
         )
-    launch = plan.grid, plan.threads, plan.chunks_per_wave, plan.counter_bytes, plan.workspace_bytes
-    cut = Cut(op, plan.cut, *launch)
-    return kernels.ours()[cut.label], cut
+    return f"{op}_{plan.cut}"
 
 
 def our_quantizer(operands: Operands) -> Offer:
     """Returns the launch of our stand-alone quantizer."""
-    m, _, k = operands.shape
-    grid, threads = (-(-k // QUANTIZE_COLUMNS), -(-m // QUANTIZE_ROWS)), QUANTIZE_THREADS
-    args = [operands.x, operands.x_codes, operands.x_scales, np.int32(m), np.int32(k)]
-    launch = Launch("quantize", kernels.ours()["quantize"], grid, threads, args)
+    found, kernel = (
+        kernels.ours().launch("quantize", *operands.shape),
+        kernels.ours().kernels["quantize"],
+    )
+    args = found.bind(a=operands.x, codes=operands.x_codes, scales=operands.x_scales)
+    launch = Launch("quantize", kernel, found.grid, found.threads, args)
     return Offer("mx_kernels", "quantize", (launch,))
 
 

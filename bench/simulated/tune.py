@@ -3,8 +3,8 @@
     python -m bench.simulated.tune 16,4096,4096 64,7168,2048    ranks all cuts for shapes
     python -m bench.simulated.tune --table                      every class of shapes, to a CSV file
 
-The rows of `CHOICES` in mojo_kernels/cdna4/dispatch.mojo come from what this prints; the CSV file
-shows for each class what the table chooses, what would have been fastest, and by how much. Cuts
+The rows of `CHOICES` in cdna4/host/dispatch.mojo come from what this prints; the CSV file shows
+for each class what the table chooses, what would have been fastest, and by how much. Cuts
 that spill registers are left out. As for shapes with many workgroups, only those of one compute
 unit are executed, except where K is split.
 """
@@ -12,7 +12,6 @@ unit are executed, except where K is split.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,8 +21,9 @@ from bench import device
 from bench.rows import write_csv
 from bench.shapes import NAMED_SHAPES, Shape
 from bench.simulated import kernels, launches
-from bench.simulated.launches import Cut, Operands
-from bench.simulated.systems import cut_for
+from bench.simulated.catalogue import Catalogue
+from bench.simulated.launches import Operands
+from bench.simulated.systems import chosen_label
 
 RESULT = device.REPOSITORY / "bench" / "results" / "gfx950_tune.csv"
 OPS = ("linear", "matmul")
@@ -74,45 +74,36 @@ def classes() -> list[Shape]:
     return list(dict.fromkeys([*NAMED_SHAPES, *MORE, *grid]))
 
 
-class Candidates:
-    """Every cut that could pay for some shapes, compiled once."""
-
-    def __init__(self, shapes: Sequence[Shape]):
-        texts = [",".join(map(str, shape)) for shape in shapes]
-        emitted = kernels.run_program("candidates.mojo", {}, texts)
-        self._kernels = kernels.kernels_of(emitted)
-        self._cuts: dict[tuple[str, Shape], list[Cut]] = defaultdict(list)
-        for op, name, text, *numbers in kernels.launches_of(emitted):
-            x, y, z, *rest = map(int, numbers)
-            self._cuts[op, Shape(*map(int, text.split(",")))].append(
-                Cut(op, name, (x, y, z), *rest)
-            )
-
-    def rank(self, op: str, operands: Operands) -> list[tuple[float, str]]:
-        """Returns the time in microseconds and the name of every cut, fastest first."""
-        kernel, chosen = cut_for(operands.shape, op)
-        timed = {chosen.name: _time_us(kernel, chosen, operands)}
-        for cut in self._cuts[op, operands.shape]:
-            kernel = self._kernels[cut.label]
-            if cut.name not in timed and not kernel.scratch_bytes:
-                timed[cut.name] = _time_us(kernel, cut, operands)
-        return sorted((time_us, name) for name, time_us in timed.items())
+def rank(op: str, operands: Operands) -> list[tuple[float, str]]:
+    """Returns the time in microseconds and the name of every cut that could pay, fastest first."""
+    candidates = kernels.catalogue_of("candidates")
+    chosen = chosen_label(operands.shape, op)
+    timed = {chosen: _time_us(kernels.ours(), chosen, operands)}
+    for label, kernel in candidates.kernels.items():
+        could_pay = label.startswith(op) and candidates.launch(label, *operands.shape)
+        if could_pay and label not in timed and not kernel.scratch_bytes:
+            timed[label] = _time_us(candidates, label, operands)
+    return sorted((time_us, _cut_of(label)) for label, time_us in timed.items())
 
 
-def _time_us(kernel, cut: Cut, operands: Operands) -> float:
-    return launches.ours(kernel, cut, operands).profile(whole_grid=False).time_us
+def _cut_of(label: str) -> str:
+    """Returns the name of a cut without its operation."""
+    return label.partition("_")[2]
+
+
+def _time_us(catalogue: Catalogue, label: str, operands: Operands) -> float:
+    return launches.ours(catalogue, label, operands).profile(whole_grid=False).time_us
 
 
 def tune(shapes: Sequence[Shape]) -> Iterator[TunedRow]:
     """Yields what the table chooses and what would have been fastest, for each operation."""
-    candidates = Candidates(shapes)
     commit, date = device.describe_commit(), device.today()
     for shape in shapes:
         operands = Operands(shape)
         for op in OPS:
-            ranked = candidates.rank(op, operands)
+            ranked = rank(op, operands)
             times = {name: time_us for time_us, name in ranked}
-            chosen = cut_for(shape, op)[1].name
+            chosen = _cut_of(chosen_label(shape, op))
             row = mx.explain(*shape, device="gfx950", op=op).row
             fastest_us, fastest = ranked[0]
             yield TunedRow(
@@ -133,11 +124,10 @@ def main(arguments: list[str]) -> None:
         write_csv(RESULT, rows)
         return
     shapes = [Shape(*map(int, text.split(","))) for text in arguments]
-    candidates = Candidates(shapes)
     for shape, op in product(shapes, OPS):
-        chosen = cut_for(shape, op)[1].name
+        chosen = _cut_of(chosen_label(shape, op))
         print(f"{op} {shape}, model; the dispatch chooses {chosen}")
-        for place, (time_us, name) in enumerate(candidates.rank(op, Operands(shape))):
+        for place, (time_us, name) in enumerate(rank(op, Operands(shape))):
             if place < SHOWN or name == chosen:
                 print(f"    {time_us:7.2f} us  {name}", flush=True)
 

@@ -72,7 +72,7 @@ def least_us(op: str, shape: Shape, machine: Machine) -> float:
     if op == "quantize":
         return by_bytes
     simds = machine.num_cus * machine.simds_per_cu
-    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.clock_ghz * 1e3))
+    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.peak_ghz * 1e3))
 
 
 def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Iterator[SimulatedRow]:

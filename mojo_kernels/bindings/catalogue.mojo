@@ -31,9 +31,7 @@ def py_assembly[Kernels: Catalogue]() raises -> PythonObject:
 
 def py_launch[
     Kernels: Catalogue
-](
-    name: PythonObject, m: PythonObject, n: PythonObject, k: PythonObject
-) raises -> PythonObject:
+](name: PythonObject, m: PythonObject, n: PythonObject, k: PythonObject) raises -> PythonObject:
     """Takes (name, m, n, k); returns the launch."""
     var question = Question(String(py=name), Int(py=m), Int(py=n), Int(py=k))
     Kernels.walk(question)

@@ -1,10 +1,10 @@
 """The Python extension module `_mx_kernels_hip` of gfx950 devices: thin, no maths.
 
 It holds quantize, dequantize, relayout and a copy for operands with gaps; the
-products are in `hip_product_module`. Each function takes one tuple of integers,
-with the handle of an open device and the caller's stream in front. Nothing waits
-and nothing is allocated: results are memory that the caller hands in. The code
-for gfx950 is part of the module, whatever machine compiles it.
+products are in `hip_product`. Each function takes one tuple of integers, see
+`protocol`; behind what all devices take stand the handle of an open device and the
+caller's stream. Nothing waits and nothing is allocated: results are memory that the
+caller hands in. The code for gfx950 is part of the module, whatever machine compiles it.
 """
 
 from std.math import ceildiv
@@ -13,37 +13,31 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import size_of
 
-from mojo_kernels.cdna4.launch import Device, Grid, Hip, Queue, rows_at_once
-from mojo_kernels.cdna4.mma import LANES
-from mojo_kernels.cdna4.quantize import (
-    QUANTIZE_BLOCKS,
-    QUANTIZE_ROWS,
-    QUANTIZE_WAVES,
+from mojo_kernels.bindings.protocol import (
+    Arguments,
+    read_dequantize,
+    read_quantize,
+    read_relayout,
+    unknown,
 )
-from mojo_kernels.cdna4.quantize import quantize_rows
-from mojo_kernels.codec import Rounding
-from mojo_kernels.formats import BLOCK, FORMAT
-from mojo_kernels.layouts import (
-    LAYOUTS,
-    OperandLayout,
-    OperandShape,
-    Plain,
-    RUN_BYTES,
-)
-from mojo_kernels.layouts import code_rows, scale_blocks, scale_rows
-from mojo_kernels.python_arguments import Arguments, DTYPES, unknown
-from mojo_kernels.simt.codec import CHUNK
+from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel
+from mojo_kernels.cdna4.types import PAIRS
+from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
+from mojo_kernels.launch.queue import Grid, device_pointer
+from mojo_kernels.numbers.floats import FLOAT_TYPES
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
-from mojo_kernels.simt.quantize import THREADS, dequantize_chunks, relayout_runs
+from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
 
 comptime COPIED = [DType.uint8, DType.uint16, DType.uint32]
 """What `copy_rows` moves, one for each size of an element."""
 
 
-def _queue(mut args: Arguments) raises -> Queue:
+def hip_queue(mut args: Arguments) raises -> HipQueue:
     """Reads a device and its stream."""
     var device = args.next()
-    return Queue(device, args.next())
+    return HipQueue(device, args.next())
 
 
 def py_functions() raises -> PythonObject:
@@ -55,6 +49,15 @@ def py_functions() raises -> PythonObject:
     return names
 
 
+def py_pairs() raises -> PythonObject:
+    """Returns the formats of activations and weights that there are kernels for."""
+    var pairs = Python.list()
+    comptime for i in range(len(PAIRS)):
+        comptime pair = PAIRS[i]
+        pairs.append(Python.tuple(String(pair.left.name), String(pair.right.name)))
+    return pairs
+
+
 def py_open(arguments: PythonObject) raises -> PythonObject:
     """Takes (device, *addresses); opens a device for the life of the process, returns its handle.
 
@@ -63,7 +66,7 @@ def py_open(arguments: PythonObject) raises -> PythonObject:
     var args = Arguments(arguments)
     var index = args.next()
     return PythonObject(
-        Device.open(
+        HipDevice.open(
             index,
             Hip(
                 get_device=args.next(),
@@ -79,120 +82,58 @@ def py_open(arguments: PythonObject) raises -> PythonObject:
 
 
 def py_quantize(arguments: PythonObject) raises:
-    """Takes (device, stream, x, dtype, rows, k, rounding, codes, scales); x is contiguous."""
+    """Takes the call and (device, stream); rows are contiguous."""
     var args = Arguments(arguments)
-    var queue = _queue(args)
-    var x = args.next()
-    var dtype = args.next()
-    var rows = args.next()
-    var k = args.next()
-    var rounding = args.next()
-    var codes = args.next()
-    var scales = args.next()
-    comptime for i in range(len(DTYPES)):
+    var call = read_quantize(args)
+    var queue = hip_queue(args)
+    if call.format != Format.MXFP4.code():
+        raise unknown("format to quantize to on gfx950", call.format)
+    comptime for i in range(len(FLOAT_TYPES)):
         comptime for j in range(Rounding.COUNT):
-            if dtype == i and rounding == j:
-                return _quantize[DTYPES[i], Rounding(j)](queue, x, rows, k, codes, scales)
-    raise unknown("element type or rounding", dtype)
-
-
-def _quantize[
-    dtype: DType, rounding: Rounding
-](queue: Queue, x: Int, rows: Int, k: Int, codes: Int, scales: Int) raises:
-    """Quantizes as many rows with a launch as it takes."""
-    var stretch = rows_at_once(k * size_of[dtype]())
-    for row in range(0, rows, stretch):
-        var count = min(stretch, rows - row)
-        queue.launch[quantize_rows[dtype, rounding, Plain]](
-            Grid(
-                x=ceildiv(k // BLOCK, QUANTIZE_BLOCKS),
-                y=ceildiv(count, QUANTIZE_ROWS),
-                z=1,
-                threads=QUANTIZE_WAVES * LANES,
-            ),
-            [
-                x + row * k * size_of[dtype](),
-                codes + row * FORMAT.packed_bytes(k),
-                scales + row * (k // BLOCK),
-                count,
-                k,
-            ],
-        )
+            if call.dtype == i and call.rounding == Rounding(j):
+                comptime Kernel = QuantizeKernel[Format.MXFP4, FLOAT_TYPES[i], Rounding(j)]
+                return Kernel.launch(call.values, call.codes, call.scales, call.rows, call.k, queue)
+    raise unknown("element type or rounding", call.dtype)
 
 
 def py_dequantize(arguments: PythonObject) raises:
-    """Takes (device, stream, codes, scales, layout, rows, k, out, dtype)."""
+    """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
-    var queue = _queue(args)
-    var codes = args.next()
-    var scales = args.next()
-    var layout = args.next()
-    var rows = args.next()
-    var k = args.next()
-    var output = args.next()
-    var dtype = args.next()
-    comptime for i in range(len(LAYOUTS)):
-        comptime for j in range(len(DTYPES)):
-            if layout == i and dtype == j:
-                comptime kernel = dequantize_chunks[LAYOUTS[i], DTYPES[j]]
-                return queue.launch[kernel](
-                    _threads(rows * k // CHUNK),
-                    [codes, scales, output, rows, k],
-                )
-    raise unknown("layout or element type", layout)
+    var call = read_dequantize(args)
+    var queue = hip_queue(args)
+    dequantize(call, queue)
 
 
 def py_relayout(arguments: PythonObject) raises:
-    """Takes (device, stream, codes, scales, layout, codes out, scales out, layout out, rows, k)."""
+    """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
-    var queue = _queue(args)
-    var codes = args.next()
-    var scales = args.next()
-    var layout = args.next()
-    var codes_out = args.next()
-    var scales_out = args.next()
-    var layout_out = args.next()
-    var rows = args.next()
-    var k = args.next()
-    comptime for i in range(len(LAYOUTS)):
-        comptime for j in range(len(LAYOUTS)):
-            if layout == i and layout_out == j:
-                comptime kernel = relayout_runs[LAYOUTS[i], LAYOUTS[j]]
-                return queue.launch[kernel](
-                    _threads(_relayout_threads[LAYOUTS[j]](OperandShape(rows, k))),
-                    [codes, scales, codes_out, scales_out, rows, k],
-                )
-    raise unknown("layout", layout)
+    var call = read_relayout(args)
+    var queue = hip_queue(args)
+    relayout(call, queue)
 
 
 def py_copy_rows(arguments: PythonObject) raises:
-    """Takes (device, stream, source, row stride, rows, columns, target, bytes of an element)."""
+    """Takes (source, row stride, rows, columns, target, bytes of an element, device, stream)."""
     var args = Arguments(arguments)
-    var queue = _queue(args)
     var source = args.next()
     var row_stride = args.next()
     var rows = args.next()
     var columns = args.next()
     var target = args.next()
     var element_bytes = args.next()
+    var queue = hip_queue(args)
     comptime for i in range(len(COPIED)):
-        if element_bytes == size_of[COPIED[i]]():
-            return queue.launch[copy_rows[COPIED[i]]](
-                _threads(rows * columns),
-                [source, row_stride, rows, columns, target],
+        comptime dtype = COPIED[i]
+        if element_bytes == size_of[dtype]():
+            return queue.launch[copy_rows[dtype]](
+                Grid(ceildiv(rows * columns, THREADS), threads=THREADS),
+                device_pointer[dtype](source),
+                Int64(row_stride),
+                Int64(rows),
+                Int64(columns),
+                device_pointer[dtype](target),
             )
     raise unknown("size of an element", element_bytes)
-
-
-def _threads(count: Int) -> Grid:
-    """Returns a grid of at least `count` threads."""
-    return Grid(x=ceildiv(count, THREADS), y=1, z=1, threads=THREADS)
-
-
-def _relayout_threads[Target: OperandLayout](shape: OperandShape) -> Int:
-    """Returns the threads that write all codes and scales of an operand."""
-    var num_runs = code_rows[Target](shape) * (shape.row_bytes() // RUN_BYTES)
-    return max(num_runs, scale_rows[Target](shape) * scale_blocks[Target](shape))
 
 
 @export
@@ -201,6 +142,7 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
     try:
         var module = PythonModuleBuilder("_mx_kernels_hip")
         module.def_function[py_functions]("functions")
+        module.def_function[py_pairs]("pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

@@ -125,7 +125,16 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
 
 
 comptime ADDRESSES = [
-    "none", "a", "a_scales", "w_codes", "w_scales", "c", "bias", "workspace", "codes", "scales"
+    "none",
+    "a",
+    "a_scales",
+    "w_codes",
+    "w_scales",
+    "c",
+    "bias",
+    "workspace",
+    "codes",
+    "scales",
 ]
 """Names of the numbers that stand for addresses where nothing runs."""
 comptime A = 1

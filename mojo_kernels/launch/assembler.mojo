@@ -23,7 +23,7 @@ struct Assembler(Queue):
     def launch[
         declared: TypeList[Trait=AnyType, ...],
         //,
-        kernel: def(*args: *declared) thin -> None,
+        kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Compiles the kernel; it is not launched."""

@@ -18,7 +18,7 @@ from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
 from .queue import Grid, Queue, Workspace
-from .workspace import kept_workspace
+from .workspace import lasting_workspace
 
 
 struct Device(Movable):
@@ -103,7 +103,7 @@ struct ContextQueue(Queue):
 
     def workspace(mut self, space: Workspace) raises -> Int:
         """Returns what the caller lends, or memory that is kept for the context."""
-        return self.lent if self.lent != 0 else kept_workspace(self.context, space)
+        return self.lent if self.lent != 0 else lasting_workspace(self.context, space)
 
 
 def _cluster(grid: Grid) -> OptionalReg[Dim]:

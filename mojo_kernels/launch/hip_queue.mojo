@@ -87,7 +87,7 @@ def _function[Signature: TrivialRegisterPassable](address: Int) -> Signature:
     return Pointer(to=address).unsafe_bitcast[Signature]()[]
 
 
-struct Device(Movable):
+struct HipDevice(Movable):
     """One device, and the functions that it was given so far."""
 
     var index: Int32
@@ -144,7 +144,7 @@ struct Device(Movable):
 struct HipQueue(Queue):
     """The caller's stream on an open device."""
 
-    var device: MutPointer[Device, MutUntrackedOrigin]
+    var device: MutPointer[HipDevice, MutUntrackedOrigin]
     """The device."""
     var stream: Int
     """The address of the stream."""

@@ -21,7 +21,7 @@ comptime SMALLEST_BYTES = 1 << 22
 """Of what is handed over."""
 
 
-struct _Kept(Movable):
+struct _Store(Movable):
     """All memory of the process."""
 
     var lock: BlockingSpinLock
@@ -43,14 +43,14 @@ struct _Kept(Movable):
         return len(self.buffers[self.newest[context]]) - CLEARED_BYTES
 
 
-def _nothing() -> _Kept:
-    return _Kept()
+def _nothing() -> _Store:
+    return _Store()
 
 
-comptime _KEPT = _Global["mx_kernels_workspaces", _nothing]
+comptime _STORE = _Global["mx_kernels_workspaces", _nothing]
 
 
-def kept_workspace(context: DeviceContext, space: Workspace) raises -> Int:
+def lasting_workspace(context: DeviceContext, space: Workspace) raises -> Int:
     """Returns the address of memory for the next launch of a context."""
     if space.num_bytes() == 0:
         return 0
@@ -60,16 +60,16 @@ def kept_workspace(context: DeviceContext, space: Workspace) raises -> Int:
                 "got ", space.cleared_bytes, " bytes of counters, expected at most ", CLEARED_BYTES
             )
         )
-    ref kept = _KEPT.get_or_create_ptr()[]
+    ref store = _STORE.get_or_create_ptr()[]
     var key = Int(context._handle.value())
-    with BlockingScopedLock(kept.lock):
-        if kept.room(key) < space.handed_over_bytes:
+    with BlockingScopedLock(store.lock):
+        if store.room(key) < space.handed_over_bytes:
             var size = max(next_power_of_two(space.num_bytes()), SMALLEST_BYTES)
             var buffer = context.enqueue_create_buffer[DType.uint8](CLEARED_BYTES + size)
             context.enqueue_memset(
                 buffer.create_sub_buffer[DType.uint8](0, CLEARED_BYTES), UInt8(0)
             )
-            kept.newest[key] = len(kept.buffers)
-            kept.buffers.append(buffer^)
-        var first = Int(kept.buffers[kept.newest[key]].unsafe_ptr())
+            store.newest[key] = len(store.buffers)
+            store.buffers.append(buffer^)
+        var first = Int(store.buffers[store.newest[key]].unsafe_ptr())
         return first + CLEARED_BYTES - space.cleared_bytes

@@ -4,9 +4,9 @@ The sibling of `_cuda` for torch's ROCm builds, which call their devices "cuda" 
 to HIP through the runtime that torch has loaded. Their modules carry the code for gfx950 and are
 compiled where they run, like the CPU's:
 
-    hip_module            quantize, dequantize, relayout
-    hip_product_module    matmul and linear of one kind: the element types of x, result and bias,
-                          and the rounding; compiled when the kind is first asked for
+    bindings/hip.mojo            quantize, dequantize, relayout
+    bindings/hip_product.mojo    products of one kind: formats, the element types of x, result
+                                 and bias, the rounding; compiled when first asked for
 
 Results and workspaces come from torch's allocator, which reuses memory in the order of the
 stream; so a call can be captured in a graph once its module is loaded. Proven with a stand-in for
@@ -26,7 +26,17 @@ import torch
 from torch import Tensor
 
 from mx_kernels import _native
-from mx_kernels._facts import Layout, ceil_to, facts
+from mx_kernels._facts import (
+    ENCODED,
+    KEPT,
+    KEPT_FLOATS,
+    NO_CODE,
+    Format,
+    Layout,
+    ceil_to,
+    facts,
+    unsupported,
+)
 
 ARCHITECTURE = "gfx950"
 RUNTIME = "libamdhip64.so"
@@ -37,8 +47,11 @@ CLEARED_BYTES = 1 << 21
 
 
 class Kind(NamedTuple):
-    """What a product module is compiled for, by codes of types and rounding; None for none."""
+    """What a product module is compiled for, by places in the tables; None for none."""
 
+    left: int
+    right: int
+    """The formats of activations and weights."""
     x: int | None
     """None for activations that are encoded."""
     rounding: int | None
@@ -92,10 +105,10 @@ class Call:
         self._native, self._queue, self._like = native, queue, like
         self._temporaries: list[Tensor] = []
 
-    def launch(self, module: ModuleType, function: str, *arguments: int) -> None:
-        """Launches on the queue; what HIP refuses is the kind of error that torch raises."""
+    def launch(self, module: ModuleType, function: str, arguments: tuple[int, ...]) -> None:
+        """Launches; what HIP refuses is the kind of error that torch raises."""
         try:
-            getattr(module, function)((*self._queue, *arguments))
+            getattr(module, function)(arguments)
         except Exception as error:
             raise RuntimeError(f"{function}: {error}") from None
 
@@ -114,21 +127,22 @@ class Call:
         """
         if row_stride == shape[1] and address % ALIGNMENT == 0:
             return address
-        codes = facts().dtype_codes.items()
-        copy = self.empty(shape, next((t for t, code in codes if code == dtype), torch.uint8))
+        copy = self.empty(shape, torch.uint8 if dtype is None else facts().torch_dtypes[dtype])
         arguments = (address, row_stride, *shape, copy.data_ptr(), copy.element_size())
-        self.launch(self._native, "copy_rows", *arguments)
+        self.launch(self._native, "copy_rows", (*arguments, *self._queue))
         return copy.data_ptr()
 
-    def weights(self, parts: tuple[int, int], layout: int, shape: tuple[int, int]) -> tuple:
-        """Returns addresses of preshuffled codes and scales: as given, or of moved ones."""
+    def weights(self, right: tuple[int, int, int, int], shape: tuple[int, int]) -> tuple:
+        """Returns preshuffled weights: as given, or moved ones."""
+        codes, scales, fmt, layout = right
         wanted = _preshuffled()
-        if layout == wanted.code and not (parts[0] | parts[1]) % ALIGNMENT:
-            return parts
-        storage = wanted.storage(*shape, facts().default_format)
+        if layout == wanted.code and not (codes | scales) % ALIGNMENT:
+            return right
+        storage = wanted.storage(*shape, _format(fmt))
         moved = tuple(self.empty(part).data_ptr() for part in storage)
-        self.launch(self._native, "relayout", *parts, layout, *moved, wanted.code, *shape)
-        return moved
+        arguments = (codes, scales, layout, *moved, wanted.code, fmt, *shape)
+        self.launch(self._native, "relayout", (*arguments, *self._queue))
+        return (*moved, fmt, wanted.code)
 
 
 class Rocm:
@@ -142,46 +156,53 @@ class Rocm:
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
     def launch(self, operation: str, arguments: tuple[int, ...], out: Tensor) -> None:
-        """Launches an operation that writes `out`."""
+        """Launches an operation but a product, which writes `out`."""
         queue = self._queue(out)
         call = Call(self._native, queue, out)
         if operation == "quantize":
-            x, dtype, row_stride, rows, k, *rest = arguments
+            x, dtype, row_stride, rows, k, fmt, *rest = arguments
+            if _format(fmt).name not in {left for left, _ in self._native.pairs()}:
+                raise ValueError(
+                    f"format: got {_format(fmt).name!r}, which no {ARCHITECTURE} kernel "
+                    'quantizes to, expected "mxfp4"'
+                )
             x = call.rows(x, row_stride, (rows, k), dtype)
-            arguments = (x, dtype, rows, k, *rest)
-        call.launch(self._native, operation, *arguments)
+            arguments = (x, dtype, k, rows, k, fmt, *rest)
+        call.launch(self._native, operation, (*arguments, *queue))
 
-    def multiply(
-        self, operation: str, arguments: tuple[int, ...], out: Tensor, m: int, k: int
-    ) -> None:
+    def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`."""
         queue = self._queue(out)
         call = Call(self._native, queue, out)
-        codes, scales, layout, _, n, _ = arguments[3:9]
-        result, out_dtype, bias, bias_dtype = arguments[-4:]
-        if operation == "linear":
-            (x, x_dtype, row_stride), rounding = arguments[:3], arguments[9]
-            if rounding < 0:
-                raise RuntimeError(
-                    f"linear: got activations='bf16', which has no {ARCHITECTURE} kernel, "
-                    "expected 'mxfp4'"
-                )
-            activations = call.rows(x, row_stride, (m, k), x_dtype), 0
-        else:
-            (*parts, _), x_dtype, rounding = arguments[:3], None, None
-            storage = facts().plain.storage(m, k, facts().default_format)
-            activations = [
+        left, right, result, n = arguments[:7], arguments[7:11], arguments[11:15], arguments[16]
+        kind, values, scales, x_dtype, row_stride, left_format, rounding = left
+        _, out_dtype, _, bias_dtype = result
+        self._check_formats(kind, left_format, right[2])
+        if kind == ENCODED:
+            x_dtype = rounding = None
+            storage = facts().plain.storage(m, k, _format(left_format))
+            values, scales = (
                 call.rows(address, shape[1], shape)
-                for address, shape in zip(parts, storage, strict=True)
-            ]
-        product = self._product(Kind(x_dtype, rounding, out_dtype, bias_dtype if bias else None))
+                for address, shape in zip((values, scales), storage, strict=True)
+            )
+        else:
+            values = call.rows(values, row_stride, (m, k), x_dtype)
+        bias = None if bias_dtype == NO_CODE else bias_dtype
+        product = self._product(Kind(left_format, right[2], x_dtype, rounding, out_dtype, bias))
 
-        weights = call.weights((codes, scales), layout, (n, k))
+        right = call.weights(right, (n, k))
         sizes = product.workspace((m, n, k))
         space = self._workspace(queue, sizes, out) if any(sizes) else None
         room = space.address if space else 0
-        operands = (*activations, *weights, m, n, k, result, bias)
-        call.launch(product, "multiply", *operands, room)
+        left = (kind, values, scales, left[3], k, left_format, left[6])
+        call.launch(product, "multiply", (*left, *right, *result, m, n, k, *queue, room))
+
+    def _check_formats(self, kind: int, left: int, right: int) -> None:
+        """Raises unless there are kernels for a product of these formats."""
+        names = KEPT_FLOATS if kind == KEPT else _format(left).name, _format(right).name
+        pairs = self._native.pairs()
+        if names not in pairs:
+            raise unsupported(*names, ARCHITECTURE, pairs)
 
     def _queue(self, tensor: Tensor) -> tuple[int, int]:
         """Returns the handle of a tensor's device, which is opened once, and its stream."""
@@ -225,6 +246,11 @@ class Rocm:
         if kept is None or not kept.has_room(*sizes):
             kept = self._workspaces[queue] = Workspace.of(like, *sizes)
         return kept
+
+
+def _format(code: int) -> Format:
+    """Returns the format at a place of the table."""
+    return next(fmt for fmt in facts().formats.values() if fmt.code == code)
 
 
 @cache

@@ -100,12 +100,12 @@ def gpu_extension(architecture: str) -> Extension:
 
 def hip_extension(architecture: str) -> Extension:
     """Returns the module of an AMD GPU of an architecture, gfx950, but for products."""
-    return Extension("_mx_kernels_hip", "hip_module.mojo", "", _levels.pick(), architecture)
+    return Extension("_mx_kernels_hip", "bindings/hip.mojo", "", _levels.pick(), architecture)
 
 
 def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
     """Returns the module of one kind of product for the same."""
-    name, source = "_mx_kernels_hip_product", "hip_product_module.mojo"
+    name, source = "_mx_kernels_hip_product", "bindings/hip_product.mojo"
     return Extension(name, source, "", _levels.pick(), architecture, defines)
 
 

@@ -10,6 +10,7 @@ do. A test then asks for it by name:
 The kinds that there are:
 
     program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
+    catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
     executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
@@ -33,7 +34,15 @@ import pytest
 from bench.simulated import kernels
 from mx_kernels import _levels, _native
 from mx_kernels._builds import Build, NativeBuildError
-from tests.artefacts.kinds import Artefact, executable, extension, graph, object_file, program
+from tests.artefacts.kinds import (
+    Artefact,
+    catalogue,
+    executable,
+    extension,
+    graph,
+    object_file,
+    program,
+)
 from tests.hip.support import KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
@@ -78,16 +87,17 @@ ARTEFACTS = (
     program("gfx950/max_matmul"),
     program("gfx950/max_ping_pong"),
     program("gfx950/probes"),
-    program("cdna4/decode"),
-    program("cdna4/choices"),
-    program("cdna4/prefill"),
-    program("cdna4/quantize"),
-    program("cdna4/contest"),
-    program("cdna4/encode"),
-    Artefact("bench/ours", lambda: kernels.program("ours.mojo"), ("bench/",)),
+    catalogue("cdna4/decode"),
+    catalogue("cdna4/choices"),
+    catalogue("cdna4/prefill"),
+    catalogue("cdna4/quantize"),
+    catalogue("cdna4/contest"),
+    catalogue("cdna4/encode"),
+    Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     executable("numerics/numbers"),
     executable("numerics/layouts"),
+    executable("simt/codec"),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
 

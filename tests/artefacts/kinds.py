@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.simulated import catalogue as catalogues
 from mx_kernels import _builds, _levels, _native
 from mx_kernels._builds import Build, NativeBuildError, Sources
 
@@ -47,6 +48,19 @@ def program(name: str, *tests: str, deep: bool = False) -> Artefact:
     return Artefact(
         name,
         lambda: _builds.program_output(folder / f"{stem}.mojo", [folder, ROOT]),
+        tests or (f"{room}/",),
+        deep,
+    )
+
+
+def catalogue(name: str, *tests: str, deep: bool = False) -> Artefact:
+    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module."""
+    room, stem = name.split("/")
+    folder = TESTS / room / "programs"
+    folders = [folder, ROOT]
+    return Artefact(
+        name,
+        lambda: catalogues.build(folder / f"{stem}.mojo", folders),
         tests or (f"{room}/",),
         deep,
     )

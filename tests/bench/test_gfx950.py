@@ -18,7 +18,7 @@ from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
 from bench.simulated import kept, kernels, systems, tune
 from bench.simulated import report as simulated
-from bench.simulated.launches import Cut, Launch, Operands, last_workgroup
+from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing.parameters import Machine
@@ -65,8 +65,7 @@ def test_every_system_is_timed_on_the_same_shape(found):
 
 def test_the_last_workgroup_is_one_with_a_tile():
     """256 columns are three tiles of 96, of which a grid of eight leaves five without work."""
-    cut = Cut("linear", "m2n6w8s4", (8, 2, 4), 512, 1, 64, 64)
-    assert last_workgroup(cut, SMALL) == 8 * 7 + 2
+    assert last_workgroup((8, 2, 4), "linear_m2n6w8s4", SMALL) == 8 * 7 + 2
 
 
 def test_a_profile_is_kept_for_the_same_launch_only(monkeypatch, tmp_path):

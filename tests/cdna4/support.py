@@ -1,9 +1,9 @@
-"""Compiles our gfx950 kernels and launches them in the simulator.
+"""Finds our gfx950 kernels and launches them in the simulator.
 
-`compile_kernels(program)` reads the assembly that a Mojo program of `programs` prints, and
-returns a `gfx950.Kernel` for each name. `quantize`, `linear` and `matmul` do what the host
-does: lay out, choose the grid, pass arguments. Every launch is checked for hazards, and
-arrays are exactly as long as the operands, so that the simulator faults on any access beyond.
+`compile_kernels(program)` returns the kernels that a catalogue of `programs` lists, by name.
+`quantize`, `linear` and `matmul` make operands; grid, arguments and workspace are what the
+kernel's own host code says. Every launch is checked for hazards, and arrays are exactly as long
+as the operands, so that the simulator faults on any access beyond.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 import gfx950
 import oracle
+from bench.simulated.catalogue import Catalogue, Described
 from tests import artefacts
 
 CONTEST = [
@@ -29,13 +30,6 @@ CONTEST = [
 ]
 """(M, N, K) of the products that CDNA4 is measured by."""
 LANES = 64
-NUM_XCDS = 8
-TILE = 16
-TILE_K = 128
-TILE_SUM_BYTES = 1024
-QUANTIZE_WAVES = 2
-QUANTIZE_ROWS = 32
-QUANTIZE_COLUMNS = QUANTIZE_WAVES * 256
 NUMPY_DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float16": np.dtype(np.float16),
@@ -43,19 +37,31 @@ NUMPY_DTYPES = {
 }
 
 
+CATALOGUE_OF: dict[str, Catalogue] = {}
+"""Where the launches of a kernel are known, by its name."""
+
+
 @cache
+def catalogue(program: str) -> Catalogue:
+    """Returns the catalogue of a program."""
+    found = Catalogue.load(artefacts.path(f"cdna4/{program}"), program)
+    CATALOGUE_OF.update(dict.fromkeys(found.texts, found))
+    return found
+
+
 def compile_texts(program: str) -> dict[str, str]:
-    """Returns the assembly texts that a Mojo program prints, by name."""
-    parts = re.split(
-        r"^;;;; kernel (\S+)\n", artefacts.text(f"cdna4/{program}"), flags=re.MULTILINE
-    )
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    """Returns the assembly texts of the kernels of a program, by name."""
+    return catalogue(program).texts
 
 
-@cache
 def compile_kernels(program: str) -> dict[str, gfx950.Kernel]:
-    """Returns the kernels that a Mojo program prints, by name."""
-    return {name: gfx950.parse(text) for name, text in compile_texts(program).items()}
+    """Returns the kernels of a program, by name."""
+    return catalogue(program).kernels
+
+
+def described(name: str, m: int, n: int, k: int) -> Described | None:
+    """Returns the launch of a kernel that was compiled, None if it does not take the shape."""
+    return CATALOGUE_OF[name].launch(name, m, n, k)
 
 
 def ceildiv(a: int, b: int) -> int:
@@ -80,9 +86,10 @@ class Launch:
         return gfx950.run(kernel, self.grid, self.block, self.args, **options).raise_on_hazards()
 
 
-def quantize_launch(x, layout: str = "plain") -> Launch:
+def quantize_launch(x, layout: str = "plain", rounding: str = "even") -> Launch:
     """Returns a launch of the quantize kernel; its outputs begin poisoned."""
     rows, k = x.shape
+    found = described(f"{x.dtype}_{rounding}_{layout}", rows, 0, k)
     stored = oracle.LAYOUTS[layout]
     codes = np.full((rows, k // 2), 0xA5, np.uint8)
     scales = np.full(
@@ -93,9 +100,8 @@ def quantize_launch(x, layout: str = "plain") -> Launch:
         0xA5,
         np.uint8,
     )
-    grid = (ceildiv(k, QUANTIZE_COLUMNS), ceildiv(rows, QUANTIZE_ROWS))
-    args = [np.ascontiguousarray(x), codes, scales, np.int32(rows), np.int32(k)]
-    return Launch(grid, QUANTIZE_WAVES * LANES, args, (codes, scales))
+    args = found.bind(a=np.ascontiguousarray(x), codes=codes, scales=scales)
+    return Launch(found.grid, found.threads, args, (codes, scales))
 
 
 def quantize(kernel, x, layout: str = "plain", **options):
@@ -109,6 +115,7 @@ def quantize(kernel, x, layout: str = "plain", **options):
 class Decode:
     """A decode kernel, from its name: what it computes and how it cuts its work."""
 
+    name: str
     op: str
     x: str
     rounding: str
@@ -135,28 +142,15 @@ class Decode:
         match = cls.NAME.fullmatch(name)
         op, x, rounding, result, bias, *cut = match.groups()
         counts, marks = map(int, cut[:-2]), map(bool, cut[-2:])
-        return cls(op or "matmul", x or "", rounding or "", result, bias, *counts, *marks)
+        return cls(name, op or "matmul", x or "", rounding or "", result, bias, *counts, *marks)
 
     def supports(self, k: int) -> bool:
         """Says whether the kernel may be launched for K."""
-        has_chunks = self.k_tail or k % (self.k_tiles * TILE_K) == 0
-        return has_chunks and (not self.up_front or self.chunks_per_wave(k) == self.depth)
+        return described(self.name, 1, 1, k) is not None
 
-    def grid(self, m: int, n: int) -> tuple[int, int, int]:
-        """Returns the workgroups; x is rounded up so that equal x share an XCD."""
-        x, y = ceildiv(n, self.n_tiles * TILE), ceildiv(m, self.m_tiles * TILE)
-        return (round_up(x, NUM_XCDS) if y > 1 else x, y, self.splits)
-
-    def chunks_per_wave(self, k: int) -> int:
-        """Returns how many chunks a wave has: a multiple of the depth."""
-        chunks = ceildiv(k, self.k_tiles * TILE_K)
-        return round_up(ceildiv(chunks, self.waves // self.sharers * self.splits), self.depth)
-
-    def workspace(self, m: int, n: int) -> np.ndarray:
+    def workspace(self, m: int, n: int, k: int) -> np.ndarray:
         """Returns the nodes where sums meet, which are zero between launches."""
-        groups = ceildiv(n, self.n_tiles * TILE) * ceildiv(m, self.m_tiles * TILE)
-        nodes = groups * (self.splits - 1)
-        return np.zeros(nodes * self.m_tiles * self.n_tiles * TILE_SUM_BYTES, np.uint8)
+        return described(self.name, m, n, k).workspace()
 
 
 @dataclass
@@ -183,16 +177,19 @@ class Problem:
 def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
     """Returns a launch of a decode kernel; scales in the padding of the weights are NaN."""
     (m, k), n = problem.x.shape, len(problem.weights[0])
-    if decode.op == "linear":
-        activations = [problem.x]
-    else:
-        activations = list(oracle.quantize(problem.x.astype(np.float64)))
+    found = described(decode.name, m, n, k)
+    a, a_scales = problem.x, None
+    if decode.op == "matmul":
+        a, a_scales = oracle.quantize(problem.x.astype(np.float64))
+    w_codes, w_scales = poisoned_weights(*problem.weights)
     c = np.full((m, n), np.nan, NUMPY_DTYPES[decode.result])
-    workspace = decode.workspace(m, n) if workspace is None else workspace
+    workspace = found.workspace() if workspace is None else workspace
     bias = np.zeros(0, np.uint8) if problem.bias is None else problem.bias
-    sizes = [np.int32(i) for i in (m, n, k, decode.chunks_per_wave(k))]
-    args = [*activations, *poisoned_weights(*problem.weights), c, *sizes, bias, workspace]
-    return Launch(decode.grid(m, n), decode.waves * LANES, args, (c, workspace))
+    args = found.bind(
+        a=a, a_scales=a_scales, w_codes=w_codes, w_scales=w_scales, c=c, bias=bias,
+        workspace=workspace, none=np.zeros(0, np.uint8),
+    )  # fmt: skip
+    return Launch(found.grid, found.threads, args, (c, workspace))
 
 
 def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **options):

@@ -17,17 +17,10 @@ from tests.cdna4 import support as cdna4
 from tests.tiers import deep, tiered
 
 STAGE_K = 256
-PART_K = {"linear": STAGE_K, "matmul": 8 * STAGE_K}
-"""What a ticket is worth along K."""
-THREADS = 512
-NUM_XCDS = 8
 COLUMNS = 256
 """Of C, of a workgroup."""
-WAVES = 8
+NUM_XCDS = 8
 PAIR_ROWS = 32
-TEAM_BYTES = 128
-FINISHED_WORD = 16
-ALIGNMENT = 256
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 TIERED_MODES = pytest.mark.parametrize(
     "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
@@ -59,15 +52,14 @@ def rows_of(name):
     return PAIR_ROWS * int(NAME.fullmatch(name)[2])
 
 
-def grid_of(name, m, n):
-    """Returns the workgroups: one a tile of C, rounded up to a multiple of the XCDs."""
-    tiles = cdna4.ceildiv(m, rows_of(name)) * cdna4.ceildiv(n, COLUMNS)
-    return cdna4.round_up(tiles, NUM_XCDS)
+def launch_of(name, m, n, k):
+    """Returns what the kernel's host code launches."""
+    return cdna4.described(name, m, n, k)
 
 
 @dataclass
 class Workspace:
-    """What a launch meets in; counters are words, a row for each team."""
+    """What a launch meets in; counters are words, a row for each crew."""
 
     memory: np.ndarray
     counters: np.ndarray
@@ -75,20 +67,19 @@ class Workspace:
     codes: np.ndarray
 
     @classmethod
-    def of(cls, name, m, k, *, finished=0):
+    def of(cls, name, m, n, k, *, finished=0):
         """Returns a workspace whose first `finished` parts of each pair others have prepared."""
-        op, rows = NAME.fullmatch(name)[1], rows_of(name)
-        counter_bytes = cdna4.round_up(cdna4.ceildiv(m, rows) * TEAM_BYTES, ALIGNMENT)
-        scale_bytes = cdna4.round_up(m, PAIR_ROWS) * cdna4.round_up(k // oracle.BLOCK, 8)
-        first_code = counter_bytes + cdna4.round_up(scale_bytes, ALIGNMENT)
-        memory = np.full(first_code + (m * k // 2 if op == "linear" else 0), 0xA5, np.uint8)
-        memory[:counter_bytes] = 0
-        counters = memory[:counter_bytes].view(np.uint32).reshape(-1, TEAM_BYTES // 4)
-        pairs = rows // PAIR_ROWS
+        found, crew = launch_of(name, m, n, k), cdna4.catalogue("prefill").crew
+        memory = found.workspace()
+        memory[found.cleared_bytes :] = 0xA5
+        counters = memory[: found.cleared_bytes].view(np.uint32).reshape(-1, crew["words"])
+        pairs = rows_of(name) // crew["pair_rows"]
         counters[:, :pairs] = finished
-        counters[:, FINISHED_WORD] = pairs * finished
-        scales = memory[counter_bytes : counter_bytes + scale_bytes]
-        return cls(memory, counters, scales, memory[first_code:])
+        counters[:, crew["finished_word"]] = pairs * finished
+        scale_bytes = cdna4.round_up(m, PAIR_ROWS) * cdna4.round_up(k // oracle.BLOCK, 8)
+        scales = memory[found.cleared_bytes :][:scale_bytes]
+        codes = memory[len(memory) - m * k // 2 :] if name.startswith("linear") else memory[:0]
+        return cls(memory, counters, scales, codes)
 
     def check(self, a):
         """Compares what workgroups handed over with plain codes and scales of activations."""
@@ -99,13 +90,6 @@ class Workspace:
         np.testing.assert_array_equal(self.scales[inside], expected[inside])
         if self.codes.size:
             np.testing.assert_array_equal(self.codes, a[0].ravel())
-
-
-def arguments(op, a, weights, sizes, *, c, workspace, bias):
-    """Returns the arguments of a kernel in order."""
-    if op == "linear":
-        return [*a, *weights, c, workspace.memory, *sizes, bias]
-    return [*a, *weights, workspace.memory, *sizes, c, bias]
 
 
 @dataclass
@@ -140,11 +124,13 @@ def multiply(kernel, name, rng, shape, *, x=None, **options):
     if bias_name != "none":
         bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name])
     c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
-    sizes = [np.int32(i) for i in (m, n, k)]
-    workspace = Workspace.of(name, m, k)
-    weights = cdna4.poisoned_weights(*b)
-    args = arguments(op, stored_a, weights, sizes, c=c, workspace=workspace, bias=bias)
-    run = gfx950.run(kernel, grid_of(name, m, n), THREADS, args, **options).raise_on_hazards()
+    found, workspace = launch_of(name, m, n, k), Workspace.of(name, m, n, k)
+    args = found.bind(
+        **dict(zip(("a", "a_scales"), stored_a, strict=False)),
+        **dict(zip(("w_codes", "w_scales"), cdna4.poisoned_weights(*b), strict=True)),
+        c=c, bias=bias, workspace=workspace.memory,
+    )  # fmt: skip
+    run = gfx950.run(kernel, found.grid, found.threads, args, **options).raise_on_hazards()
     workspace.check(a)
     return Product(c, a, b, bias.astype(np.float64) if bias.size else None, out, run)
 
@@ -268,17 +254,17 @@ def test_lds_has_no_bank_conflict_in_the_steady_state(kernels, name):
 def model(kernel, name, m, n, k):
     """Times a launch whose workgroups do equal shares of what their teams prepare."""
     op = NAME.fullmatch(name)[1]
-    a_sizes = [m * k // 2, m * k // 32] if op == "matmul" else [m * k * x_bytes(name)]
-    a, weights, (c, bias) = (
-        [np.zeros(size, np.uint8) for size in sizes]
-        for sizes in (a_sizes, [n * k // 2, n * k // 32], [2 * m * n, 0])
-    )
-    parts = cdna4.ceildiv(k, PART_K[op])
+    sizes = {
+        "a": m * k // 2 if op == "matmul" else m * k * x_bytes(name), "a_scales": m * k // 32,
+        "w_codes": n * k // 2, "w_scales": n * k // 32, "c": 2 * m * n, "bias": 0,
+    }  # fmt: skip
+    operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
+    parts = cdna4.ceildiv(k, cdna4.catalogue("prefill").crew["part_k"][op])
     own = cdna4.ceildiv(parts, cdna4.ceildiv(n, COLUMNS))
-    workspace = Workspace.of(name, m, k, finished=parts - own)
-    sizes = [np.int32(size) for size in (m, n, k)]
-    args = arguments(op, a, weights, sizes, c=c, workspace=workspace, bias=bias)
-    return gfx950.timing.profile(kernel, grid_of(name, m, n), THREADS, args)
+    workspace = Workspace.of(name, m, n, k, finished=parts - own)
+    found = launch_of(name, m, n, k)
+    args = found.bind(**operands, workspace=workspace.memory)
+    return gfx950.timing.profile(kernel, found.grid, found.threads, args)
 
 
 def x_bytes(name):

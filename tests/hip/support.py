@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import gfx950
-from mx_kernels import _hip, _launch
+from mx_kernels import _calls, _hip, _launch
 from tests.hip.code_object import CodeObject
 
 SOURCE = Path(__file__).with_name("stand_in.c")
@@ -35,9 +35,9 @@ ERRORS = {
     999: b"unknown error",
 }
 KINDS = {
-    "floats": _hip.Kind(x=0, rounding=1, out=0, bias=None),
-    "codes": _hip.Kind(x=None, rounding=None, out=0, bias=None),
-    "others": _hip.Kind(x=2, rounding=2, out=1, bias=2),
+    "floats": _hip.Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
+    "codes": _hip.Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
+    "others": _hip.Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
 }
 """bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
 INVALID_VALUE, NOT_FOUND, UNKNOWN = 1, 500, 999
@@ -146,6 +146,8 @@ class StandIn:
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=self.arch)
         )
         monkeypatch.setattr(_launch, "CPU", _hip.Rocm())
+        # No number: so that torch is not asked for memory of a device that it does not have.
+        monkeypatch.setattr(_calls, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
         monkeypatch.setattr(

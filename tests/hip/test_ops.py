@@ -81,7 +81,7 @@ def weights(rng, n, k):
 
 @functools.cache
 def empty_weights(n, k):
-    storage = facts().layout_for(DEVICE).storage(n, k, facts().default_format)
+    storage = facts().layout_for(DEVICE).storage(n, k, facts().formats["mxfp4"])
     parts = [torch.empty(shape, dtype=torch.uint8) for shape in storage]
     return mx.MXTensor(*parts, shape=(n, k), layout=LAYOUT)
 

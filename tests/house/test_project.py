@@ -210,10 +210,10 @@ def test_the_simulator_knows_nothing_of_our_operations():
         assert not python_imports(path) & {"mx_kernels", "torch", "max", "mojo", "oracle"}, path
 
 
-def test_only_the_mma_file_names_gpu_intrinsics():
-    home = ROOT / "mojo_kernels" / "cdna4" / "mma.mojo"
+def test_only_the_room_of_instructions_names_amd_intrinsics():
+    home = ROOT / "mojo_kernels" / "cdna4" / "instructions"
     named = {path for path in MOJO_FILES if "llvm.amdgcn" in path.read_text()}
-    assert named <= {home}
+    assert {path.parent for path in named} == {home}
 
 
 # Files

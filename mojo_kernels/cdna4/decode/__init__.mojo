@@ -1,0 +1,1 @@
+"""Few rows: waves share K, and workgroups may too."""

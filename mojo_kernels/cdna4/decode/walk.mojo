@@ -48,7 +48,9 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
 
     comptime COLUMNS = Self.shape.wave_columns()
     """Tiles of columns."""
-    comptime Weights = WeightFragments[Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail]
+    comptime Weights = WeightFragments[
+        Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail
+    ]
     """The wave's weights."""
     comptime CODES = Self.shape.k_tiles * Self.COLUMNS
     """Tiles of weights in a stage."""
@@ -191,10 +193,10 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         var place = self.tile_in_lds[stage, step]()
         var block = self.source.block(self.held[stage * Self.OWN + step], place, self.lane)
         comptime if Self.IS_SHARED:
-            comptime assert Self.Source.left.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
-            write_piece(
-                place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes)
-            )
+            comptime assert (
+                Self.Source.left.block_bytes() == PIECE_BYTES
+            ), "a block of codes is a piece"
+            write_piece(place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes))
             var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
             write_byte(self.scale_in_lds[stage](tile), scale)

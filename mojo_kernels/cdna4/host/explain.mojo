@@ -46,8 +46,6 @@ def _explain(choice: Choice, row: Int, m: Int, n: Int, k: Int, *, has_codes: Boo
     if choice.family == Family.DECODE:
         var shape = choice.shape
         var chunks = shape.chunks_per_wave(k)
-        return Explanation(
-            row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n)
-        )
+        return Explanation(row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n))
     var workspace = workspace_of[Formats.MXFP4.left](choice.m_tiles, m, k, has_codes=has_codes)
     return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

@@ -70,7 +70,8 @@ def encode_block[
     comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
     # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
     comptime OFFSET = UInt32(
-        (format.element.emax << source.MANTISSA_BITS) - rounding.carry[source.MANTISSA_BITS, format.element]()
+        (format.element.emax << source.MANTISSA_BITS)
+        - rounding.carry[source.MANTISSA_BITS, format.element]()
     )
 
     var amax = _largest_magnitude(x)
@@ -82,7 +83,8 @@ def encode_block[
     var scale = subtract_to_zero(amax, OFFSET)
     var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
     return EncodedBlock[format](
-        _convert[format](x, scale_value), scale >> UInt32(source.MANTISSA_BITS))
+        _convert[format](x, scale_value), scale >> UInt32(source.MANTISSA_BITS)
+    )
 
 
 @always_inline

@@ -31,9 +31,8 @@ comptime QUANTIZED_ROWS = PAIR * TILE
 """Rows of a wave."""
 
 
-
 @fieldwise_init
-struct EncodedRows[
+struct QuantizedRows[
     format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
 ](TrivialRegisterPassable):
     """Where plain codes go, and scales in `Layout`.
@@ -130,9 +129,11 @@ struct GroupQuantizer[
         places: Tiles in flight; a group has four.
     """
 
-    comptime Source = FloatSource[Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True]
+    comptime Source = FloatSource[
+        Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True
+    ]
     """The floats."""
-    comptime Rows = EncodedRows[Self.format, Self.Layout, Self.policy]
+    comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy]
     """The result."""
     comptime TILES = PAIR * GROUP_TILES
     """Tiles of a group."""

@@ -30,7 +30,9 @@ struct WeightCursor(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool](
+    TrivialRegisterPassable
+):
     """A wave's rows of preshuffled weights, some tiles of 16.
 
     Parameters:
@@ -106,7 +108,9 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         )
 
     @always_inline
-    def fetch_codes[k_tile: Int, n_tile: Int](self, at: WeightCursor, lane: Int32) -> BlockCodes[Self.format]:
+    def fetch_codes[
+        k_tile: Int, n_tile: Int
+    ](self, at: WeightCursor, lane: Int32) -> BlockCodes[Self.format]:
         """Loads the codes of a tile: row `lane % 16`, block `lane / 16`."""
         var offset = lane * Int32(Self.CODE_BYTES) + Int32(k_tile * Self.TILE_BYTES)
         offset += Int32(n_tile) * self._tile_row_bytes()

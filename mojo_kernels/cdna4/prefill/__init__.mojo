@@ -1,0 +1,1 @@
+"""Many rows: eight waves share a large tile of C in LDS."""

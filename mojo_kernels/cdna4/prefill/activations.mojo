@@ -193,7 +193,9 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     def aim(mut self, stage: Int32):
         """Turns to a stage; one beyond K reads as zeros."""
         self.block = stage * Int32(STAGE_BLOCKS)
-        self.at = self.codes.after_if(self.block * Int32(Self.CODE_BYTES), self.block < self.k_blocks)
+        self.at = self.codes.after_if(
+            self.block * Int32(Self.CODE_BYTES), self.block < self.k_blocks
+        )
 
     @always_inline
     def fetch[part: Int](self, place: SharedBytes):
@@ -203,4 +205,6 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
             comptime if Self.k_tail:
                 offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
             var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
-            load_to_lds[PIECE_BYTES](self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES)))
+            load_to_lds[PIECE_BYTES](
+                self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES))
+            )

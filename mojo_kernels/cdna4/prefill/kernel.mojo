@@ -51,7 +51,9 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](SharedWork):
         lds_bytes: Bytes of LDS of the wave.
     """
 
-    comptime places = min(GROUP_TILES * PAIR, Self.lds_bytes // FloatTile[Self.types.floats()].BYTES)
+    comptime places = min(
+        GROUP_TILES * PAIR, Self.lds_bytes // FloatTile[Self.types.floats()].BYTES
+    )
     """Tiles in flight."""
     comptime Quantizer = GroupQuantizer[
         Self.types.formats.left,
@@ -202,9 +204,7 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
         var m, n, k = problem.m, problem.n, problem.k
         var grid = grid_of(Self.m_tiles, m, n)
         var workspace = queue.workspace(
-            workspace_of[Self.types.formats.left](
-                Self.m_tiles, m, k, has_codes=Bool(Self.types.x)
-            )
+            workspace_of[Self.types.formats.left](Self.m_tiles, m, k, has_codes=Bool(Self.types.x))
         )
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.

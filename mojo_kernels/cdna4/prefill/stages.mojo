@@ -80,7 +80,8 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         return Self(
-            (m * Int32(Self.m_tiles * TILE) + row) * Int32(Self.Tile.ROW_BYTES) + piece * Int32(PIECE_BYTES),
+            (m * Int32(Self.m_tiles * TILE) + row) * Int32(Self.Tile.ROW_BYTES)
+            + piece * Int32(PIECE_BYTES),
             n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
             m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
             Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,

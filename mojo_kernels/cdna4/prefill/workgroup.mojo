@@ -70,7 +70,8 @@ struct Workgroup[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var tile = XcdBands(Int(tiles_m), Int(tiles_n)).tile(Int(block_idx.x))
         var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
         return Self(
-            Int32(tile.row), Int32(tile.column), tiles_m, tiles_n, wave, Int32(thread_idx.x) % LANES)
+            Int32(tile.row), Int32(tile.column), tiles_m, tiles_n, wave, Int32(thread_idx.x) % LANES
+        )
 
     @always_inline
     def has_tile(self) -> Bool:

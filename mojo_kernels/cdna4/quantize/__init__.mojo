@@ -1,0 +1,1 @@
+"""Quantize as a kernel of its own."""

@@ -33,13 +33,7 @@ comptime WAVES = 2
 )
 def quantize_rows[
     format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout
-](
-    x: Input[dtype],
-    codes: Output[DType.uint8],
-    scales: Output[DType.uint8],
-    m: Int32,
-    k: Int32,
-):
+](x: Input[dtype], codes: Output[DType.uint8], scales: Output[DType.uint8], m: Int32, k: Int32,):
     """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
     comptime Quantizer = GroupQuantizer[format, dtype, rounding, Layout]
     comptime LDS_ELEMENTS = Quantizer.LDS_BYTES // size_of[DType.bfloat16]()
@@ -73,9 +67,7 @@ struct QuantizeKernel[
     """
 
     @staticmethod
-    def launch[
-        Q: Queue
-    ](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
+    def launch[Q: Queue](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
         """Launches as often as it takes for contiguous floats [rows, k] at address `x`."""
         comptime assert Self.format == Format.MXFP4, String(
             "no gfx950 kernel quantizes to ", Self.format.name, ", only to mxfp4"

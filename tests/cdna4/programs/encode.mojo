@@ -22,11 +22,7 @@ from mojo_kernels.numbers.rounding import Rounding
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(LANES)))
 def encode_blocks[
     dtype: DType, rounding: Rounding, blocks: Int
-](
-    x: Input[dtype],
-    codes: Output[DType.uint32],
-    scales: Output[DType.uint32],
-):
+](x: Input[dtype], codes: Output[DType.uint32], scales: Output[DType.uint32],):
     """Encodes `blocks` blocks a lane."""
     var lane = Int(thread_idx.x)
     comptime for i in range(blocks):
