@@ -1,6 +1,6 @@
 """Claims, by room; every room may use the helpers that lie here.
 
-    oracle.py      what is right, from the OCP text, in NumPy alone
+    oracle/        what is right, from the OCP text, in NumPy alone
     cases.py       inputs that several rooms share
     numerics/      every operation against the oracle; mojo/ are tests in Mojo
     cpu/           threads, instruction levels, memory

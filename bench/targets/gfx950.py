@@ -72,7 +72,7 @@ def least_us(op: str, shape: Shape, machine: Machine) -> float:
     if op == "quantize":
         return by_bytes
     simds = machine.num_cus * machine.simds_per_cu
-    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.clock_ghz * 1e3))
+    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.peak_ghz * 1e3))
 
 
 def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Iterator[SimulatedRow]:
@@ -99,4 +99,6 @@ def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Itera
             waves_per_simd=busiest.occupancy.waves_per_simd,
             lds_conflict_share=busiest.lds_conflict_share,
             source="model", commit=origin.commit, date=origin.date,
+            low_us=sum(min(profile.variants.values()) for profile in profiles),
+            high_us=sum(max(profile.variants.values()) for profile in profiles),
         )  # fmt: skip

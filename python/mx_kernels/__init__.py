@@ -1,4 +1,4 @@
-"""Quantization to MX formats and block-scaled matrix multiplication for torch tensors and NumPy arrays.
+"""MX quantization and block-scaled matrix multiplication for torch tensors and NumPy arrays.
 
     quantize, dequantize          floats to an MXTensor and back
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back

@@ -194,7 +194,9 @@ def address_of(array: Array) -> int:
     """
     if isinstance(array, Tensor):
         address = array.data_ptr()
-        if not address and array.numel():
+        if address:
+            return address
+        if array.numel():
             raise ValueError(
                 f"got a tensor {show(array.shape)} whose storage was freed "
                 "(untyped_storage().resize_), expected one that still has its memory"
@@ -203,28 +205,27 @@ def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0] if array.size else 0
 
 
-def rows_of(array: Array) -> tuple[Array, int, int, int]:
-    """Views checked floats `[..., K]` as rows; copies only if no row stride describes them.
+def rows_of(array: Array, k: int) -> tuple[Array, int, int, int]:
+    """Views checked floats `[..., k]` as rows; copies only if no row stride describes them.
 
     Returns:
         Who owns the memory, the address, the dtype's code and the row stride in elements.
     """
     if isinstance(array, Tensor):
+        code = facts().dtype_codes[array.dtype]
         if array.is_neg():
             array = array.resolve_neg()
-        code = facts().dtype_codes[array.dtype]
         if array.is_contiguous():
-            stride = array.shape[-1]
-        else:
-            stride = row_stride(array.shape, array.stride(), 1)
-            if stride is None:
-                array = array.contiguous()
+            return array, address_of(array), code, k
+        stride = row_stride(array.shape, array.stride(), 1)
+        if stride is None:
+            array = array.contiguous()
     else:
         code = facts().dtypes[dtype_name(array)]
         stride = row_stride(array.shape, array.strides, array.itemsize)
         if stride is None:
             array = np.ascontiguousarray(array)
-    return array, address_of(array), code, array.shape[-1] if stride is None else stride
+    return array, address_of(array), code, k if stride is None else stride
 
 
 def row_stride(shape, strides, unit: int) -> int | None:

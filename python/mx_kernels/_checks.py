@@ -20,10 +20,12 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     Returns:
         The format, the code of the rounding, and whether x is as common as `check_floats` says.
     """
-    is_common, k = _check_activations(x)
+    is_common, shape = check_floats(x, "x"), x.shape
+    if not shape:
+        raise _no_axis()
     code = check_rounding(rounding)
     fmt = format_named(format)
-    block = fmt.block_k
+    k, block = shape[-1], fmt.block_k
     if k == 0 or k % block:
         missing = block - k % block
         pad = f"torch.nn.functional.pad(x, (0, {missing}))"
@@ -46,12 +48,15 @@ def check_linear(
     """
     if isinstance(x, MXTensor):
         raise TypeError("x: got an MXTensor, expected floats; for two MXTensors use matmul(x, w)")
-    is_common, k = _check_activations(x)
+    is_common, shape = check_floats(x, "x"), x.shape
+    if not shape:
+        raise _no_axis()
     mode = check_mode(activations, rounding)
     is_common &= check_weights(w, "w")
-    check_together("x", x, "w", w._codes)
-    if k != w._k:
-        raise _disagreement("x", x.shape, "w", w)
+    if not is_common or x.get_device() != w._codes.get_device():
+        check_together("x", x, "w", w.codes)
+    if shape[-1] != w._k:
+        raise _disagreement("x", shape, "w", w)
     if bias is not None:
         is_common &= check_bias(bias, w)
     return mode, is_common
@@ -164,12 +169,9 @@ def _row_named(table: str, name: str, rows: dict):
     return rows[name]
 
 
-def _check_activations(x: Array) -> tuple[bool, int]:
-    """Checks that x holds floats [..., K]; returns whether it is common, and K."""
-    is_common, shape = check_floats(x, "x"), x.shape
-    if not shape:
-        raise ValueError("x: got a single number, expected shape [..., K]")
-    return is_common, shape[-1]
+def _no_axis() -> ValueError:
+    """Returns the error for activations without an axis."""
+    return ValueError("x: got a single number, expected shape [..., K]")
 
 
 def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:

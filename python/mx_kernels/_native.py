@@ -95,9 +95,7 @@ def cpu_extension(level: Level | None = None) -> Extension:
 def gpu_extension(architecture: str) -> Extension:
     """Returns the module of an NVIDIA GPU of an architecture, for example sm_90a."""
     level = _levels.pick()
-    return Extension(
-        "_mx_kernels_gpu", "bindings/cuda.mojo", "MX_KERNELS_GPU", level, architecture
-    )
+    return Extension("_mx_kernels_gpu", "bindings/cuda.mojo", "MX_KERNELS_GPU", level, architecture)
 
 
 def hip_extension(architecture: str) -> Extension:

@@ -155,7 +155,7 @@ class Question(NamedTuple):
 
     def call(self, layout: Layout) -> tuple[int, ...]:
         """Returns what an extension module takes for it, with weights in a layout."""
-        return question(*self, layout)
+        return question(self[:3], self.left, self.right, layout)
 
 
 def _on_cpu(asked: Question) -> dict:

@@ -137,11 +137,10 @@ def linear(
     out_dtype=None,
     activations: str = DEFAULT_FORMAT,
 ) -> Array:
-    """Quantizes `x` and multiplies, in one go: for `activations="mxfp8"`, bit for bit,
-    `matmul(quantize(x, format="mxfp8"), w, bias=bias)`.
+    """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
-    With `activations="bf16"` only the weights are quantized: x is multiplied as bfloat16, to
-    which it is rounded, to nearest even, if it is not bfloat16 yet.
+    In one go, to the same bits. With `activations="bf16"` only the weights are quantized: x is
+    multiplied as bfloat16, to which it is rounded, to nearest even, if it is not bfloat16 yet.
 
     The gradient for x is that of multiplying by the dequantized weights: the quantization
     passes gradients straight through. Autocast leaves the call alone: x is quantized from the

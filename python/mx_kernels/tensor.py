@@ -135,11 +135,6 @@ class MXTensor:
         return self._layout
 
     @property
-    def native(self) -> tuple[int, int]:
-        """The codes of format and layout, as extension modules want them."""
-        return self._native
-
-    @property
     def k(self) -> int:
         """The length of the last axis, along which blocks lie."""
         return self._k

@@ -5,8 +5,8 @@ and linear, over loose codes and scales, which is all that a graph can carry. Ea
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
 derivatives (`_autograd`); quantize, linear and matmul map over activations.
 
-Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in `ops`,
-which call these operators where torch has to see the call.
+Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in
+`ops`, which call these operators where torch has to see the call.
 """
 
 # ruff: noqa: PLR0917  torch calls implementations with the schema's positional arguments

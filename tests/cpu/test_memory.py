@@ -111,7 +111,7 @@ def test_dequantize(rng, shape, layout, format, end):
     dtype = "bfloat16" if shape == SHAPES[1] else "float32"
     q, (codes, scales) = codes_and_scales(rng, n, k, layout, end, format)
     out, table = blank((n, k), NUMPY_DTYPES[dtype], end), facts()
-    source = (address(codes), address(scales), *q.native, n, k)
+    source = (address(codes), address(scales), *q._native, n, k)
     table.native.dequantize((*source, address(out), table.dtypes[dtype], table.team))
     np.testing.assert_array_equal(out, q.numpy().dequantize(dtype))
 
@@ -140,7 +140,7 @@ def multiply(left, w, codes, scales, bias, out):
     """Computes a product of arrays beside walls."""
     table = facts()
     (m, n), dtype = out.shape, table.dtypes[out.dtype.name]
-    right = (address(codes), address(scales), *w.native)
+    right = (address(codes), address(scales), *w._native)
     result = (address(out), dtype, address(bias), dtype)
     table.native.multiply((*left, *right, *result, m, n, w.k, table.team))
 
@@ -176,5 +176,5 @@ def test_linear_and_matmul(rng, shape, layout, dtype, end):
 @every_layout
 @every_pair
 @pytest.mark.parametrize("shape", SHAPES[1:5:3], ids=str)
-def test_linear_and_matmul_of_every_pair(rng, shape, left, right, layout, end):
-    beside_walls(rng, shape, left, right, layout, "float32", end)
+def test_linear_and_matmul_of_every_pair(rng, shape, pair, layout, end):
+    beside_walls(rng, shape, *pair, layout, "float32", end)

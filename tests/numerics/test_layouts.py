@@ -58,7 +58,8 @@ def test_the_oracle_knows_every_format():
         assert (row["element"], row["scale"]) == (element.name, format.scale)
         assert (row["element_bits"], row["emax"]) == (element.bits, element.emax)
         assert (row["block_rows"], row["block_k"]) == (format.block_rows, format.block_k)
-        assert row["largest"] == element.largest
+        assert element.decode(row["largest_code"]) == element.largest
+        assert row["has_non_finite"] == bool(len(element.special_codes))
 
 
 @every_layout

@@ -16,9 +16,12 @@ import oracle
 from cases import (
     BLOCK,
     DTYPES,
+    FORMATS,
+    LAYOUTS,
     NUMPY_DTYPES,
     ROUNDINGS,
     VIEWS,
+    code_of,
     every_code_a_row,
     every_dtype,
     every_format,
@@ -36,6 +39,7 @@ from cases import (
     values_of,
 )
 from oracle import assert_bitwise_equal, assert_matmul
+from tests.tiers import tiered
 
 RAGGED = [1, 15, 16, 17, 33, 100]
 SHAPES = [
@@ -87,7 +91,7 @@ def test_the_identity_times_weights_is_those_weights(rng, n, k, format, layout):
         assert_bitwise_equal(values_of(got) + 0.0, expected + 0.0)
 
 
-@every_layout
+@pytest.mark.parametrize("layout", tiered(LAYOUTS, first=["plain"]))
 @every_format
 def test_every_bfloat16_times_every_scale_is_exact(format, layout):
     """One product of 1 under every scale: subnormals, infinities and NaN included."""
@@ -97,13 +101,12 @@ def test_every_bfloat16_times_every_scale_is_exact(format, layout):
     one = np.zeros((256, BLOCK))
     one[:, 5] = 1
     scales = np.arange(256, dtype=np.uint8)[:, None]
-    codes = pack(oracle.FORMATS[format].element.encode(one), format)
-    weights = mx_tensor(codes, scales, layout, format)
-    got = linear(torch_of(x, "bfloat16"), weights, out_dtype="float32")
+    weights = mx_tensor(pack(code_of(one, format), format), scales, layout, format)
+    got = linear(torch_of(x, "bfloat16"), weights, out_dtype="float32").numpy()
     with np.errstate(invalid="ignore"):
         exact = values[:, None] * oracle.decode_e8m0(scales).T
     expected = oracle.round_to(exact, "float32").astype(np.float32)
-    assert_bitwise_equal(got.numpy() + np.float32(0), expected + np.float32(0))
+    assert_bitwise_equal(got + np.float32(0), expected + np.float32(0))
 
 
 @every_layout
@@ -138,16 +141,16 @@ def test_activations_are_rounded_to_bfloat16_to_nearest_even(rng, format, dtype)
 
 
 @every_layout
-@every_dtype
 @every_format
-def test_a_sum_that_float32_holds_is_rounded_once(rng, format, dtype, layout):
+def test_a_sum_that_float32_holds_is_rounded_once(rng, format, layout):
     """Small whole activations, multiples of 1/4: every sum is exact, and often a tie."""
+    weights = quarters(rng, 70, 512, format)
     for m in (5, 40):
         x = torch_of(rng.integers(-16, 17, (m, 512)), "bfloat16")
-        weights = quarters(rng, 70, 512, format)
-        got = linear(x, mx_tensor(*weights, layout, format), out_dtype=dtype)
         exact = oracle.matmul_reference(values_of(x), oracle.dequantize(*weights, format))
-        assert_bitwise_equal(values_of(got) + 0.0, oracle.round_to(exact, dtype) + 0.0)
+        for dtype in DTYPES:
+            got = linear(x, mx_tensor(*weights, layout, format), out_dtype=dtype)
+            assert_bitwise_equal(values_of(got) + 0.0, oracle.round_to(exact, dtype) + 0.0)
 
 
 @every_layout
@@ -155,7 +158,7 @@ def test_a_sum_that_float32_holds_is_rounded_once(rng, format, dtype, layout):
 def test_zeros_under_the_largest_scales_add_nothing(format, layout):
     one = np.zeros((1, 2 * BLOCK))
     one[:, BLOCK] = 1
-    codes = pack(oracle.FORMATS[format].element.encode(one), format)
+    codes = pack(code_of(one, format), format)
     scales = np.array([[254, oracle.ONE_SCALE]], np.uint8)
     x = torch.full((1, 2 * BLOCK), 3e38).bfloat16()
     x[:, BLOCK:] = 1
@@ -174,13 +177,14 @@ def test_every_shape_within_the_bound(rng, shape, layout):
     assert_matmul(values_of(got), *values)
 
 
-@every_layout
 @every_format
-def test_every_format_within_the_bound(rng, format, layout):
+def test_every_format_within_the_bound(rng, format):
     for shape in [*SHAPES[::3], *SHAPES[-5:]]:
         x, weights, *values = random_problem(rng, shape, format=format)
-        got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
-        assert_matmul(values_of(got), *values)
+        expected = oracle.Product(*values)
+        for layout in LAYOUTS:
+            got = linear(x, mx_tensor(*weights, layout, format), out_dtype="float32")
+            expected.check(values_of(got), layout)
 
 
 @every_layout
@@ -369,9 +373,10 @@ def test_the_default_quantizes_the_activations(rng):
 def test_an_unknown_mode_is_refused_by_name(rng, name):
     x, weights, *_ = random_problem(rng, (5, 33, 64))
     w = mx_tensor(*weights)
-    with pytest.raises(ValueError, match=r"activations: got .*, expected 'mxfp4' or 'bf16'"):
+    names = " or ".join(map(repr, [*FORMATS, "bf16"]))
+    with pytest.raises(ValueError, match=f"activations: got .*, expected {names}"):
         mx.linear(x, w, activations=name)
-    with pytest.raises(ValueError, match=r"activations: got .*, expected 'mxfp4' or 'bf16'"):
+    with pytest.raises(ValueError, match=f"activations: got .*, expected {names}"):
         mx.MXLinear(w, activations=name)
 
 
@@ -397,9 +402,10 @@ def test_a_module_and_a_converted_model_keep_their_activations(rng):
 # torch's machinery
 
 
-def test_gradients_are_those_of_the_dequantized_weights(rng):
-    x, weights, *_ = random_problem(rng, (5, 33, 64), "float32")
-    w = mx_tensor(*weights, "preshuffled_cpu")
+@every_format
+def test_gradients_are_those_of_the_dequantized_weights(rng, format):
+    x, weights, *_ = random_problem(rng, (5, 33, 64), "float32", format=format)
+    w = mx_tensor(*weights, "preshuffled_cpu", format)
     x.requires_grad_()
     bias = torch.zeros(33, requires_grad=True)
     dy = torch_of(rng.standard_normal((5, 33)), "float32")
@@ -411,10 +417,11 @@ def test_gradients_are_those_of_the_dequantized_weights(rng):
     torch.testing.assert_close(tangent, torch.ones(5, 64) @ dense.T)
 
 
-def test_the_operator_passes_torchs_own_checks(rng):
-    x, weights, *_ = random_problem(rng, (5, 33, 64))
-    w = mx_tensor(*weights, "preshuffled_cpu")
-    parts = (w.codes, w.scales, w.layout, 33, None, "even", torch.bfloat16, "bf16")
+@every_format
+def test_the_operator_passes_torchs_own_checks(rng, format):
+    x, weights, *_ = random_problem(rng, (5, 33, 64), format=format)
+    w = mx_tensor(*weights, "preshuffled_cpu", format)
+    parts = (w.codes, w.scales, w.format, w.layout, 33, None, "even", torch.bfloat16, "bf16")
     for leaf in (x, x.clone().requires_grad_()):
         torch.library.opcheck(torch.ops.mx_kernels.linear.default, (leaf, *parts))
 

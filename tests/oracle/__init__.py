@@ -12,7 +12,7 @@ their codes, exponents come from `frexp`, never from bit patterns.
     agreement  assertions that name coordinates and bytes
 """
 
-from .agreement import assert_bitwise_equal, assert_matmul
+from .agreement import Product, assert_bitwise_equal, assert_matmul
 from .floats import FLOATS, FloatType, decode_bfloat16, round_to
 from .formats import (
     BIAS,
@@ -50,6 +50,7 @@ __all__ = [
     "FloatType",
     "Format",
     "Layout",
+    "Product",
     "assert_bitwise_equal",
     "assert_matmul",
     "code_offset",

@@ -34,8 +34,8 @@ def assert_bitwise_equal(got, expected, *, zeros_are_the_claim: bool = False):
         raise AssertionError(f"{differs.sum()} of {got.size} differ\n" + "\n".join(lines))
 
 
-def assert_matmul(got, a, b, out_dtype: str = "float32", bias=None):
-    """Raises AssertionError unless `got` is `a @ b.T + bias` within the derived bound.
+class Product:
+    """What `a @ b.T + bias` may be after float32 sums in any order and a cast to `out_dtype`.
 
     Rounding is monotone, so the cast of a sum within `error_bound` lies
     between the casts of both ends. Infinities and NaN among the operands decide
@@ -43,19 +43,32 @@ def assert_matmul(got, a, b, out_dtype: str = "float32", bias=None):
     infinity, may overflow float32, the order of additions decides, and any
     value is right.
     """
-    got, reference = np.asarray(got, np.float64), matmul_reference(a, b, bias)
-    assert got.shape == reference.shape, f"got shape {got.shape}, expected {reference.shape}"
-    assert reference.any() or reference.size == 0, "zeros against zeros"
-    error, magnitude = error_bound(a, b, bias), finite_magnitude(a, b, bias)
-    mixed_signs = (magnitude > abs(reference) + error) | ~np.isfinite(reference)
-    order_decides = mixed_signs & (magnitude + error > FLOATS["float32"].largest)
-    low, high = (round_to(reference + end, out_dtype) for end in (-error, error))
-    right = (low <= got) & (got <= high) | order_decides & ~np.isnan(reference)
-    right |= np.isnan(reference) & np.isnan(got)
-    if not right.all():
-        lines = [
-            f"  {tuple(map(int, at))}: got {got[tuple(at)]!r}, "
-            f"expected {low[tuple(at)]!r} to {high[tuple(at)]!r}"
-            for at in np.argwhere(~right)[:8]
-        ]
-        raise AssertionError(f"{(~right).sum()} of {right.size} are wrong\n" + "\n".join(lines))
+
+    def __init__(self, a, b, out_dtype: str = "float32", bias=None):
+        self.reference = matmul_reference(a, b, bias)
+        error, magnitude = error_bound(a, b, bias), finite_magnitude(a, b, bias)
+        mixed_signs = (magnitude > abs(self.reference) + error) | ~np.isfinite(self.reference)
+        self.order_decides = mixed_signs & (magnitude + error > FLOATS["float32"].largest)
+        self.low, self.high = (round_to(self.reference + end, out_dtype) for end in (-error, error))
+
+    def check(self, got, where: str = ""):
+        """Raises AssertionError, with coordinates, unless `got` is such a product."""
+        got, is_nan = np.asarray(got, np.float64), np.isnan(self.reference)
+        shape = self.reference.shape
+        assert got.shape == shape, f"{where} got shape {got.shape}, expected {shape}"
+        assert self.reference.any() or self.reference.size == 0, "zeros against zeros"
+        right = (self.low <= got) & (got <= self.high) | self.order_decides & ~is_nan
+        right |= is_nan & np.isnan(got)
+        if not right.all():
+            lines = [
+                f"  {tuple(map(int, at))}: got {got[tuple(at)]!r}, "
+                f"expected {self.low[tuple(at)]!r} to {self.high[tuple(at)]!r}"
+                for at in np.argwhere(~right)[:8]
+            ]
+            number = f"{where} {(~right).sum()} of {right.size} are wrong".lstrip()
+            raise AssertionError("\n".join([number, *lines]))
+
+
+def assert_matmul(got, a, b, out_dtype: str = "float32", bias=None):
+    """Raises AssertionError unless `got` is `a @ b.T + bias` within the derived bound."""
+    Product(a, b, out_dtype, bias).check(got)

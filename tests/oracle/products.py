@@ -44,7 +44,7 @@ def error_bound(a, b, bias=None):
     scale, a power of two. What is left is at most `n` float32 additions in any
     order, `n*u/(1-n*u) * sum|a*b|`, and for each of them a rounding in
     float32's subnormal range; then the same for the float64 additions of the
-    reference. The output cast is `assert_matmul`'s.
+    reference. The output cast is `Product`'s.
 
     It holds for any grouping: block by block with the scale of one side in the
     elements and the other's behind the block's sum, scales last, or scales first.

@@ -10,6 +10,7 @@ from cases import every_pair
 from mx_kernels import _levels
 from tests.cdna4.support import CONTEST
 
+DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
 EXTREMES = itertools.product(
     (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)
 )
@@ -20,8 +21,8 @@ EXTREMES = itertools.product(
 def test_the_grid_covers_the_product(m, n, k, op):
     found = mx.explain(m, n, k, device="gfx950", op=op)
     x, y, z = found.grid
-    is_prefill = found.kernel == "cdna4/prefill/kernel.mojo"
-    assert is_prefill or found.kernel == "cdna4/decode/kernel.mojo"
+    is_prefill = found.kernel == PREFILL
+    assert is_prefill or found.kernel == DECODE
     if is_prefill:
         tiles = -(-m // found.tile[0]) * -(-n // found.tile[1])
         assert x == -(-tiles // 8) * 8 and y == z == 1
@@ -49,8 +50,8 @@ def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
 @pytest.mark.parametrize("op", ["linear", "matmul"])
 def test_large_tiles_are_for_many_rows(op):
     few, many = (mx.explain(m, 8192, 8192, device="gfx950", op=op) for m in (16, 8192))
-    assert few.kernel == "cdna4/decode/kernel.mojo" and few.cut.startswith("m1n")
-    assert many.cut == "prefill256" and many.kernel == "cdna4/prefill/kernel.mojo"
+    assert few.kernel == DECODE and few.cut.startswith("m1n")
+    assert many.cut == "prefill256" and many.kernel == PREFILL
     assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
 
 
@@ -62,15 +63,17 @@ def test_the_answer_is_a_sentence():
     assert "K split 7 ways" in text
 
 
-def test_the_cpu_explains_its_level_and_its_way_with_few_rows():
-    few, many = (mx.explain(m, 64, 96, device="cpu") for m in (1, 4096))
-    assert few.level == many.level == _levels.pick().name
-    assert "registers" in few.reason and "cache" in many.reason
-    assert few.tile[0] == 1 and few.level in str(few)
+def test_the_cpu_explains_its_level_and_what_it_multiplies():
+    codes, floats = (mx.explain(1, 64, 96, activations=name) for name in ("mxfp4", "bf16"))
+    assert codes.level == floats.level == _levels.pick().name
+    assert codes.kernel == "cpu/bytes/kernel.mojo" and "integer dot product" in codes.reason
+    assert floats.kernel != codes.kernel
+    assert codes.tile[0] == 1 and codes.level in str(codes)
 
 
 @every_pair
-def test_the_cpu_explains_every_pair(left, right):
+def test_the_cpu_explains_every_pair(pair):
+    left, right = pair
     for op in ("linear", "matmul"):
         found = mx.explain(4, 64, 96, op=op, activations=left, format=right)
         assert (found.activations, found.format) == (left, right)

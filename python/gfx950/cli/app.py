@@ -211,7 +211,7 @@ def profile(
         start = _launch(launch, grid, block, arg)
         result = time_kernel(
             load(kernel, symbol), start.grid, start.block, start.args,
-            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid,
+            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid, with_variants=True,
         )  # fmt: skip
         print_profile(result, console)
         if picture:

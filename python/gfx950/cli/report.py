@@ -28,8 +28,14 @@ def _time(profile: Profile) -> Table:
     fit = profile.occupancy
     table = _table(f"Time of {profile.kernel}", "", "")
     table.add_row("launch, whole grid", f"{profile.time_us:.2f} us")
+    if profile.variants:
+        named = ", ".join(f"{name} {us:.2f}" for name, us in profile.variants.items())
+        low, high = min(profile.variants.values()), max(profile.variants.values())
+        table.add_row("  range", f"{low:.2f} .. {high:.2f} us ({named})")
     table.add_row("  of which launch cost", f"{machine.launch_us:.2f} us")
-    table.add_row("  of which on the CUs", f"{profile.kernel_us:.2f} us")
+    on_cus = profile.kernel_us - profile.write_back_us
+    table.add_row("  of which on the CUs", f"{on_cus:.2f} us")
+    table.add_row("  of which write-back", f"{profile.write_back_us:.2f} us")
     table.add_row("first round on a CU", f"{profile.cycles:,.0f} cycles")
     rounds = "+".join(map(str, placement.rounds[:6])) + ("+..." if placement.rounds[6:] else "")
     table.add_row(

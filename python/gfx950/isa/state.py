@@ -60,6 +60,8 @@ class Waves:
         self.recent: dict = {}
         """Recent register writes that wait states depend on (proof.waits)."""
         self.clock = 0
+        self.mode = None
+        """How instructions are to be read (machine.modes.Mode); None is plain."""
         self.turns = 0
         """How often the waves have given way in a loop that waits for others."""
         self.issued_vm = np.zeros(count, np.int64)
@@ -108,6 +110,7 @@ class Waves:
         for name in self.ARRAYS:
             setattr(part, name, getattr(self, name).take(rows, axis=WAVE_AXIS.get(name, 0)))
         part.pc, part.clock, part.turns = self.pc, self.clock, self.turns
+        part.mode = self.mode
         part.recent = dict(self.recent)
         part.queue = [q for q in (entry.take(rows) for entry in self.queue) if q is not None]
         part.busy = frozenset().union(*(entry.d.loads for entry in part.queue))
@@ -123,6 +126,7 @@ class Waves:
             arrays = [getattr(p, name) for p in parts]
             setattr(whole, name, np.concatenate(arrays, axis=WAVE_AXIS.get(name, 0)))
         whole.pc, whole.clock = parts[0].pc, 0
+        whole.mode = parts[0].mode
         whole.turns = max(part.turns for part in parts)
         whole.exec_full = bool(whole.exec_mask.all())
         whole.recent, whole.queue, first = {}, [], 0

@@ -10,6 +10,7 @@ from gfx950.isa.asm import VCC, Instruction, Kernel
 from gfx950.isa.lanes import decode_lanes
 from gfx950.isa.mfma import decode_mfma
 from gfx950.isa.operands import Build, Decoded
+from gfx950.machine.modes import decode_mode
 from gfx950.memory.lds import decode_lds
 from gfx950.memory.scratch import decode_scratch
 from gfx950.memory.smem import decode_scalar_memory
@@ -22,7 +23,7 @@ _BRANCHES = {
     "s_cbranch_execz": "execz", "s_cbranch_execnz": "execnz",
 }  # fmt: skip
 _DECODERS = (
-    decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
+    decode_mode, decode_mfma, decode_convert, decode_packed, decode_lanes, decode_vector,
     decode_lds, decode_memory, decode_scalar_memory, decode_scratch, decode_scalar,
 )  # fmt: skip
 

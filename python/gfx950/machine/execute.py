@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gfx950.isa.asm import EXEC, VCC, Kernel, parse
 from gfx950.isa.operands import Decoded
 from gfx950.isa.state import POISON, Waves
-from gfx950.machine.decode import decode_kernel
+from gfx950.machine.decode import decode, decode_kernel
 from gfx950.machine.launch import ArgumentError, KernelArguments, start_waves
+from gfx950.machine.modes import VALU, VECTOR, change_mode, shifted
 from gfx950.machine.trace import Event, Trace
 from gfx950.memory.access import Capture
 from gfx950.memory.islands import GlobalMemory, MemoryFault
@@ -78,10 +79,12 @@ class Machine:
     """One launch of a kernel."""
 
     def __init__(
-        self, kernel: Kernel, grid, block, *, check, late, lockstep, dynamic_lds, trace, rng
-    ):
+        self, kernel: Kernel, grid, block, *,
+        check, late, lockstep, dynamic_lds, trace, rng, products,
+    ):  # fmt: skip
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
+        self.products = products
         self.code = decode_kernel(kernel)
         self.memory = GlobalMemory()
         self.lds_size = kernel.lds_bytes + dynamic_lds
@@ -94,6 +97,7 @@ class Machine:
         self._seen: set[tuple[str, int]] = set()
         self.trace = Trace(kernel, grid, block, self.waves_per_group) if trace else None
         self.steps = self.wave_instructions = 0
+        self._moved: dict[tuple, Decoded] = {}
         self.proofs: dict[int, int] = {}
         self.rng = rng
         self.sharing = Sharing(kernel, self.waves_per_group) if check else None
@@ -142,9 +146,9 @@ class Machine:
         if not self.lockstep:
             return fronts.pop(self.rng.randrange(len(fronts)))
         turns = min(f.turns for f in fronts)
-        lowest = min(f.pc for f in fronts if f.turns == turns)
-        same = [f for f in fronts if f.pc == lowest]
-        fronts[:] = [f for f in fronts if f.pc != lowest]
+        first = min((f for f in fronts if f.turns == turns), key=lambda f: f.pc)
+        same = [f for f in fronts if f.pc == first.pc and f.mode == first.mode]
+        fronts[:] = [f for f in fronts if f not in same]
         return same[0] if len(same) == 1 else Waves.merge(same)
 
     def _try_release(self, waiting: list[Waves]) -> tuple[list[Waves], list[Waves]]:
@@ -187,7 +191,7 @@ class Machine:
         """Runs a front until it must give way; returns why and what is left of it."""
         code, check, loops = self.code, self.check, 0
         while True:
-            d = code[w.pc]
+            d = code[w.pc] if w.mode is None else self._in_mode(w)
             if stop is None and not self.lockstep and d.kind == "wait" and self.rng.random() < 0.5:
                 return "yield", [w]
             self.steps += 1
@@ -200,7 +204,8 @@ class Machine:
                 if op is None:
                     if self.trace is not None:
                         self._note(w, d, None)
-                    d.run(w)
+                    if self.products or d.kind != "mfma":
+                        d.run(w)
                 else:
                     self._issue(w, d)
                 if check:
@@ -222,6 +227,12 @@ class Machine:
                 continue
             if kind == "wait":
                 self._wait(w, d)
+            elif kind == "mode":
+                parts = change_mode(w, d)
+                if len(parts) > 1:
+                    for part in parts:
+                        part.pc += 1
+                    return "split", parts
             elif kind == "cache":
                 if check and d.info["device"]:
                     self.sharing.cache(w, d)
@@ -234,6 +245,21 @@ class Machine:
             w.pc += 1
             if stop is not None and w.pc >= stop:
                 return "met", [w]
+
+    def _in_mode(self, w: Waves) -> Decoded:
+        """Returns what the next instruction means in the mode of the waves."""
+        d = self.code[w.pc]
+        if w.mode.is_plain:
+            w.mode = None
+        elif w.mode.skips and d.kind in VECTOR:
+            d = replace(d, run=lambda w: None, kind="nop", v_reads=(), v_writes=(), s_writes=(),
+                        memory=None, v_inputs=(), s_inputs=(), touches=frozenset())  # fmt: skip
+        elif w.mode.index and d.kind in VALU:
+            key = w.pc, w.mode
+            if key not in self._moved:
+                self._moved[key] = decode(self.kernel, shifted(d.ins, w.mode))
+            d = self._moved[key]
+        return d
 
     def _check_before(self, w: Waves, d: Decoded) -> np.ndarray | None:
         if w.busy and not d.touches.isdisjoint(w.busy):
@@ -442,6 +468,7 @@ def run(
     batch: int | None = None,
     dynamic_lds: int = 0,
     trace: bool = False,
+    products: bool = True,
 ) -> Result:
     """Executes a kernel and updates the arrays in `args` in place.
 
@@ -462,6 +489,8 @@ def run(
         batch: workgroups executed together; 1 makes them strictly sequential.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
         trace: record `Result.trace`.
+        products: with False matrix instructions compute nothing and no array is written back:
+            for a trace of a kernel whose addresses and branches do not depend on sums.
 
     Raises:
         AsmError: for text that cannot be read; UnknownInstruction, a subclass, for
@@ -473,7 +502,7 @@ def run(
     rng = random.Random(order if isinstance(order, int) else 0)
     machine = Machine(
         kernel, grid, block, check=check, late=late, lockstep=lockstep,
-        dynamic_lds=dynamic_lds, trace=trace, rng=rng,
+        dynamic_lds=dynamic_lds, trace=trace, rng=rng, products=products,
     )  # fmt: skip
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
     arguments = KernelArguments(kernel, args, machine.memory, grid, block)
@@ -481,7 +510,8 @@ def run(
     with np.errstate(all="ignore"):
         for first in range(0, len(groups), batch):
             machine.run_groups(groups[first : first + batch], arguments)
-    arguments.copy_back()
+    if products:
+        arguments.copy_back()
     return Result(
         kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace,
         machine.proofs, machine.warnings,

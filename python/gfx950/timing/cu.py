@@ -67,7 +67,7 @@ class WaveState:
     scalar: list = field(default_factory=list)
     """Completion times of outstanding scalar loads, which return in any order."""
     results: dict = field(default_factory=dict)
-    """Register -> (ready for a chained MFMA, ready for anyone) of recent MFMAs."""
+    """Pair of registers -> (ready for a chained MFMA, ready for anyone) of recent MFMAs."""
     results_until: float = 0.0
     last_vm: float = 0.0
     drained: float = 0.0
@@ -89,6 +89,8 @@ class CuResult:
     lds_cycles: float
     lds_conflict_cycles: float
     bytes_moved: dict[str, float]
+    bytes_written: int
+    """Distinct bytes that stores have changed."""
     issued: Counter
     simd_of: dict[int, int]
 
@@ -213,11 +215,15 @@ class ComputeUnit:
             return now
         time = now
         results = wave.results
-        chained = op.result if op.chained else ()
-        for register in op.touched:
-            ready = results.get(register)
-            if ready is not None:
-                time = max(time, ready[0] if register in chained else ready[1])
+        for pair in op.touched:
+            ready = results.get(pair)
+            if ready is not None and ready[1] > time:
+                time = ready[1]
+        if op.chained:
+            for pair in op.result:
+                ready = results.get(pair)
+                if ready is not None and ready[0] > time:
+                    time = ready[0]
         return time
 
     def _valu_at(self, wave, op, payload, now):
@@ -277,8 +283,8 @@ class ComputeUnit:
         ready = (now + op.cycles, now + op.result_cycles)
         if wave.results_until <= now:
             wave.results.clear()
-        for register in op.result:
-            wave.results[register] = ready
+        for pair in op.result:
+            wave.results[pair] = ready
         wave.results_until = max(wave.results_until, ready[1])
         self.mfma_busy += op.cycles
         self.flops += op.flops
@@ -362,6 +368,7 @@ class ComputeUnit:
         return CuResult(
             max([0.0, *(max(t, self.waves[i].drained) for i, t in finish.items())]),
             self.spans, stalls, sum(finish.values()), self.mfma_busy, self.flops,
-            self.lds_cycles, self.lds_conflicts, self.memory.bytes_moved, self.issued,
+            self.lds_cycles, self.lds_conflicts, self.memory.bytes_moved,
+            self.memory.bytes_written, self.issued,
             {wave.number: wave.simd for wave in self.waves},
         )  # fmt: skip

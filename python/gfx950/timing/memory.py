@@ -104,6 +104,11 @@ class GlobalMemory:
         self._own_l2_capacity = m.l2_bytes // m.line_bytes // neighbours
         self._seen: set[int] = set()
 
+    @property
+    def bytes_written(self) -> int:
+        """Distinct bytes that stores have changed, in whole sectors."""
+        return len(self._written) * SECTOR_BYTES
+
     def room_at(self, time: float, num_bytes: int) -> float:
         """Returns when another request of `num_bytes` fits into the bytes in flight."""
         flight = self._flight

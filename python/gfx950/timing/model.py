@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,10 +25,11 @@ from gfx950.memory.islands import FIRST_ISLAND
 from gfx950.timing.cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing.grid import Occupancy, Placement, locality, occupancy, place
 from gfx950.timing.memory import Share
-from gfx950.timing.parameters import Machine
+from gfx950.timing.parameters import Machine, variants
 from gfx950.timing.steps import LANES, streams
 
 CYCLES_PER_US_PER_GHZ = 1000.0
+BYTES_PER_US_PER_GBPS = 1000.0
 COPY_NUMBERS = 1 << 20
 """Keeps the wave numbers of repeated workgroups apart."""
 
@@ -73,6 +73,10 @@ class Profile:
     grid_bytes: dict[str, float]
     flops: float
     """Of all MFMAs of the grid."""
+    write_back_us: float = 0.0
+    """What L2 still holds when the last workgroup ends goes to memory."""
+    variants: dict[str, float] = field(default_factory=dict)
+    """`time_us` of the variants of the machine, by name, if `profile` was asked for them."""
     spans: list[Span] = field(repr=False, default_factory=list)
     simd_of: dict[int, int] = field(repr=False, default_factory=dict)
     texts: dict[int, str] = field(repr=False, default_factory=dict)
@@ -80,8 +84,9 @@ class Profile:
 
     @property
     def kernel_us(self) -> float:
-        """Time on the CUs, without launch."""
-        return self.grid_cycles / (CYCLES_PER_US_PER_GHZ * self.machine.clock_ghz)
+        """Time on the CUs and of the write-back, without launch."""
+        cycles_per_us = CYCLES_PER_US_PER_GHZ * self.machine.clock_ghz
+        return self.grid_cycles / cycles_per_us + self.write_back_us
 
     @property
     def time_us(self) -> float:
@@ -228,10 +233,17 @@ def simulate(
         grid_cycles=sum(r.cycles for r in results),
         grid_bytes={k: v * per_group for k, v in first.bytes_moved.items()},
         flops=first.flops * per_group,
+        write_back_us=_write_back_us(first.bytes_written * per_group, machine),
         spans=first.spans,
         simd_of=first.simd_of,
         texts={i.pc: i.text for i in trace.kernel.instructions},
     )
+
+
+def _write_back_us(num_bytes: float, machine: Machine) -> float:
+    """Returns how long the dirty part of all L2s takes to reach memory."""
+    dirty = min(num_bytes, machine.num_xcds * machine.l2_bytes)
+    return dirty / (machine.write_back_gbps * BYTES_PER_US_PER_GBPS)
 
 
 def _buffer_bytes(args) -> dict[int, int]:
@@ -253,6 +265,7 @@ def profile(
     whole_grid: bool = False,
     residents: Sequence[int] | None = None,
     reverse: bool = False,
+    with_variants: bool = False,
 ) -> Profile:
     """Runs the workgroups of one CU and times them with the model. `args` stay as they are.
 
@@ -266,12 +279,13 @@ def profile(
         args: as `gfx950.run` takes them.
         name: which kernel, when the text contains several.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
-        machine: parameters of the model, default an MI355X.
+        machine: parameters of the model, default an MI355X under load.
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
         whole_grid: execute every workgroup, which makes cache sharing exact (XCD remaps
             show) but takes time in proportion; otherwise only those of one CU's first round.
         residents: workgroups that share the timed CU, default those dealt to CU 0. Name the
             last one, with `whole_grid`, where the last to arrive does more than the others.
+        with_variants: also time the variants of the machine (`parameters.VARIANTS`).
         reverse: with `whole_grid`, let the last workgroup arrive first and the first one last.
 
     Raises:
@@ -287,13 +301,19 @@ def profile(
     chosen = placement.resident_groups(machine) if residents is None else list(residents)
     order = ("reverse" if reverse else None) if whole_grid else chosen
 
-    options = {"check": False, "order": order, "dynamic_lds": dynamic_lds, "trace": True}
-    trace = run(kernel, grid, block, deepcopy(args), **options).trace
-    return simulate(
-        trace,
-        machine=machine,
-        buffer_bytes=_buffer_bytes(args),
-        warm=warm,
-        dynamic_lds=dynamic_lds,
-        residents=chosen,
-    )
+    options = {
+        "check": False,
+        "order": order,
+        "dynamic_lds": dynamic_lds,
+        "trace": True,
+        "products": False,
+    }
+    trace = run(kernel, grid, block, args, **options).trace
+    facts = {"buffer_bytes": _buffer_bytes(args), "warm": warm, "dynamic_lds": dynamic_lds,
+             "residents": chosen}  # fmt: skip
+    found = simulate(trace, machine=machine, **facts)
+    if with_variants:
+        for label, other in variants(machine).items():
+            timed = found if other == machine else simulate(trace, machine=other, **facts)
+            found.variants[label] = timed.time_us
+    return found

@@ -77,9 +77,10 @@ class Op:
     cycles: int = 4
     """Cycles its unit is busy."""
     touched: tuple[int, ...] = ()
-    """Vector registers it reads or writes; AGPRs from 512."""
+    """Pairs of vector registers it reads or writes, those of AGPRs from 256; `result` is not
+    among them if an MFMA accumulates in place."""
     result: tuple[int, ...] = ()
-    """Registers an MFMA writes."""
+    """Pairs that an MFMA writes."""
     chained: bool = False
     """Whether an MFMA accumulates in place."""
     result_cycles: int = 0
@@ -124,8 +125,13 @@ def _registers(operand):
     return tuple(range(first, first + operand.count))
 
 
+def _pairs(registers):
+    """Returns the pairs of registers; what spans several begins with an even one."""
+    return tuple(dict.fromkeys(r >> 1 for r in registers))
+
+
 def _touched(ins):
-    return tuple(r for o in ins.operands if o.is_vector for r in _registers(o))
+    return _pairs(r for o in ins.operands if o.is_vector for r in _registers(o))
 
 
 def _mfma(ins, machine):
@@ -134,9 +140,11 @@ def _mfma(ins, machine):
     result = _registers(ins.operands[0])
     accumulator = ins.operands[3]
     slot = machine.pass_cycles
+    chained = accumulator.is_vector and _registers(accumulator) == result
+    result = _pairs(result)
+    touched = tuple(r for r in _touched(ins) if not (chained and r in result))
     return Op(
-        ins.pc, "mfma", ins.text, passes * slot, _touched(ins), result,
-        accumulator.is_vector and _registers(accumulator) == result,
+        ins.pc, "mfma", ins.text, passes * slot, touched, result, chained,
         slot * (1 + MFMA_RESULT_WAIT[passes]), 2 * rows * columns * depth,
     )  # fmt: skip
 
