@@ -70,7 +70,7 @@ def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int)
 
 
 @fieldwise_init
-struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](TrivialRegisterPassable):
+struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     """Codes and scales of one format in one layout, and the logical shape they stand for."""
 
     var codes: Bytes

@@ -179,7 +179,7 @@ def test_every_shape_within_the_bound(rng, shape, layout):
 
 @every_format
 def test_every_format_within_the_bound(rng, format):
-    for shape in [*SHAPES[::3], *SHAPES[-5:]]:
+    for shape in [*SHAPES[::6], *SHAPES[-5:]]:
         x, weights, *values = random_problem(rng, shape, format=format)
         expected = oracle.Product(*values)
         for layout in LAYOUTS:
