@@ -49,7 +49,7 @@ Hopper's builds on the room of any GPU.
         bytes/                MXFP4 x MXFP4: an integer dot product a block
             kernel.mojo           which problems, and the launch
             activations.mojo      blocks, expanded to signed bytes
-            offset_values.mojo    weights, as unsigned bytes
+            integers.mojo         elements as integers, weights as unsigned bytes
             dot.mojo              the four-byte dot product of the compile target
             panel.mojo            the inner loop
         floats/               anything x anything: bfloat16 products, float32 sums a block

@@ -11,6 +11,7 @@ The kinds that there are:
 
     program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
     catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
+    catalogue     tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module
     executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
@@ -24,6 +25,9 @@ those marked `compiles`, which are about compiling.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
@@ -43,10 +47,14 @@ from tests.artefacts.kinds import (
     object_file,
     program,
 )
-from tests.hip.support import KINDS
+from tests.hip.kinds import KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu", "neoverse-n1"
+USERS_OF_THE_CPU = (
+    *("bench/", "cpu/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
+    "house/test_readme",
+)
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 
 
@@ -58,8 +66,7 @@ def max_library() -> Build:
 
 
 ARTEFACTS = (
-    # Every test may use the module of this CPU.
-    extension("cpu/level", _native.cpu_extension, ""),
+    extension("cpu/level", _native.cpu_extension, *USERS_OF_THE_CPU),
     *(
         extension(f"cpu/{level.name}", partial(_native.cpu_extension, level), "cpu/", deep=True)
         for level in OTHER_LEVELS
@@ -121,6 +128,14 @@ def text(name: str) -> str:
     return path(name).read_text(encoding="utf-8")
 
 
+def run_mojo_tests(name: str) -> None:
+    """Runs an executable of Mojo unit tests; none may fail or be skipped."""
+    run = subprocess.run([path(name)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "0 failed , 0 skipped" in run.stdout, run.stdout
+    assert " 0 tests run" not in run.stdout, run.stdout
+
+
 def is_deep(test: pytest.Item) -> bool:
     """Says whether a test is in the second tier alone."""
     return test.get_closest_marker("deep") is not None
@@ -128,17 +143,25 @@ def is_deep(test: pytest.Item) -> bool:
 
 def prepare(tests: Iterable[pytest.Item], say: Callable[[str], None]) -> None:
     """Makes what some tests use and the cache lacks, but for what other processes are making."""
-    wanted = [(test.nodeid, is_deep(test)) for test in tests]
+    wanted = {(test.nodeid, is_deep(test)) for test in tests}
     for artefact in ARTEFACTS:
         if any(artefact.is_for(*test) for test in wanted):
             start = time.perf_counter()
             try:
-                is_new = not artefact.build().path().exists()
-                if made(artefact, wait=False) and is_new:
-                    say(f"made {artefact.name} in {time.perf_counter() - start:.1f} s")
-            except NativeBuildError:
-                # The tests that use it will say so.
-                say(f"cannot make {artefact.name}")
+                # What is said to users while it is made comes in a line of ours.
+                with contextlib.redirect_stderr(io.StringIO()):
+                    if is_made(artefact) or made(artefact, wait=False) is None:
+                        continue
+            except Exception as error:
+                # The tests that use it fail with the whole of it.
+                say(f"cannot make {artefact.name}: {str(error).splitlines()[0]}")
+            else:
+                say(f"made {artefact.name} in {time.perf_counter() - start:.1f} s")
+
+
+def is_made(artefact: Artefact) -> bool:
+    """Says whether the cache has an artefact."""
+    return artefact.build().path().exists()
 
 
 _failures: dict[str, NativeBuildError] = {}

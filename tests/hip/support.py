@@ -34,12 +34,6 @@ ERRORS = {
     719: b"unspecified launch failure",
     999: b"unknown error",
 }
-KINDS = {
-    "floats": _hip.Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
-    "codes": _hip.Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
-    "others": _hip.Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
-}
-"""bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
 INVALID_VALUE, NOT_FOUND, UNKNOWN = 1, 500, 999
 MAX_GRID = (2**31 - 1, 65536, 65536)
 

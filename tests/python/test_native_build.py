@@ -119,9 +119,9 @@ def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, cap
     assert said.count("\n") == 1
     assert float(said.rsplit("after ", 1)[1].removesuffix(" s\n")) > 0
 
-    start_time = time.perf_counter()
+    start_time = time.process_time()
     assert _native.find_or_build(cache) == path
-    assert time.perf_counter() - start_time < 0.1
+    assert time.process_time() - start_time < 0.1
     assert capfd.readouterr().err == ""
 
 

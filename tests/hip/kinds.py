@@ -1,0 +1,10 @@
+"""The kinds of products that tests launch, by name; each is a module of its own."""
+
+from mx_kernels._hip import Kind
+
+KINDS = {
+    "floats": Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
+    "codes": Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
+    "others": Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
+}
+"""bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
