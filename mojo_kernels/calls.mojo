@@ -1,4 +1,4 @@
-"""What the operations beside products take: addresses on the device, sizes, and positions in the tables.
+"""What the operations beside products take: addresses, sizes, positions in the tables.
 
 Products have `problem.mojo`. Whoever makes a call has checked it.
 """

@@ -9,7 +9,7 @@ A layout knows bytes of a row and blocks of a row, no format. Four neighbouring 
 (`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it.
 """
 
-from std.math import ceildiv
+from std.math import align_up, ceildiv
 
 from .numbers.formats import Format
 from .numbers.scales import E8M0_BIAS
@@ -31,11 +31,11 @@ struct OperandShape(TrivialRegisterPassable):
     var k: Int
     """Elements of a row."""
 
-    def row_bytes[format: Format = Format.MXFP4](self) -> Int:
+    def row_bytes[format: Format](self) -> Int:
         """Returns the bytes of packed codes of a row."""
         return format.packed_bytes(self.k)
 
-    def k_blocks[format: Format = Format.MXFP4](self) -> Int:
+    def k_blocks[format: Format](self) -> Int:
         """Returns the number of blocks, and so of scales, of a row."""
         return self.k // format.block_k
 
@@ -85,9 +85,14 @@ def scale_rows[Layout: OperandLayout](shape: OperandShape) -> Int:
     return ceildiv(shape.rows, Layout.SCALE_ROW_MULTIPLE) * Layout.SCALE_ROW_MULTIPLE
 
 
-def scale_blocks[Layout: OperandLayout, format: Format = Format.MXFP4](shape: OperandShape) -> Int:
+def padded_blocks[Layout: OperandLayout](k_blocks: Int) -> Int:
+    """Returns the scales of a row of `k_blocks` that are stored, padding included."""
+    return align_up(k_blocks, Layout.SCALE_K_MULTIPLE)
+
+
+def scale_blocks[Layout: OperandLayout, format: Format](shape: OperandShape) -> Int:
     """Returns the scales of a row that are stored, padding included."""
-    return ceildiv(shape.k_blocks[format](), Layout.SCALE_K_MULTIPLE) * Layout.SCALE_K_MULTIPLE
+    return padded_blocks[Layout](shape.k_blocks[format]())
 
 
 struct Plain(OperandLayout):

@@ -7,6 +7,7 @@ larger tensors need no copy. Nothing is assumed about alignment.
 
 from layout import Coord, Idx, TileTensor, row_major
 from layout.tile_layout import Layout
+from std.memory import stack_allocation
 from std.memory.alloc import unsafe_alloc
 
 from .layouts import (
@@ -28,6 +29,10 @@ comptime Matrix[dtype: DType] = TileTensor[
     MutUntrackedOrigin,
 ]
 """Rows of floats; neighbours of a row are adjacent in memory."""
+comptime Tiles[dtype: DType, *sizes: Int] = TileTensor[
+    dtype, type_of(row_major[*sizes]()), MutUntrackedOrigin, linear_idx_type=DType.int64
+]
+"""A contiguous array whose sizes are known; 32-bit offsets would be widened at each access."""
 
 
 def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
@@ -35,6 +40,18 @@ def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
     return Flat[dtype](
         MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         row_major((count,)),
+    )
+
+
+@always_inline
+def on_stack[dtype: DType, *sizes: Int]() -> Tiles[dtype, *sizes]:
+    """Returns an array that lives as long as the calling function, on a cache line."""
+    comptime CACHE_LINE = 64
+    comptime count = type_of(row_major[*sizes]()).static_product
+    var memory = stack_allocation[count, dtype, alignment=CACHE_LINE]()
+    return Tiles[dtype, *sizes](
+        MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=Int(memory)),
+        row_major[*sizes](),
     )
 
 
@@ -53,7 +70,7 @@ def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int)
 
 
 @fieldwise_init
-struct Operand[Layout: OperandLayout, format: Format = Format.MXFP4](TrivialRegisterPassable):
+struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     """Codes and scales of one format in one layout, and the logical shape they stand for."""
 
     var codes: Bytes

@@ -26,6 +26,15 @@ THREADS = 256
 BLOCK = 32
 SCALE_COLUMNS = 8
 """Scales of a row are padded to a multiple."""
+CUS = 256
+TUNED = (
+    (32, 128), (64, 128), (96, 128), (128, 128), (160, 128), (192, 128), (128, 256), (160, 256),
+    (192, 256), (256, 256), (128, 384), (160, 384), (128, 512), (96, 256), (224, 256),
+)  # fmt: skip
+"""Tiles that AITER's tuned table picks for more than ten shapes."""
+CANDIDATES = 5
+EDGE = 32
+"""Elements of area that cost as much as loading one row or column: a guess."""
 _NAME = re.compile(r"f4gemm_bf16_per1x32Fp4_BpreShuffle_(\d+)x(\d+)")
 
 
@@ -71,6 +80,22 @@ def tiles() -> list[Tile]:
 @cache
 def _load(path: Path) -> gfx950.Kernel:
     return gfx950.load(path)
+
+
+def preferred(m: int, n: int) -> list[Tile]:
+    """Returns the tiles worth trying for C [M, N]: those that leave fewest compute units idle.
+
+    The cost of a tile is its area for each round of workgroups, plus what it loads for them.
+    Tiles that do not divide N are left out where others do: some compute wrong results there.
+    """
+
+    def cost(tile: Tile) -> int:
+        x, y, _ = tile.grid(m, n)
+        return -(-x * y // CUS) * (tile.rows * tile.columns + EDGE * (tile.rows + tile.columns))
+
+    tuned = [Tile(*tile) for tile in TUNED]
+    whole = [tile for tile in tuned if n % tile.columns == 0]
+    return sorted(whole or tuned, key=cost)[:CANDIDATES]
 
 
 def padded_blocks(k: int) -> int:

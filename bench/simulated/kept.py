@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -49,9 +49,9 @@ def _key(launch, options: dict) -> str:
     return digest.hexdigest()
 
 
-def _leaves(args: Sequence) -> Iterator[np.ndarray]:
+def _leaves(args: Sequence | Mapping) -> Iterator[np.ndarray]:
     """Yields arrays and numbers, those within structs too."""
-    for value in args:
+    for value in args.values() if isinstance(args, Mapping) else args:
         if isinstance(value, tuple):
             yield from _leaves(value)
         else:

@@ -37,7 +37,7 @@ class Launch:
     kernel: object
     grid: tuple[int, ...]
     threads: int
-    args: Sequence
+    args: Sequence | Mapping
     ends_last: int | None = None
     """The last workgroup with work, if who arrives last does more than the others. Then the
     grid is timed in both orders, on the compute unit of the last to arrive; the slower counts."""
@@ -55,6 +55,7 @@ class Launch:
 
     def _profile(self, **options) -> Profile:
         launch = self.kernel, self.grid, self.threads, self.args
+        options["with_variants"] = True
         return kept_profile(self, options, lambda: profile(*launch, **options))
 
 

@@ -57,6 +57,9 @@ class SimulatedRow:
     """`model`, or the hardware's name."""
     commit: str
     date: str
+    low_us: float | None = None
+    """`time_us` of the fastest and of the slowest reading of the machine (timing.parameters)."""
+    high_us: float | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -72,7 +75,7 @@ def tables(rows: Sequence[SimulatedRow]) -> list[Table]:
 
 def _table(op: str, rows: Sequence[SimulatedRow]) -> Table:
     headings = [
-        "M x K" if op == "quantize" else "M x N x K", "system", "launches", "us", "x ours",
+        "M x K" if op == "quantize" else "M x N x K", "system", "launches", "us", "range", "x ours",
         "least us", "x floor", "MFMA", "in loop", "HBM, MB", "waves/SIMD", "LDS conflicts",
         "kernels",
     ]  # fmt: skip
@@ -82,6 +85,7 @@ def _table(op: str, rows: Sequence[SimulatedRow]) -> Table:
             row.system,
             str(row.launches),
             f"{row.time_us:.2f}",
+            _range(row),
             "" if row.system == OURS else f"{row.times_ours:.2f}",
             f"{row.least_us:.2f}",
             f"{row.times_floor:.2f}",
@@ -99,6 +103,10 @@ def _table(op: str, rows: Sequence[SimulatedRow]) -> Table:
 
 def _label(row: SimulatedRow) -> str:
     return LABELS.get(row.source, row.source)
+
+
+def _range(row: SimulatedRow) -> str:
+    return "" if row.low_us is None else f"{row.low_us:.2f} .. {row.high_us:.2f}"
 
 
 def _text(value: float | None, form: str) -> str:

@@ -4,8 +4,10 @@
     MAX             its quantizer, its matmul, and where it splits K the sum of the parts
     Triton mxfp4    `dot_scaled`; Triton's corpus has no quantizer, MAX's goes before it
     Triton bf16     weights decoded to bf16, activations not quantized
+    AITER           AMD's hand-written FP4 product, where AITER_HSA names its folder; it has no
+                    quantizer of floats among its assembly, MAX's goes before it
 
-MAX may pick among several tiles; each is an `Offer` and the fastest on the model counts.
+MAX and AITER may pick among several tiles; each is an `Offer` and the fastest on the model counts.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 
 import mx_kernels as mx
 from bench.shapes import Shape
-from bench.simulated import kernels, launches
+from bench.simulated import aiter, kernels, launches
 from bench.simulated.launches import Launch, Operands, zeros
 from gfx950.timing import Profile
 
@@ -130,6 +132,25 @@ def triton(operands: Operands, name: str, system: str, computes: str) -> Offer:
     return Offer(system, computes, (Launch(name, kernel, grid, row["block"][0], args),))
 
 
+def aiter_matmuls(operands: Operands) -> Iterator[Offer]:
+    """Yields AITER's product in the tiles that its tuned table prefers, as far as they are here."""
+    m, n, k = operands.shape
+    args = aiter.arguments(
+        (operands.x_codes, aiter_scales(operands.x_codes, k)), operands.preshuffled,
+        operands.c, operands.shape,
+    )  # fmt: skip
+    here = set(aiter.tiles())
+    for tile in aiter.preferred(m, n):
+        if tile in here:
+            step = Launch(f"aiter_{tile}", tile.kernel(), tile.grid(m, n), aiter.THREADS, args)
+            yield Offer("AITER", MULTIPLY, (step,))
+
+
+def aiter_scales(codes: np.ndarray, k: int) -> np.ndarray:
+    """Returns scales of activations as AITER stores them, padded."""
+    return zeros(-(-len(codes) // aiter.BLOCK) * aiter.BLOCK, aiter.padded_blocks(k))
+
+
 def after(first: Offer, second: Offer) -> Offer:
     """Returns `second` with the launches of `first` before it."""
     steps = (*first.launches, *second.launches)
@@ -148,6 +169,7 @@ def offers(operands: Operands, op: str) -> list[Offer]:
     unfused = [
         *max_matmuls(operands),
         triton(operands, TRITON_MXFP4, "Triton mxfp4", MULTIPLY),
+        *aiter_matmuls(operands),
     ]
     if op == "matmul":
         return [ours(operands, op), *unfused]

@@ -99,4 +99,6 @@ def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Itera
             waves_per_simd=busiest.occupancy.waves_per_simd,
             lds_conflict_share=busiest.lds_conflict_share,
             source="model", commit=origin.commit, date=origin.date,
+            low_us=sum(min(profile.variants.values()) for profile in profiles),
+            high_us=sum(max(profile.variants.values()) for profile in profiles),
         )  # fmt: skip

@@ -69,9 +69,7 @@ def read_problem(mut args: Arguments) raises -> Problem:
         bias=args.next(),
         bias_dtype=args.next(),
     )
-    return Problem(
-        left, right, result, m=args.next(), n=args.next(), k=args.next()
-    )
+    return Problem(left, right, result, m=args.next(), n=args.next(), k=args.next())
 
 
 def read_quantize(mut args: Arguments) raises -> QuantizeCall:

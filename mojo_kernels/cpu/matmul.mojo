@@ -17,14 +17,19 @@ scale is not finite, the sums of that row and tile are replaced by ones taken in
 from layout import Coord
 from std.collections import Array
 from std.math import ceildiv
-from std.memory import stack_allocation
-from std.sys import size_of
 
 from ..numbers.floats import FLOAT_TYPES, round_to
-from ..operands import Flat, Matrix, allocate, flat, matrix
+from ..operands import Flat, allocate, matrix, on_stack
 from ..problem import Result
 from ..schedule.tiles import RowMajor, TileSchedule
-from .panel import PANEL_COLUMNS, PANEL_TILES, PanelProduct, WeightPanel
+from .panel import (
+    PANEL_COLUMNS,
+    PANEL_TILES,
+    PanelProduct,
+    PanelSums,
+    WeightPanel,
+    panel_sums,
+)
 from .threads import Work
 from .vectors import LANES, Sums
 from .weights import WeightTiles, tile_window
@@ -44,7 +49,7 @@ struct PanelStore(TrivialRegisterPassable):
     var m: Int
     var n: Int
 
-    def store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+    def store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
         """Writes the panel of some rows that begins at tile `first_tile`."""
         comptime for i in range(len(FLOAT_TYPES)):
             if self.out.dtype == i:
@@ -52,7 +57,7 @@ struct PanelStore(TrivialRegisterPassable):
 
     def _store_as[
         dtype: DType
-    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
         var out = matrix[dtype](self.out.values, self.m, self.n, self.n)
         var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
         comptime for tile in range(PANEL_TILES):
@@ -60,7 +65,7 @@ struct PanelStore(TrivialRegisterPassable):
         var is_full = (first_tile + PANEL_TILES) * LANES <= self.n
         for i in range(num_rows):
             comptime for tile in range(PANEL_TILES):
-                var total = sums.load[width=LANES](Coord(i * PANEL_COLUMNS + tile * LANES))
+                var total = sums.load[width=LANES](Coord(i, tile * LANES))
                 var rounded = round_to[dtype](total + bias[tile])
                 var column = (first_tile + tile) * LANES
                 if is_full:
@@ -77,7 +82,6 @@ struct PanelStore(TrivialRegisterPassable):
         return bias
 
 
-@fieldwise_init
 struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """Computes C, one panel a task."""
 
@@ -90,45 +94,48 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """The weights, [N, k]."""
     var out: PanelStore
     """Where C goes."""
+    var panel_rows: Int
+    """Rows of a panel: whole groups, spread evenly over the panels."""
+    var schedule: RowMajor
+    """The order of the panels: those that share activations follow each other."""
+
+    def __init__(out self, a: Self.Product, b: Self.Tiles, store: PanelStore):
+        """Cuts C into panels."""
+        self.a = a
+        self.b = b
+        self.out = store
+        var groups = ceildiv(a.shape().rows, Self.GROUP_ROWS)
+        var max_groups = max(1, MAX_PANEL_BYTES // (Self.GROUP_ROWS * a.row_bytes()))
+        self.panel_rows = ceildiv(groups, ceildiv(groups, max_groups)) * Self.GROUP_ROWS
+        self.schedule = RowMajor(
+            ceildiv(a.shape().rows, self.panel_rows), ceildiv(b.shape().rows, PANEL_COLUMNS)
+        )
 
     def num_tasks(self) -> Int:
         """Returns the number of panels."""
-        return self._schedule().num_tiles()
+        return self.schedule.num_tiles()
 
     def run(self, task: Int):
         """Computes panel `task`."""
-        var panel = self._schedule().tile(task)
+        var panel = self.schedule.tile(task)
         var panel_column = panel.column
-        var first_row = panel.row * self._panel_rows()
-        var num_rows = min(self._panel_rows(), self.a.shape().rows - first_row)
-        comptime GROUP_SUMS = Self.GROUP_ROWS * PANEL_COLUMNS
-        var on_stack = stack_allocation[GROUP_SUMS, DType.float32, alignment=4 * LANES]()
-        var sums = flat[DType.float32](Int(on_stack), GROUP_SUMS)
+        var first_row = panel.row * self.panel_rows
+        var num_rows = min(self.panel_rows, self.a.shape().rows - first_row)
+        var of_a_group = on_stack[DType.float32, Self.GROUP_ROWS, PANEL_COLUMNS]()
+        var sums = panel_sums(Int(of_a_group.ptr), Self.GROUP_ROWS)
         if num_rows > Self.GROUP_ROWS:
-            sums = allocate[DType.float32](num_rows * PANEL_COLUMNS)
+            var memory = allocate[DType.float32](num_rows * PANEL_COLUMNS)
+            sums = panel_sums(Int(memory.ptr), num_rows)
         self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self._replace_irregular(first_row, num_rows, panel_column * PANEL_TILES, sums)
         self.out.store(first_row, num_rows, panel_column * PANEL_TILES, sums)
         if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
-    def _panel_rows(self) -> Int:
-        """Returns the rows of a panel: whole groups, spread evenly over the panels."""
-        var groups = ceildiv(self.a.shape().rows, Self.GROUP_ROWS)
-        var max_groups = max(1, MAX_PANEL_BYTES // (Self.GROUP_ROWS * self.a.row_bytes()))
-        return ceildiv(groups, ceildiv(groups, max_groups)) * Self.GROUP_ROWS
-
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
 
-    def _schedule(self) -> RowMajor:
-        """Returns the order of the panels: those that share activations follow each other."""
-        return RowMajor(
-            ceildiv(self.a.shape().rows, self._panel_rows()),
-            ceildiv(self.b.shape().rows, PANEL_COLUMNS),
-        )
-
-    def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]):
+    def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
         """Sums over all of K, stretch by stretch."""
         var last_tile = self._num_tiles() - 1
         comptime if Self.Product.decodes_in_registers[Self.Tiles]():
@@ -147,9 +154,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
             decoded.decode(WeightPanel(self.b, first_tile, last_tile, first_block), num_blocks)
             add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
 
-    def _replace_irregular(
-        self, first_row: Int, num_rows: Int, first_tile: Int, sums: Flat[DType.float32]
-    ):
+    def _replace_irregular(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
         """Replaces sums that float32 could not take."""
         var all_rows = self.a.window(first_row, num_rows)
         for tile in range(first_tile, min(first_tile + PANEL_TILES, self._num_tiles())):
@@ -162,14 +167,14 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                     continue
             for i in range(num_rows):
                 var row = first_row + i
-                var at = i * PANEL_COLUMNS + (tile - first_tile) * LANES
+                var column = (tile - first_tile) * LANES
                 var is_row_regular = is_tile_regular or is_regular(self.a.window(row, 1), weights)
                 comptime if MAY_BE_INFINITE:
                     # Codes of the weights that are not finite show in the sums.
-                    var found = sums.load[width=LANES](Coord(at))
+                    var found = sums.load[width=LANES](Coord(i, column))
                     is_row_regular = is_row_regular and not (found - found).ne(0).reduce_or()
                 if not is_row_regular:
-                    sums.store(Coord(at), self.a.sum_in_float64(row, self.b, tile))
+                    sums.store(Coord(i, column), self.a.sum_in_float64(row, self.b, tile))
 
 
 def add_rows[
@@ -181,22 +186,13 @@ def add_rows[
     decoded: Product.Decoded,
     first_block: Int,
     num_blocks: Int,
-    sums: Flat[DType.float32],
+    sums: PanelSums,
 ):
     """Adds a stretch to the sums of any number of rows, in groups that fit the registers."""
     var row = 0
     while row < num_rows:
         var group = min(Product.GROUP_ROWS, num_rows - row)
-        var rest = sums_from(row, sums)
         comptime for size in range(1, Product.GROUP_ROWS + 1):
             if group == size:
-                a.add_decoded[size](first_row + row, decoded, first_block, num_blocks, rest)
+                a.add_decoded[size](first_row + row, decoded, first_block, num_blocks, sums, row)
         row += group
-
-
-def sums_from(row: Int, sums: Flat[DType.float32]) -> Flat[DType.float32]:
-    """Returns the sums of the rows from `row` on."""
-    var skipped = row * PANEL_COLUMNS
-    return flat[DType.float32](
-        Int(sums.ptr) + size_of[DType.float32]() * skipped, Int(sums.dim[0]()) - skipped
-    )

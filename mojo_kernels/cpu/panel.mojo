@@ -12,9 +12,11 @@ Both decode weights either in registers as they are loaded, or beforehand for se
 groups of rows, a stretch of K at a time.
 """
 
+from layout import Coord, Idx, TileTensor
+from layout.tile_layout import Layout
+
 from ..layouts import OperandShape
 from ..numbers.formats import Format
-from ..operands import Flat
 from .vectors import LANES, Sums, Words
 from .weights import WeightTiles, scale_bits
 from .window import ScaleWindow
@@ -23,6 +25,22 @@ comptime PANEL_TILES = 2
 """Weight tiles of a panel."""
 comptime PANEL_COLUMNS = PANEL_TILES * LANES
 """Columns of a panel."""
+
+comptime PanelSums = TileTensor[
+    DType.float32,
+    type_of(Layout(Coord((1, Idx[PANEL_COLUMNS])), Coord((Idx[PANEL_COLUMNS], Idx[1])))),
+    MutUntrackedOrigin,
+]
+"""The sums of some rows, [rows, PANEL_COLUMNS]."""
+
+
+def panel_sums(address: Int, rows: Int) -> PanelSums:
+    """Views the sums of some rows at `address`."""
+    return PanelSums(
+        MutPointer[Float32, MutUntrackedOrigin](unsafe_from_address=address),
+        Layout(Coord((rows, Idx[PANEL_COLUMNS])), Coord((Idx[PANEL_COLUMNS], Idx[1]))),
+    )
+
 
 comptime PREFETCH_BLOCKS = 16
 """How far ahead of their use weights are asked for: 4 KiB of a tile."""
@@ -102,11 +120,8 @@ trait PanelProduct(TrivialRegisterPassable):
 
     def add_panel[
         num_rows: Int, Tiles: WeightTiles
-    ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
-        """Sums all of K for the first `num_rows` rows, which are the only group.
-
-        Sums are [num_rows, PANEL_COLUMNS].
-        """
+    ](self, panel: WeightPanel[Tiles], sums: PanelSums):
+        """Sums all of K for the first `num_rows` rows, which are the only group."""
         ...
 
     def add_decoded[
@@ -117,12 +132,13 @@ trait PanelProduct(TrivialRegisterPassable):
         decoded: Self.Decoded,
         first_block: Int,
         num_blocks: Int,
-        sums: Flat[DType.float32],
+        sums: PanelSums,
+        sums_row: Int,
     ):
         """Adds a stretch of K to the sums of the group that starts at row `first_row`.
 
-        The stretch starts at block `first_block` of the activations. Sums start
-        from zero at block 0.
+        Its sums start at row `sums_row`, from zero at block 0. The stretch starts at block
+        `first_block` of the activations.
         """
         ...
 

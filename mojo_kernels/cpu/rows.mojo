@@ -1,7 +1,6 @@
 """Quantizes, decodes and moves rows of operands: the tasks of `quantize`."""
 
 from layout import Coord
-from std.math import align_up
 
 from ..layouts import (
     OperandLayout,
@@ -10,6 +9,7 @@ from ..layouts import (
     Plain,
     RUN_BYTES,
     code_rows,
+    padded_blocks,
     scale_rows,
 )
 from ..numbers.floats import FLOAT_TYPES, round_to
@@ -33,7 +33,7 @@ struct QuantizeRows[format: Format, dtype: DType](Work):
     def run(self, task: Int):
         """Quantizes the rows of task `task`."""
         comptime BLOCK_K = Self.format.block_k
-        comptime BLOCK_BYTES = Self.format.block_bytes()
+        comptime PACKED_BYTES = Self.format.block_bytes()
         var carry = carry_of[Self.format, Self.dtype](self.rounding)
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.out.shape.rows)):
@@ -41,7 +41,7 @@ struct QuantizeRows[format: Format, dtype: DType](Work):
                 var x = self.x.load[width=BLOCK_K, alignment=1](Coord(row, block * BLOCK_K))
                 var encoded = encode_block[Self.format, Self.dtype](x, carry)
                 self.out.codes.store[alignment=1](
-                    Coord(self.out.code_offset(row, block * BLOCK_BYTES)), encoded.packed()
+                    Coord(self.out.code_offset(row, block * PACKED_BYTES)), encoded.packed()
                 )
                 self.out.scales.store[alignment=1](
                     Coord(self.out.scale_offset(row, block)), encoded.scale
@@ -60,14 +60,14 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
     def run(self, task: Int):
         """Decodes the rows of task `task`."""
         comptime BLOCK_K = Self.format.block_k
-        comptime BLOCK_BYTES = Self.format.block_bytes()
+        comptime PACKED_BYTES = Self.format.block_bytes()
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.operand.shape.rows)):
             for block in range(self.operand.shape.k_blocks[Self.format]()):
-                var bytes = SIMD[DType.uint8, BLOCK_BYTES](0)
-                comptime for byte in range(0, BLOCK_BYTES, RUN_BYTES):
+                var bytes = SIMD[DType.uint8, PACKED_BYTES](0)
+                comptime for byte in range(0, PACKED_BYTES, RUN_BYTES):
                     bytes = bytes.insert[offset=byte](
-                        self.operand.codes_of[RUN_BYTES](row, block * BLOCK_BYTES + byte)
+                        self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)
                     )
                 var encoded = EncodedBlock[Self.format].of_packed(
                     bytes, self.operand.scale(row, block)
@@ -110,7 +110,7 @@ struct StoredBytes[Layout: OperandLayout](TrivialRegisterPassable):
     def at(codes: Int, scales: Int, rows: Int, row_bytes: Int, k_blocks: Int) -> Self:
         """Views the operand whose codes and scales start at two addresses."""
         var shape = OperandShape(rows, k_blocks)
-        var blocks = align_up(k_blocks, Self.Layout.SCALE_K_MULTIPLE)
+        var blocks = padded_blocks[Self.Layout](k_blocks)
         return Self(
             flat[DType.uint8](codes, code_rows[Self.Layout](shape) * row_bytes),
             flat[DType.uint8](scales, scale_rows[Self.Layout](shape) * blocks),
@@ -126,7 +126,7 @@ struct StoredBytes[Layout: OperandLayout](TrivialRegisterPassable):
 
     def padded_blocks(self) -> Int:
         """Returns the scales of a row that are stored."""
-        return align_up(self.k_blocks, Self.Layout.SCALE_K_MULTIPLE)
+        return padded_blocks[Self.Layout](self.k_blocks)
 
     @always_inline
     def code_at(self, row: Int, byte: Int) -> Int:

@@ -51,6 +51,7 @@ comptime TileWords[format: Format] = SIMD[DType.uint32, runs_of[format] * LANES]
 
 @always_inline
 def prefetch_line(bytes: Bytes, offset: Int):
+    """Asks for the cache line of a byte."""
     comptime READ = PrefetchOptions().for_read().high_locality().to_data_cache()
     var address = Int(bytes.ptr) + offset
     prefetch[READ](MutPointer[UInt8, MutUntrackedOrigin](unsafe_from_address=address))

@@ -1,10 +1,10 @@
 """How the groups of a kernel share a product: a plan, and the code that tests pass for one.
 
-    kernel      rows of a group   columns          ranks       code
-    few         8, 16, 32, 64     32 .. 256        1 .. 8      256 * rows / 8 + 16 * columns / 32 + ranks
-    middle      64, 128           128              1 .. 8      2**20 + 256 * rows + ranks
-    many        256               128              1           2**20
-    portable    1                 32               1           none
+    kernel      rows of a group   columns      ranks     code
+    few         8, 16, 32, 64     32 .. 256    1 .. 8    32 * rows + columns / 2 + ranks
+    middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
+    many        256               128          1         2**20
+    portable    1                 32           1         none
 
 Ranks are the groups of a cluster, which split K.
 """
@@ -71,8 +71,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
 
     @staticmethod
     def from_code(code: Int) -> Self:
-        """Returns the plan that a positive code stands for, which may be one that does not exist.
-        """
+        """Returns the plan that a positive code stands for; it need not exist."""
         if code < MORE_ROWS:
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:

@@ -145,7 +145,6 @@ struct HipQueue(Queue):
     """The caller's stream on an open device."""
 
     var device: MutPointer[HipDevice, MutUntrackedOrigin]
-    """The device."""
     var stream: Int
     """The address of the stream."""
     var lent: Int

@@ -36,7 +36,7 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
     comptime NAMES = ["floor", "even", "ceil", "rceil"]
     """The names used in every API, by code."""
 
-    def carry[mantissa_bits: Int, element: Element = Element.E2M1](self) -> Int:
+    def carry[mantissa_bits: Int, element: Element](self) -> Int:
         """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum."""
         if self == Self.EVEN:
             return 1 << (mantissa_bits - 1 - element.mantissa_bits)
@@ -49,7 +49,7 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
 
 @always_inline
 def scale_from_amax[
-    mantissa_bits: Int, bits: DType, element: Element = Element.E2M1
+    mantissa_bits: Int, bits: DType, element: Element
 ](amax: Scalar[bits], carry: Scalar[bits]) -> Scalar[bits]:
     """Returns the E8M0 byte for a finite block maximum, given the rule's carry."""
     comptime SHIFT = Scalar[bits](mantissa_bits)

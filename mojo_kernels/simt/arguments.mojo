@@ -14,14 +14,14 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.memory import bitcast
 
 from ..launch.queue import DevicePointer, device_pointer
-from ..layouts import OperandLayout, OperandShape, Plain, RUN_BYTES, scale_blocks
+from ..layouts import OperandLayout, OperandShape, Plain, RUN_BYTES, padded_blocks
 from ..numbers.elements import Element
 from ..numbers.floats import F32_MANTISSA_BITS, FLOAT_TYPES, round_to
 from ..numbers.formats import FORMATS
 from ..numbers.rounding import Rounding
 from ..numbers.scales import E8M0_BIAS
 from ..problem import LeftKind, Problem
-from .codec import ANY_BITS, CHUNK, Chunk, Codes, LANES_PER_BLOCK
+from .codec import ANY_BITS, BLOCK, CHUNK, Chunk, Codes, LANES_PER_BLOCK
 from .codec import decode_chunk, element_of, rounded_values, scale_of_block, unpack
 
 
@@ -171,7 +171,7 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
         """
         var element = element_of[bits](self.format)
         if self.is_encoded():
-            var block = row * (self.k // (CHUNK * LANES_PER_BLOCK)) + chunk // LANES_PER_BLOCK
+            var block = row * (self.k // BLOCK) + chunk // LANES_PER_BLOCK
             comptime alignment = RUN_BYTES if aligned else 1
             var codes = load_codes[Plain, bits, alignment](
                 self.values, element, row, chunk, OperandShape(0, self.k)
@@ -222,7 +222,7 @@ struct Weights(DevicePassable, TrivialRegisterPassable):
         var element = element_of[bits](self.format)
         var codes = load_codes[Layout, bits, 1](self.codes, element, row, chunk, shape)
         var scale_at = Layout.scale_offset(
-            row, chunk // LANES_PER_BLOCK, scale_blocks[Layout](shape)
+            row, chunk // LANES_PER_BLOCK, padded_blocks[Layout](shape.k // BLOCK)
         )
         return (decode_chunk(codes, element), self.scales[unsafe_offset=scale_at])
 

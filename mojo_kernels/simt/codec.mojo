@@ -20,7 +20,9 @@ from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
 
 comptime CHUNK = 8
 """Elements of a chunk."""
-comptime LANES_PER_BLOCK = Format.MXFP4.block_k // CHUNK
+comptime BLOCK = Format.MXFP4.block_k
+"""Elements of a block, which is the same in all formats here."""
+comptime LANES_PER_BLOCK = BLOCK // CHUNK
 """Lanes that hold a block: 32 elements in every format."""
 comptime Chunk = SIMD[DType.float32, CHUNK]
 """The values of a chunk."""

@@ -15,12 +15,20 @@ from std.sys import size_of
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
-from ..layouts import code_rows, scale_blocks, scale_rows
+from ..layouts import code_rows, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..numbers.formats import FORMATS
 from ..problem import ANY, may_be
 from .arguments import carry_of, load_codes
-from .codec import CHUNK, LANES_PER_BLOCK, decode_chunk, element_of, encode_chunk, f32_of_scale
+from .codec import (
+    BLOCK,
+    CHUNK,
+    LANES_PER_BLOCK,
+    decode_chunk,
+    element_of,
+    encode_chunk,
+    f32_of_scale,
+)
 from .codec import pack, scale_of_block
 
 comptime THREADS = 256
@@ -159,7 +167,9 @@ def dequantize_chunks[
         return
     var element = element_of[bits](format)
     var packed = load_codes[Layout, bits, RUN_BYTES](codes, element, row, column, shape)
-    var scale_at = Layout.scale_offset(row, column // LANES_PER_BLOCK, scale_blocks[Layout](shape))
+    var scale_at = Layout.scale_offset(
+        row, column // LANES_PER_BLOCK, padded_blocks[Layout](shape.k // BLOCK)
+    )
     var scale = scales[unsafe_offset=scale_at].cast[DType.uint32]()
     var values = decode_chunk(packed, element) * f32_of_scale(scale)
     output.unsafe_store[alignment=VECTOR_BYTES](chunk * CHUNK, round_to[dtype](values))
@@ -220,12 +230,12 @@ def relayout_runs[
             Target.code_offset(row, run * RUN_BYTES, Int(row_bytes)), bytes
         )
 
-    var target_blocks = scale_blocks[Target](shape)
+    var target_blocks = padded_blocks[Target](shape.k // BLOCK)
     var scale_row, block = divmod(global_thread(), target_blocks)
     if scale_row < scale_rows[Target](shape):
         var scale = PADDING_SCALE
-        if scale_row < shape.rows and block < shape.k_blocks():
-            var source_blocks = scale_blocks[Source](shape)
+        if scale_row < shape.rows and block < shape.k // BLOCK:
+            var source_blocks = padded_blocks[Source](shape.k // BLOCK)
             scale = scales[unsafe_offset=Source.scale_offset(scale_row, block, source_blocks)]
         scales_out[unsafe_offset=Target.scale_offset(scale_row, block, target_blocks)] = scale
 
@@ -246,7 +256,7 @@ def _relayout[
     var shape = OperandShape(call.rows, call.k)
     var row_bytes = call.k * bits_of(call.format) // 8
     var num_runs = code_rows[Target](shape) * (row_bytes // RUN_BYTES)
-    var num_scales = scale_rows[Target](shape) * scale_blocks[Target](shape)
+    var num_scales = scale_rows[Target](shape) * padded_blocks[Target](shape.k // BLOCK)
     queue.launch[relayout_runs[Source, Target]](
         Grid(ceildiv(max(num_runs, num_scales), THREADS), threads=THREADS),
         device_pointer[DType.uint8](call.codes),

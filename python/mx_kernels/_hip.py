@@ -15,8 +15,10 @@ the runtime that executes launches on the simulator; never run on such a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -107,10 +109,8 @@ class Call:
 
     def launch(self, module: ModuleType, function: str, arguments: tuple[int, ...]) -> None:
         """Launches; what HIP refuses is the kind of error that torch raises."""
-        try:
+        with _in_words_of_torch(function):
             getattr(module, function)(arguments)
-        except Exception as error:
-            raise RuntimeError(f"{function}: {error}") from None
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.uint8) -> Tensor:
         """Allocates for the time of the call."""
@@ -191,7 +191,8 @@ class Rocm:
         product = self._product(Kind(left_format, right[2], x_dtype, rounding, out_dtype, bias))
 
         right = call.weights(right, (n, k))
-        sizes = product.workspace((m, n, k))
+        with _in_words_of_torch("multiply"):
+            sizes = product.workspace((m, n, k))
         space = self._workspace(queue, sizes, out) if any(sizes) else None
         room = space.address if space else 0
         left = (kind, values, scales, left[3], k, left_format, left[6])
@@ -246,6 +247,15 @@ class Rocm:
         if kept is None or not kept.has_room(*sizes):
             kept = self._workspaces[queue] = Workspace.of(like, *sizes)
         return kept
+
+
+@contextlib.contextmanager
+def _in_words_of_torch(operation: str) -> Iterator[None]:
+    """Turns what a module raises into the kind of error that torch raises."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"{operation}: {error}") from None
 
 
 def _format(code: int) -> Format:

@@ -13,6 +13,7 @@ import pytest
 import gfx950
 from tests.cdna4 import support as cdna4
 from tests.cdna4.test_prefill import LOW_LINEAR, MATMUL, multiply
+from tests.tiers import deep, tiered
 
 SHAPES = {LOW_LINEAR: (128, 512, 512), MATMUL: (256, 512, 2048)}
 HARMLESS = {
@@ -51,7 +52,7 @@ def findings(kernel, name, rng):
     return []
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", tiered(SHAPES, first=[LOW_LINEAR]))
 def test_every_mutation_that_matters_is_caught(kernels, name):
     kernel = kernels[name]
     caught, survivors = set(), {}
@@ -66,6 +67,7 @@ def test_every_mutation_that_matters_is_caught(kernels, name):
     assert {kind for kind, _ in survivors.values()} <= HARMLESS.keys(), survivors.keys()
 
 
+@deep
 def test_a_deleted_barrier_gives_wrong_results_in_some_order(kernels):
     """What the checker says without trying is true: interleavings differ."""
     mutant = next(m for kind, _, m in mutants(kernels[LOW_LINEAR]) if kind == "second barrier")

@@ -24,23 +24,41 @@ import hashlib, sys
 import torch
 import mx_kernels as mx
 
+FORMATS = ("mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8")
+SHAPES = [(1, 16, 32), (3, 100, 544), (6, 64, 1056), (7, 33, 96), (40, 48, 640), (130, 80, 512)]
 digest = hashlib.sha256()
 torch.manual_seed(0)
-SHAPES = [(1, 16, 32), (3, 100, 544), (6, 64, 1056), (7, 33, 96), (40, 48, 640), (130, 80, 512)]
+
+
+def add(values):
+    # Any NaN is any NaN.
+    digest.update(values.nan_to_num(nan=0.5).numpy().tobytes())
+
+
+def add_products(x, plain):
+    add(mx.dequantize(plain, dtype="float32"))
+    for w in (plain, mx.preshuffle(plain), mx.preshuffle(plain, device="gfx950")):
+        for activations in (*FORMATS, "bf16"):
+            y = mx.linear(x, w, out_dtype="float32", activations=activations)
+            assert y.isfinite().any() and (y != 0).any()
+            add(y)
+
+
 for m, n, k in SHAPES:
     exponents = torch.randint(-60, 60, (m, k // 32)).repeat_interleave(32, 1)
     x = torch.randn(m, k) * torch.exp2(exponents)
     weight = torch.randn(n, k) * torch.exp2(torch.randint(-90, 60, (n, 1)))
-    for dtype in (torch.float32, torch.bfloat16):
-        for rounding in ("floor", "even", "ceil", "rceil"):
-            plain = mx.quantize(weight.to(dtype), rounding=rounding)
-            digest.update(plain.codes.numpy().tobytes() + plain.scales.numpy().tobytes())
-            digest.update(mx.dequantize(plain, dtype="float32").numpy().tobytes())
-        for w in (plain, mx.preshuffle(plain), mx.preshuffle(plain, device="gfx950")):
-            for activations in ("mxfp4", "bf16"):
-                y = mx.linear(x.to(dtype), w, out_dtype="float32", activations=activations)
-                assert y.isfinite().any() and (y != 0).any()
-                digest.update(y.numpy().tobytes())
+    for format in FORMATS:
+        for dtype in (torch.float32, torch.bfloat16):
+            for rounding in ("floor", "even", "ceil", "rceil"):
+                plain = mx.quantize(weight.to(dtype), format=format, rounding=rounding)
+                digest.update(plain.codes.numpy().tobytes() + plain.scales.numpy().tobytes())
+            add_products(x.to(dtype), plain)
+        # Infinities, NaN and scales of every size among them.
+        codes = torch.randint(256, plain.codes.shape).byte()
+        scales = torch.randint(256, plain.scales.shape).byte()
+        codes[:2], scales[:2] = 1, 127
+        add_products(x, mx.MXTensor(codes, scales, format=format))
 print(digest.hexdigest())
 """
 

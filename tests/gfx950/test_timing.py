@@ -18,7 +18,7 @@ from gfx950.memory.islands import ISLAND_BITS
 from gfx950.timing import simulate
 from gfx950.timing.conflicts import access_cycles, phases
 from gfx950.timing.grid import occupancy, place
-from gfx950.timing.parameters import Machine
+from gfx950.timing.parameters import Machine, variants
 from gfx950.timing.steps import mfma_passes
 
 DATA = Path(__file__).parent / "data"
@@ -360,6 +360,27 @@ def test_an_incomplete_trace_assumes_sharers_at_random():
     shared = simulate(trace, buffer_bytes={20: 1024})
     assert unshared.grid_bytes["hbm"] == 64 * 1024
     assert shared.grid_bytes["hbm"] < 64 * 1024
+
+
+def test_what_l2_holds_at_the_end_goes_to_memory():
+    """A workgroup stores 256 bytes twice; the L2s keep no more than they are large."""
+    body = "\tglobal_store_dword v0, v1, s[2:3]\n" * 2
+    for l2_bytes, dirty in ((MACHINE.l2_bytes, CUS * 256), (1024, 8 * 1024)):
+        machine = dataclasses.replace(MACHINE, write_back_gbps=1000.0, l2_bytes=l2_bytes)
+        trace = traced(body, address=lambda g, w, pc: island(20) + LANE * 4)
+        result = simulate(trace, machine=machine)
+        assert result.write_back_us == pytest.approx(dirty * 1e-6)
+        on_cus = result.grid_cycles / (1000 * machine.clock_ghz)
+        assert result.kernel_us == pytest.approx(on_cus + result.write_back_us)
+
+
+def test_variants_keep_what_was_set():
+    machine = dataclasses.replace(MACHINE, hbm_latency=777)
+    found = variants(machine)
+    assert found["clock"] == machine
+    assert found["latency"].hbm_latency == 777
+    assert found["latency"].clock_ghz == machine.peak_ghz
+    assert found["latency"].l2_latency > machine.l2_latency
 
 
 def test_every_parameter_lies_in_its_range_and_names_its_source():

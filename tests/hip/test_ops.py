@@ -389,12 +389,12 @@ def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):
 
 def test_activations_that_stay_floats_are_refused(recorder, rng):
     x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
-    with pytest.raises(RuntimeError, match="has no gfx950 kernel, expected 'mxfp4'"):
+    with pytest.raises(ValueError, match="gfx950 has no kernel, expected one of mxfp4 x mxfp4"):
         mx.linear(x, w, activations="bf16")
 
 
 def test_weights_beyond_32_bit_offsets_are_refused(recorder):
     x, w = torch.empty(1, 1 << 16, dtype=BF16), empty_weights(1 << 16, 1 << 16)
-    with pytest.raises(RuntimeError, match="multiply: got a tensor of 2147483648 bytes"):
+    with pytest.raises(RuntimeError, match="multiply: got a tensor of at least 2147483648 bytes"):
         mx.linear(x, w)
     assert not recorder.launches

@@ -327,8 +327,8 @@ def test_operands_on_two_devices_are_refused():
     with pytest.raises(ValueError, match="bias and the weights: got bias on cpu and the weights"):
         mx.linear(x, w, bias=torch.ones(48))
     with pytest.raises(ValueError, match="got x on cuda:0 and w on cpu"):
-        parts = w.codes.cpu(), w.scales.cpu(), w.layout, 48
-        torch.ops.mx_kernels.linear(x, *parts, None, "even", torch.float32)
+        parts = w.codes.cpu(), w.scales.cpu(), w.format, w.layout, 48
+        torch.ops.mx_kernels.linear(x, *parts, None, "even", torch.float32, "mxfp4")
 
 
 def test_weights_that_moved_under_the_tensor_are_found():

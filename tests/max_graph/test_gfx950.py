@@ -64,10 +64,9 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     names = kernel_names(programs)
     assert sum(b"cdna4_quantize" in name for name in names) == 1
     # Few rows: as many for fused as for encoded activations. Many rows: one for each.
-    decode = sum(b"cdna4_matmul_deco" in name for name in names)
+    decode = sum(b"cdna4_decode" in name for name in names)
     assert decode >= 2 and decode % 2 == 0
-    assert sum(b"cdna4_matmul_pref" in name for name in names) == 1
-    assert sum(b"cdna4_linear_pref" in name for name in names) == 1
+    assert sum(b"cdna4_prefill" in name for name in names) == 2
 
 
 def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(compiled):

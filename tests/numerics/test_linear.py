@@ -14,6 +14,7 @@ import oracle
 from cases import (
     BLOCK,
     DTYPES,
+    LAYOUTS,
     NUMPY_DTYPES,
     ROUNDINGS,
     VIEWS,
@@ -29,6 +30,7 @@ from cases import (
     values_of,
 )
 from oracle import assert_bitwise_equal, assert_matmul
+from tests.tiers import tiered
 
 pytestmark = on_every_device
 
@@ -42,7 +44,7 @@ def both(x, weights, left, rounding="even", bias=None):
     return fused, mx.matmul(q, weights, bias=bias, out_dtype="float32")
 
 
-@every_layout
+@pytest.mark.parametrize("layout", tiered(LAYOUTS, first=["plain", "preshuffled_cpu"]))
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @every_pair
 def test_linear_is_matmul_of_quantize(rng, pair, rounding, layout):

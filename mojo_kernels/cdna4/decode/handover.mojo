@@ -45,7 +45,6 @@ struct Handover[shape: DecodeShape]:
     comptime COUNT = Self.shape.own_tiles() * PARTS
     """Parts of the sums of a wave."""
     comptime NODE_BYTES = Int32(Self.shape.tiles() * TILE_SUM_BYTES)
-    """Bytes of a node."""
     comptime GROUP_BYTES = Int32(Self.shape.splits - 1) * Self.NODE_BYTES
     """Bytes of all nodes of a tile of C."""
 

@@ -74,7 +74,6 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     var source: Self.Source
     """Activations."""
     var weights: Self.Weights
-    """Weights."""
     var lds: SharedBytes
     """The wave's own area of LDS."""
     var first_lds: SharedBytes
@@ -82,7 +81,6 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     var group_scales: SharedBytes
     """The shared scales of its group."""
     var lane: Int32
-    """The lane."""
     var sharer: Int32
     """Which of the sharers the wave is."""
     var next_chunk: Int32
@@ -90,7 +88,6 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     var codes: Array[BlockCodes[Self.right], Self.shape.depth * Self.CODES]
     """Weights in flight, tile after tile along K, for each stage."""
     var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
-    """Their scales."""
     var first_blocks: Array[Int32, Self.shape.depth]
     """The first block along K of each stage."""
     var held: Array[Self.Source.Held, Self.shape.depth * Self.OWN]

@@ -304,8 +304,8 @@ def launch[
     """Launches what the table chooses, as often as it takes for all rows of activations.
 
     Parameters:
-        types: What the problem is of.
         Q: The kind of queue.
+        types: What the problem is of.
         known: Sizes of the weights; kernels that they rule out are not compiled.
 
     Args:

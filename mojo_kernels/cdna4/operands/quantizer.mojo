@@ -149,7 +149,6 @@ struct GroupQuantizer[
     var pair: Int32
     """The pair of tiles, counted from the first row."""
     var lane: Int32
-    """The lane."""
 
     @always_inline
     def _fetch_tile[tile: Int](self, at: Self.Source.Cursor):

@@ -41,7 +41,6 @@ struct FloatTile[dtype: DType]:
     comptime LOADS = TILE // Self.ROWS_PER_LOAD
     """Loads of a tile."""
     comptime BLOCK_PIECES = BLOCK * Self.ELEMENT_BYTES // PIECE_BYTES
-    """Pieces of a block."""
 
     @staticmethod
     @always_inline

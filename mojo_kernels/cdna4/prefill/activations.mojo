@@ -62,7 +62,6 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     var half: Int32
     """The lane's half of a part."""
     var lane: Int32
-    """The lane."""
     var lds: SharedBytes
     """The wave's LDS."""
     var held: Array[SIMD[DType.uint8, GROUP_BLOCKS], Self.LANE_GROUPS]
@@ -162,7 +161,6 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     var piece: Int32
     """Which block of a stage the lane loads."""
     var wave: Int32
-    """The wave."""
     var at: AMDBufferResource
     """The stage that is aimed at."""
     var block: Int32

@@ -107,7 +107,6 @@ struct Crew[pairs: Int, waves: Int](TrivialRegisterPassable):
     comptime TICKET_BYTES = Int32(4)
     """Bytes of a counter of tickets."""
     comptime Counter = MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL]
-    """A counter."""
 
     var counters: AMDBufferResource
     """The counters of the crew."""

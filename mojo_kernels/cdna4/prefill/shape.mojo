@@ -60,7 +60,6 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
     """Bytes of the activations of a stage."""
     comptime PHASE_SLICES = PHASE_TILES // (Self.m_tiles * N_TILES)
-    """Slices of a phase."""
     comptime B_TILE_BYTES = TILE * TILE_BLOCKS * Self.formats.right.block_bytes()
     """Bytes of a tile of weights."""
     comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES

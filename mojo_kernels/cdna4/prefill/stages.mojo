@@ -204,7 +204,6 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
     comptime CODE_BYTES = Self.format.block_bytes()
     """Bytes of the codes of a block."""
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
-    """Bytes of a tile."""
     comptime WAVE_TILES = COLUMNS // TILE // WAVES
     """Tiles of columns that a wave loads."""
     comptime LOADS = Self.slices * Self.WAVE_TILES
@@ -217,9 +216,7 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
     var offsets: SIMD[DType.int32, Self.WAVE_TILES]
     """Where the lane's pieces of a phase begin."""
     var wave: Int32
-    """The wave."""
     var lane: Int32
-    """The lane."""
     var at: AMDBufferResource
     """The phase that is aimed at."""
     var block: Int32

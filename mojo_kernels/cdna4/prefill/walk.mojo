@@ -76,13 +76,11 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     comptime Place = Ring[Self.Tile.A_BYTES]
     """A place in LDS."""
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
-    """Slices of a phase."""
     comptime Weights = SharedWeights[Self.formats.right, Self.PHASE_SLICES, Self.k_tail]
     """The workgroup's weights."""
     comptime Codes = SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
     comptime Scales = SharedScales[Self.Tile.ROWS]
-    """Their scales."""
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
         of_b=Self.Weights.LOADS,
@@ -95,11 +93,9 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     var codes: Self.Codes
     """Codes of activations."""
     var a_scale_source: Self.Scales
-    """Their scales."""
     var b_scale_source: SharedScales[COLUMNS]
     """Scales of weights."""
     var weights: Self.Weights
-    """Weights."""
     var reader: Reader[Self.formats, Self.m_tiles]
     """Where the wave reads."""
     var lds: SharedBytes

@@ -56,9 +56,7 @@ struct Workgroup[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     var tiles_n: Int32
     """Tiles of columns of C."""
     var wave: Int32
-    """The wave."""
     var lane: Int32
-    """The lane."""
 
     @staticmethod
     @always_inline
@@ -104,11 +102,9 @@ struct Inputs(TrivialRegisterPassable):
     var a_codes: Self.Bytes
     """Codes of activations."""
     var a_scales: Self.Bytes
-    """Their scales."""
     var w_codes: Self.Bytes
     """Codes of weights."""
     var w_scales: Self.Bytes
-    """Their scales."""
     var m: Int32
     """Rows of activations."""
     var n: Int32

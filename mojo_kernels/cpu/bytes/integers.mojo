@@ -53,17 +53,16 @@ def integers_of[
 
 
 @always_inline
-def in_order_of[
-    right: Element
-](integers: SIMD[DType.int8, BLOCK]) -> SIMD[DType.int8, BLOCK]:
+def in_order_of[right: Element](integers: SIMD[DType.int8, BLOCK]) -> SIMD[DType.int8, BLOCK]:
     """Returns a block of the left side in the order of the weights' vectors."""
     comptime if right == Element.E2M1:
         # Of each eight neighbours the even ones first: low nibbles, then high nibbles.
-        var octets = bitcast[DType.uint64, BLOCK // 8](integers)
-        comptime for octet in range(BLOCK // 8):
-            var halves = bitcast[DType.int8, 8](octets[octet]).deinterleave()
-            octets[octet] = bitcast[DType.uint64, 1](halves[0].join(halves[1]))
-        return bitcast[DType.int8, BLOCK](octets)
+        return integers.shuffle[
+            0, 2, 4, 6, 1, 3, 5, 7,
+            8, 10, 12, 14, 9, 11, 13, 15,
+            16, 18, 20, 22, 17, 19, 21, 23,
+            24, 26, 28, 30, 25, 27, 29, 31,
+        ]()  # fmt: skip
     else:
         return integers
 

@@ -25,9 +25,7 @@ def may_support[known: Known]() -> Bool:
     comptime if known.kind == LeftKind.KEPT.code:
         return False
     else:
-        return _may_have_integers[known.left_format]() and _may_have_integers[
-            known.right_format
-        ]()
+        return _may_have_integers[known.left_format]() and _may_have_integers[known.right_format]()
 
 
 def _may_have_integers[known_format: Int]() -> Bool:

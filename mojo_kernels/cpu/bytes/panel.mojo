@@ -11,14 +11,14 @@ arithmetic of C.
 
 from layout import Coord
 from std.collections import Array
-from std.memory import bitcast, stack_allocation
+from std.memory import bitcast
 
 from ...layouts import OperandShape
 from ...numbers.elements import Element
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_NAN, decode_scale
-from ...operands import Bytes, Flat, flat
-from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ...operands import Tiles, on_stack
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, PanelSums, WeightPanel
 from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
@@ -47,12 +47,12 @@ trait ByteSource(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct _DirectBytes[Tiles: WeightTiles](ByteSource):
+struct _DirectBytes[Weights: WeightTiles](ByteSource):
     """Weights that are decoded in registers each time they are loaded."""
 
-    comptime Codes = Self.Tiles.Codes
+    comptime Codes = Self.Weights.Codes
 
-    var panel: WeightPanel[Self.Tiles]
+    var panel: WeightPanel[Self.Weights]
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
@@ -64,38 +64,36 @@ struct _DirectBytes[Tiles: WeightTiles](ByteSource):
 
     @always_inline
     def unit_scales(self, tile: Int, block: Int) -> Words:
-        return self.panel.scale_bits[unit_shift[Self.Tiles.format.element]()](tile, block)
+        return self.panel.scale_bits[unit_shift[Self.Weights.format.element]()](tile, block)
 
 
 @fieldwise_init
 struct DecodedBytes(ByteSource, DecodedStretch):
     """A stretch of a panel that was decoded beforehand.
 
-    bytes     [block, tile, vector, 64]
-    scales    [block, tile, 16]
+    stored    [block and tile, vector, 64]
+    scales    [block and tile, 16]
     """
 
     comptime Codes = Int
-    """The offset of the tile's bytes."""
+    """The number of the tile, counted block by block."""
+    comptime TILES = STRETCH_BLOCKS * PANEL_TILES
 
-    var stored: Bytes
+    var stored: Tiles[DType.uint8, Self.TILES, VECTORS, STEP_BYTES]
     """The unsigned weights."""
-    var scales: Flat[DType.uint32]
+    var scales: Tiles[DType.uint32, Self.TILES, LANES]
     """The float32 bits of the scales times the unit."""
 
     @staticmethod
     @always_inline
     def on_stack() -> Self:
         """Returns memory for a stretch that lives as long as the calling function."""
-        comptime TILES = STRETCH_BLOCKS * PANEL_TILES
-        comptime BYTES = TILES * VECTORS * STEP_BYTES
-        var bytes = stack_allocation[BYTES, DType.uint8, alignment=STEP_BYTES]()
-        var scales = stack_allocation[TILES * LANES, DType.uint32, alignment=STEP_BYTES]()
         return Self(
-            flat[DType.uint8](Int(bytes), BYTES), flat[DType.uint32](Int(scales), TILES * LANES)
+            on_stack[DType.uint8, Self.TILES, VECTORS, STEP_BYTES](),
+            on_stack[DType.uint32, Self.TILES, LANES](),
         )
 
-    def decode[Tiles: WeightTiles](self, panel: WeightPanel[Tiles], num_blocks: Int):
+    def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
         var source = _DirectBytes(panel)
         for block in range(num_blocks):
@@ -103,27 +101,23 @@ struct DecodedBytes(ByteSource, DecodedStretch):
                 var codes = source.codes(tile, block)
                 var at = self.codes(tile, block)
                 comptime for vector in range(VECTORS):
-                    self.stored.store(
-                        Coord(at + vector * STEP_BYTES), source.bytes[vector](codes)
-                    )
-                self.scales.store(
-                    Coord((block * PANEL_TILES + tile) * LANES), source.unit_scales(tile, block)
-                )
+                    self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
+                self.scales.store(Coord(at, 0), source.unit_scales(tile, block))
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
-        """Returns the offset of the bytes of tile `tile`."""
-        return (block * PANEL_TILES + tile) * VECTORS * STEP_BYTES
+        """Returns the number of tile `tile`."""
+        return block * PANEL_TILES + tile
 
     @always_inline
     def bytes[vector: Int](self, codes: Int) -> WeightBytes:
         """Returns one vector."""
-        return self.stored.load[width=STEP_BYTES](Coord(codes + vector * STEP_BYTES))
+        return self.stored.load[width=STEP_BYTES](Coord(codes, vector, 0))
 
     @always_inline
     def unit_scales(self, tile: Int, block: Int) -> Words:
         """Returns the float32 bits of the scales of tile `tile`, times the unit."""
-        return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+        return self.scales.load[width=LANES](Coord(self.codes(tile, block), 0))
 
 
 @always_inline
@@ -141,9 +135,10 @@ def _add_stretch[
     source: Source,
     first_block: Int,
     num_blocks: Int,
-    sums: Flat[DType.float32],
+    sums: PanelSums,
+    sums_row: Int,
 ):
-    """Adds a stretch of K to the sums of one group, [num_rows, PANEL_COLUMNS].
+    """Adds a stretch of K to the sums of one group, which start at row `sums_row`.
 
     The stretch starts at block `first_block` of the activations and at block 0 of the source.
     """
@@ -153,7 +148,8 @@ def _add_stretch[
         total[i] = Sums(0)
     if first_block > 0:
         comptime for i in range(NUM_SUMS):
-            total[i] = sums.load[width=LANES](Coord(i * LANES))
+            comptime row, tile = divmod(i, PANEL_TILES)
+            total[i] = sums.load[width=LANES](Coord(sums_row + row, tile * LANES))
 
     var first_index = a.order().index(first_row, first_block)
     for block in range(num_blocks):
@@ -187,7 +183,8 @@ def _add_stretch[
                 total[i] = add_exact_product(dot, scale, total[i])
 
     comptime for i in range(NUM_SUMS):
-        sums.store(Coord(i * LANES), total[i])
+        comptime row, tile = divmod(i, PANEL_TILES)
+        sums.store(Coord(sums_row + row, tile * LANES), total[i])
 
 
 @fieldwise_init
@@ -216,12 +213,12 @@ struct ByteProduct[reach: Reach](PanelProduct):
 
     @always_inline
     def add_panel[
-        num_rows: Int, Tiles: WeightTiles
-    ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
+        num_rows: Int, Weights: WeightTiles
+    ](self, panel: WeightPanel[Weights], sums: PanelSums):
         """Sums all of K for the only group of rows."""
         # The blocks of a single group are contiguous across stretches.
-        var num_blocks = (self.a.shape.k // BLOCK)
-        _add_stretch[Self.reach, num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums)
+        var num_blocks = self.a.shape.k // BLOCK
+        _add_stretch[Self.reach, num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums, 0)
 
     @always_inline
     def add_decoded[
@@ -232,10 +229,13 @@ struct ByteProduct[reach: Reach](PanelProduct):
         decoded: DecodedBytes,
         first_block: Int,
         num_blocks: Int,
-        sums: Flat[DType.float32],
+        sums: PanelSums,
+        sums_row: Int,
     ):
         """Adds a stretch of K to the sums of a group."""
-        _add_stretch[Self.reach, num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
+        _add_stretch[Self.reach, num_rows](
+            self.a, first_row, decoded, first_block, num_blocks, sums, sums_row
+        )
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
@@ -251,12 +251,12 @@ struct ByteProduct[reach: Reach](PanelProduct):
             halves.high -= HALVINGS
         return rows.multiplies_regularly(halves)
 
-    def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:
+    def sum_in_float64[Weights: WeightTiles](self, row: Int, tiles: Weights, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
 
         Products of scales are exact in float64, and a NaN scale makes its sums NaN.
         """
-        comptime RIGHT_SHIFT = unit_shift[Tiles.format.element]()
+        comptime RIGHT_SHIFT = unit_shift[Weights.format.element]()
         var units = Float64(1) / Float64(1 << (self.a.unit_shift + RIGHT_SHIFT))
         var total = SIMD[DType.float64, LANES](0)
         for block in range(self.a.shape.k // BLOCK):
@@ -276,6 +276,6 @@ struct ByteProduct[reach: Reach](PanelProduct):
         return total.cast[DType.float32]()
 
     @staticmethod
-    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+    def decodes_in_registers[Weights: WeightTiles]() -> Bool:
         """Says whether a single group of rows decodes weights each time they are loaded."""
-        return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
+        return Weights.IS_FAST and Weights.format.element == Element.E2M1

@@ -14,15 +14,15 @@ and the scales of a tile tell, are taken in float64 instead.
 
 from layout import Coord
 from std.collections import Array
-from std.memory import bitcast, stack_allocation
+from std.memory import bitcast
 
 from ...layouts import OperandShape
 from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
-from ...operands import Flat, flat
-from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, WeightPanel
+from ...operands import Tiles, on_stack
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, PanelSums, WeightPanel
 from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
@@ -50,12 +50,12 @@ trait FloatSource(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct _DirectFloats[Tiles: WeightTiles](FloatSource):
+struct _DirectFloats[Weights: WeightTiles](FloatSource):
     """Weights that are decoded in registers each time they are loaded."""
 
-    comptime Codes = Self.Tiles.Codes
+    comptime Codes = Self.Weights.Codes
 
-    var panel: WeightPanel[Self.Tiles]
+    var panel: WeightPanel[Self.Weights]
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
@@ -71,62 +71,60 @@ struct _DirectFloats[Tiles: WeightTiles](FloatSource):
 
 
 @fieldwise_init
+struct TilePlace(TrivialRegisterPassable):
+    """Where a decoded tile is."""
+
+    var block: Int
+    var tile: Int
+
+
+@fieldwise_init
 struct DecodedFloats(DecodedStretch, FloatSource):
     """A stretch of a panel that was decoded beforehand.
 
-    words     [block, step, tile, 16]
-    scales    [block, tile, 16]
+    decoded    [block, step, tile, 16]
+    scales     [block, tile, 16]
     """
 
-    comptime Codes = Int
-    """The offset of the tile's first word."""
-    comptime STEP_WORDS = PANEL_TILES * LANES
-    """Words of a step."""
+    comptime Codes = TilePlace
 
-    var decoded: Flat[DType.uint32]
-    """The words."""
-    var scales: Flat[DType.float32]
+    var decoded: Tiles[DType.uint32, STRETCH_BLOCKS, STEPS, PANEL_TILES, LANES]
+    var scales: Tiles[DType.float32, STRETCH_BLOCKS, PANEL_TILES, LANES]
     """Half the scales."""
 
     @staticmethod
     @always_inline
     def on_stack() -> Self:
         """Returns memory for a stretch that lives as long as the calling function."""
-        comptime WORDS = STRETCH_BLOCKS * STEPS * Self.STEP_WORDS
-        comptime SCALES = STRETCH_BLOCKS * Self.STEP_WORDS
-        var words = stack_allocation[WORDS, DType.uint32, alignment=STEP_BYTES]()
-        var scales = stack_allocation[SCALES, DType.float32, alignment=STEP_BYTES]()
-        return Self(flat[DType.uint32](Int(words), WORDS), flat[DType.float32](Int(scales), SCALES))
+        return Self(
+            on_stack[DType.uint32, STRETCH_BLOCKS, STEPS, PANEL_TILES, LANES](),
+            on_stack[DType.float32, STRETCH_BLOCKS, PANEL_TILES, LANES](),
+        )
 
-    def decode[Tiles: WeightTiles](self, panel: WeightPanel[Tiles], num_blocks: Int):
+    def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
         var source = _DirectFloats(panel)
         for block in range(num_blocks):
             comptime for tile in range(PANEL_TILES):
                 var codes = source.codes(tile, block)
-                var at = self.codes(tile, block)
                 comptime for step in range(STEPS):
-                    self.decoded.store(
-                        Coord(at + step * Self.STEP_WORDS), source.words[step](codes)
-                    )
-                self.scales.store(
-                    Coord((block * PANEL_TILES + tile) * LANES), source.half_scales(tile, block)
-                )
+                    self.decoded.store(Coord(block, step, tile, 0), source.words[step](codes))
+                self.scales.store(Coord(block, tile, 0), source.half_scales(tile, block))
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> Int:
-        """Returns the offset of the words of tile `tile`."""
-        return block * STEPS * Self.STEP_WORDS + tile * LANES
+    def codes(self, tile: Int, block: Int) -> TilePlace:
+        """Returns where the words of tile `tile` are."""
+        return TilePlace(block, tile)
 
     @always_inline
-    def words[step: Int](self, codes: Int) -> Words:
+    def words[step: Int](self, codes: TilePlace) -> Words:
         """Returns the words of a step."""
-        return self.decoded.load[width=LANES](Coord(codes + step * Self.STEP_WORDS))
+        return self.decoded.load[width=LANES](Coord(codes.block, step, codes.tile, 0))
 
     @always_inline
     def half_scales(self, tile: Int, block: Int) -> Sums:
         """Returns half the scales of tile `tile`."""
-        return self.scales.load[width=LANES](Coord((block * PANEL_TILES + tile) * LANES))
+        return self.scales.load[width=LANES](Coord(block, tile, 0))
 
 
 def _add_stretch[
@@ -137,9 +135,10 @@ def _add_stretch[
     source: Source,
     first_block: Int,
     num_blocks: Int,
-    sums: Flat[DType.float32],
+    sums: PanelSums,
+    sums_row: Int,
 ):
-    """Adds a stretch of K to the sums of one group, [num_rows, PANEL_COLUMNS].
+    """Adds a stretch of K to the sums of one group, which start at row `sums_row`.
 
     The stretch starts at block `first_block` of the activations and at block 0 of the source.
     """
@@ -149,7 +148,8 @@ def _add_stretch[
         total[i] = Sums(0)
     if first_block > 0:
         comptime for i in range(NUM_SUMS):
-            total[i] = sums.load[width=LANES](Coord(i * LANES))
+            comptime row, tile = divmod(i, PANEL_TILES)
+            total[i] = sums.load[width=LANES](Coord(sums_row + row, tile * LANES))
 
     var first_index = a.order().index(first_row, first_block)
     for block in range(num_blocks):
@@ -178,7 +178,8 @@ def _add_stretch[
                 total[i] = add_exact_product(block_sums[i], half_scales, total[i])
 
     comptime for i in range(NUM_SUMS):
-        sums.store(Coord(i * LANES), total[i])
+        comptime row, tile = divmod(i, PANEL_TILES)
+        sums.store(Coord(sums_row + row, tile * LANES), total[i])
 
 
 def _log2_of_block() -> Int:
@@ -202,9 +203,9 @@ struct FloatProduct(PanelProduct):
     """The activations, [M, k]."""
 
     @staticmethod
-    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
+    def decodes_in_registers[Weights: WeightTiles]() -> Bool:
         """Says whether a single group of rows decodes weights each time they are loaded."""
-        return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
+        return Weights.IS_FAST and Weights.format.element == Element.E2M1
 
     @always_inline
     def shape(self) -> OperandShape:
@@ -219,12 +220,12 @@ struct FloatProduct(PanelProduct):
 
     @always_inline
     def add_panel[
-        num_rows: Int, Tiles: WeightTiles
-    ](self, panel: WeightPanel[Tiles], sums: Flat[DType.float32]):
+        num_rows: Int, Weights: WeightTiles
+    ](self, panel: WeightPanel[Weights], sums: PanelSums):
         """Sums all of K for the only group of rows."""
         # The blocks of a single group are contiguous across stretches.
         var num_blocks = self.a.shape.k // BLOCK
-        _add_stretch[num_rows](self.a, 0, _DirectFloats(panel), 0, num_blocks, sums)
+        _add_stretch[num_rows](self.a, 0, _DirectFloats(panel), 0, num_blocks, sums, 0)
 
     @always_inline
     def add_decoded[
@@ -235,10 +236,11 @@ struct FloatProduct(PanelProduct):
         decoded: DecodedFloats,
         first_block: Int,
         num_blocks: Int,
-        sums: Flat[DType.float32],
+        sums: PanelSums,
+        sums_row: Int,
     ):
         """Adds a stretch of K to the sums of a group."""
-        _add_stretch[num_rows](self.a, first_row, decoded, first_block, num_blocks, sums)
+        _add_stretch[num_rows](self.a, first_row, decoded, first_block, num_blocks, sums, sums_row)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the exponent window of some rows."""
@@ -274,7 +276,7 @@ struct FloatProduct(PanelProduct):
             and high + weights.high - HALF_SCALE_BIAS + NUM_BLOCKS_BITS <= MAX_EXPONENT
         )
 
-    def sum_in_float64[Tiles: WeightTiles](self, row: Int, tiles: Tiles, tile: Int) -> Sums:
+    def sum_in_float64[Weights: WeightTiles](self, row: Int, tiles: Weights, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, products and scales exact in float64.
 
         A NaN or infinity on either side reaches the sums as IEEE arithmetic says; every NaN

@@ -82,36 +82,41 @@ def disassemble(code: CodeObject) -> list[tuple[int, str]]:
                 [lldb, "-x", "-b", "-o", listing, str(file)],
                 capture_output=True, text=True, check=False, env={"TMPDIR": folder},
             )  # fmt: skip
+            if done.returncode > 0:
+                break
             found = [match for line in done.stdout.splitlines() if (match := _LINE.match(line))]
-            if done.returncode == 0 and found:
+            if found and not done.returncode:
                 end = code.entry + len(code.code)
                 rows = [(int(m[1], 16), " ".join(m[3].split()) or m[2]) for m in found]
                 return [row for row in rows if row[0] < end]
-    raise AsmError(f"LLDB failed {ATTEMPTS} times: {done.stderr[-500:]}")
+    raise AsmError(f"LLDB cannot disassemble {code.name}: {done.stderr.strip()[-500:]}")
 
 
 def _reachable(listing: list[tuple[int, str]]) -> list[str]:
-    """Returns lines with labels for branches, up to the last instruction that is reached."""
+    """Returns lines with labels for branches, up to the last instruction that is reached.
+
+    What control flow jumps over is padding or data, and reads as an end of the program.
+    """
     index = {address: i for i, (address, _) in enumerate(listing)}
-    lines, targets = [], {}
+    texts, targets = [text for _, text in listing], {}
     for i, (address, text) in enumerate(listing):
-        line = text
         if branch := _BRANCH.fullmatch(text):
             words = int(branch[2]) - (int(branch[2]) >> 15 << 16)
-            target = address + 4 + 4 * words
-            if target not in index:
-                raise AsmError(f"{text} at {address:#x} leaves the kernel")
-            targets[i], line = index[target], f"{branch[1]} .L{target:x}"
-        lines.append(f".L{address:x}: {line}")
-    last, todo, seen = 0, [0], set()
+            targets[i] = address + 4 + 4 * words
+            texts[i] = f"{branch[1]} .L{targets[i]:x}"
+    todo, seen = [0], set()
     while todo:
         i = todo.pop()
         while i < len(listing) and i not in seen:
             seen.add(i)
-            last = max(last, i)
             if i in targets:
-                todo.append(targets[i])
+                if targets[i] not in index:
+                    raise AsmError(f"{listing[i][1]} at {listing[i][0]:#x} leaves the kernel")
+                todo.append(index[targets[i]])
             if listing[i][1].split()[0] in _LAST:
                 break
             i += 1
-    return lines[: last + 1]
+    return [
+        f".L{address:x}: {texts[i] if i in seen else _LAST[0]}"
+        for i, (address, _) in enumerate(listing[: max(seen) + 1])
+    ]

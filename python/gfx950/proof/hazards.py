@@ -284,17 +284,22 @@ class LdsShadow:
 
     def _own_reads(self, w: Waves, cap: Capture, at: np.ndarray):
         """Finds a read of the same wave that is still in flight where a load will land."""
-        target = None
+        target, low, high = None, 0, 0
         for entry in w.queue:
-            if entry.op.lds_kind == "read":
-                if target is None:
-                    target = np.unique(at[np.broadcast_to(cap.exec_mask, at.shape)])
-                for part in range(entry.cap.lds.shape[-1]):
-                    read = self._bytes(entry.cap, part, entry.op.lds_bytes)
-                    lanes = np.broadcast_to(entry.cap.exec_mask, read.shape)
-                    if np.isin(read[lanes], target).any():
-                        row = 0 if entry.rows is None else int(entry.rows[0])
-                        return row, f"a read of the same LDS bytes is in flight ({entry.d.ins})"
+            if entry.op.lds_kind != "read":
+                continue
+            if target is None:
+                target = at[np.broadcast_to(cap.exec_mask, at.shape)]
+                low, high = (int(target.min()), int(target.max())) if target.size else (1, 0)
+            mask, size = entry.cap.exec_mask, entry.op.lds_bytes
+            for part in range(entry.cap.lds.shape[-1]):
+                first = (entry.cap.lds[..., part] + entry.cap.lds_base[:, None])[mask]
+                if not first.size or first.max() + size <= low or first.min() > high:
+                    continue
+                read = (first + np.arange(size)[:, None]).ravel()
+                if np.isin(read, target).any():
+                    row = 0 if entry.rows is None else int(entry.rows[0])
+                    return row, f"a read of the same LDS bytes is in flight ({entry.d.ins})"
         return None
 
     def barrier(self, parts: list[Waves], groups: np.ndarray, waves_per_group: int) -> None:

@@ -279,7 +279,7 @@ def profile(
         args: as `gfx950.run` takes them.
         name: which kernel, when the text contains several.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
-        machine: parameters of the model, default an MI355X.
+        machine: parameters of the model, default an MI355X under load.
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
         whole_grid: execute every workgroup, which makes cache sharing exact (XCD remaps
             show) but takes time in proportion; otherwise only those of one CU's first round.

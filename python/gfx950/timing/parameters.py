@@ -22,7 +22,7 @@ ISA = "AMD CDNA4 ISA and white paper"
 LLVM = "LLVM AMDGPU wait states and scheduling model"
 GLUON = "ROCm/gfx950-gluon-tutorials"
 PRACTICE = "GCN and CDNA practice, not looked up for gfx950"
-AITER = "fit to AITER's tuned table (CALIBRATION.md)"
+AITER = "fit to AITER's tuned table (MODEL.md)"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
 
