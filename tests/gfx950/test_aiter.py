@@ -5,14 +5,13 @@ Two emulators that know nothing of each other agree on what is written here abou
 
 from __future__ import annotations
 
-import re
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 import gfx950
 from bench.simulated import aiter
+from gfx950.machine.decode import decode_kernel
 from tests import oracle
 
 pytestmark = pytest.mark.skipif(aiter.folder() is None, reason="AITER_HSA names no folder")
@@ -21,7 +20,11 @@ RACES = {aiter.Tile(160, 256): 6, aiter.Tile(192, 256): 2, aiter.Tile(224, 256):
 OVERWRITES = [aiter.Tile(*t) for t in ((256, 256), (192, 256), (224, 256), (128, 512))]
 """Tiles whose last column, if it is not whole, writes zeros into the next row."""
 FAMILIES = ("f4gemm", "fp8gemm_blockscale", "fmoe", "fmoe_2stages", "i8gemm", "bf16gemm")
-UNKNOWN = re.compile(r"unknown (instruction|operand|modifier)")
+EACH = 6
+"""Files of a family that are decoded, spread over its names."""
+FP8_ROWS = (32, 48, 64, 80, 96, 128)
+FP8_BLOCK = 128
+FP8 = ml_dtypes.float8_e4m3fn
 
 
 def operand(rng, rows: int, k: int, layout: str):
@@ -59,3 +62,39 @@ def test_a_tile_is_computed_and_only_known_races_are_found(tile):
 def test_a_partial_last_column_spoils_the_next_row(tile):
     d, reference, _ = multiply(tile, tile.rows, tile.columns + 32, 512, check=False)
     assert not close(d, reference)
+
+
+@pytest.mark.parametrize("rows", FP8_ROWS)
+def test_block_scaled_fp8_is_truncated_to_bfloat16(rows):
+    m, n, k = rows, FP8_BLOCK, 512
+    rng = np.random.default_rng(12)
+    a, b = (rng.standard_normal((count, k)).astype(FP8) for count in (m, n))
+    a_scales = rng.uniform(0.5, 2, (k // FP8_BLOCK, m)).astype(np.float32)
+    b_scales = rng.uniform(0.5, 2, (n // FP8_BLOCK, k // FP8_BLOCK)).astype(np.float32)
+    shuffled = b.view(np.uint8).reshape(n // 16, 16, k // 32, 2, 16).transpose(0, 2, 3, 1, 4)
+    c = np.zeros((m, n), ml_dtypes.bfloat16)
+    sizes = {"M": m, "Ndim": n, "K": k, "PA": k, "PB": k, "PC": 2 * n, "KS": 1,
+             "scale_m": m, "scale_n": n // FP8_BLOCK, "scale_k": k // FP8_BLOCK}  # fmt: skip
+    args = {"A": a.view(np.uint8), "B": np.ascontiguousarray(shuffled), "C": c, "SA": a_scales,
+            "SB": b_scales, "BIAS": np.zeros(n, np.float32)}  # fmt: skip
+    args |= {name: np.uint32(value) for name, value in sizes.items()}
+    kernel = gfx950.load(
+        aiter.folder() / f"fp8gemm_blockscale/fp8gemm_bf16_blockscale_BpreShuffle_{rows}x128.co"
+    )
+    result = gfx950.run(kernel, (n // FP8_BLOCK, 1), aiter.THREADS, args)
+    blocks = [x.astype(np.float64).reshape(len(x), -1, FP8_BLOCK) for x in (a, b)]
+    weights = np.repeat(b_scales.astype(np.float64), FP8_BLOCK, 0)
+    reference = np.einsum("mbk,nbk,bm,nb->mn", *blocks, a_scales.astype(np.float64), weights)
+    assert result.hazards == []
+    assert {warning.kind for warning in result.warnings} == {"wait states"}
+    found = c.astype(np.float64)
+    tiny = 1e-4 * np.abs(reference).max()
+    assert (np.abs(found) <= np.abs(reference) * (1 + 1e-4) + tiny).all(), "rounded up"
+    assert (np.abs(found) >= np.abs(reference) * (1 - 2.0**-7) - tiny).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes(family):
+    files = sorted((aiter.folder() / family).rglob("*.co"))
+    for path in files[:: max(1, len(files) // EACH)]:
+        assert decode_kernel(gfx950.load(path)), path

@@ -146,6 +146,20 @@ def test_every_command_takes_a_code_object(file, command):
         assert done.exit_code == 0, done.output
 
 
+def test_arguments_may_be_named_in_options_and_files(file, tmp_path):
+    options = ["--grid", "1", "--block", "64"]
+    done = CliRunner().invoke(app, ["run", str(file), *options, "--arg", "out=buf:256:byte=7"])
+    assert done.exit_code == 0, done.output
+    launch = tmp_path / "launch.json"
+    launch.write_text('{"grid": [1], "block": [64], "args": {"out": {"buffer": 256}}}')
+    done = CliRunner().invoke(app, ["run", str(file), "--launch", str(launch)])
+    assert done.exit_code == 0, done.output
+    mixed = ["--arg", "out=buf:256", "--arg", "i32:1"]
+    done = CliRunner().invoke(app, ["run", str(file), *options, *mixed])
+    assert done.exit_code == 2
+    assert "name all arguments or none" in done.output
+
+
 def test_messagepack_of_every_kind_of_number_and_length():
     assert unpacked(bytes([0x92, 0xCD, 1, 0, 0xFF])) == [256, -1]
     assert unpacked(b"\x82\xa1a\xc3\xa1b\xc0") == {"a": True, "b": None}

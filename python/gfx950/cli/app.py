@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gfx950.cli.launch_text import FILLS, Launch, parse_arg, parse_extent, read_launch
+from gfx950.cli.launch_text import FILLS, Launch, parse_args, parse_extent, read_launch
 from gfx950.cli.report import print_parameters, print_profile
 from gfx950.isa.disassembly import load
 from gfx950.machine.execute import SimulationError
@@ -58,9 +58,9 @@ Block = Annotated[str, typer.Option(help="Threads of a workgroup, such as 256.")
 Arguments = Annotated[
     list[str] | None,
     typer.Option("--arg", metavar="ARG", show_default=False,
-                 help="A kernel argument, in order: buf:SIZE[:FILL], i32:N, u32:N, i64:N, u64:N, "
-                      "f32:X or f64:X; the members of a struct are joined by +. SIZE in bytes, "
-                      f"64K and 2M work. FILL is {FILLS}."),
+                 help="A kernel argument, in order or as NAME=ARG: buf:SIZE[:FILL], i32:N, "
+                      "u32:N, i64:N, u64:N, f32:X or f64:X; the members of a struct are joined "
+                      f"by +. SIZE in bytes, 64K and 2M work. FILL is {FILLS}."),
 ]  # fmt: skip
 Symbol = Annotated[
     str | None, typer.Option("--kernel", help="Which kernel, if the text contains several.")
@@ -80,8 +80,7 @@ def _explained():
 def _launch(file: Path | None, grid: str, block: str, args: list[str] | None) -> Launch:
     if file is not None:
         return read_launch(file)
-    values = [parse_arg(text, index) for index, text in enumerate(args or [])]
-    return Launch(parse_extent(grid), parse_extent(block), values)
+    return Launch(parse_extent(grid), parse_extent(block), parse_args(args or []))
 
 
 def _buffer_table(before, after) -> Table:

@@ -5,6 +5,11 @@
     {"grid": [4, 2], "block": [256],
      "args": [{"buffer": "64K", "fill": "random"}, {"buffer": 32768}, {"i32": 128}]}
 
+Arguments go by position, or all by name where the kernel has names; those not named are zero:
+
+    --arg D=buf:64K --arg Kdim=u32:128
+    "args": {"D": {"buffer": "64K"}, "Kdim": {"u32": 128}}
+
 A struct passed by value is its members joined by `+` (`buf:64K+i64:128`), a list in JSON.
 Fills: zeros, random (bytes), random=SEED, byte=N, f32 / f16 / bf16 (standard normal numbers of
 that type), file=PATH. Sizes are bytes, with K and M for 2**10 and 2**20. Numbers: i32 u32 i64
@@ -34,7 +39,7 @@ class Launch:
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    args: list = field(default_factory=list)
+    args: list | dict = field(default_factory=list)
     """NumPy arrays for buffers, NumPy scalars for numbers, tuples of both for structs."""
 
 
@@ -93,6 +98,16 @@ def parse_arg(text: str, index: int):
     return filled(parse_size(size), fill or "zeros", index)
 
 
+def parse_args(texts: list[str]) -> list | dict:
+    """Parses all `--arg`, which go by position or all by name."""
+    named = [re.fullmatch(r"([A-Za-z_]\w*)=(.*)", text) for text in texts]
+    if not any(named):
+        return [parse_arg(text, index) for index, text in enumerate(texts)]
+    if not all(named):
+        raise ValueError(f"name all arguments or none, got {texts}")
+    return {match[1]: parse_arg(match[2], index) for index, match in enumerate(named)}
+
+
 def parse_extent(text: str) -> tuple[int, ...]:
     """Parses `4`, `4,2` or `4,2,1` to three numbers."""
     parts = tuple(int(part) for part in text.replace("x", ",").split(","))
@@ -114,7 +129,11 @@ def read_launch(path) -> Launch:
         raise ValueError(f"{path}: unknown keys {sorted(unknown)}, expected grid, block, args")
     if missing := {"grid", "block"} - set(document):
         raise ValueError(f"{path}: missing keys {sorted(missing)}")
-    args = [_entry(e, index, path) for index, e in enumerate(document.get("args", []))]
+    entries = document.get("args", [])
+    if isinstance(entries, dict):
+        args = {name: _entry(e, i, path) for i, (name, e) in enumerate(entries.items())}
+    else:
+        args = [_entry(e, index, path) for index, e in enumerate(entries)]
     return Launch(_extent(document["grid"]), _extent(document["block"]), args)
 
 
