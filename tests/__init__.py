@@ -2,10 +2,13 @@
 
     oracle/        what is right, from the OCP text, in NumPy alone
     cases.py       inputs that several rooms share
+    tiers.py       what `make test` runs and what `make test-deep` adds
+    artefacts/     everything that is compiled for tests, listed once
     numerics/      every operation against the oracle; mojo/ are tests in Mojo
     cpu/           threads, instruction levels, memory
     cdna4/         our gfx950 machine code in the simulator; programs/ print it
     hip/           what is launched on AMD's runtime, which a stand-in answers
+    simt/          the codec of any GPU
     hopper/        kernels on a CUDA device
     gfx950/        the simulator itself: programs/ and data/ are other people's kernels
     python/        tensors, torch, errors, builds

@@ -138,8 +138,10 @@ def run_script(script: Path, *arguments: Path | str) -> str:
         NativeBuildError: if it fails; carries its output.
     """
     path = os.pathsep.join(map(str, (ROOT / "python", TESTS, ROOT)))
+    # As a module: beside a script, its siblings would hide modules of the same name.
+    module = ".".join(script.relative_to(ROOT).with_suffix("").parts)
     done = subprocess.run(
-        [sys.executable, script, *arguments],
+        [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
