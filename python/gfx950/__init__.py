@@ -1,15 +1,15 @@
 """Runs compiled CDNA4 (gfx950) machine code on a CPU and proves its waits and barriers.
 
-`run` executes the assembly text that LLVM emits for gfx950, all waves of a workgroup in
-lockstep as NumPy arrays. It raises on anything it does not know, on reads of registers or LDS
-that were never written, and on memory outside the arguments; it reports missing waits, barrier
-races and missing wait states as hazards.
+`run` executes code objects and the assembly text that LLVM emits for gfx950, all waves of a
+workgroup in lockstep as NumPy arrays. It raises on anything it does not know, on reads of
+registers or LDS that were never written, and on memory outside the arguments; it reports missing
+waits, missing wait states and races, within workgroups and between them, as hazards.
 
-    asm text -> isa.asm.parse -> Kernel -> machine.execute.run -> Result
+    file -> load, text -> parse -> Kernel -> run -> Result
 
     isa/        what an instruction is and computes
     memory/     where bytes live, and the instructions that move them
-    proof/      what it got wrong: waits, barriers, wait states, undefined values
+    proof/      what it got wrong: waits, barriers, wait states, sharing, undefined values
     machine/    runs waves, and records what each did
     timing/     a model of where its cycles go
     cli/        the same from the command line
@@ -18,10 +18,10 @@ Rooms import those above them, never below.
 
 It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
 
-Not seen: races between workgroups in global memory, and waits that spin on another workgroup
-(one batch of workgroups runs to its end before the next). Not implemented, and therefore an
-error: stochastic rounding, sparse, float64 and multi-block matrix instructions, structured and
-typed buffers, calls, flat access to LDS.
+One batch of workgroups runs to its end before the next, so that a workgroup must not wait for
+one of a later batch (`batch`). Not implemented, and therefore an error: stochastic rounding,
+sparse, float64 and multi-block matrix instructions, swizzled and typed buffers, calls, flat access
+to LDS.
 """
 
 from gfx950.isa.asm import AsmError, Instruction, Kernel, Operand, parse

@@ -1,8 +1,7 @@
 """Do workgroups that prepare rows for each other rely on luck? Every mutation that matters shows.
 
-Mutations of what orders workgroups: delete a barrier up to the point where a team has met, a wait
-for memory before it, the `buffer_inv`; take `sc1` from a load, a store, an atomic. Survivors are
-explained, and give the same bits in random interleavings of all waves of all workgroups.
+Mutations of what orders workgroups: delete a barrier around the place where a crew meets, or its
+`buffer_inv`; take `sc1` from a load, a store, an atomic. Survivors are of kinds that are explained.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ SHAPES = {LOW_LINEAR: (128, 512, 512), MATMUL: (256, 512, 2048)}
 HARMLESS = {
     "atomic": "a read-modify-write happens in memory with or without sc1",
     "first barrier": "the barrier after the poll orders the same operations",
-    "wait": "a later wait or an earlier one covers the same operations",
 }
 
 
