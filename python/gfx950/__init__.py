@@ -27,8 +27,9 @@ to LDS.
 from gfx950.isa.asm import AsmError, Instruction, Kernel, Operand, parse
 from gfx950.isa.disassembly import load
 from gfx950.isa.operands import UnknownInstruction
-from gfx950.machine.execute import HazardError, Result, SimulationError, run
+from gfx950.machine.execute import HazardError, Result, SimulationError
 from gfx950.machine.launch import ArgumentError
+from gfx950.machine.run import run
 from gfx950.machine.trace import Event, Trace
 from gfx950.proof.hazards import Hazard
 from gfx950.timing.model import Profile, profile

@@ -28,8 +28,8 @@ from gfx950.cli.launch_text import FILLS, Launch, parse_args, parse_extent, read
 from gfx950.cli.report import print_parameters, print_profile
 from gfx950.isa.disassembly import load
 from gfx950.machine.execute import SimulationError
-from gfx950.machine.execute import run as execute
 from gfx950.machine.launch import arrays
+from gfx950.machine.run import run as execute
 from gfx950.timing.model import profile as time_kernel
 from gfx950.timing.parameters import Machine
 

@@ -1,6 +1,7 @@
 """Executes a grid of workgroups.
 
-    execute     runs waves in lockstep: `run`
+    run         one launch: `run`
+    execute     waves of some workgroups, in lockstep: Machine
     decode      every instruction of a kernel -> executable form, once
     modes       states in which instructions mean something else
     launch      registers, arguments and memory before the first instruction

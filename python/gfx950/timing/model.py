@@ -1,7 +1,7 @@
 """Where the cycles of a kernel go: a timing *model* of gfx950 over a functional trace.
 
     profile(asm, grid, block, args) -> Profile
-        machine.execute    executes the workgroups that share CU 0; what each wave did
+        machine.run        executes the workgroups that share CU 0; what each wave did
         steps              prices every instruction, counts LDS conflicts from addresses
         grid               occupancy, rounds, XCD placement, cache sharing
         cu                 runs the resident waves against the units of one CU
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gfx950.isa.asm import parse
-from gfx950.machine.execute import run
 from gfx950.machine.launch import arrays
+from gfx950.machine.run import run
 from gfx950.memory.islands import FIRST_ISLAND
 from gfx950.timing.cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing.grid import Occupancy, Placement, locality, occupancy, place

@@ -1,0 +1,100 @@
+"""One launch: `run` executes the workgroups of a grid, batch after batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gfx950.isa.asm import Kernel, parse
+from gfx950.machine.execute import Machine, Result
+from gfx950.machine.launch import ArgumentError, KernelArguments
+
+BATCH_WAVES = 32
+
+
+def _workgroup_order(count: int, order, rng: random.Random) -> list[int]:
+    if order is None:
+        return list(range(count))
+    if isinstance(order, str):
+        if order == "reverse":
+            return list(range(count))[::-1]
+        raise ArgumentError(f"order must be None, 'reverse', a seed or a list, got {order!r}")
+    if isinstance(order, int):
+        return rng.sample(range(count), count)
+    order = [int(g) for g in order]
+    if len(set(order)) != len(order) or not set(order) <= set(range(count)):
+        raise ArgumentError(f"order must name workgroups 0..{count - 1} once, got {order}")
+    return order
+
+
+def _three(size: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = (size,) if isinstance(size, int) else tuple(int(s) for s in size)
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
+        raise ArgumentError(f"grid and block are one to three positive sizes, got {size}")
+    return (*sizes, 1, 1)[:3]
+
+
+def run(
+    kernel: Kernel | str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence | Mapping,
+    *,
+    name: str | None = None,
+    check: bool = True,
+    late: bool = False,
+    order: int | str | Sequence[int] | None = None,
+    lockstep: bool = True,
+    batch: int | None = None,
+    dynamic_lds: int = 0,
+    trace: bool = False,
+    products: bool = True,
+) -> Result:
+    """Executes a kernel and updates the arrays in `args` in place.
+
+    Args:
+        kernel: assembly text, or what `parse` returned (faster when run again).
+        grid: workgroups in x, y, z.
+        block: work-items per workgroup in x, y, z.
+        args: one entry per kernel argument, in order or by name: an array (a pointer), a NumPy
+            scalar, an int or float (sized by the metadata), bytes, or a tuple of these, which
+            is laid out like a C struct. Missing arguments read as zero.
+        name: which kernel, when the text contains several.
+        check: look for hazards and undefined values.
+        late: complete memory operations only when a wait proves them.
+        order: order of the workgroups: None, "reverse", a seed for a random order, or a list
+            of linear indices (x fastest), which may name only some of them.
+        lockstep: with False each wave runs alone, and gives way at waits and barriers to
+            another, as the seed in `order` decides.
+        batch: workgroups executed together; 1 makes them strictly sequential.
+        dynamic_lds: bytes of LDS beyond what the kernel declares.
+        trace: record `Result.trace`.
+        products: with False matrix instructions compute nothing and no array is written back:
+            for a trace of a kernel whose addresses and branches do not depend on sums.
+
+    Raises:
+        AsmError: for text that cannot be read; UnknownInstruction, a subclass, for
+            instructions or modifiers that are not implemented.
+        SimulationError: for faults: memory outside the arguments, undefined values, deadlock.
+    """
+    kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
+    grid, block = _three(grid), _three(block)
+    rng = random.Random(order if isinstance(order, int) else 0)
+    machine = Machine(
+        kernel, grid, block, check=check, late=late, lockstep=lockstep,
+        dynamic_lds=dynamic_lds, trace=trace, rng=rng, products=products,
+    )  # fmt: skip
+    groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
+    arguments = KernelArguments(kernel, args, machine.memory, grid, block)
+    batch = batch or max(1, BATCH_WAVES // machine.waves_per_group)
+    with np.errstate(all="ignore"):
+        for first in range(0, len(groups), batch):
+            machine.run_groups(groups[first : first + batch], arguments)
+    if products:
+        arguments.copy_back()
+    return Result(
+        kernel, machine.hazards, machine.steps, machine.wave_instructions, machine.trace,
+        machine.proofs, machine.warnings,
+    )  # fmt: skip
