@@ -28,6 +28,8 @@ SHAPES = (
 QUANTIZE_SHAPE = Shape(8192, 0, 8192)
 LIMIT_SHAPE = Shape(8192, 8192, 8192)
 BF16_BYTES, BLOCK = 2, 32
+OPS = ("quantize", "matmul", "linear", "linear bf16")
+"""What is measured here, of `targets.OPS`."""
 BASELINE = "cuBLAS bf16"
 COMPUTES = {
     BASELINE: "bf16 x bf16, the weights dequantized",

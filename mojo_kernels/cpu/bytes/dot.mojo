@@ -2,7 +2,7 @@
 
 A step multiplies 64 unsigned weight bytes by 64 signed activation bytes and
 adds groups of four into 16 lanes. The instructions follow the compile target,
-and on AVX2 how large the bytes may be:
+and how large the bytes may be:
 
     AVX-512 VNNI    vpdpbusd                        accumulates in int32
     AVX2            vpmaddubsw, vpaddw              in int16, if a block fits
@@ -47,10 +47,11 @@ struct Reach(Equatable, TrivialRegisterPassable):
         """
         comptime MAX_INT16 = 32767
         comptime BLOCK = 32
-        if not _HAS_AVX2 or _HAS_VNNI:
+        if _HAS_VNNI:
             return Self.IN_INT32
         # Half of a block's products meet in a lane, and their correction.
-        if BLOCK // 2 * left * 2 * right + BLOCK * left * right <= MAX_INT16:
+        var of_block = BLOCK // 2 * left * 2 * right + BLOCK * left * right
+        if _HAS_AVX2 and of_block <= MAX_INT16:
             return Self.BLOCK_IN_INT16
         return Self.PAIR_IN_INT16 if 2 * left * 2 * right <= MAX_INT16 else Self.IN_INT32
 
@@ -85,7 +86,7 @@ struct BlockDot[reach: Reach]:
             return llvm_intrinsic[
                 "llvm.x86.avx512.vpdpbusd.512", Self.Accumulator, has_side_effect=False
             ](total, weights, activations)
-        elif Self.reach != Reach.IN_INT32:
+        elif _HAS_AVX2 and Self.reach != Reach.IN_INT32:
             comptime HALF = STEP_BYTES // 2
             comptime maddubs = llvm_intrinsic[
                 "llvm.x86.avx2.pmadd.ub.sw",
@@ -104,9 +105,16 @@ struct BlockDot[reach: Reach]:
             else:
                 return total + rebind[Self.Accumulator](_sums_of_pairs(pairs))
         else:
+            # A product of bytes fits int16, whatever they are.
             var products = weights.cast[DType.int16]() * activations.cast[DType.int16]()
             var pairs = products.deinterleave()
-            var quads = (pairs[0] + pairs[1]).cast[DType.int32]().deinterleave()
+            comptime Pairs = SIMD[DType.int32, 2 * LANES]
+            var sums: Pairs
+            comptime if Self.reach == Reach.IN_INT32:
+                sums = rebind[Pairs](pairs[0].cast[DType.int32]() + pairs[1].cast[DType.int32]())
+            else:
+                sums = rebind[Pairs]((pairs[0] + pairs[1]).cast[DType.int32]())
+            var quads = sums.deinterleave()
             return total + rebind[Self.Accumulator](quads[0] + quads[1])
 
     @staticmethod
