@@ -15,7 +15,7 @@ import gfx950
 from gfx950.cli.app import app
 from gfx950.cli.launch_text import parse_arg, parse_size, read_launch
 from gfx950.timing import profile
-from tests.gfx950.support import DATA, corpus_names
+from tests.gfx950.support import DATA, corpus_names, kernel_text
 
 M, N, K = 128, 128, 256
 FP8 = DATA / "triton_fp8_e4m3_fp8_e4m3_64x64x128_w4_s2.s"
@@ -212,3 +212,22 @@ def test_float_fills_are_standard_normal_numbers(fill, dtype):
 def test_a_random_fill_repeats_by_its_seed():
     assert np.array_equal(parse_arg("buf:8:random", 1), parse_arg("buf:8:random=1", 0))
     assert not np.array_equal(parse_arg("buf:8:random", 1), parse_arg("buf:8:random", 2))
+
+
+def test_a_doubtful_wait_state_is_a_warning_and_no_failure(tmp_path):
+    body = """
+	s_load_dwordx2 s[8:9], s[0:1], 0x0
+	s_movk_i32 s10, 0x100
+	s_mov_b32 s11, 0x20000
+	v_lshlrev_b32_e32 v1, 2, v0
+	s_waitcnt lgkmcnt(0)
+	s_mov_b32 m0, 0
+	buffer_load_dword v1, s[8:11], 0 offen lds
+	s_waitcnt vmcnt(0)
+"""
+    path = tmp_path / "soon.s"
+    path.write_text(kernel_text(body, lds=256))
+    done = CliRunner().invoke(app, ["check", str(path), "--arg", "buf:256"])
+    assert done.exit_code == 0, done.output
+    assert "warning, places: 1, first line" in done.output
+    assert "no hazard found" in done.output

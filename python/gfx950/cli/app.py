@@ -142,14 +142,17 @@ def check(
         for mode, late in (("at once", False), ("as late as legal", True)):
             lines, warnings, args = _findings(parsed, start, late)
             found |= dict.fromkeys(lines, mode)
-            doubtful |= dict.fromkeys(warnings)
+            for warning in warnings:
+                doubtful.setdefault(warning.doubt, {})[warning.text, warning.line] = warning
             outputs.append(arrays(args))
     if not found:
         pairs = enumerate(zip(*outputs, strict=True))
         differing = (i for i, pair in pairs if not np.array_equal(*pair))
         found = {f"buffer {i} differs between the two memory orders": mode for i in differing}
-    for line in doubtful:
-        console.print(f"warning: {line}", style="yellow", markup=False)
+    for warnings in doubtful.values():
+        first = next(iter(warnings.values()))
+        line = f"warning, places: {len(warnings)}, first {first}"
+        console.print(line, style="yellow", markup=False)
     for line, mode in found.items():
         console.print(f"{line}  [memory answers {mode}]", style="red", markup=False)
     if found:
@@ -158,13 +161,13 @@ def check(
 
 
 def _findings(kernel, start: Launch, late: bool):
-    """Runs a launch; returns what is wrong and what is doubtful, as lines, and the arguments."""
+    """Runs a launch; returns what is wrong, as lines, what is doubtful, and the arguments."""
     args = deepcopy(start.args)
     try:
         result = execute(kernel, start.grid, start.block, args, late=late)
     except SimulationError as error:
         return [*map(str, error.hazards), str(error)], [], args
-    return list(map(str, result.hazards)), list(map(str, result.warnings)), args
+    return list(map(str, result.hazards)), result.warnings, args
 
 
 def _machine(settings: list[str]) -> Machine:
