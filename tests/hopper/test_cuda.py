@@ -11,9 +11,8 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from bench import run
+from bench import run, targets
 from bench.rows import OURS, Row, read_csv
-from bench.targets import cuda
 from cases import FORMATS, LAYOUTS, bytes_of, values_of
 from mx_kernels._cuda import CUDA
 
@@ -357,6 +356,6 @@ def test_a_call_takes_at_most_twelve_microseconds_of_the_host(m):
 def test_the_benchmark_measures_this_device(tmp_path):
     run.main(target="cuda", quick=True, results=tmp_path)
     rows = read_csv(tmp_path / "cuda.csv", Row)
-    assert {row.op for row in rows} == {"machine", *cuda.OPS}
+    assert {row.op for row in rows} == {"machine", *targets.load("cuda").OPS}
     systems = {row.system for row in rows if row.op == "linear"}
     assert systems >= {OURS, "cuBLAS bf16", "Triton dot_scaled"}
