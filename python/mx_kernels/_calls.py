@@ -127,19 +127,19 @@ def _multiply(  # noqa: PLR0917  names would take time
         if bias is not None:
             # Of one row, which keeps it contiguous.
             _owner, addend, bias_dtype, _ = rows_of(bias, n)
-        rest = (address, dtype, addend, bias_dtype, m, n, k)
-        launcher.multiply(left + _right(w) + rest, out, m, k)
+        codes, scales, fmt, layout = _right(w)
+        rest = (codes, scales, fmt, layout, address, dtype, addend, bias_dtype, m, n, k)
+        launcher.multiply(left + rest, out, m, k)
     return out
 
 
 def _right(q: Operand) -> tuple[int, int, int, int]:
     """Addresses of codes and scales, format and layout."""
-    codes, scales = q._codes, q._scales
+    codes, scales, (fmt, layout) = q._codes, q._scales, q._native
     if isinstance(codes, Tensor):
-        parts = codes.data_ptr() or address_of(codes), scales.data_ptr() or address_of(scales)
-    else:
-        parts = address_of(codes), address_of(scales)
-    return parts + q._native
+        at, scales_at = codes.data_ptr() or address_of(codes), scales.data_ptr()
+        return at, scales_at or address_of(scales), fmt, layout
+    return address_of(codes), address_of(scales), fmt, layout
 
 
 def _empty(

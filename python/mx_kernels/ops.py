@@ -50,8 +50,9 @@ def quantize(
     if not is_compiling():
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
-            parts = _calls.quantize(x, fmt, code)
-            return MXTensor._trusted(*parts, x.shape[-1], format=format, measure=is_common)
+            codes, scales = _calls.quantize(x, fmt, code)
+            k = x.shape[-1]
+            return MXTensor._trusted(codes, scales, k, format=format, measure=is_common)
     parts = _OPS.quantize(x, format, rounding)
     return MXTensor._trusted(*parts, x.shape[-1], format=format)
 

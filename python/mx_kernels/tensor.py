@@ -99,7 +99,8 @@ class MXTensor:
     ) -> MXTensor:
         """Makes one from parts that are known to fit; `rows` is None in the plain layout.
 
-        With `measure`, the parts are plain tensors in memory, remembered as checked.
+        With `measure`, the parts are plain tensors in memory and in the plain layout, remembered
+        as checked.
         """
         table = _facts._facts or facts()
         self = cls.__new__(cls)
@@ -109,12 +110,12 @@ class MXTensor:
         self._rows = rows
         self._format = format
         self._layout = layout
-        self._native = table.formats[format].code, table.layouts[layout].code
+        row = table.formats[format]
+        self._native = row.code, table.layouts[layout].code
         self._checked = None
         if measure:
-            shape = codes.shape
-            count = codes.numel() // shape[-1] if rows is None else rows
-            self._checked = shape, scales.numel(), count
+            blocks = scales.numel()
+            self._checked = codes.shape, blocks, blocks * row.block_k // k
         return self
 
     @property
