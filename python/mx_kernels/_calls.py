@@ -154,19 +154,18 @@ def _empty(
         The array, its address, and who computes there.
     """
     table = _facts._facts or facts()
+    torch_dtype = _BYTES if dtype is None else table.torch_dtypes[dtype]
+    if type(like) in PLAIN_TENSORS and like.ndim == 2:
+        if like.is_cpu:
+            out = _empty_strided_cpu((rows, columns), (columns, 1), torch_dtype)
+            return out, out.data_ptr(), _launch.CPU
+        if like.is_cuda and like.get_device() == current_device():
+            out = _empty_strided_cuda((rows, columns), (columns, 1), torch_dtype)
+            return out, out.data_ptr(), _launch.launcher_of(out)
+    shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
     if isinstance(like, Tensor):
-        torch_dtype = _BYTES if dtype is None else table.torch_dtypes[dtype]
-        if type(like) in PLAIN_TENSORS and like.ndim == 2:
-            if like.is_cpu:
-                out = _empty_strided_cpu((rows, columns), (columns, 1), torch_dtype)
-                return out, out.data_ptr(), _launch.CPU
-            if like.is_cuda and like.get_device() == current_device():
-                out = _empty_strided_cuda((rows, columns), (columns, 1), torch_dtype)
-                return out, out.data_ptr(), _launch.launcher_of(out)
-        shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
         out = like.new_empty(shape, dtype=torch_dtype)
         return out, out.data_ptr(), _launch.launcher_of(out)
     name = None if dtype is None else list(table.dtypes)[dtype]
-    shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
     out = np.empty(shape, table.numpy_dtype(name) if name else np.uint8)
     return out, address_of(out), _launch.CPU

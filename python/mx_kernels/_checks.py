@@ -9,7 +9,6 @@ is wrong is put into words where it is found.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from mx_kernels import _facts
 from mx_kernels._arrays import Array, check_floats, check_together, is_common, show
@@ -67,7 +66,14 @@ def check_linear(
         and len(w._checked[0]) == 2
         and (shape := x.shape)
         and shape[-1] == w._k
-        and (bias is None or _is_common_bias(bias, w, device, dtypes))
+        and (
+            bias is None
+            or (
+                is_common(bias, dtypes)
+                and bias.get_device() == device
+                and bias.shape == (w._checked[-1],)
+            )
+        )
     ):
         try:
             return table.modes[activations, rounding], True
@@ -102,7 +108,14 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and len(b._checked[0]) == 2
         and a._rows is None
         and a._k == b._k
-        and (bias is None or _is_common_bias(bias, b, device, _facts._facts.dtype_codes))
+        and (
+            bias is None
+            or (
+                is_common(bias, _facts._facts.dtype_codes)
+                and bias.get_device() == device
+                and bias.shape == (b._checked[-1],)
+            )
+        )
     ):
         return True
     check_operand(a, "a")
@@ -136,13 +149,6 @@ def check_weights(w: MXTensor, name: str) -> None:
     check_operand(w, name)
     if w._codes.ndim != 2:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
-
-
-def _is_common_bias(bias: Array, w: MXTensor, device: int, dtypes: dict[torch.dtype, int]) -> bool:
-    """Says whether `bias` fits common weights on `device`, and is common itself."""
-    return (
-        is_common(bias, dtypes) and bias.get_device() == device and bias.shape == (w._checked[-1],)
-    )
 
 
 def check_bias(bias: Array, w: MXTensor) -> None:
