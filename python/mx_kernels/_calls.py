@@ -100,7 +100,8 @@ def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | No
     x, values, x_dtype, row_stride = rows_of(x, k)
     if dtype is None:
         dtype = x_dtype
-    if kind == KEPT and isinstance(x, Tensor) and x.dtype is not _BFLOAT16 and x.is_cuda:
+    is_rounded = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
+    if is_rounded and isinstance(x, Tensor) and x.is_cuda:
         x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
     m = (x.numel() if isinstance(x, Tensor) else x.size) // k
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)

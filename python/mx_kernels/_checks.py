@@ -63,7 +63,7 @@ def check_linear(
         type(w) is MXTensor
         and is_common(x, dtypes)
         and w._is_common_on(device := x.get_device())
-        and len(w._checked[0]) == 2
+        and (w._rows is not None or len(w._checked[0]) == 2)
         and (shape := x.shape)
         and shape[-1] == w._k
         and (
@@ -105,7 +105,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and type(b) is MXTensor
         and b._is_common_on(device := b._codes.get_device() if b._checked else None)
         and a._is_common_on(device)
-        and len(b._checked[0]) == 2
+        and (b._rows is not None or len(b._checked[0]) == 2)
         and a._rows is None
         and a._k == b._k
         and (
