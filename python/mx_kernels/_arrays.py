@@ -4,8 +4,9 @@ The operations take either kind and give back the same kind. Dtypes go by name (
 "float16", "float32"), which both kinds share. `as_matrix` views any array as rows of floats
 with one row stride, without a copy where its strides allow that.
 
-A check raises unless its argument is as it must be. It passes what is common, plain tensors in
-memory, after a few questions; only then does it find out what is wrong, or what is rare.
+A check raises unless its argument is as it must be. What is common, plain tensors in memory,
+answers a few cheap questions (`is_common`); only the rest is checked, to find out what is wrong,
+or what is rare.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from mx_kernels import _facts
 from mx_kernels._facts import facts
 
 Array = Tensor | np.ndarray
 
-STRIDED = torch.strided
+_STRIDED = torch.strided
+_NAMES_OF_DTYPES = (str, torch.dtype)
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 """Tensor types without behaviour of their own: their memory is all there is to them."""
 DEVICES = ("cpu", "cuda", "meta")
@@ -83,25 +86,29 @@ def device_of(array: Array) -> torch.device:
     return array.device if isinstance(array, Tensor) else torch.device("cpu")
 
 
-def check_floats(array: Array, name: str) -> bool:
-    """Raises unless `array` holds floats that the kernels read, on a device that has kernels.
+def is_common(array: Array, dtypes: dict[torch.dtype, int]) -> bool:
+    """Says whether `array` is a plain tensor in memory, of one of `dtypes`, no gradient wanted.
 
-    Returns:
-        True for what is common: a plain tensor in memory, and no gradient wanted. Anything else
-        is asked whether it is `watched`.
+    It is right then, and nobody watches it. Anything else is checked, and asked whether it is
+    `watched`.
+    """
+    return (
+        type(array) in PLAIN_TENSORS
+        and array.dtype in dtypes
+        and array.layout is _STRIDED
+        and (array.is_cpu or array.is_cuda)
+        and not array.is_nested
+        and not (array.requires_grad and torch.is_grad_enabled())
+    )
+
+
+def check_floats(array: Array, name: str) -> None:
+    """Raises unless `array` holds floats that the kernels read, on a device that has kernels.
 
     Raises:
         TypeError: with what was found, what is expected and a conversion.
         ValueError: naming the device.
     """
-    if (
-        type(array) in PLAIN_TENSORS
-        and array.dtype in facts().dtype_codes
-        and array.layout is STRIDED
-        and (array.is_cpu or array.is_cuda)
-        and not array.is_nested
-    ):
-        return not (array.requires_grad and torch.is_grad_enabled())
     kind, known = kind_of(array, name), facts().dtypes
     dtype = dtype_name(array)
     if dtype not in known:
@@ -118,7 +125,6 @@ def check_floats(array: Array, name: str) -> bool:
             f'machine\'s; convert with {name}.astype({name}.dtype.newbyteorder("="))'
         )
     check_device(array, name)
-    return False
 
 
 def float_code(dtype, name: str) -> int:
@@ -128,8 +134,8 @@ def float_code(dtype, name: str) -> int:
         TypeError: if it is no dtype.
         ValueError: if it is another one.
     """
-    known = facts().float_codes
-    if type(dtype) in (str, torch.dtype) and dtype in known:
+    known = (_facts._facts or facts()).float_codes
+    if type(dtype) in _NAMES_OF_DTYPES and dtype in known:
         return known[dtype]
     is_name = dtype is None or isinstance(dtype, str | torch.dtype)
     got = dtype if is_name else _numpy_name(dtype, name)
@@ -212,20 +218,18 @@ def rows_of(array: Array, k: int) -> tuple[Array, int, int, int]:
         Who owns the memory, the address, the dtype's code and the row stride in elements.
     """
     if isinstance(array, Tensor):
-        code = facts().dtype_codes[array.dtype]
+        code = (_facts._facts or facts()).dtype_codes[array.dtype]
         if array.is_neg():
             array = array.resolve_neg()
-        if array.is_contiguous():
-            return array, address_of(array), code, k
-        stride = row_stride(array.shape, array.stride(), 1)
+        stride = k if array.is_contiguous() else row_stride(array.shape, array.stride(), 1)
         if stride is None:
-            array = array.contiguous()
-    else:
-        code = facts().dtypes[dtype_name(array)]
-        stride = row_stride(array.shape, array.strides, array.itemsize)
-        if stride is None:
-            array = np.ascontiguousarray(array)
-    return array, address_of(array), code, k if stride is None else stride
+            array, stride = array.contiguous(), k
+        return array, array.data_ptr() or address_of(array), code, stride
+    code = facts().dtypes[dtype_name(array)]
+    stride = row_stride(array.shape, array.strides, array.itemsize)
+    if stride is None:
+        array, stride = np.ascontiguousarray(array), k
+    return array, address_of(array), code, stride
 
 
 def row_stride(shape, strides, unit: int) -> int | None:

@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
-from mx_kernels import _launch
+from mx_kernels import _facts, _launch
 from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of
 from mx_kernels._cuda import current_device
 from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
+
+_BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
 
 
 class Operand(Protocol):
@@ -40,31 +42,31 @@ class Operand(Protocol):
     format: str
     shape: tuple[int, ...]
     rows: int
+    _checked: tuple | None
+    """What plain tensors in memory were found to be; ends with the rows."""
 
 
 def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Array, Array]:
     """Quantizes floats [..., K]; returns codes and scales."""
     k = x.shape[-1]
-    rows = _size(x) // k
-    codes = _empty(x, rows, fmt.packed_bytes(k))
-    scales = _empty(x, rows, k // fmt.block_k)
+    rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
+    codes, codes_address, launcher = _empty(x, rows, fmt.packed_bytes(k))
+    scales, scales_address, _ = _empty(x, rows, k // fmt.block_k)
     if rows:
         _owner, values, dtype, row_stride = rows_of(x, k)
         source = (values, dtype, row_stride, rows, k)
-        target = (address_of(codes), address_of(scales))
-        launcher = _launch.launcher_of(codes)
-        launcher.launch("quantize", (*source, fmt.code, rounding, *target), codes)
+        target = (fmt.code, rounding, codes_address, scales_address)
+        launcher.launch("quantize", source + target, codes)
     return codes, scales
 
 
 def dequantize(q: Operand, dtype: int) -> Array:
     """Decodes `q` to floats [..., K]."""
     rows, k = q.rows, q._k
-    out = _empty(q._codes, rows, k, dtype)
+    out, address, launcher = _empty(q._codes, rows, k, dtype)
     if rows:
-        _launch.launcher_of(out).launch(
-            "dequantize", (*_right(q), rows, k, address_of(out), dtype), out
-        )
+        target = (rows, k, address, dtype)
+        launcher.launch("dequantize", _right(q) + target, out)
     return out
 
 
@@ -72,11 +74,12 @@ def relayout(q: Operand, layout: Layout) -> tuple[Array, Array]:
     """Moves the 2-D `q` to `layout`; returns codes and scales."""
     (*parts, fmt, source), rows = _right(q), q.rows
     storage = layout.storage(rows, q._k, facts().formats[q.format])
-    codes, scales = (_empty(q._codes, *shape) for shape in storage)
+    (codes, *target, launcher), (scales, address, _) = (
+        _empty(q._codes, *shape) for shape in storage
+    )
     if rows:
-        target = (address_of(codes), address_of(scales), layout.code)
-        arguments = (*parts, source, *target, fmt, rows, q._k)
-        _launch.launcher_of(codes).launch("relayout", arguments, codes)
+        target = (*target, address, layout.code)
+        launcher.launch("relayout", (*parts, source, *target, fmt, rows, q._k), codes)
     return codes, scales
 
 
@@ -84,7 +87,7 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Array:
     """Multiplies codes by codes; returns floats [..., N]."""
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
-    return _multiply(a._codes, a.rows, left, b, bias=bias, dtype=dtype)
+    return _multiply(a._codes, a.rows, left, b, bias, dtype)
 
 
 def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | None) -> Array:
@@ -97,10 +100,12 @@ def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | No
     x, values, x_dtype, row_stride = rows_of(x, k)
     if dtype is None:
         dtype = x_dtype
-    if kind == KEPT and isinstance(x, Tensor) and x.is_cuda:
-        x, values, x_dtype, row_stride = rows_of(x.to(torch.bfloat16), k)
+    is_rounded = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
+    if is_rounded and isinstance(x, Tensor) and x.is_cuda:
+        x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
+    m = (x.numel() if isinstance(x, Tensor) else x.size) // k
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
-    return _multiply(x, _size(x) // k, left, w, bias=bias, dtype=dtype)
+    return _multiply(x, m, left, w, bias, dtype)
 
 
 def question(
@@ -112,48 +117,56 @@ def question(
     return *floats, 0, 0, right.code, layout.code, 0, bfloat16, 0, NO_CODE, *sizes
 
 
-def _multiply(
-    like: Array, m: int, left: tuple, w: Operand, *, bias: Array | None, dtype: int
+def _multiply(  # noqa: PLR0917  names would take time
+    like: Array, m: int, left: tuple, w: Operand, bias: Array | None, dtype: int
 ) -> Array:
     """Writes and launches a product of a left side, whose `m` rows are those of `like`."""
-    n, k = w.rows, w._k
-    out = _empty(like, m, n, dtype)
+    n, k = w._checked[-1] if w._checked else w.rows, w._k
+    out, address, launcher = _empty(like, m, n, dtype)
     if m and n:
         addend, bias_dtype = 0, NO_CODE
         if bias is not None:
             # Of one row, which keeps it contiguous.
             _owner, addend, bias_dtype, _ = rows_of(bias, n)
-        result = (address_of(out), dtype, addend, bias_dtype)
-        _launch.launcher_of(out).multiply((*left, *_right(w), *result, m, n, k), out, m, k)
+        codes, scales, fmt, layout = _right(w)
+        rest = (codes, scales, fmt, layout, address, dtype, addend, bias_dtype, m, n, k)
+        launcher.multiply(left + rest, out, m, k)
     return out
 
 
 def _right(q: Operand) -> tuple[int, int, int, int]:
     """Addresses of codes and scales, format and layout."""
-    return address_of(q._codes), address_of(q._scales), *q._native
+    codes, scales, (fmt, layout) = q._codes, q._scales, q._native
+    if isinstance(codes, Tensor):
+        at, scales_at = codes.data_ptr() or address_of(codes), scales.data_ptr()
+        return at, scales_at or address_of(scales), fmt, layout
+    return address_of(codes), address_of(scales), fmt, layout
 
 
-def _size(array: Array) -> int:
-    """The number of elements."""
-    return array.numel() if isinstance(array, Tensor) else array.size
-
-
-def _empty(like: Array, rows: int, columns: int, dtype: int | None = None) -> Array:
+def _empty(
+    like: Array, rows: int, columns: int, dtype: int | None = None
+) -> tuple[Array, int, _launch.Launcher]:
     """Allocates `rows` of another length than `like`'s, of its kind, where it lies.
 
     Floats of a dtype, or bytes. Matrices come from the functions that torch's own compiler calls
     for its allocations, in a fifth of the time of `new_empty`.
+
+    Returns:
+        The array, its address, and who computes there.
     """
-    if not isinstance(like, Tensor):
-        name = None if dtype is None else list(facts().dtypes)[dtype]
-        shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
-        return np.empty(shape, facts().numpy_dtype(name) if name else np.uint8)
-    torch_dtype = torch.uint8 if dtype is None else facts().torch_dtypes[dtype]
-    if like.ndim != 2:
-        return like.new_empty((*like.shape[:-1], columns), dtype=torch_dtype)
-    if type(like) in PLAIN_TENSORS:
+    table = _facts._facts or facts()
+    torch_dtype = _BYTES if dtype is None else table.torch_dtypes[dtype]
+    if type(like) in PLAIN_TENSORS and like.ndim == 2:
         if like.is_cpu:
-            return _empty_strided_cpu((rows, columns), (columns, 1), torch_dtype)
+            out = _empty_strided_cpu((rows, columns), (columns, 1), torch_dtype)
+            return out, out.data_ptr(), _launch.CPU
         if like.is_cuda and like.get_device() == current_device():
-            return _empty_strided_cuda((rows, columns), (columns, 1), torch_dtype)
-    return like.new_empty((rows, columns), dtype=torch_dtype)
+            out = _empty_strided_cuda((rows, columns), (columns, 1), torch_dtype)
+            return out, out.data_ptr(), _launch.launcher_of(out)
+    shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
+    if isinstance(like, Tensor):
+        out = like.new_empty(shape, dtype=torch_dtype)
+        return out, out.data_ptr(), _launch.launcher_of(out)
+    name = None if dtype is None else list(table.dtypes)[dtype]
+    out = np.empty(shape, table.numpy_dtype(name) if name else np.uint8)
+    return out, address_of(out), _launch.CPU

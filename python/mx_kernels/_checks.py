@@ -2,14 +2,16 @@
 
 The one place of these rules and their messages, for every way to an operation: eager calls of
 either kind of array, torch's operators, fake tensors that have shapes alone, modules and graphs.
-A call that is right costs a few questions here; what is wrong is put into words where it is found.
+What is common answers a few questions and is done; only the rest is checked rule by rule, and what
+is wrong is put into words where it is found.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mx_kernels._arrays import Array, check_floats, check_together, show
+from mx_kernels import _facts
+from mx_kernels._arrays import Array, check_floats, check_together, is_common, show
 from mx_kernels._facts import DEFAULT_ROUNDING, KEPT_FLOATS, Format, Layout, Mode, facts
 from mx_kernels.tensor import MXTensor
 
@@ -18,9 +20,18 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     """Checks the arguments of `quantize`.
 
     Returns:
-        The format, the code of the rounding, and whether x is as common as `check_floats` says.
+        The format, the code of the rounding, and whether x `is_common`.
     """
-    is_common, shape = check_floats(x, "x"), x.shape
+    table = _facts._facts or facts()
+    if is_common(x, table.dtype_codes) and (shape := x.shape):
+        try:
+            fmt, code, k = table.formats[format], table.roundings[rounding], shape[-1]
+            if k and not k % fmt.block_k:
+                return fmt, code, True
+        except (KeyError, TypeError):
+            pass
+    check_floats(x, "x")
+    shape = x.shape
     if not shape:
         raise _no_axis()
     code = check_rounding(rounding)
@@ -35,7 +46,7 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
             f"x: got K = {k} (shape {show(x.shape)}), expected a positive multiple of {block}; "
             f"pad with zeros, which add nothing to a product: {pad}"
         )
-    return fmt, code, is_common
+    return fmt, code, False
 
 
 def check_linear(
@@ -44,32 +55,71 @@ def check_linear(
     """Checks the arguments of `linear` but for the result's dtype.
 
     Returns:
-        What x becomes, and whether all is as common as `check_floats` says.
+        What x becomes, and whether all `is_common`.
     """
+    table = _facts._facts or facts()
+    dtypes = table.dtype_codes
+    if (
+        type(w) is MXTensor
+        and is_common(x, dtypes)
+        and w._is_common_on(device := x.get_device())
+        and (w._rows is not None or len(w._checked[0]) == 2)
+        and (shape := x.shape)
+        and shape[-1] == w._k
+        and (
+            bias is None
+            or (
+                is_common(bias, dtypes)
+                and bias.get_device() == device
+                and bias.shape == (w._checked[-1],)
+            )
+        )
+    ):
+        try:
+            return table.modes[activations, rounding], True
+        except (KeyError, TypeError):
+            pass
     if isinstance(x, MXTensor):
         raise TypeError("x: got an MXTensor, expected floats; for two MXTensors use matmul(x, w)")
-    is_common, shape = check_floats(x, "x"), x.shape
-    if not shape:
+    check_floats(x, "x")
+    if not x.shape:
         raise _no_axis()
     mode = check_mode(activations, rounding)
-    is_common &= check_weights(w, "w")
-    if not is_common or x.get_device() != w._codes.get_device():
-        check_together("x", x, "w", w.codes)
-    if shape[-1] != w._k:
-        raise _disagreement("x", shape, "w", w)
+    check_weights(w, "w")
+    check_together("x", x, "w", w.codes)
+    if x.shape[-1] != w._k:
+        raise _disagreement("x", x.shape, "w", w)
     if bias is not None:
-        is_common &= check_bias(bias, w)
-    return mode, is_common
+        check_bias(bias, w)
+    return mode, False
 
 
 def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     """Checks the arguments of `matmul` but for the result's dtype.
 
     Returns:
-        Whether all is as common as `check_floats` says.
+        Whether all `is_common`.
     """
-    is_common = check_operand(a, "a").is_common
-    is_common &= check_weights(b, "b")
+    if (
+        type(a) is MXTensor
+        and type(b) is MXTensor
+        and b._is_common_on(device := b._codes.get_device() if b._checked else None)
+        and a._is_common_on(device)
+        and (b._rows is not None or len(b._checked[0]) == 2)
+        and a._rows is None
+        and a._k == b._k
+        and (
+            bias is None
+            or (
+                is_common(bias, _facts._facts.dtype_codes)
+                and bias.get_device() == device
+                and bias.shape == (b._checked[-1],)
+            )
+        )
+    ):
+        return True
+    check_operand(a, "a")
+    check_weights(b, "b")
     check_together("a", a.codes, "b", b.codes)
     if a.layout != facts().plain.name:
         raise ValueError(
@@ -79,46 +129,37 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     if a.k != b.k:
         raise _disagreement("a", a.shape, "b", b)
     if bias is not None:
-        is_common &= check_bias(bias, b)
-    return is_common
+        check_bias(bias, b)
+    return False
 
 
 def check_operand(q: MXTensor, name: str) -> MXTensor:
     """Checks that `q` is an MXTensor whose arrays are still what they were; returns it."""
     if not isinstance(q, MXTensor):
-        raise _no_operand(q, name)
+        raise TypeError(
+            f"{name}: got {type(q).__name__}, expected an MXTensor; make one with "
+            f"quantize({name}), or MXTensor(codes, scales) from bytes"
+        )
     q._check(name)
     return q
 
 
-def _no_operand(q, name: str) -> TypeError:
-    """Returns the error for what is no MXTensor."""
-    return TypeError(
-        f"{name}: got {type(q).__name__}, expected an MXTensor; make one with "
-        f"quantize({name}), or MXTensor(codes, scales) from bytes"
-    )
-
-
-def check_weights(w: MXTensor, name: str) -> bool:
-    """Checks that `w` is an MXTensor of two dimensions; returns whether it is common."""
-    if not isinstance(w, MXTensor):
-        raise _no_operand(w, name)
-    is_common = w._check(name)
+def check_weights(w: MXTensor, name: str) -> None:
+    """Checks that `w` is an MXTensor of two dimensions."""
+    check_operand(w, name)
     if w._codes.ndim != 2:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
-    return is_common
 
 
-def check_bias(bias: Array, w: MXTensor) -> bool:
-    """Checks that `bias` fits the weights; returns whether it is common."""
+def check_bias(bias: Array, w: MXTensor) -> None:
+    """Checks that `bias` fits the weights."""
     check_together("bias", bias, "the weights", w.codes)
-    is_common = check_floats(bias, "bias")
+    check_floats(bias, "bias")
     if bias.shape != (w.rows,):
         raise ValueError(
             f"bias: got shape {show(bias.shape)}, expected [{w.rows}], one number for each row "
             "of the weights"
         )
-    return is_common
 
 
 def check_rounding(rounding: str) -> int:

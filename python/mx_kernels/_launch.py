@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
+from mx_kernels import _facts
 from mx_kernels._arrays import Array
 from mx_kernels._cuda import CUDA
 from mx_kernels._facts import facts
@@ -36,13 +37,16 @@ class _Cpu:
     """Launches on the CPU, on the thread team of the caller."""
 
     def launch(self, operation, arguments, out):
-        table = facts()
-        getattr(table.native, operation)((*arguments, table.team_of_caller()))
+        table = _facts._facts or facts()
+        team = table.team
+        tail = (team if team and get_num_threads() > 1 else 0,)
+        getattr(table.native, operation)(arguments + tail)
 
     def multiply(self, arguments, out, m, k):
-        table = facts()
-        team = table.team if torch.get_num_threads() > 1 else 0
-        table.native.multiply((*arguments, team))
+        table = _facts._facts or facts()
+        team = table.team
+        tail = (team if team and get_num_threads() > 1 else 0,)
+        table.native.multiply(arguments + tail)
 
 
 CPU = _Cpu()

@@ -12,6 +12,7 @@ the protocol exist once.
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_compiling
 
 from mx_kernels import _autograd, _calls
 from mx_kernels._arrays import Array, float_code, intercepted, watched
@@ -46,11 +47,12 @@ def quantize(
         TypeError: if x is not an array of floats.
         ValueError: if K is not a positive multiple of 32, or a name is unknown.
     """
-    if not torch.compiler.is_compiling():
+    if not is_compiling():
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
-            parts = _calls.quantize(x, fmt, code)
-            return MXTensor._trusted(*parts, x.shape[-1], format=format, measure=True)
+            codes, scales = _calls.quantize(x, fmt, code)
+            k = x.shape[-1]
+            return MXTensor._trusted(codes, scales, k, format=format, measure=is_common)
     parts = _OPS.quantize(x, format, rounding)
     return MXTensor._trusted(*parts, x.shape[-1], format=format)
 
@@ -117,7 +119,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
         ValueError: if shapes, layouts or devices do not fit together, or the device has no
             kernel for the two formats.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         code = float_code(out_dtype, "out_dtype")
         return _OPS.matmul(*_matmul_parts(a, b), bias, facts().torch_dtypes[code])
     is_common = check_matmul(a, b, bias)
@@ -163,7 +165,7 @@ def linear(
         ValueError: if shapes, layouts or devices do not fit together, a name is unknown, or the
             device has no kernel for the activations and the weights' format.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
         return _OPS.linear(x, *_parts(w), bias, rounding, _dtype_of(x, out_dtype), activations)

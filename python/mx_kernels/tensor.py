@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
-from mx_kernels import _calls
+from mx_kernels import _calls, _facts
 from mx_kernels._arrays import (
     PLAIN_TENSORS,
     Array,
@@ -99,8 +99,10 @@ class MXTensor:
     ) -> MXTensor:
         """Makes one from parts that are known to fit; `rows` is None in the plain layout.
 
-        With `measure`, plain tensors in memory are remembered as checked.
+        With `measure`, the parts are plain tensors in memory and in the plain layout, remembered
+        as checked.
         """
+        table = _facts._facts or facts()
         self = cls.__new__(cls)
         self._codes = codes
         self._scales = scales
@@ -108,10 +110,12 @@ class MXTensor:
         self._rows = rows
         self._format = format
         self._layout = layout
-        self._native = facts().formats[format].code, facts().layouts[layout].code
+        row = table.formats[format]
+        self._native = row.code, table.layouts[layout].code
         self._checked = None
         if measure:
-            self._checked = self._measure()
+            blocks = scales.numel()
+            self._checked = codes.shape, blocks, blocks * row.block_k // k
         return self
 
     @property
@@ -255,28 +259,34 @@ class MXTensor:
             codes, scales, self._k, rows=self._rows, format=self._format, layout=self._layout
         )
 
-    def _check(self, name: str) -> bool:
-        """Raises if the arrays were resized or swapped behind the tensor's back.
+    def _is_common_on(self, device: int) -> bool:
+        """Says whether the arrays are plain tensors in memory, still what they were.
 
-        Returns:
-            Whether they are plain tensors in memory.
+        `device` is the number of a CUDA device, -1 for the CPU.
+        """
+        known, codes, scales = self._checked, self._codes, self._scales
+        return (
+            known is not None
+            and codes.shape == known[0]
+            and scales.numel() == known[1]
+            and codes.get_device() == device
+            and scales.get_device() == device
+            and codes.is_contiguous()
+            and scales.is_contiguous()
+        )
+
+    def _check(self, name: str) -> None:
+        """Raises if the arrays were resized or swapped behind the tensor's back.
 
         Raises:
             ValueError: because shape and bytes no longer belong together, or the device has no
                 kernels.
         """
-        known, codes, scales = self._checked, self._codes, self._scales
-        if (
-            known is not None
-            and codes.numel() == known[0]
-            and scales.numel() == known[1]
-            and codes.is_contiguous()
-            and scales.is_contiguous()
-            and codes.get_device() == scales.get_device()
-        ):
-            return True
+        codes, scales = self._codes, self._scales
+        if self._checked is not None and self._is_common_on(codes.get_device()):
+            return
         if torch.compiler.is_compiling():
-            return False
+            return
         try:
             parts = {"shape": self.shape, "format": self._format, "layout": self._layout}
             self._checked = MXTensor(codes, scales, **parts)._checked
@@ -285,23 +295,17 @@ class MXTensor:
                 f"{name}: its arrays were changed after it was made: {error}"
             ) from error
         check_device(codes, name)
-        return self._checked is not None
 
-    def _measure(self) -> tuple[int, int, int] | None:
-        """What `_check` compares with, None but for plain tensors in memory.
+    def _measure(self) -> tuple[torch.Size, int, int] | None:
+        """What `_is_common_on` compares with, None but for plain tensors in memory.
 
-        Bytes of codes and of scales, and the rows that they were found to have.
+        The shape of the codes, the bytes of the scales, and the rows that they were found to have.
         """
         codes, scales = self._codes, self._scales
         for t in (codes, scales):
             if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
                 return None
-        return codes.numel(), scales.numel(), self.rows
-
-    @property
-    def is_common(self) -> bool:
-        """Whether a checked one consists of plain tensors in memory."""
-        return self._checked is not None
+        return codes.shape, scales.numel(), self.rows
 
     def _is_watched(self) -> bool:
         """Says whether operations on it have to go through torch's dispatcher to be right."""
