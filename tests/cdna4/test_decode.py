@@ -22,6 +22,9 @@ RAGGED = list(
 )
 SHARES = 10
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+TIERED_MODES = pytest.mark.parametrize(
+    "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
+)
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
 CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
 PARTS = 4
@@ -62,7 +65,7 @@ def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
             cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
-@MODES
+@TIERED_MODES
 @pytest.mark.parametrize("part", tiered(range(PARTS), first=[0]))
 def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, part, late):
     for name, kernel in cdna4.compile_kernels("choices").items():

@@ -7,6 +7,7 @@ import oracle
 from cases import blocks_of, blocks_under, every_value, float32_corners
 from tests.cdna4 import support as cdna4
 from tests.cdna4.support import NUMPY_DTYPES
+from tests.tiers import tiered
 
 COLUMNS = 16 * oracle.BLOCK
 RAGGED = [(m, k) for m in (1, 3, 15, 17, 33, 100) for k in (32, 96, 160, 544, 7200)]
@@ -90,7 +91,7 @@ def test_zeros_keep_their_signs_under_the_smallest_scale(kernels):
 
 @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 @pytest.mark.parametrize("layout", ["plain", "preshuffled_cdna4"])
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize("dtype", tiered(NUMPY_DTYPES, first=["bfloat16"]))
 def test_any_number_of_rows_and_blocks_without_hazards(kernels, rng, dtype, layout, late):
     for shape in RAGGED:
         values = normal_values(rng, shape, dtype)

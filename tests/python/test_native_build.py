@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,12 @@ print(_native.find_or_build(), _native.load().answer())
 
 @pytest.fixture
 def sources(tmp_path, monkeypatch):
-    folder = tmp_path / "mojo_kernels"
+    return make_sources(tmp_path, monkeypatch)
+
+
+def make_sources(parent, monkeypatch):
+    """Writes the stand-in's package and makes it the product's."""
+    folder = parent / "mojo_kernels"
     for package in (folder, module_of(folder).parent):
         package.mkdir()
         (package / "__init__.mojo").write_text("")
@@ -70,6 +76,16 @@ def sources(tmp_path, monkeypatch):
 @pytest.fixture
 def cache(tmp_path):
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Returns a cache that has the module of the stand-in as it is at first."""
+    with pytest.MonkeyPatch.context() as patch:
+        package = make_sources(tmp_path_factory.mktemp("built"), patch)
+        cache = package.parent / "cache"
+        _native.find_or_build(cache)
+        return cache
 
 
 def module_of(folder):
@@ -125,6 +141,7 @@ def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, cap
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.deep
 def test_a_waiting_process_says_what_it_waits_for(sources, cache):
     holder = subprocess.Popen(
         [
@@ -273,10 +290,9 @@ def test_a_gpu_is_named_as_the_compiler_does(capability, name):
     assert _cuda.architecture(capability) == name
 
 
-def test_a_module_built_elsewhere_needs_no_compiler(sources, cache, tmp_path):
-    path = _native.find_or_build(cache)
+def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     elsewhere = tmp_path / "another name.so"
-    path.rename(elsewhere)
+    shutil.copy(_native.find_or_build(built), elsewhere)
     program = "from mx_kernels import _native; print(_native.load().answer())"
     process = subprocess.run(
         [sys.executable, "-c", program],
@@ -288,8 +304,9 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, cache, tmp_path):
     assert process.stdout == "42\n"
 
 
-def test_a_module_built_in_another_environment_loads(sources, cache):
+def test_a_module_built_in_another_environment_loads(sources, built, cache):
     """Its own path to Mojo's runtime leads nowhere."""
+    shutil.copytree(built, cache)
     path = _native.find_or_build(cache)
     (place,) = importlib.util.find_spec("modular").submodule_search_locations
     content = path.read_bytes()
@@ -334,6 +351,7 @@ def test_an_unknown_level_is_named(monkeypatch):
         _levels.pick()
 
 
+@pytest.mark.deep
 def test_a_missing_linker_is_named(sources, cache, monkeypatch):
     monkeypatch.setenv("PATH", str(cache))
     with pytest.raises(
