@@ -19,7 +19,7 @@ from tests.max_graph.graphs.layer import K, graph_on, operands
 @pytest.mark.parametrize(
     "architecture, kernels",
     [
-        ("sm_90a", (b"hopper_quantize", b"hopper_few_matmu", b"hopper_many_matm")),
+        ("sm_90a", (b"hopper_quantize", b"hopper_few_kerne", b"hopper_many_kern")),
         ("sm_80", (b"simt_matmul",)),
     ],
 )
