@@ -1,10 +1,10 @@
 """Quantized activations in the form that the byte dot product wants.
 
 A block of a row becomes 32 signed bytes, its elements as integers, in the order of the
-weights' vectors, see `integers`: of every eight neighbours, for four-bit weights,
+weights' vectors, see `integers`; for four-bit weights the even elements first:
 
-    byte         0   1   2   3   4   5   6   7
-    element      0   2   4   6   1   3   5   7
+    byte         0   1   2  ...  15    16  17  18  ...  31
+    element      0   2   4  ...  30     1   3   5  ...  31
 
 Next to the values stand the block's exponent, that of its scale times the unit of the
 integers in the place of float32's exponent field, and the correction that undoes the
@@ -100,8 +100,9 @@ struct Activations(TrivialRegisterPassable):
         """Stores one encoded block at its place."""
         comptime LARGEST = largest_integer[left.element]()
         comptime WEIGHT_OFFSET = largest_integer[right]()
-        var integers = integers_of[left.element](encoded.codes)
-        var values = in_order_of[right](rebind[SIMD[DType.int8, BLOCK]](integers))
+        # In this order: of codes that are known to be below 16 a look-up becomes scalar code.
+        var codes = in_order_of[right](rebind[SIMD[DType.uint8, BLOCK]](encoded.codes))
+        var values = integers_of[left.element](codes)
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
 
         # Unsigned bytes, whose sum is one instruction.

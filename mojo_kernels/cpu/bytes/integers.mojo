@@ -52,19 +52,21 @@ def integers_of[
         return bitcast[DType.int8, width](codes)
 
 
+def place_of(vector: Int) -> Int:
+    """Returns where the four bytes for a vector begin: even vectors first, then odd ones."""
+    return vector % 2 * (BLOCK // 2) + vector // 2 * 4
+
+
 @always_inline
-def in_order_of[right: Element](integers: SIMD[DType.int8, BLOCK]) -> SIMD[DType.int8, BLOCK]:
-    """Returns a block of the left side in the order of the weights' vectors."""
+def in_order_of[right: Element](codes: SIMD[DType.uint8, BLOCK]) -> SIMD[DType.uint8, BLOCK]:
+    """Returns a block of the left side with what each vector of the weights wants in its place."""
     comptime if right == Element.E2M1:
-        # Of each eight neighbours the even ones first: low nibbles, then high nibbles.
-        return integers.shuffle[
-            0, 2, 4, 6, 1, 3, 5, 7,
-            8, 10, 12, 14, 9, 11, 13, 15,
-            16, 18, 20, 22, 17, 19, 21, 23,
-            24, 26, 28, 30, 25, 27, 29, 31,
-        ]()  # fmt: skip
+        # Low nibbles are the even elements, high nibbles the odd ones.
+        var halves = codes.deinterleave()
+        return rebind[SIMD[DType.uint8, BLOCK]](halves[0].join(halves[1]))
     else:
-        return integers
+        var quads = bitcast[DType.uint32, BLOCK // 4](codes).deinterleave()
+        return bitcast[DType.uint8, BLOCK](quads[0].join(quads[1]))
 
 
 @always_inline

@@ -24,7 +24,7 @@ from ..weights import WeightTiles
 from ..window import ScaleWindow
 from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
-from .integers import BLOCK, VECTORS, unit_shift, weight_bytes
+from .integers import BLOCK, VECTORS, place_of, unit_shift, weight_bytes
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -168,7 +168,7 @@ def _add_stretch[
             comptime for tile in range(PANEL_TILES):
                 weights[tile] = source.bytes[vector](codes[tile])
             comptime for row in range(num_rows):
-                var run = _broadcast_run(a, index * BLOCK + row * BLOCK + 4 * vector)
+                var run = _broadcast_run(a, index * BLOCK + (row * BLOCK + place_of(vector)))
                 comptime for tile in range(PANEL_TILES):
                     comptime i = row * PANEL_TILES + tile
                     dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
@@ -267,7 +267,7 @@ struct ByteProduct[reach: Reach](PanelProduct):
                 dots = BlockDot[Self.reach].step(
                     dots,
                     weight_bytes[vector](tiles, codes),
-                    _broadcast_run(self.a, index * BLOCK + 4 * vector),
+                    _broadcast_run(self.a, index * BLOCK + place_of(vector)),
                 )
             var a_scale = decode_scale[1](self.a.scales.load[width=1](Coord(index)))
             var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
