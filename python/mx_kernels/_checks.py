@@ -58,22 +58,14 @@ def check_linear(
         What x becomes, and whether all `is_common`.
     """
     table = _facts._facts or facts()
-    dtypes = table.dtype_codes
     if (
         type(w) is MXTensor
-        and is_common(x, dtypes)
+        and is_common(x, table.dtype_codes)
         and w._is_common_on(device := x.get_device())
         and (w._rows is not None or len(w._checked[0]) == 2)
         and (shape := x.shape)
         and shape[-1] == w._k
-        and (
-            bias is None
-            or (
-                is_common(bias, dtypes)
-                and bias.get_device() == device
-                and bias.shape == (w._checked[-1],)
-            )
-        )
+        and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
             return table.modes[activations, rounding], True
@@ -108,14 +100,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and (b._rows is not None or len(b._checked[0]) == 2)
         and a._rows is None
         and a._k == b._k
-        and (
-            bias is None
-            or (
-                is_common(bias, _facts._facts.dtype_codes)
-                and bias.get_device() == device
-                and bias.shape == (b._checked[-1],)
-            )
-        )
+        and (bias is None or _is_common_bias(bias, b, device))
     ):
         return True
     check_operand(a, "a")
@@ -131,6 +116,15 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     if bias is not None:
         check_bias(bias, b)
     return False
+
+
+def _is_common_bias(bias: Array, w: MXTensor, device: int) -> bool:
+    """Says whether a bias `is_common` and fits weights that are, on a device."""
+    return (
+        is_common(bias, _facts._facts.dtype_codes)
+        and bias.get_device() == device
+        and bias.shape == (w._checked[-1],)
+    )
 
 
 def check_operand(q: MXTensor, name: str) -> MXTensor:

@@ -120,7 +120,7 @@ def test_every_float16_under_its_scales_has_the_same_code() raises:
 
 
 def _is_telling(exponent_field: Int) -> Bool:
-    """Says whether an octave is tried: the smallest and largest, and some that differ in nothing."""
+    """Says whether an octave is tried: the smallest, the largest, and some between."""
     return exponent_field < 40 or exponent_field > 250 or exponent_field % 16 == 0
 
 
