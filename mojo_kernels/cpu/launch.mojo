@@ -19,9 +19,9 @@ comptime MIN_SHARED_PRODUCTS = 1 << 22
 that sleeps, which takes 40 us and more. Measured on one machine, 2026-11-21."""
 
 
-def groups_per_task[Product: PanelProduct](k: Int) -> Int:
+def groups_per_task(k: Int, group_rows: Int) -> Int:
     """Returns how many groups of rows of the left side are worth a task of their own."""
-    return rows_per_task(k, Product.GROUP_ROWS) // Product.GROUP_ROWS
+    return rows_per_task(k, group_rows) // group_rows
 
 
 def multiply_panels[

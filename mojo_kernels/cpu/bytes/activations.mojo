@@ -31,7 +31,7 @@ from ..block_order import BlockOrder
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
-from ..window import ScaleWindow
+from ..window import RowWindows, ScaleWindow
 from .integers import BLOCK, in_order_of, integers_of, largest_integer, unit_shift
 
 comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
@@ -57,10 +57,8 @@ struct Activations(TrivialRegisterPassable):
     """Minus the sum of each block's values times the weights' offset."""
     var scales: Bytes
     """The scale byte of each block."""
-    var lows: Bytes
-    """The low end of each row's scale window."""
-    var highs: Bytes
-    """The high end of each row's scale window."""
+    var windows: RowWindows
+    """The scale window of each row."""
     var unit_shift: Int
     """How many times the unit of the integers is halved from one."""
 
@@ -72,7 +70,7 @@ struct Activations(TrivialRegisterPassable):
             padded[DType.int8](blocks * BLOCK)
             + 2 * padded[DType.uint32](blocks)
             + padded[DType.uint8](blocks)
-            + 2 * padded[DType.uint8](shape.rows)
+            + RowWindows.num_bytes(shape.rows)
         )
 
     @staticmethod
@@ -85,8 +83,7 @@ struct Activations(TrivialRegisterPassable):
             scratch.carve[DType.uint32](blocks),
             scratch.carve[DType.int32](blocks),
             scratch.carve[DType.uint8](blocks),
-            scratch.carve[DType.uint8](shape.rows),
-            scratch.carve[DType.uint8](shape.rows),
+            RowWindows.carve(shape.rows, scratch),
             unit_shift,
         )
 
@@ -116,20 +113,6 @@ struct Activations(TrivialRegisterPassable):
         var field = exponent << F32_MANTISSA_BITS
         self.exponents.store(Coord(index), field if encoded.any() else 0)
         self.scales.store(Coord(index), encoded.scale)
-
-    @always_inline
-    def put_window(self, row: Int, window: ScaleWindow):
-        """Stores the scale window of a row."""
-        self.lows.store(Coord(row), UInt8(window.low))
-        self.highs.store(Coord(row), UInt8(window.high))
-
-    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
-        """Returns the scale window of some rows."""
-        var window = ScaleWindow.EMPTY
-        for row in range(first_row, first_row + num_rows):
-            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
-            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
-        return window
 
 
 trait BlockSource(TrivialRegisterPassable):
@@ -231,7 +214,7 @@ struct ExpandGroups[Source: BlockSource, right: Element](Work):
                     windows[row] = windows[row].including(_half_scale(encoded))
                 index += 1
         for row in range(num_rows):
-            self.out.put_window(first_row + row, windows[row])
+            self.out.windows.put(first_row + row, windows[row])
 
 
 @always_inline

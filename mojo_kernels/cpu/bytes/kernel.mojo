@@ -11,7 +11,14 @@ from ...problem import Known, LeftKind, Problem, may_be
 from ..launch import groups_per_task, multiply_panels
 from ..scratch import Scratch
 from ..threads import Team
-from .activations import Activations, BlockSource, ExpandGroups, Prequantized, QuantizedOnTheFly
+from .activations import (
+    Activations,
+    BlockSource,
+    ExpandGroups,
+    GROUP_ROWS,
+    Prequantized,
+    QuantizedOnTheFly,
+)
 from .dot import Reach
 from .integers import has_integers, largest_integer, unit_shift
 from .panel import ByteProduct
@@ -99,8 +106,7 @@ def _expand[
     right: Element, Source: BlockSource, T: Team
 ](source: Source, activations: Activations, team: T):
     """Expands the blocks of one source."""
-    comptime GROUP_ROWS = ByteProduct[Reach.IN_INT32].GROUP_ROWS
     var shape = activations.shape
-    var groups = groups_per_task[ByteProduct[Reach.IN_INT32]](shape.k)
+    var groups = groups_per_task(shape.k, GROUP_ROWS)
     var num_tasks = ceildiv(shape.rows, groups * GROUP_ROWS)
     team.run_all(ExpandGroups[right=right](source, activations, groups), num_tasks)

@@ -239,7 +239,7 @@ struct ByteProduct[reach: Reach](PanelProduct):
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
-        return self.a.window(first_row, num_rows)
+        return self.a.windows.of(first_row, num_rows)
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:

@@ -29,7 +29,7 @@ from ..block_order import BlockOrder
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
-from ..window import ScaleWindow
+from ..window import RowWindows, ScaleWindow
 from .dot import BLOCK, STEPS, activation_words
 
 comptime GROUP_ROWS = 8 if CompilationTarget.has_avx512f() else 2
@@ -153,10 +153,8 @@ struct FloatActivations(TrivialRegisterPassable):
     """M and k."""
     var words: Flat[DType.uint32]
     """`STEPS` words for each block."""
-    var lows: Bytes
-    """The low end of each row's exponent window."""
-    var highs: Bytes
-    """The high end of each row's exponent window."""
+    var windows: RowWindows
+    """The exponent window of each row."""
     var apart: Bytes
     """Whether the scales of a row are apart from its words; empty where there are no scales."""
     var scales: Bytes
@@ -169,10 +167,7 @@ struct FloatActivations(TrivialRegisterPassable):
         var scales = padded[DType.uint8](blocks) if has_scales else 0
         var flags = padded[DType.uint8](shape.rows) if has_scales else 0
         return (
-            padded[DType.uint32](blocks * STEPS)
-            + 2 * padded[DType.uint8](shape.rows)
-            + flags
-            + scales
+            padded[DType.uint32](blocks * STEPS) + RowWindows.num_bytes(shape.rows) + flags + scales
         )
 
     @staticmethod
@@ -182,8 +177,7 @@ struct FloatActivations(TrivialRegisterPassable):
         return Self(
             shape,
             scratch.carve[DType.uint32](blocks * STEPS),
-            scratch.carve[DType.uint8](shape.rows),
-            scratch.carve[DType.uint8](shape.rows),
+            RowWindows.carve(shape.rows, scratch),
             scratch.carve[DType.uint8](shape.rows if has_scales else 0),
             scratch.carve[DType.uint8](blocks if has_scales else 0),
         )
@@ -192,14 +186,6 @@ struct FloatActivations(TrivialRegisterPassable):
     def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
         """Returns the place of every block."""
         return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, self.shape.k // BLOCK)
-
-    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
-        """Returns the exponent window of some rows."""
-        var window = ScaleWindow.EMPTY
-        for row in range(first_row, first_row + num_rows):
-            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
-            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
-        return window
 
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte that the words of a block are still to be multiplied by."""
@@ -230,8 +216,7 @@ struct FillRows[Source: RowBlocks](Work):
                     self._fill_apart(row)
                     # Such rows are never summed in float32.
                     window = ScaleWindow(0, LARGEST_FIELD + 1)
-            self.out.lows.store(Coord(row), UInt8(window.low))
-            self.out.highs.store(Coord(row), UInt8(window.high))
+            self.out.windows.put(row, window)
 
     def _fill(self, row: Int) -> ScaleWindow:
         """Writes the words of a row, under their scales, and returns its window."""

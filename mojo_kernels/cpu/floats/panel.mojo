@@ -244,7 +244,7 @@ struct FloatProduct(PanelProduct):
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the exponent window of some rows."""
-        return self.a.window(first_row, num_rows)
+        return self.a.windows.of(first_row, num_rows)
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
