@@ -27,17 +27,18 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS
 from ...operands import Bytes, Flat, Matrix, Operand
-from ..block_order import BlockOrder
+from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
 from ..window import RowWindows, ScaleWindow
 from .integers import BLOCK, in_order_of, integers_of, largest_integer, unit_shift
 
-comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
-"""Rows whose sums fit in the vector registers together."""
-
-
+comptime LIMITS = GroupLimits(12, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
+    3, 6, 2
+)
+"""How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
+AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -49,6 +50,8 @@ struct Activations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
+    var groups: RowGroups
+    """How the rows are cut."""
     var values: Flat[DType.int8]
     """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
@@ -74,11 +77,14 @@ struct Activations(TrivialRegisterPassable):
         )
 
     @staticmethod
-    def carve(shape: OperandShape, unit_shift: Int, mut scratch: Scratch) -> Self:
+    def carve(
+        shape: OperandShape, groups: RowGroups, unit_shift: Int, mut scratch: Scratch
+    ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
+            groups,
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks),
             scratch.carve[DType.int32](blocks),
@@ -88,9 +94,9 @@ struct Activations(TrivialRegisterPassable):
         )
 
     @always_inline
-    def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
+    def order(self) -> BlockOrder[STRETCH_BLOCKS]:
         """Returns the place of every block, in every array of blocks."""
-        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, (self.shape.k // BLOCK))
+        return BlockOrder[STRETCH_BLOCKS](self.groups, self.shape.k // BLOCK)
 
     @always_inline
     def put[left: Format, right: Element](self, index: Int, encoded: EncodedBlock[left]):
@@ -194,19 +200,19 @@ struct ExpandGroups[Source: BlockSource, right: Element](Work):
 
     def run(self, task: Int):
         """Expands the groups of task `task`."""
-        var rows_per_task = self.groups_per_task * GROUP_ROWS
-        var first = task * rows_per_task
-        for first_row in range(first, min(first + rows_per_task, self.out.shape.rows), GROUP_ROWS):
-            self._expand_group(first_row)
+        var first = task * self.groups_per_task
+        for group in range(first, min(first + self.groups_per_task, self.out.groups.count)):
+            self._expand_group(group)
 
-    def _expand_group(self, first_row: Int):
+    def _expand_group(self, group: Int):
         var order = self.out.order()
-        var num_rows = order.rows_of_group(first_row)
-        var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
+        var first_row = self.out.groups.start(group)
+        var num_rows = self.out.groups.size(group)
+        var windows = Array[ScaleWindow, LIMITS.largest()](fill=ScaleWindow.EMPTY)
         var index = 0
         for block in range((self.out.shape.k // BLOCK)):
             if block % STRETCH_BLOCKS == 0:
-                index = order.index(first_row, block)
+                index = order.of_group(group, block)
             for row in range(num_rows):
                 var encoded = self.source.block(first_row + row, block)
                 self.out.put[Self.Source.format, Self.right](index, encoded)

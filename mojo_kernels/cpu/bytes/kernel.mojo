@@ -8,14 +8,15 @@ from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
 from ...problem import Known, LeftKind, Problem, may_be
-from ..launch import groups_per_task, multiply_panels
+from ..block_order import RowGroups
+from ..launch import groups_per_task, is_decoding_cheap, multiply_panels
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
     Activations,
     BlockSource,
     ExpandGroups,
-    GROUP_ROWS,
+    LIMITS,
     Prequantized,
     QuantizedOnTheFly,
 )
@@ -55,6 +56,11 @@ def _has_integers(format: Int) -> Bool:
     return False
 
 
+def groups_of(problem: Problem) -> RowGroups:
+    """Returns how the rows of a problem are cut."""
+    return LIMITS.cut(problem.m, is_decoding_cheap(problem))
+
+
 def launch[known: Known, T: Team](problem: Problem, team: T):
     """Computes a problem that this kernel supports."""
     comptime for i in range(len(FORMATS)):
@@ -73,7 +79,7 @@ def _launch_pair[known: Known, left: Int, right: Int, T: Team](problem: Problem,
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
     var shape = OperandShape(problem.m, problem.k)
     var scratch = Scratch(Activations.num_bytes(shape))
-    var activations = Activations.carve(shape, unit_shift[LEFT](), scratch)
+    var activations = Activations.carve(shape, groups_of(problem), unit_shift[LEFT](), scratch)
     _prepare[known, left, RIGHT](problem, activations, team)
     multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
     _ = scratch^
@@ -107,6 +113,6 @@ def _expand[
 ](source: Source, activations: Activations, team: T):
     """Expands the blocks of one source."""
     var shape = activations.shape
-    var groups = groups_per_task(shape.k, GROUP_ROWS)
-    var num_tasks = ceildiv(shape.rows, groups * GROUP_ROWS)
+    var groups = groups_per_task(shape.k, activations.groups.largest())
+    var num_tasks = ceildiv(activations.groups.count, groups)
     team.run_all(ExpandGroups[right=right](source, activations, groups), num_tasks)

@@ -25,15 +25,18 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Bytes, Flat, Matrix, Operand
-from ..block_order import BlockOrder
+from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
 from ..window import RowWindows, ScaleWindow
 from .dot import BLOCK, STEPS, activation_words
 
-comptime GROUP_ROWS = 8 if CompilationTarget.has_avx512f() else 2
-"""Rows whose sums of a block fit in the vector registers together."""
+comptime LIMITS = GroupLimits(14, 64, 8) if CompilationTarget.has_avx512f() else GroupLimits(
+    4, 8, 2
+)
+"""How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
+AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 8
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -151,6 +154,8 @@ struct FloatActivations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
+    var groups: RowGroups
+    """How the rows are cut."""
     var words: Flat[DType.uint32]
     """`STEPS` words for each block."""
     var windows: RowWindows
@@ -171,11 +176,14 @@ struct FloatActivations(TrivialRegisterPassable):
         )
 
     @staticmethod
-    def carve(shape: OperandShape, has_scales: Bool, mut scratch: Scratch) -> Self:
+    def carve(
+        shape: OperandShape, groups: RowGroups, has_scales: Bool, mut scratch: Scratch
+    ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
+            groups,
             scratch.carve[DType.uint32](blocks * STEPS),
             RowWindows.carve(shape.rows, scratch),
             scratch.carve[DType.uint8](shape.rows if has_scales else 0),
@@ -183,9 +191,9 @@ struct FloatActivations(TrivialRegisterPassable):
         )
 
     @always_inline
-    def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
+    def order(self) -> BlockOrder[STRETCH_BLOCKS]:
         """Returns the place of every block."""
-        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, self.shape.k // BLOCK)
+        return BlockOrder[STRETCH_BLOCKS](self.groups, self.shape.k // BLOCK)
 
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte that the words of a block are still to be multiplied by."""
@@ -205,9 +213,10 @@ struct FillRows[Source: RowBlocks](Work):
 
     def run(self, task: Int):
         """Fills the groups of task `task`."""
-        var rows_per_task = self.groups_per_task * GROUP_ROWS
-        var first = task * rows_per_task
-        for row in range(first, min(first + rows_per_task, self.out.shape.rows)):
+        var groups = self.out.groups
+        var first = task * self.groups_per_task
+        var last = min(first + self.groups_per_task, groups.count)
+        for row in range(groups.start(first), groups.start(last)):
             var window = self._fill(row)
             comptime if Self.Source.HAS_SCALES:
                 var stays = window.low >= 1 and window.high <= LARGEST_FIELD
@@ -224,7 +233,10 @@ struct FillRows[Source: RowBlocks](Work):
         var least_less_1 = Magnitudes(Magnitudes.MAX)
         var largest = Magnitudes(0)
         var window = ScaleWindow.EMPTY
+        var index = 0
+        var group_rows = order.groups.size(order.groups.group_of(row))
         for block in range(order.k_blocks):
+            index = order.index(row, block) if block % STRETCH_BLOCKS == 0 else index + group_rows
             var scaled = self.source.block(row, block)
             var numbers = scaled.numbers
             comptime if Self.Source.HAS_SCALES:
@@ -242,8 +254,7 @@ struct FillRows[Source: RowBlocks](Work):
                 largest = max(largest, magnitudes)
                 # One less than zero wraps around to more than any magnitude.
                 least_less_1 = min(least_less_1, magnitudes - 1)
-            var at = order.index(row, block) * STEPS
-            self.out.words.store[alignment=4](Coord(at), activation_words(numbers))
+            self.out.words.store[alignment=4](Coord(index * STEPS), activation_words(numbers))
 
         comptime if not Self.Source.HAS_SCALES:
             var least = Int(least_less_1.reduce_min()) + 1
