@@ -45,7 +45,8 @@ def x_of(*lead):
 def test_from_linear_computes_what_linear_computes(bias, rounding):
     linear = float_linear(bias)
     weight = mx.quantize(linear.weight.detach(), rounding=rounding)
-    got = mx.MXLinear.from_linear(linear, rounding=rounding)(x_of(2, 3))
+    module = mx.MXLinear.from_linear(linear, rounding=rounding, activations="mxfp4")
+    got = module(x_of(2, 3))
     expected = mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding)
     assert_products_agree(got, expected)
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
@@ -292,7 +293,7 @@ def test_convert_replaces_the_chosen_layers_and_nothing_else():
 
 
 def test_a_converted_model_round_trips_through_its_state_dict():
-    source = mx.convert(Model(), convertible)
+    source = mx.convert(Model(), convertible, activations="mxfp4")
     torch.manual_seed(0)
     target = mx.convert(Model(), convertible, device="gfx950")
     target.load_state_dict(source.state_dict())
@@ -306,6 +307,15 @@ def test_convert_of_a_linear_returns_the_other_module():
 def test_convert_passes_its_options_on():
     model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
     assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [(None, "mxint8"), ("cpu", "mxint8"), ("gfx950", "mxfp4")]
+)
+def test_activations_are_what_the_device_is_best_at(target, expected):
+    linear = float_linear().cpu()
+    assert mx.MXLinear.from_linear(linear, device=target).activations == expected
+    assert mx.convert(nn.Sequential(linear), device=target)[0].activations == expected
 
 
 @every_format
