@@ -13,7 +13,8 @@ stored: what their part of a fragment holds ends in sums that nobody reads.
 from max.gpu import thread_idx
 from std.bit import log2_floor
 
-from ...simt.arguments import Activations, BFLOAT16
+from ...simt.arguments import Activations
+from ...simt.views import BFLOAT16
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import store_quad
 from ..instructions.warp import keep_branch

@@ -20,8 +20,9 @@ from std.utils import StaticTuple
 from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ...launch.queue import Workspace
 from ...problem import Problem
-from ...simt.arguments import Activations, BFLOAT16
+from ...simt.arguments import Activations
 from ...simt.codec import CHUNK
+from ...simt.views import BFLOAT16
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
