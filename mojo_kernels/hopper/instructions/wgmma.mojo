@@ -1,5 +1,6 @@
 """The warp group's instruction: descriptors of what it reads, registers of those who issue it."""
 
+from layout import Coord, row_major
 from max.gpu.compute.mma import (
     WGMMADescriptor,
     wgmma_async,
@@ -11,7 +12,9 @@ from std.memory import bitcast
 from std.sys._assembly import inlined_assembly
 
 from ..layout import BLOCK
+from ..tiles import SharedTile
 from .packed import WORD_PAIRS
+from .shared_memory import store_word
 
 comptime INSTRUCTION_ROWS = 64
 """Weight rows of one instruction: those of a warp group."""
@@ -19,6 +22,8 @@ comptime MAX_INSTRUCTION_TOKENS = 128
 """The most tokens of one instruction here."""
 comptime INSTRUCTION_K = 16
 """Steps of K of one instruction."""
+comptime OCTET = 8
+"""Of so many tokens a thread has a pair, of so many rows one."""
 comptime TokenSums[tokens: Int] = Array[
     SIMD[DType.float32, min(tokens, MAX_INSTRUCTION_TOKENS) // 2],
     max(tokens // MAX_INSTRUCTION_TOKENS, 1),
@@ -97,3 +102,27 @@ def multiply_block[
             )
     wgmma_commit_group_sync()
     wgmma_wait_group_sync[1]()
+
+
+@always_inline
+def store_sums[
+    num_tokens: Int, //, first: Int, count: Int
+](sums: TokenSums[num_tokens], target: SharedTile[DType.float32, ...]):
+    """Stores a thread's sums of `count` tokens from `first` on, as [token, row of its warp].
+
+    Lane 4 * r + p has rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, .., where `target`
+    begins.
+    """
+    comptime TOKENS = min(num_tokens, MAX_INSTRUCTION_TOKENS)
+    comptime PAIR = 2
+    comptime WARP_OCTETS = INSTRUCTION_ROWS // 4 // OCTET
+    comptime order = row_major[TOKENS // OCTET, WARP_OCTETS, PAIR]()
+    comptime for octet in range(count // OCTET):
+        comptime for row_octet in range(WARP_OCTETS):
+            comptime for token in range(PAIR):
+                comptime i, here = divmod(first // OCTET + octet, TOKENS // OCTET)
+                comptime at = Int(order(Coord(here, row_octet, token)))
+                store_word(
+                    target.at(Coord(OCTET * octet + token, OCTET * row_octet)),
+                    bitcast[DType.uint32](sums[i][at]),
+                )

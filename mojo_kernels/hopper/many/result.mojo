@@ -15,11 +15,11 @@ from ...simt.arguments import Result
 from ...simt.codec import CHUNK
 from ...simt.views import BFLOAT16, FLOAT32, VECTOR_BYTES
 from ..instructions.packed import round_two
-from ..instructions.shared_memory import load_quad, store_word
+from ..instructions.shared_memory import load_quad
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
-from ..layout import K_LANES, ROW_LANES
-from ..staged.stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
+from ..instructions.wgmma import TokenSums, store_sums
+from ..layout import K_LANES
+from ..staged.stages import ROOM_TOKENS, Room, WARP_ROWS
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""
@@ -106,11 +106,11 @@ def rounded_pairs[type: StaticString](values: Columns) -> SIMD[DType.uint32, CHU
 
 
 @always_inline
-def store_sums[
-    num_tokens: Int, in_halves: Bool
+def store_tokens[
+    num_tokens: Int, //, in_halves: Bool
 ](
     sums: TokenSums[num_tokens],
-    room: UInt32,
+    room: Room,
     result: Result,
     first_token: UInt32,
     first_column: UInt32,
@@ -118,23 +118,16 @@ def store_sums[
     """Stores a warp's weight rows of all tokens, sixteen at a time."""
     var lane = lane_here()
     var row_lane, pair = divmod(lane, UInt32(K_LANES))
-    var write_at = room + 4 * (2 * pair * UInt32(ROOM_STRIDE) + row_lane)
+    var written = room.starting_at(Coord(2 * pair, row_lane))
     var token, part = divmod(lane, UInt32(WARP_ROWS // CHUNK))
-    var read_at = room + 4 * (token * UInt32(ROOM_STRIDE) + part * UInt32(CHUNK))
+    var read = room.starting_at(Coord(token, part * UInt32(CHUNK)))
     var columns = LaneColumns.at(first_column + part * UInt32(CHUNK), result)
-    comptime CHUNK_SUMS = WARP_ROWS * ROOM_TOKENS // 32
-    comptime for chunk in range(num_tokens // ROOM_TOKENS):
-        comptime for i in range(CHUNK_SUMS):
-            comptime half, at = divmod(
-                chunk * CHUNK_SUMS + i, min(num_tokens, MAX_INSTRUCTION_TOKENS) // 2
-            )
-            comptime in_room = i // 4 * 8 + i % 2
-            comptime offset = 4 * (in_room * ROOM_STRIDE + ROW_LANES * (i % 4 // 2))
-            store_word(write_at + UInt32(offset), bitcast[DType.uint32](sums[half][at]))
+    comptime for first in range(0, num_tokens, ROOM_TOKENS):
+        store_sums[first, ROOM_TOKENS](sums, written)
         syncwarp()
-        var low = bitcast[DType.float32, 4](load_quad(read_at))
-        var high = bitcast[DType.float32, 4](load_quad(read_at + 16))
+        var low = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 0))))
+        var high = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 4))))
         syncwarp()
-        var row = first_token + UInt32(ROOM_TOKENS * chunk) + token
+        var row = first_token + UInt32(first) + token
         if row < result.rows:
             columns.store[in_halves](result, row, joined(low, high))
