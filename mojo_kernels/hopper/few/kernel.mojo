@@ -25,6 +25,7 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...schedule.clusters import GridTiles
 from ...simt.arguments import Activations, Result, Weights
+from ..instructions.packed import weight_fragment
 from ..instructions.shared_memory import (
     cluster_barrier,
     leave_cluster,
@@ -35,9 +36,15 @@ from ..instructions.shared_memory import (
     store_word,
 )
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, multiply_add
-from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, TILE_ROWS
 from ..operands.activations import LANE_BYTES
-from ..operands.weights import any_overflows, decode_rows, decode_rows_of_any, needs_two_factors
+from ..operands.weights import (
+    Rows,
+    any_overflows,
+    decode_rows,
+    decode_rows_of_any,
+    needs_two_factors,
+)
 from ..plan import Plan, takes_operands
 from ..tiles import in_registers
 from .activations import StagedChunks, TokenStage
@@ -225,7 +232,7 @@ def multiply_any_round[
             stream.load_scales[i]()
     comptime for i in range(AHEAD):
         if UInt32(i) < num_blocks:
-            var decoded: SIMD[DType.uint32, 16]
+            var decoded: Rows[ROWS_PER_LANE]
             if any_lane(needs_two_factors(stream.word_scales[i])):
                 decoded = decode_rows_of_any(stream.words[i], stream.word_scales[i])
                 overflow |= any_overflows(stream.word_scales[i])
@@ -240,18 +247,16 @@ def multiply_any_round[
 @always_inline
 def add_block[
     TOKEN_TILES: Int, //
-](decoded: SIMD[DType.uint32, 16], fragments: Fragments[TOKEN_TILES], sums: WarpSums[TOKEN_TILES]):
+](decoded: Rows[ROWS_PER_LANE], fragments: Fragments[TOKEN_TILES], sums: WarpSums[TOKEN_TILES]):
     """Adds the products of one block: two fragments of rows, all tokens, K in two steps."""
     comptime for tile in range(TOKEN_TILES):
         var tokens = load_quad(fragments.at(Coord(0, tile, 0, 0)))
         comptime for half in range(HALVES):
             comptime for step in range(2):
-                comptime at = 8 * half + 2 * step
+                comptime row, pair = 2 * half, 2 * step
                 sums[tile, half] = multiply_add(
-                    SIMD[DType.uint32, 4](
-                        decoded[at], decoded[at + 4], decoded[at + 1], decoded[at + 5]
-                    ),
-                    SIMD[DType.uint32, 2](tokens[2 * step], tokens[2 * step + 1]),
+                    weight_fragment[pair](decoded[row], decoded[row + 1]),
+                    SIMD[DType.uint32, 2](tokens[pair], tokens[pair + 1]),
                     sums[tile, half],
                 )
 

@@ -13,7 +13,7 @@ from std.sys._assembly import inlined_assembly
 
 from ..layout import BLOCK
 from ..tiles import SharedTile
-from .packed import WORD_PAIRS
+from .packed import Pairs, weight_fragment
 from .shared_memory import store_word
 
 comptime INSTRUCTION_ROWS = 64
@@ -65,7 +65,7 @@ def limit_registers[direction: StaticString, count: Int]():
 @always_inline
 def multiply_block[
     num_tokens: Int, block: Int
-](decoded: SIMD[DType.uint32, 2 * WORD_PAIRS], tokens: UInt32, mut sums: TokenSums[num_tokens],):
+](decoded: Array[Pairs, 2], tokens: UInt32, mut sums: TokenSums[num_tokens]):
     """Starts the products of one block, and waits for those of the block before.
 
     `decoded` are the pairs of two rows, `tokens` the lower word of the stage's tokens. Tokens
@@ -74,7 +74,6 @@ def multiply_block[
     comptime TOKENS = min(num_tokens, MAX_INSTRUCTION_TOKENS)
     wgmma_fence_aligned()
     comptime for k_step in range(BLOCK // INSTRUCTION_K):
-        comptime at = 2 * k_step
         comptime for i in range(num_tokens // TOKENS):
             comptime rows_at = i * TOKENS * ROW_BYTES
             comptime k_at = 2 * (BLOCK * block + INSTRUCTION_K * k_step)
@@ -89,14 +88,7 @@ def multiply_block[
                 a_type=DType.bfloat16,
                 b_type=DType.bfloat16,
             ](
-                bitcast[DType.bfloat16, 8](
-                    SIMD[DType.uint32, 4](
-                        decoded[at],
-                        decoded[WORD_PAIRS + at],
-                        decoded[at + 1],
-                        decoded[WORD_PAIRS + at + 1],
-                    )
-                ),
+                bitcast[DType.bfloat16, 8](weight_fragment[2 * k_step](decoded[0], decoded[1])),
                 descriptor(tokens + UInt32((rows_at + k_at) // UNIT_BYTES)),
                 sums[i],
             )

@@ -7,11 +7,12 @@ codes, of two rows eight codes each, and the word of four scales that has theirs
 from layout import Coord
 from max.gpu import thread_idx
 
-from ..instructions.packed import WORD_PAIRS, join_bytes, multiply_pairs_by_half
+from ..instructions.packed import join_bytes, multiply_pairs_by_half
 from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch
 from ..layout import K_LANES, TILE_ROWS
 from ..operands.weights import (
+    Rows,
     any_overflows,
     may_need_two_factors,
     scaled_pairs_of_any,
@@ -22,8 +23,6 @@ from .stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
 
 comptime ROWS = 2
 """Rows of a lane."""
-comptime Operands = SIMD[DType.uint32, ROWS * WORD_PAIRS]
-"""A block of both rows, bfloat16: the first one's pairs first."""
 
 
 @always_inline
@@ -73,27 +72,24 @@ struct StepWeights(TrivialRegisterPassable):
         return any_lane(may_need_two_factors(self.scales.reduce_or()))
 
     @always_inline
-    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Operands:
+    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Rows[ROWS]:
         """Decodes a block; raises the flag where bfloat16 cannot hold it."""
+        var words = self.words.slice[ROWS, offset=ROWS * block]()
         # The scales of this half's rows, each in its own half of the register.
         var scales = join_bytes(self.scales[block], 0x4140 + 0x0202 * half)
-        var operands = Operands()
+        var operands = Rows[ROWS](uninitialized=True)
         if may_need_two:
             keep_branch()
             if any_overflows(self.scales[block]):
                 store_word(flag, 1)
             comptime for row in range(ROWS):
-                operands = operands.insert[offset=row * WORD_PAIRS](
-                    scaled_pairs_of_any(
-                        self.words[ROWS * block + row], (scales >> UInt32(16 * row)) & 0xFF
-                    )
+                operands[row] = scaled_pairs_of_any(
+                    words[row], (scales >> UInt32(16 * row)) & 0xFF
                 )
-            return operands
+            return operands^
         var factors = single_factor(scales)
         comptime for row in range(ROWS):
-            operands = operands.insert[offset=row * WORD_PAIRS](
-                multiply_pairs_by_half[row == 1](
-                    unscaled_pairs(self.words[ROWS * block + row]), factors
-                )
+            operands[row] = multiply_pairs_by_half[row == 1](
+                unscaled_pairs(words[row]), factors
             )
-        return operands
+        return operands^
