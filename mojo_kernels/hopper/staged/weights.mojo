@@ -83,13 +83,9 @@ struct StepWeights(TrivialRegisterPassable):
             if any_overflows(self.scales[block]):
                 store_word(flag, 1)
             comptime for row in range(ROWS):
-                operands[row] = scaled_pairs_of_any(
-                    words[row], (scales >> UInt32(16 * row)) & 0xFF
-                )
+                operands[row] = scaled_pairs_of_any(words[row], (scales >> UInt32(16 * row)) & 0xFF)
             return operands^
         var factors = single_factor(scales)
         comptime for row in range(ROWS):
-            operands[row] = multiply_pairs_by_half[row == 1](
-                unscaled_pairs(words[row]), factors
-            )
+            operands[row] = multiply_pairs_by_half[row == 1](unscaled_pairs(words[row]), factors)
         return operands^
