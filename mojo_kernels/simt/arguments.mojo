@@ -202,3 +202,16 @@ struct Result(DevicePassable, TrivialRegisterPassable):
         if self.has_bias():
             biased += self.bias_of[width](column)
         self.elements().store[alignment_elements](row, column, biased)
+
+    @always_inline
+    def store_columns[
+        width: Int
+    ](self, row: UInt32, column: UInt32, sums: SIMD[DType.float32, width]):
+        """Stores those neighbours of a row that exist: all at once if rows are made of such."""
+        if self.columns % UInt32(width) == 0:
+            if column < self.columns:
+                self.store[width, width](Int(row), Int(column), sums)
+        else:
+            comptime for i in range(width):
+                if column + UInt32(i) < self.columns:
+                    self.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](sums[i]))

@@ -48,7 +48,6 @@ def reduce_share[
     comptime K_WARPS = WARPS // ROW_WARPS
     comptime PARTS = TILE_ROWS // 4
     comptime ITEMS = TOKENS * TOKEN_TILES * ROW_WARPS * PARTS
-    var columns = result.columns
     for item in range(
         rank * UInt32(THREADS) + UInt32(thread_idx.x), UInt32(ITEMS), ranks * UInt32(THREADS)
     ):
@@ -56,7 +55,7 @@ def reduce_share[
         var row_warp, part = divmod(rest, UInt32(PARTS))
         var row = first_token + token
         var column = first_column + row_warp * UInt32(TILE_ROWS) + part * 4
-        if row >= result.rows or column >= columns:
+        if row >= result.rows or column >= result.columns:
             continue
         var total = SIMD[DType.float32, 4](0)
         for peer in range(ranks):
@@ -64,12 +63,7 @@ def reduce_share[
                 var warp = row_warp * UInt32(K_WARPS) + UInt32(k_warp)
                 var at = partials.at(Coord(warp, token, part * 4))
                 total += load_peer_quad(peer_address(at, UInt32(peer)))
-        if column + 4 <= columns and columns % 4 == 0:
-            result.store[4, 4](Int(row), Int(column), total)
-        else:
-            comptime for i in range(4):
-                if column + UInt32(i) < columns:
-                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))
+        result.store_columns[4](row, column, total)
 
 
 @always_inline

@@ -105,8 +105,6 @@ def store_tokens[
     comptime LOADS = ranks * PARITIES
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
-    var column = share.first_column + part
-    var columns = result.columns
     var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
     for token in range(
         share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
@@ -122,19 +120,9 @@ def store_tokens[
         var total = loaded[0]
         comptime for i in range(1, LOADS):
             total += loaded[i]
-        if columns % UInt32(PART_COLUMNS) == 0:
-            if column < columns:
-                result.store[PART_COLUMNS, PART_COLUMNS](
-                    Int(share.first_token + token), Int(column), total
-                )
-        else:
-            comptime for i in range(PART_COLUMNS):
-                if column + UInt32(i) < columns:
-                    result.store[1, 1](
-                        Int(share.first_token + token),
-                        Int(column) + i,
-                        SIMD[DType.float32, 1](total[i]),
-                    )
+        result.store_columns[PART_COLUMNS](
+            share.first_token + token, share.first_column + part, total
+        )
 
 
 @always_inline
