@@ -9,6 +9,7 @@ from max.gpu.compute.mma import (
     wgmma_wait_group_sync,
 )
 from std.memory import bitcast
+from std.sys import size_of
 from std.sys._assembly import inlined_assembly
 
 from ..layout import BLOCK
@@ -31,6 +32,8 @@ comptime TokenSums[tokens: Int] = Array[
 """A thread's sums of so many tokens, those of one instruction after the other."""
 comptime ROW_BYTES = 128
 """Bytes of a row of tokens, which are swizzled among themselves."""
+comptime NUMBER_BYTES = size_of[DType.bfloat16]()
+"""Bytes of a number of a token."""
 comptime UNIT_BYTES = 16
 """Unit of addresses and distances in a descriptor."""
 
@@ -72,11 +75,11 @@ def multiply_block[
     are split among instructions, each with its part of the sums; K takes two steps.
     """
     comptime TOKENS = min(num_tokens, MAX_INSTRUCTION_TOKENS)
+    comptime STAGE = row_major[num_tokens, ROW_BYTES // NUMBER_BYTES]()
     wgmma_fence_aligned()
     comptime for k_step in range(BLOCK // INSTRUCTION_K):
         comptime for i in range(num_tokens // TOKENS):
-            comptime rows_at = i * TOKENS * ROW_BYTES
-            comptime k_at = 2 * (BLOCK * block + INSTRUCTION_K * k_step)
+            comptime at = Int(STAGE(Coord(i * TOKENS, BLOCK * block + INSTRUCTION_K * k_step)))
             sums[i] = wgmma_async[
                 INSTRUCTION_ROWS,
                 TOKENS,
@@ -89,7 +92,7 @@ def multiply_block[
                 b_type=DType.bfloat16,
             ](
                 bitcast[DType.bfloat16, 8](weight_fragment[2 * k_step](decoded[0], decoded[1])),
-                descriptor(tokens + UInt32((rows_at + k_at) // UNIT_BYTES)),
+                descriptor(tokens + UInt32(at * NUMBER_BYTES // UNIT_BYTES)),
                 sums[i],
             )
     wgmma_commit_group_sync()

@@ -30,7 +30,7 @@ from ..plan import MAX_RANKS
 from ..staged.exact import Exact, Marks
 from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
 from ..staged.weights import first_row_of
-from ..tiles import SharedTile
+from ..tiles import SharedTile, in_registers
 
 comptime PARITIES = 2
 """Shares of the steps of a group: even and odd ones."""
@@ -44,8 +44,6 @@ comptime Region[tokens: Int] = SharedTile[DType.float32, tokens, SUM_STRIDE]
 """The sums of a parity, [token, column]."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the threads that sum."""
-comptime Part = SIMD[DType.float32, PART_COLUMNS]
-"""Four neighbouring elements of C."""
 
 
 @always_inline
@@ -102,7 +100,6 @@ def store_tokens[
     tokens: Int, //, ranks: Int
 ](pipeline: Pipeline[tokens], share: Share, result: Result):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
-    comptime LOADS = ranks * PARITIES
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
     var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
@@ -110,16 +107,18 @@ def store_tokens[
         share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
     ):
         # All loads before the first sum.
-        var loaded = Array[Part, LOADS](uninitialized=True)
-        comptime for i in range(LOADS):
-            var at = region_of(pipeline, UInt32(i % PARITIES)).at(Coord(token, part))
-            comptime if ranks == 1:
-                loaded[i] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
-            else:
-                loaded[i] = load_peer_quad(peer_address(at, UInt32(i // PARITIES)))
-        var total = loaded[0]
-        comptime for i in range(1, LOADS):
-            total += loaded[i]
+        var loaded = in_registers[DType.float32, PART_COLUMNS, ranks, PARITIES]()
+        comptime for rank in range(ranks):
+            comptime for parity in range(PARITIES):
+                var at = region_of(pipeline, UInt32(parity)).at(Coord(token, part))
+                comptime if ranks == 1:
+                    loaded[rank, parity] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+                else:
+                    loaded[rank, parity] = load_peer_quad(peer_address(at, UInt32(rank)))
+        var total = loaded[0, 0] + loaded[0, 1]
+        comptime for rank in range(1, ranks):
+            comptime for parity in range(PARITIES):
+                total += loaded[rank, parity]
         result.store_columns[PART_COLUMNS](
             share.first_token + token, share.first_column + part, total
         )
