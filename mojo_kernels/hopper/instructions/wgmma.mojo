@@ -13,9 +13,8 @@ from std.sys import size_of
 from std.sys._assembly import inlined_assembly
 
 from ..layout import BLOCK
-from ..tiles import SharedTile
 from .packed import Pairs, weight_fragment
-from .shared_memory import store_word
+from .shared_memory import TileAddresses, store_word
 
 comptime INSTRUCTION_ROWS = 64
 """Weight rows of one instruction: those of a warp group."""
@@ -102,7 +101,7 @@ def multiply_block[
 @always_inline
 def store_sums[
     num_tokens: Int, //, first: Int, count: Int
-](sums: TokenSums[num_tokens], target: SharedTile[DType.float32, ...]):
+](sums: TokenSums[num_tokens], target: TileAddresses[DType.float32, ...]):
     """Stores a thread's sums of `count` tokens from `first` on, as [token, row of its warp].
 
     Lane 4 * r + p has rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, .., where `target`

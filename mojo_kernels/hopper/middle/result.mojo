@@ -15,6 +15,7 @@ from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ..instructions.shared_memory import (
+    TileAddresses,
     cluster_barrier,
     leave_cluster,
     load_peer_quad,
@@ -30,7 +31,7 @@ from ..plan import MAX_RANKS
 from ..staged.exact import Exact, Marks
 from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
 from ..staged.weights import first_row_of
-from ..tiles import SharedTile, in_registers
+from ..tiles import in_registers
 
 comptime PARITIES = 2
 """Shares of the steps of a group: even and odd ones."""
@@ -40,7 +41,7 @@ comptime PART_COLUMNS = 4
 """Columns of a lane."""
 comptime SUM_STRIDE = COLUMNS + 4
 """Words from one token's sums to the next, against bank conflicts."""
-comptime Region[tokens: Int] = SharedTile[DType.float32, tokens, SUM_STRIDE]
+comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, SUM_STRIDE]
 """The sums of a parity, [token, column]."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the threads that sum."""

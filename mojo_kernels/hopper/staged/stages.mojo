@@ -21,10 +21,15 @@ from ...launch.queue import DevicePointer
 from ...schedule.clusters import Bands
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result, Weights
-from ..instructions.shared_memory import arrive_expecting, copy_bulk, init_barrier, wait_phase
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive_expecting,
+    copy_bulk,
+    init_barrier,
+    wait_phase,
+)
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..tiles import SharedTile
 from .activations import STEP, StagedTokens, num_steps_of
 
 comptime WARP_GROUP = 128
@@ -53,13 +58,13 @@ comptime ROOM_TOKENS = 16
 """Tokens that a warp transposes at a time."""
 comptime ROOM_STRIDE = WARP_ROWS + 4
 """Words from one token to the next in a room, against bank conflicts."""
-comptime Room = SharedTile[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
+comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
 """Where a warp transposes its sums, [token, row]."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * Room.NUM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
-comptime StageCodes = SharedTile[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
+comptime StageCodes = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
 """A stage's codes, words of eight: [tile, block, lane, row]."""
-comptime StageScales = SharedTile[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
+comptime StageScales = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
 """A stage's scales, words of four rows: [tile, block, row lane]."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
@@ -104,7 +109,7 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
     """Stages that fit."""
     comptime NUM_BYTES = STAGES_AT + Self.STAGES * Self.STAGE_BYTES
     """Dynamic shared memory of a group."""
-    comptime Barriers = SharedTile[DType.uint64, 2, Self.STAGES]
+    comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
     """The barriers, [full or empty, stage]."""
 
     @always_inline
@@ -129,7 +134,7 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
     @always_inline
     def flag(self, warp: UInt32) -> UInt32:
         """Returns the word that says that bfloat16 could not hold a warp's weights."""
-        return SharedTile[DType.uint32, 1](self.base + UInt32(FLAGS_AT)).at(Coord(warp))
+        return TileAddresses[DType.uint32, 1](self.base + UInt32(FLAGS_AT)).at(Coord(warp))
 
     @always_inline
     def room(self, warp: UInt32) -> Room:
