@@ -97,6 +97,7 @@ Hopper's builds on the room of any GPU.
             catalogue.mojo        kernels by name, for who has no GPU
     simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
+        views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
@@ -105,6 +106,7 @@ Hopper's builds on the room of any GPU.
         layout.mojo           the tile of its weight layout, in the kernels' words
         plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
+        tiles.mojo            tiles of registers, by coordinates
         quantize.mojo         quantize, two numbers at once
         instructions/         the only room with inline assembly
             warp.mojo             of a warp: products, votes, what keeps work in its place
