@@ -14,6 +14,7 @@ Hopper's builds on the room of any GPU.
         e2m1.mojo             E2M1 by its tables
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
+    tiles.mojo            tiles in the registers of a thread
     problem.mojo          one product: left side, right side, result
     calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named

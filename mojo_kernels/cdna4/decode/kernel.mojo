@@ -21,7 +21,6 @@ x extent is a multiple of the number of XCDs, so that they share an L2.
 from layout import row_major
 from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
-from std.collections import Array
 from std.memory import AddressSpace
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
@@ -31,8 +30,9 @@ from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
+from ...tiles import in_registers
 from ..instructions.lds import PIECE_BYTES, SharedBytes
-from ..instructions.matrix import BLOCK, LANES, SUMS, Sums, TILE
+from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
@@ -89,17 +89,18 @@ def _decode[
     var meeting_place = workspace
     comptime if shape.splits > 1:
         meeting_place = loaded(workspace)
-    var bias = Array[Sums, shape.own_tiles()](uninitialized=True)
+    var bias = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
         bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
     walk.finish(chunks_per_wave)
 
     # Across groups: each wave gets some tiles.
-    var sums = Array[Sums, shape.own_tiles()](uninitialized=True)
+    var sums = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime if shape.k_groups() == 1:
         comptime for i in range(shape.own_tiles()):
-            sums[i] = walk.sums[i]
+            comptime m_tile, n_tile = divmod(i, shape.wave_columns())
+            sums[i] = walk.sums[m_tile, n_tile]
     else:
         _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds.ptr, wave, lane)
         comptime if shape.waves > shape.tiles():
@@ -122,22 +123,22 @@ def _decode[
             meeting_place, x + groups_x * y, groups_x * groups_y, sums, wave, lane
         )
         handover.climb(z)
-        comptime for i in range(handover.COUNT):
-            comptime own, part = divmod(i, PARTS)
-            if handover.is_mine(i):
-                var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
-                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                target.store_part[part * PART, PART](
-                    handover.parts[i], bias[own], row, column, lane
-                )
+        comptime for own in range(shape.own_tiles()):
+            comptime for part in range(PARTS):
+                if handover.is_mine[own, part]():
+                    var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
+                    var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+                    target.store_part[part * PART, PART](
+                        handover.parts[own, part], bias[own], row, column, lane
+                    )
 
 
 @always_inline
 def _exchange[
     shape: DecodeShape, wave_bytes: Int
 ](
-    partial: Array[Sums, shape.wave_tiles()],
-    mut sums: Array[Sums, shape.own_tiles()],
+    partial: SumTile[shape.m_tiles, shape.wave_columns()],
+    sums: SumTile[shape.own_tiles()],
     lds: SharedBytes,
     wave: Int32,
     lane: Int32,
@@ -149,7 +150,8 @@ def _exchange[
     var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * SUMS)
     var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
     comptime for tile in range(WAVE_TILES):
-        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
+        comptime m_tile, n_tile = divmod(tile, shape.wave_columns())
+        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[m_tile, n_tile])
     barrier()
     comptime for i in range(shape.own_tiles()):
         var tile = shape.tile_of(wave, i)
@@ -161,7 +163,10 @@ def _exchange[
                 var of_group = floats.unsafe_load[width=SUMS, alignment=SUM_BYTES](
                     group * shape.sharers * WAVE_FLOATS + Int(place)
                 )
-                sums[i] = of_group if group == 0 else sums[i] + of_group
+                comptime if group == 0:
+                    sums[i] = of_group
+                else:
+                    sums[i] += of_group
 
 
 @__llvm_metadata(

@@ -11,9 +11,9 @@ brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.collections import Array
 from std.memory import bitcast
 
+from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_word, write_byte
 from ..instructions.matrix import TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
@@ -64,7 +64,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     var lane: Int32
     var lds: SharedBytes
     """The wave's LDS."""
-    var held: Array[SIMD[DType.uint8, GROUP_BLOCKS], Self.LANE_GROUPS]
+    var held: RegisterTile[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]
     """Scales on their way."""
 
     @always_inline
@@ -88,7 +88,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
         self.half, self.row = divmod(lane, Int32(SCALE_GROUP_ROWS))
         self.lane = lane
         self.lds = lds
-        self.held = {uninitialized = True}
+        self.held = in_registers[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]()
 
     @staticmethod
     @always_inline
@@ -104,10 +104,12 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
             var block = first + Int32(i * GROUP_BLOCKS)
             var offset = self.row * self.k_blocks + block
             comptime if Self.k_tail:
+                var scales = SIMD[DType.uint8, GROUP_BLOCKS]()
                 comptime for j in range(GROUP_BLOCKS):
                     var is_inside = block + Int32(j) < self.k_blocks
                     var place = offset + Int32(j) if is_inside else OUT_OF_RANGE
-                    self.held[i][j] = self.plain.load[DType.uint8, 1](place)
+                    scales[j] = self.plain.load[DType.uint8, 1](place)
+                self.held[i] = scales
             else:
                 var place = offset if block < self.k_blocks else OUT_OF_RANGE
                 self.held[i] = self.plain.load[DType.uint8, GROUP_BLOCKS](place)
@@ -156,7 +158,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     """The codes from the workgroup's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var offsets: SIMD[DType.int32, SLICES * Self.LOADS]
+    var offsets: RegisterTile[DType.int32, 1, SLICES, Self.LOADS]
     """Where the lane's pieces of a stage lie."""
     var piece: Int32
     """Which block of a stage the lane loads."""
@@ -181,10 +183,11 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
         var row = wave * Int32(ROWS_PER_LOAD) + quotient[STAGE_BLOCKS](lane)
         var piece = exchanged(row, lane % Int32(STAGE_BLOCKS))
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
-        var offsets = SIMD[DType.int32, SLICES * Self.LOADS](0)
-        comptime for i in range(SLICES * Self.LOADS):
-            var load_row = row + Int32(i * WAVES * ROWS_PER_LOAD)
-            offsets[i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
+        var offsets = in_registers[DType.int32, 1, SLICES, Self.LOADS]()
+        comptime for part in range(SLICES):
+            comptime for i in range(Self.LOADS):
+                var load_row = row + Int32((part * Self.LOADS + i) * WAVES * ROWS_PER_LOAD)
+                offsets[part, i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
         return Self(span, k_blocks, offsets, piece, wave, span.after(0), 0)
 
     @always_inline
@@ -198,11 +201,12 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     @always_inline
     def fetch[part: Int](self, place: SharedBytes):
         """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
-        comptime for i in range(part * Self.LOADS, (part + 1) * Self.LOADS):
-            var offset = self.offsets[i]
+        comptime for i in range(Self.LOADS):
+            var offset = self.offsets[part, i]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
-            var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
+            var load = Int32((part * Self.LOADS + i) * WAVES) + self.wave
+            var first = load * Int32(ROWS_PER_LOAD)
             load_to_lds[PIECE_BYTES](
                 self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES))
             )

@@ -12,11 +12,10 @@ layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.collections import Array
 
 from ...numbers.formats import Format
 from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_piece, read_word
-from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
+from ..instructions.matrix import BlockCodes, CodeTile, TILE, TILE_BLOCKS, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.tiles import GROUP_BLOCKS, PAIR
@@ -89,33 +88,41 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
     @always_inline
     def read_a[
-        slice: Int, first: Int
-    ](self, stage: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.left], _]):
-        """Reads the tiles of rows of a slice to `tiles` from `first` on."""
+        slice: Int, phase_slice: Int
+    ](
+        self,
+        stage: SharedBytes,
+        tiles: CodeTile[Self.formats.left, Self.Tile.PHASE_SLICES, Self.m_tiles],
+    ):
+        """Reads the tiles of rows of a slice."""
         # Pieces are exchanged within a slice and, as a whole, between slices.
         comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
         var place = place_at(stage, self.a ^ SLICE_BYTES)
         comptime for tile in range(Self.m_tiles):
-            tiles[first + tile] = _read_codes[Self.formats.left](
+            tiles[phase_slice, tile] = _read_codes[Self.formats.left](
                 place_at(place, Int32(tile * TILE * Self.Tile.ROW_BYTES))
             )
 
     @always_inline
     def read_b[
-        first: Int
-    ](self, slice: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.right], _]):
-        """Reads the tiles of columns of a slice to `tiles` from `first` on."""
+        phase_slice: Int
+    ](
+        self,
+        slice: SharedBytes,
+        tiles: CodeTile[Self.formats.right, Self.Tile.PHASE_SLICES, N_TILES],
+    ):
+        """Reads the tiles of columns of a slice."""
         var place = place_at(slice, self.b)
         comptime for tile in range(N_TILES):
-            tiles[first + tile] = _read_codes[Self.formats.right](
+            tiles[phase_slice, tile] = _read_codes[Self.formats.right](
                 place_at(place, Int32(tile * Self.Tile.B_TILE_BYTES))
             )
 
     @always_inline
-    def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
+    def read_scales[count: Int, //, is_a: Bool](self, stage: SharedBytes, words: WordTile[count]):
         """Reads the words of scales of a stage."""
         var first = place_at(stage, self.a_scales if is_a else self.b_scales)
-        comptime for word in range(words.length):
+        comptime for word in range(count):
             words[word] = read_word(place_at(first, Int32(word * SCALE_GROUP_BYTES)))
 
 
@@ -267,11 +274,11 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
                 )
 
     @always_inline
-    def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):
+    def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):
         """Removes what lies beyond K from the lane's words of scales of a stage, of any operand."""
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var block = stage * Int32(STAGE_BLOCKS) + quotient[TILE](self.lane)
         var low = LOW_HALF if block < self.k_blocks else 0
         var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
-        comptime for word in range(words.length):
+        comptime for word in range(count):
             words[word] &= low | high

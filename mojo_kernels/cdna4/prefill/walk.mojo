@@ -16,11 +16,20 @@ from max.gpu.sync import (
     schedule_group_barrier,
 )
 from pipeline.pipeline_dsl import ScheduleEntry
-from std.collections import Array
 from std.memory import bitcast
 
 from ..instructions.lds import SharedBytes, place_at
-from ..instructions.matrix import BlockCodes, SUMS, Sums, multiply_tiles, set_priority
+from ...tiles import in_registers
+from ..instructions.matrix import (
+    CODE_WORDS,
+    CodeTile,
+    SUMS,
+    SumTile,
+    Sums,
+    WordTile,
+    multiply_tiles,
+    set_priority,
+)
 from ..instructions.vector import zero_of_a_branch
 from ..operands.tiles import PAIR
 from ..types import Formats
@@ -110,16 +119,16 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """Where it goes, from the first weights on."""
     var used_b: Int32
     """Where the weights that are read next begin."""
-    var a: Array[BlockCodes[Self.formats.left], Self.PHASE_SLICES * Self.m_tiles]
+    var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.m_tiles]
     """Fragments of activations."""
-    var b: Array[BlockCodes[Self.formats.right], Self.PHASE_SLICES * N_TILES]
+    var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
     """Fragments of weights."""
-    var a_scales: Array[UInt32, Self.m_tiles // PAIR]
+    var a_scales: WordTile[Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
-    var b_scales: Array[UInt32, N_TILES // PAIR]
+    var b_scales: WordTile[N_TILES // PAIR]
     """Scales of a stage of weights."""
-    var sums: Array[Sums, Self.m_tiles * N_TILES]
-    """C, all columns of the first tile of rows, then of the next."""
+    var sums: SumTile[Self.m_tiles, N_TILES]
+    """C."""
 
     @always_inline
     def __init__(
@@ -143,11 +152,13 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.fetched_phase = -1
         self.fetched_b = 0
         self.used_b = Int32(Self.Tile.B_BYTES)
-        self.a = {uninitialized = True}
-        self.b = {uninitialized = True}
-        self.a_scales = {uninitialized = True}
-        self.b_scales = {uninitialized = True}
-        self.sums = {uninitialized = True}
+        comptime A_WORDS = CODE_WORDS[Self.formats.left]
+        comptime B_WORDS = CODE_WORDS[Self.formats.right]
+        self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.m_tiles]()
+        self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
+        self.a_scales = in_registers[DType.uint32, 1, Self.m_tiles // PAIR]()
+        self.b_scales = in_registers[DType.uint32, 1, N_TILES // PAIR]()
+        self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
 
     @always_inline
     def scales_of(self, ring: Self.Place) -> SharedBytes:
@@ -163,10 +174,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
             self.reader.read_scales[False](place, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
         var weights = self.used_b + Int32(Self.Tile.B_PLACE + phase_slice * Self.Tile.B_SLICE_BYTES)
-        self.reader.read_b[phase_slice * N_TILES](place_at(self.lds, weights), self.b)
-        self.reader.read_a[slice, phase_slice * Self.m_tiles](
-            place_at(self.lds, self.used.a), self.a
-        )
+        self.reader.read_b[phase_slice](place_at(self.lds, weights), self.b)
+        self.reader.read_a[slice, phase_slice](place_at(self.lds, self.used.a), self.a)
 
     @always_inline
     def aim_b(mut self):
@@ -192,16 +201,15 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         comptime phase_slice = slice % Self.PHASE_SLICES
         comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
-                comptime tile = m_tile * N_TILES + n_tile
-                self.sums[tile] = multiply_tiles[
+                self.sums[m_tile, n_tile] = multiply_tiles[
                     Self.formats.left,
                     Self.formats.right,
                     PAIR * slice + n_tile % PAIR,
                     PAIR * slice + m_tile % PAIR,
                 ](
-                    self.sums[tile],
-                    self.b[phase_slice * N_TILES + n_tile],
-                    self.a[phase_slice * Self.m_tiles + m_tile],
+                    self.sums[m_tile, n_tile],
+                    self.b[phase_slice, n_tile],
+                    self.a[phase_slice, m_tile],
                     self.b_scales[n_tile // PAIR],
                     self.a_scales[m_tile // PAIR],
                 )
@@ -262,9 +270,12 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     @always_inline
     def clear(mut self):
         """Sets the sums to zero here, where there is time, not at the loop."""
-        comptime for i in range(Self.m_tiles * N_TILES):
-            comptime for j in range(SUMS):
-                self.sums[i][j] = bitcast[DType.float32](zero_of_a_branch())
+        comptime for m_tile in range(Self.m_tiles):
+            comptime for n_tile in range(N_TILES):
+                var zeros = Sums(0)
+                comptime for i in range(SUMS):
+                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
+                self.sums[m_tile, n_tile] = zeros
 
     @always_inline
     def walk(mut self, group: Int32, num_stages: Int32):
