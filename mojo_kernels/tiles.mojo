@@ -1,10 +1,10 @@
-"""Tiles in a thread's registers: TileTensors of vectors, by coordinates known when compiled.
+"""Tiles of vectors, in a thread's registers or in the memory that a workgroup shares.
 
     var sums = in_registers[DType.float32, 4, m_tiles, n_tiles]()
     sums[m_tile, n_tile] += ..
 
-A tile is a view of memory that the compiler dissolves into registers, as long as every
-coordinate is a constant where it is used: in a `comptime for`, or a parameter.
+They are TileTensors, row-major. One in registers is memory that the compiler dissolves, as
+long as every coordinate is a constant where it is used: in a `comptime for`, or a parameter.
 """
 
 from layout import TileTensor, row_major
@@ -13,7 +13,9 @@ from layout.tensor_engine import DefaultEngine
 from layout.tile_layout import Layout
 from std.memory import AddressSpace, stack_allocation
 
-comptime RegisterTile[dtype: DType, width: Int, *sizes: Int] = TileTensor[
+comptime VectorTile[
+    dtype: DType, width: Int, address_space: AddressSpace, *sizes: Int
+] = TileTensor[
     dtype,
     Layout[
         type_of(row_major[*sizes]())._shape_types,
@@ -21,9 +23,17 @@ comptime RegisterTile[dtype: DType, width: Int, *sizes: Int] = TileTensor[
     ],
     MutUntrackedOrigin,
     Engine=DefaultEngine[element_width=width],
-    address_space=AddressSpace.LOCAL,
+    address_space=address_space,
 ]
 """Vectors of `width` numbers; an index takes one as a whole."""
+comptime RegisterTile[dtype: DType, width: Int, *sizes: Int] = VectorTile[
+    dtype, width, AddressSpace.LOCAL, *sizes
+]
+"""A tile in registers."""
+comptime SharedTile[dtype: DType, width: Int, *sizes: Int] = VectorTile[
+    dtype, width, AddressSpace.SHARED, *sizes
+]
+"""A tile in shared memory."""
 
 
 @always_inline

@@ -18,11 +18,7 @@ Workgroups with equal x read the same weights. Where there are several, the grid
 x extent is a multiple of the number of XCDs, so that they share an L2.
 """
 
-from layout import row_major
-from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
-from std.memory import AddressSpace
-from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
@@ -31,7 +27,7 @@ from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
 from ...tiles import in_registers
-from ..instructions.lds import PIECE_BYTES, SharedBytes
+from ..instructions.lds import Lds, PIECE_BYTES, allocate_lds, tile_at
 from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
@@ -39,7 +35,7 @@ from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover, PART, PARTS
-from .shape import DecodeLds, DecodeShape, SUM_BYTES, TILE_SUM_BYTES
+from .shape import DecodeLds, DecodeShape
 from .walk import DecodeWalk
 
 
@@ -59,7 +55,7 @@ def _decode[
 ):
     """Computes a workgroup's tile of C."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
-    comptime lds_plan = DecodeLds(shape, Source.LDS_BYTES, Source.left)
+    comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime Walk = DecodeWalk[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     var lane = Int32(thread_idx.x) % LANES
@@ -70,9 +66,7 @@ def _decode[
         return  # Rounds the grid up to a multiple of the XCDs.
 
     # Along K, each group of sharers on its own.
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[lds_plan.num_bytes() // size_of[DType.bfloat16]()]())
+    var lds = allocate_lds[lds_plan.num_bytes()]()
     var group = quotient[shape.sharers](wave)
     var sharer = wave - group * Int32(shape.sharers)
     var weights = Walk.Weights.of(
@@ -83,7 +77,7 @@ def _decode[
         x * Int32(shape.n_tiles) + sharer * Int32(shape.wave_columns()),
     )
     var first_chunk = (z * Int32(shape.k_groups()) + group) * chunks_per_wave
-    var walk = Walk(source, weights, lds.ptr, wave, lane, first_chunk)
+    var walk = Walk(source, weights, lds, wave, lane, first_chunk)
     walk.start()
     # What is needed at the end arrives while the first chunks do.
     var meeting_place = workspace
@@ -102,7 +96,7 @@ def _decode[
             comptime m_tile, n_tile = divmod(i, shape.wave_columns())
             sums[i] = walk.sums[m_tile, n_tile]
     else:
-        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds.ptr, wave, lane)
+        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds, wave, lane)
         comptime if shape.waves > shape.tiles():
             if wave >= Int32(shape.tiles()):
                 return
@@ -139,34 +133,30 @@ def _exchange[
 ](
     partial: SumTile[shape.m_tiles, shape.wave_columns()],
     sums: SumTile[shape.own_tiles()],
-    lds: SharedBytes,
+    lds: Lds,
     wave: Int32,
     lane: Int32,
 ):
     """Adds the sums of all groups in their order; a wave gets the tiles that it finishes."""
-    comptime WAVE_FLOATS = wave_bytes // 4
-    comptime TILE_FLOATS = TILE_SUM_BYTES // 4
-    comptime WAVE_TILES = shape.wave_tiles()
-    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * SUMS)
-    var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
-    comptime for tile in range(WAVE_TILES):
-        comptime m_tile, n_tile = divmod(tile, shape.wave_columns())
-        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[m_tile, n_tile])
+    comptime COLUMNS = shape.wave_columns()
+    comptime TILES = shape.wave_tiles()
+    comptime sums_at = tile_at[DType.float32, SUMS, TILES, LANES]
+    var own = sums_at(lds, wave * Int32(wave_bytes))
+    comptime for m_tile in range(shape.m_tiles):
+        comptime for n_tile in range(COLUMNS):
+            own[m_tile * COLUMNS + n_tile, lane] = partial[m_tile, n_tile]
     barrier()
     comptime for i in range(shape.own_tiles()):
         var tile = shape.tile_of(wave, i)
         if tile < Int32(shape.tiles()):
-            var sharer = quotient[WAVE_TILES](tile)
-            var place = sharer * Int32(WAVE_FLOATS)
-            place += (tile - sharer * Int32(WAVE_TILES)) * Int32(TILE_FLOATS)
+            var sharer = quotient[TILES](tile)
             comptime for group in range(shape.k_groups()):
-                var of_group = floats.unsafe_load[width=SUMS, alignment=SUM_BYTES](
-                    group * shape.sharers * WAVE_FLOATS + Int(place)
-                )
+                var sharer_place = (Int32(group * shape.sharers) + sharer) * Int32(wave_bytes)
+                var theirs = sums_at(lds, sharer_place)[tile - sharer * Int32(TILES), lane]
                 comptime if group == 0:
-                    sums[i] = of_group
+                    sums[i] = theirs
                 else:
-                    sums[i] += of_group
+                    sums[i] += theirs
 
 
 @__llvm_metadata(

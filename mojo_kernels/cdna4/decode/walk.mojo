@@ -17,6 +17,7 @@ word of scales of the activations and one of the weights thus serve all products
 of 32 rows, 32 columns and 256 along K.
 """
 
+from layout import Coord, Idx
 from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
@@ -24,12 +25,15 @@ from pipeline.types import Phase
 from ...numbers.formats import Format
 from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import (
+    Lds,
     PIECE_BYTES,
     Piece,
-    SharedBytes,
-    place_at,
+    SharedPieces,
+    bytes_at,
+    pieces_at,
     read_piece,
     read_word,
+    words_at,
     write_byte,
     write_piece,
 )
@@ -37,6 +41,7 @@ from ..instructions.matrix import (
     BlockCodes,
     CODE_WORDS,
     CodeTile,
+    LANES,
     SUMS,
     SumTile,
     WordTile,
@@ -48,7 +53,7 @@ from ..operands.memory import quotient
 from ..operands.tiles import PAIR, WORD_SCALES
 from ..operands.weights import WeightFragments
 from .order import Stream, StreamOps
-from .shape import DecodeLds, DecodeShape, WORDS_BYTES
+from .shape import DecodeLds, DecodeShape
 
 
 struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
@@ -64,7 +69,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """Tiles of activations of a stage that the wave fetches."""
     comptime IS_SHARED = Self.shape.sharers > 1
     """Whether other waves need them too."""
-    comptime LDS = DecodeLds(Self.shape, Self.Source.LDS_BYTES, Self.Source.left)
+    comptime LDS = DecodeLds(Self.shape, Self.Source.PIECES * PIECE_BYTES, Self.Source.left)
     """Places in LDS."""
     comptime WAVE_BYTES = Self.LDS.wave_bytes()
     """Bytes of the area of a wave."""
@@ -72,19 +77,19 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """Where the areas of groups begin."""
     comptime GROUP_BYTES = Self.LDS.group_bytes()
     """Bytes of the area of a group."""
-    comptime SCALE_BYTES = Self.LDS.scale_bytes()
-    """Bytes of the scales of a stage in it."""
+    comptime SCALE_WORDS = Self.LDS.scale_words()
+    """Words of the scales of a stage in it."""
     comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
     """The order of its work."""
 
     var source: Self.Source
     """Activations."""
     var weights: Self.Weights
-    var lds: SharedBytes
+    var lds: Lds
     """The wave's own area of LDS."""
-    var first_lds: SharedBytes
+    var first_lds: Lds
     """The area of the first wave of its group."""
-    var group_scales: SharedBytes
+    var group_scales: Lds
     """The shared scales of its group."""
     var lane: Int32
     var sharer: Int32
@@ -109,7 +114,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         out self,
         source: Self.Source,
         weights: Self.Weights,
-        lds: SharedBytes,
+        lds: Lds,
         wave: Int32,
         lane: Int32,
         first_chunk: Int32,
@@ -118,11 +123,9 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         var group = quotient[Self.shape.sharers](wave)
         self.source = source
         self.weights = weights
-        self.lds = place_at(lds, wave * Int32(Self.WAVE_BYTES))
-        self.first_lds = place_at(lds, group * Int32(Self.shape.sharers * Self.WAVE_BYTES))
-        self.group_scales = place_at(
-            lds, Int32(Self.GROUPS_PLACE) + group * Int32(Self.GROUP_BYTES)
-        )
+        self.lds = lds.unsafe_offset(Int(wave) * Self.WAVE_BYTES)
+        self.first_lds = lds.unsafe_offset(Int(group) * Self.shape.sharers * Self.WAVE_BYTES)
+        self.group_scales = lds.unsafe_offset(Self.GROUPS_PLACE + Int(group) * Self.GROUP_BYTES)
         self.lane = lane
         self.sharer = wave - group * Int32(Self.shape.sharers)
         self.next_chunk = first_chunk
@@ -141,17 +144,18 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
                 self.sums[m_tile, n_tile] = 0
 
     @always_inline
-    def tile_in_lds[stage: Int, step: Int](self) -> SharedBytes:
+    def tile_in_lds[stage: Int, step: Int](self) -> SharedPieces[Self.Source.PIECES]:
         """Returns the place of a tile of activations that the wave fetches."""
         comptime place = Self.LDS.tile(stage, step)
-        return place_at(self.lds, Int32(place))
+        return pieces_at[Self.Source.PIECES](self.lds, Int32(place))
 
     @always_inline
-    def scale_in_lds[stage: Int](self, tile: Int32) -> SharedBytes:
-        """Returns the place of the lane's scale of an encoded tile."""
+    def share[stage: Int](self, tile: Int32, scale: UInt8):
+        """Writes the lane's scale of an encoded tile for all sharers."""
+        comptime DEPTH = Self.shape.depth
+        var scales = bytes_at[DEPTH, Self.SCALE_WORDS, LANES, WORD_SCALES](self.group_scales)
         var word, byte = divmod(tile, Int32(WORD_SCALES))
-        var place = Int32(stage * Self.SCALE_BYTES) + word * Int32(WORDS_BYTES) + byte
-        return place_at(self.group_scales, place + self.lane * Int32(WORD_SCALES))
+        write_byte(scales, Coord(Idx[stage], word, self.lane, byte), scale)
 
     @always_inline
     def fetch[stage: Int, is_first: Bool](mut self):
@@ -209,36 +213,37 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             comptime assert (
                 Self.Source.left.block_bytes() == PIECE_BYTES
             ), "a block of codes is a piece"
-            write_piece(place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes))
+            var codes = pieces_at[LANES](self.lds, Int32(Self.LDS.tile(stage, step)))
+            write_piece(codes, Coord(self.lane), rebind[Piece](block.codes))
             var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
-            write_byte(self.scale_in_lds[stage](tile), scale)
+            self.share[stage](tile, scale)
             # Words are read as a whole: nothing in them is left undefined.
             comptime unused = Self.LDS.unused_scales()
             comptime slots = Self.LDS.slots()
             comptime if step == 0 and unused > 0:
                 if self.sharer < Int32(unused):
-                    write_byte(self.scale_in_lds[stage](Int32(slots) + tile), scale)
+                    self.share[stage](Int32(slots) + tile, scale)
         else:
             self.keep[stage, step](block)
 
     @always_inline
     def read[stage: Int](mut self):
         """Reads the encoded activations of a stage."""
-        var scales = place_at(self.group_scales, self.lane * Int32(WORD_SCALES))
-        var codes = place_at(self.first_lds, self.lane * Int32(PIECE_BYTES))
+        var words = words_at[Self.shape.depth, Self.SCALE_WORDS, LANES](self.group_scales)
         comptime for step in range(Self.shape.steps()):
             comptime word, byte = divmod(step, WORD_SCALES)
             comptime own_step, sharer = divmod(step, Self.shape.sharers)
             comptime if byte == 0:
-                comptime place = stage * Self.SCALE_BYTES + word * WORDS_BYTES
-                self.a_scales[stage, step] = read_word(place_at(scales, Int32(place)))
+                self.a_scales[stage, step] = read_word(
+                    words, Coord(Idx[stage], Idx[word], self.lane)
+                )
             else:
                 self.a_scales[stage, step] = self.a_scales[stage, step - byte]
             comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
-            self.a[stage, step] = rebind[BlockCodes[Self.Source.left]](
-                read_piece(place_at(codes, Int32(place)))
-            )
+            var codes = pieces_at[LANES](self.first_lds, Int32(place))
+            var piece = read_piece(codes, Coord(self.lane))
+            self.a[stage, step] = rebind[BlockCodes[Self.Source.left]](piece)
 
     @always_inline
     def multiply[stage: Int, step: Int](mut self):

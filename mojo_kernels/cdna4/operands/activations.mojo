@@ -19,7 +19,7 @@ from std.memory import bitcast
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import SharedBytes
+from ..instructions.lds import SharedPieces
 from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
 from .encode import EncodedBlock, encode_block
 from .memory import OUT_OF_RANGE, View, quotient
@@ -33,8 +33,8 @@ trait ActivationSource(TrivialRegisterPassable):
     """What the blocks are encoded in."""
     comptime LOADS: Int
     """Memory instructions that fetch a tile."""
-    comptime LDS_BYTES: Int
-    """Bytes of LDS that a tile on its way needs."""
+    comptime PIECES: Int
+    """Pieces of LDS that a tile on its way needs."""
     comptime Cursor: TrivialRegisterPassable
     """A chunk, the same for all lanes."""
 
@@ -48,12 +48,14 @@ trait ActivationSource(TrivialRegisterPassable):
 
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
         """Starts loading a tile of the chunk to registers, or to its place in LDS."""
         ...
 
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedBytes, lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived; `kept` is what `fetch` returned."""
         ...
@@ -90,7 +92,7 @@ struct FloatSource[
     """How a tile moves."""
     comptime LOADS = Self.Tile.LOADS
     """Loads straight to LDS."""
-    comptime LDS_BYTES = Self.Tile.BYTES
+    comptime PIECES = Self.Tile.PIECES
     """The floats of a tile."""
     comptime Cursor = FloatCursor
     """A chunk of floats."""
@@ -132,7 +134,9 @@ struct FloatSource[
     @always_inline
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
         """Starts loading a tile of the chunk to its place in LDS; what it returns means nothing."""
         comptime first_byte = Int32(k_tile * TILE_K * Self.Tile.ELEMENT_BYTES)
         comptime for load in range(Self.LOADS):
@@ -146,7 +150,7 @@ struct FloatSource[
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedBytes, lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in LDS."""
         return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
@@ -181,7 +185,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """Bytes of the codes of a block."""
     comptime LOADS = 2
     """The codes and the scale of a block."""
-    comptime LDS_BYTES = 0
+    comptime PIECES = 0
     """Straight to registers."""
     comptime Cursor = CodeCursor
     """A chunk of codes and scales."""
@@ -234,7 +238,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     @always_inline
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
         """Starts loading a tile of the chunk to registers; `tile` is not used."""
         comptime first = Int32(k_tile * TILE_BLOCKS)
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
@@ -251,7 +257,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedBytes, lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in registers."""
         return kept
