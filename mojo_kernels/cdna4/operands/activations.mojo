@@ -1,7 +1,8 @@
 """Where a wave gets the encoded blocks of its activations.
 
-Both sources feed the same kernels: `FloatSource` streams floats through LDS and
-encodes them in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
+Both sources feed the same kernels: `FloatSource` streams floats through LDS and encodes them
+in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of
+its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
     at = source.cursor(chunk)       once a chunk, scalar

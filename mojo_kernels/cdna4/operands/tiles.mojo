@@ -49,9 +49,12 @@ struct FloatTile[dtype: DType]:
     def exchanged(piece: Int32) -> Int32:
         """Returns which piece of the tile stands in the place of `piece`; its own inverse."""
         comptime if Self.ROW_PIECES == 16:
-            return Swizzle(1, 3, 3)(Swizzle(2, 0, 4)(piece))
+            comptime LOW = Swizzle(2, 0, 4)  # Bits 4 and 5, row & 3, meet bits 0 and 1.
+            comptime HIGH = Swizzle(1, 3, 3)  # Bit 6, row & 4, meets bit 3.
+            return HIGH(LOW(piece))
         else:
-            return Swizzle(3, 0, log2_floor(Self.ROW_PIECES))(piece)
+            comptime LOW = Swizzle(3, 0, log2_floor(Self.ROW_PIECES))  # row & 7 meets bits 0 .. 2.
+            return LOW(piece)
 
     @staticmethod
     @always_inline
@@ -73,9 +76,10 @@ struct FloatTile[dtype: DType]:
     def block(tile: SharedPieces[Self.PIECES], lane: Int32) -> SIMD[Self.dtype, BLOCK]:
         """Reads the block of a lane: row `lane % 16`, block `lane / 16`."""
         var first = lane % TILE * Int32(Self.ROW_PIECES)
-        first += quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
+        first = Self.exchanged(first + quotient[TILE](lane) * Int32(Self.BLOCK_PIECES))
         var words = SIMD[DType.uint32, Self.BLOCK_PIECES * PIECE_WORDS]()
         comptime for i in range(Self.BLOCK_PIECES):
-            var piece = read_piece(tile, Coord(Self.exchanged(first + Int32(i))))
+            # The exchange of a block is that of its first piece: its pieces are in one row.
+            var piece = read_piece(tile, Coord(first ^ Int32(i)))
             words = words.insert[offset=PIECE_WORDS * i](piece)
         return bitcast[Self.dtype, BLOCK](words)

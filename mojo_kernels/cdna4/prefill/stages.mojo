@@ -127,7 +127,8 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 @always_inline
 def exchanged(piece: Int32) -> Int32:
     """Returns which piece of a stage stands in the place of `piece`; its own inverse."""
-    return Swizzle(3, 0, 4)(piece)
+    comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+    return ROW_PAIR(piece)
 
 
 @always_inline
