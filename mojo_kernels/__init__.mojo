@@ -14,6 +14,7 @@ Hopper's builds on the room of any GPU.
         e2m1.mojo             E2M1 by its tables
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
+    tiles.mojo            tiles of vectors, in registers and in shared memory
     problem.mojo          one product: left side, right side, result
     calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named
@@ -64,7 +65,7 @@ Hopper's builds on the room of any GPU.
             matrix.mojo           the scaled matrix instruction, and what it takes
             vector.mojo           the converter to codes, maxima of pairs
             memory.mojo           straight to LDS, and past the L2
-            lds.mojo              pieces, words and bytes of LDS
+            lds.mojo              tiles of pieces, words and bytes in LDS
         operands/             what a wave multiplies, and where it comes from
             memory.mojo           tensors through descriptors
             tiles.mojo            tiles of floats, through LDS
