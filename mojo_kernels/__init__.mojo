@@ -107,7 +107,6 @@ Hopper's builds on the room of any GPU.
         layout.mojo           the tile of its weight layout, in the kernels' words
         plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
-        tiles.mojo            tiles of registers, by coordinates
         quantize.mojo         quantize, two numbers at once
         instructions/         the only room with inline assembly
             warp.mojo             of a warp: products, votes, what keeps work in its place

@@ -46,7 +46,7 @@ from ..operands.weights import (
     needs_two_factors,
 )
 from ..plan import Plan, takes_operands
-from ..tiles import in_registers
+from ...tiles import in_registers
 from .activations import StagedChunks, TokenStage
 from .result import compute_share_exactly, reduce_share, store_sums
 from .shape import Fragments, HALVES, Partials, SHORT, Shape, THREADS, TOKENS, WarpSums

@@ -5,7 +5,7 @@ from ..instructions.shared_memory import TileAddresses
 from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import TILE_ROWS
 from ..operands.activations import LANE_BYTES
-from ..tiles import RegisterTile
+from ...tiles import RegisterTile
 
 comptime WARPS = 8
 """Warps of a group."""

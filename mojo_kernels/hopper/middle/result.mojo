@@ -31,7 +31,7 @@ from ..plan import MAX_RANKS
 from ..staged.exact import Exact, Marks
 from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
 from ..staged.weights import first_row_of
-from ..tiles import in_registers
+from ...tiles import in_registers
 
 comptime PARITIES = 2
 """Shares of the steps of a group: even and odd ones."""
