@@ -1,7 +1,7 @@
 """Names in a graph, as positions in the tables; an unknown one fails when the graph is compiled."""
 
 from ..layouts import LAYOUTS
-from ..numbers.floats import FLOAT_TYPES
+from ..numbers.floats import float_code
 from ..numbers.formats import FORMATS, NO_FORMAT
 from ..numbers.rounding import Rounding
 
@@ -11,17 +11,9 @@ comptime KEPT = "bf16"
 
 def dtype_code[dtype: DType]() -> Int:
     """Returns the position of an element type in the table."""
-    comptime code = _dtype_code_or_none[dtype]()
+    comptime code = float_code(dtype)
     comptime assert code >= 0, String("no kernels for element type ", dtype)
     return code
-
-
-def _dtype_code_or_none[dtype: DType]() -> Int:
-    """Returns the position of an element type in the table, or -1."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime if FLOAT_TYPES[i] == dtype:
-            return i
-    return -1
 
 
 def layout_code[name: StaticString]() -> Int:

@@ -17,7 +17,7 @@ from std.sys import size_of
 from ..launch.queue import DevicePointer
 from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
 from ..numbers.elements import Element
-from ..numbers.floats import FLOAT_TYPES, round_to
+from ..numbers.floats import float_code, round_to
 from ..operands import Flat, Matrix
 from .codec import ANY_BITS, BLOCK, CHUNK, Codes, WORD_BITS, unpack
 
@@ -39,17 +39,9 @@ def rows_of[dtype: DType](first: DevicePointer[dtype], row_stride: Int) -> Matri
     return Matrix[dtype](first, Layout(Coord((NO_END, row_stride)), Coord((row_stride, Idx[1]))))
 
 
-def float_code[dtype: DType]() -> Int32:
-    """Returns the position of a type in `FLOAT_TYPES`."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime if FLOAT_TYPES[i] == dtype:
-            return Int32(i)
-    return -1
-
-
-comptime BFLOAT16 = float_code[DType.bfloat16]()
-comptime FLOAT16 = float_code[DType.float16]()
-comptime FLOAT32 = float_code[DType.float32]()
+comptime BFLOAT16 = Int32(float_code(DType.bfloat16))
+comptime FLOAT16 = Int32(float_code(DType.float16))
+comptime FLOAT32 = Int32(float_code(DType.float32))
 
 
 @fieldwise_init

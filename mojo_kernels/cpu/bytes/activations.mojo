@@ -31,8 +31,9 @@ from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
+from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
-from .integers import BLOCK, in_order_of, integers_of, largest_integer, unit_shift
+from .integers import in_order_of, integers_of, largest_integer, unit_shift
 
 comptime LIMITS = GroupLimits(12, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
     3, 6, 2

@@ -15,12 +15,10 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
 from ...numbers.elements import Element
 from ...numbers.formats import Format
-from ..vectors import STEP_BYTES, Words
+from ..vectors import BLOCK, STEP_BYTES, Words
 from ..weights import WeightTiles
 from .dot import WeightBytes
 
-comptime BLOCK = Format.MXFP4.block_k
-"""Elements of a block, which is the same in all formats here."""
 comptime VECTORS = BLOCK // 4
 """Vectors of a tile in one block."""
 

@@ -19,12 +19,12 @@ from ...numbers.scales import E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import GroupLimits, RowGroups
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
-from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
 from .activations import Activations, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
-from .integers import BLOCK, VECTORS, place_of, unit_shift, weight_bytes
+from .integers import VECTORS, place_of, unit_shift, weight_bytes
 
 
 trait ByteSource(TrivialRegisterPassable):

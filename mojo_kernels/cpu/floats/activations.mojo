@@ -29,8 +29,9 @@ from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
+from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
-from .dot import BLOCK, STEPS, activation_words
+from .dot import STEPS, activation_words
 
 comptime LIMITS = GroupLimits(14, 64, 8) if CompilationTarget.has_avx512f() else GroupLimits(
     4, 8, 2

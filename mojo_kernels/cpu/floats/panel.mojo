@@ -23,11 +23,11 @@ from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import GroupLimits, RowGroups
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
-from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
-from .dot import BLOCK, STEPS, add_products, add_products_in_float64, weight_words
+from .dot import STEPS, add_products, add_products_in_float64, weight_words
 
 
 trait FloatSource(TrivialRegisterPassable):
