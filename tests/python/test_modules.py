@@ -2,6 +2,7 @@
 
 import copy
 import io
+import warnings
 
 import pytest
 import torch
@@ -345,3 +346,35 @@ def test_convert_of_nothing_is_an_error():
         mx.convert(nn.Sequential(nn.ReLU()))
     with pytest.raises(ValueError, match="none selected"):
         mx.convert(Model(), lambda name, linear: False)
+
+
+WRONG_KINDS = {
+    "no model": (lambda: mx.convert(None), r"model: got NoneType, expected an nn\.Module"),
+    "no layer": (lambda: mx.MXLinear.from_linear(x_of(2)), r"linear: got Tensor, expected an nn"),
+    "a list of names": (
+        lambda: mx.convert(nn.Sequential(float_linear()), filter=["0"]),
+        "filter: got list, expected a function",
+    ),
+    "float64": (
+        lambda: mx.convert(nn.Sequential(float_linear()).double()),
+        r"0\.weight: got dtype float64, expected bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_arguments_of_another_kind_are_named(name):
+    call, message = WRONG_KINDS[name]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_layer_that_reads_slowly_says_so():
+    weight = mx.quantize(float_linear().weight.detach())
+    best = weight.preshuffle().layout
+    with pytest.warns(UserWarning, match=f"layout 'plain' on .* read '{best}' faster"):
+        module = mx.MXLinear(weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module(x_of(2))
+        mx.MXLinear(weight.preshuffle())(x_of(2))
