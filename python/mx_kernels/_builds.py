@@ -9,18 +9,20 @@ shown those files and no others, so an import that the hash overlooks fails the 
 
 Processes that start together build once: they queue on a file lock, and a file appears complete
 or not at all. The cache is the folder that MX_KERNELS_CACHE names, or the user's cache folder;
-checkouts and environments share it.
+checkouts and environments share it. Of each label the files that were used last are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import importlib.metadata
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,12 +33,18 @@ from pathlib import Path
 import platformdirs
 
 HASH_DIGITS = 16
+KEPT_OF_A_LABEL = 8
+"""Versions of the same thing that stay in the cache."""
+KEPT_SECONDS = 24 * 3600
+"""What was used since is never removed: another process may be about to open it."""
+PR_SET_PDEATHSIG = 1
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+"
     r"(?P<names>\([^)]*\)|[^\n]*)|import[ \t]+(?P<modules>[^\n]*))",
     re.MULTILINE,
 )
 COMMENT = re.compile(r"#[^\n]*")
+_LIBC = ctypes.CDLL(None)
 
 
 class NativeBuildError(ImportError):
@@ -164,6 +172,8 @@ class Build:
         """
         target = self.path(cache)
         if target.exists():
+            with contextlib.suppress(OSError):
+                os.utime(target.parent)  # Used now.
             return target
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,14 +188,30 @@ class Build:
             if not target.exists():
                 with one_line(f"{self.doing}, once, into {target.parent}"):
                     self._make(target)
+                forget_old(target.parent)
         return target
 
     def _make(self, target: Path) -> None:
         """Lets the file appear complete or not at all."""
+        for left_by_a_dead_process in target.parent.glob(".build-*"):
+            shutil.rmtree(left_by_a_dead_process, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
             fresh = Path(scratch) / target.name
             self.make(fresh)
             os.replace(fresh, target)
+
+
+def forget_old(newest: Path) -> None:
+    """Removes what has the label of a folder of the cache, but for the last that were used."""
+    label = newest.name.rpartition("-")[0]
+    same = re.compile(re.escape(label) + f"-[0-9a-f]{{{HASH_DIGITS}}}")
+    folders = [path for path in newest.parent.iterdir() if same.fullmatch(path.name)]
+    last_used = {path: path.stat().st_mtime for path in folders}
+    old = sorted(folders, key=last_used.get, reverse=True)[KEPT_OF_A_LABEL:]
+    for path in old:
+        if time.time() - last_used[path] > KEPT_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
+            path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
@@ -304,7 +330,9 @@ def run_mojo(command: Sequence[str]) -> str:
     try:
         from mojo.run import subprocess_run_mojo  # noqa: PLC0415  only where a build is due
 
-        result = subprocess_run_mojo(list(command), capture_output=True, text=True)
+        result = subprocess_run_mojo(
+            list(command), capture_output=True, text=True, preexec_fn=_end_with_parent
+        )
     except (ImportError, OSError, RuntimeError) as error:
         raise NativeBuildError(
             f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
@@ -312,6 +340,11 @@ def run_mojo(command: Sequence[str]) -> str:
     if result.returncode != 0:
         raise NativeBuildError(_explain(command, result.stdout + result.stderr))
     return result.stdout
+
+
+def _end_with_parent() -> None:
+    """Asks Linux to end this process with the one that started it, however that ends."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _explain(command: Sequence[str], output: str) -> str:

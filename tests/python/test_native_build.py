@@ -141,6 +141,50 @@ def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, cap
     assert capfd.readouterr().err == ""
 
 
+def test_a_killed_build_takes_its_compiler_along_and_leaves_nothing_for_long(sources, cache):
+    process = start(sources, cache)
+    deadline = time.monotonic() + 60
+    while not (compilers := compilers_of(process.pid)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    while any(Path(f"/proc/{pid}").exists() for pid in compilers):
+        assert time.monotonic() < deadline, "the compiler goes on"
+        time.sleep(0.01)
+    (folder,) = (path for path in cache.iterdir() if path.is_dir())
+    assert [path.name[:7] for path in folder.iterdir()] == [".build-"]
+    target = _native.find_or_build(cache)
+    assert [path.name for path in folder.iterdir()] == [target.name]
+
+
+def compilers_of(pid):
+    """Returns the processes that a process has started."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in children for child in file.read_text().split()]
+
+
+def test_the_cache_keeps_what_was_used_last(tmp_path):
+    def used(days_ago, name):
+        folder = tmp_path / name
+        folder.mkdir()
+        (tmp_path / f"{name}.lock").touch()
+        moment = time.time() - days_ago * 86400
+        os.utime(folder, (moment, moment))
+        return folder
+
+    builds = [used(days, f"avx2-{days:016x}") for days in range(20)]
+    others = [used(30, f"avx512_vnni-{1:016x}"), used(30, f"sm_90a-avx2-{1:016x}")]
+    _builds.forget_old(builds[0])
+    kept = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert kept == {path.name for path in [*builds[: _builds.KEPT_OF_A_LABEL], *others]}
+    assert {path.name for path in tmp_path.glob("*.lock")} == {f"{name}.lock" for name in kept}
+
+    today = [used(0, f"sse4-{i:016x}") for i in range(12)]
+    _builds.forget_old(today[0])
+    assert all(path.exists() for path in today)
+
+
 @pytest.mark.deep
 def test_a_waiting_process_says_what_it_waits_for(sources, cache):
     holder = subprocess.Popen(
