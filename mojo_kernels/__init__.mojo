@@ -41,7 +41,7 @@ Hopper's builds on the room of any GPU.
         panel.mojo            what an arithmetic offers to the panels
         weights.mojo          tiles of the weights, from any layout and format
         weight_readers.mojo   layouts that are not the CPU's own
-        block_order.mojo      where blocks of activations lie
+        block_order.mojo      how rows are cut into groups, and where their blocks lie
         window.mojo           exponents that occur, and whether float32 takes them
         vectors.mojo          sixteen lanes
         threads.mojo          tasks on the OpenMP team of the process
