@@ -430,15 +430,16 @@ def test_the_high_word_of_an_addend_reaches_the_high_word_only():
             execute(text, {2: LANE}, 1)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 @pytest.mark.parametrize("body", FAULTS)
-def test_faults_name_the_instruction_and_the_reason(body):
+def test_faults_name_the_instruction_and_the_reason(body, late):
     if FAULTS[body] is None:
         execute(body, {2: LANE}, [2])
         with pytest.raises(gfx950.SimulationError, match="v200, which nothing has written"):
-            execute(body, {2: LANE}, 1)
+            execute(body, {2: LANE}, 1, late=late)
         return
     with pytest.raises(gfx950.SimulationError, match=FAULTS[body]) as caught:
-        execute(body, {2: LANE}, [2], lds=2048)
+        execute(body, {2: LANE}, [2], lds=2048, late=late)
     assert "line " in str(caught.value)
 
 
