@@ -1,6 +1,6 @@
 """Claims about workgroups that share global memory: order, cache bits, for any placement.
 
-Kernels of a few instructions; the mutations of compiled kernels are in tests/cdna4.
+Kernels of a few instructions; the mutations of compiled kernels are in test_sharing_mutations.py.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Subject:
         return bool(owners)
 
 
-PARTS = {"choices": 3, "decode": 3, "prefill": 9, "quantize": 1}
+PARTS = {"choices": 3, "decode": 3, "prefill": 9}
 """Into how many tests the kernels of a program are dealt."""
 
 
@@ -198,3 +198,9 @@ def test_what_changes_results_is_caught_in_a_kernel_that_shares_in_both_ways(say
             assert_no_luck(kernel, say, without="wait")
             return
     raise AssertionError("no kernel shares in both ways")
+
+
+def test_quantizers_share_nothing():
+    """They have waits, and no barrier, atomic or cache bit: nothing here is for them."""
+    for kernel in kernels_of("quantize"):
+        assert {mutant.kind for mutant in mutants(kernel.kernel)} == {"wait"}
