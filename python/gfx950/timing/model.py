@@ -177,7 +177,9 @@ class _Priced:
     """Steps of the workgroups that share the timed CU, by wave."""
 
     @classmethod
-    def of(cls, trace, machine: Machine, sizes, warm: bool, dynamic_lds: int, residents) -> _Priced:
+    def of(
+        cls, trace, machine: Machine, *, sizes, warm: bool, dynamic_lds: int, residents
+    ) -> _Priced:
         """Prices a trace.
 
         Raises:
@@ -219,9 +221,11 @@ def simulate(
             trace, or all if it has none.
     """
     machine = machine or Machine()
-    return _timed(
-        _Priced.of(trace, machine, buffer_bytes or {}, warm, dynamic_lds, residents), machine
-    )
+    priced = _Priced.of(
+        trace, machine, sizes=buffer_bytes or {}, warm=warm, dynamic_lds=dynamic_lds,
+        residents=residents,
+    )  # fmt: skip
+    return _timed(priced, machine)
 
 
 def _timed(priced: _Priced, machine: Machine) -> Profile:
@@ -328,7 +332,10 @@ def profile(
         "products": False,
     }
     trace = run(kernel, grid, block, args, **options).trace
-    priced = _Priced.of(trace, machine, _buffer_bytes(args), warm, dynamic_lds, chosen)
+    priced = _Priced.of(
+        trace, machine, sizes=_buffer_bytes(args), warm=warm, dynamic_lds=dynamic_lds,
+        residents=chosen,
+    )  # fmt: skip
     found = _timed(priced, machine)
     if with_variants:
         for label, other in variants(machine).items():
