@@ -31,17 +31,22 @@ U32 = np.uint32
 
 
 class Greedy(random.Random):
-    """Chooses the first or the last wave, which gives way only every so often."""
+    """Chooses the first or the last wave, which gives way to another one only every so often."""
+
+    PATIENCE = 64
 
     def __init__(self, last: bool):
         super().__init__(0)
-        self.last, self.asked = last, 0
+        self.last, self.asked, self.is_tired = last, 0, False
 
     def random(self) -> float:
         self.asked += 1
-        return 0.0 if self.asked % 64 == 0 else 1.0
+        self.is_tired = self.asked % self.PATIENCE == 0
+        return 0.0 if self.is_tired else 1.0
 
     def randrange(self, count: int) -> int:
+        if self.is_tired:
+            return self.asked // self.PATIENCE % count
         return count - 1 if self.last else 0
 
 
@@ -114,9 +119,16 @@ class _Machine(execute.Machine):
     def _through_caches(self, d: Decoded) -> Decoded:
         """Tells the caches who asks."""
         bits, caches, size = d.ins.mods, self.memory, self.waves_per_group
-        if d.kind == "cache":
-            act = caches.invalidate if d.ins.name == "buffer_inv" else caches.write_back
-            return replace(d, run=lambda w: "sc1" in bits and act(set((w.ids // size).tolist())))
+        if d.kind == "cache" and "sc1" in bits:
+            is_write_back = d.ins.name == "buffer_wbl2"
+            act = caches.write_back if is_write_back else caches.invalidate
+
+            def run(w) -> None:
+                if is_write_back:
+                    self._land_stores(w)
+                act(set((w.ids // size).tolist()))
+
+            return replace(d, run=run)
         op = d.memory
         if op is None or not op.global_bytes or op.perform is not None:
             return d
@@ -127,6 +139,13 @@ class _Machine(execute.Machine):
             caches.asking = None
 
         return replace(d, memory=replace(op, complete=complete))
+
+    def _land_stores(self, w) -> None:
+        """What waves have stored is in their L2 when it is written back."""
+        for entry in w.queue:
+            if entry.op.is_store and not entry.complete:
+                self._complete(w, entry, entry.rows)
+                entry.complete = True
 
 
 class _View:
