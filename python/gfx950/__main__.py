@@ -5,9 +5,10 @@ import sys
 try:
     from gfx950.cli.app import app
 except ModuleNotFoundError as error:
-    if error.name not in ("rich", "typer"):
+    library = error.name.partition(".")[0]
+    if library not in ("rich", "typer"):
         raise
-    sys.exit(f"python -m gfx950 needs {error.name}: pip install 'mx_kernels[gfx950]'")
+    sys.exit(f"python -m gfx950 needs {library}: pip install 'mx_kernels[gfx950]'")
 
 if __name__ == "__main__":
     app(prog_name="python -m gfx950")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -229,6 +231,14 @@ def test_commands_take_the_same_launch():
     for name, options in own.items():
         text = command(name, "--help")
         assert all(option in text for option in (*shared, *options)), name
+
+
+@pytest.mark.parametrize("library", ["rich", "typer"])
+def test_without_its_libraries_the_command_names_the_extra(library):
+    code = f"import runpy, sys; sys.modules[{library!r}] = None; runpy.run_module('gfx950')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (f"python -m gfx950 needs {library}: pip install 'mx_kernels[gfx950]'\n")
 
 
 def test_an_unknown_parameter_is_named():
