@@ -69,7 +69,7 @@ def measure_model(plan: Plan, origin: Origin, report: Reporter) -> None:
 
 def to_w4a4(model: nn.Module) -> nn.Module:
     """Replaces every linear layer by one that rounds weights and activations to MXFP4."""
-    return mx.convert(model)
+    return mx.convert(model, activations="mxfp4")
 
 
 def to_w4a8(model: nn.Module) -> nn.Module:

@@ -14,6 +14,7 @@ Hopper's builds on the room of any GPU.
         e2m1.mojo             E2M1 by its tables
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
+    tiles.mojo            tiles of vectors, in registers and in shared memory
     problem.mojo          one product: left side, right side, result
     calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named
@@ -64,7 +65,7 @@ Hopper's builds on the room of any GPU.
             matrix.mojo           the scaled matrix instruction, and what it takes
             vector.mojo           the converter to codes, maxima of pairs
             memory.mojo           straight to LDS, and past the L2
-            lds.mojo              pieces, words and bytes of LDS
+            lds.mojo              tiles of pieces, words and bytes in LDS
         operands/             what a wave multiplies, and where it comes from
             memory.mojo           tensors through descriptors
             tiles.mojo            tiles of floats, through LDS
@@ -97,6 +98,7 @@ Hopper's builds on the room of any GPU.
             catalogue.mojo        kernels by name, for who has no GPU
     simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
         codec.mojo            encode and decode, eight elements a thread
+        views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
@@ -142,6 +144,7 @@ Hopper's builds on the room of any GPU.
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         max_ops.mojo          MAX custom ops
+        names.mojo            names in a graph, as positions in the tables
         hip.mojo              Python extension module of gfx950 devices
         hip_product.mojo      the same for products, one kind a module
         catalogue.mojo        Python extension module of gfx950 kernels, without a GPU

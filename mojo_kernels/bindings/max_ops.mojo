@@ -49,19 +49,17 @@ from ..layouts import (
     scale_rows,
 )
 from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS, Format, NO_FORMAT
+from ..numbers.formats import FORMATS, Format
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, matrix
 from ..problem import ANY, Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 from ..simt.quantize import dequantize as dequantize_portably
-
-comptime KEPT = "bf16"
-"""The name of activations that stay floats."""
+from .names import KEPT, activations_code, dtype_code, format_code, layout_code, rounding_of
 
 
 @extensibility.register("mx_quantize")
 struct MXQuantize:
-    """Quantizes [M, K] floats along K into codes [M, K / 2] and scales [M, K / 32]."""
+    """Quantizes [M, K] floats along K into a plain operand: codes and scales."""
 
     @staticmethod
     def execute[
@@ -74,34 +72,34 @@ struct MXQuantize:
     ) raises:
         """Checks and launches."""
         var rows, k = x.dim_size(0), x.dim_size(1)
-        comptime FORMAT_CODE = _format_code[format]()
+        comptime FORMAT_CODE = format_code[format]()
         var operand = _operand[Plain, FORMATS[FORMAT_CODE]]("x", codes, scales, rows, k)
         comptime if is_cpu[target]():
             quantize(
                 _floats("x", x),
                 operand,
-                _rounding[rounding](),
+                rounding_of[rounding](),
                 RuntimeTeam(context),
             )
         elif is_nvidia():
             _check_shape("x", x, rows, k)
             var call = QuantizeCall(
                 values=_address(x),
-                dtype=_dtype_code[dtype](),
+                dtype=dtype_code[dtype](),
                 row_stride=k,
                 rows=rows,
                 k=k,
                 format=FORMAT_CODE,
-                rounding=_rounding[rounding](),
+                rounding=rounding_of[rounding](),
                 codes=_address(codes),
                 scales=_address(scales),
             )
             var queue = ContextQueue(context)
-            nvidia.quantize[_dtype_code[dtype](), FORMAT_CODE](call, queue)
+            nvidia.quantize[dtype_code[dtype](), FORMAT_CODE](call, queue)
         else:
             _require_gfx950["mx_quantize", target]()
             _check_shape("x", x, rows, k)
-            comptime Kernel = QuantizeKernel[FORMATS[FORMAT_CODE], dtype, _rounding[rounding]()]
+            comptime Kernel = QuantizeKernel[FORMATS[FORMAT_CODE], dtype, rounding_of[rounding]()]
             var queue = ContextQueue(context)
             Kernel.launch(_address(x), _address(codes), _address(scales), rows, k, queue)
 
@@ -121,13 +119,13 @@ struct MXDequantize:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime Layout = LAYOUTS[_layout_code[layout]()]
-        comptime Encoding = FORMATS[_format_code[format]()]
+        comptime Layout = LAYOUTS[layout_code[layout]()]
+        comptime Encoding = FORMATS[format_code[format]()]
         var k = Encoding.elements(codes.dim_size(1))
         var operand = _operand[Layout, Encoding]("q", codes, scales, Int(rows), k)
         _check_shape("result", result, Int(rows), k)
         comptime if is_cpu[target]():
-            var out = FloatRows(_address(result), _dtype_code[dtype](), Int(rows), k)
+            var out = FloatRows(_address(result), dtype_code[dtype](), Int(rows), k)
             dequantize(operand, out, RuntimeTeam(context))
         else:
             comptime assert is_nvidia(), String(
@@ -138,17 +136,17 @@ struct MXDequantize:
             var call = DequantizeCall(
                 codes=_address(codes),
                 scales=_address(scales),
-                format=_format_code[format](),
-                layout=_layout_code[layout](),
+                format=format_code[format](),
+                layout=layout_code[layout](),
                 rows=Int(rows),
                 k=k,
                 values=_address(result),
-                dtype=_dtype_code[dtype](),
+                dtype=dtype_code[dtype](),
             )
             var queue = ContextQueue(context)
-            dequantize_portably[
-                _layout_code[layout](), _dtype_code[dtype](), _format_code[format]()
-            ](call, queue)
+            dequantize_portably[layout_code[layout](), dtype_code[dtype](), format_code[format]()](
+                call, queue
+            )
 
 
 @extensibility.register("mx_matmul")
@@ -174,7 +172,7 @@ struct MXMatmul:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime LEFT_CODE = _format_code[left_format]()
+        comptime LEFT_CODE = format_code[left_format]()
         comptime Encoding = FORMATS[LEFT_CODE]
         comptime known = _known[layout, right_format, dtype](
             LeftKind.ENCODED, 0, LEFT_CODE, Rounding.EVEN
@@ -182,7 +180,7 @@ struct MXMatmul:
         var rows, k = a_codes.dim_size(0), Encoding.elements(a_codes.dim_size(1))
         _ = _operand[Plain, Encoding]("a", a_codes, a_scales, rows, k)
         var left = Left.encoded(_address(a_codes), _address(a_scales), LEFT_CODE)
-        _multiply[known, target, layout, right_format](
+        _multiply[known, target](
             left, rows, k, b_codes, b_scales, Int(b_rows), bias, result, context
         )
 
@@ -216,21 +214,21 @@ struct MXLinear:
         """Checks and launches."""
         comptime is_kept = activations == KEPT
         comptime KIND = LeftKind.KEPT if is_kept else LeftKind.QUANTIZED
-        comptime LEFT_CODE = _activations_code[activations]()
+        comptime LEFT_CODE = activations_code[activations]()
         comptime known = _known[layout, format, dtype](
-            KIND, _dtype_code[x_dtype](), LEFT_CODE, _rounding[rounding]()
+            KIND, dtype_code[x_dtype](), LEFT_CODE, rounding_of[rounding]()
         )
         _ = _floats("x", x)
         var row_stride = x.strides()[0]
         var left = Left.kept(_address(x), known.dtype, row_stride)
         comptime if not is_kept:
             left = Left.quantized(
-                _address(x), known.dtype, row_stride, LEFT_CODE, _rounding[rounding]()
+                _address(x), known.dtype, row_stride, LEFT_CODE, rounding_of[rounding]()
             )
         var rows, k = x.dim_size(0), x.dim_size(1)
         comptime if not is_cpu[target]():
             _check_shape("x", x, rows, k)
-        _multiply[known, target, layout, format](
+        _multiply[known, target](
             left, rows, k, w_codes, w_scales, Int(w_rows), bias, result, context
         )
 
@@ -240,7 +238,7 @@ def mx_dequantize_shape[
     format: StaticString
 ](codes: Some[Tensor], scales: Some[Tensor], rows: Int64) -> IndexList[2]:
     """Returns [rows, K]."""
-    comptime Encoding = FORMATS[_format_code[format]()]
+    comptime Encoding = FORMATS[format_code[format]()]
     return IndexList[2](Int(rows), Encoding.elements(_dim(codes, 1)))
 
 
@@ -291,15 +289,15 @@ def _known[
         dtype=x_dtype,
         left_format=left_format,
         rounding=rounding.code,
-        right_format=_format_code[right_format](),
-        layout=_layout_code[layout](),
-        result_dtype=_dtype_code[dtype](),
+        right_format=format_code[right_format](),
+        layout=layout_code[layout](),
+        result_dtype=dtype_code[dtype](),
         bias_dtype=ANY,
     )
 
 
 def _multiply[
-    known: Known, target: StaticString, layout: StaticString, format: StaticString, dtype: DType
+    known: Known, target: StaticString, dtype: DType
 ](
     left: Left,
     m: Int,
@@ -317,7 +315,7 @@ def _multiply[
     _ = _operand[Layout, Encoding]("weights", codes, scales, n, k)
     _check_bias(bias, n)
     _check_shape("result", result, m, n)
-    var bias_dtype = _dtype_code[DType.float32]() if bias.dim_size(0) != 0 else NO_BIAS
+    var bias_dtype = dtype_code[DType.float32]() if bias.dim_size(0) != 0 else NO_BIAS
     var problem = Problem(
         left,
         Right(_address(codes), _address(scales), known.right_format, known.layout),
@@ -358,7 +356,7 @@ def _multiply_on_gfx950[
 def _with_bias(known: Known, has_bias: Bool) -> Known:
     """Returns what is known where the bias is known too."""
     var result = known
-    result.bias_dtype = _dtype_code[DType.float32]() if has_bias else NO_BIAS
+    result.bias_dtype = dtype_code[DType.float32]() if has_bias else NO_BIAS
     return result
 
 
@@ -379,78 +377,10 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     _ = workspace^
 
 
-def _dtype_code[dtype: DType]() -> Int:
-    """Returns the position of an element type in the table."""
-    comptime code = _dtype_code_or_none[dtype]()
-    comptime assert code >= 0, String("no kernels for element type ", dtype)
-    return code
-
-
-def _dtype_code_or_none[dtype: DType]() -> Int:
-    """Returns the position of an element type in the table, or -1."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime if FLOAT_TYPES[i] == dtype:
-            return i
-    return -1
-
-
 def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) raises:
     """Raises unless there is a number for each row of the weights, or none."""
     if bias.dim_size(0) not in (0, n):
         raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
-
-
-def _layout_code[name: StaticString]() -> Int:
-    """Returns the position of a layout in the table."""
-    comptime code = _layout_code_or_none[name]()
-    comptime assert code >= 0, String("unknown layout '", name, "'")
-    return code
-
-
-def _layout_code_or_none[name: StaticString]() -> Int:
-    """Returns the position of a layout in the table, or -1."""
-    comptime for i in range(len(LAYOUTS)):
-        comptime if LAYOUTS[i].NAME == name:
-            return i
-    return -1
-
-
-def _format_code[name: StaticString]() -> Int:
-    """Returns the position of a format in the table."""
-    comptime code = _format_code_or_none[name]()
-    comptime assert code >= 0, String("unknown format '", name, "'")
-    return code
-
-
-def _format_code_or_none[name: StaticString]() -> Int:
-    """Returns the position of a format in the table, or -1."""
-    comptime for i in range(len(FORMATS)):
-        comptime if FORMATS[i].name == name:
-            return i
-    return -1
-
-
-def _activations_code[name: StaticString]() -> Int:
-    """Returns the position of the format of activations, or `NO_FORMAT` if they stay floats."""
-    comptime if name == KEPT:
-        return NO_FORMAT
-    else:
-        return _format_code[name]()
-
-
-def _rounding[name: StaticString]() -> Rounding:
-    """Returns a rounding rule by its name."""
-    comptime code = _rounding_code_or_none[name]()
-    comptime assert code >= 0, String("unknown rounding '", name, "'")
-    return Rounding(code)
-
-
-def _rounding_code_or_none[name: StaticString]() -> Int:
-    """Returns the position of a rounding rule in the table, or -1."""
-    comptime for i in range(Rounding.COUNT):
-        comptime if Rounding.NAMES[i] == name:
-            return i
-    return -1
 
 
 def _dim(tensor: Some[Tensor], axis: Int) -> Int:

@@ -11,7 +11,7 @@ The fields say the same as a `Problem`, at compile time:
 from std.sys import size_of
 
 from ..layouts import LAYOUTS, PreshuffledCdna4
-from ..numbers.floats import FLOAT_TYPES
+from ..numbers.floats import FLOAT_TYPES, float_code
 from ..numbers.formats import FORMATS, Format
 from ..numbers.rounding import Rounding
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
@@ -164,15 +164,6 @@ def _float_type(code: Int) -> Optional[DType]:
         if code == i:
             return dtype
     return None
-
-
-def float_code(dtype: DType) -> Int:
-    """Returns the position of a type in `FLOAT_TYPES`."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime known = FLOAT_TYPES[i]
-        if dtype == known:
-            return i
-    return -1
 
 
 def float_bytes(dtype: DType) -> Int:

@@ -1,8 +1,15 @@
-"""The order in which blocks of activations are stored: the order of the inner loops.
+"""How rows of activations are cut into groups, and the order in which their blocks are stored.
 
-Stretches of K come one after the other; in a stretch, groups of rows; in a group,
-blocks; and for a block, its rows. With two rows a group and two blocks a stretch,
-five rows and three blocks lie like this:
+The rows of a group are multiplied together, their sums in registers. Sizes differ by
+one at most, so that none is left over that pays for the weights alone. Weights are
+decoded in registers for each group again, or once for all groups:
+
+    in registers    a few groups, as tall as registers allow: one tile after the other
+    beforehand      many groups, less tall: all tiles of a panel at once, loads are shared
+
+Blocks lie in the order of the inner loops. Stretches of K come one after the other; in a
+stretch, groups of rows; in a group, blocks; and for a block, its rows. With at most two
+rows a group and two blocks a stretch, five rows and three blocks lie like this:
 
     block        0    1    2
     row 0        0    2   10
@@ -11,23 +18,92 @@ five rows and three blocks lie like this:
     row 3        5    7   13
     row 4        8    9   14
 
-The last stretch and the last group may be smaller.
+The last stretch may be smaller.
 """
+
+from std.math import ceildiv
 
 
 @fieldwise_init
-struct BlockOrder[group_rows: Int, stretch_blocks: Int](TrivialRegisterPassable):
-    """Maps (row, block) to the place of the block."""
+struct RowGroups(TrivialRegisterPassable):
+    """Rows, cut into groups; larger groups come first."""
 
     var rows: Int
     """M."""
+    var count: Int
+    """Groups."""
+    var small_size: Int
+    """Rows of the smaller groups."""
+    var num_larger: Int
+    """Groups that have one row more."""
+    var in_registers: Bool
+    """Whether each group decodes the weights in registers."""
+
+    @staticmethod
+    def of(rows: Int, max_size: Int, in_registers: Bool) -> Self:
+        """Cuts one row or more into as few groups as their size allows."""
+        var count = ceildiv(rows, max_size)
+        var small_size, num_larger = divmod(rows, count)
+        return Self(rows, count, small_size, num_larger, in_registers)
+
+    @always_inline
+    def start(self, group: Int) -> Int:
+        """Returns the first row of a group; M for the one behind the last."""
+        return group * self.small_size + min(group, self.num_larger)
+
+    @always_inline
+    def size(self, group: Int) -> Int:
+        """Returns the rows of a group."""
+        return self.small_size + (1 if group < self.num_larger else 0)
+
+    @always_inline
+    def largest(self) -> Int:
+        """Returns the rows of the largest group."""
+        return self.size(0)
+
+    @always_inline
+    def group_of(self, row: Int) -> Int:
+        """Returns the group of a row."""
+        var first_small = self.num_larger * (self.small_size + 1)
+        if row < first_small:
+            return row // (self.small_size + 1)
+        return self.num_larger + (row - first_small) // self.small_size
+
+
+@fieldwise_init
+struct GroupLimits(TrivialRegisterPassable):
+    """How many rows an arithmetic takes at once: what was fastest, see `LIMITS` of each."""
+
+    var in_registers: Int
+    """The most rows of a group that decodes weights in registers, for one tile."""
+    var rows_in_registers: Int
+    """The most rows of a product whose groups do."""
+    var decoded: Int
+    """The most rows of a group whose weights were decoded beforehand, for all tiles of a panel."""
+
+    def largest(self) -> Int:
+        """Returns the most rows of a group."""
+        return max(self.in_registers, self.decoded)
+
+    def cut(self, rows: Int, is_decoding_cheap: Bool) -> RowGroups:
+        """Cuts the rows of a product, for weights that are cheap to decode or not."""
+        var in_registers = is_decoding_cheap and rows <= self.rows_in_registers
+        return RowGroups.of(rows, self.in_registers if in_registers else self.decoded, in_registers)
+
+
+@fieldwise_init
+struct BlockOrder[stretch_blocks: Int](TrivialRegisterPassable):
+    """Maps (row, block) to the place of the block."""
+
+    var groups: RowGroups
     var k_blocks: Int
     """Blocks of a row."""
 
     @always_inline
-    def rows_of_group(self, row: Int) -> Int:
-        """Returns the size of the group of `row`."""
-        return min(Self.group_rows, self.rows - row + row % Self.group_rows)
+    def of_group(self, group: Int, first_block: Int) -> Int:
+        """Returns the place of a group's first row in the stretch that begins at a block."""
+        var num_blocks = min(Self.stretch_blocks, self.k_blocks - first_block)
+        return self.groups.rows * first_block + self.groups.start(group) * num_blocks
 
     @always_inline
     def index(self, row: Int, block: Int) -> Int:
@@ -35,9 +111,7 @@ struct BlockOrder[group_rows: Int, stretch_blocks: Int](TrivialRegisterPassable)
 
         In a stretch, the rows of a group and then its blocks count up from its first.
         """
-        var group_row = row % Self.group_rows
+        var group = self.groups.group_of(row)
         var stretch_block = block % Self.stretch_blocks
-        var first_block = block - stretch_block
-        var num_blocks = min(Self.stretch_blocks, self.k_blocks - first_block)
-        var group = self.rows * first_block + (row - group_row) * num_blocks
-        return group + stretch_block * self.rows_of_group(row) + group_row
+        var first = self.of_group(group, block - stretch_block)
+        return first + stretch_block * self.groups.size(group) + row - self.groups.start(group)

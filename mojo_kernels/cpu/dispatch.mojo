@@ -6,9 +6,7 @@
 
 from ..problem import Known, Problem
 from .bytes import kernel as bytes
-from .bytes.activations import GROUP_ROWS
 from .floats import kernel as floats
-from .floats.panel import FloatProduct
 from .threads import Team
 
 
@@ -35,5 +33,5 @@ struct Choice(TrivialRegisterPassable):
     def of(problem: Problem) -> Self:
         """Returns what `multiply` launches."""
         if bytes.supports(problem):
-            return Self(bytes.NAME, bytes.REASON, GROUP_ROWS)
-        return Self(floats.NAME, floats.REASON, FloatProduct.GROUP_ROWS)
+            return Self(bytes.NAME, bytes.REASON, bytes.groups_of(problem).largest())
+        return Self(floats.NAME, floats.REASON, floats.groups_of(problem).largest())

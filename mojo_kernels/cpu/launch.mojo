@@ -12,16 +12,26 @@ from .panel import PanelProduct
 from .quantize import rows_per_task
 from .threads import Team, Work
 from .weight_readers import cpu_tiles
-from .weights import WeightTiles
+from .weights import WeightTiles, is_decoding_cheap as tiles_are_cheap
 
 comptime MIN_SHARED_PRODUCTS = 1 << 22
 """Fewer products than this take some 10 us on one thread (AVX-512), less than waking a team
 that sleeps, which takes 40 us and more. Measured on one machine, 2026-11-21."""
 
 
-def groups_per_task[Product: PanelProduct](k: Int) -> Int:
+def groups_per_task(k: Int, group_rows: Int) -> Int:
     """Returns how many groups of rows of the left side are worth a task of their own."""
-    return rows_per_task(k, Product.GROUP_ROWS) // Product.GROUP_ROWS
+    return rows_per_task(k, group_rows) // group_rows
+
+
+def is_decoding_cheap(problem: Problem) -> Bool:
+    """Says whether it may pay to decode the weights each time they are loaded."""
+    comptime for i in range(len(FORMATS)):
+        comptime for j in range(len(LAYOUTS)):
+            comptime if tiles_are_cheap[cpu_tiles[FORMATS[i]][j]]():
+                if problem.right.format == i and problem.right.layout == j:
+                    return True
+    return False
 
 
 def multiply_panels[

@@ -9,7 +9,7 @@ second-level cache holds:
             add the stretch to their sums
     add the bias, round, store
 
-A single group of rows decodes the weights in registers instead. The arithmetic is
+A few groups decode the weights in registers instead, each for itself. The arithmetic is
 a `PanelProduct`. Where it leaves the regular numbers of float32, or a number or a
 scale is not finite, the sums of that row and tile are replaced by ones taken in float64.
 """
@@ -27,12 +27,13 @@ from .panel import (
     PANEL_TILES,
     PanelProduct,
     PanelSums,
+    Part,
     WeightPanel,
     panel_sums,
 )
 from .threads import Work
 from .vectors import LANES, Sums
-from .weights import WeightTiles, tile_window
+from .weights import WeightTiles, is_decoding_cheap, tile_window
 
 comptime MAX_PANEL_BYTES = 384 * 1024
 """Activations of a task at most: they stay in the second-level cache from panel to panel."""
@@ -85,8 +86,8 @@ struct PanelStore(TrivialRegisterPassable):
 struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """Computes C, one panel a task."""
 
-    comptime GROUP_ROWS = Self.Product.GROUP_ROWS
-    """Rows whose sums fit in the vector registers together."""
+    comptime GROUP_ROWS = Self.Product.LIMITS.largest()
+    """Rows of a group at most."""
 
     var a: Self.Product
     """The activations, [M, k]."""
@@ -94,8 +95,8 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """The weights, [N, k]."""
     var out: PanelStore
     """Where C goes."""
-    var panel_rows: Int
-    """Rows of a panel: whole groups, spread evenly over the panels."""
+    var panel_groups: Int
+    """Groups of rows of a panel, spread evenly over the panels."""
     var schedule: RowMajor
     """The order of the panels: those that share activations follow each other."""
 
@@ -104,11 +105,11 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         self.a = a
         self.b = b
         self.out = store
-        var groups = ceildiv(a.shape().rows, Self.GROUP_ROWS)
-        var max_groups = max(1, MAX_PANEL_BYTES // (Self.GROUP_ROWS * a.row_bytes()))
-        self.panel_rows = ceildiv(groups, ceildiv(groups, max_groups)) * Self.GROUP_ROWS
+        var groups = a.groups()
+        var max_groups = max(1, MAX_PANEL_BYTES // (groups.largest() * a.row_bytes()))
+        self.panel_groups = ceildiv(groups.count, ceildiv(groups.count, max_groups))
         self.schedule = RowMajor(
-            ceildiv(a.shape().rows, self.panel_rows), ceildiv(b.shape().rows, PANEL_COLUMNS)
+            ceildiv(groups.count, self.panel_groups), ceildiv(b.shape().rows, PANEL_COLUMNS)
         )
 
     def num_tasks(self) -> Int:
@@ -117,42 +118,71 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
 
     def run(self, task: Int):
         """Computes panel `task`."""
-        var panel = self.schedule.tile(task)
-        var panel_column = panel.column
-        var first_row = panel.row * self.panel_rows
-        var num_rows = min(self.panel_rows, self.a.shape().rows - first_row)
+        var tile = self.schedule.tile(task)
+        var groups = self.a.groups()
+        var first_group = tile.row * self.panel_groups
+        var last_group = min(first_group + self.panel_groups, groups.count)
+        var first_row = groups.start(first_group)
+        var num_rows = groups.start(last_group) - first_row
+        var first_tile = tile.column * PANEL_TILES
         var of_a_group = on_stack[DType.float32, Self.GROUP_ROWS, PANEL_COLUMNS]()
         var sums = panel_sums(Int(of_a_group.ptr), Self.GROUP_ROWS)
         if num_rows > Self.GROUP_ROWS:
             var memory = allocate[DType.float32](num_rows * PANEL_COLUMNS)
             sums = panel_sums(Int(memory.ptr), num_rows)
-        self._sum(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        self._replace_irregular(first_row, num_rows, panel_column * PANEL_TILES, sums)
-        self.out.store(first_row, num_rows, panel_column * PANEL_TILES, sums)
+        self._sum(first_group, last_group, first_tile, sums)
+        self._replace_irregular(first_row, num_rows, first_tile, sums)
+        self.out.store(first_row, num_rows, first_tile, sums)
         if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
 
-    def _sum(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
+    def _sum(self, first_group: Int, last_group: Int, first_tile: Int, sums: PanelSums):
         """Sums over all of K, stretch by stretch."""
+        comptime STRETCH_BLOCKS = Self.Product.STRETCH_BLOCKS
         var last_tile = self._num_tiles() - 1
-        comptime if Self.Product.decodes_in_registers[Self.Tiles]():
-            if self.a.shape().rows <= Self.GROUP_ROWS:
-                var panel = WeightPanel(self.b, first_tile, last_tile, 0)
-                comptime for size in range(1, Self.GROUP_ROWS + 1):
-                    if num_rows == size:
-                        self.a.add_panel[size](panel, sums)
+        var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
+        var groups = self.a.groups()
+        var first_row = groups.start(first_group)
+        comptime if is_decoding_cheap[Self.Tiles]():
+            if groups.in_registers:
+                # The blocks of a single group are contiguous across stretches.
+                var step = k_blocks if groups.count == 1 else STRETCH_BLOCKS
+                for first_block in range(0, k_blocks, step):
+                    # A single group reads all of a tile before the next one.
+                    var next_tile = 1 if groups.count == 1 else PANEL_TILES
+                    var panel = WeightPanel(self.b, first_tile, last_tile, first_block, next_tile)
+                    var num_blocks = min(step, k_blocks - first_block)
+                    for group in range(first_group, last_group):
+                        var sums_row = groups.start(group) - first_row
+                        var part = Part(group, first_block, num_blocks, sums, sums_row)
+                        self._add(groups.size(group), part, panel)
                 return
 
-        comptime STRETCH_BLOCKS = Self.Product.STRETCH_BLOCKS
-        var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
         var decoded = Self.Product.Decoded.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
-            decoded.decode(WeightPanel(self.b, first_tile, last_tile, first_block), num_blocks)
-            add_rows(self.a, first_row, num_rows, decoded, first_block, num_blocks, sums)
+            var panel = WeightPanel(self.b, first_tile, last_tile, first_block, PANEL_TILES)
+            decoded.decode(panel, num_blocks)
+            for group in range(first_group, last_group):
+                var sums_row = groups.start(group) - first_row
+                var part = Part(group, first_block, num_blocks, sums, sums_row)
+                self._add_decoded(groups.size(group), part, decoded)
+
+    def _add(self, num_rows: Int, part: Part, panel: WeightPanel[Self.Tiles]):
+        """Adds a part of some rows, decoding weights in registers."""
+        comptime for size in range(1, Self.Product.LIMITS.in_registers + 1):
+            if num_rows == size:
+                for tile in range(PANEL_TILES):
+                    self.a.add[size](part, tile, panel)
+
+    def _add_decoded(self, num_rows: Int, part: Part, decoded: Self.Product.Decoded):
+        """Adds a part of some rows, weights decoded beforehand."""
+        comptime for size in range(1, Self.Product.LIMITS.decoded + 1):
+            if num_rows == size:
+                self.a.add_decoded[size](part, decoded)
 
     def _replace_irregular(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
         """Replaces sums that float32 could not take."""
@@ -175,24 +205,3 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                     is_row_regular = is_row_regular and not (found - found).ne(0).reduce_or()
                 if not is_row_regular:
                     sums.store(Coord(i, column), self.a.sum_in_float64(row, self.b, tile))
-
-
-def add_rows[
-    Product: PanelProduct
-](
-    a: Product,
-    first_row: Int,
-    num_rows: Int,
-    decoded: Product.Decoded,
-    first_block: Int,
-    num_blocks: Int,
-    sums: PanelSums,
-):
-    """Adds a stretch to the sums of any number of rows, in groups that fit the registers."""
-    var row = 0
-    while row < num_rows:
-        var group = min(Product.GROUP_ROWS, num_rows - row)
-        comptime for size in range(1, Product.GROUP_ROWS + 1):
-            if group == size:
-                a.add_decoded[size](first_row + row, decoded, first_block, num_blocks, sums, row)
-        row += group

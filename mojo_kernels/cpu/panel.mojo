@@ -17,6 +17,7 @@ from layout.tile_layout import Layout
 
 from ..layouts import OperandShape
 from ..numbers.formats import Format
+from .block_order import GroupLimits, RowGroups
 from .vectors import LANES, Sums, Words
 from .weights import WeightTiles, scale_bits
 from .window import ScaleWindow
@@ -42,8 +43,8 @@ def panel_sums(address: Int, rows: Int) -> PanelSums:
     )
 
 
-comptime PREFETCH_BLOCKS = 16
-"""How far ahead of their use weights are asked for: 4 KiB of a tile."""
+comptime PREFETCH_BLOCKS = 32
+"""How far ahead of their use weights are asked for: 8 KiB of a tile of four bits."""
 
 
 @fieldwise_init
@@ -58,17 +59,18 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     """The last tile of the weights."""
     var first_block: Int
     """The block of the weights that is block 0 here."""
+    var next_tile: Int
+    """How many tiles on is the one that is read past the end of a tile."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Tiles.Codes:
         """Returns the codes of tile `tile` of the panel."""
-        # Past the end of a tile comes the same tile of the next panel.
         var ahead = self.first_block + block + PREFETCH_BLOCKS
         var k_blocks = self.tiles.shape().k_blocks[Self.Tiles.format]()
         if ahead < k_blocks:
             self.tiles.prefetch(self.first_tile + tile, ahead)
         else:
-            self.tiles.prefetch(self.first_tile + tile + PANEL_TILES, ahead - k_blocks)
+            self.tiles.prefetch(self.first_tile + tile + self.next_tile, ahead - k_blocks)
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
@@ -95,51 +97,51 @@ trait DecodedStretch(TrivialRegisterPassable):
         ...
 
 
+@fieldwise_init
+struct Part(TrivialRegisterPassable):
+    """A group of rows and some blocks along K: what is multiplied at a time."""
+
+    var group: Int
+    var first_block: Int
+    """Where K begins, a multiple of a stretch; the sums begin from zero at block 0."""
+    var num_blocks: Int
+    """At most a stretch, or all of K for a single group."""
+    var sums: PanelSums
+    """Of the group and others."""
+    var sums_row: Int
+    """Where those of the group begin."""
+
+
 trait PanelProduct(TrivialRegisterPassable):
     """Activations, and the arithmetic that multiplies them by panels."""
 
-    comptime GROUP_ROWS: Int
-    """Rows whose sums fit in the vector registers together."""
+    comptime LIMITS: GroupLimits
+    """How many rows are multiplied together."""
     comptime STRETCH_BLOCKS: Int
     """Blocks of K that are decoded at a time: they fit the first-level cache."""
     comptime Decoded: DecodedStretch
     """Where a stretch of weights is decoded to."""
 
-    @staticmethod
-    def decodes_in_registers[Tiles: WeightTiles]() -> Bool:
-        """Says whether a single group of rows decodes weights each time they are loaded."""
-        ...
-
     def shape(self) -> OperandShape:
         """Returns M and k."""
+        ...
+
+    def groups(self) -> RowGroups:
+        """Returns how the rows are cut."""
         ...
 
     def row_bytes(self) -> Int:
         """Returns the bytes that a row of activations takes."""
         ...
 
-    def add_panel[
+    def add[
         num_rows: Int, Tiles: WeightTiles
-    ](self, panel: WeightPanel[Tiles], sums: PanelSums):
-        """Sums all of K for the first `num_rows` rows, which are the only group."""
+    ](self, part: Part, tile: Int, panel: WeightPanel[Tiles]):
+        """Adds a part for one tile of the panel, decoding it in registers."""
         ...
 
-    def add_decoded[
-        num_rows: Int
-    ](
-        self,
-        first_row: Int,
-        decoded: Self.Decoded,
-        first_block: Int,
-        num_blocks: Int,
-        sums: PanelSums,
-        sums_row: Int,
-    ):
-        """Adds a stretch of K to the sums of the group that starts at row `first_row`.
-
-        Its sums start at row `sums_row`, from zero at block 0. The stretch starts at block
-        `first_block` of the activations.
-        """
+    def add_decoded[num_rows: Int](self, part: Part, decoded: Self.Decoded):
+        """Adds a part for all tiles of a panel."""
         ...
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:

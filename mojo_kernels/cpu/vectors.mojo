@@ -1,7 +1,11 @@
-"""The vectors of the CPU kernels: sixteen lanes, one for each weight row of a tile."""
+"""The vectors of the CPU kernels: sixteen lanes, one for each weight row of a tile; blocks."""
 
 from std.sys import CompilationTarget
 
+from ..numbers.formats import Format
+
+comptime BLOCK = Format.MXFP4.block_k
+"""Elements of a block along K, the same in all formats here."""
 comptime LANES = 16
 """Weight rows of a tile."""
 comptime STEP_BYTES = 4 * LANES

@@ -17,6 +17,7 @@ from ..layouts import (
     PreshuffledCpu,
     RUN_BYTES,
 )
+from ..numbers.elements import Element
 from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.formats import Format
 from ..numbers.scales import E8M0_BIAS
@@ -78,7 +79,7 @@ trait WeightTiles(TrivialRegisterPassable):
     comptime Codes: TrivialRegisterPassable
     """What stands for the codes of one block of a tile."""
     comptime IS_FAST: Bool
-    """Whether loading costs little, so that decoding each time in registers may pay."""
+    """Whether loading costs little."""
 
     @staticmethod
     def of(operand: Operand[Self.Layout, Self.format]) -> Self:
@@ -108,6 +109,11 @@ trait WeightTiles(TrivialRegisterPassable):
     def prefetch(self, tile: Int, block: Int):
         """Asks for the codes of a tile in one block, which may lie beyond the operand."""
         ...
+
+
+def is_decoding_cheap[Tiles: WeightTiles]() -> Bool:
+    """Says whether it may pay to decode weights each time they are loaded."""
+    return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
 
 
 @fieldwise_init

@@ -1,6 +1,10 @@
 """The exponents that occur in some rows: whether float32 can take their products and sums."""
 
+from layout import Coord
+
 from ..numbers.scales import E8M0_BIAS, E8M0_NAN
+from ..operands import Bytes
+from .scratch import Scratch, padded
 
 
 @fieldwise_init
@@ -34,3 +38,35 @@ struct ScaleWindow(TrivialRegisterPassable):
             and self.low + other.low - TWICE_UNIT >= -126
             and self.high + other.high - TWICE_UNIT <= 127
         )
+
+
+@fieldwise_init
+struct RowWindows(TrivialRegisterPassable):
+    """The window of each row of the left side."""
+
+    var lows: Bytes
+    var highs: Bytes
+
+    @staticmethod
+    def num_bytes(rows: Int) -> Int:
+        """Returns the scratch memory that `carve` takes."""
+        return 2 * padded[DType.uint8](rows)
+
+    @staticmethod
+    def carve(rows: Int, mut scratch: Scratch) -> Self:
+        """Takes room for so many rows from `scratch`."""
+        return Self(scratch.carve[DType.uint8](rows), scratch.carve[DType.uint8](rows))
+
+    @always_inline
+    def put(self, row: Int, window: ScaleWindow):
+        """Stores the window of a row."""
+        self.lows.store(Coord(row), UInt8(window.low))
+        self.highs.store(Coord(row), UInt8(window.high))
+
+    def of(self, first_row: Int, num_rows: Int) -> ScaleWindow:
+        """Returns the window of some rows together."""
+        var window = ScaleWindow.EMPTY
+        for row in range(first_row, first_row + num_rows):
+            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
+            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
+        return window

@@ -4,6 +4,7 @@ A thread takes a chunk of eight elements, four lanes a block, rows without gaps:
 bytes in, four bytes of codes out. Everything else goes to the portable kernel.
 """
 
+from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.math import ceildiv
 from std.utils import StaticTuple
@@ -11,9 +12,9 @@ from std.utils import StaticTuple
 from ..calls import QuantizeCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ..problem import may_be
-from ..simt.arguments import BFLOAT16, carry_of
+from ..simt.arguments import carry_of
 from ..simt.codec import CHUNK
-from ..simt.quantize import VECTOR_BYTES
+from ..simt.views import BFLOAT16, VECTOR_BYTES, flat_of, rows_of
 from .instructions.packed import WORD_PAIRS
 from .layout import K_LANES, OPERANDS
 from .operands.activations import encode_neighbours, scale_of_neighbours
@@ -37,13 +38,13 @@ def quantize_rows(
     var chunk = UInt32(block_idx.x) * UInt32(THREADS) + UInt32(thread_idx.x)
     if chunk >= num_chunks:
         chunk = num_chunks - UInt32(K_LANES) + chunk % UInt32(K_LANES)
-    var neighbours = x.unsafe_load[width=WORD_PAIRS, alignment=VECTOR_BYTES](
-        Int(chunk) * WORD_PAIRS
+    var neighbours = rows_of(x, WORD_PAIRS).load[width=WORD_PAIRS, alignment=VECTOR_BYTES](
+        Coord(Int(chunk), 0)
     )
     var scale = scale_of_neighbours(neighbours, carry)[0]
-    codes[unsafe_offset=Int(chunk)] = encode_neighbours(neighbours, scale)
+    flat_of(codes)[Int(chunk)] = encode_neighbours(neighbours, scale)
     if chunk % UInt32(K_LANES) == 0:
-        scales[unsafe_offset=Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
+        flat_of(scales)[Int(chunk // UInt32(K_LANES))] = scale.cast[DType.uint8]()
 
 
 def may_support(known_dtype: Int, known_format: Int) -> Bool:

@@ -19,6 +19,15 @@ comptime FLOAT_TYPES = [DType.bfloat16, DType.float16, DType.float32]
 """The types of floats that operations take and give; the position is the code of bindings."""
 
 
+def float_code(dtype: DType) -> Int:
+    """Returns the position of a type in `FLOAT_TYPES`, -1 if it is not there."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime known = FLOAT_TYPES[i]
+        if dtype == known:
+            return i
+    return -1
+
+
 struct FloatBits[dtype: DType]:
     """How the encoder sees a source type: unsigned bits that order like magnitudes."""
 

@@ -11,31 +11,17 @@ values and the scale byte of their block, the values not yet scaled:
 """
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.memory import bitcast
 
 from ..launch.queue import DevicePointer, device_pointer
-from ..layouts import OperandLayout, OperandShape, Plain, RUN_BYTES, padded_blocks
-from ..numbers.elements import Element
-from ..numbers.floats import F32_MANTISSA_BITS, FLOAT_TYPES, round_to
+from ..layouts import OperandLayout, Plain, RUN_BYTES
+from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.formats import FORMATS
 from ..numbers.rounding import Rounding
 from ..numbers.scales import E8M0_BIAS
 from ..problem import LeftKind, Problem
-from .codec import ANY_BITS, BLOCK, CHUNK, Chunk, Codes, LANES_PER_BLOCK
-from .codec import decode_chunk, element_of, rounded_values, scale_of_block, unpack
-
-
-def float_code[dtype: DType]() -> Int32:
-    """Returns the position of a type in `FLOAT_TYPES`."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime if FLOAT_TYPES[i] == dtype:
-            return Int32(i)
-    return -1
-
-
-comptime BFLOAT16 = float_code[DType.bfloat16]()
-comptime FLOAT16 = float_code[DType.float16]()
-comptime FLOAT32 = float_code[DType.float32]()
+from .codec import CHUNK, Chunk, LANES_PER_BLOCK
+from .codec import decode_chunk, element_of, rounded_values, scale_of_block
+from .views import AnyFloats, PackedRows
 
 
 def carry_of(format: Int, rounding: Rounding) -> UInt32:
@@ -44,71 +30,6 @@ def carry_of(format: Int, rounding: Rounding) -> UInt32:
         if format == i:
             return UInt32(rounding.carry[F32_MANTISSA_BITS, FORMATS[i].element]())
     return 0
-
-
-@always_inline
-def load_floats[
-    width: Int, alignment_elements: Int
-](base: DevicePointer[DType.uint8], offset: Int, dtype: Int32) -> SIMD[DType.float32, width]:
-    """Loads neighbours of an element type known at run time, as float32."""
-    if dtype == BFLOAT16:
-        return (
-            base.unsafe_bitcast[BFloat16]()
-            .unsafe_load[width=width, alignment=2 * alignment_elements](offset)
-            .cast[DType.float32]()
-        )
-    if dtype == FLOAT16:
-        return (
-            base.unsafe_bitcast[Float16]()
-            .unsafe_load[width=width, alignment=2 * alignment_elements](offset)
-            .cast[DType.float32]()
-        )
-    return base.unsafe_bitcast[Float32]().unsafe_load[
-        width=width, alignment=4 * min(alignment_elements, 4)
-    ](offset)
-
-
-@always_inline
-def store_floats[
-    width: Int, alignment_elements: Int
-](base: DevicePointer[DType.uint8], offset: Int, dtype: Int32, values: SIMD[DType.float32, width],):
-    """Rounds neighbours to an element type known at run time and stores them."""
-    if dtype == BFLOAT16:
-        base.unsafe_bitcast[BFloat16]().unsafe_store[alignment=2 * alignment_elements](
-            offset, round_to[DType.bfloat16](values)
-        )
-    elif dtype == FLOAT16:
-        base.unsafe_bitcast[Float16]().unsafe_store[alignment=2 * alignment_elements](
-            offset, values.cast[DType.float16]()
-        )
-    else:
-        base.unsafe_bitcast[Float32]().unsafe_store[alignment=4 * min(alignment_elements, 4)](
-            offset, values
-        )
-
-
-@always_inline
-def load_codes[
-    Layout: OperandLayout, bits: Int, alignment: Int
-](
-    codes: DevicePointer[DType.uint8], element: Element, row: Int, chunk: Int, shape: OperandShape
-) -> Codes:
-    """Loads the codes of a chunk from any layout; `bits` may be `ANY_BITS`."""
-    comptime if bits == ANY_BITS:
-        # Runs of a chunk of the widest element; of a narrower one, all but the first are unused.
-        if element.bits == 4:
-            return load_codes[Layout, 4, alignment](codes, element, row, chunk, shape)
-        return load_codes[Layout, 8, alignment](codes, element, row, chunk, shape)
-    else:
-        comptime RUNS = CHUNK * bits // 8 // RUN_BYTES
-        var row_bytes = shape.k * bits // 8
-        var words = SIMD[DType.uint32, CHUNK * bits // 32]()
-        comptime for i in range(RUNS):
-            var at = Layout.code_offset(row, (chunk * RUNS + i) * RUN_BYTES, row_bytes)
-            words[i] = bitcast[DType.uint32, 1](
-                codes.unsafe_load[width=RUN_BYTES, alignment=alignment](at)
-            )[0]
-        return unpack[bits](words)
 
 
 @fieldwise_init
@@ -164,6 +85,11 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
         return self.kind == Int32(LeftKind.ENCODED.code)
 
     @always_inline
+    def floats(self) -> AnyFloats:
+        """Views floats, quantized or not."""
+        return AnyFloats(self.values, self.row_stride, self.dtype)
+
+    @always_inline
     def chunk[bits: Int, aligned: Bool](self, row: Int, chunk: Int) -> Tuple[Chunk, UInt32]:
         """Returns eight values and their scale; four lanes ask for a block together.
 
@@ -171,19 +97,11 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
         """
         var element = element_of[bits](self.format)
         if self.is_encoded():
-            var block = row * (self.k // BLOCK) + chunk // LANES_PER_BLOCK
-            comptime alignment = RUN_BYTES if aligned else 1
-            var codes = load_codes[Plain, bits, alignment](
-                self.values, element, row, chunk, OperandShape(0, self.k)
-            )
-            return (
-                decode_chunk(codes, element),
-                self.scales[unsafe_offset=block].cast[DType.uint32](),
-            )
-        comptime alignment = CHUNK if aligned else 1
-        var x = load_floats[CHUNK, alignment](
-            self.values, row * self.row_stride + chunk * CHUNK, self.dtype
-        )
+            var encoded = PackedRows[Plain](self.values, self.scales, self.k)
+            var codes = encoded.chunk[bits, RUN_BYTES if aligned else 1](element, row, chunk)
+            var scale = encoded.scale(row, chunk // LANES_PER_BLOCK)
+            return (decode_chunk(codes, element), scale.cast[DType.uint32]())
+        var x = self.floats().load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
         if self.is_kept():
             return (x, UInt32(E8M0_BIAS))
         var scale = scale_of_block(x, self.carry, element)
@@ -217,14 +135,12 @@ struct Weights(DevicePassable, TrivialRegisterPassable):
     @always_inline
     def chunk[
         Layout: OperandLayout, bits: Int
-    ](self, row: Int, chunk: Int, shape: OperandShape) -> Tuple[Chunk, UInt8]:
+    ](self, row: Int, chunk: Int, k: Int) -> Tuple[Chunk, UInt8]:
         """Returns eight values and the scale byte of their block."""
         var element = element_of[bits](self.format)
-        var codes = load_codes[Layout, bits, 1](self.codes, element, row, chunk, shape)
-        var scale_at = Layout.scale_offset(
-            row, chunk // LANES_PER_BLOCK, padded_blocks[Layout](shape.k // BLOCK)
-        )
-        return (decode_chunk(codes, element), self.scales[unsafe_offset=scale_at])
+        var packed = PackedRows[Layout](self.codes, self.scales, k)
+        var codes = packed.chunk[bits, 1](element, row, chunk)
+        return (decode_chunk(codes, element), packed.scale(row, chunk // LANES_PER_BLOCK))
 
 
 @fieldwise_init
@@ -263,13 +179,39 @@ struct Result(DevicePassable, TrivialRegisterPassable):
         return "Result"
 
     @always_inline
+    def elements(self) -> AnyFloats:
+        """Views C."""
+        return AnyFloats(self.output, Int(self.columns), self.dtype)
+
+    @always_inline
+    def has_bias(self) -> Bool:
+        """Says whether there is something to add."""
+        return self.bias_dtype >= 0
+
+    @always_inline
+    def bias_of[width: Int](self, column: Int) -> SIMD[DType.float32, width]:
+        """Loads the bias of some columns, if there is one."""
+        return AnyFloats(self.bias, 0, self.bias_dtype).load[width, 1](0, column)
+
+    @always_inline
     def store[
         width: Int, alignment_elements: Int
     ](self, row: Int, column: Int, sums: SIMD[DType.float32, width]):
         """Adds the bias, rounds and stores neighbours of a row."""
         var biased = sums
-        if self.bias_dtype >= 0:
-            biased += load_floats[width, 1](self.bias, column, self.bias_dtype)
-        store_floats[width, alignment_elements](
-            self.output, row * Int(self.columns) + column, self.dtype, biased
-        )
+        if self.has_bias():
+            biased += self.bias_of[width](column)
+        self.elements().store[alignment_elements](row, column, biased)
+
+    @always_inline
+    def store_columns[
+        width: Int
+    ](self, row: UInt32, column: UInt32, sums: SIMD[DType.float32, width]):
+        """Stores those neighbours of a row that exist: all at once if rows are made of such."""
+        if self.columns % UInt32(width) == 0:
+            if column < self.columns:
+                self.store[width, width](Int(row), Int(column), sums)
+        else:
+            comptime for i in range(width):
+                if column + UInt32(i) < self.columns:
+                    self.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](sums[i]))

@@ -5,6 +5,7 @@ For kernels that want contiguous rows; elements are told apart by their size alo
 
 from ..launch.queue import DevicePointer
 from .quantize import global_thread
+from .views import rows_of
 
 
 def copy_rows[
@@ -19,5 +20,5 @@ def copy_rows[
     """Copies [rows, columns] elements, rows of the source `row_stride` apart."""
     var row, column = divmod(global_thread(), Int(columns))
     if row < Int(rows):
-        var element = source[unsafe_offset=row * Int(row_stride) + column]
-        target[unsafe_offset=row * Int(columns) + column] = element
+        var element = rows_of(source, Int(row_stride))[row, column]
+        rows_of(target, Int(columns))[row, column] = element

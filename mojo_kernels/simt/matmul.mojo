@@ -14,13 +14,14 @@ from max.gpu.primitives.warp import sum as warp_sum
 from std.math import ceildiv
 
 from ..launch.queue import Grid, Queue
-from ..layouts import LAYOUTS, OperandLayout, OperandShape
+from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.scales import decode_scale
 from ..problem import ANY, Known, LeftKind, Problem, may_be
 from ..schedule.clusters import GridRows
-from .arguments import Activations, FLOAT32, Result, Weights
+from .arguments import Activations, Result, Weights
 from .codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
+from .views import FLOAT32, VECTOR_BYTES
 
 comptime WARPS = 4
 """Warps of a group."""
@@ -42,7 +43,6 @@ def warp_sums[
 
     `bits` are those of the elements of both sides, or `ANY_BITS`.
     """
-    var shape = OperandShape(columns, a.k)
     var num_chunks = a.k // CHUNK
     var sums = SIMD[DType.float64, num_columns](0)
     for first in range(0, num_chunks, WARP_THREADS):
@@ -58,7 +58,7 @@ def warp_sums[
 
         comptime for i in range(num_columns):
             var column = min(first_column + i, columns - 1)
-            var values, scale = w.chunk[Layout, bits](column, chunk, shape)
+            var values, scale = w.chunk[Layout, bits](column, chunk, a.k)
             var factor = x_factor * decode_scale(scale)
             if a.is_kept():
                 var products = x.cast[DType.float64]() * values.cast[DType.float64]()
@@ -111,7 +111,6 @@ def is_mxfp4(problem: Problem) -> Bool:
 
 def is_aligned(problem: Problem) -> Bool:
     """Says whether activations, weights and C can be read and written 16 bytes at a time."""
-    comptime VECTOR_BYTES = 16
     var left = problem.left
     var stride_bytes = 0
     if left.kind != LeftKind.ENCODED:

@@ -8,6 +8,7 @@ Rows that follow each other without a gap are one long row: no division. Element
 share an instance of a kernel, which learns at run time which of them it works on.
 """
 
+from layout import Coord
 from max.gpu import block_dim, block_idx, thread_idx
 from std.math import ceildiv
 from std.sys import size_of
@@ -18,23 +19,25 @@ from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_B
 from ..layouts import code_rows, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..numbers.formats import FORMATS
+from ..operands import Matrix
 from ..problem import ANY, may_be
-from .arguments import carry_of, load_codes
+from .arguments import carry_of
 from .codec import (
     BLOCK,
     CHUNK,
+    Chunk,
     LANES_PER_BLOCK,
     decode_chunk,
     element_of,
     encode_chunk,
     f32_of_scale,
+    pack,
+    scale_of_block,
 )
-from .codec import pack, scale_of_block
+from .views import PackedRows, VECTOR_BYTES, flat_of, rows_of
 
 comptime THREADS = 256
 """Threads of a group."""
-comptime VECTOR_BYTES = 16
-"""The widest access of a thread."""
 comptime CODE_BITS = [4, 8]
 """Bits of a code, of any format: an instance of a kernel each."""
 
@@ -64,16 +67,15 @@ def may_have_bits(known_format: Int, bits: Int) -> Bool:
 
 
 @always_inline
-def load_chunk[
-    dtype: DType, aligned: Bool
-](x: DevicePointer[dtype], offset: Int) -> SIMD[DType.float32, CHUNK]:
-    """Loads eight neighbours as float32, which is exact."""
+def load_chunk[dtype: DType, //, aligned: Bool](x: Matrix[dtype], row: Int, column: Int) -> Chunk:
+    """Loads eight neighbours of a row as float32, which is exact."""
     comptime if aligned:
-        return x.unsafe_load[width=CHUNK, alignment=VECTOR_BYTES](offset).cast[DType.float32]()
+        var values = x.load[width=CHUNK, alignment=VECTOR_BYTES](Coord(row, column))
+        return values.cast[DType.float32]()
     else:
-        var values = SIMD[DType.float32, CHUNK]()
+        var values = Chunk()
         comptime for i in range(CHUNK):
-            values[i] = x[unsafe_offset=offset + i].cast[DType.float32]()
+            values[i] = x[row, column + i].cast[DType.float32]()
         return values
 
 
@@ -97,21 +99,21 @@ def quantize_chunks[
     if not in_range:
         chunk = last_block + chunk % LANES_PER_BLOCK
 
-    var offset = chunk * CHUNK
+    var row, row_chunk = 0, chunk
     if chunks_per_row != num_chunks:
-        var row, column = divmod(chunk, Int(chunks_per_row))
-        offset = row * Int(row_stride) + column * CHUNK
-    var values = load_chunk[dtype, aligned](x, offset)
+        row, row_chunk = divmod(chunk, Int(chunks_per_row))
+    var values = load_chunk[aligned](rows_of(x, Int(row_stride)), row, row_chunk * CHUNK)
 
     var element = element_of[bits](format)
     var scale = scale_of_block(values, carry, element)
     if in_range:
         comptime WORDS = CHUNK * bits // 32
-        codes.unsafe_store[alignment=4 * WORDS](
-            chunk * WORDS, pack[bits](encode_chunk[dtype != DType.float32](values, scale, element))
+        rows_of(codes, WORDS).store[alignment=4 * WORDS](
+            Coord(chunk, 0),
+            pack[bits](encode_chunk[dtype != DType.float32](values, scale, element)),
         )
         if chunk % LANES_PER_BLOCK == 0:
-            scales[unsafe_offset=chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
+            flat_of(scales)[chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
 
 def quantize[
@@ -161,18 +163,16 @@ def dequantize_chunks[
 ):
     """Decodes one chunk a thread; the result is contiguous."""
     var chunk = global_thread()
-    var shape = OperandShape(Int(rows), Int(k))
-    var row, column = divmod(chunk, shape.k // CHUNK)
-    if row >= shape.rows:
+    var row, row_chunk = divmod(chunk, Int(k) // CHUNK)
+    if row >= Int(rows):
         return
     var element = element_of[bits](format)
-    var packed = load_codes[Layout, bits, RUN_BYTES](codes, element, row, column, shape)
-    var scale_at = Layout.scale_offset(
-        row, column // LANES_PER_BLOCK, padded_blocks[Layout](shape.k // BLOCK)
+    var packed = PackedRows[Layout](codes, scales, Int(k))
+    var values = decode_chunk(packed.chunk[bits, RUN_BYTES](element, row, row_chunk), element)
+    var scale = packed.scale(row, row_chunk // LANES_PER_BLOCK).cast[DType.uint32]()
+    rows_of(output, CHUNK).store[alignment=VECTOR_BYTES](
+        Coord(chunk, 0), round_to[dtype](values * f32_of_scale(scale))
     )
-    var scale = scales[unsafe_offset=scale_at].cast[DType.uint32]()
-    var values = decode_chunk(packed, element) * f32_of_scale(scale)
-    output.unsafe_store[alignment=VECTOR_BYTES](chunk * CHUNK, round_to[dtype](values))
 
 
 def dequantize[
@@ -218,26 +218,21 @@ def relayout_runs[
 ):
     """Moves one run of codes and one scale a thread, and writes the padding."""
     var shape = OperandShape(Int(rows), Int(k))
-    var row_runs = Int(row_bytes) // RUN_BYTES
-    var row, run = divmod(global_thread(), row_runs)
+    var source = PackedRows[Source](codes, scales, shape.k)
+    var target = PackedRows[Target](codes_out, scales_out, shape.k)
+    var row, run = divmod(global_thread(), Int(row_bytes) // RUN_BYTES)
     if row < code_rows[Target](shape):
         var bytes = SIMD[DType.uint8, RUN_BYTES](0)
         if row < shape.rows:
-            bytes = codes.unsafe_load[width=RUN_BYTES, alignment=RUN_BYTES](
-                Source.code_offset(row, run * RUN_BYTES, Int(row_bytes))
-            )
-        codes_out.unsafe_store[alignment=RUN_BYTES](
-            Target.code_offset(row, run * RUN_BYTES, Int(row_bytes)), bytes
-        )
+            bytes = source.load_run(row, run, Int(row_bytes))
+        target.store_run(row, run, Int(row_bytes), bytes)
 
-    var target_blocks = padded_blocks[Target](shape.k // BLOCK)
-    var scale_row, block = divmod(global_thread(), target_blocks)
+    var scale_row, block = divmod(global_thread(), padded_blocks[Target](shape.k // BLOCK))
     if scale_row < scale_rows[Target](shape):
         var scale = PADDING_SCALE
         if scale_row < shape.rows and block < shape.k // BLOCK:
-            var source_blocks = padded_blocks[Source](shape.k // BLOCK)
-            scale = scales[unsafe_offset=Source.scale_offset(scale_row, block, source_blocks)]
-        scales_out[unsafe_offset=Target.scale_offset(scale_row, block, target_blocks)] = scale
+            scale = source.scale(scale_row, block)
+        target.store_scale(scale_row, block, scale)
 
 
 def relayout(call: RelayoutCall, mut queue: Some[Queue]) raises:

@@ -38,6 +38,8 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     fmt = format_named(format)
     k, block = shape[-1], fmt.block_k
     if k == 0 or k % block:
+        if k == 0:
+            raise ValueError(f"x: got K = 0 (shape {show(x.shape)}), expected at least {block}")
         missing = block - k % block
         pad = f"torch.nn.functional.pad(x, (0, {missing}))"
         if isinstance(x, np.ndarray):

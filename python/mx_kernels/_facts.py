@@ -124,13 +124,6 @@ class Facts:
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         return next((row for row in self.layouts.values() if row.device == name != ""), None)
 
-    def team_of_caller(self) -> int:
-        """Returns the team for a launch from this Python thread.
-
-        Asking for torch's number of threads also makes torch apply it to this thread.
-        """
-        return self.team if torch.get_num_threads() > 1 else 0
-
     def numpy_dtype(self, name: str) -> np.dtype:
         """Returns the NumPy dtype called `name`; bfloat16 is what ml_dtypes brings."""
         if name != "bfloat16":

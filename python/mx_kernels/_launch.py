@@ -34,19 +34,18 @@ class Launcher(Protocol):
 
 
 class _Cpu:
-    """Launches on the CPU, on the thread team of the caller."""
+    """Launches on the CPU, on the thread team of the caller.
+
+    Asking for torch's number of threads also makes torch apply it to this thread.
+    """
 
     def launch(self, operation, arguments, out):
         table = _facts._facts or facts()
-        team = table.team
-        tail = (team if team and get_num_threads() > 1 else 0,)
-        getattr(table.native, operation)(arguments + tail)
+        team = table.team if table.team and get_num_threads() > 1 else 0
+        getattr(table.native, operation)((*arguments, team))
 
     def multiply(self, arguments, out, m, k):
-        table = _facts._facts or facts()
-        team = table.team
-        tail = (team if team and get_num_threads() > 1 else 0,)
-        table.native.multiply(arguments + tail)
+        self.launch("multiply", arguments, out)
 
 
 CPU = _Cpu()

@@ -1,7 +1,7 @@
 """The instruction levels of the CPU kernels: one library each, the best one picked at import.
 
     level          needs                         products of MXFP4       of bfloat16
-    avx512_bf16    the next level's, BF16        64-byte vpdpbusd        64-byte vdpbf16ps
+    avx512_bf16    the next level's, VBMI, BF16  64-byte vpdpbusd        64-byte vdpbf16ps
     avx512_vnni    AVX-512 F, BW, DQ, VL, VNNI   64-byte vpdpbusd        64-byte vfmadd
     avx2           AVX2, FMA, BMI2, F16C         32-byte vpmaddubsw      32-byte vfmadd
     sse4           SSE4.2, POPCNT                widening multiplies     multiply and add
@@ -39,8 +39,8 @@ class Level:
 LEVELS = (
     Level(
         "avx512_bf16",
-        ("--target-cpu", "x86-64-v4", "--target-features", "+avx512vnni,+avx512bf16"),
-        frozenset(("avx512_bf16", *_VNNI)),
+        ("--target-cpu", "x86-64-v4", "--target-features", "+avx512vnni,+avx512vbmi,+avx512bf16"),
+        frozenset(("avx512_bf16", "avx512vbmi", *_VNNI)),
     ),
     Level(
         "avx512_vnni",

@@ -128,9 +128,15 @@ def load_extension(extension: Extension) -> ModuleType:
     Raises:
         NativeBuildError: if the compiler or the linker is missing or fails.
     """
-    built_elsewhere = os.environ.get(extension.variable)
-    path = Path(built_elsewhere) if built_elsewhere else find_or_build(extension=extension)
-    return _import_from(path, extension.name)
+    if built_elsewhere := os.environ.get(extension.variable):
+        if not Path(built_elsewhere).is_file():
+            raise NativeBuildError(
+                f"{extension.variable}={built_elsewhere} is no file, expected a module built by "
+                "scripts/gpu_host.sh or mojo build"
+            )
+        return _import_from(Path(built_elsewhere), extension.name, f"set {extension.variable} anew")
+    path = find_or_build(extension=extension)
+    return _import_from(path, extension.name, "delete it to build anew")
 
 
 def find_or_build(cache: Path | None = None, extension: Extension | None = None) -> Path:
@@ -156,7 +162,7 @@ def source_folder() -> Path:
     )
 
 
-def _import_from(path: Path, name: str) -> ModuleType:
+def _import_from(path: Path, name: str, remedy: str) -> ModuleType:
     """Imports the built module `name` and leaves the environment of child processes alone.
 
     On import, Mojo's runtime looks for Python's symbols in the library that
@@ -171,9 +177,7 @@ def _import_from(path: Path, name: str) -> ModuleType:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         except ImportError as error:
-            raise NativeBuildError(
-                f"{path} does not load ({error}); delete it to build anew"
-            ) from error
+            raise NativeBuildError(f"{path} does not load ({error}); {remedy}") from error
     return module
 
 

@@ -99,9 +99,12 @@ def check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout: Layout
         )
     for name, array, expected in (("codes", codes, stored[0]), ("scales", scales, stored[1])):
         if tuple(array.shape) != tuple(expected):
+            hint = ""
+            if len(codes.shape) > 2 and tuple(scales.shape) == tuple(codes.shape[:-1]):
+                hint = "; blocks with an axis of their own: codes.reshape(*codes.shape[:-2], -1)"
             raise ValueError(
                 f"{name}: got {show(array.shape)}, expected {show(expected)} for "
-                f"{show(logical)} of {fmt.name} in layout {layout.name}"
+                f"{show(logical)} of {fmt.name} in layout {layout.name}{hint}"
             )
     return k
 

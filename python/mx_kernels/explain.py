@@ -29,6 +29,7 @@ from mx_kernels._facts import (
 )
 
 OPS = ("linear", "matmul")
+MAX_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ def explain(
     for name, size in (("m", m), ("n", n), ("k", k)):
         if not isinstance(size, int):
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
-        if size < 1:
-            raise ValueError(f"{name}: got {size}, expected a positive number")
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
     for name, value, known in (("device", device, DEVICES), ("op", op, OPS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")

@@ -282,7 +282,12 @@ def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = Non
         path: the file to write; its folder is made.
         device: what the graph runs on; None is this machine's CPU. A virtual accelerator
             compiles for a GPU that is not here (`max.driver.set_virtual_device_api`).
+
+    Raises:
+        TypeError: if graph is no `max.graph.Graph`.
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph: got {type(graph).__name__}, expected a max.graph.Graph")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     _session(device).compile(graph).export_mef(path)
 

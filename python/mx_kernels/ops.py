@@ -33,7 +33,8 @@ def quantize(
 ) -> MXTensor:
     """Quantizes bfloat16, float16 or float32 `x` of shape [..., K] in blocks along K.
 
-    A block that holds a NaN or an infinity becomes NaN as a whole.
+    A block that holds a NaN or an infinity becomes NaN as a whole. Codes have no gradient, so
+    none passes through `matmul(quantize(x), w)`; `linear(x, w)` has one.
 
     >>> quantize(torch.randn(4, 64)).shape
     torch.Size([4, 64])

@@ -4,10 +4,12 @@ The operations' other tests run on CUDA tensors as they do on the CPU's, see `co
 products are taken with every plan of the kernels, not only the one that dispatch picks.
 """
 
+import math
 import time
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import mx_kernels as mx
 import oracle
@@ -339,18 +341,21 @@ def test_weights_that_moved_under_the_tensor_are_found():
         mx.linear(x, w)
 
 
-@pytest.mark.parametrize("m", [1, 200])
-def test_a_call_takes_at_most_twelve_microseconds_of_the_host(m):
+@pytest.mark.parametrize(("m", "launches"), [(1, 1), (200, 2)])
+def test_a_call_costs_the_host_what_one_of_torch_costs(m, launches):
     w = shuffled_weights(64, 64)
-    x = torch.randn(m, 64, device="cuda").bfloat16()
-    times = []
+    x, dense = torch.randn(m, 64, device="cuda").bfloat16(), torch.ones(64, 64, device="cuda")
+    dense = dense.bfloat16()
+    calls = {"ours": lambda: mx.linear(x, w), "torch": lambda: F.linear(x, dense)}
+    best = dict.fromkeys(calls, math.inf)
     for _ in range(50):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(200):
-            mx.linear(x, w)
-        times.append((time.perf_counter() - start) / 200)
-    assert min(times) <= 12e-6, f"{min(times) * 1e6:.1f} us"
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                call()
+            best[name] = min(best[name], (time.perf_counter() - start) / 200)
+    assert best["ours"] <= (0.7 + 0.5 * launches) * best["torch"], best
 
 
 def test_the_benchmark_measures_this_device(tmp_path):

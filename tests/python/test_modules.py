@@ -2,6 +2,7 @@
 
 import copy
 import io
+import warnings
 
 import pytest
 import torch
@@ -45,7 +46,8 @@ def x_of(*lead):
 def test_from_linear_computes_what_linear_computes(bias, rounding):
     linear = float_linear(bias)
     weight = mx.quantize(linear.weight.detach(), rounding=rounding)
-    got = mx.MXLinear.from_linear(linear, rounding=rounding)(x_of(2, 3))
+    module = mx.MXLinear.from_linear(linear, rounding=rounding, activations="mxfp4")
+    got = module(x_of(2, 3))
     expected = mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding)
     assert_products_agree(got, expected)
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
@@ -292,7 +294,7 @@ def test_convert_replaces_the_chosen_layers_and_nothing_else():
 
 
 def test_a_converted_model_round_trips_through_its_state_dict():
-    source = mx.convert(Model(), convertible)
+    source = mx.convert(Model(), convertible, activations="mxfp4")
     torch.manual_seed(0)
     target = mx.convert(Model(), convertible, device="gfx950")
     target.load_state_dict(source.state_dict())
@@ -306,6 +308,15 @@ def test_convert_of_a_linear_returns_the_other_module():
 def test_convert_passes_its_options_on():
     model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
     assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [(None, "mxint8"), ("cpu", "mxint8"), ("gfx950", "mxfp4")]
+)
+def test_activations_are_what_the_device_is_best_at(target, expected):
+    linear = float_linear().cpu()
+    assert mx.MXLinear.from_linear(linear, device=target).activations == expected
+    assert mx.convert(nn.Sequential(linear), device=target)[0].activations == expected
 
 
 @every_format
@@ -335,3 +346,35 @@ def test_convert_of_nothing_is_an_error():
         mx.convert(nn.Sequential(nn.ReLU()))
     with pytest.raises(ValueError, match="none selected"):
         mx.convert(Model(), lambda name, linear: False)
+
+
+WRONG_KINDS = {
+    "no model": (lambda: mx.convert(None), r"model: got NoneType, expected an nn\.Module"),
+    "no layer": (lambda: mx.MXLinear.from_linear(x_of(2)), r"linear: got Tensor, expected an nn"),
+    "a list of names": (
+        lambda: mx.convert(nn.Sequential(float_linear()), filter=["0"]),
+        "filter: got list, expected a function",
+    ),
+    "float64": (
+        lambda: mx.convert(nn.Sequential(float_linear()).double()),
+        r"0\.weight: got dtype float64, expected bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_arguments_of_another_kind_are_named(name):
+    call, message = WRONG_KINDS[name]
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_layer_that_reads_slowly_says_so():
+    weight = mx.quantize(float_linear().weight.detach())
+    best = weight.preshuffle().layout
+    with pytest.warns(UserWarning, match=f"layout 'plain' on .* read '{best}' faster"):
+        module = mx.MXLinear(weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module(x_of(2))
+        mx.MXLinear(weight.preshuffle())(x_of(2))

@@ -97,7 +97,7 @@ def test_linear_refuses(case):
     assert_refused(error, message, lambda: mx.linear(x, w))
 
 
-@pytest.mark.parametrize("k", [1, 31, 33, 100, 0])
+@pytest.mark.parametrize("k", [1, 31, 33, 100])
 def test_a_ragged_k_says_how_to_pad(k):
     x = torch.ones(2, 3, k)
     missing = 32 - k % 32
@@ -110,6 +110,12 @@ def test_a_ragged_k_says_how_to_pad(k):
     pad = f"np.pad(x, [(0, 0)] * 2 + [(0, {missing})])"
     assert_refused(ValueError, pad, lambda: mx.quantize(x.numpy()))
     assert mx.quantize(eval(pad, {"np": np, "x": x.numpy()})).k == k + missing
+
+
+def test_no_k_at_all_is_nothing_to_pad():
+    message = "got K = 0 (shape [3, 0]), expected at least 32"
+    for x in (torch.ones(3, 0), np.ones((3, 0), np.float32)):
+        assert_refused(ValueError, message, lambda x=x: mx.quantize(x))
 
 
 ACTIVATIONS = " or ".join(map(repr, [*FORMATS, "bf16"]))

@@ -8,12 +8,12 @@ S - 1 nodes where their sums meet:
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.collections import Array
 from std.math import ceildiv
 from std.memory import bitcast
 from std.utils.numerics import nan
 
-from ..instructions.matrix import LANES, SUMS, Sums
+from ...tiles import RegisterTile, in_registers
+from ..instructions.matrix import LANES, SUMS, SumTile
 from ..instructions.memory import publish, swap_published
 from ..operands.memory import OUT_OF_RANGE, Span
 from .shape import DecodeShape, TILE_SUM_BYTES
@@ -42,17 +42,17 @@ struct Handover[shape: DecodeShape]:
         shape: How a workgroup cuts its work.
     """
 
-    comptime COUNT = Self.shape.own_tiles() * PARTS
-    """Parts of the sums of a wave."""
+    comptime TILES = Self.shape.own_tiles()
+    """Tiles of C of a wave."""
     comptime NODE_BYTES = Int32(Self.shape.tiles() * TILE_SUM_BYTES)
     comptime GROUP_BYTES = Int32(Self.shape.splits - 1) * Self.NODE_BYTES
     """Bytes of all nodes of a tile of C."""
 
     var nodes: AMDBufferResource
     """The nodes of this tile of C."""
-    var parts: Array[PartSums, Self.COUNT]
+    var parts: RegisterTile[DType.float32, PART, Self.TILES, PARTS]
     """The lane's sums."""
-    var places: Array[Int32, Self.COUNT]
+    var places: RegisterTile[DType.int32, 1, Self.TILES, PARTS]
     """Where in a node they meet the partner's; out of range if the partner goes on with them."""
 
     @always_inline
@@ -61,22 +61,23 @@ struct Handover[shape: DecodeShape]:
         memory: MutPointer[UInt8, _],
         group: Int32,
         num_groups: Int32,
-        sums: Array[Sums, Self.shape.own_tiles()],
+        sums: SumTile[Self.TILES],
         wave: Int32,
         lane: Int32,
     ):
         """Begins with the sums of a wave for tile `group` of C."""
         var all = Span.of(memory, num_groups * Self.GROUP_BYTES)
         self.nodes = all.after(group * Self.GROUP_BYTES)
-        self.parts = {uninitialized = True}
-        self.places = {uninitialized = True}
-        comptime for i in range(Self.COUNT):
-            comptime own, part = divmod(i, PARTS)
+        self.parts = in_registers[DType.float32, PART, Self.TILES, PARTS]()
+        self.places = in_registers[DType.int32, 1, Self.TILES, PARTS]()
+        comptime for own in range(Self.TILES):
             var tile = Self.shape.tile_of(wave, own)
-            var place = tile * Int32(PARTS) + Int32(part)
-            place = (place * LANES + lane) * Int32(PART_BYTES)
-            self.places[i] = place if tile < Int32(Self.shape.tiles()) else OUT_OF_RANGE
-            self.parts[i] = sums[own].slice[PART, offset=part * PART]()
+            comptime for part in range(PARTS):
+                var place = tile * Int32(PARTS) + Int32(part)
+                place = (place * LANES + lane) * Int32(PART_BYTES)
+                place = place if tile < Int32(Self.shape.tiles()) else OUT_OF_RANGE
+                self.places[own, part] = place
+                self.parts[own, part] = sums[own].slice[PART, offset=part * PART]()
 
     @always_inline
     def climb(mut self, share: Int32):
@@ -101,27 +102,31 @@ struct Handover[shape: DecodeShape]:
     def _is_any_mine(self) -> Bool:
         """Says whether the lane goes on with any sums."""
         var result = False
-        comptime for i in range(Self.COUNT):
-            result |= self.is_mine(i)
+        comptime for own in range(Self.TILES):
+            comptime for part in range(PARTS):
+                result |= self.is_mine[own, part]()
         return result
 
     @always_inline
-    def is_mine(self, i: Int) -> Bool:
-        """Says whether the lane goes on with part `i`."""
-        return self.places[i] != OUT_OF_RANGE
+    def is_mine[own: Int, part: Int](self) -> Bool:
+        """Says whether the lane goes on with a part of a tile of the wave."""
+        return self.places[own, part] != OUT_OF_RANGE
 
     @always_inline
     def _meet(mut self, node: Int32):
         """Exchanges all sums at a node."""
-        var partner = Array[SIMD[DType.uint32, PART], Self.COUNT](uninitialized=True)
-        comptime for i in range(Self.COUNT):
-            var left = ~bitcast[DType.uint32, PART](_with_one_nan(self.parts[i]))
-            partner[i] = swap_published(self.nodes, self.places[i], node, left)
-        comptime for i in range(Self.COUNT):
-            var place = self.places[i] if any(partner[i].ne(0)) else OUT_OF_RANGE
-            publish(self.nodes, place, node, 0)
-            self.parts[i] += bitcast[DType.float32, PART](~partner[i])
-            self.places[i] = place
+        var partner = in_registers[DType.uint32, PART, Self.TILES, PARTS]()
+        comptime for own in range(Self.TILES):
+            comptime for part in range(PARTS):
+                var left = ~bitcast[DType.uint32, PART](_with_one_nan(self.parts[own, part]))
+                partner[own, part] = swap_published(self.nodes, self.places[own, part], node, left)
+        comptime for own in range(Self.TILES):
+            comptime for part in range(PARTS):
+                var bits = partner[own, part]
+                var place = self.places[own, part] if any(bits.ne(0)) else OUT_OF_RANGE
+                publish(self.nodes, place, node, 0)
+                self.parts[own, part] += bitcast[DType.float32, PART](~bits)
+                self.places[own, part] = place
 
 
 @always_inline

@@ -18,12 +18,7 @@ Workgroups with equal x read the same weights. Where there are several, the grid
 x extent is a multiple of the number of XCDs, so that they share an L2.
 """
 
-from layout import row_major
-from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
-from std.collections import Array
-from std.memory import AddressSpace
-from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
@@ -31,15 +26,16 @@ from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
-from ..instructions.lds import PIECE_BYTES, SharedBytes
-from ..instructions.matrix import BLOCK, LANES, SUMS, Sums, TILE
+from ...tiles import in_registers
+from ..instructions.lds import Lds, PIECE_BYTES, allocate_lds, tile_at
+from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover, PART, PARTS
-from .shape import DecodeLds, DecodeShape, SUM_BYTES, TILE_SUM_BYTES
+from .shape import DecodeLds, DecodeShape
 from .walk import DecodeWalk
 
 
@@ -59,7 +55,7 @@ def _decode[
 ):
     """Computes a workgroup's tile of C."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
-    comptime lds_plan = DecodeLds(shape, Source.LDS_BYTES, Source.left)
+    comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime Walk = DecodeWalk[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     var lane = Int32(thread_idx.x) % LANES
@@ -70,9 +66,7 @@ def _decode[
         return  # Rounds the grid up to a multiple of the XCDs.
 
     # Along K, each group of sharers on its own.
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[lds_plan.num_bytes() // size_of[DType.bfloat16]()]())
+    var lds = allocate_lds[lds_plan.num_bytes()]()
     var group = quotient[shape.sharers](wave)
     var sharer = wave - group * Int32(shape.sharers)
     var weights = Walk.Weights.of(
@@ -83,25 +77,26 @@ def _decode[
         x * Int32(shape.n_tiles) + sharer * Int32(shape.wave_columns()),
     )
     var first_chunk = (z * Int32(shape.k_groups()) + group) * chunks_per_wave
-    var walk = Walk(source, weights, lds.ptr, wave, lane, first_chunk)
+    var walk = Walk(source, weights, lds, wave, lane, first_chunk)
     walk.start()
     # What is needed at the end arrives while the first chunks do.
     var meeting_place = workspace
     comptime if shape.splits > 1:
         meeting_place = loaded(workspace)
-    var bias = Array[Sums, shape.own_tiles()](uninitialized=True)
+    var bias = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
         bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
     walk.finish(chunks_per_wave)
 
     # Across groups: each wave gets some tiles.
-    var sums = Array[Sums, shape.own_tiles()](uninitialized=True)
+    var sums = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime if shape.k_groups() == 1:
         comptime for i in range(shape.own_tiles()):
-            sums[i] = walk.sums[i]
+            comptime m_tile, n_tile = divmod(i, shape.wave_columns())
+            sums[i] = walk.sums[m_tile, n_tile]
     else:
-        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds.ptr, wave, lane)
+        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds, wave, lane)
         comptime if shape.waves > shape.tiles():
             if wave >= Int32(shape.tiles()):
                 return
@@ -122,46 +117,46 @@ def _decode[
             meeting_place, x + groups_x * y, groups_x * groups_y, sums, wave, lane
         )
         handover.climb(z)
-        comptime for i in range(handover.COUNT):
-            comptime own, part = divmod(i, PARTS)
-            if handover.is_mine(i):
-                var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
-                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                target.store_part[part * PART, PART](
-                    handover.parts[i], bias[own], row, column, lane
-                )
+        comptime for own in range(shape.own_tiles()):
+            comptime for part in range(PARTS):
+                if handover.is_mine[own, part]():
+                    var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
+                    var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+                    target.store_part[part * PART, PART](
+                        handover.parts[own, part], bias[own], row, column, lane
+                    )
 
 
 @always_inline
 def _exchange[
     shape: DecodeShape, wave_bytes: Int
 ](
-    partial: Array[Sums, shape.wave_tiles()],
-    mut sums: Array[Sums, shape.own_tiles()],
-    lds: SharedBytes,
+    partial: SumTile[shape.m_tiles, shape.wave_columns()],
+    sums: SumTile[shape.own_tiles()],
+    lds: Lds,
     wave: Int32,
     lane: Int32,
 ):
     """Adds the sums of all groups in their order; a wave gets the tiles that it finishes."""
-    comptime WAVE_FLOATS = wave_bytes // 4
-    comptime TILE_FLOATS = TILE_SUM_BYTES // 4
-    comptime WAVE_TILES = shape.wave_tiles()
-    var floats = lds.unsafe_bitcast[Float32]().unsafe_offset(Int(lane) * SUMS)
-    var own = floats.unsafe_offset(Int(wave) * WAVE_FLOATS)
-    comptime for tile in range(WAVE_TILES):
-        own.unsafe_store[alignment=SUM_BYTES](tile * TILE_FLOATS, partial[tile])
+    comptime COLUMNS = shape.wave_columns()
+    comptime TILES = shape.wave_tiles()
+    comptime sums_at = tile_at[DType.float32, SUMS, TILES, LANES]
+    var own = sums_at(lds, wave * Int32(wave_bytes))
+    comptime for m_tile in range(shape.m_tiles):
+        comptime for n_tile in range(COLUMNS):
+            own[m_tile * COLUMNS + n_tile, lane] = partial[m_tile, n_tile]
     barrier()
     comptime for i in range(shape.own_tiles()):
         var tile = shape.tile_of(wave, i)
         if tile < Int32(shape.tiles()):
-            var sharer = quotient[WAVE_TILES](tile)
-            var place = sharer * Int32(WAVE_FLOATS)
-            place += (tile - sharer * Int32(WAVE_TILES)) * Int32(TILE_FLOATS)
+            var sharer = quotient[TILES](tile)
             comptime for group in range(shape.k_groups()):
-                var of_group = floats.unsafe_load[width=SUMS, alignment=SUM_BYTES](
-                    group * shape.sharers * WAVE_FLOATS + Int(place)
-                )
-                sums[i] = of_group if group == 0 else sums[i] + of_group
+                var sharer_place = (Int32(group * shape.sharers) + sharer) * Int32(wave_bytes)
+                var theirs = sums_at(lds, sharer_place)[tile - sharer * Int32(TILES), lane]
+                comptime if group == 0:
+                    sums[i] = theirs
+                else:
+                    sums[i] += theirs
 
 
 @__llvm_metadata(

@@ -18,8 +18,6 @@ comptime SUM_BYTES = 4 * SUMS
 """Bytes of a lane's sums of a tile of C."""
 comptime TILE_SUM_BYTES = LANES * SUM_BYTES
 """Bytes of the sums of a tile."""
-comptime WORDS_BYTES = LANES * WORD_SCALES
-"""Bytes of one word of scales of all lanes."""
 
 comptime MAX_WAVE_TILES = 16
 """Tiles of C of a wave. With 32, LLVM of Mojo 1.2.0 does not clear all sums before the loop."""
@@ -194,13 +192,14 @@ struct DecodeLds(TrivialRegisterPassable):
         """Returns the scales of the last word of a stage that no tile has."""
         return align_up(self.slots(), WORD_SCALES) - self.slots()
 
-    def scale_bytes(self) -> Int:
-        """Returns the bytes of the shared scales of a stage."""
-        return ceildiv(self.slots(), WORD_SCALES) * WORDS_BYTES
+    def scale_words(self) -> Int:
+        """Returns the words of a lane's shared scales of a stage."""
+        return ceildiv(self.slots(), WORD_SCALES)
 
     def group_bytes(self) -> Int:
         """Returns the area of a group of sharers."""
-        return self.shape.depth * self.scale_bytes() if self.shape.sharers > 1 else 0
+        var words = self.scale_words() if self.shape.sharers > 1 else 0
+        return self.shape.depth * words * LANES * WORD_SCALES
 
     def first_group(self) -> Int:
         """Returns where the areas of groups begin."""

@@ -17,30 +17,43 @@ word of scales of the activations and one of the weights thus serve all products
 of 32 rows, 32 columns and 256 along K.
 """
 
+from layout import Coord, Idx
 from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
-from std.collections import Array
 
 from ...numbers.formats import Format
+from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import (
+    Lds,
     PIECE_BYTES,
     Piece,
-    SharedBytes,
-    place_at,
+    SharedPieces,
+    bytes_at,
+    pieces_at,
     read_piece,
     read_word,
+    words_at,
     write_byte,
     write_piece,
 )
-from ..instructions.matrix import BlockCodes, Sums, multiply_tiles
+from ..instructions.matrix import (
+    BlockCodes,
+    CODE_WORDS,
+    CodeTile,
+    LANES,
+    SUMS,
+    SumTile,
+    WordTile,
+    multiply_tiles,
+)
 from ..operands.activations import ActivationSource
 from ..operands.encode import EncodedBlock
 from ..operands.memory import quotient
 from ..operands.tiles import PAIR, WORD_SCALES
 from ..operands.weights import WeightFragments
 from .order import Stream, StreamOps
-from .shape import DecodeLds, DecodeShape, WORDS_BYTES
+from .shape import DecodeLds, DecodeShape
 
 
 struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
@@ -52,13 +65,11 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail
     ]
     """The wave's weights."""
-    comptime CODES = Self.shape.k_tiles * Self.COLUMNS
-    """Tiles of weights in a stage."""
     comptime OWN = Self.shape.own_steps()
     """Tiles of activations of a stage that the wave fetches."""
     comptime IS_SHARED = Self.shape.sharers > 1
     """Whether other waves need them too."""
-    comptime LDS = DecodeLds(Self.shape, Self.Source.LDS_BYTES, Self.Source.left)
+    comptime LDS = DecodeLds(Self.shape, Self.Source.PIECES * PIECE_BYTES, Self.Source.left)
     """Places in LDS."""
     comptime WAVE_BYTES = Self.LDS.wave_bytes()
     """Bytes of the area of a wave."""
@@ -66,43 +77,44 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """Where the areas of groups begin."""
     comptime GROUP_BYTES = Self.LDS.group_bytes()
     """Bytes of the area of a group."""
-    comptime SCALE_BYTES = Self.LDS.scale_bytes()
-    """Bytes of the scales of a stage in it."""
-    comptime STREAM = Stream(Self.shape, Self.Weights.WORDS + Self.CODES, Self.Source.LOADS)
+    comptime SCALE_WORDS = Self.LDS.scale_words()
+    """Words of the scales of a stage in it."""
+    comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
     """The order of its work."""
 
     var source: Self.Source
     """Activations."""
     var weights: Self.Weights
-    var lds: SharedBytes
+    var lds: Lds
     """The wave's own area of LDS."""
-    var first_lds: SharedBytes
+    var first_lds: Lds
     """The area of the first wave of its group."""
-    var group_scales: SharedBytes
+    var group_scales: Lds
     """The shared scales of its group."""
     var lane: Int32
     var sharer: Int32
     """Which of the sharers the wave is."""
     var next_chunk: Int32
     """The chunk that is fetched next."""
-    var codes: Array[BlockCodes[Self.right], Self.shape.depth * Self.CODES]
-    """Weights in flight, tile after tile along K, for each stage."""
-    var scales: Array[UInt32, Self.shape.depth * Self.Weights.WORDS]
-    var first_blocks: Array[Int32, Self.shape.depth]
+    var first_blocks: RegisterTile[DType.int32, 1, Self.shape.depth]
     """The first block along K of each stage."""
-    var held: Array[Self.Source.Held, Self.shape.depth * Self.OWN]
-    """What the source keeps of activations in flight."""
-    var blocks: Array[EncodedBlock[Self.Source.left], Self.shape.depth * Self.shape.steps()]
-    """Encoded activations of the stage in use; if shared, a scale is a word of four tiles."""
-    var sums: Array[Sums, Self.shape.wave_tiles()]
-    """The tile of C, all columns of the first rows, then of the next."""
+    var b: CodeTile[Self.right, Self.shape.depth, Self.shape.k_tiles, Self.COLUMNS]
+    """Weights in flight."""
+    var b_scales: WordTile[Self.shape.depth, Self.Weights.WORDS]
+    """Their scales, a word for two tiles of columns."""
+    var a: CodeTile[Self.Source.left, Self.shape.depth, Self.shape.steps()]
+    """Activations: what the source keeps of those in flight, then those of the stage in use."""
+    var a_scales: WordTile[Self.shape.depth, Self.shape.steps()]
+    """Their scales; if shared, each is a word of four tiles."""
+    var sums: SumTile[Self.shape.m_tiles, Self.COLUMNS]
+    """The tile of C."""
 
     @always_inline
     def __init__(
         out self,
         source: Self.Source,
         weights: Self.Weights,
-        lds: SharedBytes,
+        lds: Lds,
         wave: Int32,
         lane: Int32,
         first_chunk: Int32,
@@ -111,35 +123,39 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         var group = quotient[Self.shape.sharers](wave)
         self.source = source
         self.weights = weights
-        self.lds = place_at(lds, wave * Int32(Self.WAVE_BYTES))
-        self.first_lds = place_at(lds, group * Int32(Self.shape.sharers * Self.WAVE_BYTES))
-        self.group_scales = place_at(
-            lds, Int32(Self.GROUPS_PLACE) + group * Int32(Self.GROUP_BYTES)
-        )
+        self.lds = lds.unsafe_offset(Int(wave) * Self.WAVE_BYTES)
+        self.first_lds = lds.unsafe_offset(Int(group) * Self.shape.sharers * Self.WAVE_BYTES)
+        self.group_scales = lds.unsafe_offset(Self.GROUPS_PLACE + Int(group) * Self.GROUP_BYTES)
         self.lane = lane
         self.sharer = wave - group * Int32(Self.shape.sharers)
         self.next_chunk = first_chunk
-        self.codes = {uninitialized = True}
-        self.scales = {uninitialized = True}
-        self.first_blocks = {uninitialized = True}
-        self.held = {uninitialized = True}
-        self.blocks = {uninitialized = True}
-        self.sums = {uninitialized = True}
-        comptime for i in range(Self.shape.wave_tiles()):
-            self.sums[i] = 0
+        comptime DEPTH = Self.shape.depth
+        comptime STEPS = Self.shape.steps()
+        comptime A_WORDS = CODE_WORDS[Self.Source.left]
+        comptime B_WORDS = CODE_WORDS[Self.right]
+        self.first_blocks = in_registers[DType.int32, 1, DEPTH]()
+        self.b = in_registers[DType.uint32, B_WORDS, DEPTH, Self.shape.k_tiles, Self.COLUMNS]()
+        self.b_scales = in_registers[DType.uint32, 1, DEPTH, Self.Weights.WORDS]()
+        self.a = in_registers[DType.uint32, A_WORDS, DEPTH, STEPS]()
+        self.a_scales = in_registers[DType.uint32, 1, DEPTH, STEPS]()
+        self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.COLUMNS]()
+        comptime for m_tile in range(Self.shape.m_tiles):
+            comptime for n_tile in range(Self.COLUMNS):
+                self.sums[m_tile, n_tile] = 0
 
     @always_inline
-    def tile_in_lds[stage: Int, step: Int](self) -> SharedBytes:
+    def tile_in_lds[stage: Int, step: Int](self) -> SharedPieces[Self.Source.PIECES]:
         """Returns the place of a tile of activations that the wave fetches."""
         comptime place = Self.LDS.tile(stage, step)
-        return place_at(self.lds, Int32(place))
+        return pieces_at[Self.Source.PIECES](self.lds, Int32(place))
 
     @always_inline
-    def scale_in_lds[stage: Int](self, tile: Int32) -> SharedBytes:
-        """Returns the place of the lane's scale of an encoded tile."""
+    def share[stage: Int](self, tile: Int32, scale: UInt8):
+        """Writes the lane's scale of an encoded tile for all sharers."""
+        comptime DEPTH = Self.shape.depth
+        var scales = bytes_at[DEPTH, Self.SCALE_WORDS, LANES, WORD_SCALES](self.group_scales)
         var word, byte = divmod(tile, Int32(WORD_SCALES))
-        var place = Int32(stage * Self.SCALE_BYTES) + word * Int32(WORDS_BYTES) + byte
-        return place_at(self.group_scales, place + self.lane * Int32(WORD_SCALES))
+        write_byte(scales, Coord(Idx[stage], word, self.lane, byte), scale)
 
     @always_inline
     def fetch[stage: Int, is_first: Bool](mut self):
@@ -156,98 +172,99 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     def fetch_tile[stage: Int, step: Int](mut self):
         """Starts loading a tile of activations: of all, or of those that fall to this sharer."""
         var place = self.tile_in_lds[stage, step]()
-        comptime slot = stage * Self.OWN + step
         comptime if Self.IS_SHARED:
             var tile = self.sharer + Int32(step * Self.shape.sharers)
             var k_tile = quotient[Self.shape.m_tiles](tile)
             var m_tile = tile - k_tile * Int32(Self.shape.m_tiles)
             var chunk = self.next_chunk * Int32(Self.shape.k_tiles) + k_tile
             var at = self.source.cursor(chunk, m_tile, k_tile < Int32(Self.shape.k_tiles))
-            self.held[slot] = self.source.fetch[0, 0](at, place, self.lane)
+            self.keep[stage, step](self.source.fetch[0, 0](at, place, self.lane))
         else:
             comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
             var at = self.source.cursor(self.next_chunk)
-            self.held[slot] = self.source.fetch[k_tile, m_tile](at, place, self.lane)
+            self.keep[stage, step](self.source.fetch[k_tile, m_tile](at, place, self.lane))
+
+    @always_inline
+    def keep[stage: Int, step: Int](mut self, block: EncodedBlock[Self.Source.left]):
+        """Keeps the lane's block of a tile of activations."""
+        self.a[stage, step] = block.codes
+        self.a_scales[stage, step] = block.scale
 
     @always_inline
     def fetch_weights[stage: Int](mut self):
         """Starts the loads of the weights of a stage."""
         var at = self.weights.cursor(quotient[Self.Weights.CHUNK_BLOCKS](self.first_blocks[stage]))
         comptime for word in range(Self.Weights.WORDS):
-            self.scales[stage * Self.Weights.WORDS + word] = self.weights.fetch_scales[word](
-                at, self.lane
-            )
-        comptime for i in range(Self.CODES):
-            comptime k_tile, n_tile = divmod(i, Self.COLUMNS)
-            self.codes[stage * Self.CODES + i] = self.weights.fetch_codes[k_tile, n_tile](
-                at, self.lane
-            )
+            self.b_scales[stage, word] = self.weights.fetch_scales[word](at, self.lane)
+        comptime for k_tile in range(Self.shape.k_tiles):
+            comptime for n_tile in range(Self.COLUMNS):
+                self.b[stage, k_tile, n_tile] = self.weights.fetch_codes[k_tile, n_tile](
+                    at, self.lane
+                )
         schedule_barrier()
 
     @always_inline
     def encode[stage: Int, step: Int](mut self):
         """Encodes a tile of activations: for this wave, or to its place in LDS for all."""
         var place = self.tile_in_lds[stage, step]()
-        var block = self.source.block(self.held[stage * Self.OWN + step], place, self.lane)
+        var kept = EncodedBlock[Self.Source.left](self.a[stage, step], self.a_scales[stage, step])
+        var block = self.source.block(kept, place, self.lane)
         comptime if Self.IS_SHARED:
             comptime assert (
                 Self.Source.left.block_bytes() == PIECE_BYTES
             ), "a block of codes is a piece"
-            write_piece(place_at(place, self.lane * Int32(PIECE_BYTES)), rebind[Piece](block.codes))
+            var codes = pieces_at[LANES](self.lds, Int32(Self.LDS.tile(stage, step)))
+            write_piece(codes, Coord(self.lane), rebind[Piece](block.codes))
             var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
-            write_byte(self.scale_in_lds[stage](tile), scale)
+            self.share[stage](tile, scale)
             # Words are read as a whole: nothing in them is left undefined.
             comptime unused = Self.LDS.unused_scales()
             comptime slots = Self.LDS.slots()
             comptime if step == 0 and unused > 0:
                 if self.sharer < Int32(unused):
-                    write_byte(self.scale_in_lds[stage](Int32(slots) + tile), scale)
+                    self.share[stage](Int32(slots) + tile, scale)
         else:
-            self.blocks[stage * Self.shape.steps() + step] = block
+            self.keep[stage, step](block)
 
     @always_inline
     def read[stage: Int](mut self):
         """Reads the encoded activations of a stage."""
-        var scales = place_at(self.group_scales, self.lane * Int32(WORD_SCALES))
-        var codes = place_at(self.first_lds, self.lane * Int32(PIECE_BYTES))
+        var words = words_at[Self.shape.depth, Self.SCALE_WORDS, LANES](self.group_scales)
         comptime for step in range(Self.shape.steps()):
             comptime word, byte = divmod(step, WORD_SCALES)
             comptime own_step, sharer = divmod(step, Self.shape.sharers)
             comptime if byte == 0:
-                comptime place = stage * Self.SCALE_BYTES + word * WORDS_BYTES
-                self.blocks[stage * Self.shape.steps() + step].scale = read_word(
-                    place_at(scales, Int32(place))
+                self.a_scales[stage, step] = read_word(
+                    words, Coord(Idx[stage], Idx[word], self.lane)
                 )
             else:
-                self.blocks[stage * Self.shape.steps() + step].scale = self.blocks[
-                    stage * Self.shape.steps() + step - byte
-                ].scale
+                self.a_scales[stage, step] = self.a_scales[stage, step - byte]
             comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
-            self.blocks[stage * Self.shape.steps() + step].codes = rebind[
-                BlockCodes[Self.Source.left]
-            ](read_piece(place_at(codes, Int32(place))))
+            var codes = pieces_at[LANES](self.first_lds, Int32(place))
+            var piece = read_piece(codes, Coord(self.lane))
+            self.a[stage, step] = rebind[BlockCodes[Self.Source.left]](piece)
 
     @always_inline
     def multiply[stage: Int, step: Int](mut self):
         """Multiplies a tile of activations by all tiles of weights."""
         comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
-        comptime first_word = stage * Self.Weights.WORDS
         comptime if step == 0:
-            comptime for word in range(first_word, first_word + Self.Weights.WORDS):
-                self.scales[word] = self.weights.chosen_scales(
-                    self.scales[word], self.first_blocks[stage], self.lane
+            comptime for word in range(Self.Weights.WORDS):
+                self.b_scales[stage, word] = self.weights.chosen_scales(
+                    self.b_scales[stage, word], self.first_blocks[stage], self.lane
                 )
         comptime for n_tile in range(Self.COLUMNS):
-            comptime tile = m_tile * Self.COLUMNS + n_tile
             comptime b_byte = Self.Weights.scale_byte[k_tile, n_tile]()
             comptime a_byte = step % WORD_SCALES if Self.IS_SHARED else 0
-            self.sums[tile] = multiply_tiles[Self.Source.left, Self.right, b_byte, a_byte](
-                self.sums[tile],
-                self.codes[stage * Self.CODES + k_tile * Self.COLUMNS + n_tile],
-                self.blocks[stage * Self.shape.steps() + step].codes,
-                self.scales[first_word + n_tile // PAIR],
-                self.blocks[stage * Self.shape.steps() + step].scale,
+            self.sums[m_tile, n_tile] = multiply_tiles[
+                Self.Source.left, Self.right, b_byte, a_byte
+            ](
+                self.sums[m_tile, n_tile],
+                self.b[stage, k_tile, n_tile],
+                self.a[stage, step],
+                self.b_scales[stage, n_tile // PAIR],
+                self.a_scales[stage, step],
             )
 
     @always_inline

@@ -18,6 +18,7 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.elements import Element
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
+from ...tiles import RegisterTile
 
 comptime LANES = 64
 """Lanes of a wave."""
@@ -33,8 +34,18 @@ comptime SUMS = 4
 """Values of C that a lane holds: neighbouring columns of one row."""
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
-comptime BlockCodes[format: Format] = SIMD[DType.uint32, format.block_bytes() // 4]
+comptime CODE_WORDS[format: Format] = format.block_bytes() // 4
+"""Words of the packed codes of one block."""
+comptime BlockCodes[format: Format] = SIMD[DType.uint32, CODE_WORDS[format]]
 """The packed codes of one block in registers: what a lane feeds."""
+comptime CodeTile[format: Format, *sizes: Int] = RegisterTile[
+    DType.uint32, CODE_WORDS[format], *sizes
+]
+"""What a lane feeds for some tiles."""
+comptime WordTile[*sizes: Int] = RegisterTile[DType.uint32, 1, *sizes]
+"""Words of scales of a lane."""
+comptime SumTile[*sizes: Int] = RegisterTile[DType.float32, SUMS, *sizes]
+"""A lane's part of some tiles of C."""
 
 
 def operand_code(element: Element) -> Optional[Int]:

@@ -11,7 +11,7 @@ from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import llvm_intrinsic
 from structured_kernels.amd_tile_io import _alias_scope_attr
 
-from .lds import SharedBytes
+from .lds import Lds
 
 
 @always_inline
@@ -68,10 +68,10 @@ def publish(
 @always_inline
 def load_to_lds[
     num_bytes: Int
-](memory: AMDBufferResource, offset: Int32, place: SharedBytes, scalar_offset: Int32 = 0):
+](memory: AMDBufferResource, offset: Int32, place: Lds, scalar_offset: Int32 = 0):
     """Starts a load straight to LDS: `num_bytes` for each lane, one lane behind another.
 
-    The compiler lets reads by `_load_from_lds` pass it: waits are the caller's.
+    The compiler lets the reads of `lds.mojo` pass it: waits are the caller's.
     """
     var descriptor = llvm_intrinsic[
         "llvm.amdgcn.make.buffer.rsrc",

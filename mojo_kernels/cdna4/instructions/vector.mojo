@@ -58,6 +58,12 @@ def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
+def here(x: UInt64) -> UInt64:
+    """Returns x, in a way that the compiler cannot compute it later."""
+    return inlined_assembly["", UInt64, constraints="=v,0", has_side_effect=True](x)
+
+
+@always_inline
 def zero_of_a_branch() -> UInt32:
     """Returns zero, in a way that the compiler can neither foresee nor move.
 

@@ -1,12 +1,13 @@
 """Where a wave gets the encoded blocks of its activations.
 
-Both sources feed the same kernels: `FloatSource` streams floats through LDS and
-encodes them in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a chunk:
+Both sources feed the same kernels: `FloatSource` streams floats through LDS and encodes them
+in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of
+its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
     at = source.cursor(chunk)       once a chunk, scalar
-    held = source.fetch[...](at)    starts the loads of a tile
-    source.block(held, ...)         when they have arrived
+    kept = source.fetch[...](at)    starts the loads of a tile
+    source.block(kept, ...)         when they have arrived
 
 Nothing of a lane is computed before `settle`, so that the loads of weights, which come from
 further away, can go first.
@@ -18,7 +19,8 @@ from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.lds import SharedBytes
+from ...tiles import RegisterTile, in_registers
+from ..instructions.lds import SharedPieces
 from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
 from .encode import EncodedBlock, encode_block
 from .memory import OUT_OF_RANGE, View, quotient
@@ -32,12 +34,10 @@ trait ActivationSource(TrivialRegisterPassable):
     """What the blocks are encoded in."""
     comptime LOADS: Int
     """Memory instructions that fetch a tile."""
-    comptime LDS_BYTES: Int
-    """Bytes of LDS that a tile on its way needs."""
+    comptime PIECES: Int
+    """Pieces of LDS that a tile on its way needs."""
     comptime Cursor: TrivialRegisterPassable
     """A chunk, the same for all lanes."""
-    comptime Held: TrivialRegisterPassable
-    """What a tile on its way keeps in registers."""
 
     def settle(mut self, lane: Int32):
         """Computes what `fetch` needs of a lane."""
@@ -49,20 +49,17 @@ trait ActivationSource(TrivialRegisterPassable):
 
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
-        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
+        """Starts loading a tile of the chunk to registers, or to its place in LDS."""
         ...
 
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived."""
+    def block(
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+    ) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived; `kept` is what `fetch` returned."""
         ...
-
-
-@fieldwise_init
-struct InLds(TrivialRegisterPassable):
-    """Held by a tile that needs no registers."""
-
-    pass
 
 
 @fieldwise_init
@@ -96,18 +93,16 @@ struct FloatSource[
     """How a tile moves."""
     comptime LOADS = Self.Tile.LOADS
     """Loads straight to LDS."""
-    comptime LDS_BYTES = Self.Tile.BYTES
+    comptime PIECES = Self.Tile.PIECES
     """The floats of a tile."""
     comptime Cursor = FloatCursor
     """A chunk of floats."""
-    comptime Held = InLds
-    """Nothing."""
 
     var x: View
     """The floats from the wave's first row on."""
     var k: Int32
     """Elements of a row."""
-    var offsets: SIMD[DType.int32, Self.m_tiles * Self.LOADS]
+    var offsets: RegisterTile[DType.int32, 1, Self.m_tiles, Self.LOADS]
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
 
     @always_inline
@@ -118,7 +113,7 @@ struct FloatSource[
         var row_bytes = k * Int32(Self.Tile.ELEMENT_BYTES)
         self.x = View.of(x, rows * k).moved(first_row * row_bytes)
         self.k = k
-        self.offsets = {}
+        self.offsets = in_registers[DType.int32, 1, Self.m_tiles, Self.LOADS]()
 
     @always_inline
     def settle(mut self, lane: Int32):
@@ -127,9 +122,7 @@ struct FloatSource[
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
                 var row, byte = Self.Tile.source[load](lane)
-                self.offsets[m_tile * Self.LOADS + load] = (
-                    Int32(m_tile * TILE) + row
-                ) * row_bytes + byte
+                self.offsets[m_tile, load] = (Int32(m_tile * TILE) + row) * row_bytes + byte
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
@@ -142,21 +135,25 @@ struct FloatSource[
     @always_inline
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
-        """Starts loading a tile of the chunk; `tile` is its place in LDS."""
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
+        """Starts loading a tile of the chunk to its place in LDS; what it returns means nothing."""
         comptime first_byte = Int32(k_tile * TILE_K * Self.Tile.ELEMENT_BYTES)
         comptime for load in range(Self.LOADS):
-            var offset = self.offsets[m_tile * Self.LOADS + load] + first_byte
+            var offset = self.offsets[m_tile, load] + first_byte
             comptime if Self.k_tail:
                 var byte = first_byte + Self.Tile.source[load](lane)[1]
                 var is_inside = byte < at.k_left * Int32(Self.Tile.ELEMENT_BYTES)
                 offset = offset if is_inside else OUT_OF_RANGE
             Self.Tile.fetch[load](at.memory, offset, tile)
-        return InLds()
+        return {0, 0}
 
     @always_inline
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived."""
+    def block(
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+    ) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived in LDS."""
         return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
 
 
@@ -189,12 +186,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """Bytes of the codes of a block."""
     comptime LOADS = 2
     """The codes and the scale of a block."""
-    comptime LDS_BYTES = 0
+    comptime PIECES = 0
     """Straight to registers."""
     comptime Cursor = CodeCursor
     """A chunk of codes and scales."""
-    comptime Held = EncodedBlock[Self.left]
-    """The block."""
 
     var codes: View
     """The codes from the wave's first row on."""
@@ -244,8 +239,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     @always_inline
     def fetch[
         k_tile: Int, m_tile: Int
-    ](self, at: Self.Cursor, tile: SharedBytes, lane: Int32) -> Self.Held:
-        """Starts loading a tile of the chunk; `tile` is not used."""
+    ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
+        Self.left
+    ]:
+        """Starts loading a tile of the chunk to registers; `tile` is not used."""
         comptime first = Int32(k_tile * TILE_BLOCKS)
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
         var scale_offset = self.rows[m_tile] + first
@@ -260,6 +257,8 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         )
 
     @always_inline
-    def block(self, held: Self.Held, tile: SharedBytes, lane: Int32) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived."""
-        return held
+    def block(
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+    ) -> EncodedBlock[Self.left]:
+        """Returns the lane's block of a tile that has arrived in registers."""
+        return kept

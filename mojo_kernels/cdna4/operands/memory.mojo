@@ -11,7 +11,7 @@ moved out of range.
 from max.gpu.intrinsics import AMDBufferResource
 from std.sys import size_of
 
-from ..instructions.lds import SharedBytes
+from ..instructions.lds import Lds
 from ..instructions.memory import load_to_lds
 
 comptime Input[dtype: DType] = ImmPointer[Scalar[dtype], ImmutAnyOrigin]
@@ -38,6 +38,12 @@ def output[dtype: DType](address: Int) -> Output[dtype]:
 def quotient[divisor: Int](x: Int32) -> Int32:
     """Divides a number that is not negative: one shift where the divisor is a power of two."""
     return (x.cast[DType.uint32]() // UInt32(divisor)).cast[DType.int32]()
+
+
+@always_inline
+def remainder[divisor: Int](x: Int32) -> Int32:
+    """Returns what is left of such a division: one mask."""
+    return (x.cast[DType.uint32]() % UInt32(divisor)).cast[DType.int32]()
 
 
 @fieldwise_init
@@ -113,6 +119,6 @@ struct View(TrivialRegisterPassable):
         return self.tensor.load[DType.uint8, num_bytes](offset, scalar_offset=self.place)
 
     @always_inline
-    def load_to_lds[num_bytes: Int](self, offset: Int32, target: SharedBytes):
+    def load_to_lds[num_bytes: Int](self, offset: Int32, place: Lds):
         """Starts loading the bytes at a lane's `offset` to LDS, one lane behind another."""
-        load_to_lds[num_bytes](self.tensor, offset, target, self.place)
+        load_to_lds[num_bytes](self.tensor, offset, place, self.place)

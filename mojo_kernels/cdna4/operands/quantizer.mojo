@@ -15,12 +15,11 @@ from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from std.memory import bitcast
-from std.sys import size_of
 
 from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.lds import SharedBytes
+from ..instructions.lds import Lds, PIECE_BYTES, SharedPieces, pieces_at
 from ..instructions.matrix import TILE, TILE_BLOCKS
 from .activations import FloatSource
 from .encode import EncodedBlock
@@ -137,14 +136,14 @@ struct GroupQuantizer[
     """The result."""
     comptime TILES = PAIR * GROUP_TILES
     """Tiles of a group."""
-    comptime LDS_BYTES = Self.places * Self.Source.LDS_BYTES
+    comptime LDS_BYTES = Self.places * Self.Source.PIECES * PIECE_BYTES
     """Bytes of LDS of the wave."""
 
     var source: Self.Source
     """The floats from the pair's first row on, settled."""
     var rows: Self.Rows
     """The result."""
-    var lds: SharedBytes
+    var lds: Lds
     """The wave's LDS."""
     var pair: Int32
     """The pair of tiles, counted from the first row."""
@@ -158,10 +157,10 @@ struct GroupQuantizer[
         schedule_barrier()
 
     @always_inline
-    def _place[tile: Int](self) -> SharedBytes:
+    def _place[tile: Int](self) -> SharedPieces[Self.Source.PIECES]:
         """Returns where the floats of a tile go."""
-        comptime TILE_ELEMENTS = Self.Source.LDS_BYTES // size_of[DType.bfloat16]()
-        return self.lds.unsafe_offset(tile % Self.places * TILE_ELEMENTS)
+        comptime TILE_BYTES = Self.Source.PIECES * PIECE_BYTES
+        return pieces_at[Self.Source.PIECES](self.lds, Int32(tile % Self.places * TILE_BYTES))
 
     @staticmethod
     def _operations_after[tile: Int, own_operations: Int]() -> UInt32:
@@ -191,7 +190,7 @@ struct GroupQuantizer[
             comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
             s_waitcnt[vmcnt=Self._operations_after[tile, own_operations]()]()
             schedule_barrier()
-            var encoded = self.source.block({}, self._place[tile](), self.lane)
+            var encoded = self.source.block({0, 0}, self._place[tile](), self.lane)
 
             var row = self.pair * QUANTIZED_ROWS + Int32(m_tile * TILE) + self.lane % TILE
             var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)

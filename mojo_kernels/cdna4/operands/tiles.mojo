@@ -9,13 +9,16 @@ banks; for 16-bit floats, rows of 256 bytes:
     holds        piece ^ f(r) of the row, f(r) = (r & 3) | (r & 4) << 1
 """
 
+from layout import Coord, Idx
+from layout.swizzle import Swizzle
+from std.bit import log2_floor
 from std.memory import bitcast
 from std.sys import size_of
 
 from ...layouts import PreshuffledCdna4
-from ..instructions.lds import PIECE_BYTES, SharedBytes, read_piece
+from ..instructions.lds import PIECE_BYTES, PIECE_WORDS, SharedPieces, place_of, read_piece
 from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS, TILE_K
-from .memory import View, quotient
+from .memory import View, quotient, remainder
 
 comptime GROUP_BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
 """Blocks along K whose scales share words: those of two tiles."""
@@ -32,50 +35,51 @@ struct FloatTile[dtype: DType]:
 
     comptime ELEMENT_BYTES = size_of[Self.dtype]()
     """Bytes of a float."""
-    comptime PIECES = TILE_K * Self.ELEMENT_BYTES // PIECE_BYTES
+    comptime ROW_PIECES = TILE_K * Self.ELEMENT_BYTES // PIECE_BYTES
     """Pieces of a row."""
-    comptime BYTES = TILE * Self.PIECES * PIECE_BYTES
-    """Bytes of the tile."""
-    comptime ROWS_PER_LOAD = LANES // Self.PIECES
-    """Rows that the lanes of a wave load at once."""
-    comptime LOADS = TILE // Self.ROWS_PER_LOAD
-    """Loads of a tile."""
+    comptime PIECES = TILE * Self.ROW_PIECES
+    """Pieces of the tile."""
     comptime BLOCK_PIECES = BLOCK * Self.ELEMENT_BYTES // PIECE_BYTES
+    """Pieces of a block."""
+    comptime LOADS = Self.PIECES // LANES
+    """Loads of a tile: each is a piece for every lane, one lane behind another."""
 
     @staticmethod
     @always_inline
-    def exchanged(row: Int32, piece: Int32) -> Int32:
-        """Returns which piece of a row stands in the place of `piece`; its own inverse."""
-        comptime if Self.PIECES == 16:
-            return piece ^ ((row & 3) | ((row & 4) << 1))
+    def exchanged(piece: Int32) -> Int32:
+        """Returns which piece of the tile stands in the place of `piece`; its own inverse."""
+        comptime if Self.ROW_PIECES == 16:
+            comptime LOW = Swizzle(2, 0, 4)  # Bits 4 and 5, row & 3, meet bits 0 and 1.
+            comptime HIGH = Swizzle(1, 3, 3)  # Bit 6, row & 4, meets bit 3.
+            return HIGH(LOW(piece))
         else:
-            return piece ^ (row & 7)
+            comptime LOW = Swizzle(3, 0, log2_floor(Self.ROW_PIECES))  # row & 7 meets bits 0 .. 2.
+            return LOW(piece)
 
     @staticmethod
     @always_inline
     def source[load: Int](lane: Int32) -> Tuple[Int32, Int32]:
         """Returns the row and the byte of the row that a lane fetches in load `load`."""
-        var row = Int32(load * Self.ROWS_PER_LOAD) + quotient[Self.PIECES](lane)
-        var piece = Self.exchanged(row, lane % Int32(Self.PIECES))
+        comptime ROWS = LANES // Self.ROW_PIECES
+        var row = Int32(load * ROWS) + quotient[Self.ROW_PIECES](lane)
+        var piece = remainder[Self.ROW_PIECES](Self.exchanged(Int32(load * LANES) + lane))
         return (row, piece * Int32(PIECE_BYTES))
 
     @staticmethod
     @always_inline
-    def fetch[load: Int](memory: View, offset: Int32, tile: SharedBytes):
+    def fetch[load: Int](memory: View, offset: Int32, tile: SharedPieces[Self.PIECES]):
         """Starts load `load` of the tile at `tile`; `offset` is the lane's in memory."""
-        comptime LOAD_ELEMENTS = LANES * PIECE_BYTES // 2
-        memory.load_to_lds[PIECE_BYTES](offset, tile.unsafe_offset(load * LOAD_ELEMENTS))
+        memory.load_to_lds[PIECE_BYTES](offset, place_of(tile, Coord(Idx[load * LANES])))
 
     @staticmethod
     @always_inline
-    def block(tile: SharedBytes, lane: Int32) -> SIMD[Self.dtype, BLOCK]:
+    def block(tile: SharedPieces[Self.PIECES], lane: Int32) -> SIMD[Self.dtype, BLOCK]:
         """Reads the block of a lane: row `lane % 16`, block `lane / 16`."""
-        var row = lane % TILE
-        var words = SIMD[DType.uint32, BLOCK * Self.ELEMENT_BYTES // 4]()
+        var first = lane % TILE * Int32(Self.ROW_PIECES)
+        first = Self.exchanged(first + quotient[TILE](lane) * Int32(Self.BLOCK_PIECES))
+        var words = SIMD[DType.uint32, Self.BLOCK_PIECES * PIECE_WORDS]()
         comptime for i in range(Self.BLOCK_PIECES):
-            var first = quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
-            var piece = row * Int32(Self.PIECES) + Self.exchanged(row, first + Int32(i))
-            words = words.insert[offset=4 * i](
-                read_piece(tile.unsafe_offset(Int(piece) * PIECE_BYTES // 2))
-            )
+            # The exchange of a block is that of its first piece: its pieces are in one row.
+            var piece = read_piece(tile, Coord(first ^ Int32(i)))
+            words = words.insert[offset=PIECE_WORDS * i](piece)
         return bitcast[Self.dtype, BLOCK](words)

@@ -48,6 +48,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     """Bytes of the codes of a tile."""
     comptime WORDS = ceildiv(Self.n_tiles, PAIR)
     """Words of scales for a chunk."""
+    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles
+    """Loads of a chunk."""
     comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
     """Blocks of a chunk along K."""
     comptime GROUP_BYTES = Int32(GROUP_BLOCKS * PAIR * TILE)

@@ -10,15 +10,25 @@ brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
                 of word 16 * (block % 4) + row % 16 of the block's group
 """
 
+from layout import Coord, Idx
 from max.gpu.intrinsics import AMDBufferResource
-from std.collections import Array
 from std.memory import bitcast
 
-from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_word, write_byte
-from ..instructions.matrix import TILE, TILE_BLOCKS
+from ...tiles import RegisterTile, in_registers
+from ..instructions.lds import (
+    Lds,
+    PIECE_BYTES,
+    SharedPieces,
+    bytes_at,
+    place_of,
+    read_word,
+    words_at,
+    write_byte,
+)
+from ..instructions.matrix import LANES, TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
-from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..operands.memory import OUT_OF_RANGE, Span, quotient, remainder
+from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
 from .order import SLICES
@@ -62,9 +72,9 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     var half: Int32
     """The lane's half of a part."""
     var lane: Int32
-    var lds: SharedBytes
+    var lds: Lds
     """The wave's LDS."""
-    var held: Array[SIMD[DType.uint8, GROUP_BLOCKS], Self.LANE_GROUPS]
+    var held: RegisterTile[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]
     """Scales on their way."""
 
     @always_inline
@@ -75,7 +85,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
         rows: Int32,
         k_blocks: Int32,
         first_row: Int32,
-        lds: SharedBytes,
+        lds: Lds,
         lane: Int32,
     ):
         """Begins at row `first_row` of `rows`, a multiple of a pair."""
@@ -88,7 +98,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
         self.half, self.row = divmod(lane, Int32(SCALE_GROUP_ROWS))
         self.lane = lane
         self.lds = lds
-        self.held = {uninitialized = True}
+        self.held = in_registers[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]()
 
     @staticmethod
     @always_inline
@@ -104,10 +114,12 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
             var block = first + Int32(i * GROUP_BLOCKS)
             var offset = self.row * self.k_blocks + block
             comptime if Self.k_tail:
+                var scales = SIMD[DType.uint8, GROUP_BLOCKS]()
                 comptime for j in range(GROUP_BLOCKS):
                     var is_inside = block + Int32(j) < self.k_blocks
                     var place = offset + Int32(j) if is_inside else OUT_OF_RANGE
-                    self.held[i][j] = self.plain.load[DType.uint8, 1](place)
+                    scales[j] = self.plain.load[DType.uint8, 1](place)
+                self.held[i] = scales
             else:
                 var place = offset if block < self.k_blocks else OUT_OF_RANGE
                 self.held[i] = self.plain.load[DType.uint8, GROUP_BLOCKS](place)
@@ -115,23 +127,22 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     @always_inline
     def complete[own_operations: Int](mut self, part: Int32):
         """Stores the part in the other order."""
-        comptime WORDS_BYTES = Int32(TILE * 4)
-        var row_place = self.row % TILE * 4 + quotient[TILE](self.row)
+        var bytes = bytes_at[PART_GROUPS, TILE_BLOCKS, TILE, GROUP_TILES, PAIR](self.lds)
+        var m_tile, row = divmod(self.row, Int32(TILE))
         comptime for i in range(Self.LANE_GROUPS):
             var group = self.half * Int32(Self.LANE_GROUPS) + Int32(i)
-            var first = group * Int32(SCALE_GROUP_BYTES) + row_place
             comptime for j in range(GROUP_BLOCKS):
-                comptime half, word = divmod(j, TILE_BLOCKS)
-                var place = first + Int32(word) * WORDS_BYTES + Int32(half * PAIR)
-                write_byte(place_at(self.lds, place), self.held[i][j])
+                comptime k_tile, block = divmod(j, TILE_BLOCKS)
+                var at = Coord(group, Idx[block], row, Idx[k_tile], m_tile)
+                write_byte(bytes, at, self.held[i][j])
 
+        var words = words_at[PART_GROUPS, LANES](self.lds)
         comptime for i in range(PART_GROUPS):
             var group = part * Int32(PART_GROUPS) + Int32(i)
-            var place = Int32(i * SCALE_GROUP_BYTES) + self.lane * 4
             var offset = group * Int32(SCALE_GROUP_BYTES) + self.lane * 4
             self.reordered.store[cache_policy=FOR_THE_DEVICE](
                 offset if group < self.groups_of(self.k_blocks) else OUT_OF_RANGE,
-                bitcast[DType.uint8, 4](read_word(place_at(self.lds, place))),
+                bitcast[DType.uint8, 4](read_word(words, Coord(Idx[i], self.lane))),
             )
 
 
@@ -156,7 +167,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     """The codes from the workgroup's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var offsets: SIMD[DType.int32, SLICES * Self.LOADS]
+    var offsets: RegisterTile[DType.int32, 1, SLICES, Self.LOADS]
     """Where the lane's pieces of a stage lie."""
     var piece: Int32
     """Which block of a stage the lane loads."""
@@ -178,13 +189,14 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     ) -> Self:
         """Describes the codes from row `first_row` on."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
-        var row = wave * Int32(ROWS_PER_LOAD) + quotient[STAGE_BLOCKS](lane)
-        var piece = exchanged(row, lane % Int32(STAGE_BLOCKS))
+        var at = exchanged(wave * Int32(LANES) + lane)
+        var row, piece = quotient[STAGE_BLOCKS](at), remainder[STAGE_BLOCKS](at)
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
-        var offsets = SIMD[DType.int32, SLICES * Self.LOADS](0)
-        comptime for i in range(SLICES * Self.LOADS):
-            var load_row = row + Int32(i * WAVES * ROWS_PER_LOAD)
-            offsets[i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
+        var offsets = in_registers[DType.int32, 1, SLICES, Self.LOADS]()
+        comptime for part in range(SLICES):
+            comptime for i in range(Self.LOADS):
+                var load_row = row + Int32((part * Self.LOADS + i) * WAVES * ROWS_PER_LOAD)
+                offsets[part, i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
         return Self(span, k_blocks, offsets, piece, wave, span.after(0), 0)
 
     @always_inline
@@ -196,13 +208,11 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
         )
 
     @always_inline
-    def fetch[part: Int](self, place: SharedBytes):
+    def fetch[part: Int](self, stage: SharedPieces[SLICES * Self.LOADS * WAVES, LANES]):
         """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
-        comptime for i in range(part * Self.LOADS, (part + 1) * Self.LOADS):
-            var offset = self.offsets[i]
+        comptime for i in range(Self.LOADS):
+            var offset = self.offsets[part, i]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
-            var first = (Int32(i * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
-            load_to_lds[PIECE_BYTES](
-                self.at, offset, place_at(place, first * Int32(Self.Tile.ROW_BYTES))
-            )
+            var load = Int32((part * Self.LOADS + i) * WAVES) + self.wave
+            load_to_lds[PIECE_BYTES](self.at, offset, place_of(stage, Coord(load, Idx[0])))

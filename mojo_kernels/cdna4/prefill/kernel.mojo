@@ -14,20 +14,16 @@ and gets about 33: 32 KiB in flight for some 1000 cycles (guesses of the simulat
 model). Encoding once a launch costs one pass over x: 17 of 160 us at 8192^3.
 """
 
-from layout import row_major
-from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
 from max.gpu.sync import schedule_barrier
-from std.memory import AddressSpace
-from std.sys import size_of
 from std.utils import StaticTuple
 
 from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
 from ...problem import Problem
-from ..instructions.lds import PIECE_BYTES, place_at
-from ..instructions.matrix import BLOCK, TILE_K
+from ..instructions.lds import PIECE_BYTES, allocate_lds
+from ..instructions.matrix import BLOCK
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.target import Target
@@ -51,9 +47,9 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](SharedWork):
         lds_bytes: Bytes of LDS of the wave.
     """
 
-    comptime places = min(
-        GROUP_TILES * PAIR, Self.lds_bytes // FloatTile[Self.types.floats()].BYTES
-    )
+    comptime TILE_BYTES = FloatTile[Self.types.floats()].PIECES * PIECE_BYTES
+    """Bytes of the floats of a tile."""
+    comptime places = min(GROUP_TILES * PAIR, Self.lds_bytes // Self.TILE_BYTES)
     """Tiles in flight."""
     comptime Quantizer = GroupQuantizer[
         Self.types.formats.left,
@@ -110,9 +106,7 @@ def linear_prefill[
     var groups = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
     var crew = workgroup.crew(workspace, groups)
     var first = crew.draw(workgroup.pair(), workgroup.lane)
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[Tile.LDS_BYTES // size_of[DType.bfloat16]()]())
+    var lds = allocate_lds[Tile.LDS_BYTES]()
 
     # Codes and scales of the rows that the crew shares.
     comptime LDS_BYTES = Tile.FREE_BYTES // WAVES
@@ -124,7 +118,7 @@ def linear_prefill[
     var source = Work.Quantizer.Source(x, m, k, first_row)
     source.settle(workgroup.lane)
     var rows = Work.Quantizer.Rows.at(codes, scales, m, k_blocks)
-    var own_lds = place_at(lds.ptr, workgroup.wave * Int32(LDS_BYTES))
+    var own_lds = lds.unsafe_offset(Int(workgroup.wave) * LDS_BYTES)
     var pair = quotient[SCALE_GROUP_ROWS](first_row)
     var work = Work(Work.Quantizer(source, rows, own_lds, pair, workgroup.lane))
     schedule_barrier()  # The first ticket is on its way.
@@ -132,7 +126,7 @@ def linear_prefill[
 
     var inputs = Inputs.of(codes, scales, w_codes, w_scales, m, n, k)
     var target = Target[types.out, types.bias].of(result, bias, m, n)
-    multiply_tile[k_tail](inputs, target, workgroup, crew, lds.ptr)
+    multiply_tile[k_tail](inputs, target, workgroup, crew, lds)
 
 
 @__llvm_metadata(
@@ -166,22 +160,20 @@ def matmul_prefill[
     var k_blocks = quotient[BLOCK](k)
     var crew = workgroup.crew(workspace, quotient[PART_BLOCKS](k_blocks + Int32(PART_BLOCKS - 1)))
     var first = crew.draw(workgroup.pair(), workgroup.lane)
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[Tile.LDS_BYTES // size_of[DType.bfloat16]()]())
+    var lds = allocate_lds[Tile.LDS_BYTES]()
 
     # Scales in the order in which they are multiplied.
     comptime Scales = ReorderedScales[k_tail]
     var parts = CrewMemory[types.formats.left].of(Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
-    var own_lds = place_at(lds.ptr, workgroup.wave * Int32(Scales.LDS_BYTES))
+    var own_lds = lds.unsafe_offset(Int(workgroup.wave) * Scales.LDS_BYTES)
     var first_row = workgroup.first_shared_row()
     var work = Scales(a_scales, scales, m, k_blocks, first_row, own_lds, workgroup.lane)
     crew.prepare(work, first, workgroup.wave, workgroup.lane)
 
     var inputs = Inputs.of(a_codes, scales, w_codes, w_scales, m, n, k)
     var target = Target[types.out, types.bias].of(result, bias, m, n)
-    multiply_tile[k_tail](inputs, target, workgroup, crew, lds.ptr)
+    multiply_tile[k_tail](inputs, target, workgroup, crew, lds)
 
 
 struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):

@@ -11,11 +11,12 @@ Q, the lanes of a row exchange their values, and each stores 16 bytes:
 
 from max.gpu.intrinsics import permlane_swap
 from max.gpu.memory import CacheOperation
-from std.collections import Array
 from std.memory import bitcast
 from std.sys import size_of
 
-from ..instructions.matrix import SUMS, Sums, TILE
+from ...tiles import RegisterTile, in_registers
+from ..instructions.matrix import SUMS, SumTile, TILE
+from ..instructions.vector import here
 from ..operands.memory import OUT_OF_RANGE, quotient
 from ..operands.target import Target
 from ..operands.tiles import PAIR
@@ -25,36 +26,60 @@ comptime LANE_COLUMNS = 8
 
 
 @always_inline
+def bias_of_tiles[
+    dtype: DType, bias_dtype: Optional[DType], //, n_tiles: Int
+](target: Target[dtype, bias_dtype], first_column: Int32, lane: Int32) -> SumTile[n_tiles]:
+    """Starts loading the bias of tiles side by side."""
+    var bias = in_registers[DType.float32, SUMS, n_tiles]()
+    comptime for n_tile in range(n_tiles):
+        bias[n_tile] = target.bias_of(first_column + Int32(n_tile * TILE), lane)
+    return bias
+
+
+@always_inline
+def rounded_tiles[
+    m_tiles: Int, n_tiles: Int, //, dtype: DType
+](sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]) -> RegisterTile[
+    dtype, SUMS, m_tiles, n_tiles
+]:
+    """Returns C here, before the wave waits for others; of 32-bit values nothing."""
+    var values = in_registers[dtype, SUMS, m_tiles, n_tiles]()
+    comptime if size_of[dtype]() == 2:
+        comptime for m_tile in range(m_tiles):
+            comptime for n_tile in range(n_tiles):
+                var total = (sums[m_tile, n_tile] + bias[n_tile]).cast[dtype]()
+                var bits = here(bitcast[DType.uint64, 1](total))
+                values[m_tile, n_tile] = bitcast[dtype, SUMS](bits)
+    return values
+
+
+@always_inline
 def store_tiles[
-    dtype: DType, bias_dtype: Optional[DType], //, m_tiles: Int, n_tiles: Int
+    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //
 ](
     target: Target[dtype, bias_dtype],
-    sums: Array[Sums, m_tiles * n_tiles],
+    sums: SumTile[m_tiles, n_tiles],
+    bias: SumTile[n_tiles],
+    values: RegisterTile[dtype, SUMS, m_tiles, n_tiles],
     first_row: Int32,
     first_column: Int32,
     lane: Int32,
 ):
-    """Stores tiles with their bias, all columns of the first tile of rows, then of the next."""
-    var bias = Array[Sums, n_tiles](uninitialized=True)
-    comptime for n_tile in range(n_tiles):
-        bias[n_tile] = target.bias_of(first_column + Int32(n_tile * TILE), lane)
-
+    """Stores tiles with their bias."""
     comptime if size_of[dtype]() == 2:
         if target.n % Int32(LANE_COLUMNS) == 0:
             comptime for m_tile in range(m_tiles):
                 comptime for n_tile in range(0, n_tiles, PAIR):
-                    comptime tile = m_tile * n_tiles + n_tile
                     var row = first_row + Int32(m_tile * TILE)
                     var column = first_column + Int32(n_tile * TILE)
-                    var left = (sums[tile] + bias[n_tile]).cast[dtype]()
-                    var right = (sums[tile + 1] + bias[n_tile + 1]).cast[dtype]()
+                    var left, right = values[m_tile, n_tile], values[m_tile, n_tile + 1]
                     _store_pair(target, left, right, row, column, lane)
             return
-    comptime for tile in range(m_tiles * n_tiles):
-        comptime m_tile, n_tile = divmod(tile, n_tiles)
-        var row = first_row + Int32(m_tile * TILE)
-        var column = first_column + Int32(n_tile * TILE)
-        target.store(sums[tile], bias[n_tile], row, column, lane)
+    comptime for m_tile in range(m_tiles):
+        comptime for n_tile in range(n_tiles):
+            var row = first_row + Int32(m_tile * TILE)
+            var column = first_column + Int32(n_tile * TILE)
+            target.store(sums[m_tile, n_tile], bias[n_tile], row, column, lane)
 
 
 @always_inline

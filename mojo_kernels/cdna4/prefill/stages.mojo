@@ -11,18 +11,26 @@ layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 """
 
+from layout import Coord, Idx, TileTensor
+from layout.swizzle import Swizzle
 from max.gpu.intrinsics import AMDBufferResource
-from std.collections import Array
+from std.memory import AddressSpace
 
 from ...numbers.formats import Format
-from ..instructions.lds import PIECE_BYTES, SharedBytes, place_at, read_piece, read_word
-from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
+from ..instructions.lds import (
+    PIECE_BYTES,
+    SharedPieces,
+    SharedWords,
+    place_of,
+    read_piece,
+    read_word,
+)
+from ..instructions.matrix import BlockCodes, CodeTile, LANES, TILE, TILE_BLOCKS, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..operands.tiles import GROUP_BLOCKS
 from ..types import Formats
 from .shape import (
-    A_SCALE_BYTES,
     COLUMNS,
     DEPTH,
     N_TILES,
@@ -31,6 +39,7 @@ from .shape import (
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
     WAVES,
+    WAVES_M,
     WAVES_N,
 )
 
@@ -61,75 +70,77 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
 
-    var a: Int32
-    """The lane's piece of the first tile of rows, first slice."""
-    var b: Int32
-    """The lane's piece of the first tile of columns."""
-    var a_scales: Int32
-    """The lane's first word of scales of activations."""
-    var b_scales: Int32
-    """The lane's first word of scales of weights."""
+    var m: Int32
+    """The wave's place along the rows."""
+    var n: Int32
+    """The wave's place along the columns."""
+    var lane: Int32
+    var piece: Int32
+    """The lane's piece of a tile of rows, first slice."""
 
     @staticmethod
     @always_inline
     def of(wave: Int32, lane: Int32) -> Self:
         """Places a wave: waves of equal `wave % 4` share columns."""
-        var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
-        var row = lane % Int32(TILE)
-        var piece = exchanged(row, quotient[TILE](lane))
-        comptime WORDS_M = Self.m_tiles // PAIR
-        comptime WORDS_N = N_TILES // PAIR
-        return Self(
-            (m * Int32(Self.m_tiles * TILE) + row) * Int32(Self.Tile.ROW_BYTES)
-            + piece * Int32(PIECE_BYTES),
-            n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
-            m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
-            Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
-        )
+        var piece = lane % Int32(TILE) * Int32(STAGE_BLOCKS) + quotient[TILE](lane)
+        return Self(quotient[WAVES_N](wave), wave % Int32(WAVES_N), lane, exchanged(piece))
 
     @always_inline
     def read_a[
-        slice: Int, first: Int
-    ](self, stage: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.left], _]):
-        """Reads the tiles of rows of a slice to `tiles` from `first` on."""
+        slice: Int, phase_slice: Int
+    ](
+        self,
+        stage: SharedPieces[WAVES_M, Self.m_tiles, TILE * STAGE_BLOCKS],
+        tiles: CodeTile[Self.formats.left, Self.Tile.PHASE_SLICES, Self.m_tiles],
+    ):
+        """Reads the tiles of rows of a slice."""
         # Pieces are exchanged within a slice and, as a whole, between slices.
-        comptime SLICE_BYTES = Int32(slice * TILE_BLOCKS * PIECE_BYTES)
-        var place = place_at(stage, self.a ^ SLICE_BYTES)
+        var piece = self.piece ^ Int32(slice * TILE_BLOCKS)
         comptime for tile in range(Self.m_tiles):
-            tiles[first + tile] = _read_codes[Self.formats.left](
-                place_at(place, Int32(tile * TILE * Self.Tile.ROW_BYTES))
+            tiles[phase_slice, tile] = _read_codes[Self.formats.left](
+                stage, Coord(self.m, Idx[tile], piece)
             )
 
     @always_inline
     def read_b[
-        first: Int
-    ](self, slice: SharedBytes, mut tiles: Array[BlockCodes[Self.formats.right], _]):
-        """Reads the tiles of columns of a slice to `tiles` from `first` on."""
-        var place = place_at(slice, self.b)
+        phase_slice: Int
+    ](
+        self,
+        phase: SharedPieces[Self.Tile.PHASE_SLICES, WAVES_N, N_TILES, LANES],
+        tiles: CodeTile[Self.formats.right, Self.Tile.PHASE_SLICES, N_TILES],
+    ):
+        """Reads the tiles of columns of a slice."""
         comptime for tile in range(N_TILES):
-            tiles[first + tile] = _read_codes[Self.formats.right](
-                place_at(place, Int32(tile * Self.Tile.B_TILE_BYTES))
+            tiles[phase_slice, tile] = _read_codes[Self.formats.right](
+                phase, Coord(Idx[phase_slice], self.n, Idx[tile], self.lane)
             )
 
     @always_inline
-    def read_scales[is_a: Bool](self, stage: SharedBytes, mut words: Array[UInt32, _]):
+    def read_scales[
+        waves: Int, count: Int, //
+    ](self, wave: Int32, shared: SharedWords[waves, count, LANES], words: WordTile[count]):
         """Reads the words of scales of a stage."""
-        var first = place_at(stage, self.a_scales if is_a else self.b_scales)
-        comptime for word in range(words.length):
-            words[word] = read_word(place_at(first, Int32(word * SCALE_GROUP_BYTES)))
+        comptime for word in range(count):
+            words[word] = read_word(shared, Coord(wave, Idx[word], self.lane))
 
 
 @always_inline
-def exchanged(row: Int32, piece: Int32) -> Int32:
-    """Returns which piece of a row stands in the place of `piece`; its own inverse."""
-    return piece ^ (quotient[2](row) % Int32(STAGE_BLOCKS))
+def exchanged(piece: Int32) -> Int32:
+    """Returns which piece of a stage stands in the place of `piece`; its own inverse."""
+    comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+    return ROW_PAIR(piece)
 
 
 @always_inline
-def _read_codes[format: Format](place: SharedBytes) -> BlockCodes[format]:
+def _read_codes[
+    format: Format
+](
+    tile: TileTensor[DType.uint32, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
+    at: Coord,
+) -> BlockCodes[format]:
     """Reads the codes of a block."""
     comptime assert format.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
-    return rebind[BlockCodes[format]](read_piece(place))
+    return rebind[BlockCodes[format]](read_piece(tile, at))
 
 
 @fieldwise_init
@@ -151,8 +162,7 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
     """Blocks of a row."""
     var offset: Int32
     """Where the lane's word of a stage lies."""
-    var place: Int32
-    """Where the wave's words go."""
+    var wave: Int32
     var at: AMDBufferResource
     """The stage that is aimed at."""
 
@@ -177,7 +187,7 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         )
         var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
         var offset = wave * row_bytes + lane * 4 if is_shared else OUT_OF_RANGE
-        return Self(span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0))
+        return Self(span, k_blocks, offset, wave, span.after(0))
 
     @always_inline
     def aim(mut self, stage: Int32):
@@ -186,9 +196,9 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         self.at = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
 
     @always_inline
-    def fetch(self, place: SharedBytes):
+    def fetch(self, stage: SharedWords[WAVES, LANES]):
         """Starts loading the wave's share of the stage."""
-        load_to_lds[4](self.at, self.offset, place_at(place, self.place))
+        load_to_lds[4](self.at, self.offset, place_of(stage, Coord(self.wave, Idx[0])))
 
 
 @fieldwise_init
@@ -253,7 +263,7 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
         )
 
     @always_inline
-    def fetch(self, place: SharedBytes):
+    def fetch(self, phase: SharedPieces[Self.LOADS * WAVES, LANES]):
         """Starts loading the wave's tiles of the phase; beyond K they read as zeros."""
         comptime for slice in range(Self.slices):
             var block = self.block + Int32(slice * TILE_BLOCKS) + quotient[TILE](self.lane)
@@ -261,17 +271,15 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
                 var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES)
                 comptime if Self.k_tail:
                     offset = offset if block < self.k_blocks else OUT_OF_RANGE
-                var tile = self.wave + Int32(slice * COLUMNS // TILE + i * WAVES)
-                load_to_lds[PIECE_BYTES](
-                    self.at, offset, place_at(place, tile * Int32(Self.TILE_BYTES))
-                )
+                var tile = Int32((slice * Self.WAVE_TILES + i) * WAVES) + self.wave
+                load_to_lds[PIECE_BYTES](self.at, offset, place_of(phase, Coord(tile, Idx[0])))
 
     @always_inline
-    def keep_inside(self, stage: Int32, mut words: Array[UInt32, _]):
+    def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):
         """Removes what lies beyond K from the lane's words of scales of a stage, of any operand."""
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var block = stage * Int32(STAGE_BLOCKS) + quotient[TILE](self.lane)
         var low = LOW_HALF if block < self.k_blocks else 0
         var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
-        comptime for word in range(words.length):
+        comptime for word in range(count):
             words[word] &= low | high

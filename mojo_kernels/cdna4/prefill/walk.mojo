@@ -16,17 +16,39 @@ from max.gpu.sync import (
     schedule_group_barrier,
 )
 from pipeline.pipeline_dsl import ScheduleEntry
-from std.collections import Array
 from std.memory import bitcast
 
-from ..instructions.lds import SharedBytes, place_at
-from ..instructions.matrix import BlockCodes, SUMS, Sums, multiply_tiles, set_priority
+from ..instructions.lds import Lds, pieces_at, words_at
+from ...tiles import in_registers
+from ..instructions.matrix import (
+    CODE_WORDS,
+    CodeTile,
+    LANES,
+    SUMS,
+    SumTile,
+    Sums,
+    TILE,
+    WordTile,
+    multiply_tiles,
+    set_priority,
+)
 from ..instructions.vector import zero_of_a_branch
 from ..operands.tiles import PAIR
 from ..types import Formats
 from .activations import SharedCodes
-from .order import PingPong, PingPongOps
-from .shape import A_SCALE_BYTES, COLUMNS, DEPTH, N_TILES, PrefillTile, SCALE_BYTES
+from .order import PingPong, PingPongOps, SLICES
+from .shape import (
+    A_SCALE_BYTES,
+    COLUMNS,
+    DEPTH,
+    N_TILES,
+    PrefillTile,
+    SCALE_BYTES,
+    STAGE_BLOCKS,
+    WAVES,
+    WAVES_M,
+    WAVES_N,
+)
 from .stages import Reader, SharedScales, SharedWeights, next_of_ring
 
 
@@ -98,7 +120,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     var weights: Self.Weights
     var reader: Reader[Self.formats, Self.m_tiles]
     """Where the wave reads."""
-    var lds: SharedBytes
+    var lds: Lds
     """The workgroup's LDS."""
     var fetched: Self.Place
     """The stage that is fetched next."""
@@ -110,16 +132,16 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """Where it goes, from the first weights on."""
     var used_b: Int32
     """Where the weights that are read next begin."""
-    var a: Array[BlockCodes[Self.formats.left], Self.PHASE_SLICES * Self.m_tiles]
+    var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.m_tiles]
     """Fragments of activations."""
-    var b: Array[BlockCodes[Self.formats.right], Self.PHASE_SLICES * N_TILES]
+    var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
     """Fragments of weights."""
-    var a_scales: Array[UInt32, Self.m_tiles // PAIR]
+    var a_scales: WordTile[Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
-    var b_scales: Array[UInt32, N_TILES // PAIR]
+    var b_scales: WordTile[N_TILES // PAIR]
     """Scales of a stage of weights."""
-    var sums: Array[Sums, Self.m_tiles * N_TILES]
-    """C, all columns of the first tile of rows, then of the next."""
+    var sums: SumTile[Self.m_tiles, N_TILES]
+    """C."""
 
     @always_inline
     def __init__(
@@ -129,7 +151,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         b_scales: SharedScales[COLUMNS],
         weights: Self.Weights,
         reader: Reader[Self.formats, Self.m_tiles],
-        lds: SharedBytes,
+        lds: Lds,
     ):
         """Finds this thread's part of the work."""
         self.codes = codes
@@ -143,30 +165,37 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.fetched_phase = -1
         self.fetched_b = 0
         self.used_b = Int32(Self.Tile.B_BYTES)
-        self.a = {uninitialized = True}
-        self.b = {uninitialized = True}
-        self.a_scales = {uninitialized = True}
-        self.b_scales = {uninitialized = True}
-        self.sums = {uninitialized = True}
+        comptime A_WORDS = CODE_WORDS[Self.formats.left]
+        comptime B_WORDS = CODE_WORDS[Self.formats.right]
+        self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.m_tiles]()
+        self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
+        self.a_scales = in_registers[DType.uint32, 1, Self.m_tiles // PAIR]()
+        self.b_scales = in_registers[DType.uint32, 1, N_TILES // PAIR]()
+        self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
 
     @always_inline
-    def scales_of(self, ring: Self.Place) -> SharedBytes:
+    def scales_of(self, ring: Self.Place) -> Lds:
         """Returns where the scales of a stage begin."""
-        return place_at(self.lds, ring.scales + Int32(Self.Tile.SCALE_PLACE))
+        return self.lds.unsafe_offset(Int(ring.scales + Int32(Self.Tile.SCALE_PLACE)))
 
     @always_inline
     def read[slice: Int](mut self):
         """Reads the fragments of a slice."""
         comptime if slice == 0:
-            var place = self.scales_of(self.used)
-            self.reader.read_scales[True](place, self.a_scales)
-            self.reader.read_scales[False](place, self.b_scales)
+            comptime A_WORDS = Self.m_tiles // PAIR
+            comptime B_WORDS = N_TILES // PAIR
+            var scales = self.scales_of(self.used)
+            var a_words = words_at[WAVES_M, A_WORDS, LANES](scales)
+            var b_words = words_at[WAVES_N, B_WORDS, LANES](scales, Int32(A_SCALE_BYTES))
+            self.reader.read_scales(self.reader.m, a_words, self.a_scales)
+            self.reader.read_scales(self.reader.n, b_words, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
-        var weights = self.used_b + Int32(Self.Tile.B_PLACE + phase_slice * Self.Tile.B_SLICE_BYTES)
-        self.reader.read_b[phase_slice * N_TILES](place_at(self.lds, weights), self.b)
-        self.reader.read_a[slice, phase_slice * Self.m_tiles](
-            place_at(self.lds, self.used.a), self.a
+        var weights = pieces_at[Self.PHASE_SLICES, WAVES_N, N_TILES, LANES](
+            self.lds, self.used_b + Int32(Self.Tile.B_PLACE)
         )
+        var stage = pieces_at[WAVES_M, Self.m_tiles, TILE * STAGE_BLOCKS](self.lds, self.used.a)
+        self.reader.read_b[phase_slice](weights, self.b)
+        self.reader.read_a[slice, phase_slice](stage, self.a)
 
     @always_inline
     def aim_b(mut self):
@@ -192,16 +221,15 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         comptime phase_slice = slice % Self.PHASE_SLICES
         comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
-                comptime tile = m_tile * N_TILES + n_tile
-                self.sums[tile] = multiply_tiles[
+                self.sums[m_tile, n_tile] = multiply_tiles[
                     Self.formats.left,
                     Self.formats.right,
                     PAIR * slice + n_tile % PAIR,
                     PAIR * slice + m_tile % PAIR,
                 ](
-                    self.sums[tile],
-                    self.b[phase_slice * N_TILES + n_tile],
-                    self.a[phase_slice * Self.m_tiles + m_tile],
+                    self.sums[m_tile, n_tile],
+                    self.b[phase_slice, n_tile],
+                    self.a[phase_slice, m_tile],
                     self.b_scales[n_tile // PAIR],
                     self.a_scales[m_tile // PAIR],
                 )
@@ -213,15 +241,21 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         """Starts the loads of one operation of the schedule."""
         comptime tag = entry.op.tag
         comptime if tag == PingPongOps.FETCH_B.value:
-            self.weights.fetch(place_at(self.lds, self.fetched_b + Int32(Self.Tile.B_PLACE)))
+            var phase = pieces_at[Self.Weights.LOADS * WAVES, LANES](
+                self.lds, self.fetched_b + Int32(Self.Tile.B_PLACE)
+            )
+            self.weights.fetch(phase)
         elif tag == PingPongOps.FETCH_A.value:
-            self.codes.fetch[entry.op.subtile](place_at(self.lds, self.fetched.a))
+            var stage = pieces_at[SLICES * Self.Codes.LOADS * WAVES, LANES](
+                self.lds, self.fetched.a
+            )
+            self.codes.fetch[entry.op.subtile](stage)
         elif tag == PingPongOps.FETCH_B_SCALES.value:
-            var place = place_at(self.scales_of(self.fetched), Int32(A_SCALE_BYTES))
-            self.b_scale_source.fetch(place)
+            var place = Int32(A_SCALE_BYTES)
+            self.b_scale_source.fetch(words_at[WAVES, LANES](self.scales_of(self.fetched), place))
         else:
             comptime assert tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
-            self.a_scale_source.fetch(self.scales_of(self.fetched))
+            self.a_scale_source.fetch(words_at[WAVES, LANES](self.scales_of(self.fetched)))
 
     @always_inline
     def perform[entry: ScheduleEntry](mut self):
@@ -262,9 +296,12 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     @always_inline
     def clear(mut self):
         """Sets the sums to zero here, where there is time, not at the loop."""
-        comptime for i in range(Self.m_tiles * N_TILES):
-            comptime for j in range(SUMS):
-                self.sums[i][j] = bitcast[DType.float32](zero_of_a_branch())
+        comptime for m_tile in range(Self.m_tiles):
+            comptime for n_tile in range(N_TILES):
+                var zeros = Sums(0)
+                comptime for i in range(SUMS):
+                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
+                self.sums[m_tile, n_tile] = zeros
 
     @always_inline
     def walk(mut self, group: Int32, num_stages: Int32):
@@ -280,6 +317,9 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
             comptime for i in range(Self.ORDER.steady_length()):
                 self.perform[steady[i]]()
 
+    @always_inline
+    def leave(self, group: Int32):
+        """Meets the other group, which is a phase behind, for the last time."""
         if group == 0:
             s_waitcnt_barrier()
         s_waitcnt[vmcnt=0]()

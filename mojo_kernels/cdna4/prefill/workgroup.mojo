@@ -13,13 +13,13 @@ from max.gpu import block_idx, thread_idx
 from std.sys.intrinsics import readfirstlane
 
 from ...schedule.xcd import XcdBands
-from ..instructions.lds import SharedBytes
+from ..instructions.lds import Lds
 from ..instructions.matrix import BLOCK, LANES, TILE
 from ..operands.memory import quotient
 from ..operands.target import Target
 from ..types import Formats
 from .crew import Crew
-from .result import store_tiles
+from .result import bias_of_tiles, rounded_tiles, store_tiles
 from .shape import (
     COLUMNS,
     N_TILES,
@@ -148,7 +148,7 @@ def multiply_tile[
     target: Target[out_dtype, bias_dtype],
     workgroup: Workgroup[formats, m_tiles],
     crew: Workgroup[formats, m_tiles].WorkCrew,
-    lds: SharedBytes,
+    lds: Lds,
 ):
     """Computes the workgroup's tile of C, once the crew has prepared the activations."""
     comptime Walk = PrefillWalk[formats, m_tiles, k_tail]
@@ -170,9 +170,13 @@ def multiply_tile[
     walk.clear()
     crew.meet(wave, lane)
     var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
-    walk.walk(quotient[WAVES_N](wave), num_stages)
+    var group = quotient[WAVES_N](wave)
+    walk.walk(group, num_stages)
 
     # To memory.
-    first_row += quotient[WAVES_N](wave) * Int32(m_tiles * TILE)
+    first_row += group * Int32(m_tiles * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
-    store_tiles[m_tiles, N_TILES](target, walk.sums, first_row, first_column, lane)
+    var bias = bias_of_tiles[N_TILES](target, first_column, lane)
+    var values = rounded_tiles[out_dtype](walk.sums, bias)
+    walk.leave(group)
+    store_tiles(target, walk.sums, bias, values, first_row, first_column, lane)

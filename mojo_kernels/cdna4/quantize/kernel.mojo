@@ -3,11 +3,8 @@
 Waves of a workgroup are neighbours along K.
 """
 
-from layout import row_major
-from layout.tile_tensor import stack_allocation
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.math import ceildiv
-from std.memory import AddressSpace
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
@@ -17,7 +14,7 @@ from ...layouts import OperandLayout, Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ..chip import rows_at_once
-from ..instructions.lds import PIECE_BYTES
+from ..instructions.lds import allocate_lds
 from ..instructions.matrix import BLOCK, LANES
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
@@ -36,19 +33,16 @@ def quantize_rows[
 ](x: Input[dtype], codes: Output[DType.uint8], scales: Output[DType.uint8], m: Int32, k: Int32,):
     """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
     comptime Quantizer = GroupQuantizer[format, dtype, rounding, Layout]
-    comptime LDS_ELEMENTS = Quantizer.LDS_BYTES // size_of[DType.bfloat16]()
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var group = Int32(block_idx.x) * WAVES + wave
     var pair = Int32(block_idx.y)
-    var lds = stack_allocation[
-        DType.bfloat16, address_space=AddressSpace.SHARED, alignment=PIECE_BYTES
-    ](row_major[WAVES * LDS_ELEMENTS]())
+    var lds = allocate_lds[WAVES * Quantizer.LDS_BYTES]()
 
     var source = Quantizer.Source(x, m, k, pair * QUANTIZED_ROWS)
     source.settle(lane)
     var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
-    var own_lds = lds.ptr.unsafe_offset(Int(wave) * LDS_ELEMENTS)
+    var own_lds = lds.unsafe_offset(Int(wave) * Quantizer.LDS_BYTES)
     var quantizer = Quantizer(source, rows, own_lds, pair, lane)
     quantizer.fetch(group)
     quantizer.quantize(group)

@@ -27,17 +27,19 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS
 from ...operands import Bytes, Flat, Matrix, Operand
-from ..block_order import BlockOrder
+from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..scratch import Scratch, padded
 from ..threads import Work
-from ..window import ScaleWindow
-from .integers import BLOCK, in_order_of, integers_of, largest_integer, unit_shift
+from ..vectors import BLOCK
+from ..window import RowWindows, ScaleWindow
+from .integers import in_order_of, integers_of, largest_integer, unit_shift
 
-comptime GROUP_ROWS = 6 if CompilationTarget.has_avx512f() else 2
-"""Rows whose sums fit in the vector registers together."""
-
-
+comptime LIMITS = GroupLimits(12, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
+    3, 6, 2
+)
+"""How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
+AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -49,6 +51,8 @@ struct Activations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
+    var groups: RowGroups
+    """How the rows are cut."""
     var values: Flat[DType.int8]
     """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
@@ -57,10 +61,8 @@ struct Activations(TrivialRegisterPassable):
     """Minus the sum of each block's values times the weights' offset."""
     var scales: Bytes
     """The scale byte of each block."""
-    var lows: Bytes
-    """The low end of each row's scale window."""
-    var highs: Bytes
-    """The high end of each row's scale window."""
+    var windows: RowWindows
+    """The scale window of each row."""
     var unit_shift: Int
     """How many times the unit of the integers is halved from one."""
 
@@ -72,28 +74,30 @@ struct Activations(TrivialRegisterPassable):
             padded[DType.int8](blocks * BLOCK)
             + 2 * padded[DType.uint32](blocks)
             + padded[DType.uint8](blocks)
-            + 2 * padded[DType.uint8](shape.rows)
+            + RowWindows.num_bytes(shape.rows)
         )
 
     @staticmethod
-    def carve(shape: OperandShape, unit_shift: Int, mut scratch: Scratch) -> Self:
+    def carve(
+        shape: OperandShape, groups: RowGroups, unit_shift: Int, mut scratch: Scratch
+    ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
+            groups,
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks),
             scratch.carve[DType.int32](blocks),
             scratch.carve[DType.uint8](blocks),
-            scratch.carve[DType.uint8](shape.rows),
-            scratch.carve[DType.uint8](shape.rows),
+            RowWindows.carve(shape.rows, scratch),
             unit_shift,
         )
 
     @always_inline
-    def order(self) -> BlockOrder[GROUP_ROWS, STRETCH_BLOCKS]:
+    def order(self) -> BlockOrder[STRETCH_BLOCKS]:
         """Returns the place of every block, in every array of blocks."""
-        return BlockOrder[GROUP_ROWS, STRETCH_BLOCKS](self.shape.rows, (self.shape.k // BLOCK))
+        return BlockOrder[STRETCH_BLOCKS](self.groups, self.shape.k // BLOCK)
 
     @always_inline
     def put[left: Format, right: Element](self, index: Int, encoded: EncodedBlock[left]):
@@ -116,20 +120,6 @@ struct Activations(TrivialRegisterPassable):
         var field = exponent << F32_MANTISSA_BITS
         self.exponents.store(Coord(index), field if encoded.any() else 0)
         self.scales.store(Coord(index), encoded.scale)
-
-    @always_inline
-    def put_window(self, row: Int, window: ScaleWindow):
-        """Stores the scale window of a row."""
-        self.lows.store(Coord(row), UInt8(window.low))
-        self.highs.store(Coord(row), UInt8(window.high))
-
-    def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
-        """Returns the scale window of some rows."""
-        var window = ScaleWindow.EMPTY
-        for row in range(first_row, first_row + num_rows):
-            window.low = min(window.low, Int(self.lows.load[width=1](Coord(row))))
-            window.high = max(window.high, Int(self.highs.load[width=1](Coord(row))))
-        return window
 
 
 trait BlockSource(TrivialRegisterPassable):
@@ -211,19 +201,19 @@ struct ExpandGroups[Source: BlockSource, right: Element](Work):
 
     def run(self, task: Int):
         """Expands the groups of task `task`."""
-        var rows_per_task = self.groups_per_task * GROUP_ROWS
-        var first = task * rows_per_task
-        for first_row in range(first, min(first + rows_per_task, self.out.shape.rows), GROUP_ROWS):
-            self._expand_group(first_row)
+        var first = task * self.groups_per_task
+        for group in range(first, min(first + self.groups_per_task, self.out.groups.count)):
+            self._expand_group(group)
 
-    def _expand_group(self, first_row: Int):
+    def _expand_group(self, group: Int):
         var order = self.out.order()
-        var num_rows = order.rows_of_group(first_row)
-        var windows = Array[ScaleWindow, GROUP_ROWS](fill=ScaleWindow.EMPTY)
+        var first_row = self.out.groups.start(group)
+        var num_rows = self.out.groups.size(group)
+        var windows = Array[ScaleWindow, LIMITS.largest()](fill=ScaleWindow.EMPTY)
         var index = 0
         for block in range((self.out.shape.k // BLOCK)):
             if block % STRETCH_BLOCKS == 0:
-                index = order.index(first_row, block)
+                index = order.of_group(group, block)
             for row in range(num_rows):
                 var encoded = self.source.block(first_row + row, block)
                 self.out.put[Self.Source.format, Self.right](index, encoded)
@@ -231,7 +221,7 @@ struct ExpandGroups[Source: BlockSource, right: Element](Work):
                     windows[row] = windows[row].including(_half_scale(encoded))
                 index += 1
         for row in range(num_rows):
-            self.out.put_window(first_row + row, windows[row])
+            self.out.windows.put(first_row + row, windows[row])
 
 
 @always_inline

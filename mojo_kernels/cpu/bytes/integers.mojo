@@ -9,16 +9,16 @@ Of E2M1 a vector holds the low nibbles of a word, or the high ones: elements two
 """
 
 from std.memory import bitcast
+from std.sys import CompilationTarget
+from std.sys.intrinsics import llvm_intrinsic
 
 from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
 from ...numbers.elements import Element
 from ...numbers.formats import Format
-from ..vectors import STEP_BYTES, Words
+from ..vectors import BLOCK, STEP_BYTES, Words
 from ..weights import WeightTiles
 from .dot import WeightBytes
 
-comptime BLOCK = Format.MXFP4.block_k
-"""Elements of a block, which is the same in all formats here."""
 comptime VECTORS = BLOCK // 4
 """Vectors of a tile in one block."""
 
@@ -70,6 +70,20 @@ def in_order_of[right: Element](codes: SIMD[DType.uint8, BLOCK]) -> SIMD[DType.u
 
 
 @always_inline
+def _values_of_nibbles(codes: Words) -> WeightBytes:
+    """Looks up the lower nibble of each byte."""
+    var bytes = bitcast[DType.uint8, STEP_BYTES](codes)
+    comptime if CompilationTarget._has_feature["avx512vbmi"]():
+        # An index has six bits; the quarters of the table are equal, so two are of no matter.
+        comptime HALF = _OFFSET_VALUES.join(_OFFSET_VALUES)
+        return llvm_intrinsic["llvm.x86.avx512.permvar.qi.512", WeightBytes, has_side_effect=False](
+            HALF.join(HALF), bytes
+        )
+    else:
+        return _OFFSET_VALUES._dynamic_shuffle(bytes & 0xF)
+
+
+@always_inline
 def weight_bytes[
     Tiles: WeightTiles, //, vector: Int
 ](tiles: Tiles, codes: Tiles.Codes) -> WeightBytes:
@@ -77,8 +91,6 @@ def weight_bytes[
     comptime if Tiles.format.element == Element.E2M1:
         comptime word, is_high = divmod(vector, 2)
         var words = tiles.vector[word](codes)
-        return _OFFSET_VALUES._dynamic_shuffle(
-            bitcast[DType.uint8, STEP_BYTES](words >> 4 if is_high == 1 else words) & 0xF
-        )
+        return _values_of_nibbles(words >> 4 if is_high == 1 else words)
     else:
         return bitcast[DType.uint8, STEP_BYTES](tiles.vector[vector](codes)) ^ _SIGN_BIT

@@ -8,10 +8,18 @@ from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
 from ...problem import Known, LeftKind, Problem, may_be
-from ..launch import groups_per_task, multiply_panels
+from ..block_order import RowGroups
+from ..launch import groups_per_task, is_decoding_cheap, multiply_panels
 from ..scratch import Scratch
 from ..threads import Team
-from .activations import Activations, BlockSource, ExpandGroups, Prequantized, QuantizedOnTheFly
+from .activations import (
+    Activations,
+    BlockSource,
+    ExpandGroups,
+    LIMITS,
+    Prequantized,
+    QuantizedOnTheFly,
+)
 from .dot import Reach
 from .integers import has_integers, largest_integer, unit_shift
 from .panel import ByteProduct
@@ -48,6 +56,11 @@ def _has_integers(format: Int) -> Bool:
     return False
 
 
+def groups_of(problem: Problem) -> RowGroups:
+    """Returns how the rows of a problem are cut."""
+    return LIMITS.cut(problem.m, is_decoding_cheap(problem))
+
+
 def launch[known: Known, T: Team](problem: Problem, team: T):
     """Computes a problem that this kernel supports."""
     comptime for i in range(len(FORMATS)):
@@ -66,7 +79,7 @@ def _launch_pair[known: Known, left: Int, right: Int, T: Team](problem: Problem,
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
     var shape = OperandShape(problem.m, problem.k)
     var scratch = Scratch(Activations.num_bytes(shape))
-    var activations = Activations.carve(shape, unit_shift[LEFT](), scratch)
+    var activations = Activations.carve(shape, groups_of(problem), unit_shift[LEFT](), scratch)
     _prepare[known, left, RIGHT](problem, activations, team)
     multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
     _ = scratch^
@@ -99,8 +112,7 @@ def _expand[
     right: Element, Source: BlockSource, T: Team
 ](source: Source, activations: Activations, team: T):
     """Expands the blocks of one source."""
-    comptime GROUP_ROWS = ByteProduct[Reach.IN_INT32].GROUP_ROWS
     var shape = activations.shape
-    var groups = groups_per_task[ByteProduct[Reach.IN_INT32]](shape.k)
-    var num_tasks = ceildiv(shape.rows, groups * GROUP_ROWS)
+    var groups = groups_per_task(shape.k, activations.groups.largest())
+    var num_tasks = ceildiv(activations.groups.count, groups)
     team.run_all(ExpandGroups[right=right](source, activations, groups), num_tasks)

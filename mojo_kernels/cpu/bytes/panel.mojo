@@ -14,17 +14,17 @@ from std.collections import Array
 from std.memory import bitcast
 
 from ...layouts import OperandShape
-from ...numbers.elements import Element
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
-from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, PanelSums, WeightPanel
-from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..block_order import GroupLimits, RowGroups
+from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
+from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
-from .activations import Activations, GROUP_ROWS, STRETCH_BLOCKS
+from .activations import Activations, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
-from .integers import BLOCK, VECTORS, place_of, unit_shift, weight_bytes
+from .integers import VECTORS, place_of, unit_shift, weight_bytes
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -127,72 +127,66 @@ def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
     return bitcast[DType.int8, STEP_BYTES](Lanes(run[0]))
 
 
-def _add_stretch[
-    reach: Reach, num_rows: Int, Source: ByteSource
-](
-    a: Activations,
-    first_row: Int,
-    source: Source,
-    first_block: Int,
-    num_blocks: Int,
-    sums: PanelSums,
-    sums_row: Int,
-):
-    """Adds a stretch of K to the sums of one group, which start at row `sums_row`.
+def _add_part[
+    reach: Reach, num_rows: Int, num_tiles: Int, Source: ByteSource
+](a: Activations, part: Part, first_tile: Int, source: Source):
+    """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
-    The stretch starts at block `first_block` of the activations and at block 0 of the source.
+    The part starts at block 0 of the source.
     """
-    comptime NUM_SUMS = num_rows * PANEL_TILES
+    comptime NUM_SUMS = num_rows * num_tiles
     var total = Array[Sums, NUM_SUMS](uninitialized=True)
     comptime for i in range(NUM_SUMS):
         total[i] = Sums(0)
-    if first_block > 0:
+    if part.first_block > 0:
         comptime for i in range(NUM_SUMS):
-            comptime row, tile = divmod(i, PANEL_TILES)
-            total[i] = sums.load[width=LANES](Coord(sums_row + row, tile * LANES))
+            comptime row, tile = divmod(i, num_tiles)
+            var column = (first_tile + tile) * LANES
+            total[i] = part.sums.load[width=LANES](Coord(part.sums_row + row, column))
 
-    var first_index = a.order().index(first_row, first_block)
-    for block in range(num_blocks):
+    var first_index = a.order().of_group(part.group, part.first_block)
+    for block in range(part.num_blocks):
         var index = first_index + block * num_rows
         var dots = Array[BlockDot[reach].Accumulator, NUM_SUMS](uninitialized=True)
         comptime for row in range(num_rows):
             var start = BlockDot[reach].start(a.corrections.load[width=1](Coord(index + row)))
-            comptime for tile in range(PANEL_TILES):
-                dots[row * PANEL_TILES + tile] = start
+            comptime for tile in range(num_tiles):
+                dots[row * num_tiles + tile] = start
 
-        var codes = Array[Source.Codes, PANEL_TILES](uninitialized=True)
-        comptime for tile in range(PANEL_TILES):
-            codes[tile] = source.codes(tile, block)
+        var codes = Array[Source.Codes, num_tiles](uninitialized=True)
+        comptime for tile in range(num_tiles):
+            codes[tile] = source.codes(first_tile + tile, block)
         comptime for vector in range(VECTORS):
-            var weights = Array[WeightBytes, PANEL_TILES](uninitialized=True)
-            comptime for tile in range(PANEL_TILES):
+            var weights = Array[WeightBytes, num_tiles](uninitialized=True)
+            comptime for tile in range(num_tiles):
                 weights[tile] = source.bytes[vector](codes[tile])
             comptime for row in range(num_rows):
                 var run = _broadcast_run(a, index * BLOCK + (row * BLOCK + place_of(vector)))
-                comptime for tile in range(PANEL_TILES):
-                    comptime i = row * PANEL_TILES + tile
+                comptime for tile in range(num_tiles):
+                    comptime i = row * num_tiles + tile
                     dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
 
-        comptime for tile in range(PANEL_TILES):
-            var unit_scales = source.unit_scales(tile, block)
+        comptime for tile in range(num_tiles):
+            var unit_scales = source.unit_scales(first_tile + tile, block)
             comptime for row in range(num_rows):
-                comptime i = row * PANEL_TILES + tile
+                comptime i = row * num_tiles + tile
                 var exponent = Words(a.exponents.load[width=1](Coord(index + row)))
                 var scale = bitcast[DType.float32, LANES](unit_scales + exponent)
                 var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
                 total[i] = add_exact_product(dot, scale, total[i])
 
     comptime for i in range(NUM_SUMS):
-        comptime row, tile = divmod(i, PANEL_TILES)
-        sums.store(Coord(sums_row + row, tile * LANES), total[i])
+        comptime row, tile = divmod(i, num_tiles)
+        var column = (first_tile + tile) * LANES
+        part.sums.store(Coord(part.sums_row + row, column), total[i])
 
 
 @fieldwise_init
 struct ByteProduct[reach: Reach](PanelProduct):
     """Activations as integers."""
 
-    comptime GROUP_ROWS = GROUP_ROWS
-    """Rows whose sums fit in the vector registers together."""
+    comptime LIMITS = LIMITS
+    """How many rows are multiplied together."""
     comptime STRETCH_BLOCKS = STRETCH_BLOCKS
     """Blocks of K that are decoded at a time."""
     comptime Decoded = DecodedBytes
@@ -207,39 +201,30 @@ struct ByteProduct[reach: Reach](PanelProduct):
         return self.a.shape
 
     @always_inline
+    def groups(self) -> RowGroups:
+        """Returns how the rows are cut."""
+        return self.a.groups
+
+    @always_inline
     def row_bytes(self) -> Int:
         """Returns the bytes that a row of activations takes."""
         return self.a.shape.k
 
     @always_inline
-    def add_panel[
+    def add[
         num_rows: Int, Weights: WeightTiles
-    ](self, panel: WeightPanel[Weights], sums: PanelSums):
-        """Sums all of K for the only group of rows."""
-        # The blocks of a single group are contiguous across stretches.
-        var num_blocks = self.a.shape.k // BLOCK
-        _add_stretch[Self.reach, num_rows](self.a, 0, _DirectBytes(panel), 0, num_blocks, sums, 0)
+    ](self, part: Part, tile: Int, panel: WeightPanel[Weights]):
+        """Adds a part for one tile of the panel, decoding it in registers."""
+        _add_part[Self.reach, num_rows, 1](self.a, part, tile, _DirectBytes(panel))
 
     @always_inline
-    def add_decoded[
-        num_rows: Int
-    ](
-        self,
-        first_row: Int,
-        decoded: DecodedBytes,
-        first_block: Int,
-        num_blocks: Int,
-        sums: PanelSums,
-        sums_row: Int,
-    ):
-        """Adds a stretch of K to the sums of a group."""
-        _add_stretch[Self.reach, num_rows](
-            self.a, first_row, decoded, first_block, num_blocks, sums, sums_row
-        )
+    def add_decoded[num_rows: Int](self, part: Part, decoded: DecodedBytes):
+        """Adds a part for all tiles of a panel."""
+        _add_part[Self.reach, num_rows, PANEL_TILES](self.a, part, 0, decoded)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
-        return self.a.window(first_row, num_rows)
+        return self.a.windows.of(first_row, num_rows)
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
@@ -274,8 +259,3 @@ struct ByteProduct[reach: Reach](PanelProduct):
             var values = BlockDot[Self.reach].finish(dots).cast[DType.float64]() * units
             total += values * (b_scales * a_scale)
         return total.cast[DType.float32]()
-
-    @staticmethod
-    def decodes_in_registers[Weights: WeightTiles]() -> Bool:
-        """Says whether a single group of rows decodes weights each time they are loaded."""
-        return Weights.IS_FAST and Weights.format.element == Element.E2M1

@@ -25,12 +25,8 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.decode import decode
 from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
 from ...numbers.elements import Element
-from ...numbers.formats import Format
-from ..vectors import LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
-
-comptime BLOCK = Format.MXFP4.block_k
-"""Elements of a block, which is the same in all formats here."""
 
 comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
 """Whether a word is a pair of bfloat16."""

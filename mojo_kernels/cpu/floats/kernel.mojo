@@ -7,32 +7,36 @@ from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
 from ...problem import Known, LeftKind, Problem, may_be
-from ..launch import groups_per_task, multiply_panels
+from ..block_order import RowGroups
+from ..launch import groups_per_task, is_decoding_cheap, multiply_panels
 from ..scratch import Scratch
 from ..threads import Team
-from .activations import EncodedRows, FillRows, FloatActivations, KeptRows, QuantizedRows, RowBlocks
+from .activations import (
+    EncodedRows,
+    FillRows,
+    FloatActivations,
+    LIMITS,
+    KeptRows,
+    QuantizedRows,
+    RowBlocks,
+)
 from .panel import FloatProduct
 
 comptime NAME: StaticString = "cpu/floats/kernel.mojo"
 comptime REASON: StaticString = "both sides are exact in bfloat16: its dot products, block by block"
 
 
-def may_support[known: Known]() -> Bool:
-    """Says whether `supports` can be true of a problem of which this is known."""
-    return True
-
-
-def supports(problem: Problem) -> Bool:
-    """Says yes: every format is exact in bfloat16."""
-    return True
+def groups_of(problem: Problem) -> RowGroups:
+    """Returns how the rows of a problem are cut."""
+    return LIMITS.cut(problem.m, is_decoding_cheap(problem))
 
 
 def launch[known: Known, T: Team](problem: Problem, team: T):
-    """Computes any problem."""
+    """Computes any problem: every format is exact in bfloat16."""
     var shape = OperandShape(problem.m, problem.k)
     var has_scales = problem.left.kind != LeftKind.KEPT
     var scratch = Scratch(FloatActivations.num_bytes(shape, has_scales))
-    var activations = FloatActivations.carve(shape, has_scales, scratch)
+    var activations = FloatActivations.carve(shape, groups_of(problem), has_scales, scratch)
     _prepare[known](problem, activations, team)
     comptime for i in range(len(FORMATS)):
         comptime if may_be(known.right_format, i):
@@ -70,6 +74,6 @@ def _prepare[known: Known, T: Team](problem: Problem, activations: FloatActivati
 def _fill[Source: RowBlocks, T: Team](source: Source, activations: FloatActivations, team: T):
     """Fills the activations from one source."""
     var shape = activations.shape
-    var groups = groups_per_task[FloatProduct](shape.k)
-    var num_tasks = ceildiv(shape.rows, groups * FloatProduct.GROUP_ROWS)
+    var groups = groups_per_task(shape.k, activations.groups.largest())
+    var num_tasks = ceildiv(activations.groups.count, groups)
     team.run_all(FillRows(source, activations, groups), num_tasks)

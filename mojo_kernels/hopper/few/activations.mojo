@@ -10,16 +10,17 @@ A fragment is 8 tokens x 1 block, half a KiB. Tokens that do not exist are never
 stored: what their part of a fragment holds ends in sums that nobody reads.
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 from std.bit import log2_floor
 
-from ...simt.arguments import Activations, BFLOAT16
+from ...simt.arguments import Activations
+from ...simt.views import BFLOAT16
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import store_quad
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES
 from ..operands.activations import (
-    LANE_BYTES,
     in_fragment_order,
     load_neighbours,
     load_token,
@@ -28,7 +29,7 @@ from ..operands.activations import (
     rounds_packed,
     scale_of_neighbours,
 )
-from .shape import FRAGMENT_BYTES, TOKENS
+from .shape import Fragments, TOKENS
 
 
 @fieldwise_init
@@ -45,8 +46,8 @@ struct StagedChunks[token_tiles: Int, num_threads: Int](TrivialRegisterPassable)
     """Blocks of each."""
     var log_blocks: UInt32
     """Logarithm of the blocks that are staged at once."""
-    var base: UInt32
-    """Where the fragments go."""
+    var fragments: Fragments[Self.token_tiles]
+    """Where they go."""
     var token_step: UInt32
     """How far the tokens are, in steps."""
     var block_step: UInt32
@@ -83,11 +84,9 @@ struct StagedChunks[token_tiles: Int, num_threads: Int](TrivialRegisterPassable)
     @always_inline
     def address(self) -> UInt32:
         """Returns where this thread's chunk of the step goes."""
-        var tile = self.token() // UInt32(TOKENS)
-        var lane = self.token() % UInt32(TOKENS) * UInt32(K_LANES)
-        lane += UInt32(thread_idx.x) % UInt32(K_LANES)
-        var fragment = self.block() * UInt32(Self.token_tiles) + tile
-        return self.base + fragment * UInt32(FRAGMENT_BYTES) + lane * UInt32(LANE_BYTES)
+        var tile, token = divmod(self.token(), UInt32(TOKENS))
+        var lane = token * UInt32(K_LANES) + UInt32(thread_idx.x) % UInt32(K_LANES)
+        return self.fragments.at(Coord(self.block(), tile, lane, 0))
 
     @always_inline
     def advance(mut self):

@@ -13,6 +13,7 @@ Weights are the left operand of the instruction and tokens the right one, so the
 sums of a lane are C^T: rows g, g + 8 of a tile and tokens 2 t, 2 t + 1.
 """
 
+from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.sync import barrier
@@ -24,6 +25,7 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...schedule.clusters import GridTiles
 from ...simt.arguments import Activations, Result, Weights
+from ..instructions.packed import weight_fragment
 from ..instructions.shared_memory import (
     cluster_barrier,
     leave_cluster,
@@ -33,14 +35,21 @@ from ..instructions.shared_memory import (
     shared_base,
     store_word,
 )
-from ..instructions.warp import any_lane, keep_branch, keep_here, multiply_add
-from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, multiply_add
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, TILE_ROWS
 from ..operands.activations import LANE_BYTES
-from ..operands.weights import any_overflows, decode_rows, decode_rows_of_any, needs_two_factors
+from ..operands.weights import (
+    Rows,
+    any_overflows,
+    decode_rows,
+    decode_rows_of_any,
+    needs_two_factors,
+)
 from ..plan import Plan, takes_operands
+from ...tiles import in_registers
 from .activations import StagedChunks, TokenStage
 from .result import compute_share_exactly, reduce_share, store_sums
-from .shape import FRAGMENT_BYTES, SHORT, Shape, THREADS, TOKENS
+from .shape import Fragments, HALVES, Partials, SHORT, Shape, THREADS, TOKENS, WarpSums
 from .weights import WeightStream
 
 
@@ -82,7 +91,7 @@ def matmul_few[
     var first_block = min(rank * share, k_blocks)
     var num_blocks = min(share, k_blocks - first_block)
     var flag = shared_base()
-    var base = flag + UInt32(LANE_BYTES)
+    var fragments = Fragments[TOKEN_TILES](flag + UInt32(LANE_BYTES))
     if thread_idx.x == 0:
         store_word(flag, 0)
 
@@ -103,13 +112,14 @@ def matmul_few[
         first_token,
         first_block,
         StagedChunks[TOKEN_TILES, THREADS](
-            num_tokens, min(UInt32(STAGE_BLOCKS), num_blocks), log_blocks_at_once, base, 0, 0
+            num_tokens, min(UInt32(STAGE_BLOCKS), num_blocks), log_blocks_at_once, fragments, 0, 0
         ),
     )
 
-    var sums = Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES](uninitialized=True)
-    comptime for i in range(2 * TOKEN_TILES):
-        sums[i] = SIMD[DType.float32, 4](0)
+    var sums = in_registers[DType.float32, FRAGMENT_SUMS, TOKEN_TILES, HALVES]()
+    comptime for tile in range(TOKEN_TILES):
+        comptime for half in range(HALVES):
+            sums[tile, half] = 0
 
     for stage in range(UInt32(0), num_blocks, UInt32(STAGE_BLOCKS)):
         var stage_blocks = min(UInt32(STAGE_BLOCKS), num_blocks - stage)
@@ -120,7 +130,7 @@ def matmul_few[
                 first_token,
                 first_block + stage,
                 StagedChunks[TOKEN_TILES, THREADS](
-                    num_tokens, stage_blocks, log_blocks_at_once, base, 0, 0
+                    num_tokens, stage_blocks, log_blocks_at_once, fragments, 0, 0
                 ),
             )
         var overflow = staging.finish()
@@ -129,13 +139,13 @@ def matmul_few[
             store_word(flag, 1)
 
         # Multiply, several blocks a round.
-        var tokens_at = base + k_warp * UInt32(TOKEN_TILES * FRAGMENT_BYTES)
-        tokens_at += lane * UInt32(LANE_BYTES)
-        multiply_stage[TOKEN_TILES](stream, k_warp, stage_blocks, tokens_at, flag, sums)
+        var tokens = fragments.starting_at(Coord(k_warp, 0, lane, 0))
+        multiply_stage(stream, k_warp, stage_blocks, tokens, flag, sums)
 
     # Reduce: all partial sums into shared memory, then each rank sums its share.
     barrier()
-    store_sums[TOKEN_TILES](sums, base, warp, lane)
+    var partials = Partials[TOKEN_TILES](fragments.base)
+    store_sums(sums, partials, warp, lane)
     if ranks == 1:
         barrier()
     else:
@@ -145,7 +155,9 @@ def matmul_few[
     for peer in range(ranks):
         overflowed |= load_peer_word(peer_address(flag, UInt32(peer)))
     if overflowed == 0:
-        reduce_share[TOKEN_TILES, ROW_WARPS](base, rank, ranks, result, first_token, first_column)
+        reduce_share[TOKEN_TILES, ROW_WARPS](
+            partials, rank, ranks, result, first_token, first_column
+        )
     else:
         compute_share_exactly[TOKEN_TILES, ROW_WARPS](
             a, w, rank, ranks, result, first_token, first_column
@@ -156,14 +168,14 @@ def matmul_few[
 
 @always_inline
 def multiply_stage[
-    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int
+    AHEAD: Int, STEP: Int, TOKEN_TILES: Int, //
 ](
     mut stream: WeightStream[AHEAD, STEP],
     first_block: UInt32,
     num_blocks: UInt32,
-    var tokens_at: UInt32,
+    var tokens: Fragments[TOKEN_TILES],
     flag: UInt32,
-    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+    sums: WarpSums[TOKEN_TILES],
 ):
     """Adds the products of a warp's blocks of a stage; flags what bfloat16 cannot hold."""
     for block in range(first_block, num_blocks, UInt32(STEP * AHEAD)):
@@ -171,24 +183,24 @@ def multiply_stage[
         var is_simple = blocks_left >= UInt32(AHEAD) and not stream.may_need_two_factors()
         stream.advance()
         if is_simple and stream.left >= UInt32(2 * AHEAD):
-            multiply_round[TOKEN_TILES, True](stream, tokens_at, sums)
+            multiply_round[True](stream, tokens, sums)
         elif is_simple and stream.left == UInt32(AHEAD):
-            multiply_round[TOKEN_TILES, False](stream, tokens_at, sums)
+            multiply_round[False](stream, tokens, sums)
         else:
             keep_branch()
-            if multiply_any_round[TOKEN_TILES](stream, blocks_left, tokens_at, sums):
+            if multiply_any_round(stream, blocks_left, tokens, sums):
                 store_word(flag, 1)
         stream.end_round()
-        tokens_at += UInt32(AHEAD * STEP * TOKEN_TILES * FRAGMENT_BYTES)
+        tokens = tokens.starting_at(Coord(AHEAD * STEP, 0, 0, 0))
 
 
 @always_inline
 def multiply_round[
-    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int, LOAD: Bool
+    AHEAD: Int, STEP: Int, TOKEN_TILES: Int, //, LOAD: Bool
 ](
     mut stream: WeightStream[AHEAD, STEP],
-    tokens_at: UInt32,
-    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+    tokens: Fragments[TOKEN_TILES],
+    sums: WarpSums[TOKEN_TILES],
 ):
     """Adds the products of a whole round under scales that one factor applies.
 
@@ -201,19 +213,17 @@ def multiply_round[
         var decoded = decode_rows(keep_here(stream.words[i]), keep_here(stream.word_scales[i]))
         comptime if LOAD:
             stream.load_codes[i]()
-        add_block[TOKEN_TILES](
-            decoded, tokens_at + UInt32(i * STEP * TOKEN_TILES * FRAGMENT_BYTES), sums
-        )
+        add_block(decoded, tokens.starting_at(Coord(i * STEP, 0, 0, 0)), sums)
 
 
 @always_inline
 def multiply_any_round[
-    AHEAD: Int, STEP: Int, //, TOKEN_TILES: Int
+    AHEAD: Int, STEP: Int, TOKEN_TILES: Int, //
 ](
     mut stream: WeightStream[AHEAD, STEP],
     num_blocks: UInt32,
-    tokens_at: UInt32,
-    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
+    tokens: Fragments[TOKEN_TILES],
+    sums: WarpSums[TOKEN_TILES],
 ) -> Bool:
     """Adds the products of up to `num_blocks` blocks; says if bfloat16 cannot hold some weight."""
     var overflow = False
@@ -222,7 +232,7 @@ def multiply_any_round[
             stream.load_scales[i]()
     comptime for i in range(AHEAD):
         if UInt32(i) < num_blocks:
-            var decoded: SIMD[DType.uint32, 16]
+            var decoded: Rows[ROWS_PER_LANE]
             if any_lane(needs_two_factors(stream.word_scales[i])):
                 decoded = decode_rows_of_any(stream.words[i], stream.word_scales[i])
                 overflow |= any_overflows(stream.word_scales[i])
@@ -230,32 +240,24 @@ def multiply_any_round[
                 decoded = decode_rows(stream.words[i], stream.word_scales[i])
             if stream.has_next(i):
                 stream.load_codes[i]()
-            add_block[TOKEN_TILES](
-                decoded, tokens_at + UInt32(i * STEP * TOKEN_TILES * FRAGMENT_BYTES), sums
-            )
+            add_block(decoded, tokens.starting_at(Coord(i * STEP, 0, 0, 0)), sums)
     return overflow
 
 
 @always_inline
 def add_block[
-    TOKEN_TILES: Int
-](
-    decoded: SIMD[DType.uint32, 16],
-    tokens_at: UInt32,
-    mut sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES],
-):
+    TOKEN_TILES: Int, //
+](decoded: Rows[ROWS_PER_LANE], fragments: Fragments[TOKEN_TILES], sums: WarpSums[TOKEN_TILES]):
     """Adds the products of one block: two fragments of rows, all tokens, K in two steps."""
     comptime for tile in range(TOKEN_TILES):
-        var tokens = load_quad(tokens_at + UInt32(tile * FRAGMENT_BYTES))
-        comptime for half in range(2):
+        var tokens = load_quad(fragments.at(Coord(0, tile, 0, 0)))
+        comptime for half in range(HALVES):
             comptime for step in range(2):
-                comptime at = 8 * half + 2 * step
-                sums[2 * tile + half] = multiply_add(
-                    SIMD[DType.uint32, 4](
-                        decoded[at], decoded[at + 4], decoded[at + 1], decoded[at + 5]
-                    ),
-                    SIMD[DType.uint32, 2](tokens[2 * step], tokens[2 * step + 1]),
-                    sums[2 * tile + half],
+                comptime row, pair = 2 * half, 2 * step
+                sums[tile, half] = multiply_add(
+                    weight_fragment[pair](decoded[row], decoded[row + 1]),
+                    SIMD[DType.uint32, 2](tokens[pair], tokens[pair + 1]),
+                    sums[tile, half],
                 )
 
 

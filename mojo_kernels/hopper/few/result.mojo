@@ -4,32 +4,32 @@ A warp leaves its sums as [token][row of its tile of weights]. Each rank of the 
 and stores its share, four neighbouring columns a thread.
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
 from ..exact import compute_exactly
 from ..instructions.shared_memory import load_peer_quad, peer_address, store_word
+from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
-from .shape import THREADS, TOKENS, TOKEN_STRIDE, WARPS
+from .shape import HALVES, Partials, THREADS, TOKENS, WARPS, WarpSums
 
 
 @always_inline
 def store_sums[
     TOKEN_TILES: Int
-](sums: Array[SIMD[DType.float32, 4], 2 * TOKEN_TILES], base: UInt32, warp: UInt32, lane: UInt32):
-    """Stores a warp's sums as [token][row of the tile]."""
+](sums: WarpSums[TOKEN_TILES], partials: Partials[TOKEN_TILES], warp: UInt32, lane: UInt32):
+    """Stores a warp's sums."""
     var row_lane, pair = divmod(lane, UInt32(K_LANES))
+    var mine = partials.starting_at(Coord(warp, 2 * pair, row_lane))
     comptime for tile in range(TOKEN_TILES):
-        comptime for half in range(2):
-            comptime for i in range(4):
-                var token = (
-                    warp * UInt32(TOKEN_TILES * TOKENS) + 2 * pair + UInt32(tile * TOKENS + i % 2)
-                )
-                var row = UInt32(2 * ROW_LANES * half + ROW_LANES * (i // 2)) + row_lane
+        comptime for half in range(HALVES):
+            comptime for i in range(FRAGMENT_SUMS):
+                comptime token = tile * TOKENS + i % 2
+                comptime row = (half * 2 + i // 2) * ROW_LANES
                 store_word(
-                    base + UInt32(4 * (token * UInt32(TOKEN_STRIDE) + row)),
-                    bitcast[DType.uint32](sums[2 * tile + half][i]),
+                    mine.at(Coord(0, token, row)), bitcast[DType.uint32](sums[tile, half][i])
                 )
 
 
@@ -37,7 +37,7 @@ def store_sums[
 def reduce_share[
     TOKEN_TILES: Int, ROW_WARPS: Int
 ](
-    base: UInt32,
+    partials: Partials[TOKEN_TILES],
     rank: UInt32,
     ranks: UInt32,
     result: Result,
@@ -48,7 +48,6 @@ def reduce_share[
     comptime K_WARPS = WARPS // ROW_WARPS
     comptime PARTS = TILE_ROWS // 4
     comptime ITEMS = TOKENS * TOKEN_TILES * ROW_WARPS * PARTS
-    var columns = result.columns
     for item in range(
         rank * UInt32(THREADS) + UInt32(thread_idx.x), UInt32(ITEMS), ranks * UInt32(THREADS)
     ):
@@ -56,22 +55,15 @@ def reduce_share[
         var row_warp, part = divmod(rest, UInt32(PARTS))
         var row = first_token + token
         var column = first_column + row_warp * UInt32(TILE_ROWS) + part * 4
-        if row >= result.rows or column >= columns:
+        if row >= result.rows or column >= result.columns:
             continue
         var total = SIMD[DType.float32, 4](0)
         for peer in range(ranks):
             comptime for k_warp in range(K_WARPS):
-                var line = (row_warp * UInt32(K_WARPS) + UInt32(k_warp)) * UInt32(
-                    TOKEN_TILES * TOKENS
-                ) + token
-                var at = base + UInt32(4 * (line * UInt32(TOKEN_STRIDE) + part * 4))
+                var warp = row_warp * UInt32(K_WARPS) + UInt32(k_warp)
+                var at = partials.at(Coord(warp, token, part * 4))
                 total += load_peer_quad(peer_address(at, UInt32(peer)))
-        if column + 4 <= columns and columns % 4 == 0:
-            result.store[4, 4](Int(row), Int(column), total)
-        else:
-            comptime for i in range(4):
-                if column + UInt32(i) < columns:
-                    result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](total[i]))
+        result.store_columns[4](row, column, total)
 
 
 @always_inline

@@ -1,7 +1,11 @@
 """How a group of the kernel for few rows is cut, and what it wants of a multiprocessor."""
 
+from ..instructions.packed import WORD_PAIRS
+from ..instructions.shared_memory import TileAddresses
+from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import TILE_ROWS
 from ..operands.activations import LANE_BYTES
+from ...tiles import RegisterTile
 
 comptime WARPS = 8
 """Warps of a group."""
@@ -17,6 +21,20 @@ comptime TOKEN_STRIDE = TILE_ROWS + 4
 """Words from one token's sums to the next: four more than rows, against bank conflicts."""
 comptime SHORT = 2
 """Blocks of a warp up to which K is short."""
+comptime HALVES = 2
+"""Fragments of rows of a tile of weights."""
+comptime Fragments[token_tiles: Int] = TileAddresses[
+    DType.uint32, STAGE_TILES, token_tiles, 32, WORD_PAIRS
+]
+"""Staged tokens, [block, tile, lane, pair], from some block on."""
+comptime WarpSums[token_tiles: Int] = RegisterTile[
+    DType.float32, FRAGMENT_SUMS, token_tiles, HALVES
+]
+"""A lane's sums, [tile of tokens, half of the rows], four each."""
+comptime Partials[token_tiles: Int] = TileAddresses[
+    DType.float32, WARPS, token_tiles * TOKENS, TOKEN_STRIDE
+]
+"""What all warps summed up, [warp, token, row of its tile of weights]."""
 comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 

@@ -32,6 +32,12 @@ def join_bytes(word: UInt32, selector: UInt32) -> UInt32:
 
 
 @always_inline
+def weight_fragment[pair: Int](row: Pairs, next_row: Pairs) -> SIMD[DType.uint32, 4]:
+    """Returns a lane's left operand of 16 steps of K: two pairs of two rows, `pair` the first."""
+    return {row[pair], next_row[pair], row[pair + 1], next_row[pair + 1]}
+
+
+@always_inline
 def multiply_pairs(pairs: Pairs, factor: UInt32) -> Pairs:
     """Multiplies four registers of bfloat16 pairs by one."""
     var products = Pairs()

@@ -5,12 +5,44 @@ turns one into the same place of another group of the cluster. A barrier object
 is eight bytes; its phases alternate between parity 0 and 1.
 """
 
+from layout import Coord, row_major
 from max.gpu.memory import AddressSpace, external_memory
-from std.sys import _RegisterPackType
+from std.sys import _RegisterPackType, size_of
 from std.sys._assembly import inlined_assembly
 
 comptime Quad[dtype: DType] = SIMD[dtype, 4]
 """Sixteen bytes: what one lane moves at a time."""
+
+
+@fieldwise_init
+struct TileAddresses[dtype: DType, *sizes: Int](TrivialRegisterPassable):
+    """A contiguous tile of shared memory, as the addresses of its elements, by coordinates.
+
+        var room = TileAddresses[DType.float32, tokens, rows](base)
+        store_word(room.at(Coord(token, row)), ..)
+
+    Nobody checks the first coordinate, so that a tile may go on. It is no TileTensor, because the
+    instructions here take addresses, some of them another group's.
+    """
+
+    var base: UInt32
+    """The address of its first element."""
+
+    comptime Layout = type_of(row_major[*Self.sizes]())
+    """Where an element is, in elements."""
+    comptime NUM_BYTES = Self.Layout.static_product * size_of[Self.dtype]()
+    """Bytes of all elements."""
+
+    @always_inline
+    def at(self, coord: Coord) -> UInt32:
+        """Returns the address of an element."""
+        var offset = Self.Layout()[linear_idx_type=DType.uint32](coord)
+        return self.base + offset * UInt32(size_of[Self.dtype]())
+
+    @always_inline
+    def starting_at(self, coord: Coord) -> Self:
+        """Returns the tile whose first element is one of this tile's."""
+        return Self(self.at(coord))
 
 
 @always_inline

@@ -5,6 +5,10 @@ from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
 
+comptime FRAGMENT_SUMS = 4
+"""Sums of a lane in a fragment of 16 x 8."""
+
+
 @always_inline
 def keep_branch():
     """Stays a branch: without it, the compiler computes rare paths for everybody."""

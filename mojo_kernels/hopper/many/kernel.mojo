@@ -49,7 +49,7 @@ from ..staged.stages import (
     first_of,
 )
 from ..staged.weights import StepWeights, first_row_of, half_of
-from .result import store_sums, stores_in_halves
+from .result import store_tokens, stores_in_halves
 
 comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
@@ -122,10 +122,10 @@ def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result
             if index >= num_tiles:
                 launch_dependent_grids()
             if stores_in_halves(result):
-                store_sums[TOKENS, True](sums, pipeline.room(warp), result, token, column)
+                store_tokens[True](sums, pipeline.room(warp), result, token, column)
             else:
                 keep_branch()
-                store_sums[TOKENS, False](sums, pipeline.room(warp), result, token, column)
+                store_tokens[False](sums, pipeline.room(warp), result, token, column)
             # All lanes look before the flag is cleared for the next tile.
             var overflow = any_lane(load_word(pipeline.flag(warp)) != 0)
             if overflow or marked.words.reduce_or() != 0:

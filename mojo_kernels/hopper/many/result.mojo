@@ -7,17 +7,19 @@ from how the instruction leaves them:
     lane 2 * t + c stores     rows 8 * c .. 8 * c + 7 of token t
 """
 
+from layout import Coord
 from max.gpu.sync import syncwarp
 from std.memory import bitcast
 
-from ...simt.arguments import BFLOAT16, FLOAT32, Result, load_floats
+from ...simt.arguments import Result
 from ...simt.codec import CHUNK
+from ...simt.views import BFLOAT16, FLOAT32, VECTOR_BYTES
 from ..instructions.packed import round_two
-from ..instructions.shared_memory import load_quad, store_word
+from ..instructions.shared_memory import load_quad
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import MAX_INSTRUCTION_TOKENS, TokenSums
-from ..layout import K_LANES, ROW_LANES
-from ..staged.stages import ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
+from ..instructions.wgmma import TokenSums, store_sums
+from ..layout import K_LANES
+from ..staged.stages import ROOM_TOKENS, Room, WARP_ROWS
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""
@@ -43,12 +45,10 @@ struct LaneColumns(TrivialRegisterPassable):
     def at(first: UInt32, result: Result) -> Self:
         """Loads the bias of the columns that exist."""
         var columns = Self(first, 0)
-        if result.bias_dtype >= 0:
+        if result.has_bias():
             comptime for i in range(CHUNK):
                 if first + UInt32(i) < result.columns:
-                    columns.bias[i] = load_floats[1, 1](
-                        result.bias, Int(first) + i, result.bias_dtype
-                    )[0]
+                    columns.bias[i] = result.bias_of[1](Int(first) + i)[0]
         return columns
 
     @always_inline
@@ -59,25 +59,24 @@ struct LaneColumns(TrivialRegisterPassable):
         """
         var columns = result.columns
         var biased = sums + self.bias
-        var at = Int(row) * Int(result.columns) + Int(self.first)
+        var halves = result.elements().rows[DType.uint16]()
+        var at = Coord(Int(row), Int(self.first))
         comptime if in_halves:
             if self.first < columns:
-                result.output.unsafe_bitcast[UInt32]().unsafe_store[alignment=16](
-                    at >> 1, half_pairs(biased, result.dtype)
-                )
+                halves.store[alignment=VECTOR_BYTES](at, rounded_halves(biased, result.dtype))
         else:
+            var floats = result.elements().rows[DType.float32]()
             if columns % UInt32(CHUNK) == 0 and result.dtype == FLOAT32:
                 if self.first < columns:
-                    result.output.unsafe_bitcast[Float32]().unsafe_store[alignment=16](at, biased)
+                    floats.store[alignment=VECTOR_BYTES](at, biased)
                 return
-            var pairs = half_pairs(biased, result.dtype)
+            var rounded = rounded_halves(biased, result.dtype)
             comptime for i in range(CHUNK):
                 if self.first + UInt32(i) < columns:
                     if result.dtype == FLOAT32:
-                        result.output.unsafe_bitcast[Float32]()[unsafe_offset=at + i] = biased[i]
+                        floats[Int(row), Int(self.first) + i] = biased[i]
                     else:
-                        var half = (pairs[i // 2] >> UInt32(i % 2 * 16)).cast[DType.uint16]()
-                        result.output.unsafe_bitcast[UInt16]()[unsafe_offset=at + i] = half
+                        halves[Int(row), Int(self.first) + i] = rounded[i]
 
 
 @always_inline
@@ -87,11 +86,14 @@ def stores_in_halves(result: Result) -> Bool:
 
 
 @always_inline
-def half_pairs(values: Columns, dtype: Int32) -> SIMD[DType.uint32, CHUNK // 2]:
-    """Rounds to bfloat16 or float16, nearest even, neighbours together; subnormals are kept."""
+def rounded_halves(values: Columns, dtype: Int32) -> SIMD[DType.uint16, CHUNK]:
+    """Returns the bits of bfloat16 or float16 numbers, nearest even; subnormals are kept."""
+    var pairs: SIMD[DType.uint32, CHUNK // 2]
     if dtype == BFLOAT16:
-        return rounded_pairs["bf16x2"](values)
-    return rounded_pairs["f16x2"](values)
+        pairs = rounded_pairs["bf16x2"](values)
+    else:
+        pairs = rounded_pairs["f16x2"](values)
+    return bitcast[DType.uint16, CHUNK](pairs)
 
 
 @always_inline
@@ -104,11 +106,11 @@ def rounded_pairs[type: StaticString](values: Columns) -> SIMD[DType.uint32, CHU
 
 
 @always_inline
-def store_sums[
-    num_tokens: Int, in_halves: Bool
+def store_tokens[
+    num_tokens: Int, //, in_halves: Bool
 ](
     sums: TokenSums[num_tokens],
-    room: UInt32,
+    room: Room,
     result: Result,
     first_token: UInt32,
     first_column: UInt32,
@@ -116,23 +118,16 @@ def store_sums[
     """Stores a warp's weight rows of all tokens, sixteen at a time."""
     var lane = lane_here()
     var row_lane, pair = divmod(lane, UInt32(K_LANES))
-    var write_at = room + 4 * (2 * pair * UInt32(ROOM_STRIDE) + row_lane)
+    var written = room.starting_at(Coord(2 * pair, row_lane))
     var token, part = divmod(lane, UInt32(WARP_ROWS // CHUNK))
-    var read_at = room + 4 * (token * UInt32(ROOM_STRIDE) + part * UInt32(CHUNK))
+    var read = room.starting_at(Coord(token, part * UInt32(CHUNK)))
     var columns = LaneColumns.at(first_column + part * UInt32(CHUNK), result)
-    comptime CHUNK_SUMS = WARP_ROWS * ROOM_TOKENS // 32
-    comptime for chunk in range(num_tokens // ROOM_TOKENS):
-        comptime for i in range(CHUNK_SUMS):
-            comptime half, at = divmod(
-                chunk * CHUNK_SUMS + i, min(num_tokens, MAX_INSTRUCTION_TOKENS) // 2
-            )
-            comptime in_room = i // 4 * 8 + i % 2
-            comptime offset = 4 * (in_room * ROOM_STRIDE + ROW_LANES * (i % 4 // 2))
-            store_word(write_at + UInt32(offset), bitcast[DType.uint32](sums[half][at]))
+    comptime for first in range(0, num_tokens, ROOM_TOKENS):
+        store_sums[first, ROOM_TOKENS](sums, written)
         syncwarp()
-        var low = bitcast[DType.float32, 4](load_quad(read_at))
-        var high = bitcast[DType.float32, 4](load_quad(read_at + 16))
+        var low = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 0))))
+        var high = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 4))))
         syncwarp()
-        var row = first_token + UInt32(ROOM_TOKENS * chunk) + token
+        var row = first_token + UInt32(first) + token
         if row < result.rows:
             columns.store[in_halves](result, row, joined(low, high))

@@ -8,28 +8,30 @@ Elements that bfloat16 operands cannot give are computed another way, by the war
 the token.
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ..instructions.shared_memory import (
+    TileAddresses,
     cluster_barrier,
     leave_cluster,
     load_peer_quad,
     load_peer_word,
     load_quad,
     peer_address,
-    store_word,
     wait_at,
 )
 from ..instructions.warp import any_lane
-from ..instructions.wgmma import TokenSums
-from ..layout import K_LANES, ROW_LANES
+from ..instructions.wgmma import TokenSums, store_sums
+from ..layout import K_LANES
 from ..plan import MAX_RANKS
 from ..staged.exact import Exact, Marks
 from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
 from ..staged.weights import first_row_of
+from ...tiles import in_registers
 
 comptime PARITIES = 2
 """Shares of the steps of a group: even and odd ones."""
@@ -39,16 +41,16 @@ comptime PART_COLUMNS = 4
 """Columns of a lane."""
 comptime SUM_STRIDE = COLUMNS + 4
 """Words from one token's sums to the next, against bank conflicts."""
+comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, SUM_STRIDE]
+"""The sums of a parity, [token, column]."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the threads that sum."""
-comptime Part = SIMD[DType.float32, PART_COLUMNS]
-"""Four neighbouring elements of C."""
 
 
 @always_inline
 def sums_end[tokens: Int]() -> Int:
     """Returns where the sums of a tile end, over the stages."""
-    return STAGES_AT + PARITIES * 4 * tokens * SUM_STRIDE
+    return STAGES_AT + PARITIES * Region[tokens].NUM_BYTES
 
 
 @fieldwise_init
@@ -66,12 +68,10 @@ struct Share(TrivialRegisterPassable):
 
 
 @always_inline
-def sums_at[
-    tokens: Int
-](pipeline: Pipeline[tokens], region: UInt32, token: UInt32, column: UInt32) -> UInt32:
-    """Returns where a group has one sum."""
-    var word = (region * UInt32(tokens) + token) * UInt32(SUM_STRIDE) + column
-    return pipeline.base + UInt32(STAGES_AT) + 4 * word
+def region_of[tokens: Int](pipeline: Pipeline[tokens], parity: UInt32) -> Region[tokens]:
+    """Returns where the group leaves the sums of a parity."""
+    comptime ALL = Region[tokens].NUM_BYTES
+    return Region[tokens](pipeline.base + UInt32(STAGES_AT) + parity * UInt32(ALL))
 
 
 @always_inline
@@ -80,11 +80,8 @@ def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens],
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var row_lane, pair = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
     var column = first_row_of(warp) + row_lane
-    var at = sums_at(pipeline, warp // UInt32(READERS), 2 * pair, column)
-    comptime for i in range(tokens // 2):
-        comptime token = 8 * (i // 4) + i % 2
-        comptime offset = 4 * (token * SUM_STRIDE + ROW_LANES * (i % 4 // 2))
-        store_word(at + UInt32(offset), bitcast[DType.uint32](sums[0][i]))
+    var region = region_of(pipeline, warp // UInt32(READERS))
+    store_sums[0, tokens](sums, region.starting_at(Coord(2 * pair, column)))
 
 
 @always_inline
@@ -104,39 +101,28 @@ def store_tokens[
     tokens: Int, //, ranks: Int
 ](pipeline: Pipeline[tokens], share: Share, result: Result):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
-    comptime LOADS = ranks * PARITIES
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
-    var column = share.first_column + part
-    var columns = result.columns
     var num_tokens = min(UInt32(tokens), result.rows - share.first_token)
     for token in range(
         share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
     ):
         # All loads before the first sum.
-        var loaded = Array[Part, LOADS](uninitialized=True)
-        comptime for i in range(LOADS):
-            var at = sums_at(pipeline, UInt32(i % PARITIES), token, part)
-            comptime if ranks == 1:
-                loaded[i] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
-            else:
-                loaded[i] = load_peer_quad(peer_address(at, UInt32(i // PARITIES)))
-        var total = loaded[0]
-        comptime for i in range(1, LOADS):
-            total += loaded[i]
-        if columns % UInt32(PART_COLUMNS) == 0:
-            if column < columns:
-                result.store[PART_COLUMNS, PART_COLUMNS](
-                    Int(share.first_token + token), Int(column), total
-                )
-        else:
-            comptime for i in range(PART_COLUMNS):
-                if column + UInt32(i) < columns:
-                    result.store[1, 1](
-                        Int(share.first_token + token),
-                        Int(column) + i,
-                        SIMD[DType.float32, 1](total[i]),
-                    )
+        var loaded = in_registers[DType.float32, PART_COLUMNS, ranks, PARITIES]()
+        comptime for rank in range(ranks):
+            comptime for parity in range(PARITIES):
+                var at = region_of(pipeline, UInt32(parity)).at(Coord(token, part))
+                comptime if ranks == 1:
+                    loaded[rank, parity] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+                else:
+                    loaded[rank, parity] = load_peer_quad(peer_address(at, UInt32(rank)))
+        var total = loaded[0, 0] + loaded[0, 1]
+        comptime for rank in range(1, ranks):
+            comptime for parity in range(PARITIES):
+                total += loaded[rank, parity]
+        result.store_columns[PART_COLUMNS](
+            share.first_token + token, share.first_column + part, total
+        )
 
 
 @always_inline

@@ -5,14 +5,16 @@ rounded two at a time, as they lie in memory; all else goes the way of any GPU, 
 a time. What comes out are pairs in the order of the weights' pairs, k and k + 4 in one register.
 """
 
+from layout import Coord
 from max.gpu.primitives.warp import shuffle_xor
 from std.memory import bitcast
 
 from ...numbers.rounding import scale_from_amax
 from ...numbers.scales import E8M0_NAN
-from ...simt.arguments import Activations, BFLOAT16, load_floats
+from ...simt.arguments import Activations
 from ...simt.codec import CHUNK, Chunk, encode_chunk, f32_of_scale, pack, rounded_chunk
 from ...simt.codec import scale_of_block
+from ...simt.views import BFLOAT16, rows_of
 from ..instructions.packed import (
     BF16_MANTISSA_BITS,
     BOTH_HALVES,
@@ -25,7 +27,7 @@ from ..instructions.packed import (
     packed_min,
 )
 from ..instructions.warp import keep_branch
-from ..layout import K_LANES, OPERANDS
+from ..layout import BLOCK, K_LANES, OPERANDS
 from .weights import overflows, scaled_pairs_of_any
 
 comptime ELEMENT = OPERANDS.element
@@ -180,10 +182,12 @@ def rounded_or_nan(x: Chunk, scale: UInt32) -> Chunk:
 @always_inline
 def load_neighbours(a: Activations, token: UInt32, chunk: UInt32) -> Pairs:
     """Loads eight bfloat16 numbers of a token."""
-    var at = Int(token) * a.row_stride + Int(chunk) * CHUNK
-    return a.values.unsafe_bitcast[UInt32]().unsafe_load[width=WORD_PAIRS, alignment=LANE_BYTES](
-        at >> 1
+    var numbers = (
+        a.floats()
+        .rows[DType.bfloat16]()
+        .load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(token), Int(chunk) * CHUNK))
     )
+    return bitcast[DType.uint32, WORD_PAIRS](numbers)
 
 
 @always_inline
@@ -200,17 +204,16 @@ def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
     """Loads eight elements of a token as the kind of the activations asks."""
     if a.is_encoded():
         keep_branch()
-        var chunk_of_all = Int(token) * (a.k // CHUNK) + Int(chunk)
-        var word = a.values.unsafe_bitcast[UInt32]()[unsafe_offset=chunk_of_all]
-        var block = UInt64(chunk_of_all) // UInt64(K_LANES)
-        var scale = a.scales[unsafe_offset=Int(block)].cast[DType.uint32]()
+        var k_blocks = Int(UInt32(a.k) // UInt32(BLOCK))
+        var words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
+        var word = words[Int(token), Int(chunk)]
+        var scales = rows_of(a.scales, k_blocks)
+        var scale = scales[Int(token), Int(chunk // UInt32(K_LANES))].cast[DType.uint32]()
         return TokenPairs(scaled_pairs_of_any(word, scale), overflows(scale))
     if a.dtype == BFLOAT16:
         keep_branch()
         return pairs_of_neighbours(a, load_neighbours(a, token, chunk))
 
-    var x = load_floats[CHUNK, CHUNK](
-        a.values, Int(token) * a.row_stride + Int(chunk) * CHUNK, a.dtype
-    )
+    var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
     var scale = scale_of_block(x, a.carry, materialize[ELEMENT]())
     return TokenPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))

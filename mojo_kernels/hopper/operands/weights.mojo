@@ -19,13 +19,14 @@ from ..instructions.packed import (
     BOTH_HALVES,
     EXPONENT_UNIT,
     Pairs,
-    WORD_PAIRS,
     multiply_pairs,
     multiply_pairs_by_half,
     multiply_sum,
 )
 from ..layout import ROWS_PER_LANE
 
+comptime Rows[count: Int] = Array[Pairs, count]
+"""Decoded words of some rows."""
 comptime WORD_SCALES = 4
 """Scale bytes of a word."""
 comptime MAX_SINGLE_SCALE = 128
@@ -88,33 +89,29 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
 
 
 @always_inline
-def decode_rows(
-    words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
-) -> SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]:
+def decode_rows(words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
     """Decodes the words of a lane's four rows under scales that one factor applies."""
     comptime LOW_BYTES = UInt32(0xFF) * BOTH_HALVES
-    var decoded = SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]()
+    var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
     comptime for odd in range(2):
         # The factors of rows `odd` and `odd` + 2.
         var factors = single_factor((scales >> UInt32(8 * odd)) & LOW_BYTES)
         comptime for upper in range(2):
             comptime row = odd + 2 * upper
-            decoded = decoded.insert[offset=WORD_PAIRS * row](
-                multiply_pairs_by_half[upper == 1](unscaled_pairs(words[row]), factors)
-            )
-    return decoded
+            decoded[row] = multiply_pairs_by_half[upper == 1](unscaled_pairs(words[row]), factors)
+    return decoded^
 
 
 @always_inline
 def decode_rows_of_any(
     words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
-) -> SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]:
+) -> Rows[ROWS_PER_LANE]:
     """Decodes the words of a lane's four rows under any scales."""
-    var decoded = SIMD[DType.uint32, WORD_PAIRS * ROWS_PER_LANE]()
-    comptime for i in range(ROWS_PER_LANE):
-        var scale = (scales >> UInt32(8 * i)) & 0xFF
-        decoded = decoded.insert[offset=WORD_PAIRS * i](scaled_pairs_of_any(words[i], scale))
-    return decoded
+    var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
+    comptime for row in range(ROWS_PER_LANE):
+        var scale = (scales >> UInt32(8 * row)) & 0xFF
+        decoded[row] = scaled_pairs_of_any(words[row], scale)
+    return decoded^
 
 
 @always_inline

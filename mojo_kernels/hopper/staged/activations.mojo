@@ -10,18 +10,23 @@ block lie as a lane's word of codes becomes operands in registers:
     k                    0,4 8,12 16,20 24,28     1,5 9,13 17,21 25,29     2,6 ...     3,7 ...
 """
 
+from layout import Coord, Idx, TileTensor, row_major
+from layout.swizzle import Swizzle
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
+from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ...launch.queue import Workspace
+from ...operands import Matrix
 from ...problem import Problem
-from ...simt.arguments import Activations, BFLOAT16
+from ...simt.arguments import Activations
 from ...simt.codec import CHUNK
+from ...simt.views import BFLOAT16, NO_END, rows_of
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
@@ -47,6 +52,14 @@ comptime WIDEST_TILE = 256
 """Tokens of the widest tile: a workspace has room for whole ones."""
 comptime PARTS = ROW_BYTES // LANE_BYTES
 """Parts of a row that are swizzled as one."""
+comptime SWIZZLE = Swizzle(log2_floor(PARTS), 0, log2_floor(PARTS))
+"""Exchanges the parts of a row by the row's number, as tensor cores expect rows of 128 bytes."""
+comptime StageParts = TileTensor[
+    DType.uint32,
+    type_of(row_major(Coord((1, 1, 1, Idx[WORD_PAIRS])))),
+    MutUntrackedOrigin,
+]
+"""Expanded activations, [tile of tokens, step, part of its rows, pair]."""
 
 
 @always_inline
@@ -94,6 +107,17 @@ struct StagedTokens(DevicePassable, TrivialRegisterPassable):
     var tokens: DevicePointer[DType.uint8]
     var marks: DevicePointer[DType.uint8]
 
+    @always_inline
+    def stages(self, num_steps: UInt32, token_tile: UInt32) -> StageParts:
+        """Views the tokens of tiles of so many rows."""
+        var parts = Coord((NO_END, Int(num_steps), Int(token_tile) * PARTS, Idx[WORD_PAIRS]))
+        return StageParts(self.tokens.unsafe_bitcast[UInt32](), row_major(parts))
+
+    @always_inline
+    def row_marks(self, k: UInt32) -> Matrix[DType.uint8]:
+        """Views the marks, [row, group of the row]."""
+        return rows_of(self.marks, Int(marks_of_row(k)))
+
     @staticmethod
     def at(workspace: Int, rows: Int, k: Int) -> Self:
         """Finds both in a workspace."""
@@ -133,7 +157,6 @@ def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
     var row_chunks = k // UInt32(CHUNK)
     var quad_lane = first_chunk % UInt32(K_LANES)
     var num_steps = num_steps_of(k)
-    var row_in_tile = row % token_tile
     wait_on_dependent_grids()
     launch_dependent_grids()
 
@@ -154,22 +177,22 @@ def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
         comptime for i in range(THREAD_CHUNKS):
             loaded[i] = load_token(a, row, chunks[i])
     var overflow = False
+    var stages = staged.stages(num_steps, token_tile)
+    var tile, row_in_tile = divmod(row, token_tile)
     comptime for i in range(THREAD_CHUNKS):
-        var chunk = first_chunk + UInt32(i * THREADS)
-        var step = chunk // UInt32(PARTS)
+        var step, part = divmod(first_chunk + UInt32(i * THREADS), UInt32(PARTS))
         var numbers = in_part_order(loaded[i].pairs)
         overflow |= loaded[i].overflow
         if step < num_steps:
-            var line = (Int(row // token_tile) * Int(num_steps) + Int(step)) * Int(token_tile)
-            staged.tokens.unsafe_bitcast[UInt32]().unsafe_store[alignment=LANE_BYTES](
-                (line + Int(row_in_tile)) * (ROW_BYTES // 4)
-                + Int((chunk ^ row_in_tile) % UInt32(PARTS)) * WORD_PAIRS,
-                numbers if chunk < row_chunks else Pairs(0),
+            var at = SWIZZLE(row_in_tile * UInt32(PARTS) + part)
+            stages.store[alignment=LANE_BYTES](
+                Coord(Int(tile), Int(step), Int(at), 0),
+                numbers if first_chunk + UInt32(i * THREADS) < row_chunks else Pairs(0),
             )
     var any_overflow = any_thread(overflow)
     if thread_idx.x == 0:
-        var at = Int(row) * Int(marks_of_row(k)) + Int(block_idx.y)
-        staged.marks[unsafe_offset=at] = UInt8(1) if any_overflow else UInt8(0)
+        var mark = UInt8(1) if any_overflow else UInt8(0)
+        staged.row_marks(k)[Int(row), Int(block_idx.y)] = mark
 
 
 def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:

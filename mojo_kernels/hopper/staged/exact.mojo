@@ -27,14 +27,14 @@ struct Marks[num_tokens: Int](TrivialRegisterPassable):
         var found = Self(0)
         if a.is_kept():
             return found
-        var num_marks = Int(marks_of_row(UInt32(a.k)))
+        var row_marks = staged.row_marks(UInt32(a.k))
         var lane = lane_here()
         # All loads are on the way at once; rows past the end repeat the last one.
         var loaded = SIMD[DType.uint8, Self.WORDS](0)
-        for mark in range(num_marks):
+        for mark in range(Int(marks_of_row(UInt32(a.k)))):
             comptime for i in range(Self.WORDS):
                 var row = min(first_token + UInt32(32 * i) + lane, rows - 1)
-                loaded[i] |= staged.marks[unsafe_offset=Int(row) * num_marks + mark]
+                loaded[i] |= row_marks[Int(row), mark]
         comptime for i in range(Self.WORDS):
             found.words[i] = vote[DType.uint32](loaded[i] != 0)
         return found

@@ -13,6 +13,7 @@ tile, the first one the tokens too. Stages go on from one tile of C to the next,
 the next one are on the way while the last one is stored.
 """
 
+from layout import Coord
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from std.math import align_up
 
@@ -20,9 +21,15 @@ from ...launch.queue import DevicePointer
 from ...schedule.clusters import Bands
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result, Weights
-from ..instructions.shared_memory import arrive_expecting, copy_bulk, init_barrier, wait_phase
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive_expecting,
+    copy_bulk,
+    init_barrier,
+    wait_phase,
+)
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, TILE_BYTES, TILE_ROWS
+from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from .activations import STEP, StagedTokens, num_steps_of
 
 comptime WARP_GROUP = 128
@@ -39,26 +46,26 @@ comptime READERS = TILES * HALVES
 """Warps that read a stage."""
 comptime STEP_BLOCKS = STEP // BLOCK
 """Blocks of K in a stage."""
-comptime CODES_BYTES = STEP_BLOCKS * TILE_BYTES
-"""Bytes of a tile's codes in a stage."""
-comptime SCALES_BYTES = STEP_BLOCKS * TILE_ROWS
-"""Bytes of a tile's scales in a stage."""
 comptime SWIZZLE_BYTES = 1024
 """Stages start at multiples of this."""
+comptime FLAGS_AT = 512
+"""Where the flags lie, behind the barriers."""
 comptime HEADER_BYTES = 1024
 """Barriers and flags."""
-comptime FLAGS_AT = 512
-"""Where the flags lie: bfloat16 could not hold a warp's weights."""
 comptime SHARED_BYTES = 227 * 1024
 """What a group can have."""
 comptime ROOM_TOKENS = 16
 """Tokens that a warp transposes at a time."""
 comptime ROOM_STRIDE = WARP_ROWS + 4
 """Words from one token to the next in a room, against bank conflicts."""
-comptime ROOM_BYTES = 4 * ROOM_TOKENS * ROOM_STRIDE
-"""Bytes of a warp's room."""
-comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_BYTES, SWIZZLE_BYTES)
+comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
+"""Where a warp transposes its sums, [token, row]."""
+comptime STAGES_AT = align_up(HEADER_BYTES + READERS * Room.NUM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
+comptime StageCodes = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
+"""A stage's codes, words of eight: [tile, block, lane, row]."""
+comptime StageScales = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
+"""A stage's scales, words of four rows: [tile, block, row lane]."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
 
@@ -94,32 +101,35 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
 
     comptime TOKENS_BYTES = Self.num_tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
-    comptime SCALES_AT = Self.TOKENS_BYTES + TILES * CODES_BYTES
+    comptime SCALES_AT = Self.TOKENS_BYTES + StageCodes.NUM_BYTES
     """Where the scales lie in a stage, behind the codes."""
-    comptime STAGE_BYTES = align_up(Self.SCALES_AT + TILES * SCALES_BYTES, SWIZZLE_BYTES)
+    comptime STAGE_BYTES = align_up(Self.SCALES_AT + StageScales.NUM_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""
     comptime NUM_BYTES = STAGES_AT + Self.STAGES * Self.STAGE_BYTES
     """Dynamic shared memory of a group."""
+    comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
+    """The barriers, [full or empty, stage]."""
 
     @always_inline
     def init_barriers(self):
         """Makes all barriers; one thread calls it."""
-        comptime for i in range(Self.STAGES):
+        comptime for stage in range(Self.STAGES):
+            var here = Self(self.base, UInt32(stage), 0)
             # The fillers, once for their weights, and the first one for the tokens.
-            init_barrier(self.base + UInt32(8 * i), UInt32(TILES + 1))
-            init_barrier(self.base + UInt32(8 * (Self.STAGES + i)), UInt32(READERS))
+            init_barrier(here.full(), UInt32(TILES + 1))
+            init_barrier(here.empty(), UInt32(READERS))
 
     @always_inline
     def full(self) -> UInt32:
         """Returns the barrier that says that the stage is filled."""
-        return self.base + 8 * self.stage
+        return Self.Barriers(self.base).at(Coord(0, self.stage))
 
     @always_inline
     def empty(self) -> UInt32:
         """Returns the barrier that says that the stage is read."""
-        return self.base + UInt32(8 * Self.STAGES) + 8 * self.stage
+        return Self.Barriers(self.base).at(Coord(1, self.stage))
 
     @always_inline
     def flag(self, warp: UInt32) -> UInt32:
@@ -127,9 +137,9 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
         return self.base + UInt32(FLAGS_AT) + 4 * warp
 
     @always_inline
-    def room(self, warp: UInt32) -> UInt32:
+    def room(self, warp: UInt32) -> Room:
         """Returns where a consumer warp transposes its sums."""
-        return self.base + UInt32(HEADER_BYTES) + warp * UInt32(ROOM_BYTES)
+        return Room(self.base + UInt32(HEADER_BYTES) + warp * UInt32(Room.NUM_BYTES))
 
     @always_inline
     def tokens(self) -> UInt32:
@@ -137,14 +147,14 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
         return self.base + UInt32(STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
 
     @always_inline
-    def codes(self, tile: UInt32) -> UInt32:
-        """Returns where the stage's codes of a tile are."""
-        return self.tokens() + UInt32(Self.TOKENS_BYTES) + tile * UInt32(CODES_BYTES)
+    def codes(self) -> StageCodes:
+        """Returns where the stage's codes are."""
+        return StageCodes(self.tokens() + UInt32(Self.TOKENS_BYTES))
 
     @always_inline
-    def scales(self, tile: UInt32) -> UInt32:
-        """Returns where the stage's scales of a tile are."""
-        return self.tokens() + UInt32(Self.SCALES_AT) + tile * UInt32(SCALES_BYTES)
+    def scales(self) -> StageScales:
+        """Returns where the stage's scales are."""
+        return StageScales(self.tokens() + UInt32(Self.SCALES_AT))
 
     @always_inline
     def advance(mut self, steps: Int = 1):
@@ -205,13 +215,13 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
         var blocks = min(self.num_blocks - first_block, UInt32(STEP_BLOCKS))
         arrive_expecting(pipeline.full(), blocks * UInt32(TILE_BYTES + TILE_ROWS))
         copy_bulk(
-            pipeline.codes(self.filler),
+            pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
             self.codes.unsafe_offset(Int(first_block) * TILE_BYTES),
             blocks * UInt32(TILE_BYTES),
             pipeline.full(),
         )
         copy_bulk(
-            pipeline.scales(self.filler),
+            pipeline.scales().at(Coord(self.filler, 0, 0)),
             self.scales.unsafe_offset(Int(first_block) * TILE_ROWS),
             blocks * UInt32(TILE_ROWS),
             pipeline.full(),

@@ -4,13 +4,15 @@ A warp multiplies half a tile, 16 weight rows. Of each block of a stage a lane r
 codes, of two rows eight codes each, and the word of four scales that has theirs.
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 
-from ..instructions.packed import WORD_PAIRS, join_bytes, multiply_pairs_by_half
+from ..instructions.packed import join_bytes, multiply_pairs_by_half
 from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch
-from ..layout import K_LANES, TILE_BYTES, TILE_ROWS
+from ..layout import K_LANES, TILE_ROWS
 from ..operands.weights import (
+    Rows,
     any_overflows,
     may_need_two_factors,
     scaled_pairs_of_any,
@@ -19,12 +21,8 @@ from ..operands.weights import (
 )
 from .stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
 
-comptime LANE_BYTES = 16
-"""Bytes of codes of a lane in a block: of all four rows."""
 comptime ROWS = 2
 """Rows of a lane."""
-comptime Operands = SIMD[DType.uint32, ROWS * WORD_PAIRS]
-"""A block of both rows, bfloat16: the first one's pairs first."""
 
 
 @always_inline
@@ -57,15 +55,12 @@ struct StepWeights(TrivialRegisterPassable):
         var lane = UInt32(thread_idx.x) % 32
         var tile = warp % UInt32(TILES)
         var half = half_of(warp)
-        var codes_at = pipeline.codes(tile) + lane * UInt32(LANE_BYTES)
-        codes_at += half * UInt32(LANE_BYTES // 2)
-        var scales_at = pipeline.scales(tile) + 4 * (lane // UInt32(K_LANES))
         var loaded = Self(0, 0)
         comptime for block in range(STEP_BLOCKS):
-            loaded.words = loaded.words.insert[offset=ROWS * block](
-                load_pair(codes_at + UInt32(block * TILE_BYTES))
-            )
-            loaded.scales[block] = load_word(scales_at + UInt32(block * TILE_ROWS))
+            var codes_at = pipeline.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
+            var scales_at = pipeline.scales().at(Coord(tile, block, lane // UInt32(K_LANES)))
+            loaded.words = loaded.words.insert[offset=ROWS * block](load_pair(codes_at))
+            loaded.scales[block] = load_word(scales_at)
         # Codes of a block past the end are whatever they are: finite, times tokens of zero.
         if num_blocks < UInt32(STEP_BLOCKS):
             loaded.scales[1] = 0
@@ -77,27 +72,20 @@ struct StepWeights(TrivialRegisterPassable):
         return any_lane(may_need_two_factors(self.scales.reduce_or()))
 
     @always_inline
-    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Operands:
+    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Rows[ROWS]:
         """Decodes a block; raises the flag where bfloat16 cannot hold it."""
+        var words = self.words.slice[ROWS, offset=ROWS * block]()
         # The scales of this half's rows, each in its own half of the register.
         var scales = join_bytes(self.scales[block], 0x4140 + 0x0202 * half)
-        var operands = Operands()
+        var operands = Rows[ROWS](uninitialized=True)
         if may_need_two:
             keep_branch()
             if any_overflows(self.scales[block]):
                 store_word(flag, 1)
             comptime for row in range(ROWS):
-                operands = operands.insert[offset=row * WORD_PAIRS](
-                    scaled_pairs_of_any(
-                        self.words[ROWS * block + row], (scales >> UInt32(16 * row)) & 0xFF
-                    )
-                )
-            return operands
+                operands[row] = scaled_pairs_of_any(words[row], (scales >> UInt32(16 * row)) & 0xFF)
+            return operands^
         var factors = single_factor(scales)
         comptime for row in range(ROWS):
-            operands = operands.insert[offset=row * WORD_PAIRS](
-                multiply_pairs_by_half[row == 1](
-                    unscaled_pairs(self.words[ROWS * block + row]), factors
-                )
-            )
-        return operands
+            operands[row] = multiply_pairs_by_half[row == 1](unscaled_pairs(words[row]), factors)
+        return operands^

@@ -6,6 +6,7 @@ bytes themselves are compared with the oracle from Python.
 
 from std.testing import TestSuite, assert_equal, assert_true
 
+from mojo_kernels.cpu.block_order import BlockOrder, RowGroups
 from mojo_kernels.layouts import (
     LAYOUTS,
     RUN_BYTES,
@@ -100,6 +101,40 @@ def test_padding_is_the_least_that_fills_the_tiles() raises:
         assert_equal(code_rows[PreshuffledCuda](shape), 64)
         assert_equal(scale_rows[PreshuffledCuda](shape), 64)
         assert_equal(scale_blocks[PreshuffledCuda, format](shape), 9)
+
+
+def test_groups_of_rows_differ_by_one_at_most_and_leave_none_out() raises:
+    for max_size in range(1, 15):
+        for rows in range(1, 101):
+            var groups = RowGroups.of(rows, max_size, True)
+            var next_row = 0
+            for group in range(groups.count):
+                assert_equal(groups.start(group), next_row)
+                assert_true(groups.size(group) in (groups.largest(), groups.largest() - 1))
+                for row in range(next_row, next_row + groups.size(group)):
+                    assert_equal(groups.group_of(row), group)
+                next_row += groups.size(group)
+            assert_equal(next_row, rows)
+            assert_equal(groups.start(groups.count), rows)
+            assert_true(groups.largest() <= max_size)
+            assert_true((groups.count - 1) * max_size < rows, "as few as possible")
+
+
+def test_blocks_of_activations_follow_the_inner_loops() raises:
+    comptime STRETCH = 4
+    for rows in [1, 2, 3, 7, 12, 13]:
+        for k_blocks in [1, 3, 4, 5, 8, 11]:
+            var order = BlockOrder[STRETCH](RowGroups.of(rows, 3, True), k_blocks)
+            var expected = 0
+            for first_block in range(0, k_blocks, STRETCH):
+                for group in range(order.groups.count):
+                    assert_equal(order.of_group(group, first_block), expected)
+                    var first_row = order.groups.start(group)
+                    for block in range(first_block, min(first_block + STRETCH, k_blocks)):
+                        for row in range(first_row, first_row + order.groups.size(group)):
+                            assert_equal(order.index(row, block), expected)
+                            expected += 1
+            assert_equal(expected, rows * k_blocks)
 
 
 def main() raises:

@@ -1,0 +1,153 @@
+"""What a kernel's pointers lead to, by row and column.
+
+Kernels take bare pointers and sizes, see `launch.queue`, and turn them into views at once:
+
+    Flat, Matrix    elements of a type that is known at compile time
+    AnyFloats       rows of floats of a type that is known at run time
+    PackedRows      rows of codes and scales, in a layout
+
+A view does not know where it ends: whoever asks for a row and a column knows that they exist.
+"""
+
+from layout import Coord, Idx
+from layout.tile_layout import Layout, row_major
+from std.memory import bitcast
+from std.sys import size_of
+
+from ..launch.queue import DevicePointer
+from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
+from ..numbers.elements import Element
+from ..numbers.floats import float_code, round_to
+from ..operands import Flat, Matrix
+from .codec import ANY_BITS, BLOCK, CHUNK, Codes, WORD_BITS, unpack
+
+comptime VECTOR_BYTES = 16
+"""The widest access of a thread."""
+comptime NO_END = Int.MAX
+"""Stands for a size that nobody asks for."""
+
+
+@always_inline
+def flat_of[dtype: DType](first: DevicePointer[dtype]) -> Flat[dtype]:
+    """Views elements one after the other."""
+    return Flat[dtype](first, row_major((NO_END,)))
+
+
+@always_inline
+def rows_of[dtype: DType](first: DevicePointer[dtype], row_stride: Int) -> Matrix[dtype]:
+    """Views rows that begin `row_stride` elements apart."""
+    return Matrix[dtype](first, Layout(Coord((NO_END, row_stride)), Coord((row_stride, Idx[1]))))
+
+
+comptime BFLOAT16 = Int32(float_code(DType.bfloat16))
+comptime FLOAT16 = Int32(float_code(DType.float16))
+comptime FLOAT32 = Int32(float_code(DType.float32))
+
+
+@fieldwise_init
+struct AnyFloats(TrivialRegisterPassable):
+    """Rows of floats of a type that is known at run time."""
+
+    var first: DevicePointer[DType.uint8]
+    """The first row."""
+    var row_stride: Int
+    """Floats from one row to the next."""
+    var dtype: Int32
+    """The position of the type in `FLOAT_TYPES`."""
+
+    @always_inline
+    def rows[dtype: DType](self) -> Matrix[dtype]:
+        """Views the rows as elements of a type: the floats', or one of as many bits."""
+        return rows_of(self.first.unsafe_bitcast[Scalar[dtype]](), self.row_stride)
+
+    @always_inline
+    def load[
+        width: Int, alignment_elements: Int
+    ](self, row: Int, column: Int) -> SIMD[DType.float32, width]:
+        """Loads neighbours of a row as float32, which is exact."""
+        if self.dtype == BFLOAT16:
+            return self._load[DType.bfloat16, width, alignment_elements](row, column)
+        if self.dtype == FLOAT16:
+            return self._load[DType.float16, width, alignment_elements](row, column)
+        return self._load[DType.float32, width, alignment_elements](row, column)
+
+    @always_inline
+    def store[
+        width: Int, //, alignment_elements: Int
+    ](self, row: Int, column: Int, values: SIMD[DType.float32, width]):
+        """Rounds neighbours of a row and stores them."""
+        if self.dtype == BFLOAT16:
+            self._store[DType.bfloat16, alignment_elements](row, column, values)
+        elif self.dtype == FLOAT16:
+            self._store[DType.float16, alignment_elements](row, column, values)
+        else:
+            self._store[DType.float32, alignment_elements](row, column, values)
+
+    @always_inline
+    def _load[
+        dtype: DType, width: Int, alignment_elements: Int
+    ](self, row: Int, column: Int) -> SIMD[DType.float32, width]:
+        comptime alignment = min(alignment_elements * size_of[dtype](), VECTOR_BYTES)
+        var values = self.rows[dtype]().load[width=width, alignment=alignment](Coord(row, column))
+        return values.cast[DType.float32]()
+
+    @always_inline
+    def _store[
+        width: Int, //, dtype: DType, alignment_elements: Int
+    ](self, row: Int, column: Int, values: SIMD[DType.float32, width]):
+        comptime alignment = min(alignment_elements * size_of[dtype](), VECTOR_BYTES)
+        self.rows[dtype]().store[alignment=alignment](Coord(row, column), round_to[dtype](values))
+
+
+@fieldwise_init
+struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
+    """Rows of codes and scales in a layout, padding included."""
+
+    var codes: DevicePointer[DType.uint8]
+    var scales: DevicePointer[DType.uint8]
+    var k: Int
+    """Elements of a row, padding not counted."""
+
+    @always_inline
+    def load_run[
+        alignment: Int = RUN_BYTES
+    ](self, row: Int, run: Int, row_bytes: Int) -> SIMD[DType.uint8, RUN_BYTES]:
+        """Loads bytes of a row that no layout separates; `row_bytes` are those of all its codes."""
+        var at = Self.Layout.code_offset(row, run * RUN_BYTES, row_bytes)
+        return flat_of(self.codes).load[width=RUN_BYTES, alignment=alignment](Coord(at))
+
+    @always_inline
+    def store_run(self, row: Int, run: Int, row_bytes: Int, bytes: SIMD[DType.uint8, RUN_BYTES]):
+        """Stores bytes of a row that no layout separates; `row_bytes` are those of all its codes."""
+        var at = Self.Layout.code_offset(row, run * RUN_BYTES, row_bytes)
+        flat_of(self.codes).store[alignment=RUN_BYTES](Coord(at), bytes)
+
+    @always_inline
+    def chunk[bits: Int, alignment: Int](self, element: Element, row: Int, chunk: Int) -> Codes:
+        """Loads the codes of a chunk, of `bits` each or `ANY_BITS`."""
+        comptime if bits == ANY_BITS:
+            if element.bits == 4:
+                return self.chunk[4, alignment](element, row, chunk)
+            return self.chunk[8, alignment](element, row, chunk)
+        else:
+            comptime RUNS = CHUNK * bits // 8 // RUN_BYTES
+            var words = SIMD[DType.uint32, CHUNK * bits // WORD_BITS]()
+            comptime for i in range(RUNS):
+                var run = self.load_run[alignment](row, chunk * RUNS + i, self.k * bits // 8)
+                words[i] = bitcast[DType.uint32, 1](run)[0]
+            return unpack[bits](words)
+
+    @always_inline
+    def scale(self, row: Int, block: Int) -> UInt8:
+        """Loads the scale of (`row`, `block`)."""
+        return flat_of(self.scales)[self._scale_offset(row, block)]
+
+    @always_inline
+    def store_scale(self, row: Int, block: Int, scale: UInt8):
+        """Stores the scale of (`row`, `block`)."""
+        flat_of(self.scales)[self._scale_offset(row, block)] = scale
+
+    @always_inline
+    def _scale_offset(self, row: Int, block: Int) -> Int:
+        var row_scales = padded_blocks[Self.Layout](self.k // BLOCK)
+        return Self.Layout.scale_offset(row, block, row_scales)
