@@ -7,6 +7,7 @@ The README keeps its table between two markers:
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,14 +58,23 @@ class SimulatedRow:
     """`model`, or the hardware's name."""
     commit: str
     date: str
-    low_us: float | None = None
-    """`time_us` of the fastest and of the slowest reading of the machine (timing.parameters)."""
-    high_us: float | None = None
+    clock_us: float | None = None
+    """`time_us` in each reading of the machine (timing.parameters); the first is `time_us`."""
+    latency_us: float | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(M, N, K)."""
         return (self.m, self.n, self.k)
+
+    @property
+    def readings(self) -> tuple[float, ...]:
+        """`time_us` in every reading; what a GPU measured has one."""
+        return (self.time_us,) if self.clock_us is None else (self.clock_us, self.latency_us)
+
+    def times(self, other: SimulatedRow) -> tuple[float, ...]:
+        """Returns how many times as long as `other` this takes, in every reading."""
+        return tuple(a / b for a, b in zip(self.readings, other.readings, strict=True))
 
 
 def tables(rows: Sequence[SimulatedRow]) -> list[Table]:
@@ -85,7 +95,7 @@ def _table(op: str, rows: Sequence[SimulatedRow]) -> Table:
             row.system,
             str(row.launches),
             f"{row.time_us:.2f}",
-            _range(row),
+            "" if row.clock_us is None else _range(row.readings),
             "" if row.system == OURS else f"{row.times_ours:.2f}",
             f"{row.least_us:.2f}",
             f"{row.times_floor:.2f}",
@@ -105,8 +115,10 @@ def _label(row: SimulatedRow) -> str:
     return LABELS.get(row.source, row.source)
 
 
-def _range(row: SimulatedRow) -> str:
-    return "" if row.low_us is None else f"{row.low_us:.2f} .. {row.high_us:.2f}"
+def _range(values: Sequence[float]) -> str:
+    """Writes what lies between readings; one number if they agree."""
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} .. {high}"
 
 
 def _text(value: float | None, form: str) -> str:
@@ -115,14 +127,21 @@ def _text(value: float | None, form: str) -> str:
 
 def readme_text(rows: Sequence[SimulatedRow]) -> str:
     """Returns what belongs between the markers: `linear` and `matmul`, a column a system."""
+    dates = {row.system: row.date for row in rows if row.date != rows[0].date}
     title = (
-        f"{_label(rows[0])}. Launch cost included, once a launch; in brackets, times as long as "
-        f"mx_kernels. Floor: the larger of the least time and {PRACTICAL_FLOOR_US} us. MFMA: busy "
-        f"share of the matrix pipes, in brackets within the loop. Commit {rows[0].commit}, "
-        f"{rows[0].date}."
+        f"{_label(rows[0])}. A range is between the two readings of what the model was fitted to. "
+        "Launch cost included, once a launch; in brackets, times as long as mx_kernels. Floor: the "
+        f"larger of the least time and {PRACTICAL_FLOOR_US} us. MFMA: busy share of the matrix "
+        f"pipes, in brackets within the loop. Commit {rows[0].commit}, {rows[0].date}"
+        + "".join(f"; {system} as of {date}" for system, date in dates.items())
+        + "."
     )
-    parts = [_readme_table(op, [r for r in rows if r.op == op]) for op in ("linear", "matmul")]
-    return "\n\n".join([title, *(part.to_markdown() for part in parts if part.rows)])
+    parts = [title]
+    for op in ("linear", "matmul"):
+        chosen = [row for row in rows if row.op == op]
+        if chosen:
+            parts += [_readme_table(op, chosen).to_markdown(), _strongest(op, chosen)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _readme_table(op: str, rows: Sequence[SimulatedRow]) -> Table:
@@ -131,17 +150,38 @@ def _readme_table(op: str, rows: Sequence[SimulatedRow]) -> Table:
     cells = []
     for row in rows:
         if row.system == OURS:
-            line = [" x ".join(map(str, row.shape)), f"{row.least_us:.2f}", f"{row.time_us:.2f}"]
+            line = [" x ".join(map(str, row.shape)), f"{row.least_us:.2f}", _range(row.readings)]
             line += [f"{row.times_floor:.2f}", *_readme_facts(row)]
             for system in systems[1:]:
-                other = found[row.shape, system]
-                line.append(f"{other.time_us:.2f} ({other.times_ours:.2f})")
+                other = found.get((row.shape, system))
+                times = other and f"{_range(other.readings)} ({_range(other.times(row))})"
+                line.append(times or "")
             cells.append(line)
     headings = [
         f"{op}, M x N x K", "least us", "mx_kernels us", "x floor", "MFMA", "HBM, MB",
         "waves/SIMD", "LDS conflicts", *(f"{system} us" for system in systems[1:]),
     ]  # fmt: skip
     return Table(f"`{op}`", headings, cells)
+
+
+def _strongest(op: str, rows: Sequence[SimulatedRow]) -> str:
+    """Compares with the fastest peer of each shape, by the first reading."""
+    ours = {row.shape: row for row in rows if row.system == OURS}
+    peers: dict[tuple, SimulatedRow] = {}
+    for row in rows:
+        best = peers.get(row.shape)
+        if row.system != OURS and (best is None or row.time_us < best.time_us):
+            peers[row.shape] = row
+    if not peers:
+        return ""
+    times = {shape: peer.times(ours[shape]) for shape, peer in peers.items()}
+    means = [statistics.geometric_mean(one) for one in zip(*times.values(), strict=True)]
+    worst = min(times, key=lambda shape: min(times[shape]))
+    return (
+        f"The fastest peer of each shape takes {_range(means)} times as long as `{op}` "
+        f"(geometric mean); least at {' x '.join(map(str, worst))}: {_range(times[worst])} "
+        f"({peers[worst].system})."
+    )
 
 
 def _readme_facts(row: SimulatedRow) -> list[str]:

@@ -16,7 +16,7 @@ waits, missing wait states and races, within workgroups and between them, as haz
 
 Rooms import those above them, never below.
 
-It depends on NumPy alone and knows nothing of block-scaled formats beyond the instructions.
+It needs NumPy alone to run text, and knows nothing of block-scaled formats beyond the instructions.
 
 One batch of workgroups runs to its end before the next, so that a workgroup must not wait for
 one of a later batch (`batch`). Not implemented, and therefore an error: stochastic rounding,

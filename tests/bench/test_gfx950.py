@@ -16,7 +16,7 @@ import mx_kernels as mx
 from bench import device, graph_timing, report, run
 from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
-from bench.simulated import kept, kernels, systems, tune
+from bench.simulated import aiter, kept, kernels, systems, tune
 from bench.simulated import report as simulated
 from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
@@ -41,7 +41,13 @@ def make_row(**changes) -> simulated.SimulatedRow:
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    """The rows of one small shape, by operation and system."""
+    """The rows of one small shape, by operation and system; AITER's kernels are in few places."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(aiter.VARIABLE, raising=False)
+        return timed_rows()
+
+
+def timed_rows() -> dict:
     operands, stopwatch = Operands(SMALL), systems.Stopwatch(SMALL)
     rows = {}
     for op in target.OPS:
@@ -146,6 +152,29 @@ def test_every_text_says_that_it_is_simulated(tmp_path):
     readme.write_text(f"{simulated.BEGIN}\nold\n{simulated.END}\n{report.BEGIN}{report.END}\n")
     report.update_readme(readme, text, (simulated.BEGIN, simulated.END))
     assert text in readme.read_text() and "old" not in readme.read_text()
+
+
+def test_a_range_is_between_the_readings_and_ratios_are_within_one():
+    ours = make_row(time_us=4.0, clock_us=4.0, latency_us=5.0)
+    slow = make_row(system="MAX", time_us=12.0, clock_us=12.0, latency_us=10.0, times_ours=3.0)
+    fast = make_row(system="AITER", time_us=6.0, clock_us=6.0, latency_us=6.0, times_ours=1.5)
+    text = simulated.readme_text([ours, slow, fast])
+    assert "| 4.00 .. 5.00 | 1.30 |" in text
+    assert "10.00 .. 12.00 (2.00 .. 3.00) | 6.00 (1.20 .. 1.50) |" in text
+    assert "takes 1.20 .. 1.50 times as long as `linear`" in text
+    assert "least at 4 x 2880 x 512: 1.20 .. 1.50 (AITER)" in text
+
+
+def test_a_peer_that_is_not_here_keeps_its_rows_and_their_date(monkeypatch, tmp_path):
+    old = make_row(system="AITER", time_us=6.5, times_ours=9.0, date="2026-01-02", commit="old")
+    monkeypatch.setattr(kept, "RECORD", tmp_path / "gfx950.csv")
+    write_csv(kept.RECORD, [make_row(), make_row(system="MAX"), old, make_row(m=5)])
+    ours, peer = make_row(time_us=3.25), make_row(system="MAX")
+    found = list(kept.recorded([ours, peer]))
+    assert found == [dataclasses.replace(old, times_ours=2.0)]
+    assert "AITER as of 2026-01-02" in simulated.readme_text([ours, peer, *found])
+    assert list(kept.recorded([ours, make_row(system="AITER")])) == []
+    assert list(kept.recorded([make_row(m=5)])) == []
 
 
 @pytest.mark.parametrize("option", [["--threads", "1"], ["--only", "linear"], ["--no-model"]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ LAUNCH = DATA / "fp8_launch.json"
 README = Path(gfx950.__file__).with_name("README.md")
 OPTIONS = ["--grid", "2,2", "--block", "256", "--arg", "buf:32K:byte=0x38", "--arg",
            "buf:32768:byte=0x38", "--arg", "buf:32K", "--arg", "i32:128", "--arg", "i32:128",
-           "--arg", "i32:256"]  # fmt: skip
+           "--arg", "i32:256", "--arg", "u64:0", "--arg", "u64:0"]  # fmt: skip
 
 
 def command(*arguments, code=0):
@@ -100,7 +102,8 @@ def test_profile_takes_parameters():
 def test_profile_leaves_the_arguments_alone():
     values = [np.full(M * K, 0x38, np.uint8), np.full(N * K, 0x38, np.uint8)]
     c = np.zeros(2 * M * N, np.uint8)
-    result = profile(FP8.read_text(), (2, 2), 256, [*values, c, *map(np.int32, (M, N, K))])
+    args = [*values, c, *map(np.int32, (M, N, K)), 0, 0]
+    result = profile(FP8.read_text(), (2, 2), 256, args)
     assert not c.any()
     assert result.flops == 2 * M * N * K
 
@@ -147,14 +150,95 @@ def test_parameters_lists_value_range_and_source():
 @pytest.mark.parametrize("arguments, message", [
     (["--arg", "buf:8:sevens"], "unknown fill 'sevens'"),
     (["--arg", "int:3"], "unknown argument type 'int'"),
-    (["--grid", "0"], "expected one to three positive numbers"),
+    (["--grid", "0"], "--grid: got [0], expected one to three positive numbers"),
+    (["--grid", "two"], "--grid: got 'two', expected one to three positive numbers"),
+    (["--block", "8,8,8,8"], "--block: got [8, 8, 8, 8], expected one to three positive"),
+    (["--arg", "i32:many"], "got 'many', expected a number that i32 holds"),
+    (["--arg", "i32:4294967296"], "got '4294967296', expected a number that i32 holds"),
+    (["--launch", str(LAUNCH), "--cycles", "soon"], "--cycles: got 'soon', expected FROM:TO"),
+    (["--launch", str(LAUNCH), "--set", "clock_ghz=fast"], "clock_ghz: got 'fast', expected a"),
     (["--arg", "buf:3x"], "expected a size such as 512, 64K or 2M"),
-    (["--grid", "2,2", "--block", "4096"], "does not fit on a CU"),
+    (["--grid", "2,2", "--block", "4096", *OPTIONS[4:]], "does not fit on a CU"),
 ])  # fmt: skip
 def test_a_wrong_launch_is_one_line(arguments, message):
     text = command("profile", FP8, *arguments, code=2)
     assert message in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"# no kernel\n", "no kernel here: expected a code object, or text with an .amdhsa_kernel"),
+    (b"\xff\xfe\x00", "is neither a code object nor assembly text"),
+])  # fmt: skip
+def test_a_file_without_a_kernel_is_one_line(tmp_path, content, message):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for name in ("run", "check", "profile"):
+        assert message in " ".join(command(name, path, code=2).split())
+
+
+def test_a_file_of_several_kernels_asks_for_one(tmp_path):
+    path = tmp_path / "two.s"
+    one = kernel_text("\ts_nop 0")
+    path.write_text(one + one.replace("\nk:", "\nother:").replace("_kernel k", "_kernel other"))
+    assert "several kernels, name one: k, other" in command("check", path, code=2)
+    assert "no kernel 'l', got k, other" in command("check", path, "--kernel", "l", code=2)
+    assert "no hazard found" in command("check", path, "--kernel", "other")
+
+
+def test_too_few_arguments_certify_nothing():
+    few = OPTIONS[: OPTIONS.index("u64:0") - 1]
+    text = " ".join(command("check", FP8, *few, code=2).split())
+    assert "gemm takes 8 arguments, got 6; expected pointer, pointer, pointer, 4 bytes" in text
+
+
+def test_a_kernel_that_lists_no_arguments_is_checked_with_a_warning(tmp_path):
+    path = tmp_path / "k.s"
+    path.write_text(kernel_text("\ts_nop 0", kernarg=24))
+    text = " ".join(command("check", path, "--arg", "buf:64").split())
+    assert "16 of 24 bytes of arguments, which the kernel does not list, read as zero" in text
+
+
+def test_a_run_that_changes_nothing_says_so(tmp_path):
+    path = tmp_path / "k.s"
+    path.write_text(kernel_text("\ts_nop 0", kernarg=8))
+    assert "no buffer changed" in command("run", path, "--arg", "buf:64")
+    assert "no buffer changed" not in command("run", FP8, *OPTIONS)
+
+
+@pytest.mark.parametrize("item", ["1", "x=y", "3=path"])
+def test_a_dump_of_no_buffer_is_one_line(item):
+    text = command("run", FP8, "--launch", LAUNCH, "--dump", item, code=2)
+    assert f"--dump: got '{item}', expected INDEX=PATH with an INDEX below 3" in text
+
+
+@pytest.mark.parametrize("document, message", [
+    ("[]", "missing keys ['block', 'grid']"),
+    ("{", "launch.json: Expecting property name"),
+    ('{"grid": 2, "block": [64]}', "grid: got 2, expected one to three positive numbers"),
+    ('{"grid": [1], "block": [64], "args": [3]}', "argument 0: got 3, expected {"),
+])  # fmt: skip
+def test_a_wrong_launch_file_is_one_line(tmp_path, document, message):
+    path = tmp_path / "launch.json"
+    path.write_text(document)
+    assert message in command("check", FP8, "--launch", path, code=2).replace("\n", "")
+
+
+def test_commands_take_the_same_launch():
+    """And a list of options of their own, which `--help` shows behind it."""
+    shared = ("--launch", "--grid", "--block", "--arg", "--kernel")
+    own = {"run": ["--dump"], "check": [], "profile": ["--set", "--warm", "--picture"]}
+    for name, options in own.items():
+        text = command(name, "--help")
+        assert all(option in text for option in (*shared, *options)), name
+
+
+@pytest.mark.parametrize("library", ["rich", "typer"])
+def test_without_its_libraries_the_command_names_the_extra(library):
+    code = f"import runpy, sys; sys.modules[{library!r}] = None; runpy.run_module('gfx950')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (f"python -m gfx950 needs {library}: pip install 'mx_kernels[gfx950]'\n")
 
 
 def test_an_unknown_parameter_is_named():
@@ -196,7 +280,7 @@ def test_struct_arguments_are_tuples(tmp_path):
 
 def test_the_whole_grid_makes_cache_sharing_exact():
     args = [np.full(M * K, 0x38, np.uint8) for _ in range(2)]
-    args += [np.zeros(2 * M * N, np.uint8), M, N, K]
+    args += [np.zeros(2 * M * N, np.uint8), M, N, K, 0, 0]
     whole = profile(FP8.read_text(), (2, 2), 256, args, whole_grid=True)
     assert whole.flops == 2 * M * N * K
     fetched = whole.grid_bytes["hbm"] - 2 * M * N

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import gfx950
 from gfx950.cli.app import app
-from gfx950.isa.code_object import code_objects, unpacked
+from gfx950.isa.code_object import code_objects
 
 NAME = "spread"
 CODE = bytes.fromhex(
@@ -91,7 +91,7 @@ def test_a_code_object_runs_to_its_last_instruction(file):
     assert kernel.kernarg_bytes == 16, "the descriptor says 0, the metadata 16"
     assert [arg.name for arg in kernel.args] == ["out", "pad"]
     assert kernel.instructions[-1].name == "s_endpgm"
-    for args in ([np.zeros(64, np.uint32)], {"out": np.zeros(64, np.uint32)}):
+    for args in ([np.zeros(64, np.uint32), 0], {"out": np.zeros(64, np.uint32)}):
         gfx950.run(kernel, 1, 64, args).raise_on_hazards()
         out = args["out"] if isinstance(args, dict) else args[0]
         assert not out.any()
@@ -130,6 +130,14 @@ def test_other_files_are_refused(tmp_path, image, reason):
         gfx950.load(path)
 
 
+def test_too_few_arguments_are_refused_by_every_command(file):
+    for command in ("run", "check", "profile"):
+        done = CliRunner().invoke(app, [command, str(file), "--arg", "buf:256"])
+        assert done.exit_code == 2
+        sentence = " ".join(done.output.split())
+        assert "spread takes 2 arguments, got 1; expected out: pointer, pad: 4 bytes" in sentence
+
+
 def test_arguments_by_name_must_exist(file):
     with pytest.raises(ValueError, match="no argument 'in'"):
         gfx950.run(gfx950.load(file), 1, 64, {"in": np.zeros(4, np.uint32)})
@@ -137,7 +145,7 @@ def test_arguments_by_name_must_exist(file):
 
 @pytest.mark.parametrize("command", ["run", "check", "profile"])
 def test_every_command_takes_a_code_object(file, command):
-    options = ["--grid", "2", "--block", "64", "--arg", "buf:256"]
+    options = ["--grid", "2", "--block", "64", "--arg", "buf:256", "--arg", "i32:0"]
     done = CliRunner().invoke(app, [command, str(file), *options])
     if command == "check":
         assert done.exit_code == 1, "two workgroups write different words to one place"
@@ -150,6 +158,7 @@ def test_arguments_may_be_named_in_options_and_files(file, tmp_path):
     options = ["--grid", "1", "--block", "64"]
     done = CliRunner().invoke(app, ["run", str(file), *options, "--arg", "out=buf:256:byte=7"])
     assert done.exit_code == 0, done.output
+    assert "arguments that are not given (pad) read as zero" in done.stderr
     launch = tmp_path / "launch.json"
     launch.write_text('{"grid": [1], "block": [64], "args": {"out": {"buffer": 256}}}')
     done = CliRunner().invoke(app, ["run", str(file), "--launch", str(launch)])
@@ -160,9 +169,10 @@ def test_arguments_may_be_named_in_options_and_files(file, tmp_path):
     assert "name all arguments or none" in done.output
 
 
-def test_messagepack_of_every_kind_of_number_and_length():
-    assert unpacked(bytes([0x92, 0xCD, 1, 0, 0xFF])) == [256, -1]
-    assert unpacked(b"\x82\xa1a\xc3\xa1b\xc0") == {"a": True, "b": None}
-    assert unpacked(b"\xdc\x00\x02\x05\xd1\xff\xfe") == [5, -2]
-    with pytest.raises(gfx950.AsmError, match="0xc1"):
-        unpacked(b"\xc1")
+def test_metadata_that_cannot_be_read_is_refused(tmp_path):
+    image = code_object()
+    at = image.index(packed("amdhsa.kernels")) - 1
+    path = tmp_path / "broken.co"
+    path.write_bytes(image[:at] + b"\xc1" + image[at + 1 :])
+    with pytest.raises(gfx950.AsmError, match="no MessagePack"):
+        gfx950.load(path)

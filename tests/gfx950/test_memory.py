@@ -291,6 +291,32 @@ def test_global_atomics(name, before, data, after):
     assert list(state) == after
 
 
+@pytest.mark.parametrize("words", [1, 40, 64, 500])
+def test_lanes_that_meet_at_a_word_find_what_the_one_before_left(words, rng):
+    """And lanes with a word each find what was there."""
+    places = rng.permutation(words)[np.arange(128) % words].astype(U32)
+    body = """
+	s_load_dwordx4 s[4:7], s[0:1], 0x0
+	s_load_dwordx2 s[8:9], s[0:1], 0x10
+	v_lshlrev_b32_e32 v1, 2, v0
+	s_waitcnt lgkmcnt(0)
+	global_load_dword v2, v1, s[6:7]
+	v_add_u32_e32 v3, 1, v0
+	s_waitcnt vmcnt(0)
+	v_lshlrev_b32_e32 v2, 2, v2
+	global_atomic_swap v4, v2, v3, s[4:5] sc0
+	s_waitcnt vmcnt(0)
+	global_store_dword v1, v4, s[8:9]
+"""
+    state, out = np.zeros(words, U32), np.zeros(128, U32)
+    gfx950.run(kernel_text(body), 1, 128, [state, places, out]).raise_on_hazards()
+    left, found = np.zeros(words, U32), []
+    for lane, place in enumerate(places):
+        found.append(left[place])
+        left[place] = lane + 1
+    assert out.tolist() == found and state.tolist() == left.tolist()
+
+
 def test_private_memory_keeps_lanes_apart_and_knows_what_was_written():
     scratch = kernel_text(
         """
@@ -430,15 +456,16 @@ def test_the_high_word_of_an_addend_reaches_the_high_word_only():
             execute(text, {2: LANE}, 1)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 @pytest.mark.parametrize("body", FAULTS)
-def test_faults_name_the_instruction_and_the_reason(body):
+def test_faults_name_the_instruction_and_the_reason(body, late):
     if FAULTS[body] is None:
         execute(body, {2: LANE}, [2])
         with pytest.raises(gfx950.SimulationError, match="v200, which nothing has written"):
-            execute(body, {2: LANE}, 1)
+            execute(body, {2: LANE}, 1, late=late)
         return
     with pytest.raises(gfx950.SimulationError, match=FAULTS[body]) as caught:
-        execute(body, {2: LANE}, [2], lds=2048)
+        execute(body, {2: LANE}, [2], lds=2048, late=late)
     assert "line " in str(caught.value)
 
 

@@ -1,6 +1,6 @@
 """Claims about workgroups that share global memory: order, cache bits, for any placement.
 
-Kernels of a few instructions; the mutations of compiled kernels are in tests/cdna4.
+Kernels of a few instructions; the mutations of compiled kernels are in test_sharing_mutations.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gfx950
+from tests.gfx950.adversary import ADVERSARIES
 from tests.gfx950.support import kernel_text
 
 U32 = np.uint32
@@ -16,6 +17,8 @@ LANE = np.arange(64, dtype=U32)
 GROUPS = 4
 THREADS = 128
 """Two waves: the first one speaks and listens, the second one stores and loads."""
+STEPS = 4000
+"""A launch that takes more waits for ever."""
 
 START = """
 	s_load_dwordx4 s[4:7], s[0:1], 0x0
@@ -146,6 +149,27 @@ def test_whatever_is_missing_is_named(name, late):
     _, hazards = meet(changes, late=late)
     assert {hazard.kind for hazard in hazards} == {"race"}
     assert any(reason in hazard.reason for hazard in hazards), hazards
+
+
+@pytest.mark.parametrize("name", [*LEGAL, *(name for name in ILLEGAL if "flag" not in name)])
+def test_adversaries_that_do_not_know_the_checker_agree_with_it(name):
+    """What it accepts they cannot change; what it refuses gives other sums, or waits for ever."""
+    changes = LEGAL[name] if name in LEGAL else ILLEGAL[name][0]
+    kernel = gfx950.parse(kernel_text(MEET.format(**{**GOOD, **changes})))
+
+    def launch():
+        work, counter, out = np.zeros(256, U32), np.zeros(1, U32), np.zeros(256, U32)
+        return (GROUPS, 1, 1), THREADS, [work, counter, out], (out,)
+
+    expected = [np.tile(4 * LANE + 6, GROUPS).tobytes()]
+    found = []
+    for adversary in ADVERSARIES:
+        try:
+            found.append(adversary.run(kernel, launch, steps=STEPS) == expected)
+        except gfx950.SimulationError as error:
+            assert f"more than {STEPS} steps" in str(error)
+            found.append(False)
+    assert all(found) == (name in LEGAL)
 
 
 @pytest.mark.parametrize("order", [None, "reverse", 3])

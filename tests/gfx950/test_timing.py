@@ -1,7 +1,7 @@
 """Claims about the gfx950 timing model: published facts it must reproduce, and its own rules.
 
 Most tests hand the model a trace that was written down rather than executed, so that each
-claim depends on the model alone. test_gfx950_cli.py times compiled kernels.
+claim depends on the model alone. test_cli.py times compiled kernels.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pytest
 from gfx950.isa import asm
 from gfx950.machine.trace import Event, Trace
 from gfx950.memory.islands import ISLAND_BITS
-from gfx950.timing import simulate
+from gfx950.timing import profile, simulate
 from gfx950.timing.conflicts import access_cycles, phases
 from gfx950.timing.grid import occupancy, place
-from gfx950.timing.parameters import Machine, variants
+from gfx950.timing.parameters import VARIANTS, Machine, variants
 from gfx950.timing.steps import mfma_passes
+from tests.gfx950.support import compile_mojo
 
 DATA = Path(__file__).parent / "data"
 LANE = np.arange(64)
@@ -381,6 +382,17 @@ def test_variants_keep_what_was_set():
     assert found["latency"].hbm_latency == 777
     assert found["latency"].clock_ghz == machine.peak_ghz
     assert found["latency"].l2_latency > machine.l2_latency
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_is_timed_as_if_it_were_the_machine(name):
+    """A launch is priced once; nothing that the variants change has a part in that."""
+    launch = (compile_mojo("probes.mojo")[2], 2, 128)
+    args = [np.ones(200, np.float32), np.zeros((200, 8), np.float32), 200]
+    found = profile(*launch, args, with_variants=True).variants
+    alone = profile(*launch, args, machine=variants(MACHINE)[name])
+    assert found[name] == alone.time_us
+    assert len(set(found.values())) == len(VARIANTS)
 
 
 def test_every_parameter_lies_in_its_range_and_names_its_source():

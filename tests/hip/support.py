@@ -22,8 +22,10 @@ import numpy as np
 import torch
 
 import gfx950
+from gfx950.isa import disassembly
+from gfx950.isa.code_object import CodeObject
 from mx_kernels import _calls, _hip, _launch
-from tests.hip.code_object import CodeObject
+from tests.hip import code_object
 
 SOURCE = Path(__file__).with_name("stand_in.c")
 ERRORS = {
@@ -41,7 +43,7 @@ MAX_GRID = (2**31 - 1, 65536, 65536)
 @cache
 def kernel_of(image: bytes) -> gfx950.Kernel:
     """Returns a code object's kernel for the simulator."""
-    return CodeObject.parse(image).kernel()
+    return disassembly.kernel_of(code_object.loaded(image))
 
 
 def memory_at(address: int) -> np.ndarray:
@@ -175,7 +177,7 @@ class StandIn:
         return ctypes.cast(ctypes.c_char_p(ERRORS[error]), ctypes.c_void_p).value
 
     def hipModuleLoadData(self, module, image):
-        self.loaded.append((self.current, CodeObject.at(image)))
+        self.loaded.append((self.current, code_object.at(image)))
         module[0] = len(self.loaded)
         return 0
 

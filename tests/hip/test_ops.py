@@ -18,13 +18,15 @@ from mx_kernels import _cuda, _hip, _launch
 from mx_kernels._facts import facts
 from tests import artefacts
 from tests.hip import support as hip_support
-from tests.hip.code_object import GFX950, embedded_in
+from tests.hip.code_object import embedded_in, loaded
 from tests.tiers import deep, tiered
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 DEVICE, LAYOUT = "gfx950", "preshuffled_cdna4"
 OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719, 999
 MAX_LDS_BYTES = 160 * 1024
+MACHINE_GFX950 = 0x4F
+"""In the ELF header's flags."""
 SPLIT = (5, 40, 4128)
 """A shape whose workgroups share K, and so need a workspace."""
 FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
@@ -386,10 +388,10 @@ def test_other_gpus_are_named(recorder, rng, arch):
 def test_code_for_another_gpu_is_told_apart():
     code = code_objects("module")[0]
     image = bytearray(code.image)
-    assert image[48] == GFX950
+    assert image[48] == MACHINE_GFX950
     image[48] = 0x4C
-    with pytest.raises(ValueError, match="got machine 0x4c, expected gfx950"):
-        type(code).parse(bytes(image))
+    with pytest.raises(ValueError, match="machine 0x4c, expected gfx950"):
+        loaded(bytes(image))
 
 
 def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):

@@ -12,7 +12,9 @@ means that `check` found a hazard, 2 that the input was wrong.
 
 from __future__ import annotations
 
+import inspect
 import zlib
+from collections.abc import Callable
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields, replace
@@ -26,9 +28,10 @@ from rich.table import Table
 
 from gfx950.cli.launch_text import FILLS, Launch, parse_args, parse_extent, read_launch
 from gfx950.cli.report import print_parameters, print_profile
+from gfx950.isa.asm import Kernel
 from gfx950.isa.disassembly import load
 from gfx950.machine.execute import SimulationError
-from gfx950.machine.launch import arrays
+from gfx950.machine.launch import arrays, not_given
 from gfx950.machine.run import run as execute
 from gfx950.timing.model import profile as time_kernel
 from gfx950.timing.parameters import Machine
@@ -77,10 +80,44 @@ def _explained():
         raise typer.Exit(2) from error
 
 
-def _launch(file: Path | None, grid: str, block: str, args: list[str] | None) -> Launch:
-    if file is not None:
-        return read_launch(file)
-    return Launch(parse_extent(grid), parse_extent(block), parse_args(args or []))
+def _read(
+    kernel: KernelFile,
+    *,
+    launch: LaunchFile = None,
+    grid: Grid = "1",
+    block: Block = "64",
+    arg: Arguments = None,
+    symbol: Symbol = None,
+) -> tuple[Kernel, Launch]:
+    """Reads what every command takes: a kernel and its launch."""
+    loaded = load(kernel, symbol)
+    if launch is not None:
+        start = read_launch(launch)
+    else:
+        start = Launch(
+            parse_extent(grid, "--grid"), parse_extent(block, "--block"), parse_args(arg or [])
+        )
+    if missing := not_given(loaded, start.args):
+        errors.print(f"warning: {missing} read as zero", style="yellow", markup=False)
+    return loaded, start
+
+
+def _command(function: Callable) -> Callable:
+    """Registers a command: it gets what `_read` returns, and options of its own."""
+    shared = inspect.signature(_read, eval_str=True).parameters
+    every = inspect.signature(function, eval_str=True).parameters.values()
+    own = [parameter for parameter in every if parameter.kind == parameter.KEYWORD_ONLY]
+
+    def command(**given):
+        with _explained():
+            function(*_read(**{name: given.pop(name) for name in shared}), **given)
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = inspect.Signature([*shared.values(), *own])
+    command.__annotations__ = {p.name: p.annotation for p in (*shared.values(), *own)}
+    command.__module__ = __name__
+    app.command()(command)
+    return function
 
 
 def _buffer_table(before, after) -> Table:
@@ -93,58 +130,52 @@ def _buffer_table(before, after) -> Table:
     return table
 
 
-@app.command()
+@_command
 def run(
-    kernel: KernelFile,
+    kernel: Kernel,
+    start: Launch,
     *,
-    launch: LaunchFile = None,
-    grid: Grid = "1",
-    block: Block = "64",
-    arg: Arguments = None,
-    symbol: Symbol = None,
     dump: Annotated[
         list[str] | None,
         typer.Option(metavar="INDEX=PATH", help="Write buffer INDEX to a file afterwards."),
     ] = None,
 ):
     """Executes a kernel and shows what it did to its buffers."""
-    with _explained():
-        start = _launch(launch, grid, block, arg)
-        before = deepcopy(start.args)
-        result = execute(load(kernel, symbol), start.grid, start.block, start.args)
-        console.print(_buffer_table(before, start.args))
-        if result.hazards:
-            console.print(f"{len(result.hazards)} hazards; `check` names them", style="red")
-        for item in dump or []:
-            index, _, path = item.partition("=")
-            list(arrays(start.args))[int(index)].tofile(path)
+    count = len(list(arrays(start.args)))
+    dumps = [_dump(item, count) for item in dump or []]
+    before = deepcopy(start.args)
+    result = execute(kernel, start.grid, start.block, start.args)
+    console.print(_buffer_table(before, start.args))
+    if all(map(np.array_equal, arrays(before), arrays(start.args))):
+        console.print("no buffer changed: are grid, sizes and pointers what the kernel expects?",
+                      style="yellow")  # fmt: skip
+    if result.hazards:
+        console.print(f"{len(result.hazards)} hazards; `check` names them", style="red")
+    for index, path in dumps:
+        list(arrays(start.args))[index].tofile(path)
 
 
-@app.command()
-def check(
-    kernel: KernelFile,
-    *,
-    launch: LaunchFile = None,
-    grid: Grid = "1",
-    block: Block = "64",
-    arg: Arguments = None,
-    symbol: Symbol = None,
-):
+def _dump(item: str, count: int) -> tuple[int, str]:
+    index, _, path = item.partition("=")
+    if not (path and index.isdecimal() and int(index) < count):
+        raise ValueError(f"--dump: got {item!r}, expected INDEX=PATH with an INDEX below {count}")
+    return int(index), path
+
+
+@_command
+def check(kernel: Kernel, start: Launch):
     """Looks for missing waits, barrier races and missing wait states.
 
     Runs the launch twice: with memory that answers at once, and with memory that answers as
     late as the waits in the code allow. Exit code 1 if anything was found.
     """
-    with _explained():
-        start = _launch(launch, grid, block, arg)
-        parsed = load(kernel, symbol)
-        found, doubtful, outputs = {}, {}, []
-        for mode, late in (("at once", False), ("as late as legal", True)):
-            lines, warnings, args = _findings(parsed, start, late)
-            found |= dict.fromkeys(lines, mode)
-            for warning in warnings:
-                doubtful.setdefault(warning.doubt, {})[warning.text, warning.line] = warning
-            outputs.append(arrays(args))
+    found, doubtful, outputs = {}, {}, []
+    for mode, late in (("at once", False), ("as late as legal", True)):
+        lines, warnings, args = _findings(kernel, start, late)
+        found |= dict.fromkeys(lines, mode)
+        for warning in warnings:
+            doubtful.setdefault(warning.doubt, {})[warning.text, warning.line] = warning
+        outputs.append(arrays(args))
     if not found:
         pairs = enumerate(zip(*outputs, strict=True))
         differing = (i for i, pair in pairs if not np.array_equal(*pair))
@@ -177,19 +208,18 @@ def _machine(settings: list[str]) -> Machine:
         name, _, value = setting.partition("=")
         if name not in types:
             raise ValueError(f"no parameter {name!r}; `python -m gfx950 parameters` lists them")
-        changes[name] = types[name](value)
+        try:
+            changes[name] = types[name](value)
+        except ValueError:
+            raise ValueError(f"--set {name}: got {value!r}, expected a number") from None
     return replace(Machine(), **changes)
 
 
-@app.command()
+@_command
 def profile(
-    kernel: KernelFile,
+    kernel: Kernel,
+    start: Launch,
     *,
-    launch: LaunchFile = None,
-    grid: Grid = "1",
-    block: Block = "64",
-    arg: Arguments = None,
-    symbol: Symbol = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the model."),
@@ -209,24 +239,33 @@ def profile(
     ] = None,
 ):
     """Estimates time, utilisation, stalls, LDS conflicts and bytes, by a model."""
-    with _explained():
-        start = _launch(launch, grid, block, arg)
-        result = time_kernel(
-            load(kernel, symbol), start.grid, start.block, start.args,
-            machine=_machine(setting or []), warm=warm, whole_grid=whole_grid, with_variants=True,
-        )  # fmt: skip
-        print_profile(result, console)
-        if picture:
-            from gfx950.timing.timeline import draw  # noqa: PLC0415 (matplotlib loads slowly)
+    window = _window(cycles)
+    result = time_kernel(
+        kernel, start.grid, start.block, start.args, machine=_machine(setting or []), warm=warm,
+        whole_grid=whole_grid, with_variants=True,
+    )  # fmt: skip
+    print_profile(result, console)
+    if picture:
+        from gfx950.timing.timeline import draw  # noqa: PLC0415 (matplotlib loads slowly)
 
-            first, last = map(float, cycles.split(":")) if cycles else (0.0, result.cycles)
-            draw(result, picture, start=first, end=last)
-            console.print(f"timeline: {picture}")
-        if perfetto:
-            from gfx950.timing.timeline import write_perfetto  # noqa: PLC0415
+        first, last = window or (0.0, result.cycles)
+        draw(result, picture, start=first, end=last)
+        console.print(f"timeline: {picture}")
+    if perfetto:
+        from gfx950.timing.timeline import write_perfetto  # noqa: PLC0415
 
-            write_perfetto(result, perfetto)
-            console.print(f"trace for ui.perfetto.dev: {perfetto}")
+        write_perfetto(result, perfetto)
+        console.print(f"trace for ui.perfetto.dev: {perfetto}")
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        first, last = map(float, text.split(":"))
+    except ValueError:
+        raise ValueError(f"--cycles: got {text!r}, expected FROM:TO as in 0:2000") from None
+    return first, last
 
 
 @app.command()

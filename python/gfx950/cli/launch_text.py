@@ -82,9 +82,12 @@ def scalar(type_name: str, text):
     if type_name not in SCALARS:
         raise ValueError(f"unknown argument type {type_name!r}, expected buf or {list(SCALARS)}")
     dtype = SCALARS[type_name]
-    if issubclass(dtype, np.floating):
-        return dtype(float(text))
-    return dtype(int(str(text), 0))
+    try:
+        if issubclass(dtype, np.floating):
+            return dtype(float(text))
+        return dtype(int(str(text), 0))
+    except (ValueError, OverflowError):
+        raise ValueError(f"got {text!r}, expected a number that {type_name} holds") from None
 
 
 def parse_arg(text: str, index: int):
@@ -108,45 +111,62 @@ def parse_args(texts: list[str]) -> list | dict:
     return {match[1]: parse_arg(match[2], index) for index, match in enumerate(named)}
 
 
-def parse_extent(text: str) -> tuple[int, ...]:
+def parse_extent(text: str, what: str = "grid or block") -> tuple[int, ...]:
     """Parses `4`, `4,2` or `4,2,1` to three numbers."""
-    parts = tuple(int(part) for part in text.replace("x", ",").split(","))
-    return _extent(parts)
+    try:
+        parts = [int(part) for part in text.replace("x", ",").split(",")]
+    except ValueError:
+        parts = text
+    return _extent(parts, what)
 
 
-def _extent(parts) -> tuple[int, ...]:
-    parts = tuple(parts)
-    if not 1 <= len(parts) <= 3 or min(parts) < 1:
-        raise ValueError(f"expected one to three positive numbers, got {parts}")
-    return parts + (1,) * (3 - len(parts))
+def _extent(parts, what: str) -> tuple[int, ...]:
+    whole = isinstance(parts, list) and all(type(part) is int for part in parts)
+    if not (whole and 1 <= len(parts) <= 3 and min(parts) >= 1):
+        raise ValueError(f"{what}: got {parts!r}, expected one to three positive numbers")
+    return (*parts, 1, 1)[:3]
 
 
 def read_launch(path) -> Launch:
-    """Reads a JSON launch file; paths in it are relative to the file."""
+    """Reads a JSON launch file; paths in it are relative to the file.
+
+    Raises:
+        ValueError: if it is no launch; the message begins with the path.
+    """
     path = Path(path)
-    document = json.loads(path.read_text())
-    if unknown := set(document) - {"grid", "block", "args"}:
-        raise ValueError(f"{path}: unknown keys {sorted(unknown)}, expected grid, block, args")
-    if missing := {"grid", "block"} - set(document):
-        raise ValueError(f"{path}: missing keys {sorted(missing)}")
+    try:
+        return _launch(json.loads(path.read_text()), path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _launch(document, path: Path) -> Launch:
+    keys = set(document) if isinstance(document, dict) else set()
+    if unknown := keys - {"grid", "block", "args"}:
+        raise ValueError(f"unknown keys {sorted(unknown)}, expected grid, block, args")
+    if missing := {"grid", "block"} - keys:
+        raise ValueError(f"missing keys {sorted(missing)}")
     entries = document.get("args", [])
     if isinstance(entries, dict):
         args = {name: _entry(e, i, path) for i, (name, e) in enumerate(entries.items())}
     else:
         args = [_entry(e, index, path) for index, e in enumerate(entries)]
-    return Launch(_extent(document["grid"]), _extent(document["block"]), args)
+    return Launch(_extent(document["grid"], "grid"), _extent(document["block"], "block"), args)
 
 
 def _entry(entry, index: int, path: Path):
     """Parses one argument of a launch file."""
     if isinstance(entry, list):
         return tuple(_entry(member, index, path) for member in entry)
-    if "buffer" in entry:
+    if isinstance(entry, dict) and "buffer" in entry:
         fill = entry.get("fill", "zeros")
         if fill.startswith("file="):
             fill = f"file={path.parent / fill.removeprefix('file=')}"
         return filled(parse_size(entry["buffer"]), fill, index)
-    if len(entry) != 1:
-        raise ValueError(f"{path}: argument {index} should be one number, got {entry}")
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise ValueError(
+            f'argument {index}: got {entry!r}, expected {{"buffer": SIZE}} or one number as in '
+            '{"i32": 128}'
+        )
     ((type_name, value),) = entry.items()
     return scalar(type_name, value)

@@ -369,6 +369,14 @@ def _resolve_branches(instructions: list[Instruction], labels: dict[str, int]) -
             )
 
 
+def choice_of(kernels, name: str | None) -> str:
+    """Says why a file's kernels have none of this name, or without a name, no single one."""
+    if not kernels:
+        return "no kernel here: expected a code object, or text with an .amdhsa_kernel block"
+    names = ", ".join(sorted(kernels))
+    return f"no kernel {name!r}, got {names}" if name else f"several kernels, name one: {names}"
+
+
 def parse(text: str, name: str | None = None) -> Kernel:
     """Parses assembly text and returns one kernel.
 
@@ -381,12 +389,10 @@ def parse(text: str, name: str | None = None) -> Kernel:
     """
     lines = _strip_comments(text)
     descriptors = _parse_descriptors(lines)
-    if name is None:
-        if len(descriptors) != 1:
-            raise AsmError(f"expected one kernel, got {sorted(descriptors)}; pass name=")
+    if name is None and len(descriptors) == 1:
         name = next(iter(descriptors))
     if name not in descriptors:
-        raise AsmError(f"no kernel {name!r}, got {sorted(descriptors)}")
+        raise AsmError(choice_of(descriptors, name))
 
     instructions, labels = _parse_code(lines, name)
     if not instructions:

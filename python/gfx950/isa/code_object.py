@@ -18,6 +18,7 @@ from gfx950.isa.asm import AsmError
 
 MAGIC = b"\x7fELF"
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+HEADER_BYTES = _HEADER.size
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _NOTE = struct.Struct("<III")
@@ -30,47 +31,6 @@ _PROPERTIES = (
     "flat_scratch_init", "private_segment_size",
 )  # fmt: skip
 """User registers that a kernel asks for, by bit."""
-
-
-def unpacked(data: bytes) -> object:
-    """Decodes MessagePack, as far as metadata needs it."""
-    value, _ = _unpack(data, 0)
-    return value
-
-
-_FIXED = {0xC0: None, 0xC2: False, 0xC3: True}
-_NUMBERS = {0xCC: "B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: "b", 0xD1: ">h", 0xD2: ">i",
-            0xD3: ">q", 0xCA: ">f", 0xCB: ">d"}  # fmt: skip
-_SIZED = {0xD9: ("B", "s"), 0xDA: (">H", "s"), 0xDB: (">I", "s"), 0xC4: ("B", "b"),
-          0xC5: (">H", "b"), 0xC6: (">I", "b"), 0xDC: (">H", "a"), 0xDD: (">I", "a"),
-          0xDE: (">H", "m"), 0xDF: (">I", "m")}  # fmt: skip
-
-
-def _unpack(data: bytes, at: int) -> tuple[object, int]:
-    tag, at = data[at], at + 1
-    if tag < 0x80 or tag >= 0xE0:
-        return tag - (256 if tag >= 0xE0 else 0), at
-    if tag in _FIXED:
-        return _FIXED[tag], at
-    if tag in _NUMBERS:
-        form = struct.Struct(_NUMBERS[tag])
-        return form.unpack_from(data, at)[0], at + form.size
-    if tag in _SIZED:
-        form, kind = struct.Struct(_SIZED[tag][0]), _SIZED[tag][1]
-        count, at = form.unpack_from(data, at)[0], at + form.size
-    elif tag < 0xC0:
-        kind = "m" if tag < 0x90 else "a" if tag < 0xA0 else "s"
-        count = tag & (0x1F if kind == "s" else 0x0F)
-    else:
-        raise AsmError(f"metadata holds MessagePack type {tag:#x}")
-    if kind in "sb":
-        raw = data[at : at + count]
-        return raw.decode() if kind == "s" else raw, at + count
-    items = []
-    for _ in range(count * (2 if kind == "m" else 1)):
-        item, at = _unpack(data, at)
-        items.append(item)
-    return (dict(zip(items[::2], items[1::2], strict=True)) if kind == "m" else items), at
 
 
 @dataclass(frozen=True)
@@ -89,6 +49,7 @@ class CodeObject:
     """One kernel of a file."""
 
     image: bytes
+    """The file."""
     metadata: dict
     """The kernel's entry in the note, keys without their dot."""
     descriptor: bytes
@@ -100,6 +61,12 @@ class CodeObject:
     def name(self) -> str:
         """The kernel's symbol."""
         return self.metadata["name"]
+
+    @property
+    def arguments(self) -> list[dict]:
+        """What a caller passes, rows of the metadata; a runtime fills the others."""
+        rows = self.metadata.get("args", [])
+        return [row for row in rows if not row[".value_kind"].startswith("hidden_")]
 
     def directives(self) -> dict[str, int]:
         """Returns descriptor and metadata in the words of assembly."""
@@ -122,6 +89,15 @@ class CodeObject:
         found |= {f"system_sgpr_workgroup_id_{a}": second >> b & 1 for b, a in enumerate("xyz", 7)}
         found |= {f"user_sgpr_{n}": properties >> b & 1 for b, n in enumerate(_PROPERTIES)}
         return found
+
+
+def size_of(header: bytes) -> int:
+    """Returns the bytes of a file that begins with `HEADER_BYTES` such bytes; it ends with a table.
+
+    For files within others, and in memory.
+    """
+    fields = _HEADER.unpack_from(header)
+    return fields[6] + fields[11] * fields[12]
 
 
 def code_objects(image: bytes) -> list[CodeObject]:
@@ -185,9 +161,23 @@ def _metadata(image: bytes, sections: list[Section]) -> dict:
             name_bytes, size, kind = _NOTE.unpack_from(image, at)
             start = at + _NOTE.size + (name_bytes + 3) // 4 * 4
             if kind == _METADATA_NOTE:
-                return unpacked(image[start : start + size])
+                return _unpacked(image[start : start + size])
             at = start + (size + 3) // 4 * 4
     raise AsmError("code object has no metadata")
+
+
+def _unpacked(metadata: bytes) -> dict:
+    try:
+        import msgspec  # noqa: PLC0415  (text is read without it)
+    except ImportError:
+        raise AsmError(
+            "the metadata of code objects is read by msgspec, which is not installed: "
+            "pip install 'mx_kernels[gfx950]'"
+        ) from None
+    try:
+        return msgspec.msgpack.decode(metadata)
+    except msgspec.DecodeError as error:
+        raise AsmError(f"the metadata of the code object is no MessagePack: {error}") from None
 
 
 def _symbols(image: bytes, sections: list[Section]) -> Iterator[tuple[str, int]]:

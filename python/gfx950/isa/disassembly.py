@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gfx950.isa.asm import AsmError, Kernel, KernelArg, parse
+from gfx950.isa.asm import AsmError, Kernel, KernelArg, choice_of, parse
 from gfx950.isa.code_object import MAGIC, CodeObject, code_objects
 
 ATTEMPTS = 20
@@ -39,12 +39,16 @@ def load(path: str | Path, name: str | None = None) -> Kernel:
     """
     content = Path(path).read_bytes()
     if content[:4] != MAGIC:
-        return parse(content.decode(), name)
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            raise AsmError(f"{path} is neither a code object nor assembly text") from None
+        return parse(text, name)
     kernels = {code.name: code for code in code_objects(content)}
     if name is None and len(kernels) == 1:
         name = next(iter(kernels))
     if name not in kernels:
-        raise AsmError(f"expected one kernel, got {sorted(kernels)}; pass one as name=")
+        raise AsmError(choice_of(kernels, name))
     return kernel_of(kernels[name])
 
 

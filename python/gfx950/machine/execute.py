@@ -34,6 +34,7 @@ WAVE = 64
 STEP_LIMIT = 20_000_000
 PATIENCE = 1000
 """Turns of a loop after which waves give way to others, for whom they may be waiting."""
+FAULTS = (MemoryFault, LdsFault, UndefinedRead)
 
 
 class SimulationError(RuntimeError):
@@ -45,7 +46,7 @@ class SimulationError(RuntimeError):
 
 
 class HazardError(SimulationError):
-    """The kernel finished, but waits or barriers are missing."""
+    """Waits or barriers are missing."""
 
 
 @dataclass
@@ -77,11 +78,11 @@ class Machine:
 
     def __init__(
         self, kernel: Kernel, grid, block, *,
-        check, late, lockstep, dynamic_lds, trace, rng, products,
+        check, late, lockstep, dynamic_lds, trace, rng, products, first_finding=False,
     ):  # fmt: skip
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
-        self.products = products
+        self.products, self.first_finding = products, first_finding
         self.code = decode_kernel(kernel)
         self.memory = GlobalMemory()
         self.lds_size = kernel.lds_bytes + dynamic_lds
@@ -209,7 +210,7 @@ class Machine:
                     if op is None or not self.late:
                         mark_outputs(w, d, found) if op is None else None
                     d.rules.record(w)
-            except (MemoryFault, LdsFault, UndefinedRead) as error:
+            except FAULTS as error:
                 raise SimulationError(f"{d.ins}: {error}", self.hazards) from error
             w.clock += d.states
             kind = d.kind
@@ -291,6 +292,8 @@ class Machine:
         place = d.ins.line, d.ins.text, self.groups[group], wave
         hazard = Hazard(kind, *place, reason, doubt)
         (self.warnings if doubt else self.hazards).append(hazard)
+        if self.first_finding and not doubt:
+            raise HazardError(str(hazard), self.hazards)
 
     def grid_numbers(self, w: Waves) -> np.ndarray:
         """Returns the waves' numbers in the grid."""
@@ -377,12 +380,18 @@ class Machine:
         finished = retire(w, counter, limit)
         for entry, rows in finished:
             if not entry.complete:
-                entry.op.complete(self, w, slice(None) if rows is None else rows, entry.cap)
+                self._complete(w, entry, rows)
             if self.check and entry.cap.address is not None:
                 self.sharing.landed(self, w, entry.d, entry.cap, rows)
         if finished:
             w.busy = frozenset().union(*(e.d.loads for e in w.queue))
         return len(finished)
+
+    def _complete(self, w: Waves, entry: Pending, rows: np.ndarray | None) -> None:
+        try:
+            entry.op.complete(self, w, slice(None) if rows is None else rows, entry.cap)
+        except FAULTS as error:
+            raise SimulationError(f"{entry.d.ins}: {error}", self.hazards) from error
 
     def _wait(self, w: Waves, d: Decoded) -> None:
         counters, proved = d.info["counters"], 0

@@ -41,15 +41,37 @@ def arrays(args):
             yield from arrays(value)
 
 
+def not_given(kernel: Kernel, args: Sequence | Mapping) -> str:
+    """Says which arguments are missing and read as zero; nothing if all are there."""
+    if isinstance(args, Mapping):
+        names = [a.name for a in _explicit(kernel) if a.name not in args]
+        return f"arguments that are not given ({', '.join(names)})" if names else ""
+    given = KernelArguments(kernel, args, GlobalMemory(), (1, 1, 1), (1, 1, 1)).given_bytes
+    if kernel.args or given >= kernel.kernarg_bytes:
+        return ""
+    return (
+        f"{kernel.kernarg_bytes - given} of {kernel.kernarg_bytes} bytes of arguments, which the "
+        "kernel does not list,"
+    )
+
+
+def _explicit(kernel: Kernel) -> list:
+    """Returns the arguments that a caller passes; a runtime fills the others."""
+    return [a for a in kernel.args if not a.kind.startswith("hidden_")]
+
+
 class KernelArguments:
     """Packs arguments into a segment and copies array results back."""
 
     def __init__(self, kernel: Kernel, args: Sequence | Mapping, memory: GlobalMemory, grid, block):
         self.memory = memory
         self.arrays: list[tuple[np.ndarray, Allocation]] = []
-        explicit = [a for a in kernel.args if not a.kind.startswith("hidden_")]
-        if explicit and not isinstance(args, Mapping) and len(args) > len(explicit):
-            raise ArgumentError(f"kernel takes {len(explicit)} arguments, got {len(args)}")
+        explicit = _explicit(kernel)
+        if explicit and not isinstance(args, Mapping) and len(args) != len(explicit):
+            raise ArgumentError(
+                f"kernel {kernel.name} takes {len(explicit)} arguments, got {len(args)}; expected "
+                + ", ".join(_described(a) for a in explicit)
+            )
         args = _by_name(kernel, args) if isinstance(args, Mapping) else args
         segment = bytearray(max(kernel.kernarg_bytes, 4))
         offset = 0
@@ -65,6 +87,7 @@ class KernelArguments:
                 raise ArgumentError(f"argument {position} does not fit the segment")
             segment[offset : offset + len(raw)] = raw
             offset += len(raw)
+        self.given_bytes = offset
         for hidden in kernel.args:
             raw = _hidden_argument(hidden.kind, hidden.size, grid, block)
             segment[hidden.offset : hidden.offset + len(raw)] = raw
@@ -111,9 +134,14 @@ class KernelArguments:
                 array.reshape(-1).view(np.uint8)[...] = raw
 
 
+def _described(arg) -> str:
+    kind = "pointer" if arg.kind == "global_buffer" else f"{arg.size} bytes"
+    return f"{arg.name}: {kind}" if arg.name else kind
+
+
 def _by_name(kernel: Kernel, args: Mapping) -> list:
     """Returns arguments in the kernel's order; those not named are zero."""
-    explicit = [a for a in kernel.args if not a.kind.startswith("hidden_")]
+    explicit = _explicit(kernel)
     names = [a.name for a in explicit]
     for name in args:
         if names.count(name) != 1:

@@ -51,6 +51,7 @@ def run(
     dynamic_lds: int = 0,
     trace: bool = False,
     products: bool = True,
+    first_finding: bool = False,
 ) -> Result:
     """Executes a kernel and updates the arrays in `args` in place.
 
@@ -60,7 +61,7 @@ def run(
         block: work-items per workgroup in x, y, z.
         args: one entry per kernel argument, in order or by name: an array (a pointer), a NumPy
             scalar, an int or float (sized by the metadata), bytes, or a tuple of these, which
-            is laid out like a C struct. Missing arguments read as zero.
+            is laid out like a C struct. Arguments that are not named read as zero.
         name: which kernel, when the text contains several.
         check: look for hazards and undefined values.
         late: complete memory operations only when a wait proves them.
@@ -73,11 +74,13 @@ def run(
         trace: record `Result.trace`.
         products: with False matrix instructions compute nothing and no array is written back:
             for a trace of a kernel whose addresses and branches do not depend on sums.
+        first_finding: end the run at the first hazard.
 
     Raises:
         AsmError: for text that cannot be read; UnknownInstruction, a subclass, for
             instructions or modifiers that are not implemented.
-        SimulationError: for faults: memory outside the arguments, undefined values, deadlock.
+        SimulationError: for faults: memory outside the arguments, undefined values, deadlock;
+            HazardError, a subclass, for what `first_finding` ends the run at.
     """
     kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
     grid, block = _three(grid), _three(block)
@@ -85,6 +88,7 @@ def run(
     machine = Machine(
         kernel, grid, block, check=check, late=late, lockstep=lockstep,
         dynamic_lds=dynamic_lds, trace=trace, rng=rng, products=products,
+        first_finding=first_finding,
     )  # fmt: skip
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
     arguments = KernelArguments(kernel, args, machine.memory, grid, block)

@@ -36,6 +36,14 @@ class Event:
     lds_bytes: int = 0
     """Bytes each lane moves per part of `lds_addr`."""
 
+    def take(self, rows: np.ndarray) -> Event:
+        """Returns what some of the waves did."""
+        global_addr, lds_addr = (
+            None if array is None else array[rows] for array in (self.global_addr, self.lds_addr)
+        )
+        return Event(self.pc, self.waves[rows], self.exec_mask[rows], global_addr,
+                     self.global_bytes, lds_addr, self.lds_bytes)  # fmt: skip
+
 
 @dataclass(slots=True)
 class WaveStep:

@@ -140,19 +140,19 @@ class AtomicOp:
 
 
 def apply_atomic(words, index, lanes, data, *, old, op: AtomicOp) -> None:
-    """Applies `op` to `words` (uint32) one lane at a time, in wave and lane order."""
-    count = op.registers
-    with np.errstate(all="ignore"):
-        for wave, lane in np.argwhere(lanes):
-            at = index[wave, lane]
-            before = words[at : at + count].copy()
-            raw = np.ascontiguousarray(data[:, wave, lane])
-            operands = raw.view(op.dtype)
-            per_value = len(operands) // op.data_values
-            values = [operands[i * per_value :][:per_value] for i in range(op.data_values)]
-            after = op.update(before.view(op.dtype), *values)
-            words[at : at + count] = np.asarray(after, op.dtype).view(U32)
-            old[:, wave, lane] = before
+    """Applies `op` to `words` (uint32), lanes one after another in the order of waves."""
+    at, count = index[lanes], op.registers
+    operands = np.ascontiguousarray(data[:, lanes].T)
+    before = np.empty((len(at), count), U32)
+    distinct = len(at) < 2 or np.diff(np.sort(at)).min() >= count
+    for part in [slice(None)] if distinct else [slice(i, i + 1) for i in range(len(at))]:
+        where = at[part, None] + np.arange(count)
+        before[part] = words[where]
+        values = np.split(operands[part].view(op.dtype), op.data_values, axis=1)
+        with np.errstate(all="ignore"):
+            after = op.update(before[part].view(op.dtype), *values)
+        words[where] = np.ascontiguousarray(after, op.dtype).view(U32)
+    old[:, lanes] = before.T
 
 
 def _wrap_increment(old, data):

@@ -15,10 +15,12 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
 from gfx950.memory.islands import ISLAND_BITS, SCRATCH_ISLAND
 from gfx950.timing.memory import BufferLocality, Locality
 from gfx950.timing.parameters import Machine
-from gfx950.timing.steps import SECTOR_BYTES
+from gfx950.timing.steps import decode
 
 
 @dataclass(frozen=True)
@@ -86,48 +88,72 @@ def place(num_groups: int, fit: Occupancy, machine: Machine) -> Placement:
     return Placement(num_groups, min(num_groups, machine.num_cus), rounds)
 
 
-def _lines_by_group(trace, streams, machine):
-    """Returns, for each shared buffer, the set of lines that each executed workgroup loads."""
-    per_line = machine.line_bytes // SECTOR_BYTES
-    buffers = defaultdict(lambda: defaultdict(set))
-    for wave, steps in streams.items():
-        group = wave // trace.waves_per_group
-        for op, cost in steps:
-            if op.kind == "load" and cost is not None:
-                for sector in cost.sectors:
-                    line = sector // per_line
-                    buffers[line * machine.line_bytes >> ISLAND_BITS][group].add(line)
-    buffers.pop(SCRATCH_ISLAND, None)
-    return buffers
+_GROUP_SHIFT = 38
+"""Above the number of any line."""
 
 
-def _counted(groups, machine):
-    """Returns (l2_miss, share of them that is new to the chip) by counting lines."""
-    per_xcd = defaultdict(set)
-    requests = 0
-    for group, lines in groups.items():
-        per_xcd[group % machine.num_xcds] |= lines
-        requests += len(lines)
-    brought = sum(map(len, per_xcd.values()))
-    return brought / requests, len(set().union(*per_xcd.values())) / brought
+@dataclass(frozen=True)
+class _Loads:
+    """Which workgroups load which lines of a buffer, each pair once."""
+
+    groups: np.ndarray
+    lines: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray) -> _Loads:
+        """Takes pairs that are in one number each."""
+        return cls(keys >> _GROUP_SHIFT, keys & ((1 << _GROUP_SHIFT) - 1))
+
+    def miss_shares(self, machine: Machine) -> tuple[float, float]:
+        """Returns (share that L2 misses, share of those that is new to the chip), by counting."""
+        xcds = self.groups % machine.num_xcds
+        brought = len(np.unique(xcds << _GROUP_SHIFT | self.lines))
+        return brought / len(self.lines), len(np.unique(self.lines)) / brought
+
+    def expected_shares(
+        self, num_groups: int, buffer_lines: float, machine: Machine
+    ) -> tuple[float, float]:
+        """Returns the same for sharers that are spread over the XCDs at random."""
+        requests = num_groups * len(self.lines) / len(np.unique(self.groups))
+        total = min(buffer_lines, requests)
+        sharers = requests / total
+        reached = machine.num_xcds * (1 - (1 - 1 / machine.num_xcds) ** sharers)
+        return total * reached / requests, 1 / reached
 
 
-def _expected(groups, num_groups, buffer_lines, machine):
-    """Returns the same two fractions for sharers spread over the XCDs at random."""
-    lines = sum(map(len, groups.values())) / len(groups)
-    requests = num_groups * lines
-    total = min(buffer_lines, requests)
-    sharers = requests / total
-    reached = machine.num_xcds * (1 - (1 - 1 / machine.num_xcds) ** sharers)
-    return total * reached / requests, 1 / reached
+def _loads_by_buffer(trace, machine: Machine, sizes: dict[int, int]) -> dict[int, _Loads]:
+    """Returns the loads of every buffer but private memory, by island."""
+    found = defaultdict(list)
+    kinds: dict[int, str] = {}
+    for event in trace.events:
+        if event.global_addr is None:
+            continue
+        if event.pc not in kinds:
+            kinds[event.pc] = decode(trace.kernel.instructions[event.pc], machine).kind
+        if kinds[event.pc] != "load":
+            continue
+        address = event.global_addr[event.exec_mask].astype(np.int64)
+        group = np.repeat(event.waves // trace.waves_per_group, event.exec_mask.sum(axis=1))
+        island = address >> ISLAND_BITS
+        for number in np.unique(island).tolist():
+            inside = island == number
+            if number in sizes:
+                inside &= address - (number << ISLAND_BITS) < sizes[number]
+            first = address[inside]
+            last = first + max(event.global_bytes, 1) - 1
+            lines = np.concatenate([first, last]) // machine.line_bytes
+            keys = np.tile(group[inside], 2) << _GROUP_SHIFT | lines
+            found[number].append(np.unique(keys))
+    found.pop(SCRATCH_ISLAND, None)
+    unique = {number: np.unique(np.concatenate(keys)) for number, keys in found.items()}
+    return {number: _Loads.of(keys) for number, keys in unique.items() if len(keys)}
 
 
-def locality(trace, streams, placement, machine: Machine, *, sizes, warm: bool) -> Locality:
+def locality(trace, placement, machine: Machine, *, sizes, warm: bool) -> Locality:
     """Derives each buffer's hit rates beyond L1.
 
     Args:
         trace: of at least one workgroup.
-        streams: its priced steps.
         placement: of the whole grid.
         machine: the chip.
         sizes: bytes of each buffer by the number in its address (`ISLAND_BITS`).
@@ -138,15 +164,15 @@ def locality(trace, streams, placement, machine: Machine, *, sizes, warm: bool) 
     result = [BufferLocality(scratch, scratch + (1 << ISLAND_BITS), l2_miss=0.0)]
     complete = len(trace.groups) == placement.num_groups
     concurrent = min(placement.num_groups, placement.active_cus * placement.rounds[0])
-    for island, groups in _lines_by_group(trace, streams, machine).items():
+    for island, loads in _loads_by_buffer(trace, machine, sizes).items():
         size = sizes.get(island, 0)
         fits_l2 = size <= machine.l2_bytes
         if complete and (fits_l2 or len(placement.rounds) == 1):
-            l2_miss, hbm = _counted(groups, machine)
+            l2_miss, hbm = loads.miss_shares(machine)
         else:
             sharing = placement.num_groups if fits_l2 else concurrent
             lines = math.ceil(size / machine.line_bytes) or math.inf
-            l2_miss, hbm = _expected(groups, sharing, lines, machine)
+            l2_miss, hbm = loads.expected_shares(sharing, lines, machine)
         first = island << ISLAND_BITS
         held = warm and size <= machine.infinity_bytes
         result.append(

@@ -24,7 +24,7 @@ from gfx950.machine.run import run
 from gfx950.memory.islands import FIRST_ISLAND
 from gfx950.timing.cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing.grid import Occupancy, Placement, locality, occupancy, place
-from gfx950.timing.memory import Share
+from gfx950.timing.memory import Locality, Share
 from gfx950.timing.parameters import Machine, variants
 from gfx950.timing.steps import LANES, streams
 
@@ -165,17 +165,39 @@ class _Rounds:
         return self._done[residents]
 
 
-def _resident_streams(step_streams, trace, residents) -> list[dict[int, list]]:
-    """Picks the steps of the workgroups that share the timed CU.
+@dataclass(frozen=True)
+class _Priced:
+    """A launch as every reading of the machine times it: what runs, and where it lies."""
 
-    Raises:
-        ValueError: if one of them was not executed.
-    """
-    missing = set(residents) - set(trace.groups)
-    if missing:
-        raise ValueError(f"workgroups {sorted(missing)} are not in the trace")
-    size = trace.waves_per_group
-    return [{n: step_streams[n] for n in range(g * size, (g + 1) * size)} for g in residents]
+    trace: object
+    fit: Occupancy
+    placement: Placement
+    where: Locality
+    groups: list[dict[int, list]]
+    """Steps of the workgroups that share the timed CU, by wave."""
+
+    @classmethod
+    def of(
+        cls, trace, machine: Machine, *, sizes, warm: bool, dynamic_lds: int, residents
+    ) -> _Priced:
+        """Prices a trace.
+
+        Raises:
+            ValueError: if a resident workgroup was not executed.
+        """
+        fit = occupancy(trace.kernel, trace.waves_per_group, machine, dynamic_lds)
+        placement = place(int(np.prod(trace.grid)), fit, machine)
+        if residents is None:
+            on_cu_0 = [group for group in trace.groups if group % machine.num_cus == 0]
+            residents = on_cu_0 or trace.groups
+        if missing := set(residents) - set(trace.groups):
+            raise ValueError(f"workgroups {sorted(missing)} are not in the trace")
+        size = trace.waves_per_group
+        waves = [range(group * size, (group + 1) * size) for group in residents]
+        steps = streams(trace, machine, sizes, [number for group in waves for number in group])
+        where = locality(trace, placement, machine, sizes=sizes, warm=warm)
+        groups = [{number: steps[number] for number in group} for group in waves]
+        return cls(trace, fit, placement, where, groups)
 
 
 def simulate(
@@ -199,17 +221,18 @@ def simulate(
             trace, or all if it has none.
     """
     machine = machine or Machine()
-    sizes = buffer_bytes or {}
-    step_streams = streams(trace, machine, sizes)
-    fit = occupancy(trace.kernel, trace.waves_per_group, machine, dynamic_lds)
-    placement = place(int(np.prod(trace.grid)), fit, machine)
-    where = locality(trace, step_streams, placement, machine, sizes=sizes, warm=warm)
+    priced = _Priced.of(
+        trace, machine, sizes=buffer_bytes or {}, warm=warm, dynamic_lds=dynamic_lds,
+        residents=residents,
+    )  # fmt: skip
+    return _timed(priced, machine)
+
+
+def _timed(priced: _Priced, machine: Machine) -> Profile:
+    """Runs the rounds of a launch on one CU."""
+    trace, placement = priced.trace, priced.placement
     share = Share(placement.active_cus)
-    if residents is None:
-        on_cu_0 = [group for group in trace.groups if group % machine.num_cus == 0]
-        residents = on_cu_0 or trace.groups
-    cu_streams = _resident_streams(step_streams, trace, residents)
-    rounds = _Rounds(cu_streams, lambda: ComputeUnit(machine, share, where))
+    rounds = _Rounds(priced.groups, lambda: ComputeUnit(machine, share, priced.where))
 
     first = rounds.result(placement.rounds[0])
     results = [rounds.result(count) for count in placement.rounds]
@@ -219,7 +242,7 @@ def simulate(
     return Profile(
         kernel=trace.kernel.name,
         machine=machine,
-        occupancy=fit,
+        occupancy=priced.fit,
         placement=placement,
         cycles=first.cycles,
         mfma_utilisation=first.mfma_busy / pipes if pipes else 0.0,
@@ -227,7 +250,7 @@ def simulate(
         stalls={name: first.stalls[name] / wave_cycles for name in STALLS if first.stalls[name]},
         lds_cycles=first.lds_cycles,
         lds_conflict_cycles=first.lds_conflict_cycles,
-        lds_conflicts=_conflicts(cu_streams),
+        lds_conflicts=_conflicts(priced.groups),
         bytes_moved=dict(first.bytes_moved),
         issued=dict(first.issued),
         grid_cycles=sum(r.cycles for r in results),
@@ -309,11 +332,12 @@ def profile(
         "products": False,
     }
     trace = run(kernel, grid, block, args, **options).trace
-    facts = {"buffer_bytes": _buffer_bytes(args), "warm": warm, "dynamic_lds": dynamic_lds,
-             "residents": chosen}  # fmt: skip
-    found = simulate(trace, machine=machine, **facts)
+    priced = _Priced.of(
+        trace, machine, sizes=_buffer_bytes(args), warm=warm, dynamic_lds=dynamic_lds,
+        residents=chosen,
+    )  # fmt: skip
+    found = _timed(priced, machine)
     if with_variants:
         for label, other in variants(machine).items():
-            timed = found if other == machine else simulate(trace, machine=other, **facts)
-            found.variants[label] = timed.time_us
+            found.variants[label] = (found if other == machine else _timed(priced, other)).time_us
     return found

@@ -123,7 +123,8 @@ VARIANTS = {
     },
 }  # fmt: skip
 """Two readings of the same measurements, which nobody can tell apart: the clock falls under load,
-or memory answers later. Times between the two are as good as the model gets."""
+or memory answers later. Times between the two are as good as the model gets. No price of an
+instruction depends on what they change."""
 
 
 def variants(machine: Machine) -> dict[str, Machine]:

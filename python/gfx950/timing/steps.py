@@ -14,6 +14,7 @@ sectors of each global access. The CU model then only does integer arithmetic.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -245,19 +246,31 @@ def _payloads(event, op, sizes, machine):
     return [GlobalCost(_sectors(event, i, sizes), int(lanes[i]), int(lds[i])) for i in range(count)]
 
 
-def streams(trace, machine: Machine, sizes: dict[int, int]) -> dict[int, list]:
-    """Returns the priced steps of every wave of a trace, by wave number.
+def streams(
+    trace, machine: Machine, sizes: dict[int, int], waves: Sequence[int] | None = None
+) -> dict[int, list]:
+    """Returns the priced steps of waves, by wave number.
 
-    `sizes` are the bytes of each buffer by island number (`memory.ISLAND_BITS`).
+    Args:
+        trace: what they did.
+        machine: the chip.
+        sizes: bytes of each buffer by island number (`memory.ISLAND_BITS`).
+        waves: their numbers, default all of the trace.
     """
     ops = {}
-    result = {number: [] for number in trace.wave_numbers()}
+    result = {number: [] for number in (trace.wave_numbers() if waves is None else waves)}
+    is_wanted = np.zeros(max(trace.wave_numbers()) + 1, bool)
+    is_wanted[list(result)] = True
     for event in trace.events:
+        rows = is_wanted[event.waves]
+        if not rows.any():
+            continue
+        part = event if rows.all() else event.take(rows)
         op = ops.get(event.pc)
         if op is None:
             op = ops[event.pc] = decode(trace.kernel.instructions[event.pc], machine)
         for wave, payload in zip(
-            event.waves.tolist(), _payloads(event, op, sizes, machine), strict=True
+            part.waves.tolist(), _payloads(part, op, sizes, machine), strict=True
         ):
             result[wave].append((op, payload))
     return result

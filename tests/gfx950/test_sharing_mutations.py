@@ -1,0 +1,206 @@
+"""Do the kernels of `mojo_kernels/cdna4` share by luck? All that orders them is tampered with.
+
+Every mutant (mutations.py) of every kernel (landed.py) is judged twice: by `check`, at once and
+late, and by adversaries that know nothing of it (adversary.py). What `check` lets pass must be
+harmless: no adversary changes a result, and it is one of
+
+    never executed       the launch does not come there
+    proves nothing       whenever the wait runs, its operations have been waited for already
+    proves too much      it proves what the launch does not rely on before the next wait
+    ordered twice        another barrier orders what waves share; this one is for their pace
+    read after the end   a store whose bytes no other wave touches again in the launch
+    no order             `nt` says how long caches keep a line, and nothing of order
+    in memory            an atomic happens in memory, with sc1 and without
+
+The last two are what the memory model says, and are counted without being run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+import gfx950
+from gfx950.memory.islands import ISLAND_BITS
+from tests.cdna4.support import Decode
+from tests.gfx950 import landed
+from tests.gfx950.adversary import ADVERSARIES, QUICK
+from tests.gfx950.mutations import Mutant, mutants
+
+BY_THE_MODEL = {"store nt": "no order", "load nt": "no order", "atomic sc1": "in memory"}
+MAY_BE_HARMLESS = {"store sc1"}
+"""Kinds of which a kernel may have harmless ones alone: sums that are set back to zero."""
+ISLAND = 1 << ISLAND_BITS
+ENDLESS = 30
+"""Times the steps of the kernel as it is: whoever takes more waits for ever."""
+SHARE = 0.98
+"""Of what changes a result, at least, must be caught."""
+
+
+@dataclass
+class Verdicts:
+    """What became of the mutants of one kernel."""
+
+    caught: Counter = field(default_factory=Counter)
+    changing: int = 0
+    """Of those, by adversaries in step: the others may need another order."""
+    harmless: Counter = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+
+
+class Subject:
+    """A kernel, and what its launch does as it is."""
+
+    def __init__(self, kernel: landed.Landed):
+        self.landed, self.kernel = kernel, kernel.kernel
+        grid, block, args, _ = kernel.launch()
+        result = gfx950.run(self.kernel, grid, block, args, trace=True)
+        assert result.hazards == []
+        self.executed = {event.pc for event in result.trace.events} | result.proofs.keys()
+        self.proofs, self.trace = result.proofs, result.trace
+        self.steps = ENDLESS * result.wave_instructions
+        first, *others = (self.results(self.kernel, adversary) for adversary in ADVERSARIES)
+        assert all(other == first for other in others), "adversaries change the kernel as it is"
+        self.expected = first
+
+    def results(self, kernel, adversary):
+        """Returns the bytes that a launch leaves."""
+        return adversary.run(kernel, self.landed.launch, self.steps)
+
+    def is_caught(self, kernel, launch) -> bool:
+        """Whether `check` objects."""
+        for late in (False, True):
+            grid, block, args, _ = launch()
+            try:
+                gfx950.run(kernel, grid, block, args, late=late, first_finding=True)
+            except gfx950.SimulationError:
+                return True
+        return False
+
+    def changes(self, kernel, adversaries) -> bool:
+        """Whether an adversary gets other results, or none."""
+        for adversary in adversaries:
+            try:
+                if self.results(kernel, adversary) != self.expected:
+                    return True
+            except gfx950.SimulationError:
+                return True
+        return False
+
+    def judge(self, mutant: Mutant, verdicts: Verdicts) -> None:
+        """Adds what becomes of a mutant."""
+        if mutant.kind in BY_THE_MODEL:
+            verdicts.harmless[BY_THE_MODEL[mutant.kind]] += 1
+            return
+        caught = self.is_caught(mutant.kernel, self.landed.launch)
+        if not caught and mutant.kind == "store sc1" and self.landed.wide:
+            caught = self.is_caught(mutant.kernel, self.landed.wide)
+        if caught:
+            verdicts.caught[mutant.kind] += 1
+            is_wait = mutant.kind == "wait"
+            verdicts.changing += self.changes(mutant.kernel, QUICK if is_wait else ADVERSARIES)
+            return
+        reason = self.reason(mutant)
+        does_nothing = reason in ("never executed", "proves nothing")
+        if reason is None or (not does_nothing and self.changes(mutant.kernel, ADVERSARIES)):
+            verdicts.missed.append(mutant.label)
+        else:
+            verdicts.harmless[reason] += 1
+
+    def reason(self, mutant: Mutant) -> str | None:
+        """Says why a mutant that `check` lets pass may be harmless, None if nothing does."""
+        if mutant.pc not in self.executed:
+            return "never executed"
+        if mutant.kind == "wait":
+            return "proves too much" if self.proofs.get(mutant.pc) else "proves nothing"
+        if mutant.kind == "barrier":
+            return "ordered twice"
+        if mutant.kind == "store sc1" and self.is_last_to_touch(mutant.pc):
+            return "read after the end"
+        return None
+
+    def is_last_to_touch(self, pc: int) -> bool:
+        """Says whether no other wave touches the bytes of a store after it, by the trace."""
+        size = max(array.nbytes for array in self.landed.launch()[2] if hasattr(array, "nbytes"))
+        owners: dict[int, np.ndarray] = {}
+        """Wave that stored each word with the instruction, by island."""
+        for event in self.trace.events:
+            if event.global_addr is None:
+                continue
+            for row, wave in enumerate(event.waves.tolist()):
+                lanes = event.exec_mask[row]
+                address = np.broadcast_to(event.global_addr[row], lanes.shape)[lanes]
+                inside = address[address % ISLAND < size]
+                for island in np.unique(inside // ISLAND).tolist():
+                    mine = inside[inside // ISLAND == island] % ISLAND
+                    words = mine[:, None] // 4 + np.arange(-(-event.global_bytes // 4))
+                    owner = owners.get(island)
+                    if owner is not None and (~np.isin(owner[words], (-1, wave))).any():
+                        return False
+                    if event.pc == pc:
+                        fresh = np.full(size // 4 + 4, -1)
+                        owners.setdefault(island, fresh)[words] = wave
+        return bool(owners)
+
+
+PARTS = {"choices": 3, "decode": 3, "prefill": 9}
+"""Into how many tests the kernels of a program are dealt."""
+
+
+def kernels_of(program: str) -> list[landed.Landed]:
+    """Returns the kernels of a catalogue, those with many instructions last."""
+    found = [kernel for kernel in landed.kernels() if kernel.name.startswith(f"{program}/")]
+    return sorted(found, key=lambda kernel: len(kernel.kernel.instructions))
+
+
+def assert_no_luck(kernel: landed.Landed, say, *, without: str = "") -> None:
+    """Judges every mutant of a kernel, but for those of one kind."""
+    subject, verdicts = Subject(kernel), Verdicts()
+    every = [mutant for mutant in mutants(kernel.kernel) if mutant.kind != without]
+    for mutant in every:
+        subject.judge(mutant, verdicts)
+    caught, harmless = sum(verdicts.caught.values()), sum(verdicts.harmless.values())
+    say(f"{kernel.name}: {len(every)} mutants, {caught} caught ({dict(verdicts.caught)}), "
+        f"{verdicts.changing} of them change results, {harmless} harmless "
+        f"({dict(verdicts.harmless)}), {len(verdicts.missed)} missed")  # fmt: skip
+    assert caught + harmless + len(verdicts.missed) == len(every)
+    assert verdicts.changing >= SHARE * (verdicts.changing + len(verdicts.missed)), verdicts.missed
+    kinds = {mutant.kind for mutant in every} - BY_THE_MODEL.keys()
+    assert verdicts.caught.keys() >= kinds - MAY_BE_HARMLESS
+
+
+@pytest.fixture
+def say(capsys):
+    def line(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="", flush=True)
+
+    return line
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "program, part", [(program, i) for program, count in PARTS.items() for i in range(count)]
+)
+def test_what_changes_results_is_caught(program, part, say):
+    for kernel in kernels_of(program)[part :: PARTS[program]]:
+        assert_no_luck(kernel, say)
+
+
+def test_what_changes_results_is_caught_in_a_kernel_that_shares_in_both_ways(say):
+    """The smallest one whose waves share activations and whose workgroups share sums; no waits."""
+    for kernel in kernels_of("decode"):
+        cut = Decode.named(kernel.name.partition("/")[2])
+        if cut.sharers > 1 and cut.splits > 1:
+            assert_no_luck(kernel, say, without="wait")
+            return
+    raise AssertionError("no kernel shares in both ways")
+
+
+def test_quantizers_share_nothing():
+    """They have waits, and no barrier, atomic or cache bit: nothing here is for them."""
+    for kernel in kernels_of("quantize"):
+        assert {mutant.kind for mutant in mutants(kernel.kernel)} == {"wait"}
