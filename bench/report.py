@@ -3,7 +3,7 @@
 Both show the same cells: `Table` holds headings and strings, `to_rich` and
 `to_markdown` draw it. The README keeps its table between two markers:
 
-    <!-- bench:begin -->   rewritten by `bench.run --update-readme`   <!-- bench:end -->
+    <!-- bench:begin -->   rewritten by `bench.run --record`   <!-- bench:end -->
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
            --- plan ---> worker (2 threads) -- rows --->
 
 Each thread count is measured by a process of its own (see `bench.worker`), one
-after the other. Complete runs are kept under `bench/results`; a run that leaves
-something out is a trial and goes to `build/bench`, unless --results says where.
+after the other. Results go to `build/bench`, or where --results says. Only --record, which
+takes a complete run, touches tracked files: `bench/results` and the tables of README.md.
 """
 
 from __future__ import annotations
@@ -64,23 +64,26 @@ def main(
     model: Annotated[bool, typer.Option(help="Run the sentence encoder too.")] = True,
     quick: Annotated[bool, typer.Option(help="Two shapes, few repetitions.")] = False,
     results: Annotated[Path | None, typer.Option(help="Folder for CSV and PNG files.")] = None,
-    update_readme: Annotated[bool, typer.Option(help="Rewrite the table in README.md.")] = False,
+    record: Annotated[bool, typer.Option(help="Keep them: bench/results and README.md.")] = False,
 ) -> None:
     """Measures mx_kernels against its peers on the named shapes and on a real model."""
     start = time.monotonic()
     console = make_console()
+    if record and results:
+        raise typer.BadParameter("--record says where results go: drop --results")
+    folder = results or (RESULTS if record else TRIAL_RESULTS)
     if target in targets.SIMULATED:
         if threads or only or not model:
             raise typer.BadParameter(f"--threads, --only and --no-model mean nothing to {target}")
-        simulate(target, quick, results, update_readme, console)
+        simulate(target, quick, folder, record, console)
         console.print(f"{time.monotonic() - start:.0f} s in all")
         return
     try:
         plans = make_plans(target, threads, only, model, quick)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if update_readme and not is_complete(plans):
-        raise typer.BadParameter("--update-readme takes a complete run: drop the other options")
+    if record and not is_complete(plans):
+        raise typer.BadParameter("--record takes a complete run: drop the other options")
 
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         console.print(f"load average {load:.1f}: other work runs here, expect noise")
@@ -90,35 +93,32 @@ def main(
         run_worker(plan, findings, console)
 
     show(findings, console)
-    folder = results or (RESULTS if is_complete(plans) else TRIAL_RESULTS)
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
-    if update_readme:
+    if record:
         if target in targets.GPUS:
             report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
         else:
             report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
-        console.print("updated the table in README.md")
+        console.print("updated the tables in README.md")
     console.print(f"{time.monotonic() - start:.0f} s in all")
 
 
-def simulate(
-    target: str, quick: bool, results: Path | None, update_readme: bool, console: Console
-) -> None:
+def simulate(target: str, quick: bool, folder: Path, record: bool, console: Console) -> None:
     """Runs a target on its timing model and reports the rows."""
-    if update_readme and quick:
-        raise typer.BadParameter("--update-readme takes a complete run: drop --quick")
+    if record and quick:
+        raise typer.BadParameter("--record takes a complete run: drop --quick")
     origin = Origin(f"{target}, simulated", device.describe_commit(), device.today())
     rows = list(targets.load(target).simulate(origin, console.print, quick=quick))
     for table in simulated.tables(rows):
         console.print(table.to_rich())
-    path = (results or (TRIAL_RESULTS if quick else RESULTS)) / f"{target}.csv"
+    path = folder / f"{target}.csv"
     write_csv(path, rows)
     console.print(f"wrote {_relative(path)}")
-    if update_readme:
+    if record:
         markers = simulated.BEGIN, simulated.END
         report.update_readme(README, simulated.readme_text(rows), markers)
-        console.print("updated the table in README.md")
+        console.print("updated the tables in README.md")
 
 
 def make_plans(

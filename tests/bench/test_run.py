@@ -275,13 +275,29 @@ def test_thread_counts_are_ascending_and_default_to_two_at_most():
         (["--threads", "0"], "threads: got '0', expected 1 to"),
         (["--threads", "two"], "threads: got 'two', expected numbers"),
         (["--only", "linear,sort"], "expected some of quantize, quantize mxfp8,"),
-        (["--quick", "--update-readme"], "--update-readme takes a complete run"),
+        (["--quick", "--record"], "--record takes a complete run"),
+        (["--record", "--results", "there"], "--record says where results go"),
+        (["--target", "gfx950", "--quick", "--record"], "--record takes a complete run"),
     ],
 )
 def test_a_wrong_command_says_what_is_expected(arguments, sentence):
     outcome = CliRunner().invoke(run.app, arguments, env={"COLUMNS": "200"})
     assert outcome.exit_code == 2
     assert sentence in " ".join(outcome.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("options", [[], ["--record"]], ids=["trial", "recorded"])
+def test_only_recording_touches_tracked_files(options, tmp_path, monkeypatch):
+    kept, trial, readme = (tmp_path / name for name in ("kept", "trial", "README.md"))
+    readme.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
+    for name, path in (("RESULTS", kept), ("TRIAL_RESULTS", trial), ("README", readme)):
+        monkeypatch.setattr(run, name, path)
+    monkeypatch.setattr(run, "worker_events", lambda _: [("row", dataclasses.asdict(make_row()))])
+    outcome = CliRunner().invoke(run.app, options)
+    assert outcome.exit_code == 0, outcome.output
+    written, other = (kept, trial) if options else (trial, kept)
+    assert (written / "cpu.csv").exists() and not other.exists()
+    assert ("old" in readme.read_text()) == (not options)
 
 
 def test_a_failing_worker_fails_the_run():
