@@ -1,7 +1,8 @@
 """The rows of `linear` as a picture: a bar for each system and shape.
 
 A bar's height is how many times as long as `mx_kernels` a system takes, on a
-logarithmic axis, so that equal factors look equal; one panel a thread count.
+logarithmic axis, so that equal factors look equal; one panel a thread count and mode of ours
+that other systems are compared with.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ def plot_linear(rows: Sequence[Row], path: Path) -> bool:
     Returns:
         Whether there was anything to draw.
     """
-    rows = [row for row in rows if row.op == "linear"]
-    if not rows:
+    rows = [row for row in rows if row.op.startswith("linear")]
+    shown = sorted({(row.threads, row.op) for row in rows if row.system != OURS})
+    if not shown:
         return False
-    threads = sorted({row.threads for row in rows})
     figure, panels = pyplot.subplots(
-        len(threads), 1, figsize=(12, 4 * len(threads)), squeeze=False, layout="constrained"
+        len(shown), 1, figsize=(12, 4 * len(shown)), squeeze=False, layout="constrained"
     )
-    for panel, count in zip(panels[:, 0], threads, strict=True):
-        _draw(panel, [row for row in rows if row.threads == count])
-        panel.set_title(f"{count} thread" + "s" * (count != 1) if count else "on the GPU")
-    names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*names, loc="outside lower center", ncols=len(names[0]), fontsize="small")
-    figure.suptitle(f"linear, time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
+    for panel, (count, op) in zip(panels[:, 0], shown, strict=True):
+        _draw(panel, [row for row in rows if (row.threads, row.op) == (count, op)])
+        where = f"{count} thread" + "s" * (count != 1) if count else "on the GPU"
+        panel.set_title(f"{op}, {where}")
+        panel.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    figure.suptitle(f"time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 
 from bench import device, report, targets
-from bench.goals import check_goals
+from bench.goals import check_goals, check_model_goals
 from bench.plot import plot_linear
 from bench.rows import ModelRow, Origin, Row, write_csv
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
@@ -252,7 +252,7 @@ def show(findings: Findings, console: Console) -> None:
     tables.append(report.systems_table(rows))
     if findings.model_rows:
         tables.append(report.model_table(findings.model_rows))
-    if goals := check_goals(rows):
+    if goals := check_goals(rows) + check_model_goals(findings.model_rows):
         tables.append(report.goal_table(goals))
     for table in tables:
         console.print(table.to_rich())

@@ -30,7 +30,8 @@ SIMULATED = {"gfx950": "bench.targets.gfx950"}
 EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")
 """Formats beside MXFP4 that activations can be rounded to."""
 QUANTIZERS = ("quantize", *(f"quantize {format}" for format in EIGHT_BIT))
-OPS = (*QUANTIZERS, "matmul", "linear", "linear mxfp8", "linear bf16")
+PRODUCTS = ("matmul", "linear", "linear mxint8", "linear mxfp8", "linear bf16")
+OPS = (*QUANTIZERS, *PRODUCTS)
 
 
 @dataclass(frozen=True)
