@@ -23,9 +23,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import device, report, targets
+from bench import device, report, sweep, targets
 from bench.goals import check_goals, check_model_goals
-from bench.plot import plot_linear
+from bench.plot import plot_linear, plot_sweep
 from bench.rows import ModelRow, Origin, Row, write_csv
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
 from bench.simulated import report as simulated
@@ -92,10 +92,10 @@ def main(
     for plan in plans:
         run_worker(plan, findings, console)
 
-    show(findings, console)
+    show(findings, target, console)
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
-    if record:
+    if record and target != targets.SWEEP:
         if target in targets.GPUS:
             report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
         else:
@@ -141,7 +141,7 @@ def make_plans(
             shapes=QUICK_SHAPES if quick else NAMED_SHAPES,
             ops=ops,
             budget_s=QUICK_BUDGET_S if quick else FULL_BUDGET_S,
-            model=model and count == counts[-1] and target not in targets.GPUS,
+            model=model and count == counts[-1] and target in targets.WITH_MODEL,
             quick=quick,
         )
         for count in counts
@@ -188,7 +188,7 @@ def is_complete(plans: list[targets.Plan]) -> bool:
     """Whether the plans leave nothing out, so that their numbers are worth keeping."""
     target, threads = plans[0].target, tuple(plan.threads for plan in plans)
     return (
-        (plans[-1].model or target in targets.GPUS)
+        (plans[-1].model or target not in targets.WITH_MODEL)
         and threads == _thread_counts(target, "")
         and all(plan.ops == targets.OPS and not plan.quick for plan in plans)
     )
@@ -245,9 +245,15 @@ def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
         worker.wait()
 
 
-def show(findings: Findings, console: Console) -> None:
+def show(findings: Findings, target: str, console: Console) -> None:
     """Prints every table."""
     rows = findings.rows
+    if target == targets.SWEEP:
+        curves = sweep.summarize(rows)
+        goals = report.goal_table(sweep.check_goals(curves))
+        for table in (report.machine_table(rows), sweep.table(curves), goals):
+            console.print(table.to_rich())
+        return
     tables = [report.machine_table(rows), *report.operation_tables(rows)]
     tables.append(report.systems_table(rows))
     if findings.model_rows:
@@ -263,6 +269,8 @@ def show(findings: Findings, console: Console) -> None:
 
 def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     """Writes CSV, Markdown and PNG files and returns those written."""
+    if target == targets.SWEEP:
+        return save_sweep(findings.rows, target, folder)
     written = [folder / f"{target}.csv", folder / f"{target}.md"]
     write_csv(written[0], findings.rows)
     written[1].write_text(report.full_text(findings.rows, findings.model_rows) + "\n")
@@ -272,6 +280,18 @@ def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     picture = folder / f"{target}.png"
     if plot_linear(findings.rows, picture):
         written.append(picture)
+    return written
+
+
+def save_sweep(rows: list[Row], target: str, folder: Path) -> list[Path]:
+    """Writes what the curves show; their points, thousands, always lie in the trials' folder."""
+    curves = sweep.summarize(rows)
+    written = [TRIAL_RESULTS / f"{target}-points.csv"]
+    written += [folder / f"{target}.{ending}" for ending in ("csv", "md", "png")]
+    write_csv(written[0], rows)
+    write_csv(written[1], curves)
+    written[2].write_text(sweep.text(curves) + "\n")
+    plot_sweep(rows, written[3])
     return written
 
 
