@@ -1,7 +1,7 @@
 """What a benchmark measures: rows, and the CSV files that keep them.
 
-A `Row` is one system doing one operation on one shape with one thread count; a
-`ModelRow` is one variant of the real model. Both say where and when they were
+A `Row` is one system doing one operation on one shape with one thread count, with the errors of
+a product; a `ModelRow` is one variant of the real model. Both say where and when they were
 measured, so a file can be read without its history.
 """
 
