@@ -2,13 +2,14 @@
 #
 #     make test        every claim once           make lint     style checks
 #     make test-deep   every test                 make fmt      formats in place
-#     make bench       the tables of the README   make clean    removes .venv and what was built
+#     make bench       speed, into build/bench    make clean    removes .venv and what was built
 #
 # What tests compile is kept in the user's cache folder, or in MX_KERNELS_CACHE.
 # The first call makes .venv and fills it from pyproject.toml (a few minutes);
 # it is refreshed when pyproject.toml changes. `PYTHON=python3.12 make test`
 # picks another interpreter, ARGS="..." reaches pytest or bench.run, and
-# `make bench TARGET=...` measures another device.
+# `make bench TARGET=...` measures another device. `make bench ARGS=--record` keeps what it
+# measures in bench/results and the README's tables.
 
 PYTHON ?= python3
 VENV := .venv

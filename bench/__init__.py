@@ -6,9 +6,10 @@ targets/      what is measured on which device; one module per device
 simulated/    kernels of other systems and ours on gfx950's timing model
 peers/        the other systems, one module each, and what each does differently
 minilm.py     a real model in plain torch;  sentences.py  real input for it
-model.py      the model before and after conversion to MXFP4
+model.py      the model before and after conversion to MXFP4, activations in every mode
 timing.py     interleaved medians;  graph_timing.py  of a GPU's captured calls, weights cold
 roofline.py   what the machine can do at all
 goals.py      what this repository promises, checked on the measured rows
+sweep.py      what curves of time over rows show: steps, shares of the peak
 report.py     rows as tables, CSV and README text;  plot.py  as a picture
 """

@@ -1,7 +1,8 @@
 """What this repository promises of its kernels, checked on measured rows.
 
 Every goal is a ratio or a rate with the value it has to reach, for one thread
-count. A goal whose rows were not measured is not listed.
+count. A goal whose rows were not measured is not listed. A system is compared with that of our
+modes which is as accurate: 8-bit activations with `linear mxint8`, floats with `linear bf16`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.rows import OURS, Row
+from bench.rows import OURS, ModelRow, Row
 from bench.shapes import QUANTIZE_SHAPE
-from bench.targets import OPS, QUANTIZERS
+from bench.targets import QUANTIZERS
 
 FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0")
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
 MEDIUM = ((16, 2112, 7168), (32, 4096, 512), (32, 2880, 512))
 SMALL = (4, 2880, 512)
+INTEGER_OPS = ("linear", "linear mxint8")
+"""Products on the integer dot product."""
 ON_GPU = 0
 """The threads of rows from a GPU."""
 GPU_PEERS = ("cuBLAS bf16", "humming")
@@ -34,6 +37,21 @@ MIN_SHARE_OF_COPY = 0.7
 MAX_OVERHEAD_US = 10.0
 MAX_TIMES_ROOFLINE = 1.4
 MIN_QUANTIZE_GB_PER_S = 4.6
+INT8_PEAK, BF16_PEAK = "int8 dot product", "bf16 product"
+"""Rows of the machine: what torch reaches with a large square product."""
+MANY_ROWS = 16
+"""From so many on arithmetic binds, not reading weights."""
+MIN_SHARE_OF_PEAK = 0.6
+"""Of the int8 peak, with `MANY_ROWS` or more."""
+MAX_MXINT8_ERROR = 1.0
+"""Percent, against the product with the dequantized weights."""
+MAX_TIMES_MXFP4 = 1.08
+"""Time with MXINT8 activations over that with MXFP4 ones."""
+MAX_MORE_ERROR = 1.0
+"""Percent of the product with float weights that weights of another format may be better by."""
+MIN_SHARE_OF_W4A4 = 0.95
+"""Of the sentences a second of W4A4, with MXINT8 activations."""
+SAME_COSINE = 0.002
 MIN_SPEEDUP_OF_ONE_ROW = 4.0
 """Of weights of four bits over those of 16, where reading them is all there is to do."""
 MIN_SPEEDUP_OF_MANY_ROWS = 16 / 17
@@ -75,10 +93,10 @@ class Measured:
         """Returns the row, or None if it was not measured."""
         return self.by_key.get((op, tuple(shape), system, threads))
 
-    def ratio(self, shape: Sequence[int], system: str, threads: int) -> float | None:
-        """Returns how many times as long as our `linear` a system takes."""
-        row = self.find("linear", shape, system, threads)
-        return row.times_ours if row else None
+    def peak(self, name: str, threads: int) -> float | None:
+        """Returns a limit of the machine."""
+        row = self.find("machine", (0, 0, 0), name, threads)
+        return row.rate if row else None
 
     def ours(self, op: str, threads: int) -> list[Row]:
         """Returns our rows of one operation and thread count."""
@@ -94,8 +112,12 @@ def check_goals(rows: Iterable[Row]) -> list[Goal]:
             goals += _gpu(measured)
             continue
         goals += _overhead(measured, threads)
-        for row in measured.ours("linear", threads):
-            goals += _linear(measured, row, threads)
+        for op in INTEGER_OPS:
+            for row in measured.ours(op, threads):
+                goals += _integers(measured, row, threads)
+        for row in measured.ours("linear mxint8", threads):
+            goals += _linear_mxint8(measured, row, threads)
+        goals += _weights(measured, threads)
         for row in measured.ours("linear bf16", threads):
             goals += _linear_bf16(measured, row, threads)
         for row in measured.ours("linear mxfp8", threads):
@@ -131,55 +153,70 @@ def _overhead(measured: Measured, threads: int) -> Iterator[Goal]:
                    MAX_OVERHEAD_US, at_most=True)  # fmt: skip
 
 
-def _linear(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
-    shape, name = row.shape, " x ".join(map(str, row.shape))
-
-    def against(peer: str, wanted: float) -> Iterator[Goal]:
-        ratio = measured.ratio(shape, peer, threads)
-        if ratio is not None:
-            yield Goal(f"{name}: times faster than {peer}", threads, ratio, wanted)
-
-    yield from against("torch f32", 1.0)
-    for peer in FOUR_BIT_PEERS:
-        yield from against(peer, _wanted_of_four_bit(shape, peer))
-    if shape in LARGE + MEDIUM:
-        yield from against("torch int8", 1.0)
-    elif shape == SMALL:
-        yield from against("torch int8", 1.5)
+def _integers(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
+    """Near what memory allows with one row, near the processor's peak with many."""
+    name = f"{row.op} {row_name(row)}"
+    peak = measured.peak(INT8_PEAK, threads)
     if row.m == 1:
         yield Goal(f"{name}: times the memory roofline", threads, row.times_roofline,
                    MAX_TIMES_ROOFLINE, at_most=True)  # fmt: skip
+    elif row.m >= MANY_ROWS and peak:
+        text = f"{name}: share of the int8 peak"
+        yield Goal(text, threads, row.rate / peak, MIN_SHARE_OF_PEAK)
+
+
+def _linear_mxint8(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
+    """As exact as 8-bit activations are, as fast as 4-bit ones, faster than who has them too."""
+    name = f"{row.op} {row_name(row)}"
+    if row.error_own_weights is not None:
+        yield Goal(f"{name}: error against its weights, %", threads, 100 * row.error_own_weights,
+                   MAX_MXINT8_ERROR, at_most=True)  # fmt: skip
+    if mxfp4 := measured.find("linear", row.shape, OURS, threads):
+        times = row.time_us_median / mxfp4.time_us_median
+        yield Goal(f"{name}: times as long as MXFP4 activations", threads, times,
+                   MAX_TIMES_MXFP4, at_most=True)  # fmt: skip
+    wanted = dict.fromkeys(FOUR_BIT_PEERS, 1.5 if row.shape == SMALL else 1.0)
+    if row.shape in LARGE + MEDIUM:
+        wanted["torch int8"] = 1.0
+    elif row.shape == SMALL:
+        wanted["torch int8"] = 1.5
+    for peer, least in wanted.items():
+        if other := measured.find(row.op, row.shape, peer, threads):
+            yield Goal(f"{name}: times faster than {peer}", threads, other.times_ours, least)
+
+
+def _weights(measured: Measured, threads: int) -> Iterator[Goal]:
+    """What the format of the weights costs, at the worst shape for each peer of four bits."""
+    for peer in FOUR_BIT_PEERS:
+        more = [
+            100 * (row.error_float_weights - other.error_float_weights)
+            for row in measured.ours("linear mxint8", threads)
+            if (other := measured.find(row.op, row.shape, peer, threads))
+            and None not in {row.error_float_weights, other.error_float_weights}
+        ]
+        if more:
+            text = f"linear mxint8: error against float weights, % more than {peer}"
+            yield Goal(text, threads, max(more), MAX_MORE_ERROR, at_most=True)
 
 
 def _linear_bf16(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
     """Weights of four bits make few rows faster than those of 16, many rows not slower."""
-    peer = measured.find("linear bf16", row.shape, "torch bf16", threads)
-    if peer:
-        name = " x ".join(map(str, row.shape))
-        wanted = MIN_SPEEDUP_OF_ONE_ROW if row.m == 1 else MIN_SPEEDUP_OF_MANY_ROWS
-        yield Goal(f"bf16 {name}: times faster than torch bf16", threads, peer.times_ours, wanted)
+    wanted = MIN_SPEEDUP_OF_ONE_ROW if row.m == 1 else MIN_SPEEDUP_OF_MANY_ROWS
+    for system, least in {"torch bf16": wanted, "torch f32": 1.0, "torch W4A16": 1.0}.items():
+        if peer := measured.find(row.op, row.shape, system, threads):
+            text = f"{row.op} {row_name(row)}: times faster than {system}"
+            yield Goal(text, threads, peer.times_ours, least)
 
 
 def _linear_mxfp8(measured: Measured, row: Row, threads: int) -> Iterator[Goal]:
     """Rounding activations to eight bits costs next to nothing, and beats float weights."""
-    name = " x ".join(map(str, row.shape))
-    peer = measured.find("linear mxfp8", row.shape, "torch bf16", threads)
-    if peer:
-        yield Goal(f"mxfp8 {name}: times faster than torch bf16", threads, peer.times_ours, 1.0)
-    kept = measured.find("linear bf16", row.shape, OURS, threads)
-    if kept:
+    name = f"{row.op} {row_name(row)}"
+    if peer := measured.find("linear bf16", row.shape, "torch bf16", threads):
+        ratio = peer.time_us_median / row.time_us_median
+        yield Goal(f"{name}: times faster than torch bf16", threads, ratio, 1.0)
+    if kept := measured.find("linear bf16", row.shape, OURS, threads):
         share = kept.time_us_median / row.time_us_median
-        yield Goal(f"mxfp8 {name}: share of our bf16 rate", threads, share, MIN_SHARE_OF_KEPT)
-
-
-def _wanted_of_four_bit(shape: tuple[int, int, int], peer: str) -> float:
-    if shape == SMALL:
-        return 1.5
-    if peer == "MAX Q4_0" and shape in LARGE:
-        return 2.0
-    if peer == "MAX Q4_0" and shape in MEDIUM:
-        return 1.5
-    return 1.0
+        yield Goal(f"{name}: share of our bf16 rate", threads, share, MIN_SHARE_OF_KEPT)
 
 
 def _quantize(measured: Measured, threads: int) -> Iterator[Goal]:
@@ -194,23 +231,46 @@ def _quantize(measured: Measured, threads: int) -> Iterator[Goal]:
 
 
 def _scaling(measured: Measured) -> Iterator[Goal]:
-    """From the fewest to the most threads."""
-    if len(measured.threads) < 2:
-        return
-    few, many = measured.threads[0], measured.threads[-1]
+    """Threads never cost time, and bring as much as they bring a product of floats."""
+    worst: dict[tuple[str, int], Row] = {}
+    for row in measured.rows:
+        if row.system == OURS and row.times_one_thread is not None:
+            known = worst.setdefault((row.op, row.threads), row)
+            if row.times_one_thread < known.times_one_thread:
+                worst[row.op, row.threads] = row
+    for (op, threads), row in worst.items():
+        text = f"{op}: times as fast as one thread, at least ({row_name(row)})"
+        yield Goal(text, threads, row.times_one_thread, SAME)
+    few, many = min(measured.threads, default=0), max(measured.threads, default=0)
 
     def speedup(op: str, shape, system: str) -> float | None:
         before, after = (measured.find(op, shape, system, count) for count in (few, many))
         return before.time_us_median / after.time_us_median if before and after else None
 
-    for op in OPS:
-        for row in measured.ours(op, many):
-            gain = speedup(op, row.shape, OURS)
-            if gain is not None:
-                name = " x ".join(str(size) for size in row.shape if size)
-                yield Goal(f"{op} {name}: speed-up over {few} thread", many, gain, SAME)
-    for shape in LARGE:
-        ours, floats = speedup("linear", shape, OURS), speedup("linear", shape, "torch f32")
-        if ours is not None and floats is not None:
-            name = " x ".join(map(str, shape))
-            yield Goal(f"{name}: speed-up over that of torch f32", many, ours / floats, SAME)
+    for shape in LARGE if few < many else ():
+        for op in INTEGER_OPS:
+            ours, floats = speedup(op, shape, OURS), speedup("linear bf16", shape, "torch f32")
+            if ours is not None and floats is not None:
+                name = f"{op} {' x '.join(map(str, shape))}"
+                yield Goal(f"{name}: speed-up over that of torch f32", many, ours / floats, SAME)
+
+
+def check_model_goals(rows: Iterable[ModelRow]) -> list[Goal]:
+    """Returns the promises that the sentence encoder can answer."""
+    found = {row.variant: row for row in rows}
+    goals = []
+    if ours := found.get("W4A8 mxint8"):
+        if fast := found.get("W4A4"):
+            share = ours.sentences_per_s / fast.sentences_per_s
+            text = "sentence encoder, mxint8: share of W4A4's sentences a second"
+            goals.append(Goal(text, ours.threads, share, MIN_SHARE_OF_W4A4))
+        if exact := found.get("W4 only"):
+            text = "sentence encoder, mxint8: mean cosine less that of float activations"
+            more = ours.cosine_mean - exact.cosine_mean
+            goals.append(Goal(text, ours.threads, more, -SAME_COSINE))
+    return goals
+
+
+def row_name(row: Row) -> str:
+    """Returns the sizes of a row's shape that it has."""
+    return " x ".join(str(size) for size in row.shape if size)

@@ -1,11 +1,13 @@
 """The sentence encoder before and after conversion to MXFP4.
 
-Four variants embed the same sentences:
+Variants of it embed the same sentences, the weights of all but the first in MXFP4:
 
     float32        weights and activations as published
-    W4A4           `mx_kernels.convert`: both rounded to MXFP4, our `linear`
-    W4A8           the same weights, activations rounded to MXFP8
-    W4 only        the same MXFP4 weights, dequantized once; float32 activations
+    W4A4           activations rounded to MXFP4
+    W4A8 mxint8    to MXINT8: what `mx_kernels.convert` does on a CPU unless told otherwise
+    W4A8 mxfp8     to MXFP8
+    W4A16          to bfloat16
+    W4 only        the weights dequantized once, float32 activations: torch's linear
 
 Against the float model: the cosine of each sentence's two vectors, and whether a
 sentence keeps its nearest neighbours among the others. Time is the median of
@@ -67,14 +69,9 @@ def measure_model(plan: Plan, origin: Origin, report: Reporter) -> None:
         )
 
 
-def to_w4a4(model: nn.Module) -> nn.Module:
-    """Replaces every linear layer by one that rounds weights and activations to MXFP4."""
-    return mx.convert(model, activations="mxfp4")
-
-
-def to_w4a8(model: nn.Module) -> nn.Module:
-    """Replaces every linear layer by one with MXFP4 weights and MXFP8 activations."""
-    return mx.convert(model, activations="mxfp8")
+def converted(activations: str) -> Callable[[nn.Module], nn.Module]:
+    """Returns what makes every linear layer one with MXFP4 weights and such activations."""
+    return lambda model: mx.convert(model, activations=activations)
 
 
 def to_w4_only(model: nn.Module) -> nn.Module:
@@ -87,8 +84,10 @@ def to_w4_only(model: nn.Module) -> nn.Module:
 
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     FLOAT: lambda model: model,
-    "W4A4": to_w4a4,
-    "W4A8": to_w4a8,
+    "W4A4": converted("mxfp4"),
+    "W4A8 mxint8": converted("mxint8"),
+    "W4A8 mxfp8": converted("mxfp8"),
+    "W4A16": converted("bf16"),
     "W4 only": to_w4_only,
 }
 

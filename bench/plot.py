@@ -1,11 +1,13 @@
-"""The rows of `linear` as a picture: a bar for each system and shape.
+"""The rows of `linear` as a picture: a bar for each system and shape, or curves over rows.
 
 A bar's height is how many times as long as `mx_kernels` a system takes, on a
-logarithmic axis, so that equal factors look equal; one panel a thread count.
+logarithmic axis, so that equal factors look equal; one panel a thread count and mode of ours
+that other systems are compared with.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,23 +29,53 @@ def plot_linear(rows: Sequence[Row], path: Path) -> bool:
     Returns:
         Whether there was anything to draw.
     """
-    rows = [row for row in rows if row.op == "linear"]
-    if not rows:
+    rows = [row for row in rows if row.op.startswith("linear")]
+    shown = sorted({(row.threads, row.op) for row in rows if row.system != OURS})
+    if not shown:
         return False
-    threads = sorted({row.threads for row in rows})
     figure, panels = pyplot.subplots(
-        len(threads), 1, figsize=(12, 4 * len(threads)), squeeze=False, layout="constrained"
+        len(shown), 1, figsize=(12, 4 * len(shown)), squeeze=False, layout="constrained"
     )
-    for panel, count in zip(panels[:, 0], threads, strict=True):
-        _draw(panel, [row for row in rows if row.threads == count])
-        panel.set_title(f"{count} thread" + "s" * (count != 1) if count else "on the GPU")
-    names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*names, loc="outside lower center", ncols=len(names[0]), fontsize="small")
-    figure.suptitle(f"linear, time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
+    for panel, (count, op) in zip(panels[:, 0], shown, strict=True):
+        _draw(panel, [row for row in rows if (row.threads, row.op) == (count, op)])
+        where = f"{count} thread" + "s" * (count != 1) if count else "on the GPU"
+        panel.set_title(f"{op}, {where}")
+        panel.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    figure.suptitle(f"time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return True
+
+
+def plot_sweep(rows: Sequence[Row], path: Path) -> None:
+    """Draws the rates of a sweep over its numbers of rows, a panel for each size and thread count.
+
+    Dotted: the peaks of the dot products.
+    """
+    points = [row for row in rows if row.op != "machine"]
+    peaks = [row for row in rows if row.op == "machine"]
+    sizes = list(dict.fromkeys((row.n, row.k) for row in points))
+    threads = sorted({row.threads for row in points})
+    figure, panels = pyplot.subplots(
+        len(sizes), len(threads), figsize=(6 * len(threads), 2.6 * len(sizes)), squeeze=False,
+        sharex=True, sharey="col", layout="constrained",
+    )  # fmt: skip
+    for (size, count), panel in zip(itertools.product(sizes, threads), panels.flat, strict=True):
+        here = [row for row in points if (row.n, row.k, row.threads) == (*size, count)]
+        for op in dict.fromkeys(row.op for row in here):
+            curve = [(row.m, row.rate) for row in here if row.op == op]
+            panel.plot(*zip(*curve, strict=True), marker=".", markersize=3, label=op)
+        for peak in (row.rate for row in peaks if row.threads == count):
+            panel.axhline(peak, color="gray", linestyle=":", linewidth=1)
+        panel.set_ylim(bottom=0)
+        panel.set_ylabel("GOP/s")
+        panel.set_title(f"{size[0]} x {size[1]}, {count} thread{'s' * (count != 1)}", fontsize=9)
+    panels[0, 0].legend(fontsize="small")
+    figure.suptitle(f"linear over rows of activations\n{_origin(points[0])}", fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    pyplot.close(figure)
 
 
 def _draw(panel, rows: Sequence[Row]) -> None:

@@ -1,14 +1,16 @@
 """Rows as tables for the terminal and as text for the README.
 
+A table of `linear` begins with errors: what a ratio compares is as exact as that mode of ours.
 Both show the same cells: `Table` holds headings and strings, `to_rich` and
 `to_markdown` draw it. The README keeps its table between two markers:
 
-    <!-- bench:begin -->   rewritten by `bench.run --update-readme`   <!-- bench:end -->
+    <!-- bench:begin -->   rewritten by `bench.run --record`   <!-- bench:end -->
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +20,19 @@ from bench.goals import Goal
 from bench.rows import OURS, ModelRow, Row
 from bench.targets import OPS, QUANTIZERS
 
+BESIDE = {"linear mxint8": "linear", "linear bf16": "linear mxfp8"}
+"""Our modes that peers compare with, and the mode of ours that is shown beside them."""
+ACTIVATIONS = {"linear": "mxfp4", "linear mxfp8": "mxfp8"}
+"""How these are headed there."""
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
 PROSE_HEADINGS = ("system", "computes")
 """Columns of words, which start at the left."""
+ERRORS = {
+    "error, dequantized weights": "error_own_weights",
+    "error, float weights": "error_float_weights",
+}
+"""Lines above the times, and the column of `Row` that they show the worst of."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +83,28 @@ def operation_tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         if row.op not in ("machine", "overhead"):
             groups.setdefault((row.op, row.threads), []).append(row)
-    order = {"linear": 0, "linear mxfp8": 1, "linear bf16": 2, "matmul": 3}
-    order |= {op: len(order) + idx for idx, op in enumerate(QUANTIZERS)}
+    order = (*BESIDE, *BESIDE.values(), "matmul", *QUANTIZERS)
     return [
-        _operation_table(op, threads, groups[op, threads])
-        for op, threads in sorted(groups, key=lambda key: (order[key[0]], key[1]))
+        _operation_table(
+            op, threads, groups[op, threads], groups.get((BESIDE.get(op), threads), ())
+        )
+        for op, threads in sorted(groups, key=lambda key: (order.index(key[0]), key[1]))
     ]
 
 
-def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
+def _operation_table(op: str, threads: int, rows: Sequence[Row], beside: Sequence[Row]) -> Table:
+    """Draws the rows of an operation; `beside` are ours of another mode, a system like others."""
     ours = [row for row in rows if row.system == OURS]
+    times = {row.shape: row.time_us_median for row in ours}
+    rows = [*rows, *(_as_system(row, times) for row in beside if row.shape in times)]
     peers = list(dict.fromkeys(row.system for row in rows if row.system != OURS))
+    peers.sort(key=lambda name: name not in ACTIVATIONS.values())
     found = {(row.shape, row.system): row for row in rows}
-    cells = []
+    cells = [
+        [heading, _worst(rows, OURS, error), "", "", *(_worst(rows, peer, error) for peer in peers)]
+        for heading, error in ERRORS.items()
+        if _worst(rows, OURS, error)
+    ]
     for row in ours:
         shape = " x ".join(str(size) for size in row.shape if size)
         line = [shape, _time(row.time_us_median), _rate(row.rate), f"{row.times_roofline:.2f}"]
@@ -96,6 +116,21 @@ def _operation_table(op: str, threads: int, rows: Sequence[Row]) -> Table:
     headings = [shape_heading, f"{op}, us", ours[0].rate_unit, "x roofline", *peers]
     title = f"{op}, {_threads(threads)}: median us; in brackets, times as long as {OURS}"
     return Table(title, headings, cells)
+
+
+def _as_system(row: Row, times: Mapping[tuple[int, int, int], float]) -> Row:
+    """Returns a row of ours as one to compare with those of the given times."""
+    return dataclasses.replace(
+        row,
+        system=ACTIVATIONS[row.op],
+        times_ours=row.time_us_median / times[row.shape],
+    )
+
+
+def _worst(rows: Iterable[Row], system: str, error: str) -> str:
+    """Returns the largest error of a system over the shapes as text, empty if there is none."""
+    found = [getattr(row, error) for row in rows if row.system == system]
+    return f"{max(found):.2%}" if found and None not in found else ""
 
 
 def systems_table(rows: Iterable[Row]) -> Table:
@@ -166,10 +201,12 @@ def full_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
 
 
 def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
-    """Returns what belongs between the markers: `linear`, which is what users wait for."""
+    """Returns what belongs between the markers: our modes of `linear` that peers compare with."""
     parts = [_origin_line(rows, model_rows)]
-    linear = [row for row in rows if row.op == "linear"]
-    parts += [table.to_markdown() for table in operation_tables(linear)]
+    threads = sorted({row.threads for row in rows})
+    for count in threads:
+        linear = [row for row in rows if row.op.startswith("linear") and row.threads == count]
+        parts += [table.to_markdown() for table in operation_tables(linear)[: len(BESIDE)]]
     return "\n\n".join(parts + _closing_parts(rows, model_rows))
 
 

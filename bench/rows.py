@@ -1,7 +1,7 @@
 """What a benchmark measures: rows, and the CSV files that keep them.
 
-A `Row` is one system doing one operation on one shape with one thread count; a
-`ModelRow` is one variant of the real model. Both say where and when they were
+A `Row` is one system doing one operation on one shape with one thread count, with the errors of
+a product; a `ModelRow` is one variant of the real model. Both say where and when they were
 measured, so a file can be read without its history.
 """
 
@@ -27,13 +27,13 @@ class Origin:
     date: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One system, one operation, one shape, one thread count.
 
-    `op` is `quantize`, `matmul` or `linear`; `overhead` for the cost of a call
-    with nothing to compute; `machine` for a limit of the device, which has a
-    rate only.
+    `op` is one of `targets.OPS`, for a peer that of ours which is as accurate; `overhead` for the
+    cost of a call with nothing to compute; `machine` for a limit of the device, which has a rate
+    only.
     """
 
     op: str
@@ -49,9 +49,15 @@ class Row:
     rate: float
     rate_unit: str
     times_ours: float | None
-    """This time over that of mx_kernels: above 1, mx_kernels is faster."""
+    """This time over that of mx_kernels in the same `op`: above 1, mx_kernels is faster."""
     times_roofline: float | None
     """This time over the least the machine allows."""
+    error_own_weights: float | None = None
+    """Relative error of a product against that with the dequantized weights it uses."""
+    error_float_weights: float | None = None
+    """The same against the product with the weights before they were rounded."""
+    times_one_thread: float | None = None
+    """The time on one thread, measured in turns with this, over this time."""
     device: str
     commit: str
     date: str

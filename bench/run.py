@@ -4,8 +4,8 @@
            --- plan ---> worker (2 threads) -- rows --->
 
 Each thread count is measured by a process of its own (see `bench.worker`), one
-after the other. Complete runs are kept under `bench/results`; a run that leaves
-something out is a trial and goes to `build/bench`, unless --results says where.
+after the other. Results go to `build/bench`, or where --results says. Only --record, which
+takes a complete run, touches tracked files: `bench/results` and the tables of README.md.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import device, report, targets
-from bench.goals import check_goals
-from bench.plot import plot_linear
+from bench import device, report, sweep, targets
+from bench.goals import check_goals, check_model_goals
+from bench.plot import plot_linear, plot_sweep
 from bench.rows import ModelRow, Origin, Row, write_csv
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
 from bench.simulated import report as simulated
@@ -64,23 +64,26 @@ def main(
     model: Annotated[bool, typer.Option(help="Run the sentence encoder too.")] = True,
     quick: Annotated[bool, typer.Option(help="Two shapes, few repetitions.")] = False,
     results: Annotated[Path | None, typer.Option(help="Folder for CSV and PNG files.")] = None,
-    update_readme: Annotated[bool, typer.Option(help="Rewrite the table in README.md.")] = False,
+    record: Annotated[bool, typer.Option(help="Keep them: bench/results and README.md.")] = False,
 ) -> None:
     """Measures mx_kernels against its peers on the named shapes and on a real model."""
     start = time.monotonic()
     console = make_console()
+    if record and results:
+        raise typer.BadParameter("--record says where results go: drop --results")
+    folder = results or (RESULTS if record else TRIAL_RESULTS)
     if target in targets.SIMULATED:
         if threads or only or not model:
             raise typer.BadParameter(f"--threads, --only and --no-model mean nothing to {target}")
-        simulate(target, quick, results, update_readme, console)
+        simulate(target, quick, folder, record, console)
         console.print(f"{time.monotonic() - start:.0f} s in all")
         return
     try:
         plans = make_plans(target, threads, only, model, quick)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if update_readme and not is_complete(plans):
-        raise typer.BadParameter("--update-readme takes a complete run: drop the other options")
+    if record and not is_complete(plans):
+        raise typer.BadParameter("--record takes a complete run: drop the other options")
 
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         console.print(f"load average {load:.1f}: other work runs here, expect noise")
@@ -89,36 +92,33 @@ def main(
     for plan in plans:
         run_worker(plan, findings, console)
 
-    show(findings, console)
-    folder = results or (RESULTS if is_complete(plans) else TRIAL_RESULTS)
+    show(findings, target, console)
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
-    if update_readme:
+    if record and target != targets.SWEEP:
         if target in targets.GPUS:
             report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
         else:
             report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
-        console.print("updated the table in README.md")
+        console.print("updated the tables in README.md")
     console.print(f"{time.monotonic() - start:.0f} s in all")
 
 
-def simulate(
-    target: str, quick: bool, results: Path | None, update_readme: bool, console: Console
-) -> None:
+def simulate(target: str, quick: bool, folder: Path, record: bool, console: Console) -> None:
     """Runs a target on its timing model and reports the rows."""
-    if update_readme and quick:
-        raise typer.BadParameter("--update-readme takes a complete run: drop --quick")
+    if record and quick:
+        raise typer.BadParameter("--record takes a complete run: drop --quick")
     origin = Origin(f"{target}, simulated", device.describe_commit(), device.today())
     rows = list(targets.load(target).simulate(origin, console.print, quick=quick))
     for table in simulated.tables(rows):
         console.print(table.to_rich())
-    path = (results or (TRIAL_RESULTS if quick else RESULTS)) / f"{target}.csv"
+    path = folder / f"{target}.csv"
     write_csv(path, rows)
     console.print(f"wrote {_relative(path)}")
-    if update_readme:
+    if record:
         markers = simulated.BEGIN, simulated.END
         report.update_readme(README, simulated.readme_text(rows), markers)
-        console.print("updated the table in README.md")
+        console.print("updated the tables in README.md")
 
 
 def make_plans(
@@ -141,7 +141,7 @@ def make_plans(
             shapes=QUICK_SHAPES if quick else NAMED_SHAPES,
             ops=ops,
             budget_s=QUICK_BUDGET_S if quick else FULL_BUDGET_S,
-            model=model and count == counts[-1] and target not in targets.GPUS,
+            model=model and count == counts[-1] and target in targets.WITH_MODEL,
             quick=quick,
         )
         for count in counts
@@ -188,7 +188,7 @@ def is_complete(plans: list[targets.Plan]) -> bool:
     """Whether the plans leave nothing out, so that their numbers are worth keeping."""
     target, threads = plans[0].target, tuple(plan.threads for plan in plans)
     return (
-        (plans[-1].model or target in targets.GPUS)
+        (plans[-1].model or target not in targets.WITH_MODEL)
         and threads == _thread_counts(target, "")
         and all(plan.ops == targets.OPS and not plan.quick for plan in plans)
     )
@@ -245,14 +245,20 @@ def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
         worker.wait()
 
 
-def show(findings: Findings, console: Console) -> None:
+def show(findings: Findings, target: str, console: Console) -> None:
     """Prints every table."""
     rows = findings.rows
+    if target == targets.SWEEP:
+        curves = sweep.summarize(rows)
+        goals = report.goal_table(sweep.check_goals(curves))
+        for table in (report.machine_table(rows), sweep.table(curves), goals):
+            console.print(table.to_rich())
+        return
     tables = [report.machine_table(rows), *report.operation_tables(rows)]
     tables.append(report.systems_table(rows))
     if findings.model_rows:
         tables.append(report.model_table(findings.model_rows))
-    if goals := check_goals(rows):
+    if goals := check_goals(rows) + check_model_goals(findings.model_rows):
         tables.append(report.goal_table(goals))
     for table in tables:
         console.print(table.to_rich())
@@ -263,6 +269,8 @@ def show(findings: Findings, console: Console) -> None:
 
 def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     """Writes CSV, Markdown and PNG files and returns those written."""
+    if target == targets.SWEEP:
+        return save_sweep(findings.rows, target, folder)
     written = [folder / f"{target}.csv", folder / f"{target}.md"]
     write_csv(written[0], findings.rows)
     written[1].write_text(report.full_text(findings.rows, findings.model_rows) + "\n")
@@ -272,6 +280,18 @@ def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     picture = folder / f"{target}.png"
     if plot_linear(findings.rows, picture):
         written.append(picture)
+    return written
+
+
+def save_sweep(rows: list[Row], target: str, folder: Path) -> list[Path]:
+    """Writes what the curves show; their points, thousands, always lie in the trials' folder."""
+    curves = sweep.summarize(rows)
+    written = [TRIAL_RESULTS / f"{target}-points.csv"]
+    written += [folder / f"{target}.{ending}" for ending in ("csv", "md", "png")]
+    write_csv(written[0], rows)
+    write_csv(written[1], curves)
+    written[2].write_text(sweep.text(curves) + "\n")
+    plot_sweep(rows, written[3])
     return written
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 BURST_S = 0.5e-3
 WARM_UP_S = 0.3e-3
 SETTLE_S = 10e-3
+CALIBRATING_CALLS = 2
 MIN_ROUNDS = 5
 MAX_ROUNDS = 101
 
@@ -33,6 +34,8 @@ class Competitor(NamedTuple):
 
     name: str
     call: Callable[[], object]
+    before: Callable[[], object] = lambda: None
+    """Called before each of its turns, untimed."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +74,18 @@ def interleave(
     if len(set(names)) != len(names):
         raise ValueError(f"competitors need distinct names, got {names}")
 
-    call_s = {c.name: _seconds_per_call(c.call, 1, clock) for c in competitors}
-    call_s = {c.name: min(call_s[c.name], _seconds_per_call(c.call, 1, clock)) for c in competitors}
+    call_s = {}
+    for name, call, before in competitors:
+        before()
+        call_s[name] = min(_seconds_per_call(call, 1, clock) for _ in range(CALIBRATING_CALLS))
     samples: dict[str, list[float]] = {name: [] for name in names}
 
     start, rounds = clock(), 0
     while rounds < min_rounds or (rounds < MAX_ROUNDS and clock() - start < budget_s):
         for turn in range(len(competitors)):
-            name, call = competitors[(turn + rounds) % len(competitors)]
+            name, call, before = competitors[(turn + rounds) % len(competitors)]
             time.sleep(settle_s)
+            before()
             _seconds_per_call(call, _calls_to_fill(WARM_UP_S, call_s[name]), clock)
             burst = _calls_to_fill(BURST_S, call_s[name])
             samples[name].append(_seconds_per_call(call, burst, clock))

@@ -2,8 +2,9 @@
 
 A peer turns a `Problem` into a call that can be timed and an output that can be
 checked. No peer has our semantics: only `mx_kernels` rounds both operands to
-MXFP4, so every peer says what it does instead (`computes`). To add one, write a
-module with `PEERS` (and `QUANTIZERS`, if it has one) and list it in `MODULES`.
+MXFP4, so every peer says what it does instead (`computes`), and which of our modes is as
+accurate (`like`): its time is compared with that mode's. To add one, write a module with
+`PEERS` (and `QUANTIZERS`, if it has one) and list it in `MODULES`.
 
 Modules whose package is an optional extra are left out when it is missing, and
 `load_peers` says so.
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.problem import Problem
+from bench.problem import Errors, Problem
 
 MODULES = (
     ("bench.peers.torch_peers", "torch"),
+    ("bench.peers.torch_low_bit", "torch"),
     ("bench.peers.max_q4_0", "max"),
     ("bench.peers.onnx_runtime", "onnxruntime"),
     ("bench.peers.llama_cpp", "ggml"),
@@ -31,8 +33,10 @@ MODULES = (
 INSTALL_EXTRA = ".venv/bin/pip install -e '.[bench-peers]'"
 
 MAX_RELATIVE_ERROR = 0.2
-"""Of the whole product, in the Frobenius norm. Four-bit rounding of both operands
-gives about 0.12; a wrong byte order or a swapped operand gives about 1.4."""
+"""Against the product with a system's own weights. Activations rounded to four bits give about
+0.12; a wrong byte order or a swapped operand gives about 1.4."""
+LIKE_INT8, LIKE_FLOAT = "linear mxint8", "linear bf16"
+"""Our modes that other systems compare with: activations of eight bits, or unrounded."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Prepared:
     call: Callable[[], object]
     output: Callable[[], torch.Tensor]
     """Returns the product of the latest call, [M, N]."""
+    weights: Callable[[], torch.Tensor]
+    """Returns the weights that it multiplies by, dequantized, [N, K]."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,8 @@ class Peer:
     computes: str
     """What it computes instead of MXFP4 times MXFP4."""
     prepare: Callable[[Problem], Prepared]
-    quantizes_activations: bool = True
-    """Whether rounding the activations is part of its time."""
+    like: str = LIKE_INT8
+    """Our mode whose arithmetic is as accurate, of `targets.OPS`."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +95,17 @@ def load_peers() -> Peers:
     return peers
 
 
-def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """Returns the Frobenius norm of the error over that of the expected product."""
-    return float(torch.linalg.norm(got.float() - expected) / torch.linalg.norm(expected))
-
-
-def check(name: str, got: torch.Tensor, problem: Problem) -> None:
-    """Raises if a competitor did not compute the product that is being timed.
+def check(name: str, prepared: Prepared, problem: Problem) -> Errors:
+    """Returns the errors of a competitor's product.
 
     Raises:
-        RuntimeError: if the output is further off than four-bit rounding explains.
+        RuntimeError: if it is further off than four-bit activations explain.
     """
-    error = relative_error(got, problem.reference)
-    if not error < MAX_RELATIVE_ERROR:
+    errors = problem.errors(prepared.output(), prepared.weights())
+    if not errors.own_weights < MAX_RELATIVE_ERROR:
         raise RuntimeError(
-            f"{name} does not compute x @ w.T at {problem.shape}: relative error {error:.3g}, "
-            f"expected below {MAX_RELATIVE_ERROR}; its time would mean nothing"
+            f"{name} does not compute x @ w.T at {problem.shape}: relative error "
+            f"{errors.own_weights:.3g}, expected below {MAX_RELATIVE_ERROR}; its time would mean "
+            "nothing"
         )
+    return errors

@@ -101,15 +101,18 @@ class Product:
 def prepare_mxfp4(problem: Problem) -> Prepared:
     """Float32 activations, quantized in the call, times our MXFP4 weights."""
     blocks = mxfp4_blocks(problem.weight_mx.codes, problem.weight_mx.scales)
-    return _prepare(problem, ggml.GGML_TYPE_MXFP4, blocks)
+    return _prepare(problem, ggml.GGML_TYPE_MXFP4, blocks, problem.weight_mx.dequantize)
 
 
 def prepare_q4_0(problem: Problem) -> Prepared:
     """Float32 activations, quantized in the call, times Q4_0 weights."""
-    return _prepare(problem, ggml.GGML_TYPE_Q4_0, problem.weight_q4.to_gguf())
+    weight = problem.weight_q4
+    return _prepare(problem, ggml.GGML_TYPE_Q4_0, weight.to_gguf(), weight.dequantize)
 
 
-def _prepare(problem: Problem, weight_type: int, blocks: np.ndarray) -> Prepared:
+def _prepare(
+    problem: Problem, weight_type: int, blocks: np.ndarray, weights: Callable[[], torch.Tensor]
+) -> Prepared:
     m, n, k = problem.shape
     product = Product()
 
@@ -131,7 +134,7 @@ def _prepare(problem: Problem, weight_type: int, blocks: np.ndarray) -> Prepared
         ggml.ggml_backend_tensor_get(product.result, out.data_ptr(), 0, out.nbytes)
         return out
 
-    return Prepared(call=product.compute, output=output)
+    return Prepared(call=product.compute, output=output, weights=weights)
 
 
 def prepare_quantizer(x: torch.Tensor) -> Callable[[], object]:

@@ -61,7 +61,11 @@ def prepare(problem: Problem) -> Prepared:
     def call():
         return models.matmul.execute(x, weight)
 
-    return Prepared(call=call, output=lambda: torch.from_dlpack(call()[0]))
+    return Prepared(
+        call=call,
+        output=lambda: torch.from_dlpack(call()[0]),
+        weights=problem.weight_q4.dequantize,
+    )
 
 
 PEERS = [

@@ -61,6 +61,7 @@ def prepare(problem: Problem) -> Prepared:
     return Prepared(
         call=lambda: session.run_with_iobinding(binding),
         output=lambda: torch.from_numpy(out.numpy()),
+        weights=problem.weight_q4.dequantize,
     )
 
 

@@ -2,7 +2,7 @@
 
 The README keeps its table between two markers:
 
-    <!-- bench-gfx950:begin -->   rewritten by --update-readme   <!-- bench-gfx950:end -->
+    <!-- bench-gfx950:begin -->   rewritten by --record   <!-- bench-gfx950:end -->
 """
 
 from __future__ import annotations

@@ -20,8 +20,16 @@ from typing import Protocol
 from bench.rows import ModelRow, Row
 from bench.shapes import Shape
 
-MODULES = {"cpu": "bench.targets.cpu", "cuda": "bench.targets.cuda"}
+MODULES = {
+    "cpu": "bench.targets.cpu",
+    "cpu-sweep": "bench.targets.cpu_sweep",
+    "cuda": "bench.targets.cuda",
+}
 """Target name and its module."""
+SWEEP = "cpu-sweep"
+"""The target whose rows are points of curves (`bench.sweep`)."""
+WITH_MODEL = ("cpu",)
+"""Targets that run the sentence encoder too."""
 GPUS = ("cuda",)
 """Targets that are measured by one process, whatever its threads: their rows have zero."""
 SIMULATED = {"gfx950": "bench.targets.gfx950"}
@@ -30,7 +38,8 @@ SIMULATED = {"gfx950": "bench.targets.gfx950"}
 EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")
 """Formats beside MXFP4 that activations can be rounded to."""
 QUANTIZERS = ("quantize", *(f"quantize {format}" for format in EIGHT_BIT))
-OPS = (*QUANTIZERS, "matmul", "linear", "linear mxfp8", "linear bf16")
+PRODUCTS = ("matmul", "linear", "linear mxint8", "linear mxfp8", "linear bf16")
+OPS = (*QUANTIZERS, *PRODUCTS)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """The CPU: quantize, matmul and linear against every peer, on the named shapes.
 
-For each shape the operands are made once, every competitor is checked against
-the float32 product, and then all take turns (`bench.timing`). Times of `linear`
-include rounding the bfloat16 activations; times of peers that quantize include
-it too, from float32. `linear bf16` leaves the activations as they are, `linear mxfp8`
-rounds them to eight bits. Rates are 2 M N K a second, for the quantizers the bytes of
-their bfloat16 input a second.
+For each shape the operands are made once, every product is compared with the float32 one, and
+then all take turns (`bench.timing`). Times of `linear` include rounding the bfloat16 activations
+to MXFP4, those of `linear mxint8` and `linear mxfp8` to eight bits; times of peers that quantize
+include it too, from float32. `linear bf16` leaves the activations as they are. A peer's rows
+belong to that of our modes which is as accurate. Where there are more threads, ours takes turns
+with itself on one. Rates are 2 M N K a second, for the quantizers the bytes of their bfloat16
+input a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 import torch
 
@@ -18,7 +21,7 @@ import mx_kernels as mx
 from bench import timing
 from bench.model import measure_model
 from bench.peers import Prepared, check, load_peers
-from bench.problem import Problem
+from bench.problem import Errors, Problem
 from bench.roofline import Roofline
 from bench.rows import OURS, Origin, Row
 from bench.shapes import QUANTIZE_SHAPE, SMALLEST_SHAPE, Shape
@@ -27,6 +30,8 @@ from bench.timing import Competitor, Timing
 
 BF16_BYTES = 2
 BLOCK = 32
+ON_ONE_THREAD = "one thread, "
+"""What names our competitors that run on one thread, in turns with the others."""
 SMALL_BUDGET_S = 0.3
 """Seconds of timing for what has few competitors."""
 
@@ -35,6 +40,7 @@ System = tuple[str, str]
 OUR_PRODUCTS = {
     "matmul": (OURS, "MXFP4 weights and MXFP4 activations"),
     "linear": (OURS, "MXFP4 weights and MXFP4 activations"),
+    "linear mxint8": (OURS, "MXFP4 weights and MXINT8 activations"),
     "linear mxfp8": (OURS, "MXFP4 weights and MXFP8 activations"),
     "linear bf16": (OURS, "MXFP4 weights and bfloat16 activations"),
 }
@@ -91,9 +97,9 @@ class CpuBench:
     def measure_overhead(self) -> None:
         """Reports what a call of `linear` costs on a single block."""
         call = self._ours(Problem(SMALLEST_SHAPE))["linear"].call
-        found = self._interleave({OURS: call}, SMALL_BUDGET_S)
-        times = {OUR_PRODUCTS["linear"]: found[OURS]}
-        self._report_times("overhead", SMALLEST_SHAPE, times, least_us=None)
+        found = self._interleave({"overhead": call}, SMALL_BUDGET_S, ["overhead"])
+        times = {OUR_PRODUCTS["linear"]: found["overhead"]}
+        self._report_times("overhead", SMALLEST_SHAPE, times, self._one_thread("overhead", found))
 
     def measure_quantizers(self) -> None:
         """Times rounding the activations of each shape, and a matrix larger than the caches."""
@@ -107,38 +113,42 @@ class CpuBench:
             calls = {op: lambda x=x, f=f: mx.quantize(x, format=f) for op, (f, _) in ops.items()}
             calls |= {peer.name: peer.prepare(x) for peer in self.peers.quantizers}
             shape = Shape(rows, 0, k)
-            found = self._interleave(calls, SMALL_BUDGET_S)
+            found = self._interleave(calls, SMALL_BUDGET_S, ops)
             for op, (_, ours) in ops.items():
                 times = {ours: found[op]}
                 if op == "quantize":
                     times |= {(p.name, p.computes): found[p.name] for p in self.peers.quantizers}
-                self._report_times(op, shape, times, self._least_us(op, shape))
+                self._report_times(op, shape, times, self._one_thread(op, found))
 
     def measure_products(self) -> None:
-        """Times our products and all peers on each shape."""
+        """Times our products, and on each shape all peers that compare with one of them."""
+        products = [peer for peer in self.peers.products if peer.like in self.products]
         for idx, shape in enumerate(self.plan.shapes):
             name = f"shape {idx + 1}/{len(self.plan.shapes)}, {shape}"
             problem = Problem(shape)
-            ours = self._ours(problem)
-            peers = {}
-            for peer in self.peers.products:
+            systems = self._ours(problem)
+            for peer in products:
                 self.report.progress(f"{name}: preparing {peer.name}")
-                peers[peer.name] = peer.prepare(problem)
-            for system, prepared in {**ours, **peers}.items():
+                systems[peer.name] = peer.prepare(problem)
+            errors = {}
+            for system, prepared in systems.items():
                 prepared.call()
-                check(system, prepared.output(), problem)
+                errors[system] = check(system, prepared, problem)
 
             self.report.progress(f"{name}: timing")
-            calls = {system: prepared.call for system, prepared in {**ours, **peers}.items()}
-            found = self._interleave(calls, self.plan.budget_s)
-            for op in ours:
-                self._report_product(op, shape, found)
-
-    def _report_product(self, op: str, shape: Shape, found: dict[str, Timing]) -> None:
-        """Only `linear` quantizes activations, so only float systems compare with the others."""
-        peers = [p for p in self.peers.products if op == "linear" or not p.quantizes_activations]
-        times = {OUR_PRODUCTS[op]: found[op]} | {(p.name, p.computes): found[p.name] for p in peers}
-        self._report_times(op, shape, times, self._least_us(op, shape))
+            calls = {system: prepared.call for system, prepared in systems.items()}
+            found = self._interleave(calls, self.plan.budget_s, self.products)
+            for op in self.products:
+                keys = {OUR_PRODUCTS[op]: op}
+                keys |= {
+                    (peer.name, peer.computes): peer.name for peer in products if peer.like == op
+                }
+                self._report_times(
+                    op, shape,
+                    {system: found[key] for system, key in keys.items()},
+                    self._one_thread(op, found),
+                    {system: errors[key] for system, key in keys.items()},
+                )  # fmt: skip
 
     def _ours(self, problem: Problem) -> dict[str, Prepared]:
         x, weight = problem.x_bf16, mx.preshuffle(problem.weight_mx)
@@ -146,15 +156,32 @@ class CpuBench:
         calls = {
             "matmul": lambda: mx.matmul(x_mx, weight),
             "linear": lambda: mx.linear(x, weight),
+            "linear mxint8": lambda: mx.linear(x, weight, activations="mxint8"),
             "linear mxfp8": lambda: mx.linear(x, weight, activations="mxfp8"),
             "linear bf16": lambda: mx.linear(x, weight, activations="bf16"),
         }
-        return {op: Prepared(call=calls[op], output=calls[op]) for op in self.products}
+        weights = problem.weight_mx.dequantize
+        return {op: Prepared(calls[op], calls[op], weights) for op in self.products}
 
-    def _interleave(self, calls: dict, budget_s: float) -> dict[str, Timing]:
-        competitors = [Competitor(name, call) for name, call in calls.items()]
-        settle_s = timing.SETTLE_S if self.plan.threads > 1 else 0.0
-        return timing.interleave(competitors, budget_s=budget_s, settle_s=settle_s)
+    def _interleave(
+        self, calls: Mapping[str, Callable], budget_s: float, ours: Collection[str]
+    ) -> dict[str, Timing]:
+        """Times the calls; with several threads, those of ours on one thread too."""
+        threads = self.plan.threads
+        all_threads = partial(torch.set_num_threads, threads)
+        competitors = [Competitor(name, call, all_threads) for name, call in calls.items()]
+        if threads > 1:
+            one = partial(torch.set_num_threads, 1)
+            competitors += [Competitor(ON_ONE_THREAD + op, calls[op], one) for op in ours]
+        settle_s = timing.SETTLE_S if threads > 1 else 0.0
+        found = timing.interleave(competitors, budget_s=budget_s, settle_s=settle_s)
+        all_threads()
+        return found
+
+    def _one_thread(self, op: str, found: dict[str, Timing]) -> float | None:
+        """Returns how many times as long one thread takes, if that was measured."""
+        one = found.get(ON_ONE_THREAD + op)
+        return one.median_us / found[op].median_us if one else None
 
     def _least_us(self, op: str, shape: Shape) -> float:
         """Returns the roofline of one operation in microseconds."""
@@ -170,21 +197,31 @@ class CpuBench:
         return self.roofline.least_us(num_bytes=num_bytes, int8_ops=shape.flops)
 
     def _report_times(
-        self, op: str, shape: Shape, times: dict[System, Timing], least_us: float | None
+        self,
+        op: str,
+        shape: Shape,
+        times: dict[System, Timing],
+        one_thread: float | None,
+        errors: Mapping[System, Errors] = MappingProxyType({}),
     ) -> None:
+        """Reports one operation: ours first, the peers that it compares with after it."""
         ours_us = next(iter(times.values())).median_us
+        least_us = None if op == "overhead" else self._least_us(op, shape)
         if op in OUR_QUANTIZERS:
             work, unit = BF16_BYTES * shape.m * shape.k, "GB/s"
         else:
             work, unit = shape.flops, "GOP/s"
         for system, measured in times.items():
-            median_us = measured.median_us
+            median_us, of_product = measured.median_us, errors.get(system)
             self._row(
                 op, shape, system, work / median_us / 1e3, unit,
                 time_us_median=median_us,
                 time_us_best=measured.best_us,
                 times_ours=median_us / ours_us,
                 times_roofline=median_us / least_us if least_us else None,
+                error_own_weights=of_product and of_product.own_weights,
+                error_float_weights=of_product and of_product.float_weights,
+                times_one_thread=one_thread if system[0] == OURS else None,
             )  # fmt: skip
 
     def _row(self, op: str, shape: Sequence[int], system: System, rate, rate_unit, **times) -> None:

@@ -60,7 +60,7 @@ def test_long_input_is_cut(encoder, tokenizer):
 
 
 def test_conversion_replaces_all_linear_layers_and_packs_their_weights(encoder):
-    converted = model.to_w4a4(load_minilm())
+    converted = model.converted("mxint8")(load_minilm())
     assert not any(isinstance(module, nn.Linear) for module in converted.modules())
     assert sum(isinstance(module, mx.MXLinear) for module in converted.modules()) == 36
     weights = sum(m.weight.numel() for m in encoder.modules() if isinstance(m, nn.Linear))
@@ -69,7 +69,7 @@ def test_conversion_replaces_all_linear_layers_and_packs_their_weights(encoder):
 
 
 def test_both_variants_compute_with_the_same_weights():
-    packed, floats = model.to_w4a4(load_minilm()), model.to_w4_only(load_minilm())
+    packed, floats = (model.VARIANTS[name](load_minilm()) for name in ("W4A4", "W4 only"))
     for own, other in zip(packed.layers, floats.layers, strict=True):
         weight = own.expand.weight.dequantize(torch.float32)
         assert torch.equal(weight, other.expand.weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from bench import device, goals, plot, report, roofline, run, targets, timing, worker
-from bench.peers import check, torch_peers
+from bench.peers import LIKE_FLOAT, LIKE_INT8, Prepared, check, torch_low_bit, torch_peers
 from bench.problem import Problem
 from bench.rows import OURS, ModelRow, Row, read_csv, write_csv
 from bench.shapes import QUICK_SHAPES, Shape
@@ -25,9 +26,15 @@ def make_row(**changes) -> Row:
     row = Row(
         op="linear", m=64, n=7168, k=2048, system=OURS, computes="MXFP4", threads=1,
         time_us_median=100.0, time_us_best=90.0, rate=18.8, rate_unit="GOP/s",
-        times_ours=1.0, times_roofline=1.25, **ORIGIN,
+        times_ours=1.0, times_roofline=1.25, error_own_weights=0.112, error_float_weights=0.158,
+        **ORIGIN,
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
+
+
+def make_mxint8_row(**changes) -> Row:
+    errors = {"error_own_weights": 0.0088, "error_float_weights": 0.112}
+    return make_row(**{"op": "linear mxint8", **errors, **changes})
 
 
 def make_model_row(**changes) -> ModelRow:
@@ -150,22 +157,36 @@ def test_a_readme_without_a_clear_place_is_refused_and_left_alone(tmp_path, text
 
 @pytest.mark.parametrize("render", [report.readme_text, report.full_text])
 def test_a_report_states_times_ratios_and_origin(render):
-    peer = make_row(system="MAX Q4_0", time_us_median=250.0, times_ours=2.5)
-    text = render([make_row(), peer], [make_model_row()])
-    assert "| 64 x 7168 x 2048 | 100 | 18.8 | 1.25 | 250 (2.50) |" in text
+    ours, peer = make_mxint8_row(), make_mxint8_row(system="MAX Q4_0", times_ours=2.5)
+    peer = dataclasses.replace(peer, time_us_median=250.0, error_own_weights=0.005)
+    text = render([make_row(time_us_median=96.0), ours, peer], [make_model_row()])
+    assert "| M x N x K | linear mxint8, us | GOP/s | x roofline | mxfp4 | MAX Q4_0 |" in text
+    assert "| error, dequantized weights | 0.88% |  |  | 11.20% | 0.50% |" in text
+    assert "| 64 x 7168 x 2048 | 100 | 18.8 | 1.25 | 96.0 (0.96) | 250 (2.50) |" in text
     assert "| W4A4 | 0.9300 | 0.8700 | 70.0% | 80.0% | 5.64 | 53.4 | 362 |" in text
     assert all(fact in text for fact in ORIGIN.values())
 
 
-def test_the_readme_keeps_to_linear_and_the_full_report_has_every_operation():
-    rows = [make_row(), make_row(op="quantize", n=0)]
-    assert "quantize, us" in report.full_text(rows, [])
-    assert "quantize, us" not in report.readme_text(rows, [])
+def test_an_error_is_the_worst_over_the_shapes():
+    rows = [make_mxint8_row(), make_mxint8_row(m=1, error_own_weights=0.0095)]
+    (table,) = report.operation_tables(rows)
+    assert [line[:2] for line in table.rows[:2]] == [
+        ["error, dequantized weights", "0.95%"], ["error, float weights", "11.20%"],
+    ]  # fmt: skip
+
+
+def test_the_readme_keeps_to_modes_with_peers_and_the_full_report_has_every_operation():
+    rows = [make_row(), make_mxint8_row(), make_row(op="linear bf16"), make_row(op="quantize", n=0)]
+    assert "| quantize, us" in report.full_text(rows, [])
+    assert "| linear, us" in report.full_text(rows, [])
+    short = report.readme_text(rows, [])
+    assert "| linear mxint8, us" in short and "| linear bf16, us" in short
+    assert "| quantize, us" not in short and "| linear, us" not in short
 
 
 def test_a_large_rate_is_written_out():
     (table,) = report.operation_tables([make_row(rate=1432.1)])
-    assert table.rows[0][2] == "1432"
+    assert table.rows[-1][2] == "1432"
 
 
 def test_every_markdown_row_has_as_many_cells_as_its_heading():
@@ -175,44 +196,89 @@ def test_every_markdown_row_has_as_many_cells_as_its_heading():
 
 
 def test_goals_compare_with_what_the_shape_asks_for():
+    small, one = {"m": 4, "n": 2880, "k": 512}, {"m": 1, "n": 4096, "k": 4096}
+    bf16 = {"op": "linear bf16"}
     rows = [
-        make_row(),
-        make_row(system="MAX Q4_0", times_ours=1.9),
-        make_row(system="torch int8", times_ours=1.0),
-        make_row(m=4, n=2880, k=512),
-        make_row(m=4, n=2880, k=512, system="MAX Q4_0", times_ours=1.6),
-        make_row(m=1, n=4096, k=4096, times_roofline=1.5),
-        make_row(op="linear bf16"),
-        make_row(op="linear bf16", system="torch bf16", times_ours=0.98),
-        make_row(op="linear bf16", m=1, n=4096, k=4096),
-        make_row(op="linear bf16", m=1, n=4096, k=4096, system="torch bf16", times_ours=3.9),
+        make_mxint8_row(**small),
+        make_mxint8_row(**small, system="MAX Q4_0", times_ours=1.4),
+        make_mxint8_row(**one, times_roofline=1.5),
+        make_mxint8_row(),
+        make_mxint8_row(system="MAX Q4_0", times_ours=1.1),
+        make_mxint8_row(system="torch int8", times_ours=0.9),
+        make_row(**bf16),
+        make_row(**bf16, system="torch bf16", times_ours=0.98),
+        make_row(**bf16, **one),
+        make_row(**bf16, **one, system="torch bf16", times_ours=3.9),
     ]
-    reached = {goal.text: goal.reached for goal in goals.check_goals(rows)}
+    reached = {
+        goal.text: goal.reached for goal in goals.check_goals(rows) if "error" not in goal.text
+    }
     assert reached == {
-        "64 x 7168 x 2048: times faster than MAX Q4_0": False,
-        "64 x 7168 x 2048: times faster than torch int8": True,
-        "4 x 2880 x 512: times faster than MAX Q4_0": True,
-        "1 x 4096 x 4096: times the memory roofline": False,
-        "bf16 64 x 7168 x 2048: times faster than torch bf16": True,
-        "bf16 1 x 4096 x 4096: times faster than torch bf16": False,
+        "linear mxint8 4 x 2880 x 512: times faster than MAX Q4_0": False,
+        "linear mxint8 1 x 4096 x 4096: times the memory roofline": False,
+        "linear mxint8 64 x 7168 x 2048: times faster than MAX Q4_0": True,
+        "linear mxint8 64 x 7168 x 2048: times faster than torch int8": False,
+        "linear bf16 64 x 7168 x 2048: times faster than torch bf16": True,
+        "linear bf16 1 x 4096 x 4096: times faster than torch bf16": False,
     }
 
 
+@pytest.mark.parametrize("error, time_us, reached", [(0.0099, 107, True), (0.011, 109, False)])
+def test_mxint8_is_exact_and_as_fast_as_mxfp4(error, time_us, reached):
+    rows = [make_row(), make_mxint8_row(error_own_weights=error, time_us_median=time_us)]
+    found = {goal.text.partition(": ")[2]: goal.reached for goal in goals.check_goals(rows)}
+    assert found == {
+        "error against its weights, %": reached, "times as long as MXFP4 activations": reached,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("error, reached", [(0.113, True), (0.087, False)])
+def test_a_better_format_of_weights_shows_in_the_goals(error, reached):
+    rows = [make_mxint8_row(), make_mxint8_row(system="MAX Q4_0", error_float_weights=error)]
+    (goal,) = (goal for goal in goals.check_goals(rows) if "float weights" in goal.text)
+    assert (goal.measured, goal.reached) == (pytest.approx(100 * (0.112 - error)), reached)
+
+
+@pytest.mark.parametrize("m, shares", [(16, {"linear": 0.6, "linear mxint8": 0.5}), (15, {})])
+def test_many_rows_reach_a_share_of_the_measured_peak(m, shares):
+    peak = make_row(op="machine", m=0, n=0, k=0, system=goals.INT8_PEAK, rate=1000.0)
+    rows = [peak, make_row(m=m, rate=600.0), make_mxint8_row(m=m, rate=500.0)]
+    found = [goal for goal in goals.check_goals(rows) if "peak" in goal.text]
+    assert {goal.text.partition(f" {m} ")[0]: goal.measured for goal in found} == shares
+    assert [goal.reached for goal in found] == [share >= 0.6 for share in shares.values()]
+
+
 def test_goals_compare_thread_counts():
+    floats = {"op": "linear bf16", "system": "torch f32", "times_ours": 9.0}
     rows = [
         make_row(time_us_median=100.0),
-        make_row(time_us_median=50.0, threads=2),
-        make_row(system="torch f32", times_ours=9.0, time_us_median=900.0),
-        make_row(system="torch f32", times_ours=6.0, time_us_median=300.0, threads=2),
+        make_row(time_us_median=50.0, threads=2, times_one_thread=1.9),
+        make_row(m=4, threads=2, times_one_thread=0.91),
+        make_row(**floats, time_us_median=900.0),
+        make_row(**floats, time_us_median=300.0, threads=2),
     ]
-    measured = {goal.text: goal.measured for goal in goals.check_goals(rows)}
-    assert measured["linear 64 x 7168 x 2048: speed-up over 1 thread"] == pytest.approx(2.0)
-    assert measured["64 x 7168 x 2048: speed-up over that of torch f32"] == pytest.approx(2 / 3)
+    found = {goal.text: goal for goal in goals.check_goals(rows)}
+    slower = found["linear: times as fast as one thread, at least (4 x 7168 x 2048)"]
+    assert (slower.measured, slower.reached) == (0.91, False)
+    ratio = found["linear 64 x 7168 x 2048: speed-up over that of torch f32"].measured
+    assert ratio == pytest.approx(2 / 3)
+
+
+def test_the_encoder_is_compared_with_four_bits_and_with_floats():
+    rows = [
+        make_model_row(),
+        make_model_row(variant="W4A8 mxint8", sentences_per_s=350.0, cosine_mean=0.9625),
+        make_model_row(variant="W4 only", cosine_mean=0.963),
+    ]
+    share, cosine = goals.check_model_goals(rows)
+    assert (share.measured, share.reached) == (pytest.approx(350 / 361.5), True)
+    assert (cosine.measured, cosine.reached) == (pytest.approx(-0.0005), True)
 
 
 def test_a_picture_is_drawn_only_of_linear(tmp_path):
     picture = tmp_path / "cpu.png"
-    assert not plot.plot_linear([make_row(op="quantize")], picture)
+    quantizer = make_row(op="quantize", system="llama.cpp MXFP4", times_ours=9.0)
+    assert not plot.plot_linear([make_row(), quantizer], picture)
     assert not picture.exists()
     assert plot.plot_linear([make_row(), make_row(system="torch f32", times_ours=9.0)], picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -233,25 +299,48 @@ def small_problem() -> Problem:
     return Problem(Shape(3, 64, 96))
 
 
-@pytest.mark.parametrize("peer", torch_peers.PEERS, ids=lambda peer: peer.name)
-def test_the_torch_peers_compute_the_product(peer, small_problem):
+MOST_ERROR = {LIKE_INT8: 0.01, LIKE_FLOAT: 0.003}
+"""With a peer's own weights: what rounding to eight bits, or to bfloat16, costs."""
+
+
+@pytest.mark.parametrize(
+    "peer", [*torch_peers.PEERS, *torch_low_bit.PEERS], ids=lambda peer: peer.name
+)
+def test_the_torch_peers_are_as_exact_as_the_mode_they_compare_with(peer, small_problem):
     prepared = peer.prepare(small_problem)
     prepared.call()
-    check(peer.name, prepared.output(), small_problem)
+    errors = check(peer.name, prepared, small_problem)
+    assert errors.own_weights < MOST_ERROR[peer.like]
+    assert errors.own_weights <= errors.float_weights < 0.1
+
+
+def test_errors_are_those_of_the_arithmetic_and_of_the_weights(small_problem):
+    weights = 1.25 * small_problem.weight
+    off = 1.5 * small_problem.reference
+    assert small_problem.errors(off, weights) == pytest.approx((0.2, 0.5), rel=1e-5)
 
 
 def test_a_peer_that_computes_something_else_is_refused(small_problem):
+    def check_product(got: torch.Tensor):
+        check(
+            "wrong",
+            Prepared(lambda: None, lambda: got, lambda: small_problem.weight),
+            small_problem,
+        )
+
     with pytest.raises(RuntimeError, match=r"wrong does not compute x @ w.T at 3 x 64 x 96"):
-        check("wrong", small_problem.reference.roll(1, dims=1), small_problem)
+        check_product(small_problem.reference.roll(1, dims=1))
     with pytest.raises(RuntimeError, match="relative error nan"):
-        check("wrong", small_problem.reference * torch.nan, small_problem)
+        check_product(small_problem.reference * torch.nan)
 
 
 def test_q4_0_bytes_decode_to_the_nearest_weights(small_problem):
     blocks = torch.from_numpy(small_problem.weight_q4.to_gguf()).view(64, 3, 18)
     scales = blocks[..., :2].contiguous().view(torch.float16).float()
     codes = torch.cat([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], dim=-1)
-    error = ((codes.float() - 8) * scales).flatten(1) - small_problem.weight_f32
+    values = ((codes.float() - 8) * scales).flatten(1)
+    assert torch.equal(values, small_problem.weight_q4.dequantize())
+    error = values - small_problem.weight
     # Half a step inside the range, a whole one where the positive end clips at 7.
     assert (error.view(64, 3, 32).abs() <= scales.abs() * 1.001).all()
     assert error.square().mean().sqrt() < 0.5 * scales.abs().mean()
@@ -275,13 +364,29 @@ def test_thread_counts_are_ascending_and_default_to_two_at_most():
         (["--threads", "0"], "threads: got '0', expected 1 to"),
         (["--threads", "two"], "threads: got 'two', expected numbers"),
         (["--only", "linear,sort"], "expected some of quantize, quantize mxfp8,"),
-        (["--quick", "--update-readme"], "--update-readme takes a complete run"),
+        (["--quick", "--record"], "--record takes a complete run"),
+        (["--record", "--results", "there"], "--record says where results go"),
+        (["--target", "gfx950", "--quick", "--record"], "--record takes a complete run"),
     ],
 )
 def test_a_wrong_command_says_what_is_expected(arguments, sentence):
     outcome = CliRunner().invoke(run.app, arguments, env={"COLUMNS": "200"})
     assert outcome.exit_code == 2
     assert sentence in " ".join(outcome.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("options", [[], ["--record"]], ids=["trial", "recorded"])
+def test_only_recording_touches_tracked_files(options, tmp_path, monkeypatch):
+    kept, trial, readme = (tmp_path / name for name in ("kept", "trial", "README.md"))
+    readme.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
+    for name, path in (("RESULTS", kept), ("TRIAL_RESULTS", trial), ("README", readme)):
+        monkeypatch.setattr(run, name, path)
+    monkeypatch.setattr(run, "worker_events", lambda _: [("row", dataclasses.asdict(make_row()))])
+    outcome = CliRunner().invoke(run.app, options)
+    assert outcome.exit_code == 0, outcome.output
+    written, other = (kept, trial) if options else (trial, kept)
+    assert (written / "cpu.csv").exists() and not other.exists()
+    assert ("old" in readme.read_text()) == (not options)
 
 
 def test_a_failing_worker_fails_the_run():
@@ -354,9 +459,13 @@ def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = read_csv(tmp_path / "cpu.csv", Row)
     assert {row.op for row in rows} == {"machine", "overhead", *targets.OPS}
-    linear = {(row.shape, row.system) for row in rows if row.op == "linear"}
-    wanted = {OURS, "torch f32", "torch bf16", "torch int8", "MAX Q4_0"}
-    assert linear >= {(tuple(shape), system) for shape in QUICK_SHAPES for system in wanted}
+    found = {(row.op, row.shape, row.system): row for row in rows}
+    for op, systems in {
+        "linear": {OURS}, "linear mxfp8": {OURS}, LIKE_INT8: {OURS, "torch int8", "MAX Q4_0"},
+        LIKE_FLOAT: {OURS, "torch f32", "torch bf16"},
+    }.items():  # fmt: skip
+        for shape, system in itertools.product(QUICK_SHAPES, systems):
+            assert 0 <= found[op, tuple(shape), system].error_own_weights < 0.2
     assert all(row.time_us_median > 0 for row in rows if row.op != "machine")
     variants = {row.variant: row for row in read_csv(tmp_path / "cpu_model.csv", ModelRow)}
     assert variants["float32"].cosine_worst == pytest.approx(1.0, abs=1e-5)
