@@ -56,7 +56,7 @@ trait ActivationSource(TrivialRegisterPassable):
         ...
 
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived; `kept` is what `fetch` returned."""
         ...
@@ -104,6 +104,8 @@ struct FloatSource[
     """Elements of a row."""
     var offsets: RegisterTile[DType.int32, 1, Self.m_tiles, Self.LOADS]
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
+    var first_piece: Int32
+    """The first piece of the lane's block in any tile."""
 
     @always_inline
     def __init__(
@@ -114,10 +116,12 @@ struct FloatSource[
         self.x = View.of(x, rows * k).moved(first_row * row_bytes)
         self.k = k
         self.offsets = in_registers[DType.int32, 1, Self.m_tiles, Self.LOADS]()
+        self.first_piece = 0
 
     @always_inline
     def settle(mut self, lane: Int32):
-        """Computes the lane's offsets."""
+        """Computes the lane's offsets and its first piece."""
+        self.first_piece = Self.Tile.first_piece(lane)
         var row_bytes = self.k * Int32(Self.Tile.ELEMENT_BYTES)
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
@@ -151,10 +155,12 @@ struct FloatSource[
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in LDS."""
-        return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
+        return encode_block[Self.left, Self.dtype, Self.rounding](
+            Self.Tile.block(tile, self.first_piece)
+        )
 
 
 @fieldwise_init
@@ -258,7 +264,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in registers."""
         return kept
