@@ -306,6 +306,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     @always_inline
     def finish(mut self, num_chunks: Int32):
         """Walks along K; `num_chunks` is a multiple of the depth."""
+        self.source.settle_block(self.lane)
         comptime if not Self.shape.up_front:
             comptime length = Self.STREAM.steady_length()
             comptime steady = Self.STREAM.steady[length]()

@@ -5,6 +5,7 @@ in registers, `CodeSource` loads plain codes and scales to registers. A wave hol
 its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
+    source.settle_block(lane)       once, behind the first loads: its block in a tile
     at = source.cursor(chunk)       once a chunk, scalar
     kept = source.fetch[...](at)    starts the loads of a tile
     source.block(kept, ...)         when they have arrived
@@ -41,6 +42,10 @@ trait ActivationSource(TrivialRegisterPassable):
 
     def settle(mut self, lane: Int32):
         """Computes what `fetch` needs of a lane."""
+        ...
+
+    def settle_block(mut self, lane: Int32):
+        """Computes what `block` needs of a lane."""
         ...
 
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
@@ -120,13 +125,17 @@ struct FloatSource[
 
     @always_inline
     def settle(mut self, lane: Int32):
-        """Computes the lane's offsets and its first piece."""
-        self.first_piece = Self.Tile.first_piece(lane)
+        """Computes the lane's offsets."""
         var row_bytes = self.k * Int32(Self.Tile.ELEMENT_BYTES)
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
                 var row, byte = Self.Tile.source[load](lane)
                 self.offsets[m_tile, load] = (Int32(m_tile * TILE) + row) * row_bytes + byte
+
+    @always_inline
+    def settle_block(mut self, lane: Int32):
+        """Finds the lane's first piece."""
+        self.first_piece = Self.Tile.first_piece(lane)
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
@@ -228,6 +237,11 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime for m_tile in range(Self.m_tiles):
             var row = Int32(m_tile * TILE) + lane % TILE
             self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
+
+    @always_inline
+    def settle_block(mut self, lane: Int32):
+        """Has nothing to do."""
+        pass
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
