@@ -208,7 +208,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         """Encodes a tile of activations: for this wave, or to its place in LDS for all."""
         var place = self.tile_in_lds[stage, step]()
         var kept = EncodedBlock[Self.Source.left](self.a[stage, step], self.a_scales[stage, step])
-        var block = self.source.block(kept, place, self.lane)
+        var block = self.source.block(kept, place)
         comptime if Self.IS_SHARED:
             comptime assert (
                 Self.Source.left.block_bytes() == PIECE_BYTES
@@ -306,6 +306,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     @always_inline
     def finish(mut self, num_chunks: Int32):
         """Walks along K; `num_chunks` is a multiple of the depth."""
+        self.source.settle_block(self.lane)
         comptime if not Self.shape.up_front:
             comptime length = Self.STREAM.steady_length()
             comptime steady = Self.STREAM.steady[length]()

@@ -5,6 +5,7 @@ in registers, `CodeSource` loads plain codes and scales to registers. A wave hol
 its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
+    source.settle_block(lane)       once, behind the first loads: its block in a tile
     at = source.cursor(chunk)       once a chunk, scalar
     kept = source.fetch[...](at)    starts the loads of a tile
     source.block(kept, ...)         when they have arrived
@@ -43,6 +44,10 @@ trait ActivationSource(TrivialRegisterPassable):
         """Computes what `fetch` needs of a lane."""
         ...
 
+    def settle_block(mut self, lane: Int32):
+        """Computes what `block` needs of a lane."""
+        ...
+
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
         """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         ...
@@ -56,7 +61,7 @@ trait ActivationSource(TrivialRegisterPassable):
         ...
 
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived; `kept` is what `fetch` returned."""
         ...
@@ -104,6 +109,8 @@ struct FloatSource[
     """Elements of a row."""
     var offsets: RegisterTile[DType.int32, 1, Self.m_tiles, Self.LOADS]
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
+    var first_piece: Int32
+    """The first piece of the lane's block in any tile."""
 
     @always_inline
     def __init__(
@@ -114,6 +121,7 @@ struct FloatSource[
         self.x = View.of(x, rows * k).moved(first_row * row_bytes)
         self.k = k
         self.offsets = in_registers[DType.int32, 1, Self.m_tiles, Self.LOADS]()
+        self.first_piece = 0
 
     @always_inline
     def settle(mut self, lane: Int32):
@@ -123,6 +131,11 @@ struct FloatSource[
             comptime for load in range(Self.LOADS):
                 var row, byte = Self.Tile.source[load](lane)
                 self.offsets[m_tile, load] = (Int32(m_tile * TILE) + row) * row_bytes + byte
+
+    @always_inline
+    def settle_block(mut self, lane: Int32):
+        """Finds the lane's first piece."""
+        self.first_piece = Self.Tile.first_piece(lane)
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
@@ -151,10 +164,12 @@ struct FloatSource[
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in LDS."""
-        return encode_block[Self.left, Self.dtype, Self.rounding](Self.Tile.block(tile, lane))
+        return encode_block[Self.left, Self.dtype, Self.rounding](
+            Self.Tile.block(tile, self.first_piece)
+        )
 
 
 @fieldwise_init
@@ -224,6 +239,11 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
             self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
 
     @always_inline
+    def settle_block(mut self, lane: Int32):
+        """Has nothing to do."""
+        pass
+
+    @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
         """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         var first = chunk * Int32(Self.k_tiles * TILE_BLOCKS)
@@ -258,7 +278,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def block(
-        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES], lane: Int32
+        self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
         """Returns the lane's block of a tile that has arrived in registers."""
         return kept

@@ -164,10 +164,11 @@ def _encode_rare[
 
     # Powers of two: exact but for elements too small for any code but zero.
     var scale = max(amax + carry, emax) - emax
-    var is_tiny = amax < TINY
-    var factor = ONE + RESCALE if is_tiny else ONE - RESCALE
-    var field = scale & _F32_EXPONENT
-    var rescaled = field + RESCALE if is_tiny else field - RESCALE
+    # Of a branch: constants that wait for it would fill registers all along K.
+    var rescale = zero_of_a_branch() | RESCALE
+    var shift = rescale if amax < TINY else -rescale
+    var factor = ONE + shift
+    var rescaled = (scale & _F32_EXPONENT) + shift
     var codes = _convert[format](
         x.cast[DType.float32]() * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled)
     )

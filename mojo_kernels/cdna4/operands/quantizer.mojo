@@ -190,7 +190,7 @@ struct GroupQuantizer[
             comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
             s_waitcnt[vmcnt=Self._operations_after[tile, own_operations]()]()
             schedule_barrier()
-            var encoded = self.source.block({0, 0}, self._place[tile](), self.lane)
+            var encoded = self.source.block({0, 0}, self._place[tile]())
 
             var row = self.pair * QUANTIZED_ROWS + Int32(m_tile * TILE) + self.lane % TILE
             var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)

@@ -73,13 +73,20 @@ struct FloatTile[dtype: DType]:
 
     @staticmethod
     @always_inline
-    def block(tile: SharedPieces[Self.PIECES], lane: Int32) -> SIMD[Self.dtype, BLOCK]:
-        """Reads the block of a lane: row `lane % 16`, block `lane / 16`."""
-        var first = lane % TILE * Int32(Self.ROW_PIECES)
-        first = Self.exchanged(first + quotient[TILE](lane) * Int32(Self.BLOCK_PIECES))
+    def first_piece(lane: Int32) -> Int32:
+        """Returns the first piece of the block of a lane: row `lane % 16`, block `lane / 16`.
+
+        The exchange of a block is that of its first piece: number i of its pieces is this ^ i.
+        """
+        var row = lane % TILE * Int32(Self.ROW_PIECES)
+        return Self.exchanged(row + quotient[TILE](lane) * Int32(Self.BLOCK_PIECES))
+
+    @staticmethod
+    @always_inline
+    def block(tile: SharedPieces[Self.PIECES], first_piece: Int32) -> SIMD[Self.dtype, BLOCK]:
+        """Reads the block of a lane."""
         var words = SIMD[DType.uint32, Self.BLOCK_PIECES * PIECE_WORDS]()
         comptime for i in range(Self.BLOCK_PIECES):
-            # The exchange of a block is that of its first piece: its pieces are in one row.
-            var piece = read_piece(tile, Coord(first ^ Int32(i)))
+            var piece = read_piece(tile, Coord(first_piece ^ Int32(i)))
             words = words.insert[offset=PIECE_WORDS * i](piece)
         return bitcast[Self.dtype, BLOCK](words)

@@ -18,9 +18,7 @@ from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
-    SharedPieces,
     bytes_at,
-    place_of,
     read_word,
     words_at,
     write_byte,
@@ -208,11 +206,13 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
         )
 
     @always_inline
-    def fetch[part: Int](self, stage: SharedPieces[SLICES * Self.LOADS * WAVES, LANES]):
+    def fetch[part: Int](self, stage: Lds):
         """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
         comptime for i in range(Self.LOADS):
             var offset = self.offsets[part, i]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
-            var load = Int32((part * Self.LOADS + i) * WAVES) + self.wave
-            load_to_lds[PIECE_BYTES](self.at, offset, place_of(stage, Coord(load, Idx[0])))
+            var first = (Int32((part * Self.LOADS + i) * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
+            load_to_lds[PIECE_BYTES](
+                self.at, offset, stage.unsafe_offset(Int(first * Int32(Self.Tile.ROW_BYTES)))
+            )

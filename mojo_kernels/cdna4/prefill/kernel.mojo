@@ -117,6 +117,7 @@ def linear_prefill[
     var first_row = workgroup.first_shared_row()
     var source = Work.Quantizer.Source(x, m, k, first_row)
     source.settle(workgroup.lane)
+    source.settle_block(workgroup.lane)
     var rows = Work.Quantizer.Rows.at(codes, scales, m, k_blocks)
     var own_lds = lds.unsafe_offset(Int(workgroup.wave) * LDS_BYTES)
     var pair = quotient[SCALE_GROUP_ROWS](first_row)

@@ -57,6 +57,8 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     """Rows of C."""
     comptime ROW_BYTES = STAGE_BLOCKS * Self.formats.left.block_bytes()
     """Bytes of a row of activations in a stage."""
+    comptime A_TILE_BYTES = TILE * Self.ROW_BYTES
+    """Bytes of a tile of rows in a stage."""
     comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
     """Bytes of the activations of a stage."""
     comptime PHASE_SLICES = PHASE_TILES // (Self.m_tiles * N_TILES)

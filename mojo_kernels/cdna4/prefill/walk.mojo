@@ -18,16 +18,14 @@ from max.gpu.sync import (
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.memory import bitcast
 
-from ..instructions.lds import Lds, pieces_at, words_at
 from ...tiles import in_registers
+from ..instructions.lds import Lds
 from ..instructions.matrix import (
     CODE_WORDS,
     CodeTile,
-    LANES,
     SUMS,
     SumTile,
     Sums,
-    TILE,
     WordTile,
     multiply_tiles,
     set_priority,
@@ -36,7 +34,7 @@ from ..instructions.vector import zero_of_a_branch
 from ..operands.tiles import PAIR
 from ..types import Formats
 from .activations import SharedCodes
-from .order import PingPong, PingPongOps, SLICES
+from .order import PingPong, PingPongOps
 from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
@@ -44,10 +42,6 @@ from .shape import (
     N_TILES,
     PrefillTile,
     SCALE_BYTES,
-    STAGE_BLOCKS,
-    WAVES,
-    WAVES_M,
-    WAVES_N,
 )
 from .stages import Reader, SharedScales, SharedWeights, next_of_ring
 
@@ -182,20 +176,13 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     def read[slice: Int](mut self):
         """Reads the fragments of a slice."""
         comptime if slice == 0:
-            comptime A_WORDS = Self.m_tiles // PAIR
-            comptime B_WORDS = N_TILES // PAIR
             var scales = self.scales_of(self.used)
-            var a_words = words_at[WAVES_M, A_WORDS, LANES](scales)
-            var b_words = words_at[WAVES_N, B_WORDS, LANES](scales, Int32(A_SCALE_BYTES))
-            self.reader.read_scales(self.reader.m, a_words, self.a_scales)
-            self.reader.read_scales(self.reader.n, b_words, self.b_scales)
+            self.reader.read_scales[True](scales, self.a_scales)
+            self.reader.read_scales[False](scales, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
-        var weights = pieces_at[Self.PHASE_SLICES, WAVES_N, N_TILES, LANES](
-            self.lds, self.used_b + Int32(Self.Tile.B_PLACE)
-        )
-        var stage = pieces_at[WAVES_M, Self.m_tiles, TILE * STAGE_BLOCKS](self.lds, self.used.a)
+        var weights = self.lds.unsafe_offset(Int(self.used_b + Int32(Self.Tile.B_PLACE)))
         self.reader.read_b[phase_slice](weights, self.b)
-        self.reader.read_a[slice, phase_slice](stage, self.a)
+        self.reader.read_a[slice, phase_slice](self.lds.unsafe_offset(Int(self.used.a)), self.a)
 
     @always_inline
     def aim_b(mut self):
@@ -241,21 +228,16 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         """Starts the loads of one operation of the schedule."""
         comptime tag = entry.op.tag
         comptime if tag == PingPongOps.FETCH_B.value:
-            var phase = pieces_at[Self.Weights.LOADS * WAVES, LANES](
-                self.lds, self.fetched_b + Int32(Self.Tile.B_PLACE)
-            )
-            self.weights.fetch(phase)
+            var phase = self.fetched_b + Int32(Self.Tile.B_PLACE)
+            self.weights.fetch(self.lds.unsafe_offset(Int(phase)))
         elif tag == PingPongOps.FETCH_A.value:
-            var stage = pieces_at[SLICES * Self.Codes.LOADS * WAVES, LANES](
-                self.lds, self.fetched.a
-            )
-            self.codes.fetch[entry.op.subtile](stage)
+            self.codes.fetch[entry.op.subtile](self.lds.unsafe_offset(Int(self.fetched.a)))
         elif tag == PingPongOps.FETCH_B_SCALES.value:
-            var place = Int32(A_SCALE_BYTES)
-            self.b_scale_source.fetch(words_at[WAVES, LANES](self.scales_of(self.fetched), place))
+            var place = self.scales_of(self.fetched).unsafe_offset(A_SCALE_BYTES)
+            self.b_scale_source.fetch(place)
         else:
             comptime assert tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
-            self.a_scale_source.fetch(words_at[WAVES, LANES](self.scales_of(self.fetched)))
+            self.a_scale_source.fetch(self.scales_of(self.fetched))
 
     @always_inline
     def perform[entry: ScheduleEntry](mut self):

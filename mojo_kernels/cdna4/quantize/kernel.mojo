@@ -41,6 +41,7 @@ def quantize_rows[
 
     var source = Quantizer.Source(x, m, k, pair * QUANTIZED_ROWS)
     source.settle(lane)
+    source.settle_block(lane)
     var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
     var own_lds = lds.unsafe_offset(Int(wave) * Quantizer.LDS_BYTES)
     var quantizer = Quantizer(source, rows, own_lds, pair, lane)
