@@ -59,21 +59,24 @@ def mx_dequantize(address: Int) abi("C") -> Int:
 def mx_relayout(address: Int) abi("C") -> Int:
     """Moves an operand to another layout."""
     var call = _at[RelayoutCall](address)
-    comptime for f in range(len(FORMATS)):
-        comptime for i in range(len(LAYOUTS)):
-            comptime for j in range(len(LAYOUTS)):
-                if call.format == f and call.layout == i and call.layout_out == j:
-                    comptime format = FORMATS[f]
-                    var row_bytes = format.packed_bytes(call.k)
-                    var k_blocks = call.k // format.block_k
-                    var source = StoredBytes[LAYOUTS[i]].at(
-                        call.codes, call.scales, call.rows, row_bytes, k_blocks
-                    )
-                    var target = StoredBytes[LAYOUTS[j]].at(
-                        call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
-                    )
-                    relayout(source, target, NO_TEAM)
-                    return DONE
+    var row_bytes, k_blocks = 0, 0
+    comptime for i in range(len(FORMATS)):
+        comptime format = FORMATS[i]
+        if call.format == i:
+            row_bytes, k_blocks = format.packed_bytes(call.k), call.k // format.block_k
+    if row_bytes == 0:
+        return UNKNOWN
+    comptime for i in range(len(LAYOUTS)):
+        comptime for j in range(len(LAYOUTS)):
+            if call.layout == i and call.layout_out == j:
+                var source = StoredBytes[LAYOUTS[i]].at(
+                    call.codes, call.scales, call.rows, row_bytes, k_blocks
+                )
+                var target = StoredBytes[LAYOUTS[j]].at(
+                    call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
+                )
+                relayout(source, target, NO_TEAM)
+                return DONE
     return UNKNOWN
 
 
