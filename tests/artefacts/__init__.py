@@ -13,6 +13,7 @@ The kinds that there are:
     catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
     catalogue     tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module
     executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
+    object_file   any Mojo file, compiled for another machine
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
     Artefact      anything else that is a `Build`
@@ -50,7 +51,9 @@ from tests.artefacts.kinds import (
 from tests.hip.kinds import KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
-ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu", "neoverse-n1"
+ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
+ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-v1"}
+"""One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
     "house/test_readme",
@@ -68,10 +71,29 @@ def max_library() -> Build:
 ARTEFACTS = (
     extension("cpu/level", _native.cpu_extension, *USERS_OF_THE_CPU),
     *(
-        extension(f"cpu/{level.name}", partial(_native.cpu_extension, level), "cpu/", deep=True)
+        extension(
+            f"cpu/{level.name}",
+            partial(_native.cpu_extension, level),
+            "cpu/test_levels",
+            deep=True,
+        )
         for level in OTHER_LEVELS
     ),
-    object_file("cpu/arm64", "bindings/cpu.mojo", *ARM64),
+    object_file(
+        "cpu/arm64",
+        "mojo_kernels/bindings/cpu.mojo",
+        (*ARM64, ARM64_CPUS["dotprod"]),
+        "cpu/test_levels",
+    ),
+    *(
+        object_file(
+            f"cpu/arm64_{kind}",
+            "tests/cpu/emulated/entry.mojo",
+            (*ARM64, cpu),
+            "cpu/test_emulated",
+        )
+        for kind, cpu in ARM64_CPUS.items()
+    ),
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),

@@ -107,12 +107,12 @@ def graph(
     return Artefact(name, build, tests or (f"{room}/",), deep)
 
 
-def object_file(name: str, source: str, *options: str, tests: tuple[str, ...] = ()) -> Artefact:
-    """Returns a file of the Mojo package, compiled for another machine."""
+def object_file(name: str, source: str, options: tuple[str, ...], *tests: str) -> Artefact:
+    """Returns a Mojo file of the repository, compiled for another machine; for deep tests."""
     room, stem = name.split("/")
 
     def build() -> Build:
-        sources = Sources.of(ROOT / "mojo_kernels" / source, [ROOT])
+        sources = Sources.of(ROOT / source, [ROOT])
         command = ["build", "--emit", "object", *options]
         return Build(
             f"{stem}-{sources.digest([_builds.toolchain(), *options])}",

@@ -7,6 +7,9 @@ and how large the bytes may be:
     AVX-512 VNNI    vpdpbusd                        accumulates in int32
     AVX2            vpmaddubsw, vpaddw              in int16, if a block fits
                     vpmaddubsw, vpmaddwd, vpaddd    in int32, if two products fit int16
+    ARM64 I8MM      usdot                           accumulates in int32
+    ARM64 DotProd   sdot                            in int32, weights that fit int8 as they are
+                    eor, sdot                       in int32, others less 128
     anything else   widening multiply and adds      accumulates in int32
 
 None of them saturates, so all give the same integers.
@@ -27,17 +30,20 @@ comptime ActivationBytes = SIMD[DType.int8, STEP_BYTES]
 
 comptime _HAS_VNNI = CompilationTarget.has_vnni() and CompilationTarget.has_avx512f()
 comptime _HAS_AVX2 = CompilationTarget.has_avx2()
+comptime _HAS_USDOT = CompilationTarget.has_neon_int8_matmul()
+comptime _HAS_SDOT = CompilationTarget.has_neon_int8_dotprod() and not _HAS_USDOT
 
 
 @fieldwise_init
 struct Reach(Equatable, TrivialRegisterPassable):
-    """The narrowest integers that products of bytes and their sums fit."""
+    """The narrowest integers that bytes, their products and sums of those fit."""
 
     var code: Int
 
     comptime BLOCK_IN_INT16 = Self(0)
     comptime PAIR_IN_INT16 = Self(1)
     comptime IN_INT32 = Self(2)
+    comptime WEIGHT_IN_INT8 = Self(3)
 
     @staticmethod
     def of(left: Int, right: Int) -> Self:
@@ -47,8 +53,11 @@ struct Reach(Equatable, TrivialRegisterPassable):
         """
         comptime MAX_INT16 = 32767
         comptime BLOCK = 32
-        if _HAS_VNNI:
+        comptime MAX_INT8 = 127
+        if _HAS_VNNI or _HAS_USDOT:
             return Self.IN_INT32
+        if _HAS_SDOT:
+            return Self.WEIGHT_IN_INT8 if 2 * right <= MAX_INT8 else Self.IN_INT32
         # Half of a block's products meet in a lane, and their correction.
         var of_block = BLOCK // 2 * left * 2 * right + BLOCK * left * right
         if _HAS_AVX2 and of_block <= MAX_INT16:
@@ -60,6 +69,8 @@ struct BlockDot[reach: Reach]:
     """The accumulator of a block's dot products."""
 
     comptime IN_INT16 = Self.reach == Reach.BLOCK_IN_INT16
+    comptime IS_OFFSET_UNDONE = _HAS_SDOT and Self.reach != Reach.WEIGHT_IN_INT8
+    """Whether `step` takes weights less 128, which is what was added to them."""
     comptime Accumulator = SIMD[
         DType.int16 if Self.IN_INT16 else DType.int32, 2 * LANES if Self.IN_INT16 else LANES
     ]
@@ -73,6 +84,8 @@ struct BlockDot[reach: Reach]:
             # The correction goes to the even half of each lane's pair.
             var pairs = bitcast[DType.int16, 2 * LANES](Lanes(correction & 0xFFFF))
             return rebind[Self.Accumulator](pairs)
+        elif Self.IS_OFFSET_UNDONE:
+            return Self.Accumulator(0)
         else:
             return rebind[Self.Accumulator](Lanes(correction))
 
@@ -104,6 +117,16 @@ struct BlockDot[reach: Reach]:
                 return total + rebind[Self.Accumulator](pairs)
             else:
                 return total + rebind[Self.Accumulator](_sums_of_pairs(pairs))
+        elif _HAS_USDOT:
+            return _dot_by_quarters["llvm.aarch64.neon.usdot.v4i32.v16i8"](
+                total, weights, activations
+            )
+        elif _HAS_SDOT:
+            comptime SIGN_BIT = WeightBytes(0x80)
+            var signed = weights ^ SIGN_BIT if Self.IS_OFFSET_UNDONE else weights
+            return _dot_by_quarters["llvm.aarch64.neon.sdot.v4i32.v16i8"](
+                total, bitcast[DType.int8, STEP_BYTES](signed), activations
+            )
         else:
             # A product of bytes fits int16, whatever they are.
             var products = weights.cast[DType.int16]() * activations.cast[DType.int16]()
@@ -125,6 +148,27 @@ struct BlockDot[reach: Reach]:
             return _sums_of_pairs(rebind[SIMD[DType.int16, 2 * LANES]](total))
         else:
             return rebind[Lanes](total)
+
+
+@always_inline
+def _dot_by_quarters[
+    instruction: StaticString, weight: DType, accumulator: DType, lanes: SIMDLength
+](
+    total: SIMD[accumulator, lanes],
+    weights: SIMD[weight, STEP_BYTES],
+    activations: ActivationBytes,
+) -> SIMD[accumulator, lanes]:
+    """Adds four products to every lane, four lanes an instruction of ARM64."""
+    comptime QUARTER = LANES // 4
+    var sums = total
+    comptime for i in range(4):
+        var part = llvm_intrinsic[instruction, SIMD[accumulator, QUARTER], has_side_effect=False](
+            total.slice[QUARTER, offset=i * QUARTER](),
+            weights.slice[STEP_BYTES // 4, offset=i * STEP_BYTES // 4](),
+            activations.slice[STEP_BYTES // 4, offset=i * STEP_BYTES // 4](),
+        )
+        sums = sums.insert[offset=i * QUARTER](part)
+    return sums
 
 
 @always_inline
