@@ -118,7 +118,7 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
 
     @always_inline
     def store_run(self, row: Int, run: Int, row_bytes: Int, bytes: SIMD[DType.uint8, RUN_BYTES]):
-        """Stores bytes of a row that no layout separates; `row_bytes` are those of all its codes."""
+        """Stores bytes of a row that no layout separates; `row_bytes` are all its codes."""
         var at = Self.Layout.code_offset(row, run * RUN_BYTES, row_bytes)
         flat_of(self.codes).store[alignment=RUN_BYTES](Coord(at), bytes)
 
