@@ -33,7 +33,7 @@ from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
 from .dot import STEPS, activation_words
 
-comptime LIMITS = GroupLimits(14, 64, 8) if CompilationTarget.has_avx512f() else GroupLimits(
+comptime LIMITS = GroupLimits(14, Int.MAX, 8) if CompilationTarget.has_avx512f() else GroupLimits(
     4, 8, 2
 )
 """How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
