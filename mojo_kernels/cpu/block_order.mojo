@@ -4,8 +4,8 @@ The rows of a group are multiplied together, their sums in registers. Sizes diff
 one at most, so that none is left over that pays for the weights alone. Weights are
 decoded in registers for each group again, or once for all groups:
 
-    in registers    a few groups, as tall as registers allow: one tile after the other
-    beforehand      many groups, less tall: all tiles of a panel at once, loads are shared
+    in registers    groups as tall as registers allow: one tile after the other
+    beforehand      less tall ones: all tiles of a panel at once, which share their loads
 
 Blocks lie in the order of the inner loops. Stretches of K come one after the other; in a
 stretch, groups of rows; in a group, blocks; and for a block, its rows. With at most two

@@ -9,7 +9,7 @@ second-level cache holds:
             add the stretch to their sums
     add the bias, round, store
 
-A few groups decode the weights in registers instead, each for itself. The arithmetic is
+Or each group decodes the weights in registers, see `block_order`. The arithmetic is
 a `PanelProduct`. Where it leaves the regular numbers of float32, or a number or a
 scale is not finite, the sums of that row and tile are replaced by ones taken in float64.
 """
