@@ -10,7 +10,7 @@ from ..problem import Known, Problem, Result, may_be
 from .matmul import MatmulPanels, PanelStore
 from .panel import PanelProduct
 from .quantize import rows_per_task
-from .threads import Team, Work
+from .threads import Team
 from .weight_readers import cpu_tiles
 from .weights import WeightTiles, is_decoding_cheap as tiles_are_cheap
 

@@ -21,7 +21,7 @@ from std.math import ceildiv
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..operands import Flat, allocate, matrix, on_stack
 from ..problem import Result
-from ..schedule.tiles import RowMajor, TileSchedule
+from ..schedule.tiles import RowMajor
 from .panel import (
     PANEL_COLUMNS,
     PANEL_TILES,

@@ -12,7 +12,7 @@ from std.math import ceildiv
 from std.memory import bitcast
 
 from ...numbers.formats import Format
-from ..instructions.matrix import BlockCodes, LANES, TILE, TILE_BLOCKS
+from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 

@@ -17,13 +17,13 @@ from std.collections import Array
 from std.memory import bitcast
 
 from ...layouts import OperandShape
-from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from ...numbers.floats import F32_EXPONENT_BIAS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
-from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
+from ..vectors import BLOCK, LANES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
