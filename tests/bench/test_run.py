@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -18,6 +16,7 @@ from bench.problem import Problem
 from bench.rows import OURS, ModelRow, Row, read_csv, write_csv
 from bench.shapes import QUICK_SHAPES, Shape
 from bench.timing import Competitor, Timing
+from tests.bench.commands import run_bench
 
 ORIGIN = {"device": "a CPU, AVX2, 2 cores", "commit": "abc1234", "date": "2026-11-21"}
 
@@ -448,15 +447,7 @@ def test_a_gpu_goal_is_the_ratio_to_cublas(shape, wanted):
 
 @pytest.mark.deep
 def test_the_quick_run_measures_all_operations_and_the_model(tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "bench.run", "--quick", "--threads", "1"),
-            *("--results", str(tmp_path)),
-        ],
-        check=False, cwd=device.REPOSITORY, env=dict(os.environ),
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_bench("--quick", "--threads", "1", "--results", str(tmp_path))
     rows = read_csv(tmp_path / "cpu.csv", Row)
     assert {row.op for row in rows} == {"machine", "overhead", *targets.OPS}
     found = {(row.op, row.shape, row.system): row for row in rows}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from bench import device, run, sweep, targets
+from bench import run, sweep, targets
 from bench.goals import BF16_PEAK, INT8_PEAK
 from bench.rows import OURS, Row, read_csv
 from bench.targets import cpu_sweep
+from tests.bench.commands import run_bench
 
 ORIGIN = {"device": "a CPU, AVX2, 2 cores", "commit": "abc1234", "date": "2026-11-22"}
 N, K = 2880, 2880
@@ -122,15 +119,7 @@ def test_a_sweep_needs_no_encoder_to_be_complete():
 
 @pytest.mark.deep
 def test_the_quick_sweep_measures_every_mode_and_number_of_rows(tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "bench.run", "--target", "cpu-sweep", "--quick"),
-            *("--threads", "1", "--results", str(tmp_path)),
-        ],
-        check=False, cwd=device.REPOSITORY, env=dict(os.environ),
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_bench("--target", "cpu-sweep", "--quick", "--threads", "1", "--results", str(tmp_path))
     rows = read_csv(tmp_path / "cpu-sweep.csv", sweep.SweepRow)
     assert [(row.op, row.n, row.k) for row in rows] == [
         (op, *size) for size in cpu_sweep.QUICK_SIZES for op in sweep.ACTIVATIONS
