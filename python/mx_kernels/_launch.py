@@ -22,8 +22,12 @@ from mx_kernels._hip import ROCM
 class Launcher(Protocol):
     """Launches operations on one kind of device."""
 
-    def launch(self, operation: str, arguments: tuple[int, ...], out: Array) -> None:
-        """Launches an operation but a product, which writes `out`."""
+    def launch(self, operation: str, arguments: tuple[int, ...], out: Array) -> bool | None:
+        """Launches an operation but `multiply`, which writes `out`.
+
+        Returns:
+            Of operations that look at numbers in memory before they write, whether these fit.
+        """
 
     def multiply(self, arguments: tuple[int, ...], out: Array, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`.
@@ -42,7 +46,7 @@ class _Cpu:
     def launch(self, operation, arguments, out):
         table = _facts._facts or facts()
         team = table.team if table.team and get_num_threads() > 1 else 0
-        getattr(table.native, operation)((*arguments, team))
+        return getattr(table.native, operation)((*arguments, team))
 
     def multiply(self, arguments, out, m, k):
         self.launch("multiply", arguments, out)

@@ -1,7 +1,8 @@
 """The operations for torch's own machinery: compilation, autograd, transforms, fake tensors.
 
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
-and linear, over loose codes and scales, which is all that a graph can carry. Each has one
+and linear, over loose codes and scales, which is all that a graph can carry; those of experts are
+in `_expert_ops`. Each has one
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
 derivatives (`_autograd`); quantize, linear and matmul map over activations.
 
@@ -34,12 +35,10 @@ _SCHEMAS = {
     " Tensor? bias, str rounding, ScalarType out_dtype, str activations) -> Tensor",
 }
 
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
 
-
-def _register(name: str, implementation, fake) -> None:
-    """Gives operator `name` its implementation and the one that knows only shapes."""
+def define(name: str, schema: str, implementation, fake) -> None:
+    """Defines an operator, with its implementation and the one that knows only shapes."""
+    _library.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
     for device in ("CPU", "CUDA"):
         _library.impl(name, implementation, device)
     torch.library.register_fake(f"mx_kernels::{name}", fake, lib=_library)
@@ -119,11 +118,14 @@ def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype,
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
 
-_register("quantize", _quantize, _quantize_fake)
-_register("dequantize", _dequantize, _dequantize_fake)
-_register("relayout", _relayout, _relayout_fake)
-_register("matmul", _matmul, _matmul_fake)
-_register("linear", _linear, _linear_fake)
+for _name, _functions in {
+    "quantize": (_quantize, _quantize_fake),
+    "dequantize": (_dequantize, _dequantize_fake),
+    "relayout": (_relayout, _relayout_fake),
+    "matmul": (_matmul, _matmul_fake),
+    "linear": (_linear, _linear_fake),
+}.items():
+    define(_name, _SCHEMAS[_name], *_functions)
 
 
 def _map_rows(name: str, row_arguments: int):
