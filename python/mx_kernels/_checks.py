@@ -1,7 +1,7 @@
 """What an operation asks of its arguments: each check raises unless the call can be made.
 
-The one place of these rules and their messages, for every way to an operation: eager calls of
-either kind of array, torch's operators, fake tensors that have shapes alone, modules and graphs.
+The one place of these rules and their messages, for every way to an operation: eager calls on
+tensors and arrays, torch's operators, fake tensors that have shapes alone, modules and graphs.
 What is common answers a few questions and is done; only the rest is checked rule by rule, and what
 is wrong is put into words where it is found.
 """
@@ -12,10 +12,26 @@ from numbers import Real
 
 import numpy as np
 import torch
+from torch._C._functorch import is_batchedtensor
 
 from mx_kernels import _facts
-from mx_kernels._arrays import Array, check_floats, check_together, is_common, show
-from mx_kernels._facts import DEFAULT_ROUNDING, KEPT_FLOATS, Format, Layout, Mode, facts
+from mx_kernels._arrays import (
+    Array,
+    check_floats,
+    check_same_kind,
+    check_together,
+    is_common,
+    show,
+)
+from mx_kernels._facts import (
+    DEFAULT_ROUNDING,
+    KEPT_FLOATS,
+    Format,
+    Layout,
+    Mode,
+    activations_for,
+    facts,
+)
 from mx_kernels.tensor import MXTensor
 
 
@@ -55,7 +71,7 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
 
 
 def check_linear(
-    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str
+    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str | None
 ) -> tuple[Mode, bool]:
     """Checks the arguments of `linear` but for the result's dtype.
 
@@ -67,13 +83,13 @@ def check_linear(
         type(w) is MXTensor
         and is_common(x, table.dtype_codes)
         and w._is_common_on(device := x.get_device())
-        and (w._rows is not None or len(w._checked[0]) == 2)
+        and len(w._checked[0]) == 2
         and (shape := x.shape)
         and shape[-1] == w._k
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            return table.modes[activations, rounding], True
+            return table.modes[activations or activations_for(w.device), rounding], True
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):
@@ -81,13 +97,14 @@ def check_linear(
     check_floats(x, "x")
     if not x.shape:
         raise _no_axis()
-    mode = check_mode(activations, rounding)
     check_weights(w, "w")
+    mode = _mode_on(w, activations, rounding)
     check_together("x", x, "w", w.codes)
     if x.shape[-1] != w._k:
         raise _disagreement("x", x.shape, "w", w)
     if bias is not None:
         check_bias(bias, w)
+        check_same_kind("bias", bias, "x", x)
     return mode, False
 
 
@@ -102,8 +119,8 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and type(b) is MXTensor
         and b._is_common_on(device := b._codes.get_device() if b._checked else None)
         and a._is_common_on(device)
-        and (b._rows is not None or len(b._checked[0]) == 2)
-        and a._rows is None
+        and len(b._checked[0]) == 2
+        and a._layout == _facts._facts.plain.name
         and a._k == b._k
         and (bias is None or _is_common_bias(bias, b, device))
     ):
@@ -120,6 +137,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         raise _disagreement("a", a.shape, "b", b)
     if bias is not None:
         check_bias(bias, b)
+        check_same_kind("bias", bias, "b", b.codes)
     return False
 
 
@@ -135,6 +153,11 @@ def _is_common_bias(bias: Array, w: MXTensor, device: int) -> bool:
 def check_operand(q: MXTensor, name: str) -> MXTensor:
     """Checks that `q` is an MXTensor whose arrays are still what they were; returns it."""
     if not isinstance(q, MXTensor):
+        if isinstance(q, torch.Tensor) and is_batchedtensor(q):
+            raise NotImplementedError(
+                f"{name}: got a tensor mapped by vmap, expected an MXTensor; only activations can "
+                "be mapped, loop over the weights instead"
+            )
         raise TypeError(
             f"{name}: got {type(q).__name__}, expected an MXTensor; make one with "
             f"quantize({name}), or MXTensor(codes, scales) from bytes"
@@ -146,14 +169,14 @@ def check_operand(q: MXTensor, name: str) -> MXTensor:
 def check_weights(w: MXTensor, name: str) -> None:
     """Checks that `w` is an MXTensor of two dimensions."""
     check_operand(w, name)
-    if w._codes.ndim != 2:
+    if w.ndim != 2:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
 
 
 def check_bias(bias: Array, w: MXTensor) -> None:
     """Checks that `bias` fits the weights."""
-    check_together("bias", bias, "the weights", w.codes)
     check_floats(bias, "bias")
+    check_together("bias", bias, "the weights", w.codes)
     if bias.shape != (w.rows,):
         raise ValueError(
             f"bias: got shape {show(bias.shape)}, expected [{w.rows}], one number for each row "
@@ -185,6 +208,11 @@ def check_mode(activations: str, rounding: str) -> Mode:
         f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
         "rule nothing to do; leave the rounding out"
     )
+
+
+def _mode_on(w: MXTensor, activations: str | None, rounding: str) -> Mode:
+    """Checks the same, where None stands for what the device of the weights is best at."""
+    return check_mode(activations_for(w.device) if activations is None else activations, rounding)
 
 
 def mode_rounding(activations: str, rounding: str) -> str:
@@ -227,7 +255,7 @@ def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
 
 
 def check_grouped(  # noqa: PLR0917  as the operator has them
-    x, w, group_sizes, bias, rounding: str, activations: str
+    x, w, group_sizes, bias, rounding: str, activations: str | None
 ) -> Mode:
     """Checks the arguments of `grouped_linear` but for the result's dtype and the sizes' numbers.
 
@@ -236,7 +264,7 @@ def check_grouped(  # noqa: PLR0917  as the operator has them
     """
     _check_rows(x, "[T, K], rows sorted by expert")
     _check_experts(w, "w", "[E, N, K]")
-    mode = check_mode(activations, rounding)
+    mode = _mode_on(w, activations, rounding)
     check_together("x", x, "w", w.codes)
     if x.shape[1] != w.k:
         raise _disagreement("x", x.shape, "w", w)
@@ -260,7 +288,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     biases: tuple,
     gate: tuple,
     rounding: str,
-    activations: str,
+    activations: str | None,
 ) -> tuple[Mode, int]:
     """Checks the arguments of `moe` but for the result's dtype and the numbers of the ids.
 
@@ -270,7 +298,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, code = check_mode(activations, rounding), _check_gate(*gate)
+    mode, code = _mode_on(w_down, activations, rounding), _check_gate(*gate)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:

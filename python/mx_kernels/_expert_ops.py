@@ -17,7 +17,7 @@ from torch import Tensor
 from mx_kernels import _calls, _checks
 from mx_kernels._arrays import float_code
 from mx_kernels.tensor import MXTensor
-from mx_kernels.torch_ops import define
+from mx_kernels.torch_ops import define, weights_of
 
 _EXPERTS = "Tensor {0}codes, Tensor {0}scales, str {0}format, str {0}layout, SymInt {0}n"
 _GROUPED = f"Tensor x, {_EXPERTS.format('')}, Tensor group_sizes, Tensor? bias"
@@ -36,12 +36,6 @@ def parts_of(w: MXTensor, name: str) -> tuple:
     return w.codes, w.scales, w.format, w.layout, w.shape[-2]
 
 
-def _experts(codes, scales, format, layout, n) -> MXTensor:
-    """The weights of experts from their parts."""
-    k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
-    return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
-
-
 def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
     """Returns the dequantized weights of one expert."""
     k = _checks.format_named(format).elements(codes.shape[-1])
@@ -55,7 +49,7 @@ def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
 def _grouped_arguments(x, *rest):
     """Checks a call; returns what `_calls` takes."""
     parts, (sizes, bias, rounding, out_dtype, activations) = rest[:5], rest[5:]
-    w = _experts(*parts)
+    w = weights_of(*parts)
     mode = _checks.check_grouped(x, w, sizes, bias, rounding, activations)
     return x, w, sizes, bias, mode, float_code(out_dtype, "out_dtype")
 
@@ -132,7 +126,7 @@ class GroupedLinear(torch.autograd.Function):
 
 def _moe_arguments(x, *rest):
     """Checks a call; returns what `_calls` takes."""
-    gate_up, down, (ids, counts, *rest) = _experts(*rest[:5]), _experts(*rest[5:10]), rest[10:]
+    gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
     biases, gate, (rounding, out_dtype, activations) = rest[:2], rest[2:5], rest[5:]
     call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
     mode, code = _checks.check_moe(*call)

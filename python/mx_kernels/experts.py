@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 from mx_kernels import _calls, _expert_ops
 from mx_kernels._arrays import Array, check_floats, float_code, watched
 from mx_kernels._checks import check_grouped, check_moe
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -32,7 +32,7 @@ def grouped_linear(
     bias: Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = DEFAULT_FORMAT,
 ) -> Array:
     """Multiplies each group of rows by its expert: `linear(x[group e], w[e], bias=bias[e])`.
 
@@ -65,7 +65,7 @@ def grouped_linear(
             out = _calls.grouped_linear(x, w, group_sizes, bias, mode, code)
             return _array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else _expert_ops.GroupedLinear.apply
-    rules = rounding, _dtype_of(x, out_dtype), activations
+    rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
     return call(x, *_expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
 
 
@@ -83,7 +83,7 @@ def moe(
     alpha: float = 1.702,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = DEFAULT_FORMAT,
 ) -> Array:
     """Computes a layer of experts: each token goes to k of them, and their results are added up.
 
@@ -140,7 +140,8 @@ def moe(
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
     parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")
-    rules = activation, limit, alpha, rounding, _dtype_of(x, out_dtype), activations
+    gate, activations = (activation, limit, alpha), activations or activations_for(w_down.device)
+    rules = *gate, rounding, _dtype_of(x, out_dtype), activations
     return call(x, *parts, expert_ids, expert_weights, *biases, *rules)
 
 

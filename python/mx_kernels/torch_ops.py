@@ -19,6 +19,7 @@ import torch
 from mx_kernels import _autograd, _calls, _checks
 from mx_kernels._arrays import float_code
 from mx_kernels._facts import facts
+from mx_kernels._storage import storage_of
 from mx_kernels.tensor import MXTensor
 
 _library = torch.library.Library("mx_kernels", "DEF")
@@ -47,10 +48,10 @@ def define(name: str, schema: str, implementation, fake) -> None:
 # Each operator validates like the public function, so that a wrong call cannot harm here either.
 
 
-def _weights(codes, scales, format, layout, n):
-    """A 2-D operand from its parts."""
+def weights_of(codes, scales, format, layout, n):
+    """Matrices of `n` rows from their parts."""
     k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
-    return MXTensor(codes, scales, shape=(n, k), format=format, layout=layout)
+    return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
 def _quantize(x, format, rounding):
@@ -77,19 +78,19 @@ def _dequantize_fake(codes, scales, shape, format, layout, dtype):
 
 
 def _relayout(codes, scales, rows, format, source, target):
-    q = _weights(codes, scales, format, source, rows)
+    q = weights_of(codes, scales, format, source, rows)
     return _calls.relayout(q, _checks.layout_named(target))
 
 
 def _relayout_fake(codes, scales, rows, format, source, target):
-    q = _weights(codes, scales, format, source, rows)
-    storage = _checks.layout_named(target).storage(rows, q.k, facts().formats[format])
+    q = weights_of(codes, scales, format, source, rows)
+    storage = storage_of(q.shape, facts().formats[format], _checks.layout_named(target))
     return tuple(codes.new_empty(shape) for shape in storage)
 
 
 def _operands(a_codes, a_scales, a_format, *weights):
     """Both operands of matmul."""
-    return MXTensor(a_codes, a_scales, format=a_format), _weights(*weights)
+    return MXTensor(a_codes, a_scales, format=a_format), weights_of(*weights)
 
 
 def _matmul(*args):
@@ -106,13 +107,13 @@ def _matmul_fake(*args):
 
 
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
-    w = _weights(codes, scales, format, layout, n)
+    w = weights_of(codes, scales, format, layout, n)
     mode, _ = _checks.check_linear(x, w, bias, rounding, activations)
     return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
 
 
 def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
-    w = _weights(codes, scales, format, layout, n)
+    w = weights_of(codes, scales, format, layout, n)
     _checks.check_linear(x, w, bias, rounding, activations)
     float_code(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
