@@ -245,7 +245,7 @@ def _cat(func, tensors, dim=0):
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
         scales = torch.cat([_tiles(t, layout.scale_row_multiple) for t in scales], -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
-    if dim >= q.ndim - _whole_axes(q):
+    if dim == q.ndim - 2 and _whole_axes(q) == 2:
         for t in tensors[:-1]:
             _check_cut(func, t, "rows", 0, t.shape[dim], layout.row_unit, inner=True)
     return q._with(func(codes, dim), func(scales, dim), shape)

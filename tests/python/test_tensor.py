@@ -59,7 +59,12 @@ def test_the_logical_shape_follows_from_plain_codes(lead):
     q = mx.MXTensor(codes, scales)
     assert q.shape == torch.Size((*lead, 4, 64))
     assert (q.k, q.ndim, q.layout, q.format) == (64, len(lead) + 2, "plain", "mxfp4")
-    assert (q.size(), q.dim(), q.numel(), len(q)) == (q.shape, q.ndim, codes.numel() * 2, len(codes))
+    assert (q.size(), q.dim(), q.numel(), len(q)) == (
+        q.shape,
+        q.ndim,
+        codes.numel() * 2,
+        len(codes),
+    )
     assert q.nbytes == codes.nbytes + scales.nbytes
     assert q.device == codes.device
 
@@ -161,7 +166,11 @@ REFUSED = {
     "no such layout": ({"layout": "shuffled"}, ValueError, "layout: got 'shuffled', expected pl"),
     "unhashable layout": ({"layout": []}, ValueError, "layout: got []"),
     "list": ({"codes": [1, 2]}, TypeError, "codes: got list, expected a torch tensor or NumPy"),
-    "float64": ({"dtype": torch.float64}, ValueError, "dtype: got torch.float64, expected bfloat16"),
+    "float64": (
+        {"dtype": torch.float64},
+        ValueError,
+        "dtype: got torch.float64, expected bfloat16",
+    ),
     "not floats": ({"dtype": torch.uint8}, ValueError, "dtype: got torch.uint8, expected bfloat16"),
     "floats": ({"codes": CODES.float()}, TypeError, "codes: got dtype float32, expected uint8 or"),
     "signed": ({"scales": SCALES.char()}, TypeError, "scales: got dtype int8, expected uint8 or"),
@@ -224,7 +233,9 @@ def test_parts_that_do_not_fit_are_refused(case):
 def test_an_mx_tensor_is_neither_codes_nor_floats(rng):
     q = some(rng)
     for call in (lambda: mx.MXTensor(q, q.scales), lambda: mx.quantize(q)):
-        with pytest.raises(TypeError, match=r"got an MXTensor, expected floats or bytes; call .*\.deq"):
+        with pytest.raises(
+            TypeError, match=r"got an MXTensor, expected floats or bytes; call .*\.deq"
+        ):
             call()
 
 
