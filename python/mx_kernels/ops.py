@@ -183,7 +183,9 @@ def linear(
         return _OPS.linear(x, *_parts(w), bias, *rules)
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-    if (is_common and not intercepted()) or not watched(x, w.codes, w.scales, bias):
+    if (is_common and not intercepted()) or not (
+        isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)
+    ):
         return _calls.linear(x, w, bias, mode, code)
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
     return _autograd.Linear.apply(x, *_parts(w), bias, *rules)

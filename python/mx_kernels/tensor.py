@@ -108,10 +108,10 @@ class MXTensor(Tensor):
         """
         table = _facts._facts or facts()
         self = _make(cls, shape, dtype=dtype, device=codes.device)
-        row = table.formats[format]
-        k, blocks = shape[-1], 0
+        row, k, checked = table.formats[format], shape[-1], None
         if measure:
             blocks = scales.numel()
+            checked = codes.shape, blocks, blocks * row.block_k // k
         self.__dict__ = {
             "_codes": codes,
             "_scales": scales,
@@ -119,7 +119,7 @@ class MXTensor(Tensor):
             "_layout": layout,
             "_k": k,
             "_native": (row.code, table.layouts[layout].code),
-            "_checked": (codes.shape, blocks, blocks * row.block_k // k) if measure else None,
+            "_checked": checked,
         }
         return self
 
