@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels import _calls, _expert_ops
-from mx_kernels._arrays import Array, check_floats, float_code, watched
+from mx_kernels._arrays import Array, float_code, watched
 from mx_kernels._checks import check_grouped, check_moe
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels.ops import _chosen, _dtype_of
@@ -147,15 +147,14 @@ def moe(
 
 
 def _tensor_of(array: Array | None) -> Tensor | None:
-    """Returns the tensor over a NumPy array's memory; anything else as it is."""
-    if type(array) is not np.ndarray:
+    """Returns the tensor over a NumPy array's memory; what checks refuse stays as it is."""
+    if type(array) is not np.ndarray or not array.dtype.isnative:
         return array
-    if array.dtype.kind not in "iu":
-        check_floats(array, "x")
     array = np.ascontiguousarray(array)
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
+    return torch.from_numpy(array) if is_known else array
 
 
 def _array_of(out: Tensor) -> np.ndarray:
