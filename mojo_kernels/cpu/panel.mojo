@@ -59,18 +59,11 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     """The last tile of the weights."""
     var first_block: Int
     """The block of the weights that is block 0 here."""
-    var next_tile: Int
-    """How many tiles on is the one that is read past the end of a tile."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Tiles.Codes:
-        """Returns the codes of tile `tile` of the panel."""
-        var ahead = self.first_block + block + PREFETCH_BLOCKS
-        var k_blocks = self.tiles.shape().k_blocks[Self.Tiles.format]()
-        if ahead < k_blocks:
-            self.tiles.prefetch(self.first_tile + tile, ahead)
-        else:
-            self.tiles.prefetch(self.first_tile + tile + self.next_tile, ahead - k_blocks)
+        """Returns the codes of tile `tile` of the panel, and asks for what lies ahead of them."""
+        self.tiles.prefetch(self.first_tile + tile, self.first_block + block + PREFETCH_BLOCKS)
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
