@@ -148,11 +148,16 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     )
 
 
+def read_team(mut args: Arguments) raises -> OpenMPTeam:
+    """Reads the team, which every call ends with."""
+    return OpenMPTeam(args.next(), num_threads=args.next())
+
+
 def py_quantize(arguments: PythonObject) raises:
     """Quantizes on a team."""
     var args = Arguments(arguments)
     var call = read_quantize(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     comptime for i in range(len(FLOAT_TYPES)):
         comptime for j in range(len(FORMATS)):
             if call.dtype == i and call.format == j:
@@ -168,7 +173,7 @@ def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
     var call = read_dequantize(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FORMATS)):
             if call.layout == i and call.format == j:
@@ -186,7 +191,7 @@ def py_relayout(arguments: PythonObject) raises:
     """Moves an operand to another layout on a team."""
     var args = Arguments(arguments)
     var call = read_relayout(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     var row_bytes, k_blocks = 0, 0
     comptime for i in range(len(FORMATS)):
         comptime format = FORMATS[i]
@@ -211,7 +216,7 @@ def py_multiply(arguments: PythonObject) raises:
     """Computes a product on a team."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     with GILReleased(Python()):
         cpu.multiply[Known.NOTHING](problem, team)
 
