@@ -9,6 +9,7 @@ from layout import Coord, Idx, TileTensor, row_major
 from layout.tile_layout import Layout
 from std.memory import stack_allocation
 from std.memory.alloc import unsafe_alloc
+from std.sys import size_of
 
 from .layouts import (
     OperandLayout,
@@ -41,6 +42,13 @@ def flat[dtype: DType](address: Int, count: Int) -> Flat[dtype]:
         MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         row_major((count,)),
     )
+
+
+@always_inline
+def beyond[dtype: DType](vector: Flat[dtype], count: Int) -> Flat[dtype]:
+    """Views a vector from some element on."""
+    var address = Int(vector.ptr) + count * size_of[dtype]()
+    return flat[dtype](address, Int(vector.dim[0]()) - count)
 
 
 @always_inline

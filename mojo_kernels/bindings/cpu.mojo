@@ -13,6 +13,8 @@ from std.python.bindings import PythonModuleBuilder
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
+    read_experts,
+    read_grouped,
     read_problem,
     read_quantize,
     read_relayout,
@@ -22,16 +24,18 @@ from mojo_kernels.cdna4.host.explain import explain
 from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
-from mojo_kernels.cpu.quantize import dequantize, quantize, relayout
+from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
+from mojo_kernels.cpu.quantize import dequantize, relayout, run_quantize
 from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
 from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format
+from mojo_kernels.numbers.gates import GATES
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import E8M0_BIAS, E8M0_NAN
-from mojo_kernels.operands import Operand, matrix
+from mojo_kernels.operands import Operand
 from mojo_kernels.problem import Known
 
 
@@ -65,7 +69,7 @@ def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
 
 
 def tables() raises -> PythonObject:
-    """Returns the tables: formats, roundings, element types of floats, layouts."""
+    """Returns the tables: formats, roundings, element types of floats, gates, layouts."""
     var formats = Python.list()
     comptime for i in range(len(FORMATS)):
         formats.append(_format_row[FORMATS[i]]())
@@ -77,10 +81,16 @@ def tables() raises -> PythonObject:
     comptime for i in range(len(FLOAT_TYPES)):
         comptime dtype = FLOAT_TYPES[i]
         dtypes.append(String(dtype))
+    var gates = Python.list()
+    comptime for i in range(len(GATES)):
+        comptime name = GATES[i]
+        gates.append(materialize[name]())
     var layouts = Python.list()
     comptime for i in range(len(LAYOUTS)):
         layouts.append(_layout_row[LAYOUTS[i]]())
-    return Python.dict(formats=formats, roundings=roundings, dtypes=dtypes, layouts=layouts)
+    return Python.dict(
+        formats=formats, roundings=roundings, dtypes=dtypes, gates=gates, layouts=layouts
+    )
 
 
 def explain_cpu(arguments: PythonObject) raises -> PythonObject:
@@ -158,15 +168,11 @@ def py_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_quantize(args)
     var team = read_team(args)
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime for j in range(len(FORMATS)):
-            if call.dtype == i and call.format == j:
-                var x = matrix[FLOAT_TYPES[i]](call.values, call.rows, call.k, call.row_stride)
-                var out = Operand[Plain, FORMATS[j]].at(call.codes, call.scales, call.rows, call.k)
-                with GILReleased(Python()):
-                    quantize(x, out, call.rounding, team)
-                return
-    raise unknown("element type or format", call.format)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_quantize(call, team)
+    if not is_known:
+        raise unknown("element type or format", call.format)
 
 
 def py_dequantize(arguments: PythonObject) raises:
@@ -221,6 +227,28 @@ def py_multiply(arguments: PythonObject) raises:
         cpu.multiply[Known.NOTHING](problem, team)
 
 
+def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
+    """Computes a grouped product on a team; returns whether the sizes fit."""
+    var args = Arguments(arguments)
+    var problem = read_grouped(args)
+    var team = read_team(args)
+    var fits: Bool
+    with GILReleased(Python()):
+        fits = multiply_grouped(problem, team)
+    return PythonObject(fits)
+
+
+def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
+    """Computes a layer of experts on a team; returns whether the ids fit."""
+    var args = Arguments(arguments)
+    var problem = read_experts(args)
+    var team = read_team(args)
+    var fits: Bool
+    with GILReleased(Python()):
+        fits = multiply_experts(problem, team)
+    return PythonObject(fits)
+
+
 @export
 def PyInit__mx_kernels_native() abi("C") -> PythonObject:
     """Creates the module."""
@@ -234,6 +262,8 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")
         module.def_function[py_multiply]("multiply")
+        module.def_function[py_multiply_grouped]("multiply_grouped")
+        module.def_function[py_multiply_experts]("multiply_experts")
         return module.finalize()
     except error:
         abort(String("cannot create _mx_kernels_native: ", error))

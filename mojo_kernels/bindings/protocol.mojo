@@ -7,6 +7,12 @@ tuples in one place, `mx_kernels._calls`:
                   right: codes, scales, format, layout
                   result: values, dtype, bias, bias dtype
                   m, n, k
+    multiply_grouped   left, experts: right, count, codes step, scales step, bias, bias dtype
+                  sizes, values, dtype, m, n, k
+    multiply_experts   left, two experts: gate up, down
+                  routing: ids, bytes of an id, weights, weights dtype, tokens, slots
+                  gate: code, limit, alpha as bits of float32
+                  values, dtype, width, inner
     quantize      values, dtype, row stride, rows, k, format, rounding, codes, scales
     dequantize    codes, scales, format, layout, rows, k, values, dtype
     relayout      codes, scales, layout, codes out, scales out, layout out, format, rows, k
@@ -14,9 +20,12 @@ tuples in one place, `mx_kernels._calls`:
 What the device wants stands behind: a thread team and its threads; or a device, its stream, and more.
 """
 
+from std.memory import bitcast
 from std.python import Python, PythonObject
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
+from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
+from ..numbers.gates import Gate
 from ..numbers.rounding import Rounding
 from ..problem import Left, LeftKind, Problem, Result, Right
 
@@ -46,9 +55,8 @@ def unknown(what: StaticString, code: Int) -> Error:
     return Error(String("unknown ", what, ", code ", code))
 
 
-def read_problem(mut args: Arguments) raises -> Problem:
-    """Reads what `multiply` takes."""
-    var left = Left(
+def _read_left(mut args: Arguments) raises -> Left:
+    return Left(
         kind=LeftKind(args.next()),
         values=args.next(),
         scales=args.next(),
@@ -57,12 +65,21 @@ def read_problem(mut args: Arguments) raises -> Problem:
         format=args.next(),
         rounding=Rounding(args.next()),
     )
-    var right = Right(
+
+
+def _read_right(mut args: Arguments) raises -> Right:
+    return Right(
         codes=args.next(),
         scales=args.next(),
         format=args.next(),
         layout=args.next(),
     )
+
+
+def read_problem(mut args: Arguments) raises -> Problem:
+    """Reads what `multiply` takes."""
+    var left = _read_left(args)
+    var right = _read_right(args)
     var result = Result(
         values=args.next(),
         dtype=args.next(),
@@ -70,6 +87,57 @@ def read_problem(mut args: Arguments) raises -> Problem:
         bias_dtype=args.next(),
     )
     return Problem(left, right, result, m=args.next(), n=args.next(), k=args.next())
+
+
+def _read_experts(mut args: Arguments) raises -> Experts:
+    return Experts(
+        right=_read_right(args),
+        count=args.next(),
+        codes_step=args.next(),
+        scales_step=args.next(),
+        bias=args.next(),
+        bias_dtype=args.next(),
+    )
+
+
+def read_grouped(mut args: Arguments) raises -> GroupedProblem:
+    """Reads what `multiply_grouped` takes."""
+    return GroupedProblem(
+        left=_read_left(args),
+        experts=_read_experts(args),
+        sizes=args.next(),
+        values=args.next(),
+        dtype=args.next(),
+        m=args.next(),
+        n=args.next(),
+        k=args.next(),
+    )
+
+
+def read_experts(mut args: Arguments) raises -> ExpertsProblem:
+    """Reads what `multiply_experts` takes."""
+    return ExpertsProblem(
+        left=_read_left(args),
+        gate_up=_read_experts(args),
+        down=_read_experts(args),
+        routing=Routing(
+            ids=args.next(),
+            id_bytes=args.next(),
+            weights=args.next(),
+            weights_dtype=args.next(),
+            tokens=args.next(),
+            slots=args.next(),
+        ),
+        gate=Gate(
+            code=args.next(),
+            limit=bitcast[DType.float32](UInt32(args.next())),
+            alpha=bitcast[DType.float32](UInt32(args.next())),
+        ),
+        values=args.next(),
+        dtype=args.next(),
+        width=args.next(),
+        inner=args.next(),
+    )
 
 
 def read_quantize(mut args: Arguments) raises -> QuantizeCall:

@@ -4,20 +4,39 @@
     floats    everything else, and slower
 """
 
-from ..problem import Known, Problem
+from ..problem import Known, Left, Problem, Right
 from .bytes import kernel as bytes
 from .floats import kernel as floats
+from .ranges import RangedProblem, Ranges
+from .scratch import Scratch
 from .threads import Team
 
 
 def multiply[known: Known, T: Team](problem: Problem, team: T):
-    """Computes a problem on the CPU."""
+    """Computes a problem on the CPU: one range of all rows."""
     if problem.m == 0 or problem.n == 0:
         return
+    var room = left_bytes(problem.left, problem.right, problem.m, problem.k)
+    var scratch = Scratch(Ranges.num_bytes(1) + room)
+    var ranges = Ranges.carve(1, scratch)
+    ranges.append(0, problem.m)
+    multiply_ranges[known](RangedProblem.of(problem, ranges), scratch, team)
+    _ = scratch^
+
+
+def left_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
+    """Returns the scratch memory that some prepared rows of a left side take."""
+    if bytes.supports(left, right):
+        return bytes.num_bytes(rows, k)
+    return floats.num_bytes(left, rows, k)
+
+
+def multiply_ranges[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
+    """Computes the products of ranges of rows, one or more."""
     comptime if bytes.may_support[known]():
-        if bytes.supports(problem):
-            return bytes.launch[known](problem, team)
-    floats.launch[known](problem, team)
+        if bytes.supports(problem.left, problem.experts.right):
+            return bytes.launch[known](problem, scratch, team)
+    floats.launch[known](problem, scratch, team)
 
 
 @fieldwise_init
@@ -32,6 +51,7 @@ struct Choice(TrivialRegisterPassable):
     @staticmethod
     def of(problem: Problem) -> Self:
         """Returns what `multiply` launches."""
-        if bytes.supports(problem):
-            return Self(bytes.NAME, bytes.REASON, bytes.groups_of(problem).largest())
-        return Self(floats.NAME, floats.REASON, floats.groups_of(problem).largest())
+        var m, right = problem.m, problem.right
+        if bytes.supports(problem.left, right):
+            return Self(bytes.NAME, bytes.REASON, bytes.groups_of(m, right).largest())
+        return Self(floats.NAME, floats.REASON, floats.groups_of(m, right).largest())

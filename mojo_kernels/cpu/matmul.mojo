@@ -6,7 +6,7 @@ A task computes one panel of columns for some rows, see `MAX_PANEL_BYTES`:
         decode the panel's weights into the first-level cache
         for groups of rows:
             add the stretch to their sums
-    add the bias, round, store
+    store, see `result`
 
 Or each group decodes the weights in registers, see `block_order`. The arithmetic is
 a `PanelProduct`. Where it leaves the regular numbers of float32, or a number or a
@@ -14,74 +14,29 @@ scale is not finite, the sums of that row and tile are replaced by ones taken in
 """
 
 from layout import Coord
-from std.collections import Array
 from std.math import ceildiv
 
-from ..numbers.floats import FLOAT_TYPES, round_to
-from ..operands import Flat, allocate, matrix, on_stack
-from ..problem import Result
+from ..operands import allocate, on_stack
 from ..schedule.tiles import RowMajor
 from .panel import (
     PANEL_COLUMNS,
     PANEL_TILES,
     PanelProduct,
     PanelSums,
+    PanelTiles,
     Part,
     WeightPanel,
     panel_sums,
 )
+from .result import PanelStore
 from .threads import Work
-from .vectors import LANES, Sums
+from .vectors import LANES
 from .weights import WeightTiles, is_decoding_cheap, tile_window
 
 comptime MAX_PANEL_BYTES = 1024 * 1024
 """Activations of a task at most. They are read once for each panel of columns, which the last-level
 cache is fast enough for, and every part of them decodes the weights again: at 64 x 4096 x 14336
 parts of 384 KiB took a fifth longer (Zen 4, 2026-11-22)."""
-
-
-@fieldwise_init
-struct PanelStore(TrivialRegisterPassable):
-    """Writes the panels of C: adds the bias, rounds."""
-
-    var out: Result
-    """Where C goes, [M, N]."""
-    var bias: Flat[DType.float32]
-    """Added to every row, [N]; empty for none."""
-    var m: Int
-    var n: Int
-
-    def store(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
-        """Writes the panel of some rows that begins at tile `first_tile`."""
-        comptime for i in range(len(FLOAT_TYPES)):
-            if self.out.dtype == i:
-                self._store_as[FLOAT_TYPES[i]](first_row, num_rows, first_tile, sums)
-
-    def _store_as[
-        dtype: DType
-    ](self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
-        var out = matrix[dtype](self.out.values, self.m, self.n, self.n)
-        var bias = Array[Sums, PANEL_TILES](fill=Sums(0))
-        comptime for tile in range(PANEL_TILES):
-            bias[tile] = self._bias_of(first_tile + tile)
-        var is_full = (first_tile + PANEL_TILES) * LANES <= self.n
-        for i in range(num_rows):
-            comptime for tile in range(PANEL_TILES):
-                var total = sums.load[width=LANES](Coord(i, tile * LANES))
-                var rounded = round_to[dtype](total + bias[tile])
-                var column = (first_tile + tile) * LANES
-                if is_full:
-                    out.store[alignment=1](Coord(first_row + i, column), rounded)
-                else:
-                    for lane in range(min(LANES, self.n - column)):
-                        out.store[alignment=1](Coord(first_row + i, column + lane), rounded[lane])
-
-    def _bias_of(self, tile: Int) -> Sums:
-        """Returns the bias of a tile's columns, zero without one."""
-        var bias = Sums(0)
-        for column in range(tile * LANES, min((tile + 1) * LANES, Int(self.bias.dim[0]()))):
-            bias[column - tile * LANES] = self.bias.load[width=1](Coord(column))
-        return bias
 
 
 struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
@@ -96,6 +51,8 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     """The weights, [N, k]."""
     var out: PanelStore
     """Where C goes."""
+    var tiles: PanelTiles
+    """Which tiles make a panel."""
     var panel_groups: Int
     """Groups of rows of a panel, spread evenly over the panels."""
     var schedule: RowMajor
@@ -106,6 +63,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         self.a = a
         self.b = b
         self.out = store
+        self.tiles = store.panel_tiles()
         var groups = a.groups()
         var max_groups = max(1, MAX_PANEL_BYTES // (groups.largest() * a.row_bytes()))
         self.panel_groups = ceildiv(groups.count, ceildiv(groups.count, max_groups))
@@ -117,33 +75,35 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         """Returns the number of panels."""
         return self.schedule.num_tiles()
 
+    @no_inline
     def run(self, task: Int):
-        """Computes panel `task`."""
+        """Computes panel `task`; the same code for products and for ranges of them."""
         var tile = self.schedule.tile(task)
         var groups = self.a.groups()
         var first_group = tile.row * self.panel_groups
         var last_group = min(first_group + self.panel_groups, groups.count)
         var first_row = groups.start(first_group)
         var num_rows = groups.start(last_group) - first_row
-        var first_tile = tile.column * PANEL_TILES
         var of_a_group = on_stack[DType.float32, Self.GROUP_ROWS, PANEL_COLUMNS]()
         var sums = panel_sums(Int(of_a_group.ptr), Self.GROUP_ROWS)
         if num_rows > Self.GROUP_ROWS:
             var memory = allocate[DType.float32](num_rows * PANEL_COLUMNS)
             sums = panel_sums(Int(memory.ptr), num_rows)
-        self._sum(first_group, last_group, first_tile, sums)
-        self._replace_irregular(first_row, num_rows, first_tile, sums)
-        self.out.store(first_row, num_rows, first_tile, sums)
+        self._sum(first_group, last_group, tile.column, sums)
+        self._replace_irregular(first_row, num_rows, tile.column, sums)
+        self.out.store(first_row, num_rows, tile.column, sums)
         if num_rows > Self.GROUP_ROWS:
             sums.ptr.unsafe_free()
 
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
 
-    def _sum(self, first_group: Int, last_group: Int, first_tile: Int, sums: PanelSums):
+    def _panel(self, panel: Int, first_block: Int) -> WeightPanel[Self.Tiles]:
+        return WeightPanel(self.b, self.tiles, panel, self._num_tiles() - 1, first_block)
+
+    def _sum(self, first_group: Int, last_group: Int, panel_idx: Int, sums: PanelSums):
         """Sums over all of K, stretch by stretch."""
         comptime STRETCH_BLOCKS = Self.Product.STRETCH_BLOCKS
-        var last_tile = self._num_tiles() - 1
         var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
         var groups = self.a.groups()
         var first_row = groups.start(first_group)
@@ -152,7 +112,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                 # The blocks of a single group are contiguous across stretches.
                 var step = k_blocks if groups.count == 1 else STRETCH_BLOCKS
                 for first_block in range(0, k_blocks, step):
-                    var panel = WeightPanel(self.b, first_tile, last_tile, first_block)
+                    var panel = self._panel(panel_idx, first_block)
                     var num_blocks = min(step, k_blocks - first_block)
                     for group in range(first_group, last_group):
                         var sums_row = groups.start(group) - first_row
@@ -163,7 +123,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var decoded = Self.Product.Decoded.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
-            var panel = WeightPanel(self.b, first_tile, last_tile, first_block)
+            var panel = self._panel(panel_idx, first_block)
             decoded.decode(panel, num_blocks)
             for group in range(first_group, last_group):
                 var sums_row = groups.start(group) - first_row
@@ -183,10 +143,13 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
             if num_rows == size:
                 self.a.add_decoded[size](part, decoded)
 
-    def _replace_irregular(self, first_row: Int, num_rows: Int, first_tile: Int, sums: PanelSums):
+    def _replace_irregular(self, first_row: Int, num_rows: Int, panel_idx: Int, sums: PanelSums):
         """Replaces sums that float32 could not take."""
         var all_rows = self.a.window(first_row, num_rows)
-        for tile in range(first_tile, min(first_tile + PANEL_TILES, self._num_tiles())):
+        for place in range(PANEL_TILES):
+            var tile = self.tiles.at(panel_idx, place)
+            if tile >= self._num_tiles():
+                break
             comptime is_regular = Self.Product.is_regular[Self.Tiles.format]
             comptime MAY_BE_INFINITE = Self.Tiles.format.element.has_non_finite()
             var weights = tile_window(self.b, tile)
@@ -196,7 +159,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                     continue
             for i in range(num_rows):
                 var row = first_row + i
-                var column = (tile - first_tile) * LANES
+                var column = place * LANES
                 var is_row_regular = is_tile_regular or is_regular(self.a.window(row, 1), weights)
                 comptime if MAY_BE_INFINITE:
                     # Codes of the weights that are not finite show in the sums.

@@ -22,12 +22,12 @@ struct RuntimeTeam(Team):
     var context: DeviceContext
     """The context that the graph hands to the op."""
 
-    def run_all[W: Work](self, var work: W, num_tasks: Int):
+    def run_all[W: Work](self, var work: W, num_tasks: Int, is_shared: Bool = True):
         """Does tasks 0 .. num_tasks - 1 on at most as many threads as the session has."""
         try:
             comptime THREADS = DeviceAttribute.PARALLELISM_LEVEL
             var num_threads = min(num_tasks, self.context.get_attribute(THREADS))
-            if num_threads < 2:
+            if num_threads < 2 or not is_shared:
                 for task in range(num_tasks):
                     work.run(task)
             else:

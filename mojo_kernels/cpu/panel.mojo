@@ -1,6 +1,6 @@
 """Panels of weights, and what an arithmetic has to offer to multiply rows by them.
 
-A panel is `PANEL_TILES` neighbouring weight tiles, 16 columns each. A `PanelProduct`
+A panel is `PANEL_TILES` weight tiles, 16 columns each: neighbours, or one of each half. A `PanelProduct`
 holds the activations in its own form and adds a panel's blocks to float32 sums, a
 row's blocks in order, so a result depends on neither the threads, the number of
 rows, the weight layout nor the width of the machine's vectors:
@@ -18,6 +18,7 @@ from layout.tile_layout import Layout
 from ..layouts import OperandShape
 from ..numbers.formats import Format
 from .block_order import GroupLimits, RowGroups
+from .ranges import RowRange
 from .vectors import LANES, Sums, Words
 from .weights import WeightTiles, scale_bits
 from .window import ScaleWindow
@@ -48,13 +49,46 @@ comptime PREFETCH_BLOCKS = 32
 
 
 @fieldwise_init
+struct PanelTiles(TrivialRegisterPassable):
+    """Which tiles of the weights make a panel.
+
+    neighbours    0 1 | 2 3 | 4 5 | ..
+    halves        0 8 | 1 9 | 2 10 | ..    of 16 tiles
+    """
+
+    var next: Int
+    """Tiles from one tile of a panel to its next."""
+    var next_panel: Int
+    """Tiles from the first of a panel to that of the next panel."""
+
+    comptime NEIGHBOURS = Self(1, PANEL_TILES)
+
+    @staticmethod
+    def halves(num_tiles: Int) -> Self:
+        """Returns panels of a tile of each half."""
+        return Self(num_tiles // PANEL_TILES, 1)
+
+    @always_inline
+    def first(self, panel: Int) -> Int:
+        """Returns the first tile of a panel."""
+        return panel * self.next_panel
+
+    @always_inline
+    def at(self, panel: Int, tile: Int) -> Int:
+        """Returns which tile of the weights is tile `tile` of a panel."""
+        return self.first(panel) + tile * self.next
+
+
+@fieldwise_init
 struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     """A panel as it lies in memory, from some block on."""
 
     var tiles: Self.Tiles
     """The weights."""
-    var first_tile: Int
-    """The first tile of the panel; beyond the last tile, that one repeats."""
+    var order: PanelTiles
+    """Which tiles make a panel; beyond the last tile, that one repeats."""
+    var panel: Int
+    """The number of the panel."""
     var last_tile: Int
     """The last tile of the weights."""
     var first_block: Int
@@ -63,7 +97,8 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Tiles.Codes:
         """Returns the codes of tile `tile` of the panel, and asks for what lies ahead of them."""
-        self.tiles.prefetch(self.first_tile + tile, self.first_block + block + PREFETCH_BLOCKS)
+        var ahead = self.first_block + block + PREFETCH_BLOCKS
+        self.tiles.prefetch(self.order.at(self.panel, tile), ahead)
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
@@ -74,7 +109,7 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
 
     @always_inline
     def _tile(self, tile: Int) -> Int:
-        return min(self.first_tile + tile, self.last_tile)
+        return min(self.order.at(self.panel, tile), self.last_tile)
 
 
 trait DecodedStretch(TrivialRegisterPassable):
@@ -117,6 +152,10 @@ trait PanelProduct(TrivialRegisterPassable):
 
     def shape(self) -> OperandShape:
         """Returns M and k."""
+        ...
+
+    def of_range(self, rows: RowRange) -> Self:
+        """Returns a part of the rows, all being prepared."""
         ...
 
     def groups(self) -> RowGroups:

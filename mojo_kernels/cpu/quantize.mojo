@@ -5,10 +5,12 @@ Arguments are valid by contract; whoever is in front of this validates them.
 
 from std.math import ceildiv
 
+from ..calls import QuantizeCall
 from ..layouts import OperandLayout, Plain
-from ..numbers.formats import Format
+from ..numbers.floats import FLOAT_TYPES
+from ..numbers.formats import FORMATS, Format
 from ..numbers.rounding import Rounding
-from ..operands import Matrix, Operand
+from ..operands import Matrix, Operand, matrix
 from .rows import DequantizeRows, FloatRows, QuantizeRows, RelayoutRows, StoredBytes
 from .threads import Team
 
@@ -20,6 +22,11 @@ are faster than both on one thread (AMD EPYC family 25, 2026-11-22)."""
 def rows_per_task(k: Int, multiple: Int) -> Int:
     """Returns how many rows of `k` elements make a task: a multiple of `multiple`."""
     return max(1, ELEMENTS_PER_TASK // (k * multiple)) * multiple
+
+
+def groups_per_task(k: Int, group_rows: Int) -> Int:
+    """Returns how many groups of rows of the left side are worth a task of their own."""
+    return rows_per_task(k, group_rows) // group_rows
 
 
 def even_rows_per_task(rows: Int, k: Int, multiple: Int) -> Int:
@@ -35,6 +42,20 @@ def quantize[
     """Quantizes [rows, k] floats along K into a plain operand."""
     var rows = even_rows_per_task(result.shape.rows, result.shape.k, 1)
     team.run_all(QuantizeRows(x, result, rounding, rows), ceildiv(result.shape.rows, rows))
+
+
+def run_quantize[T: Team](call: QuantizeCall, team: T) -> Bool:
+    """Quantizes what a call says; says whether the tables know its types."""
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime for j in range(len(FORMATS)):
+            if call.dtype == i and call.format == j:
+                var x = matrix[FLOAT_TYPES[i]](call.values, call.rows, call.k, call.row_stride)
+                var result = Operand[Plain, FORMATS[j]].at(
+                    call.codes, call.scales, call.rows, call.k
+                )
+                quantize(x, result, call.rounding, team)
+                return True
+    return False
 
 
 def dequantize[

@@ -22,8 +22,8 @@ trait Work(Deinitable, Movable):
 trait Team:
     """Something that runs every task of a piece of work, and returns when all are done."""
 
-    def run_all[W: Work](self, var work: W, num_tasks: Int):
-        """Does tasks 0 .. num_tasks - 1."""
+    def run_all[W: Work](self, var work: W, num_tasks: Int, is_shared: Bool = True):
+        """Does tasks 0 .. num_tasks - 1; on the calling thread alone if they are not shared."""
         ...
 
 
@@ -103,9 +103,9 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
         """Returns the calling thread."""
         return Self(0, 1)
 
-    def run_all[W: Work](self, var work: W, num_tasks: Int):
+    def run_all[W: Work](self, var work: W, num_tasks: Int, is_shared: Bool = True):
         """Does tasks 0 .. num_tasks - 1."""
-        if self.gomp_parallel == 0 or num_tasks < 2:
+        if self.gomp_parallel == 0 or num_tasks < 2 or not is_shared:
             for task in range(num_tasks):
                 work.run(task)
             return

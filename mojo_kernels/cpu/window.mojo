@@ -3,7 +3,7 @@
 from layout import Coord
 
 from ..numbers.scales import E8M0_BIAS, E8M0_NAN
-from ..operands import Bytes
+from ..operands import Bytes, beyond
 from .scratch import Scratch, padded
 
 
@@ -56,6 +56,10 @@ struct RowWindows(TrivialRegisterPassable):
     def carve(rows: Int, mut scratch: Scratch) -> Self:
         """Takes room for so many rows from `scratch`."""
         return Self(scratch.carve[DType.uint8](rows), scratch.carve[DType.uint8](rows))
+
+    def beyond(self, row: Int) -> Self:
+        """Returns the windows from a row on."""
+        return Self(beyond(self.lows, row), beyond(self.highs, row))
 
     @always_inline
     def put(self, row: Int, window: ScaleWindow):

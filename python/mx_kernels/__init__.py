@@ -5,6 +5,7 @@
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
     matmul                        MXTensor @ MXTensor.T
     linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
+    grouped_linear, moe           the same with one of several matrices for each row: experts
     MXLinear, convert             the same as a torch module, for a whole model at once
     explain                       which kernel a shape gets on a device, and why
 
@@ -14,6 +15,7 @@ and compiled for this machine at the first use (see `_native`).
 
 from mx_kernels import _tensor_ops, _tensor_products  # noqa: F401  what torch does with MXTensors
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels.experts import grouped_linear, moe
 from mx_kernels.explain import explain
 from mx_kernels.modules import MXLinear, convert
 from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
@@ -25,8 +27,10 @@ __all__ = [
     "convert",
     "dequantize",
     "explain",
+    "grouped_linear",
     "linear",
     "matmul",
+    "moe",
     "preshuffle",
     "quantize",
     "unshuffle",

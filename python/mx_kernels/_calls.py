@@ -4,6 +4,17 @@
                   right    codes, scales, format, layout
                   result   out, out_dtype, bias, bias_dtype
                   sizes    m, n, k
+    multiply_grouped
+                  left     as of multiply
+                  experts  codes, scales, format, layout, count, codes_step, scales_step, bias,
+                           bias_dtype
+                  result   sizes, out, out_dtype, m, n, k
+    multiply_experts
+                  left     as of multiply
+                  experts  twice: of gates and ups, down
+                  routing  ids, bytes of an id, weights, weights_dtype, tokens, slots
+                  gate     code, limit, alpha, as the bits of float32
+                  result   out, out_dtype, width, inner
     quantize      values, dtype, row_stride, rows, k, format, rounding, codes, scales
     dequantize    codes, scales, format, layout, rows, k, out, out_dtype
     relayout      codes, scales, layout, codes_out, scales_out, layout_out, format, rows, k
@@ -25,7 +36,7 @@ from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels import _facts, _launch
-from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of
+from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of, show
 from mx_kernels._cuda import current_device
 from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
 from mx_kernels._storage import storage_of
@@ -137,6 +148,95 @@ def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | No
     m = (x.numel() if isinstance(x, Tensor) else x.size) // k
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
     return _multiply(x, m, left, w, bias, dtype)
+
+
+def grouped_linear(  # noqa: PLR0917  as the operator has them
+    x: Tensor, w: Operand, sizes: Tensor, bias: Tensor | None, mode: Mode, dtype: int | None
+) -> Tensor:
+    """Multiplies rows that are sorted by expert; returns floats [T, N].
+
+    Raises:
+        ValueError: if the sizes do not fit; nothing is written then.
+    """
+    (_, n, k), rows = w.shape, x.shape[0]
+    kept, left = _floats(x, k, mode)
+    if dtype is None:
+        dtype = left[3]
+    out, address, launcher = _empty(x, (rows, n), dtype)
+    sizes = sizes.contiguous()
+    also_kept, right = _experts(w, bias)
+    sizes_at = sizes.data_ptr()
+    call = (*left, *right, sizes_at, address, dtype, rows, n, k)
+    if not launcher.launch("multiply_grouped", call, out):
+        raise ValueError(
+            f"group_sizes: got {show(sizes.tolist())} for {rows} rows of x, expected numbers of "
+            f"rows, none negative, {rows} or fewer together"
+        )
+    del kept, also_kept
+    return out
+
+
+def moe(  # noqa: PLR0917  as the operator has them
+    x: Tensor,
+    weights: tuple[Operand, Operand],
+    ids: Tensor,
+    counts: Tensor,
+    biases: tuple[Tensor | None, Tensor | None],
+    gate: tuple[int, float, float],
+    mode: Mode,
+    dtype: int | None,
+) -> Tensor:
+    """Computes a layer of experts; returns floats [T, H].
+
+    Args:
+        x: tokens [T, H].
+        weights: of gates and ups, and down.
+        ids: the experts of each token [T, k].
+        counts: what each of their results counts [T, k].
+        biases: of both products.
+        gate: the code of the activation, limit and alpha.
+        mode: what x and the hidden numbers become.
+        dtype: the result's; None for x's.
+
+    Raises:
+        ValueError: if an id names no expert; nothing is written then.
+    """
+    (tokens, slots), (num_experts, width, inner) = ids.shape, weights[1].shape
+    kept, left = _floats(x, width, mode)
+    if dtype is None:
+        dtype = left[3]
+    out, address, launcher = _empty(x, (tokens, width), dtype)
+    ids, counts = ids.contiguous(), counts.contiguous()
+    (kept_up, gate_up), (kept_down, down) = map(_experts, weights, biases)
+    counts_dtype = facts().dtype_codes[counts.dtype]
+    routing = (ids.data_ptr(), ids.element_size(), counts.data_ptr(), counts_dtype, tokens, slots)
+    code, *numbers = gate
+    bits = (int(np.float32(number).view(np.uint32)) for number in numbers)
+    call = (*left, *gate_up, *down, *routing, code, *bits, address, dtype, width, inner)
+    if not launcher.launch("multiply_experts", call, out):
+        raise ValueError(
+            f"expert_ids: got {int(ids.max())}, expected at most {num_experts - 1}, the last of "
+            f"{num_experts} experts; a negative id stands for none"
+        )
+    del kept, kept_up, kept_down
+    return out
+
+
+def _floats(x: Tensor, k: int, mode: Mode) -> tuple[Tensor, tuple[int, ...]]:
+    """Writes a left side of floats; returns who owns its memory, too."""
+    kind, fmt, rounding = mode
+    x, values, dtype, row_stride = rows_of(x, k)
+    return x, (kind, values, 0, dtype, row_stride, fmt, rounding)
+
+
+def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
+    """Writes the right sides of all experts; returns who owns the memory of the bias, too."""
+    addend, bias_dtype = 0, NO_CODE
+    if bias is not None:
+        bias = bias.contiguous()
+        addend, bias_dtype = bias.data_ptr(), facts().dtype_codes[bias.dtype]
+    steps = (w._codes.stride(0), w._scales.stride(0))
+    return bias, (*_right(w), w.shape[0], *steps, addend, bias_dtype)
 
 
 def question(

@@ -8,6 +8,8 @@ is wrong is put into words where it is found.
 
 from __future__ import annotations
 
+from numbers import Real
+
 import numpy as np
 import torch
 from torch._C._functorch import is_batchedtensor
@@ -97,7 +99,7 @@ def check_linear(
     if not x.shape:
         raise _no_axis()
     check_weights(w, "w")
-    mode = check_mode(activations_for(w.device) if activations is None else activations, rounding)
+    mode = _mode_on(w, activations, rounding)
     check_together("x", x, "w", w.codes)
     if x.shape[-1] != w._k:
         raise _disagreement("x", x.shape, "w", w)
@@ -209,6 +211,11 @@ def check_mode(activations: str, rounding: str) -> Mode:
     )
 
 
+def _mode_on(w: MXTensor, activations: str | None, rounding: str) -> Mode:
+    """Checks the same, where None stands for what the device of the weights is best at."""
+    return check_mode(activations_for(w.device) if activations is None else activations, rounding)
+
+
 def mode_rounding(activations: str, rounding: str) -> str:
     """Returns the rounding that activations take beside weights rounded by `rounding`."""
     return DEFAULT_ROUNDING if activations == KEPT_FLOATS else rounding
@@ -246,3 +253,149 @@ def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
         f"{left} and {right}: got K = {k} and K = {w.k} ({left}: {show(left_shape)}, {right}: "
         f"{show(w.shape)}), expected one K; {hint}"
     )
+
+
+def check_grouped(  # noqa: PLR0917  as the operator has them
+    x, w, group_sizes, bias, rounding: str, activations: str | None
+) -> Mode:
+    """Checks the arguments of `grouped_linear` but for the result's dtype and the sizes' numbers.
+
+    Returns:
+        What x becomes.
+    """
+    _check_rows(x, "[T, K], rows sorted by expert")
+    _check_experts(w, "w", "[E, N, K]")
+    mode = _mode_on(w, activations, rounding)
+    check_together("x", x, "w", w.codes)
+    if x.shape[1] != w.k:
+        raise _disagreement("x", x.shape, "w", w)
+    _check_integers(group_sizes, "group_sizes", (torch.int32,))
+    if group_sizes.shape != w.shape[:1]:
+        raise ValueError(
+            f"group_sizes: got shape {show(group_sizes.shape)}, expected [{w.shape[0]}], the rows "
+            "of each expert"
+        )
+    check_together("group_sizes", group_sizes, "w", w.codes)
+    _check_biases(bias, "bias", w, "w")
+    return mode
+
+
+def check_moe(  # noqa: PLR0917  as the operator has them
+    x,
+    w_gate_up,
+    w_down,
+    expert_ids,
+    expert_weights,
+    biases: tuple,
+    gate: tuple,
+    rounding: str,
+    activations: str | None,
+) -> tuple[Mode, int]:
+    """Checks the arguments of `moe` but for the result's dtype and the numbers of the ids.
+
+    Returns:
+        What x and the hidden numbers become, and the code of the gate.
+    """
+    _check_rows(x, "[T, H], a row for each token")
+    _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
+    _check_experts(w_down, "w_down", "[E, H, I]")
+    mode, code = _mode_on(w_down, activations, rounding), _check_gate(*gate)
+    for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
+        check_together("x", x, name, w.codes)
+    if x.shape[1] != w_gate_up.k:
+        raise _disagreement("x", x.shape, "w_gate_up", w_gate_up)
+    experts, width, inner = w_gate_up.shape[0], w_gate_up.k, w_down.k
+    for name, w, expected, what in (
+        ("w_gate_up", w_gate_up, (experts, 2 * inner, width), "a gate and an up for each of the"),
+        ("w_down", w_down, (experts, width, inner), "from the"),
+    ):
+        if tuple(w.shape) != expected:
+            raise ValueError(
+                f"{name}: got shape {show(w.shape)}, expected {show(expected)}: {what} {inner} "
+                f"hidden numbers; w_gate_up is {show(w_gate_up.shape)} = [E, 2I, H], w_down is "
+                f"{show(w_down.shape)} = [E, H, I]"
+            )
+    _check_routing(x, expert_ids, expert_weights)
+    _check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
+    _check_biases(biases[1], "bias_down", w_down, "w_down")
+    return mode, code
+
+
+def _check_rows(x, expected: str) -> None:
+    """Checks that x is floats of two dimensions, where experts have kernels."""
+    if isinstance(x, MXTensor):
+        raise TypeError("x: got an MXTensor, expected floats; quantized on the fly they are")
+    check_floats(x, "x")
+    if x.ndim != 2:
+        raise ValueError(f"x: got shape {show(x.shape)}, expected {expected}")
+    if x.device.type == "cuda":
+        raise ValueError(f"x: got device {x.device}, expected cpu: experts have no other kernels")
+
+
+def _check_experts(w, name: str, expected: str) -> None:
+    """Checks that `w` holds matrices, one for each expert."""
+    check_operand(w, name)
+    if w.ndim != 3:
+        raise ValueError(
+            f"{name}: got shape {show(w.shape)}, expected the weights of all experts {expected}"
+        )
+
+
+def _check_integers(array, name: str, dtypes: tuple) -> None:
+    """Checks that `array` is a tensor of integers."""
+    if not isinstance(array, torch.Tensor):
+        raise TypeError(f"{name}: got {type(array).__name__}, expected a tensor of integers")
+    if array.dtype not in dtypes:
+        known = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(
+            f"{name}: got dtype {str(array.dtype).removeprefix('torch.')}, expected {known}; "
+            f"convert with {name}.to({dtypes[0]})"
+        )
+
+
+def _check_routing(x, expert_ids, expert_weights) -> None:
+    """Checks ids and weights of the experts of each token."""
+    _check_integers(expert_ids, "expert_ids", (torch.int32, torch.int64))
+    check_floats(expert_weights, "expert_weights")
+    if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"expert_ids: got shape {show(expert_ids.shape)}, expected [{x.shape[0]}, k], k "
+            "experts for each row of x"
+        )
+    if expert_weights.shape != expert_ids.shape:
+        raise ValueError(
+            f"expert_weights: got shape {show(expert_weights.shape)}, expected "
+            f"{show(expert_ids.shape)}, that of expert_ids"
+        )
+    check_together("expert_ids", expert_ids, "x", x)
+    check_together("expert_weights", expert_weights, "x", x)
+
+
+def _check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
+    """Checks that `bias` has a number for each row of each expert, if it is there."""
+    if bias is None:
+        return
+    check_floats(bias, name)
+    check_together(name, bias, weights, w.codes)
+    if bias.shape != w.shape[:2]:
+        raise ValueError(
+            f"{name}: got shape {show(bias.shape)}, expected {show(w.shape[:2])}, a number for "
+            f"each row of each expert of {weights}"
+        )
+
+
+def _check_gate(activation: str, limit: float, alpha: float) -> int:
+    """Checks the name of a gated activation and its numbers; returns its code."""
+    known = facts().gates
+    if not isinstance(activation, str) or activation not in known:
+        raise ValueError(
+            f"activation: got {activation!r}, expected {' or '.join(map(repr, known))}"
+        )
+    for name, number in (("limit", limit), ("alpha", alpha)):
+        if isinstance(number, bool) or not isinstance(number, Real):
+            raise TypeError(f"{name}: got {type(number).__name__}, expected a number")
+        with np.errstate(over="ignore"):
+            is_positive = 0 < np.float32(number) < np.inf
+        if not is_positive:
+            raise ValueError(f"{name}: got {number}, expected a positive number that float32 holds")
+    return known[activation]

@@ -94,7 +94,7 @@ class Facts:
     Attributes:
         formats, layouts: rows by name, in the order of their codes.
         plain: the layout without a device, row-major.
-        roundings, dtypes: native codes by name.
+        roundings, dtypes, gates: native codes by name.
         dtype_codes: native codes by `torch.dtype`.
         float_codes: both of these.
         torch_dtypes: every `torch.dtype` by its code.
@@ -111,6 +111,7 @@ class Facts:
         self.plain = next(row for row in self.layouts.values() if not row.device)
         self.roundings = {name: code for code, name in enumerate(tables["roundings"])}
         self.dtypes = {name: code for code, name in enumerate(tables["dtypes"])}
+        self.gates = {name: code for code, name in enumerate(tables["gates"])}
         self.torch_dtypes = [getattr(torch, name) for name in self.dtypes]
         self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
         self.float_codes = self.dtypes | self.dtype_codes

@@ -22,8 +22,12 @@ from mx_kernels._hip import ROCM
 class Launcher(Protocol):
     """Launches operations on one kind of device."""
 
-    def launch(self, operation: str, arguments: tuple[int, ...], out: Array) -> None:
-        """Launches an operation but a product, which writes `out`."""
+    def launch(self, operation: str, arguments: tuple[int, ...], out: Array) -> bool | None:
+        """Launches an operation but `multiply`, which writes `out`.
+
+        Returns:
+            Of operations that look at numbers in memory before they write, whether these fit.
+        """
 
     def multiply(self, arguments: tuple[int, ...], out: Array, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`.
@@ -43,7 +47,7 @@ class _Cpu:
         table = _facts._facts or facts()
         threads = get_num_threads()
         team = table.team if threads > 1 else 0
-        getattr(table.native, operation)((*arguments, team, threads))
+        return getattr(table.native, operation)((*arguments, team, threads))
 
     def multiply(self, arguments, out, m, k):
         self.launch("multiply", arguments, out)

@@ -3,7 +3,8 @@
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
 and linear, over loose codes and scales, which is what graphs compute with. Each has one
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
-derivatives (`_autograd`); quantize, linear and matmul map over activations.
+derivatives (`_autograd`); quantize, linear and matmul map over activations. Those of experts are
+in `_expert_ops`.
 
 Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in
 `ops`, which call these operators where torch has to see the call.
@@ -35,12 +36,10 @@ _SCHEMAS = {
     " Tensor? bias, str rounding, ScalarType out_dtype, str activations) -> Tensor",
 }
 
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema, tags=torch.Tag.pt2_compliant_tag)
 
-
-def _register(name: str, implementation, fake) -> None:
-    """Gives operator `name` its implementation and the one that knows only shapes."""
+def define(name: str, schema: str, implementation, fake) -> None:
+    """Defines an operator, with its implementation and the one that knows only shapes."""
+    _library.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
     for device in ("CPU", "CUDA"):
         _library.impl(name, implementation, device)
     torch.library.register_fake(f"mx_kernels::{name}", fake, lib=_library)
@@ -49,7 +48,7 @@ def _register(name: str, implementation, fake) -> None:
 # Each operator validates like the public function, so that a wrong call cannot harm here either.
 
 
-def _weights(codes, scales, format, layout, n):
+def weights_of(codes, scales, format, layout, n):
     """Matrices of `n` rows from their parts."""
     k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
@@ -79,19 +78,19 @@ def _dequantize_fake(codes, scales, shape, format, layout, dtype):
 
 
 def _relayout(codes, scales, rows, format, source, target):
-    q = _weights(codes, scales, format, source, rows)
+    q = weights_of(codes, scales, format, source, rows)
     return _calls.relayout(q, _checks.layout_named(target))
 
 
 def _relayout_fake(codes, scales, rows, format, source, target):
-    q = _weights(codes, scales, format, source, rows)
+    q = weights_of(codes, scales, format, source, rows)
     storage = storage_of(q.shape, facts().formats[format], _checks.layout_named(target))
     return tuple(codes.new_empty(shape) for shape in storage)
 
 
 def _operands(a_codes, a_scales, a_format, *weights):
     """Both operands of matmul."""
-    return MXTensor(a_codes, a_scales, format=a_format), _weights(*weights)
+    return MXTensor(a_codes, a_scales, format=a_format), weights_of(*weights)
 
 
 def _matmul(*args):
@@ -108,23 +107,26 @@ def _matmul_fake(*args):
 
 
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
-    w = _weights(codes, scales, format, layout, n)
+    w = weights_of(codes, scales, format, layout, n)
     mode, _ = _checks.check_linear(x, w, bias, rounding, activations)
     return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
 
 
 def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
-    w = _weights(codes, scales, format, layout, n)
+    w = weights_of(codes, scales, format, layout, n)
     _checks.check_linear(x, w, bias, rounding, activations)
     float_code(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
 
-_register("quantize", _quantize, _quantize_fake)
-_register("dequantize", _dequantize, _dequantize_fake)
-_register("relayout", _relayout, _relayout_fake)
-_register("matmul", _matmul, _matmul_fake)
-_register("linear", _linear, _linear_fake)
+for _name, _functions in {
+    "quantize": (_quantize, _quantize_fake),
+    "dequantize": (_dequantize, _dequantize_fake),
+    "relayout": (_relayout, _relayout_fake),
+    "matmul": (_matmul, _matmul_fake),
+    "linear": (_linear, _linear_fake),
+}.items():
+    define(_name, _SCHEMAS[_name], *_functions)
 
 
 def _map_rows(name: str, row_arguments: int):

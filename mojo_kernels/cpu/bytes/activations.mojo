@@ -17,6 +17,7 @@ Blocks lie in the order that `block_order` pictures.
 
 from layout import Coord
 from std.collections import Array
+from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import CompilationTarget
 
@@ -26,11 +27,12 @@ from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS
-from ...operands import Bytes, Flat, Matrix, Operand
+from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
+from ..quantize import groups_per_task
+from ..ranges import RangeWork, RowRange, Sources
 from ..scratch import Scratch, padded
-from ..threads import Work
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
 from .integers import in_order_of, integers_of, largest_integer, unit_shift
@@ -51,8 +53,10 @@ struct Activations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
+    var is_decoding_cheap: Bool
+    """Whether weights are cheap to decode, which decides how rows are cut."""
     var groups: RowGroups
-    """How the rows are cut."""
+    """How the rows are cut, those of one range."""
     var values: Flat[DType.int8]
     """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
@@ -79,19 +83,36 @@ struct Activations(TrivialRegisterPassable):
 
     @staticmethod
     def carve(
-        shape: OperandShape, groups: RowGroups, unit_shift: Int, mut scratch: Scratch
+        shape: OperandShape, is_decoding_cheap: Bool, unit_shift: Int, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
-            groups,
+            is_decoding_cheap,
+            LIMITS.cut(shape.rows, is_decoding_cheap),
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks),
             scratch.carve[DType.int32](blocks),
             scratch.carve[DType.uint8](blocks),
             RowWindows.carve(shape.rows, scratch),
             unit_shift,
+        )
+
+    @no_inline
+    def of_range(self, rows: RowRange) -> Self:
+        """Returns a range of the rows, cut for itself."""
+        var first_block = rows.first * (self.shape.k // BLOCK)
+        return Self(
+            OperandShape(rows.count, self.shape.k),
+            self.is_decoding_cheap,
+            LIMITS.cut(rows.count, self.is_decoding_cheap),
+            beyond(self.values, first_block * BLOCK),
+            beyond(self.exponents, first_block),
+            beyond(self.corrections, first_block),
+            beyond(self.scales, first_block),
+            self.windows.beyond(rows.first),
+            self.unit_shift,
         )
 
     @always_inline
@@ -186,7 +207,7 @@ struct Prequantized[left: Format](BlockSource):
 
 
 @fieldwise_init
-struct ExpandGroups[Source: BlockSource, right: Element](Work):
+struct ExpandGroups[Source: BlockSource, right: Element](RangeWork):
     """Fills `Activations` from a source, some groups of rows a task.
 
     Within a group, blocks are made in the order in which they are stored.
@@ -194,34 +215,43 @@ struct ExpandGroups[Source: BlockSource, right: Element](Work):
 
     var source: Self.Source
     """Where the blocks come from."""
+    var sources: Sources
+    """Which of its rows."""
     var out: Activations
     """What is filled."""
-    var groups_per_task: Int
-    """Groups of rows of a task."""
 
-    def run(self, task: Int):
-        """Expands the groups of task `task`."""
-        var first = task * self.groups_per_task
-        for group in range(first, min(first + self.groups_per_task, self.out.groups.count)):
-            self._expand_group(group)
+    def num_tasks(self, rows: RowRange) -> Int:
+        """Returns how many tasks the groups of a range are."""
+        var groups = self.out.of_range(rows).groups
+        return ceildiv(groups.count, groups_per_task(self.out.shape.k, groups.largest()))
 
-    def _expand_group(self, group: Int):
-        var order = self.out.order()
-        var first_row = self.out.groups.start(group)
-        var num_rows = self.out.groups.size(group)
+    def run(self, rows: RowRange, task: Int):
+        """Expands the groups of a task."""
+        var part = self.out.of_range(rows)
+        var count = groups_per_task(part.shape.k, part.groups.largest())
+        for group in range(task * count, min((task + 1) * count, part.groups.count)):
+            self._expand_group(rows.first, group, part)
+
+    def _expand_group(self, first_of_range: Int, group: Int, part: Activations):
+        var order = part.order()
+        var first_row = part.groups.start(group)
+        var num_rows = part.groups.size(group)
+        var sources = Array[Int, LIMITS.largest()](fill=0)
+        for row in range(num_rows):
+            sources[row] = self.sources.of(first_of_range + first_row + row)
         var windows = Array[ScaleWindow, LIMITS.largest()](fill=ScaleWindow.EMPTY)
         var index = 0
-        for block in range((self.out.shape.k // BLOCK)):
+        for block in range(part.shape.k // BLOCK):
             if block % STRETCH_BLOCKS == 0:
                 index = order.of_group(group, block)
             for row in range(num_rows):
-                var encoded = self.source.block(first_row + row, block)
-                self.out.put[Self.Source.format, Self.right](index, encoded)
+                var encoded = self.source.block(sources[row], block)
+                part.put[Self.Source.format, Self.right](index, encoded)
                 if encoded.any() or encoded.is_nan():
                     windows[row] = windows[row].including(_half_scale(encoded))
                 index += 1
         for row in range(num_rows):
-            self.out.windows.put(first_row + row, windows[row])
+            part.windows.put(first_row + row, windows[row])
 
 
 @always_inline

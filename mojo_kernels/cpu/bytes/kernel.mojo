@@ -1,15 +1,14 @@
 """Small integers on both sides, MXFP4 or MXINT8: which problems, and their launch."""
 
-from std.math import ceildiv
-
 from ...layouts import OperandShape, Plain
 from ...numbers.elements import Element
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
-from ...problem import Known, LeftKind, Problem, may_be
+from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import RowGroups
-from ..launch import groups_per_task, is_decoding_cheap, multiply_panels
+from ..launch import is_decoding_cheap, multiply_panels, prepare
+from ..ranges import RangedProblem
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
@@ -43,9 +42,9 @@ def _may_have_integers[known_format: Int]() -> Bool:
     return False
 
 
-def supports(problem: Problem) -> Bool:
+def supports(left: Left, right: Right) -> Bool:
     """Says whether both sides are small integers."""
-    return _has_integers(problem.left.format) and _has_integers(problem.right.format)
+    return _has_integers(left.format) and _has_integers(right.format)
 
 
 def _has_integers(format: Int) -> Bool:
@@ -56,63 +55,67 @@ def _has_integers(format: Int) -> Bool:
     return False
 
 
-def groups_of(problem: Problem) -> RowGroups:
-    """Returns how the rows of a problem are cut."""
-    return LIMITS.cut(problem.m, is_decoding_cheap(problem))
+def groups_of(rows: Int, right: Right) -> RowGroups:
+    """Returns how some rows are cut."""
+    return LIMITS.cut(rows, is_decoding_cheap(right))
 
 
-def launch[known: Known, T: Team](problem: Problem, team: T):
+def num_bytes(rows: Int, k: Int) -> Int:
+    """Returns the scratch memory that `launch` takes for some rows."""
+    return Activations.num_bytes(OperandShape(rows, k))
+
+
+def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
     """Computes a problem that this kernel supports."""
+    var right = problem.experts.right
     comptime for i in range(len(FORMATS)):
         comptime for j in range(len(FORMATS)):
             comptime left_may_be = may_be(known.left_format, i) and has_integers(FORMATS[i])
             comptime right_may_be = may_be(known.right_format, j) and has_integers(FORMATS[j])
             comptime if left_may_be and right_may_be:
-                if problem.left.format == i and problem.right.format == j:
-                    return _launch_pair[known, i, j](problem, team)
+                if problem.left.format == i and right.format == j:
+                    return _launch_pair[known, i, j](problem, scratch, team)
 
 
-def _launch_pair[known: Known, left: Int, right: Int, T: Team](problem: Problem, team: T):
+def _launch_pair[
+    known: Known, left: Int, right: Int, T: Team
+](problem: RangedProblem, mut scratch: Scratch, team: T):
     """Computes a problem of one pair of formats."""
     comptime LEFT = FORMATS[left].element
     comptime RIGHT = FORMATS[right].element
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
-    var shape = OperandShape(problem.m, problem.k)
-    var scratch = Scratch(Activations.num_bytes(shape))
-    var activations = Activations.carve(shape, groups_of(problem), unit_shift[LEFT](), scratch)
+    var shape = OperandShape(problem.ranges.rows, problem.k)
+    var is_cheap = is_decoding_cheap(problem.experts.right)
+    var activations = Activations.carve(shape, is_cheap, unit_shift[LEFT](), scratch)
     _prepare[known, left, RIGHT](problem, activations, team)
     multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
-    _ = scratch^
 
 
 def _prepare[
     known: Known, format: Int, right: Element, T: Team
-](problem: Problem, activations: Activations, team: T):
+](problem: RangedProblem, activations: Activations, team: T):
     """Expands the blocks of the left side, whether they came so or are quantized now."""
     comptime FORMAT_OF_LEFT = FORMATS[format]
     var left = problem.left
     comptime if known.has_kind(LeftKind.ENCODED):
         if left.kind == LeftKind.ENCODED:
             var a = Operand[Plain, FORMAT_OF_LEFT].at(
-                left.values, left.scales, problem.m, problem.k
+                left.values, left.scales, problem.sources.rows, problem.k
             )
-            return _expand[right](Prequantized(a), activations, team)
+            return _expand[right](Prequantized(a), problem, activations, team)
     comptime if known.has_kind(LeftKind.QUANTIZED):
         comptime for i in range(len(FLOAT_TYPES)):
             comptime if may_be(known.dtype, i):
                 if left.dtype == i:
                     var x = matrix[FLOAT_TYPES[i]](
-                        left.values, problem.m, problem.k, left.row_stride
+                        left.values, problem.sources.rows, problem.k, left.row_stride
                     )
                     var source = QuantizedOnTheFly[FORMAT_OF_LEFT](x, left.rounding)
-                    return _expand[right](source, activations, team)
+                    return _expand[right](source, problem, activations, team)
 
 
 def _expand[
     right: Element, Source: BlockSource, T: Team
-](source: Source, activations: Activations, team: T):
+](source: Source, problem: RangedProblem, activations: Activations, team: T):
     """Expands the blocks of one source."""
-    var shape = activations.shape
-    var groups = groups_per_task(shape.k, activations.groups.largest())
-    var num_tasks = ceildiv(activations.groups.count, groups)
-    team.run_all(ExpandGroups[right=right](source, activations, groups), num_tasks)
+    prepare(ExpandGroups[right=right](source, problem.sources, activations), problem, team)

@@ -18,6 +18,7 @@ from ...numbers.formats import Format
 from ...numbers.scales import E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
+from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
@@ -199,6 +200,11 @@ struct ByteProduct[reach: Reach](PanelProduct):
     def shape(self) -> OperandShape:
         """Returns M and k."""
         return self.a.shape
+
+    @always_inline
+    def of_range(self, rows: RowRange) -> Self:
+        """Returns a part of the rows."""
+        return Self(self.a.of_range(rows))
 
     @always_inline
     def groups(self) -> RowGroups:

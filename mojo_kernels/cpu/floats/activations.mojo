@@ -15,6 +15,7 @@ sums, see `panel`.
 """
 
 from layout import Coord
+from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import CompilationTarget
 
@@ -24,11 +25,12 @@ from ...numbers.floats import FloatBits, round_to
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ...operands import Bytes, Flat, Matrix, Operand
+from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
+from ..quantize import groups_per_task
+from ..ranges import RangeWork, RowRange, Sources
 from ..scratch import Scratch, padded
-from ..threads import Work
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
 from .dot import STEPS, activation_words
@@ -155,14 +157,18 @@ struct FloatActivations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
+    var is_decoding_cheap: Bool
+    """Whether weights are cheap to decode, which decides how rows are cut."""
     var groups: RowGroups
-    """How the rows are cut."""
+    """How the rows are cut, those of one range."""
+    var has_scales: Bool
+    """Whether scales may be other than one."""
     var words: Flat[DType.uint32]
     """`STEPS` words for each block."""
     var windows: RowWindows
     """The exponent window of each row."""
     var apart: Bytes
-    """Whether the scales of a row are apart from its words; empty where there are no scales."""
+    """Whether the scales of a row are apart from its words; nothing where there are no scales."""
     var scales: Bytes
     """The scale byte of each block of such rows."""
 
@@ -178,17 +184,34 @@ struct FloatActivations(TrivialRegisterPassable):
 
     @staticmethod
     def carve(
-        shape: OperandShape, groups: RowGroups, has_scales: Bool, mut scratch: Scratch
+        shape: OperandShape, is_decoding_cheap: Bool, has_scales: Bool, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
-            groups,
+            is_decoding_cheap,
+            LIMITS.cut(shape.rows, is_decoding_cheap),
+            has_scales,
             scratch.carve[DType.uint32](blocks * STEPS),
             RowWindows.carve(shape.rows, scratch),
             scratch.carve[DType.uint8](shape.rows if has_scales else 0),
             scratch.carve[DType.uint8](blocks if has_scales else 0),
+        )
+
+    @no_inline
+    def of_range(self, rows: RowRange) -> Self:
+        """Returns a range of the rows, cut for itself."""
+        var first_block = rows.first * (self.shape.k // BLOCK)
+        return Self(
+            OperandShape(rows.count, self.shape.k),
+            self.is_decoding_cheap,
+            LIMITS.cut(rows.count, self.is_decoding_cheap),
+            self.has_scales,
+            beyond(self.words, first_block * STEPS),
+            self.windows.beyond(rows.first),
+            beyond(self.apart, rows.first),
+            beyond(self.scales, first_block),
         )
 
     @always_inline
@@ -198,39 +221,46 @@ struct FloatActivations(TrivialRegisterPassable):
 
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte that the words of a block are still to be multiplied by."""
-        var has_scales = Int(self.apart.dim[0]()) != 0
-        if has_scales and self.apart.load[width=1](Coord(row)) != 0:
+        if self.has_scales and self.apart.load[width=1](Coord(row)) != 0:
             return self.scales.load[width=1](Coord(self.order().index(row, block)))
         return UInt8(E8M0_BIAS)
 
 
 @fieldwise_init
-struct FillRows[Source: RowBlocks](Work):
+struct FillRows[Source: RowBlocks](RangeWork):
     """Fills `FloatActivations`, some groups of rows a task."""
 
     var source: Self.Source
+    var sources: Sources
+    """Which rows of the source."""
     var out: FloatActivations
-    var groups_per_task: Int
 
-    def run(self, task: Int):
-        """Fills the groups of task `task`."""
-        var groups = self.out.groups
-        var first = task * self.groups_per_task
-        var last = min(first + self.groups_per_task, groups.count)
-        for row in range(groups.start(first), groups.start(last)):
-            var window = self._fill(row)
+    def num_tasks(self, rows: RowRange) -> Int:
+        """Returns how many tasks the groups of a range are."""
+        var groups = self.out.of_range(rows).groups
+        return ceildiv(groups.count, groups_per_task(self.out.shape.k, groups.largest()))
+
+    def run(self, rows: RowRange, task: Int):
+        """Fills the groups of a task."""
+        var part = self.out.of_range(rows)
+        var groups = part.groups
+        var count = groups_per_task(part.shape.k, groups.largest())
+        var last = min((task + 1) * count, groups.count)
+        for row in range(groups.start(task * count), groups.start(last)):
+            var source_row = self.sources.of(rows.first + row)
+            var window = self._fill(source_row, row, part)
             comptime if Self.Source.HAS_SCALES:
                 var stays = window.low >= 1 and window.high <= LARGEST_FIELD
-                self.out.apart.store(Coord(row), UInt8(0 if stays else 1))
+                part.apart.store(Coord(row), UInt8(0 if stays else 1))
                 if not stays:
-                    self._fill_apart(row)
+                    self._fill_apart(source_row, row, part)
                     # Such rows are never summed in float32.
                     window = ScaleWindow(0, LARGEST_FIELD + 1)
-            self.out.windows.put(row, window)
+            part.windows.put(row, window)
 
-    def _fill(self, row: Int) -> ScaleWindow:
+    def _fill(self, source_row: Int, row: Int, part: FloatActivations) -> ScaleWindow:
         """Writes the words of a row, under their scales, and returns its window."""
-        var order = self.out.order()
+        var order = part.order()
         var least_less_1 = Magnitudes(Magnitudes.MAX)
         var largest = Magnitudes(0)
         var window = ScaleWindow.EMPTY
@@ -238,7 +268,7 @@ struct FillRows[Source: RowBlocks](Work):
         var group_rows = order.groups.size(order.groups.group_of(row))
         for block in range(order.k_blocks):
             index = order.index(row, block) if block % STRETCH_BLOCKS == 0 else index + group_rows
-            var scaled = self.source.block(row, block)
+            var scaled = self.source.block(source_row, block)
             var numbers = scaled.numbers
             comptime if Self.Source.HAS_SCALES:
                 var ends = _window_of(numbers)
@@ -255,7 +285,7 @@ struct FillRows[Source: RowBlocks](Work):
                 largest = max(largest, magnitudes)
                 # One less than zero wraps around to more than any magnitude.
                 least_less_1 = min(least_less_1, magnitudes - 1)
-            self.out.words.store[alignment=4](Coord(index * STEPS), activation_words(numbers))
+            part.words.store[alignment=4](Coord(index * STEPS), activation_words(numbers))
 
         comptime if not Self.Source.HAS_SCALES:
             var least = Int(least_less_1.reduce_min()) + 1
@@ -263,15 +293,15 @@ struct FillRows[Source: RowBlocks](Work):
             window.high = Int(largest.reduce_max()) >> bf16.MANTISSA_BITS
         return window
 
-    def _fill_apart(self, row: Int):
+    def _fill_apart(self, source_row: Int, row: Int, part: FloatActivations):
         """Writes the words of a row without their scales, and those."""
-        var order = self.out.order()
+        var order = part.order()
         for block in range(order.k_blocks):
-            var scaled = self.source.block(row, block)
+            var scaled = self.source.block(source_row, block)
             var index = order.index(row, block)
             var words = activation_words(scaled.numbers)
-            self.out.words.store[alignment=4](Coord(index * STEPS), words)
-            self.out.scales.store(Coord(index), scaled.scale)
+            part.words.store[alignment=4](Coord(index * STEPS), words)
+            part.scales.store(Coord(index), scaled.scale)
 
 
 @always_inline

@@ -1,0 +1,106 @@
+"""Gated activations of experts in float32: a gate and its up become one hidden number.
+
+    swiglu_oai    (up + 1) * (gate * sigmoid(alpha * gate)),
+                  gate at most limit, up within -limit .. limit
+    silu          up * (gate * sigmoid(gate))
+
+Rows of the weights that make both are neighbours for swiglu_oai, gate first, and halves for silu,
+gates first. No multiplication here feeds an addition but in a fused operation, so nothing is left
+for a compiler to fuse, and every machine gives the same bits. NaN stays NaN.
+"""
+
+from std.memory import bitcast
+
+from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+
+comptime GATES = ["swiglu_oai", "silu"]
+"""The names used in every API; the position is the code of bindings."""
+comptime LARGEST_EXPONENT = Float32(87)
+"""The largest x whose exp(-x) is regular; beyond, sigmoid(-x) is taken for 0."""
+
+
+@fieldwise_init
+struct Gate(TrivialRegisterPassable):
+    """What becomes of a gate and its up."""
+
+    var code: Int
+    """Position in `GATES`, or that of `NONE`."""
+    var limit: Float32
+    var alpha: Float32
+
+    comptime NONE = Self(-1, 0, 0)
+    """No gate: sums are results."""
+    comptime SWIGLU_OAI = 0
+    comptime SILU = 1
+
+    @always_inline
+    def is_there(self) -> Bool:
+        """Says whether there is a gate at all."""
+        return self.code != Self.NONE.code
+
+    @always_inline
+    def is_interleaved(self) -> Bool:
+        """Says whether gates and ups are neighbours, not halves."""
+        return self.code == Self.SWIGLU_OAI
+
+    @always_inline
+    def of[
+        width: SIMDLength
+    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
+        """Returns the hidden numbers."""
+        if self.code == Self.SILU:
+            return up * _sigmoid_times(gate, gate)
+        var limit = SIMD[DType.float32, width](self.limit)
+        # A NaN is not above a limit, and stays.
+        var low = gate.gt(limit).select(limit, gate)
+        var clamped = up.gt(limit).select(limit, up.lt(-limit).select(-limit, up))
+        return (clamped + 1) * _sigmoid_times(low, low * self.alpha)
+
+
+@always_inline
+def _sigmoid_times[
+    width: SIMDLength
+](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns `x * sigmoid(z)` for z of the sign of x.
+
+    With e = exp(-|z|) it is x / (1 + e), or x * e / (1 + e) below zero: nothing overflows.
+    """
+    var e = exp_of_minus(abs(z))
+    return x.lt(0).select(x * e, x) / (1 + e)
+
+
+@always_inline
+def exp_of_minus[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns `exp(-x)` for x >= 0, to a unit in the last place, and 0 beyond `LARGEST_EXPONENT`.
+
+    exp(-x) = 2**n * exp(r) with n = round(-x / ln 2), so |r| <= ln 2 / 2: a Taylor polynomial.
+    """
+    comptime F32 = SIMD[DType.float32, width]
+    comptime MINUS_LOG2_E = Float32(-1.44269504088896340736)
+    # Its low bits are n: numbers here are a unit apart.
+    comptime SHIFTER = Float32(3 << (F32_MANTISSA_BITS - 1))
+    # ln 2 in two parts; the first has few bits.
+    comptime LN2_HIGH = Float32(0.693145751953125)
+    comptime LN2_LOW = Float32(1.42860682030941723212e-6)
+    comptime DEGREE = 7
+
+    var is_beyond = x.gt(LARGEST_EXPONENT)
+    var bounded = is_beyond.select(F32(LARGEST_EXPONENT), x)
+    var shifted = bounded.fma(F32(MINUS_LOG2_E), F32(SHIFTER))
+    var n = shifted - SHIFTER
+    var r = n.fma(F32(-LN2_LOW), n.fma(F32(-LN2_HIGH), -bounded))
+    var power = F32(_inverse_factorial(DEGREE))
+    comptime for i in range(DEGREE):
+        power = power.fma(r, F32(_inverse_factorial(DEGREE - 1 - i)))
+    var exponent = bitcast[DType.uint32, width](shifted) + UInt32(F32_EXPONENT_BIAS)
+    var scale = bitcast[DType.float32, width](exponent << UInt32(F32_MANTISSA_BITS))
+    return is_beyond.select(F32(0), power * scale)
+
+
+def _inverse_factorial(n: Int) -> Float32:
+    var factorial = 1
+    for i in range(2, n + 1):
+        factorial *= i
+    return Float32(1.0 / Float64(factorial))

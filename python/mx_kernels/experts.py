@@ -1,0 +1,164 @@
+"""Products with one of several matrices for each row: layers of experts.
+
+    grouped_linear    rows sorted by expert, one product each
+    moe               a whole layer: route, multiply, gate, multiply, add up
+
+Both take the weights of all experts as one MXTensor [E, N, K], plain or preshuffled, and quantize
+activations on the fly like `linear`. Their stages are those of `ops`. A row's bits depend neither
+on the other rows nor on their order nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from mx_kernels import _calls, _expert_ops
+from mx_kernels._arrays import Array, float_code, watched
+from mx_kernels._checks import check_grouped, check_moe
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels.ops import _chosen, _dtype_of
+from mx_kernels.tensor import MXTensor
+
+_OPS = torch.ops.mx_kernels
+
+
+def grouped_linear(
+    x: Array,
+    w: MXTensor,
+    group_sizes: Array,
+    *,
+    bias: Array | None = None,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str | None = DEFAULT_FORMAT,
+) -> Array:
+    """Multiplies each group of rows by its expert: `linear(x[group e], w[e], bias=bias[e])`.
+
+    The same bits as that loop, in one call. The gradients for x and bias are those of `linear`.
+
+    >>> w, sizes = quantize(torch.randn(4, 8, 64)), torch.tensor([2, 0, 1, 2]).int()
+    >>> grouped_linear(torch.randn(5, 64), w, sizes).shape
+    torch.Size([5, 8])
+
+    Args:
+        x: activations [T, K], rows sorted by expert.
+        w: weights [E, N, K], in any format and layout.
+        group_sizes: rows of each expert [E], int32. Rows behind the last group become zero.
+        bias: floats [E, N], added before the result is rounded.
+        rounding: how x is quantized, as in `linear`.
+        out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
+        activations: what x is multiplied as, as in `linear`.
+
+    Raises:
+        TypeError: if x holds no floats, w is no MXTensor or group_sizes holds no int32.
+        ValueError: if shapes or devices do not fit together, a size is negative, or the sizes are
+            more than the rows of x.
+    """
+    is_numpy = isinstance(x, np.ndarray)
+    x, group_sizes, bias = map(_tensor_of, (x, group_sizes, bias))
+    if not is_compiling():
+        mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
+        code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
+        if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
+            out = _calls.grouped_linear(x, w, group_sizes, bias, mode, code)
+            return _array_of(out) if is_numpy else out
+    call = _OPS.grouped_linear if is_compiling() else _expert_ops.GroupedLinear.apply
+    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
+    return call(x, *_expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
+
+
+def moe(
+    x: Array,
+    w_gate_up: MXTensor,
+    w_down: MXTensor,
+    expert_ids: Array,
+    expert_weights: Array,
+    *,
+    bias_gate_up: Array | None = None,
+    bias_down: Array | None = None,
+    activation: str = "swiglu_oai",
+    limit: float = 7.0,
+    alpha: float = 1.702,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str | None = DEFAULT_FORMAT,
+) -> Array:
+    """Computes a layer of experts: each token goes to k of them, and their results are added up.
+
+    For slot j of token t with expert e:
+
+        gate, up = x[t] @ w_gate_up[e].T + bias_gate_up[e]
+        hidden = activation(gate, up), rounded to x's dtype
+        y[t] += expert_weights[t, j] * (hidden @ w_down[e].T + bias_down[e])
+
+    Slots are added in order, in float32, and the sum is rounded once. Both products quantize their
+    left side as `linear` does. Gradients reach x, the expert weights and the biases; they are those
+    of multiplying by the dequantized weights.
+
+    >>> w_gate_up, w_down = quantize(torch.randn(4, 64, 32)), quantize(torch.randn(4, 32, 32))
+    >>> ids, weights = torch.tensor([[0, 3], [2, -1]]), torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    >>> moe(torch.randn(2, 32), w_gate_up, w_down, ids, weights).shape
+    torch.Size([2, 32])
+
+    Args:
+        x: tokens [T, H], any row stride.
+        w_gate_up: weights [E, 2I, H], in any format and layout.
+        w_down: weights [E, H, I], in any format and layout.
+        expert_ids: the experts of each token [T, k], int32 or int64; a negative id is a slot
+            without an expert, which adds nothing.
+        expert_weights: floats [T, k].
+        bias_gate_up: floats [E, 2I].
+        bias_down: floats [E, H].
+        activation: "swiglu_oai", for rows of gate_up that take turns, gate first:
+            (up + 1) * gate * sigmoid(alpha * gate), gate at most `limit`, up within +-`limit`; or
+            "silu", for rows in halves, gates first: up * gate * sigmoid(gate).
+        limit: of "swiglu_oai".
+        alpha: of "swiglu_oai".
+        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
+        activations: what both are multiplied as, as in `linear`.
+
+    Raises:
+        TypeError: if an argument is of another type or dtype.
+        ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
+            not positive, or an id is that of no expert.
+    """
+    is_numpy = isinstance(x, np.ndarray)
+    arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
+    x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
+    if not is_compiling():
+        routing, gate = (expert_ids, expert_weights), (activation, limit, alpha)
+        rules = biases, gate, rounding, activations
+        mode, code = check_moe(x, w_gate_up, w_down, *routing, *rules)
+        dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
+        weights = w_gate_up, w_down
+        bytes_of = (part for w in weights for part in (w.codes, w.scales))
+        if is_numpy or not watched(x, *bytes_of, *routing, *biases):
+            out = _calls.moe(x, weights, *routing, biases, (code, limit, alpha), mode, dtype)
+            return _array_of(out) if is_numpy else out
+    call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
+    parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")
+    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
+    rules = activation, limit, alpha, *rules
+    return call(x, *parts, expert_ids, expert_weights, *biases, *rules)
+
+
+def _tensor_of(array: Array | None) -> Tensor | None:
+    """Returns the tensor over a NumPy array's memory; what checks refuse stays as it is."""
+    if type(array) is not np.ndarray or not array.dtype.isnative:
+        return array
+    array = np.ascontiguousarray(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
+    return torch.from_numpy(array) if is_known else array
+
+
+def _array_of(out: Tensor) -> np.ndarray:
+    """Returns the NumPy array over a result's memory."""
+    if out.dtype == torch.bfloat16:
+        return out.view(torch.uint16).numpy().view(facts().numpy_dtype("bfloat16"))
+    return out.numpy()
