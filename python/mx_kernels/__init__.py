@@ -1,5 +1,6 @@
 """MX quantization and block-scaled matrix multiplication for torch tensors and NumPy arrays.
 
+    MXTensor                      quantized numbers, as a torch tensor
     quantize, dequantize          floats to an MXTensor and back
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
     matmul                        MXTensor @ MXTensor.T
@@ -14,6 +15,7 @@ and compiled for this machine at the first use (see `_native`).
 
 import importlib.metadata
 
+from mx_kernels import _tensor_ops, _tensor_products  # noqa: F401  what torch does with MXTensors
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
 from mx_kernels.explain import explain

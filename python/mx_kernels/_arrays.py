@@ -1,6 +1,6 @@
 """Torch tensors and NumPy arrays behind one face: what kind, which dtype, where in memory.
 
-The operations take either kind and give back the same kind. Dtypes go by name ("bfloat16",
+Floats come as either kind, and go back as the same kind. Dtypes go by name ("bfloat16",
 "float16", "float32"), which both kinds share. `as_matrix` views any array as rows of floats
 with one row stride, without a copy where its strides allow that.
 
@@ -49,6 +49,11 @@ def kind_of(value, name: str) -> str:
         TypeError: for anything else, and for arrays whose bytes are not their whole meaning.
     """
     if isinstance(value, Tensor):
+        if isinstance(value.layout, str):
+            raise TypeError(
+                f"{name}: got an MXTensor, expected floats or bytes; call {name}.dequantize() for "
+                f"floats, take {name}.codes and {name}.scales for bytes"
+            )
         if value.layout is not torch.strided:
             raise TypeError(
                 f"{name}: got a {value.layout} tensor, expected a strided one; "
@@ -79,6 +84,13 @@ def dtype_name(array: Array) -> str:
     """Returns the dtype's name without its library's prefix."""
     is_torch = isinstance(array, Tensor)
     return str(array.dtype).removeprefix("torch.") if is_torch else array.dtype.name
+
+
+def torch_dtype(array: Array) -> torch.dtype:
+    """Returns the torch dtype of checked floats."""
+    if isinstance(array, Tensor):
+        return array.dtype
+    return facts().torch_dtypes[facts().dtypes[array.dtype.name]]
 
 
 def device_of(array: Array) -> torch.device:
@@ -155,27 +167,30 @@ def _numpy_name(dtype, name: str) -> str:
 
 
 def check_together(first: str, a: Array, second: str, b: Array) -> None:
-    """Raises unless both are torch tensors or both NumPy arrays, on one device with kernels.
+    """Raises unless both lie on one device; NumPy arrays lie on the CPU.
+
+    Raises:
+        ValueError: naming both devices.
+    """
+    devices = device_of(a), device_of(b)
+    if devices[0] != devices[1]:
+        raise ValueError(
+            f"{first} and {second}: got {first} on {devices[0]} and {second} on {devices[1]}, "
+            f"expected one device; move one of them with .to({str(devices[1])!r})"
+        )
+
+
+def check_same_kind(first: str, a: Array, second: str, b: Array) -> None:
+    """Raises unless both are torch tensors or both NumPy arrays.
 
     Raises:
         TypeError: with the conversion that makes them agree.
-        ValueError: naming both devices.
     """
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        if a.is_cpu and b.is_cpu:
-            return
-        if a.device != b.device:
-            raise ValueError(
-                f"{first} and {second}: got {first} on {a.device} and {second} on {b.device}, "
-                f"expected one device; move one of them with .to({str(b.device)!r})"
-            )
-        return
-    first_kind, second_kind = kind_of(a, first), kind_of(b, second)
-    if first_kind != second_kind:
+    kinds = kind_of(a, first), kind_of(b, second)
+    if kinds[0] != kinds[1]:
         raise TypeError(
-            f"{first} and {second}: got {first_kind} and {second_kind}, expected both of one "
-            "kind; convert an MXTensor with .torch() or .numpy(), an array with "
-            "torch.from_numpy(x), a tensor with x.numpy()"
+            f"{first} and {second}: got {kinds[0]} and {kinds[1]}, expected both of one kind; "
+            "convert an array with torch.from_numpy(x), a tensor with x.numpy()"
         )
 
 

@@ -16,6 +16,7 @@ and launches it. Arguments are checked before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ from mx_kernels import _facts, _launch
 from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of
 from mx_kernels._cuda import current_device
 from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
+from mx_kernels._storage import storage_of
 
 _BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
 
@@ -34,24 +36,25 @@ _BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
 class Operand(Protocol):
     """Codes and scales with their meaning: an MXTensor, inside which a call reads what it needs."""
 
-    _codes: Array
-    _scales: Array
+    _codes: Tensor
+    _scales: Tensor
     _native: tuple[int, int]
     """The codes of format and layout."""
     _k: int
     format: str
+    layout: str
     shape: tuple[int, ...]
     rows: int
     _checked: tuple | None
     """What plain tensors in memory were found to be; ends with the rows."""
 
 
-def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Array, Array]:
+def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
     """Quantizes floats [..., K]; returns codes and scales."""
-    k = x.shape[-1]
+    *lead, k = x.shape
     rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
-    codes, codes_address, launcher = _empty(x, rows, fmt.packed_bytes(k))
-    scales, scales_address, _ = _empty(x, rows, k // fmt.block_k)
+    codes, codes_address, launcher = _empty(x, (*lead, fmt.packed_bytes(k)))
+    scales, scales_address, _ = _empty(x, (*lead, k // fmt.block_k))
     if rows:
         _owner, values, dtype, row_stride = rows_of(x, k)
         source = (values, dtype, row_stride, rows, k)
@@ -60,30 +63,55 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Array, Array]:
     return codes, scales
 
 
-def dequantize(q: Operand, dtype: int) -> Array:
+def dequantize(q: Operand, dtype: int) -> Tensor:
     """Decodes `q` to floats [..., K]."""
-    rows, k = q.rows, q._k
-    out, address, launcher = _empty(q._codes, rows, k, dtype)
-    if rows:
-        target = (rows, k, address, dtype)
-        launcher.launch("dequantize", _right(q) + target, out)
+    out, address, launcher = _empty(q._codes, tuple(q.shape), dtype)
+    codes, scales, fmt, layout = _right(q)
+    calls, rows = _cut(q)
+    parts = _steps(calls, (codes, q._codes), (scales, q._scales), (address, out))
+    for codes_at, scales_at, out_at in parts:
+        target = (rows, q._k, out_at, dtype)
+        launcher.launch("dequantize", (codes_at, scales_at, fmt, layout, *target), out)
     return out
 
 
-def relayout(q: Operand, layout: Layout) -> tuple[Array, Array]:
-    """Moves the 2-D `q` to `layout`; returns codes and scales."""
-    (*parts, fmt, source), rows = _right(q), q.rows
-    storage = layout.storage(rows, q._k, facts().formats[q.format])
-    (codes, *target, launcher), (scales, address, _) = (
-        _empty(q._codes, *shape) for shape in storage
+def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Moves `q` [..., N, K] to `layout`; returns codes and scales."""
+    codes, scales, fmt, source = _right(q)
+    storage = storage_of(q.shape, facts().formats[q.format], layout)
+    (new_codes, codes_to, launcher), (new_scales, scales_to, _) = (
+        _empty(q._codes, shape) for shape in storage
     )
-    if rows:
-        target = (*target, address, layout.code)
-        launcher.launch("relayout", (*parts, source, *target, fmt, rows, q._k), codes)
-    return codes, scales
+    calls, rows = _cut(q, layout)
+    parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
+    for codes_at, scales_at, *target in _steps(calls, *parts):
+        call = (codes_at, scales_at, source, *target, layout.code, fmt, rows, q._k)
+        launcher.launch("relayout", call, new_codes)
+    return new_codes, new_scales
 
 
-def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Array:
+def _cut(q: Operand, *others: Layout) -> tuple[int, int]:
+    """Returns how many calls of how many rows cover `q`, where one call sees one matrix.
+
+    Every layout keeps rows that share a tile together. So matrices that fill their tiles, in the
+    layout of `q` and in `others`, are one matrix of all their rows.
+    """
+    rows, shape = q.rows, q.shape
+    if not rows or len(shape) < 3 or rows == shape[-2]:
+        return min(rows, 1), rows
+    n = shape[-2]
+    if any(n % layout.row_unit for layout in (facts().layouts[q.layout], *others)):
+        return rows // n, n
+    return 1, rows
+
+
+def _steps(calls: int, *arrays: tuple[int, Tensor]) -> Iterator[tuple[int, ...]]:
+    """Yields, for each call, the addresses of its part of each array."""
+    for i in range(calls):
+        yield tuple(address + i * (array.nbytes // calls) for address, array in arrays)
+
+
+def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
     """Multiplies codes by codes; returns floats [..., N]."""
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
@@ -122,7 +150,7 @@ def _multiply(  # noqa: PLR0917  names would take time
 ) -> Array:
     """Writes and launches a product of a left side, whose `m` rows are those of `like`."""
     n, k = w._checked[-1] if w._checked else w.rows, w._k
-    out, address, launcher = _empty(like, m, n, dtype)
+    out, address, launcher = _empty(like, (*like.shape[:-1], n), dtype)
     if m and n:
         addend, bias_dtype = 0, NO_CODE
         if bias is not None:
@@ -137,36 +165,36 @@ def _multiply(  # noqa: PLR0917  names would take time
 def _right(q: Operand) -> tuple[int, int, int, int]:
     """Addresses of codes and scales, format and layout."""
     codes, scales, (fmt, layout) = q._codes, q._scales, q._native
-    if isinstance(codes, Tensor):
-        at, scales_at = codes.data_ptr() or address_of(codes), scales.data_ptr()
-        return at, scales_at or address_of(scales), fmt, layout
-    return address_of(codes), address_of(scales), fmt, layout
+    at, scales_at = codes.data_ptr() or address_of(codes), scales.data_ptr()
+    return at, scales_at or address_of(scales), fmt, layout
 
 
 def _empty(
-    like: Array, rows: int, columns: int, dtype: int | None = None
+    like: Array, shape: tuple[int, ...], dtype: int | None = None
 ) -> tuple[Array, int, _launch.Launcher]:
-    """Allocates `rows` of another length than `like`'s, of its kind, where it lies.
+    """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
 
-    Floats of a dtype, or bytes. Matrices come from the functions that torch's own compiler calls
-    for its allocations, in a fifth of the time of `new_empty`.
+    Matrices come from the functions that torch's own compiler calls for its allocations, in a
+    fifth of the time of `new_empty`.
 
     Returns:
         The array, its address, and who computes there.
     """
     table = _facts._facts or facts()
     torch_dtype = _BYTES if dtype is None else table.torch_dtypes[dtype]
-    if type(like) in PLAIN_TENSORS and like.ndim == 2:
+    if type(like) in PLAIN_TENSORS and len(shape) == 2:
+        columns = shape[1]
         if like.is_cpu:
-            out = _empty_strided_cpu((rows, columns), (columns, 1), torch_dtype)
+            out = _empty_strided_cpu(shape, (columns, 1), torch_dtype)
             return out, out.data_ptr(), _launch.CPU
         if like.is_cuda and like.get_device() == current_device():
-            out = _empty_strided_cuda((rows, columns), (columns, 1), torch_dtype)
+            out = _empty_strided_cuda(shape, (columns, 1), torch_dtype)
             return out, out.data_ptr(), _launch.launcher_of(out)
-    shape = (rows, columns) if like.ndim == 2 else (*like.shape[:-1], columns)
+    if dtype is None and not isinstance(like, Tensor):
+        out = torch.empty(shape, dtype=_BYTES, device="cpu")
+        return out, out.data_ptr(), _launch.CPU
     if isinstance(like, Tensor):
         out = like.new_empty(shape, dtype=torch_dtype)
         return out, out.data_ptr(), _launch.launcher_of(out)
-    name = None if dtype is None else list(table.dtypes)[dtype]
-    out = np.empty(shape, table.numpy_dtype(name) if name else np.uint8)
+    out = np.empty(shape, table.numpy_dtype(list(table.dtypes)[dtype]))
     return out, address_of(out), _launch.CPU

@@ -1,7 +1,7 @@
 """What an operation asks of its arguments: each check raises unless the call can be made.
 
-The one place of these rules and their messages, for every way to an operation: eager calls of
-either kind of array, torch's operators, fake tensors that have shapes alone, modules and graphs.
+The one place of these rules and their messages, for every way to an operation: eager calls on
+tensors and arrays, torch's operators, fake tensors that have shapes alone, modules and graphs.
 What is common answers a few questions and is done; only the rest is checked rule by rule, and what
 is wrong is put into words where it is found.
 """
@@ -9,10 +9,27 @@ is wrong is put into words where it is found.
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch._C._functorch import is_batchedtensor
 
 from mx_kernels import _facts
-from mx_kernels._arrays import Array, check_floats, check_together, is_common, show
-from mx_kernels._facts import DEFAULT_ROUNDING, KEPT_FLOATS, Format, Layout, Mode, facts
+from mx_kernels._arrays import (
+    Array,
+    check_floats,
+    check_same_kind,
+    check_together,
+    is_common,
+    show,
+)
+from mx_kernels._facts import (
+    DEFAULT_ROUNDING,
+    KEPT_FLOATS,
+    Format,
+    Layout,
+    Mode,
+    activations_for,
+    facts,
+)
 from mx_kernels.tensor import MXTensor
 
 
@@ -52,7 +69,7 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
 
 
 def check_linear(
-    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str
+    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str | None
 ) -> tuple[Mode, bool]:
     """Checks the arguments of `linear` but for the result's dtype.
 
@@ -64,13 +81,13 @@ def check_linear(
         type(w) is MXTensor
         and is_common(x, table.dtype_codes)
         and w._is_common_on(device := x.get_device())
-        and (w._rows is not None or len(w._checked[0]) == 2)
+        and len(w._checked[0]) == 2
         and (shape := x.shape)
         and shape[-1] == w._k
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            return table.modes[activations, rounding], True
+            return table.modes[activations or activations_for(w.device), rounding], True
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):
@@ -78,13 +95,14 @@ def check_linear(
     check_floats(x, "x")
     if not x.shape:
         raise _no_axis()
-    mode = check_mode(activations, rounding)
     check_weights(w, "w")
+    mode = check_mode(activations_for(w.device) if activations is None else activations, rounding)
     check_together("x", x, "w", w.codes)
     if x.shape[-1] != w._k:
         raise _disagreement("x", x.shape, "w", w)
     if bias is not None:
         check_bias(bias, w)
+        check_same_kind("bias", bias, "x", x)
     return mode, False
 
 
@@ -99,8 +117,8 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and type(b) is MXTensor
         and b._is_common_on(device := b._codes.get_device() if b._checked else None)
         and a._is_common_on(device)
-        and (b._rows is not None or len(b._checked[0]) == 2)
-        and a._rows is None
+        and len(b._checked[0]) == 2
+        and a._layout == _facts._facts.plain.name
         and a._k == b._k
         and (bias is None or _is_common_bias(bias, b, device))
     ):
@@ -117,6 +135,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         raise _disagreement("a", a.shape, "b", b)
     if bias is not None:
         check_bias(bias, b)
+        check_same_kind("bias", bias, "b", b.codes)
     return False
 
 
@@ -132,6 +151,11 @@ def _is_common_bias(bias: Array, w: MXTensor, device: int) -> bool:
 def check_operand(q: MXTensor, name: str) -> MXTensor:
     """Checks that `q` is an MXTensor whose arrays are still what they were; returns it."""
     if not isinstance(q, MXTensor):
+        if isinstance(q, torch.Tensor) and is_batchedtensor(q):
+            raise NotImplementedError(
+                f"{name}: got a tensor mapped by vmap, expected an MXTensor; only activations can "
+                "be mapped, loop over the weights instead"
+            )
         raise TypeError(
             f"{name}: got {type(q).__name__}, expected an MXTensor; make one with "
             f"quantize({name}), or MXTensor(codes, scales) from bytes"
@@ -143,14 +167,14 @@ def check_operand(q: MXTensor, name: str) -> MXTensor:
 def check_weights(w: MXTensor, name: str) -> None:
     """Checks that `w` is an MXTensor of two dimensions."""
     check_operand(w, name)
-    if w._codes.ndim != 2:
+    if w.ndim != 2:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
 
 
 def check_bias(bias: Array, w: MXTensor) -> None:
     """Checks that `bias` fits the weights."""
-    check_together("bias", bias, "the weights", w.codes)
     check_floats(bias, "bias")
+    check_together("bias", bias, "the weights", w.codes)
     if bias.shape != (w.rows,):
         raise ValueError(
             f"bias: got shape {show(bias.shape)}, expected [{w.rows}], one number for each row "

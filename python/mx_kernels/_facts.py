@@ -11,6 +11,7 @@ follows from its layout's row in the table:
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from dataclasses import dataclass, fields
 from types import ModuleType
@@ -66,6 +67,11 @@ class Layout:
     scale_k_multiple: int
     device: str
     code: int
+
+    @property
+    def row_unit(self) -> int:
+        """Rows that fill whole tiles, of codes and of scales."""
+        return math.lcm(self.row_multiple, self.scale_row_multiple)
 
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
@@ -136,6 +142,15 @@ class Facts:
                 'run `pip install ml_dtypes`, or ask for "float32"'
             ) from error
         return np.dtype(ml_dtypes.bfloat16)
+
+
+def activations_for(device: str | torch.device) -> str:
+    """Returns what activations are best multiplied as on a device.
+
+    A CPU multiplies four and eight bits at the same speed, and eight leave a tenth of the error;
+    the matrix cores of a GPU are faster with four.
+    """
+    return "mxint8" if str(device).partition(":")[0] == "cpu" else DEFAULT_FORMAT
 
 
 def unsupported(activations: str, weights: str, device, pairs) -> ValueError:

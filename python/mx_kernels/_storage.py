@@ -1,4 +1,4 @@
-"""The arrays of an MXTensor: bytes, whatever element type they come as, that fit together.
+"""What an MXTensor holds: bytes, whatever element type they come as, that fit together.
 
     codes     u8, densely packed; plain: [..., packed K]
     scales    u8, one a block of K; plain: [..., blocks]
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from mx_kernels._arrays import Array, device_of, dtype_name, kind_of, show
+from mx_kernels._arrays import Array, dtype_name, kind_of, show
 from mx_kernels._facts import Format, Layout, facts
 
 BYTE = "uint8"
@@ -30,8 +31,8 @@ UNPACKED = "float4_e2m1fn"
 """What ml_dtypes calls four-bit codes, one a byte."""
 
 
-def as_bytes(array: Array, name: str, element: str) -> Array:
-    """Views `array` as uint8.
+def as_bytes(array: Array, name: str, element: str) -> Tensor:
+    """Views `array` as a uint8 tensor; a NumPy array that is read-only is copied.
 
     Args:
         array: bytes, or what libraries call bytes of `element`.
@@ -53,27 +54,25 @@ def as_bytes(array: Array, name: str, element: str) -> Array:
     if not contiguous:
         call = f"{name}.contiguous()" if kind == "torch" else f"np.ascontiguousarray({name})"
         raise ValueError(f"{name}: got a non-contiguous array, expected a contiguous one: {call}")
-    if got == BYTE:
-        return array
-    return array.view(torch.uint8 if kind == "torch" else np.uint8)
+    if kind == "numpy":
+        array = array if array.flags.writeable else array.copy()
+        return torch.from_numpy(array.view(np.uint8))
+    return array if got == BYTE else array.view(torch.uint8)
 
 
-def check_pair(codes: Array, scales: Array) -> None:
-    """Raises unless both arrays are of one kind and on one device."""
-    if isinstance(codes, np.ndarray) != isinstance(scales, np.ndarray):
-        raise TypeError(
-            f"codes and scales: got {type(codes).__name__} and {type(scales).__name__}, "
-            "expected both torch tensors or both NumPy arrays"
-        )
-    if device_of(codes) != device_of(scales):
+def check_pair(codes: Tensor, scales: Tensor) -> None:
+    """Raises unless both are on one device."""
+    if codes.device != scales.device:
         raise ValueError(
-            f"codes and scales: got {device_of(codes)} and {device_of(scales)}, "
+            f"codes and scales: got {codes.device} and {scales.device}, "
             "expected one device; move both with .to(device)"
         )
 
 
-def check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout: Layout) -> int:
-    """Raises unless codes and scales can be a tensor of `shape`; returns K."""
+def check_shapes(
+    codes: Tensor, scales: Tensor, shape, fmt: Format, layout: Layout
+) -> tuple[int, ...]:
+    """Raises unless codes and scales can be a tensor of `shape`; returns that shape."""
     if shape is not None and not isinstance(shape, Sequence):
         raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
     k = fmt.elements(codes.shape[-1])
@@ -83,18 +82,20 @@ def check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout: Layout
             f"of {fmt.block_k}, which is {fmt.packed_bytes(fmt.block_k)} bytes of {fmt.name}"
         )
     held = (*codes.shape[:-1], k)
+    logical = held if shape is None else tuple(shape)
     if layout.name == facts().plain.name:
-        logical, fits = held, shape is None or tuple(shape) == held
-        stored = tuple(codes.shape), (*codes.shape[:-1], k // fmt.block_k)
+        fits, stored = logical == held, (codes.shape, (*codes.shape[:-1], k // fmt.block_k))
     else:
-        if len(held) != 2:
-            raise ValueError(f"codes: got {show(codes.shape)}, but layout {layout.name} is 2-D")
-        logical = held if shape is None else tuple(shape)
-        fits = len(logical) == 2 and logical[1] == k and _is_count(logical[0])
-        stored = layout.storage(logical[0], k, fmt) if fits else None
+        if len(held) < 2:
+            raise ValueError(
+                f"codes: got {show(codes.shape)}, but layout {layout.name} holds matrices: "
+                "[..., rows, bytes]"
+            )
+        fits = (*logical[:-2], *logical[-1:]) == (*held[:-2], k) and _is_count(logical[-2])
+        stored = storage_of(logical, fmt, layout) if fits else None
     if not fits:
         raise ValueError(
-            f"shape: got {show(shape)}, but codes {show(codes.shape)} of {fmt.name} in layout "
+            f"shape: got {show(logical)}, but codes {show(codes.shape)} of {fmt.name} in layout "
             f"{layout.name} hold {show(held)}"
         )
     for name, array, expected in (("codes", codes, stored[0]), ("scales", scales, stored[1])):
@@ -106,7 +107,19 @@ def check_shapes(codes: Array, scales: Array, shape, fmt: Format, layout: Layout
                 f"{name}: got {show(array.shape)}, expected {show(expected)} for "
                 f"{show(logical)} of {fmt.name} in layout {layout.name}{hint}"
             )
-    return k
+    return logical
+
+
+def storage_of(shape, fmt: Format, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the shapes of codes and scales that hold a tensor of `shape`.
+
+    Every leading axis is a batch of matrices, each padded for itself.
+    """
+    *lead, k = shape
+    if layout.name == facts().plain.name:
+        return (*lead, fmt.packed_bytes(k)), (*lead, k // fmt.block_k)
+    codes, scales = layout.storage(lead.pop(), k, fmt)
+    return (*lead, *codes), (*lead, *scales)
 
 
 def _is_count(rows) -> bool:

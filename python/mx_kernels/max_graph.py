@@ -126,10 +126,8 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
     check_operand(q, "q")
     if q.device.type != "cpu":
         raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
-    arrays = q.numpy()
     codes, scales = (
-        ops.constant(np.ascontiguousarray(array), DType.uint8, device)
-        for array in (arrays.codes, arrays.scales)
+        ops.constant(part.detach().numpy(), DType.uint8, device) for part in (q.codes, q.scales)
     )
     return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.layout)
 

@@ -1,13 +1,11 @@
 """MXLinear: `nn.Linear` with quantized weights, and activations quantized on the fly or kept.
 
-A state dict holds the layout beside the bytes, so neither travels alone:
-
-    weight_codes, weight_scales   u8 buffers
-    bias                          parameter, or absent
-    _extra_state                  u8: format, layout and shape of the weights, as JSON
+    weight    parameter, an MXTensor without a gradient: bytes, format and layout in one
+    bias      parameter, or absent
 
 Loading a state dict that was saved in another layout moves the bytes to this module's; one of
-another format is refused, because its numbers are others.
+another format is refused, because its numbers are others. State dicts of the former form, with
+`weight_codes`, `weight_scales` and `_extra_state`, still load.
 `convert` replaces the linear layers of a model.
 """
 
@@ -17,11 +15,10 @@ import json
 import warnings
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from mx_kernels import ops
-from mx_kernels._arrays import check_floats
+from mx_kernels._arrays import check_floats, show
 from mx_kernels._checks import (
     check_bias,
     check_mode,
@@ -31,7 +28,7 @@ from mx_kernels._checks import (
     layout_named,
     mode_rounding,
 )
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
 from mx_kernels.tensor import MXTensor
 
 
@@ -39,14 +36,13 @@ class MXLinear(nn.Module):
     """Computes `linear(x, weight, bias=bias)`; see `mx_kernels.linear` for its gradient.
 
     Args:
-        weight: the quantized weights [out_features, in_features], torch tensors, in any format
-            and layout.
+        weight: the quantized weights [out_features, in_features], in any format and layout.
         bias: [out_features] floats, or None.
         rounding: how activations are quantized.
         activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
 
     Raises:
-        TypeError: if weight is not an MXTensor of torch tensors, or bias holds no floats.
+        TypeError: if weight is not an MXTensor, or bias holds no floats.
         ValueError: if weight is not 2-D, bias does not fit, or a name is unknown.
     """
 
@@ -60,8 +56,6 @@ class MXLinear(nn.Module):
     ):
         super().__init__()
         check_operand(weight, "weight")
-        if not isinstance(weight.codes, Tensor):
-            raise TypeError("weight: got NumPy arrays, expected torch tensors; call .torch()")
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
         check_rounding(rounding)
@@ -69,17 +63,10 @@ class MXLinear(nn.Module):
         if bias is not None:
             check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
-        self.format = weight.format
-        self.layout = weight.layout
         self.rounding = rounding
         self.activations = activations
-        self.register_buffer("weight_codes", weight.codes)
-        self.register_buffer("weight_scales", weight.scales)
-        if bias is not None and not isinstance(bias, nn.Parameter):
-            bias = nn.Parameter(bias, requires_grad=False)
-        self.register_parameter("bias", bias)
-        self._padded_rows = weight.padded_rows
-        self._weight = weight
+        self.register_parameter("weight", _parameter(weight))
+        self.register_parameter("bias", None if bias is None else _parameter(bias))
         self._warn_if_slow()
 
     @classmethod
@@ -101,14 +88,13 @@ class MXLinear(nn.Module):
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
             activations: what activations are multiplied as: a format, or "bf16", where the
-                rounding is that of the weights alone. None is "mxint8" for weights of a CPU,
-                "mxfp4" for others: a CPU multiplies both at the same speed, and eight bits
-                leave a tenth of the error; the matrix cores of a GPU are faster with four.
+                rounding is that of the weights alone. None is what the device is best at:
+                "mxint8" for weights of a CPU, "mxfp4" for others.
         """
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")
         if activations is None:
-            activations = _activations_for(device or linear.weight.device)
+            activations = activations_for(device or linear.weight.device)
         weight = ops.quantize(linear.weight.detach(), format=format, rounding=rounding)
         if device is not None or facts().layout_for(weight.device):
             weight = ops.preshuffle(weight, device=device)
@@ -117,24 +103,24 @@ class MXLinear(nn.Module):
         return self.train(linear.training)
 
     @property
-    def weight(self) -> MXTensor:
-        """The quantized weights, over the module's buffers."""
-        codes, scales = self.weight_codes, self.weight_scales
-        known = self._weight
-        if known.codes is codes and known.scales is scales:
-            return known
-        # Moving or loading a module gives it other buffers of the same meaning.
-        if torch.compiler.is_compiling():
-            parts = {"rows": self._padded_rows, "format": self.format, "layout": self.layout}
-            return MXTensor._trusted(codes, scales, self.in_features, **parts)
-        shape = (self.out_features, self.in_features)
-        self._weight = MXTensor(codes, scales, shape=shape, format=self.format, layout=self.layout)
+    def format(self) -> str:
+        """The weights' format."""
+        return self.weight.format
+
+    @property
+    def layout(self) -> str:
+        """The weights' layout."""
+        return self.weight.layout
+
+    def _apply(self, fn, recurse=True):
+        """Moves the module, which nn.Module does through this function."""
+        super()._apply(fn, recurse)
         self._warn_if_slow()
-        return self._weight
+        return self
 
     def _warn_if_slow(self) -> None:
         """Warns, once a process, where the weights lie on a device that has a faster layout."""
-        best = facts().layout_for(self._weight.device)
+        best = facts().layout_for(self.weight.device)
         if best is not None and best.name != self.layout:
             warnings.warn(
                 f"MXLinear: weights in layout {self.layout!r} on {best.device}, whose kernels read "
@@ -156,20 +142,8 @@ class MXLinear(nn.Module):
             f"rounding={self.rounding}, activations={self.activations}"
         )
 
-    # The state dict. `_load_from_state_dict` is the hook that nn.Module offers for this.
-
-    def get_extra_state(self) -> Tensor:
-        """Returns what gives the bytes their meaning, as a tensor, which any file format holds."""
-        shape = [self.out_features, self.in_features]
-        state = {"format": self.format, "layout": self.layout, "shape": shape}
-        return torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Accepts the state that `_load_from_state_dict` has made this module's own."""
-        if _meaning(state) != _meaning(self.get_extra_state()):
-            raise ValueError(f"extra state: got {_meaning(state)}, expected this module's own")
-
     def _load_from_state_dict(self, state_dict, prefix, *args):
+        """Loads, as nn.Module does through this function, what fits; `state_dict` is a copy."""
         try:
             self._adapt(state_dict, prefix)
         except (TypeError, ValueError) as error:
@@ -179,41 +153,55 @@ class MXLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _adapt(self, state_dict: dict, prefix: str) -> None:
-        """Moves the saved bytes to this module's layout; `state_dict` is a copy, ours to edit."""
-        names = [prefix + name for name in ("weight_codes", "weight_scales", "_extra_state")]
-        present = [name for name in names if name in state_dict]
-        if not present:
+        """Puts the saved weights into this module's layout."""
+        _join_parts(state_dict, prefix)
+        name = prefix + "weight"
+        if name not in state_dict:
             return
-        if len(present) < len(names):
-            raise ValueError(
-                f"got {', '.join(present)}, expected {', '.join(names)}: codes and scales mean "
-                "nothing without the layout that is saved beside them"
+        saved = state_dict[name]
+        if not isinstance(saved, MXTensor):
+            raise TypeError(
+                f"weight: got {type(saved).__name__}, expected an MXTensor; quantize floats first: "
+                "mx_kernels.quantize(weight)"
             )
-        codes, scales, saved = (state_dict[name] for name in names)
-        meaning, own = _meaning(saved), _meaning(self.get_extra_state())
         for fact in ("format", "shape"):
-            if meaning[fact] != own[fact]:
-                raise ValueError(f"got {fact} {meaning[fact]}, expected {own[fact]}")
-        weight = MXTensor(codes, scales, **meaning)
-        if weight.layout != self.layout:
-            weight = weight._relayout(layout_named(self.layout))
-        state_dict |= dict(
-            zip(names, (weight.codes, weight.scales, self.get_extra_state()), strict=True)
+            got, expected = getattr(saved, fact), getattr(self.weight, fact)
+            if got != expected:
+                got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
+                raise ValueError(f"got {fact} {got}, expected {expected}")
+        if saved.layout != self.layout:
+            state_dict[name] = saved._relayout(layout_named(self.layout))
+
+
+def _parameter(value: Tensor) -> nn.Parameter:
+    """Returns `value` itself if it is a parameter, else one without a gradient."""
+    if isinstance(value, nn.Parameter):
+        return value
+    return nn.Parameter(value, requires_grad=False)
+
+
+FORMER_NAMES = ("weight_codes", "weight_scales", "_extra_state")
+"""What a state dict had before weights were one tensor: bytes, and what they mean as JSON."""
+
+
+def _join_parts(state_dict: dict, prefix: str) -> None:
+    """Makes one weight of the entries of a former state dict."""
+    names = [prefix + name for name in FORMER_NAMES]
+    present = [name for name in names if name in state_dict]
+    if not present:
+        return
+    if len(present) < len(names):
+        raise ValueError(
+            f"got {', '.join(present)}, expected {', '.join(names)}: codes and scales mean "
+            "nothing without the layout that is saved beside them"
         )
-
-
-def _meaning(state: Tensor) -> dict:
-    """Decodes an extra state."""
+    codes, scales, state = (state_dict.pop(name) for name in names)
     try:
         meaning = json.loads(bytes(state.tolist()))
-        return {name: meaning[name] for name in ("format", "layout", "shape")}
+        meaning = {name: meaning[name] for name in ("format", "layout", "shape")}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"_extra_state: got {state!r}, expected what MXLinear saves") from error
-
-
-def _activations_for(device: str | torch.device) -> str:
-    """Returns what activations are best multiplied as on a device."""
-    return "mxint8" if str(device).partition(":")[0] == "cpu" else DEFAULT_FORMAT
+        raise ValueError(f"_extra_state: got {state!r}, expected what MXLinear saved") from error
+    state_dict[prefix + "weight"] = MXTensor(codes, scales, **meaning)
 
 
 def convert(

@@ -1,4 +1,4 @@
-"""The operations on torch tensors and NumPy arrays.
+"""The operations on MXTensors and floats, which are torch tensors or NumPy arrays.
 
 Each has the same stages: check the arguments (`_checks`), hand the call over to torch where torch
 wants to see it (compilation, autograd, transforms, fake tensors), else write and launch it
@@ -7,22 +7,25 @@ the protocol exist once.
 
     public function -- check -+- plain tensors, NumPy arrays --> _calls -> extension module
                               +- everything else --> torch.ops.mx_kernels.* -> check -> _calls
+
+Floats in NumPy give floats in NumPy; what is encoded is always torch's.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels import _autograd, _calls
-from mx_kernels._arrays import Array, float_code, intercepted, watched
+from mx_kernels._arrays import Array, float_code, intercepted, torch_dtype, watched
 from mx_kernels._checks import (
     check_linear,
     check_matmul,
     check_operand,
     check_quantize,
 )
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -52,13 +55,16 @@ def quantize(
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
             codes, scales = _calls.quantize(x, fmt, code)
-            k = x.shape[-1]
-            return MXTensor._trusted(codes, scales, k, format=format, measure=is_common)
-    parts = _OPS.quantize(x, format, rounding)
-    return MXTensor._trusted(*parts, x.shape[-1], format=format)
+            dtype = x.dtype if is_common else torch_dtype(x)
+            parts = {"format": format, "dtype": dtype, "measure": is_common}
+            return MXTensor._trusted(codes, scales, x.shape, **parts)
+    codes, scales = _OPS.quantize(x, format, rounding)
+    if is_compiling():
+        return MXTensor(codes, scales, format=format, dtype=x.dtype)
+    return MXTensor._trusted(codes, scales, x.shape, format=format, dtype=x.dtype)
 
 
-def dequantize(q: MXTensor, *, dtype="bfloat16") -> Array:
+def dequantize(q: MXTensor, *, dtype=None) -> Tensor:
     """Decodes `q`, exactly where `dtype` can hold the numbers, in any layout.
 
     >>> dequantize(quantize(torch.ones(2, 32)), dtype="float32").sum()
@@ -66,7 +72,8 @@ def dequantize(q: MXTensor, *, dtype="bfloat16") -> Array:
 
     Args:
         q: the quantized tensor, shape [..., K].
-        dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype.
+        dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype. None is
+            q's: that of the floats which it was quantized from.
 
     Raises:
         TypeError: if q is not an MXTensor.
@@ -76,16 +83,17 @@ def dequantize(q: MXTensor, *, dtype="bfloat16") -> Array:
 
 
 def preshuffle(q: MXTensor, *, device: str | torch.device | None = None) -> MXTensor:
-    """Returns the weights `q` [N, K] in the layout that the kernels of `device` read fastest.
+    """Returns the weights `q` in the layout that the kernels of `device` read fastest.
 
     Args:
-        q: a 2-D tensor in any layout. One that is already in the wanted layout comes back.
+        q: [..., N, K] in any layout; each matrix [N, K] is reordered for itself. A tensor that is
+            already in the wanted layout comes back.
         device: a device of the layout table ("cpu", "cuda", "gfx950") or a torch device.
             None is where q lies.
 
     Raises:
         TypeError: if q is not an MXTensor.
-        ValueError: if q is not 2-D, or no layout belongs to the device.
+        ValueError: if q has one axis, or no layout belongs to the device.
     """
     return check_operand(q, "q").preshuffle(device)
 
@@ -99,7 +107,7 @@ def unshuffle(q: MXTensor) -> MXTensor:
     return check_operand(q, "q").unshuffle()
 
 
-def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None = None) -> Array:
+def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | None = None) -> Tensor:
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
 
     Both operands are stored along K, the axis that is summed, so `b` is the weight as
@@ -116,7 +124,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Array | None
         bias: floats [N], added before the result is rounded to `out_dtype`.
 
     Raises:
-        TypeError: if an operand is not an MXTensor, or they are not of one kind.
+        TypeError: if an operand is not an MXTensor, or bias not a tensor of floats.
         ValueError: if shapes, layouts or devices do not fit together, or the device has no
             kernel for the two formats.
     """
@@ -138,7 +146,7 @@ def linear(
     bias: Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = DEFAULT_FORMAT,
 ) -> Array:
     """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
@@ -153,34 +161,40 @@ def linear(
     torch.Size([4, 8])
 
     Args:
-        x: activations [..., K], bfloat16, float16 or float32, any row stride.
+        x: activations [..., K], bfloat16, float16 or float32, any row stride. A NumPy array
+            gives a NumPy array.
         w: weights [N, K], in any format and layout.
-        bias: floats [N], added before the result is rounded to `out_dtype`.
+        bias: floats [N] of x's kind, added before the result is rounded to `out_dtype`.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what x is multiplied as: a format, "mxfp4", "mxfp8", "mxfp8_e5m2" or
-            "mxint8", or "bf16", which takes no `rounding`.
+            "mxint8", or "bf16", which takes no `rounding`. None is what the device is best at, as
+            in `MXLinear.from_linear`.
 
     Raises:
-        TypeError: if x is not an array of floats, or w not an MXTensor of x's kind.
+        TypeError: if x is not an array of floats, or w not an MXTensor.
         ValueError: if shapes, layouts or devices do not fit together, a name is unknown, or the
             device has no kernel for the activations and the weights' format.
     """
     if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
-        return _OPS.linear(x, *_parts(w), bias, rounding, _dtype_of(x, out_dtype), activations)
+        rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
+        return _OPS.linear(x, *_parts(w), bias, *rules)
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
     if (is_common and not intercepted()) or not watched(x, w.codes, w.scales, bias):
         return _calls.linear(x, w, bias, mode, code)
-    dtype = _dtype_of(x, out_dtype)
-    return _autograd.Linear.apply(x, *_parts(w), bias, rounding, dtype, activations)
+    rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
+    return _autograd.Linear.apply(x, *_parts(w), bias, *rules)
 
 
 def _parts(w: MXTensor) -> tuple:
-    """What torch's operators take for weights."""
-    return w.codes, w.scales, w.format, w.layout, w.shape[0]
+    """What torch's operators take for weights.
+
+    A shape is for the compiler, which knows sizes by name; `torch.jit.trace` would record it.
+    """
+    return w.codes, w.scales, w.format, w.layout, w.shape[0] if is_compiling() else w.rows
 
 
 def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:

@@ -1,74 +1,85 @@
 """MXTensor: codes and scales that never part, with the format and layout that give them meaning.
 
+A tensor for torch: it has a logical shape and a float dtype, moves, slices, saves, and is a
+parameter of a module. What it holds are two tensors of bytes:
+
     logical   [..., K] numbers
     codes     u8, densely packed; plain: [..., K] bytes of codes of 8 bits, [..., K/2] of 4,
               the even k in the low nibble
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
 
-A preshuffled MXTensor is two-dimensional and holds the same bytes in another order, padded to
-the layout's multiples. The arrays are torch tensors on any device or NumPy arrays; they are
-held, not copied. An MXTensor is immutable and equal only to itself.
+In a preshuffled layout every matrix holds the same bytes in another order, padded to the
+layout's multiples. Leading axes count matrices, each padded and ordered for itself:
+
+    logical   [E, N, K]                             codes of expert e begin at
+    codes     [E, padded N,  packed K bytes]        codes.data_ptr() + e * codes.stride(0)
+    scales    [E, padded N', padded blocks]         scales.data_ptr() + e * scales.stride(0)
+
+Numbers are computed with in `mx_kernels.linear` and `matmul`, and in `torch.nn.functional.linear`
+(`_tensor_products`); what else torch can do with codes is in `_tensor_ops`. Anything else raises.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from torch.utils import _pytree
+from torch import Tensor
 
 from mx_kernels import _calls, _facts
-from mx_kernels._arrays import (
-    PLAIN_TENSORS,
-    Array,
-    check_device,
-    device_of,
-    float_code,
-    show,
-    watched,
-)
+from mx_kernels._arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
 from mx_kernels._storage import as_bytes, check_pair, check_shapes
 
+HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
+"""What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
 
-class MXTensor:
+_make = Tensor._make_wrapper_subclass
+
+
+class MXTensor(Tensor):
     """A quantized tensor of logical shape `[..., K]`.
 
     Args:
         codes: the packed codes: uint8, or torch's or ml_dtypes' dtype of the format's elements:
-            float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8.
+            float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8. A torch tensor, which is held, or
+            a NumPy array, whose memory is shared if it is writable.
         scales: the block scales: uint8 or float8_e8m0fnu.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
         format: a name from the format table: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
         layout: a name from the layout table; "plain" is row-major.
+        dtype: what the numbers count as: bfloat16, float16 or float32. It is the dtype of
+            `dequantize()`, and changes no byte.
 
     Raises:
-        TypeError: if the arrays are of the wrong dtype, or one is torch's and one NumPy's.
+        TypeError: if the arrays are of the wrong dtype.
         ValueError: if shapes, devices, format and layout do not fit together.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_checked",
-        "_codes",
-        "_format",
-        "_k",
-        "_layout",
-        "_native",
-        "_rows",
-        "_scales",
-    )
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
-    def __init__(
-        self,
+    _codes: Tensor
+    _scales: Tensor
+    _format: str
+    _layout: str
+    _k: int
+    _native: tuple[int, int]
+    """The codes of format and layout in the extension's tables."""
+    _checked: tuple[torch.Size, int, int] | None
+    """What `_is_common_on` compares with; None where that does not apply."""
+
+    @staticmethod
+    def __new__(  # noqa: D102
+        cls,
         codes: Array,
         scales: Array,
         *,
         shape: tuple[int, ...] | None = None,
         format: str = DEFAULT_FORMAT,
         layout: str = "plain",
+        dtype: torch.dtype | str = torch.bfloat16,
     ):
         for what, name, known in (
             ("format", format, facts().formats),
@@ -76,55 +87,54 @@ class MXTensor:
         ):
             if not isinstance(name, str) or name not in known:
                 raise ValueError(f"{what}: got {name!r}, expected {' or '.join(known)}")
+        dtype = facts().torch_dtypes[float_code(dtype, "dtype")]
         row = facts().formats[format]
         codes = as_bytes(codes, "codes", row.element)
         scales = as_bytes(scales, "scales", row.scale)
         check_pair(codes, scales)
-        self._codes = codes
-        self._scales = scales
-        self._k = check_shapes(codes, scales, shape, row, facts().layouts[layout])
-        self._rows = None
-        if layout != facts().plain.name:
-            self._rows = codes.shape[0] if shape is None else shape[0]
-        self._format = format
-        self._layout = layout
-        self._native = row.code, facts().layouts[layout].code
-        self._checked = None
-        if not torch.compiler.is_compiling():
-            self._checked = self._measure()
+        shape = check_shapes(codes, scales, shape, row, facts().layouts[layout])
+        self = cls._trusted(codes, scales, shape, format=format, layout=layout, dtype=dtype)
+        self._checked = self._measure()
+        return self
 
     @classmethod
     def _trusted(
-        cls, codes, scales, k, *, format, rows=None, layout="plain", measure=False
+        cls, codes, scales, shape, *, format, layout="plain", dtype, measure=False
     ) -> MXTensor:
-        """Makes one from parts that are known to fit; `rows` is None in the plain layout.
+        """Makes one from parts that are known to fit.
 
         With `measure`, the parts are plain tensors in memory and in the plain layout, remembered
         as checked.
         """
         table = _facts._facts or facts()
-        self = cls.__new__(cls)
-        self._codes = codes
-        self._scales = scales
-        self._k = k
-        self._rows = rows
-        self._format = format
-        self._layout = layout
+        self = _make(cls, shape, dtype=dtype, device=codes.device)
         row = table.formats[format]
-        self._native = row.code, table.layouts[layout].code
-        self._checked = None
+        k, blocks = shape[-1], 0
         if measure:
             blocks = scales.numel()
-            self._checked = codes.shape, blocks, blocks * row.block_k // k
+        self.__dict__ = {
+            "_codes": codes,
+            "_scales": scales,
+            "_format": format,
+            "_layout": layout,
+            "_k": k,
+            "_native": (row.code, table.layouts[layout].code),
+            "_checked": (codes.shape, blocks, blocks * row.block_k // k) if measure else None,
+        }
         return self
 
+    def _with(self, codes: Tensor, scales: Tensor, shape=None, **changes) -> MXTensor:
+        """The same tensor with its bytes elsewhere, and perhaps another part of it."""
+        parts = {"format": self._format, "layout": self._layout, "dtype": self.dtype} | changes
+        return self._trusted(codes, scales, self.shape if shape is None else shape, **parts)
+
     @property
-    def codes(self) -> Array:
+    def codes(self) -> Tensor:
         """The packed codes, uint8, in the layout's order."""
         return self._codes
 
     @property
-    def scales(self) -> Array:
+    def scales(self) -> Tensor:
         """The block scales, uint8, in the layout's order."""
         return self._scales
 
@@ -135,7 +145,7 @@ class MXTensor:
 
     @property
     def layout(self) -> str:
-        """The name of the byte order."""
+        """The name of the byte order; `torch.strided`, which it hides, says nothing here."""
         return self._layout
 
     @property
@@ -146,40 +156,31 @@ class MXTensor:
     @property
     def rows(self) -> int:
         """The rows of all leading axes together."""
-        if self._checked is not None:
-            return self._checked[-1]
-        return math.prod(self._codes.shape[:-1]) if self._rows is None else self._rows
-
-    @property
-    def padded_rows(self) -> int | None:
-        """The logical rows where the layout pads them, None in the plain layout."""
-        return self._rows
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The logical shape `[..., K]`: a `torch.Size` if the arrays are torch tensors."""
-        shape = (*self._codes.shape[:-1], self._k) if self._rows is None else (self._rows, self._k)
-        return torch.Size(shape) if isinstance(self._codes, torch.Tensor) else shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self._codes.ndim
-
-    @property
-    def device(self) -> torch.device:
-        """Where codes and scales lie."""
-        return device_of(self._codes)
+        return self._checked[-1] if self._checked is not None else math.prod(self.shape[:-1])
 
     @property
     def nbytes(self) -> int:
         """Bytes of codes and scales, padding included."""
         return self._codes.nbytes + self._scales.nbytes
 
-    def dequantize(self, dtype="bfloat16") -> Array:
+    @property
+    def data(self) -> MXTensor:
+        """The same bytes without a gradient; another MXTensor can be put in their place."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: MXTensor) -> None:
+        if not isinstance(value, MXTensor):
+            raise TypeError(
+                f"data: got {type(value).__name__}, expected an MXTensor; see quantize(data)"
+            )
+        Tensor.data.__set__(self, value)
+        self.__dict__.update({name: value.__dict__[name] for name in MXTensor.__annotations__})
+
+    def dequantize(self, dtype=None) -> Tensor:
         """Returns the numbers, as `mx_kernels.dequantize` does."""
         self._check("q")
-        code = float_code(dtype, "dtype")
+        code = float_code(self.dtype if dtype is None else dtype, "dtype")
         if self._is_watched():
             parts = (self._codes, self._scales, self.shape, self._format, self._layout)
             dtype = facts().torch_dtypes[code]
@@ -208,56 +209,65 @@ class MXTensor:
         """Returns these weights in a layout of the table: themselves, if they are in it."""
         if self._layout == layout.name:
             return self
-        if self.ndim != 2:
-            raise ValueError(
-                f"q: got shape {show(self.shape)}, expected weights [N, K]; preshuffle them one "
-                "by one"
-            )
-        rows = self.shape[0]
+        if self.ndim < 2:
+            raise ValueError(f"q: got shape {show(self.shape)}, expected weights [..., N, K]")
         if self._is_watched():
+            rows = self.shape[-2]
             parts = (self._codes, self._scales, rows, self._format, self._layout, layout.name)
             codes, scales = torch.ops.mx_kernels.relayout(*parts)
         else:
             codes, scales = _calls.relayout(self, layout)
-        rows = None if layout.name == facts().plain.name else rows
-        parts = {"rows": rows, "format": self._format, "layout": layout.name}
-        return self._trusted(codes, scales, self._k, **parts)
+        return self._with(codes, scales, layout=layout.name)
 
-    def to(self, device: str | torch.device | int) -> MXTensor:
-        """Returns the same bytes, in the same layout, on another device.
+    def numpy(self, *, force: bool = False) -> None:
+        """Raises: NumPy has no such dtype.
 
         Raises:
-            TypeError: for a dtype (see `dequantize`), and for NumPy arrays (see `torch`).
+            TypeError: always.
         """
-        if isinstance(device, torch.dtype):
-            raise TypeError(
-                f"to: got dtype {device}, expected a device; for floats call dequantize({device})"
-            )
-        if isinstance(self._codes, np.ndarray):
-            raise TypeError(
-                f"to: got device {device!r} for NumPy arrays, which live on the CPU; "
-                "call .torch() first"
-            )
-        return self._with(self._codes.to(device), self._scales.to(device))
-
-    def torch(self) -> MXTensor:
-        """Returns the same bytes as torch tensors; memory is shared where it is writable."""
-        if not isinstance(self._codes, np.ndarray):
-            return self
-        arrays = (a if a.flags.writeable else a.copy() for a in (self._codes, self._scales))
-        return self._with(*map(torch.from_numpy, arrays))
-
-    def numpy(self) -> MXTensor:
-        """Returns the same bytes as NumPy arrays that share the CPU tensors' memory."""
-        if isinstance(self._codes, np.ndarray):
-            return self
-        return self._with(self._codes.numpy(), self._scales.numpy())
-
-    def _with(self, codes: Array, scales: Array) -> MXTensor:
-        """The same tensor with its bytes elsewhere."""
-        return self._trusted(
-            codes, scales, self._k, rows=self._rows, format=self._format, layout=self._layout
+        raise TypeError(
+            f"numpy: got an MXTensor {show(self.shape)}, expected floats; call "
+            'dequantize("float32").numpy(), or take the bytes: q.codes.numpy(), q.scales.numpy()'
         )
+
+    # Torch's side of it.
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        handler = HANDLERS.get(func)
+        if handler is None:
+            raise refusal(func)
+        return handler(func, *args, **(kwargs or {}))
+
+    def __tensor_flatten__(self):
+        return ["codes", "scales"], (self._format, self._layout, self.dtype)
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+        format, layout, dtype = context
+        parts = {"format": format, "layout": layout, "dtype": dtype}
+        return MXTensor._trusted(inner["codes"], inner["scales"], outer_size, **parts)
+
+    def __reduce_ex__(self, protocol):
+        parts = (self._codes, self._scales, tuple(self.shape), self._format, self._layout)
+        is_parameter = getattr(self, "_is_param", False)
+        return _rebuild, (*parts, self.dtype, self.requires_grad, is_parameter)
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            function, (codes, scales, *rest) = self.__reduce_ex__(2)
+            copies = [part.clone() for part in (codes, scales)]
+            memo[id(self)] = function(*copies, *rest)
+        return memo[id(self)]
+
+    def __repr__(self, *, tensor_contents=None) -> str:
+        kind = "Parameter of MXTensor" if getattr(self, "_is_param", False) else "MXTensor"
+        return (
+            f"{kind}({show(self.shape)}, format={self._format!r}, layout={self._layout!r}, "
+            f"dtype={self.dtype}, {self.device}, {_show_bytes(self.nbytes)})"
+        )
+
+    # What keeps a kernel from memory that is not there.
 
     def _is_common_on(self, device: int) -> bool:
         """Says whether the arrays are plain tensors in memory, still what they were.
@@ -305,27 +315,30 @@ class MXTensor:
         for t in (codes, scales):
             if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
                 return None
-        return codes.shape, scales.numel(), self.rows
+        return codes.shape, scales.numel(), math.prod(self.shape[:-1])
 
     def _is_watched(self) -> bool:
         """Says whether operations on it have to go through torch's dispatcher to be right."""
         return torch.compiler.is_compiling() or watched(self._codes, self._scales)
 
-    def __repr__(self) -> str:
-        kind = "numpy" if isinstance(self._codes, np.ndarray) else "torch"
-        return (
-            f"MXTensor({show(self.shape)}, format={self._format!r}, layout={self._layout!r}, "
-            f"{kind} on {self.device}, {_show_bytes(self.nbytes)})"
-        )
 
-    def __reduce__(self):
-        shape = tuple(self.shape)
-        return _rebuild, (self._codes, self._scales, shape, self._format, self._layout)
+def refusal(func) -> NotImplementedError:
+    """Returns the error for what torch cannot do with codes."""
+    name = getattr(func, "_opname", None) or str(func)
+    return NotImplementedError(
+        f"{name}: got an MXTensor, expected floats; codes are multiplied by mx_kernels.linear and "
+        "matmul alone: call dequantize() first"
+    )
 
 
-def _rebuild(codes, scales, shape, format, layout) -> MXTensor:
+def _rebuild(  # noqa: PLR0917  pickle calls it
+    codes, scales, shape, format, layout, dtype=torch.bfloat16, requires_grad=False, is_param=False
+) -> MXTensor:
     """Makes an MXTensor from its pickled parts, which may have been tampered with."""
-    return MXTensor(codes, scales, shape=shape, format=format, layout=layout)
+    q = MXTensor(codes, scales, shape=shape, format=format, layout=layout, dtype=dtype)
+    if is_param:
+        return torch.nn.Parameter(q, requires_grad=requires_grad)
+    return q.requires_grad_(requires_grad)
 
 
 def _show_bytes(count: int) -> str:
@@ -337,30 +350,4 @@ def _show_bytes(count: int) -> str:
     return f"{count:.3g} GB"
 
 
-def _unflatten(leaves, context) -> MXTensor:
-    """Puts leaves back together, whatever a transform made of them."""
-    k, rows, format, layout = context
-    return MXTensor._trusted(*leaves, k, rows=rows, format=format, layout=layout)
-
-
-def _flatten(tensor: MXTensor):
-    """Takes the arrays apart from their meaning."""
-    context = tensor._k, tensor._rows, tensor._format, tensor._layout
-    return [tensor._codes, tensor._scales], context
-
-
-def _flatten_with_keys(tensor: MXTensor):
-    """The same, each array with its name."""
-    leaves, context = _flatten(tensor)
-    keys = _pytree.GetAttrKey("codes"), _pytree.GetAttrKey("scales")
-    return list(zip(keys, leaves, strict=True)), context
-
-
-_pytree.register_pytree_node(
-    MXTensor,
-    _flatten,
-    _unflatten,
-    serialized_type_name="mx_kernels.MXTensor",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
 torch.serialization.add_safe_globals([_rebuild])

@@ -18,6 +18,7 @@ import torch
 from mx_kernels import _autograd, _calls, _checks
 from mx_kernels._arrays import float_code
 from mx_kernels._facts import facts
+from mx_kernels._storage import storage_of
 from mx_kernels.tensor import MXTensor
 
 _library = torch.library.Library("mx_kernels", "DEF")
@@ -49,9 +50,9 @@ def _register(name: str, implementation, fake) -> None:
 
 
 def _weights(codes, scales, format, layout, n):
-    """A 2-D operand from its parts."""
+    """Matrices of `n` rows from their parts."""
     k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
-    return MXTensor(codes, scales, shape=(n, k), format=format, layout=layout)
+    return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
 def _quantize(x, format, rounding):
@@ -84,7 +85,7 @@ def _relayout(codes, scales, rows, format, source, target):
 
 def _relayout_fake(codes, scales, rows, format, source, target):
     q = _weights(codes, scales, format, source, rows)
-    storage = _checks.layout_named(target).storage(rows, q.k, facts().formats[format])
+    storage = storage_of(q.shape, facts().formats[format], _checks.layout_named(target))
     return tuple(codes.new_empty(shape) for shape in storage)
 
 

@@ -1,0 +1,406 @@
+"""What torch can do with an MXTensor besides multiply: move, copy, cut and join its bytes.
+
+Leading axes count matrices, or plain rows: there codes and scales have the same axes, and an
+operator acts on both alike. Rows of a padded layout, and K of any, are cut at the layout's units.
+That works because every layout keeps a tile of rows together and goes along K within it:
+
+    codes     [..., tiles of rows, rows of a tile * row bytes]
+                    cut here       or here, at K's unit times the rows of a tile
+
+The results share memory where that leaves each matrix contiguous; elsewhere they are copies, and
+`copy_` into them is refused. `HANDLERS` has a line for each operator; what has none is refused.
+"""
+
+# ruff: noqa: PLR0917  torch calls handlers with the schema's positional arguments
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+from mx_kernels._arrays import float_code, show
+from mx_kernels._facts import Format, Layout, ceil_to, facts
+from mx_kernels._storage import storage_of
+from mx_kernels.tensor import HANDLERS, MXTensor, refusal
+
+_aten = torch.ops.aten
+
+
+def handles(*operators: torch._ops.OpOverload) -> Callable:
+    """Makes a function what torch calls for these operators."""
+
+    def register(handler):
+        HANDLERS.update(dict.fromkeys(operators, handler))
+        return handler
+
+    return register
+
+
+def _views(*operators: torch._ops.OpOverload) -> Callable:
+    """The same for operators whose results are views: torch is told whose."""
+
+    def register(handler):
+        def view(func, *args, **kwargs):
+            out = handler(func, *args, **kwargs)
+            return return_and_correct_aliasing(func, args, kwargs, out)
+
+        return handles(*operators)(view)
+
+    return register
+
+
+# Copies and moves.
+
+
+@_views(_aten.detach.default, _aten.alias.default)
+def _same(func, q):
+    return q._with(func(q._codes), func(q._scales))
+
+
+@handles(_aten.clone.default)
+def _clone(func, q, *, memory_format=None):
+    _check_memory_format(func, memory_format)
+    return q._with(q._codes.clone(), q._scales.clone())
+
+
+@handles(_aten._to_copy.default)
+def _to(func, q, *, dtype=None, device=None, non_blocking=False, memory_format=None, **rest):
+    """Moves or copies the bytes; another logical dtype alone leaves them where they are."""
+    _check_memory_format(func, memory_format)
+    dtype = _logical(dtype, q)
+    if dtype != q.dtype and device is None:
+        return q._with(q._codes.detach(), q._scales.detach(), dtype=dtype)
+    parts = (func(t, device=device, non_blocking=non_blocking) for t in (q._codes, q._scales))
+    return q._with(*parts, dtype=dtype)
+
+
+@handles(_aten.copy_.default)
+def _copy(func, q, source, non_blocking=False):
+    """Puts the numbers of `source` into the memory of `q`, in its layout."""
+    for name, t in (("self", q), ("source", source)):
+        if not isinstance(t, MXTensor):
+            raise TypeError(
+                f"copy_: {name}: got {type(t).__name__} {show(t.shape)}, expected an MXTensor as "
+                "the other one; quantize floats first, or call dequantize() for floats"
+            )
+    for fact in ("format", "shape"):
+        got, expected = getattr(source, fact), getattr(q, fact)
+        if got != expected:
+            got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
+            raise ValueError(f"copy_: got {fact} {got}, expected {expected}")
+    if getattr(q, "_is_copied_part", False):
+        raise ValueError(
+            "copy_: got a part whose bytes are a copy, because they were not contiguous, expected "
+            "a tensor of its own or a part along its first axis; cut that first: q[i][:, a:b]"
+        )
+    if source.layout != q.layout:
+        source = source._relayout(facts().layouts[q.layout])
+    func(q._codes, source._codes, non_blocking)
+    func(q._scales, source._scales, non_blocking)
+    return q
+
+
+@handles(_aten.empty_like.default, _aten.zeros_like.default)
+def _like(func, q, *, dtype=None, device=None, memory_format=None, **rest):
+    _check_memory_format(func, memory_format)
+    parts = (func(t, device=device) for t in (q._codes, q._scales))
+    return q._with(*parts, dtype=_logical(dtype, q))
+
+
+@handles(_aten.new_empty.default, _aten.new_zeros.default)
+def _new(func, q, size, *, dtype=None, device=None, **rest):
+    fmt, layout = _meaning(q)
+    if not size or not size[-1] or size[-1] % fmt.block_k or len(size) < _whole_axes(q):
+        raise ValueError(
+            f"{_name(func)}: got shape {show(size)}, expected [..., K] with K a positive multiple "
+            f"of {fmt.block_k}, and matrices in layout {layout.name}"
+        )
+    shapes = storage_of(size, fmt, layout)
+    parts = (func(t, s, device=device) for t, s in zip((q._codes, q._scales), shapes, strict=True))
+    return q._with(*parts, size, dtype=_logical(dtype, q))
+
+
+@handles(_aten._pin_memory.default)
+def _pin(func, q, device=None):
+    return q._with(q._codes.pin_memory(), q._scales.pin_memory())
+
+
+@handles(_aten.is_pinned.default)
+def _is_pinned(func, q, device=None):
+    return q._codes.is_pinned() and q._scales.is_pinned()
+
+
+@handles(_aten.record_stream.default)
+def _record_stream(func, q, stream):
+    func(q._codes, stream)
+    func(q._scales, stream)
+
+
+# Parts.
+
+
+@_views(_aten.slice.Tensor)
+def _slice(func, q, dim=0, start=None, end=None, step=1):
+    size = q.shape[dim]
+    start, end = (
+        default if at is None else min(max(at + size if at < 0 else at, 0), size)
+        for at, default in ((start, 0), (end, size))
+    )
+    if step == 1:
+        return _part(func, q, dim, start, max(start, end))
+    _check_leading(func, q, dim)
+    return _rewrapped(q, *(func(t, dim, start, end, step) for t in (q._codes, q._scales)))
+
+
+@_views(_aten.split.Tensor)
+def _split(func, q, split_size, dim=0):
+    size = q.shape[dim]
+    starts = range(0, size, split_size) if size else [0]
+    return tuple(_part(func, q, dim, at, min(at + split_size, size)) for at in starts)
+
+
+@_views(_aten.split_with_sizes.default)
+def _split_with_sizes(func, q, split_sizes, dim=0):
+    if sum(split_sizes) != q.shape[dim]:
+        raise ValueError(f"split: got sizes {split_sizes}, expected a sum of {q.shape[dim]}")
+    ends = [sum(split_sizes[: i + 1]) for i in range(len(split_sizes))]
+    bounds = zip(ends, split_sizes, strict=True)
+    return tuple(_part(func, q, dim, end - size, end) for end, size in bounds)
+
+
+@_views(_aten.unbind.int)
+def _unbind(func, q, dim=0):
+    dim = _check_leading(func, q, dim)
+    parts = zip(func(q._codes, dim), func(q._scales, dim), strict=True)
+    return tuple(_rewrapped(q, *part, dropped=dim) for part in parts)
+
+
+@_views(_aten.select.int)
+def _select(func, q, dim, index):
+    dim = _check_leading(func, q, dim)
+    return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index), dropped=dim)
+
+
+@handles(_aten.index_select.default)
+def _index_select(func, q, dim, index):
+    dim = _check_leading(func, q, dim)
+    return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index))
+
+
+@handles(_aten.index.Tensor)
+def _index(func, q, indices):
+    axes = sum(i.ndim if i is not None and i.dtype == torch.bool else 1 for i in indices)
+    _check_leading(func, q, axes - 1)
+    return _rewrapped(q, func(q._codes, indices), func(q._scales, indices))
+
+
+def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
+    """Returns `q` from `start` to `end` along an axis, which may be any."""
+    fmt, layout = _meaning(q)
+    dim = dim % q.ndim
+    shape = [*q.shape[:dim], end - start, *q.shape[dim + 1 :]]
+    if end - start == q.shape[dim]:
+        codes, scales = _aten.alias(q._codes), _aten.alias(q._scales)
+    elif dim < q.ndim - _whole_axes(q):
+        codes, scales = (t.narrow(dim, start, end - start) for t in (q._codes, q._scales))
+    elif dim == q.ndim - 1:
+        unit = fmt.block_k * layout.scale_k_multiple
+        _check_cut(func, q, "K", start, end, unit)
+        if start == end:
+            raise ValueError(f"{_name(func)}: got K {start}:{end}, expected at least {unit}")
+        bounds = fmt.packed_bytes(start), fmt.packed_bytes(end)
+        codes = _cut_k(q._codes, layout.row_multiple, *bounds)
+        bounds = start // fmt.block_k, ceil_to(end, unit) // fmt.block_k
+        scales = _cut_k(q._scales, layout.scale_row_multiple, *bounds)
+    else:
+        _check_cut(func, q, "rows", start, end, layout.row_unit)
+        stored = zip((q._codes, q._scales), storage_of(shape, fmt, layout), strict=True)
+        codes, scales = (t.narrow(-2, start, s[-2]) for t, s in stored)
+    return _wrapped(q, codes, scales, shape)
+
+
+def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
+    """Returns bytes `start` to `end` of every row, where tiles of `rows` go along K."""
+    if rows == 1:
+        return t.narrow(-1, start, end - start)
+    part = _tiles(t, rows).narrow(-1, rows * start, rows * (end - start))
+    return part.reshape(*t.shape[:-1], end - start)
+
+
+def _tiles(t: Tensor, rows: int) -> Tensor:
+    """Views bytes [..., rows, K] as [..., tiles, bytes of a tile]."""
+    *lead, count, width = t.shape
+    return t.view(*lead, count // rows, rows * width)
+
+
+# Wholes.
+
+
+@handles(_aten.cat.default)
+def _cat(func, tensors, dim=0):
+    q = _check_alike(func, tensors)
+    fmt, layout = _meaning(q)
+    dim = dim % q.ndim
+    shape = [*q.shape[:dim], sum(t.shape[dim] for t in tensors), *q.shape[dim + 1 :]]
+    for t in tensors:
+        if [*t.shape[:dim], *t.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
+            raise ValueError(
+                f"cat: got {show(t.shape)} beside {show(q.shape)}, expected the same but for "
+                f"axis {dim}"
+            )
+    codes, scales = ([getattr(t, part) for t in tensors] for part in ("_codes", "_scales"))
+    if dim == q.ndim - 1 and layout.row_multiple > 1:
+        for t in tensors[:-1]:
+            _check_cut(func, t, "K", 0, t._k, fmt.block_k * layout.scale_k_multiple, inner=True)
+        codes_shape, scales_shape = storage_of(shape, fmt, layout)
+        codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
+        scales = torch.cat([_tiles(t, layout.scale_row_multiple) for t in scales], -1)
+        return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
+    if dim >= q.ndim - _whole_axes(q):
+        for t in tensors[:-1]:
+            _check_cut(func, t, "rows", 0, t.shape[dim], layout.row_unit, inner=True)
+    return q._with(func(codes, dim), func(scales, dim), shape)
+
+
+@handles(_aten.stack.default)
+def _stack(func, tensors, dim=0):
+    q = _check_alike(func, tensors)
+    dim = dim % (q.ndim + 1)
+    if dim > q.ndim - _whole_axes(q) or any(t.shape != q.shape for t in tensors):
+        raise ValueError(
+            f"stack: got {', '.join(show(t.shape) for t in tensors)} along axis {dim}, expected "
+            "one shape and a leading axis"
+        )
+    parts = (func([getattr(t, part) for t in tensors], dim) for part in ("_codes", "_scales"))
+    return q._with(*parts, [*q.shape[:dim], len(tensors), *q.shape[dim:]])
+
+
+# Leading axes in another arrangement.
+
+
+@_views(_aten.view.default, _aten._unsafe_view.default)
+def _view(func, q, size):
+    size = list(size)
+    if size.count(-1) == 1:
+        known = -_product(size)
+        size[size.index(-1)] = q.numel() // known if known else 0
+    whole = _whole_axes(q)
+    if size[-whole:] != list(q.shape[-whole:]) or _product(size) != q.numel():
+        kept = "rows and K stay" if whole == 2 else "K stays"
+        raise ValueError(
+            f"{_name(func)}: got {show(size)} from {show(q.shape)} in layout {q.layout}, expected "
+            f"other leading axes: {kept}"
+        )
+    lead = size[: len(size) - whole]
+    parts = (t.view(*lead, *t.shape[t.ndim - whole :]) for t in (q._codes, q._scales))
+    return q._with(*parts, size)
+
+
+@_views(_aten.unsqueeze.default)
+def _unsqueeze(func, q, dim):
+    dim = dim % (q.ndim + 1)
+    return _view(_aten.view.default, q, [*q.shape[:dim], 1, *q.shape[dim:]])
+
+
+@_views(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
+def _squeeze(func, q, dims=None):
+    dims = range(q.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {d % q.ndim for d in dims} & set(range(q.ndim - _whole_axes(q)))
+    kept = [size for d, size in enumerate(q.shape) if d not in gone or size != 1]
+    return _view(_aten.view.default, q, kept)
+
+
+# Rules and words that several share.
+
+
+def _meaning(q: MXTensor) -> tuple[Format, Layout]:
+    """Returns the rows of the tables that say what the bytes of `q` are."""
+    return facts().formats[q._format], facts().layouts[q._layout]
+
+
+def _whole_axes(q: MXTensor) -> int:
+    """Returns how many of the last axes have codes and scales of sizes of their own."""
+    return 1 if q._layout == facts().plain.name else 2
+
+
+def _logical(dtype: torch.dtype | None, q: MXTensor) -> torch.dtype:
+    """Returns the dtype that an MXTensor is asked to count as."""
+    return q.dtype if dtype is None else facts().torch_dtypes[float_code(dtype, "dtype")]
+
+
+def _wrapped(q: MXTensor, codes: Tensor, scales: Tensor, shape) -> MXTensor:
+    """Returns a part of `q`; copied, and marked, where its bytes are not contiguous."""
+    if codes.is_contiguous() and scales.is_contiguous():
+        return q._with(codes, scales, shape)
+    part = q._with(codes.contiguous(), scales.contiguous(), shape)
+    part._is_copied_part = True
+    return part
+
+
+def _rewrapped(q: MXTensor, codes: Tensor, scales: Tensor, dropped: int | None = None) -> MXTensor:
+    """The same for parts along leading axes, whose shape codes tell."""
+    whole = _whole_axes(q)
+    return _wrapped(q, codes, scales, (*codes.shape[: codes.ndim - whole], *q.shape[-whole:]))
+
+
+def _check_leading(func, q: MXTensor, dim: int) -> int:
+    """Raises unless an axis counts whole matrices, or whole rows of a plain tensor."""
+    dim, free = dim % q.ndim if dim < q.ndim else dim, q.ndim - _whole_axes(q)
+    if dim >= free:
+        raise ValueError(
+            f"{_name(func)}: got axis {dim} of {show(q.shape)} in layout {q.layout}, expected one "
+            f"of the first {free}" + _unshuffle_first(q)
+        )
+    return dim
+
+
+def _check_cut(func, q, what: str, start: int, end: int, unit: int, inner: bool = False) -> None:
+    """Raises unless both ends are multiples of the unit, or the tensor's own end."""
+    size = q._k if what == "K" else q.shape[-2]
+    if start % unit or (end % unit and (inner or end != size)):
+        raise ValueError(
+            f"{_name(func)}: got {what} {start}:{end} of {size} in layout {q.layout}, expected "
+            f"multiples of {unit}" + (_unshuffle_first(q) if what == "rows" or unit > 32 else "")
+        )
+
+
+def _unshuffle_first(q: MXTensor) -> str:
+    return "" if q._layout == facts().plain.name else "; unshuffle() first"
+
+
+def _check_alike(func, tensors) -> MXTensor:
+    """Raises unless all are MXTensors of one format and layout; returns the first."""
+    q = next(t for t in tensors if isinstance(t, MXTensor))
+    for t in tensors:
+        if not isinstance(t, MXTensor):
+            raise refusal(func)
+        for fact in ("format", "layout"):
+            if getattr(t, fact) != getattr(q, fact):
+                raise ValueError(
+                    f"{_name(func)}: got {fact} {getattr(t, fact)} beside {getattr(q, fact)}, "
+                    f"expected one {fact}"
+                )
+    return q
+
+
+def _check_memory_format(func, memory_format) -> None:
+    """Raises for orders of axes that codes do not have."""
+    if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
+        raise ValueError(
+            f"{_name(func)}: got memory format {memory_format}, expected torch.contiguous_format"
+        )
+
+
+def _name(func) -> str:
+    return func._opname
+
+
+def _product(sizes) -> int:
+    """Returns the product of sizes, -1 among them as it is."""
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
