@@ -65,7 +65,7 @@ class Scheme:
             self.method = "compressed-tensors"
         if self.method not in READ:
             raise ValueError(
-                f"quantization_config: got quant_method {self.method!r}{self._in_words()}, "
+                f"quantization_config: got quant_method {self.method!r:.80}{self._in_words()}, "
                 f"expected {' or '.join(READ)}"
             )
         if self._is_compressed:
@@ -80,7 +80,7 @@ class Scheme:
         """Returns what a method is that is none of ours."""
         words = OTHERS.get(self.method) if isinstance(self.method, str) else None
         block = self._content.get("weight_block_size")
-        parts = [words, f"weight_block_size {block}" if block else None]
+        parts = [words, f"weight_block_size {block!r:.80}" if block else None]
         said = "; ".join(filter(None, parts))
         return f" ({said})" if said else ""
 
@@ -99,20 +99,18 @@ class Scheme:
     def _check_compressed(self) -> None:
         """Raises unless every group has a format that is MX."""
         groups = self._content.get("config_groups")
-        groups = list(groups.values()) if isinstance(groups, Mapping) else []
+        groups = groups.values() if isinstance(groups, Mapping) else ()
         formats = [group.get("format") for group in groups if isinstance(group, Mapping)]
-        for got in filter(None, formats or [None]):
+        for got in list(filter(None, formats)) or [self._content.get("format")]:
             self._check_format(got)
-        if not any(formats):
-            self._check_format(self._content.get("format"))
 
     def _check_format(self, got: Any) -> None:
         """Raises unless a format of compressed-tensors is MX."""
         if not isinstance(got, str) or got not in (*COMPRESSED, "dense"):
             words = f" ({OTHERS['nvfp4']})" if str(got).startswith("nvfp4") else ""
             raise ValueError(
-                f"quantization_config: got format {got!r} of compressed-tensors{words}, expected "
-                f"{' or '.join(COMPRESSED)}"
+                f"quantization_config: got format {got!r:.80} of compressed-tensors{words}, "
+                f"expected {' or '.join(COMPRESSED)}"
             )
 
     def _quark_rule(self, module: str) -> Any:

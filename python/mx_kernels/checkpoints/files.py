@@ -216,7 +216,8 @@ def _open_files(
     for name, file in listed.items():
         if name not in headers[file][1]:
             raise ValueError(
-                f"{where}: got no tensor {name!r} in {file.name}, where the index has it"
+                f"{where}: got no tensor {name!r} in {file.name}, expected it there, where the "
+                "index has it"
             )
     metadata = tuple(said for file, (said, _) in headers.items() if file not in native)
     return Checkpoint(where, parts, config, metadata, folder)

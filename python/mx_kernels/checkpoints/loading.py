@@ -33,7 +33,8 @@ def load(
     MXTensor.
 
     All headers are checked before the first tensor is read; then tensors are read one at a time,
-    so that memory holds the result and one tensor more. The result shares no memory with files.
+    so that memory holds the result and one parameter more. The result shares no memory with files,
+    but what of a state dict stays as it is shares its memory.
 
     >>> weights = load("gpt-oss-20b")
     >>> weights["model.layers.0.mlp.experts.down_proj"].shape
@@ -62,7 +63,8 @@ def load(
     with bar(progress, f"loading {checkpoint.where}", parameters) as done:
         result = {}
         for parameter in parameters:
-            result[parameter.name] = _made(parameter, device, preshuffle)
+            made = _made(parameter, device, preshuffle, copy=not isinstance(path, Mapping))
+            result[parameter.name] = made
             done(parameter)
     return result
 
@@ -79,18 +81,19 @@ def open_any(path: str | Path | Mapping[str, Tensor]) -> Checkpoint:
 
 
 def _made(
-    parameter: Parameter, device: str | torch.device | None, preshuffle: bool
+    parameter: Parameter, device: str | torch.device | None, preshuffle: bool, copy: bool
 ) -> MXTensor | Tensor:
-    """Returns a parameter in memory of its own."""
+    """Returns a parameter on a device; with `copy`, in memory of its own."""
     read = parameter.read()
     device = torch.device(device) if device is not None else read[0].device
-    if not parameter.format:
-        return read[0].to(device, copy=True)
     is_shuffled = preshuffle and len(parameter.shape) > 1 and facts().layout_for(device)
-    # A change of layout makes memory of its own.
-    codes, scales = (tensor.to(device, copy=not is_shuffled) for tensor in read)
-    made = MXTensor(codes, scales, format=parameter.format, dtype=parameter.dtype)
-    return made.preshuffle(device) if is_shuffled else made
+    if parameter.format:
+        # A change of layout makes memory of its own.
+        codes, scales = (part.to(device, copy=copy and not is_shuffled) for part in read)
+        made = MXTensor(codes, scales, format=parameter.format, dtype=parameter.dtype)
+    else:
+        made = read[0].to(device, copy=copy)
+    return made.preshuffle(device) if is_shuffled and isinstance(made, MXTensor) else made
 
 
 @contextlib.contextmanager
