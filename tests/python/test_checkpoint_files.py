@@ -256,7 +256,7 @@ def test_tensors_of_every_dtype_come_back(tmp_path, dtype):
     loaded = mx.load(tmp_path / "t.safetensors")
     assert_same(loaded, {"t": tensor, "transposed": tensor.T, "one": tensor[0, 1]})
     arrays, metadata = tensorfiles.read(tmp_path / "t.safetensors")
-    assert arrays["t"].dtype == dtype and metadata == {"format": "pt"}
+    assert arrays["t"].dtype == dtype and metadata.keys() == {"format", "mx_kernels"}
     np.testing.assert_array_equal(arrays["t"].astype(np.int64), np.arange(6).reshape(2, 3))
 
 
@@ -270,6 +270,16 @@ def test_the_library_reads_what_is_saved(tmp_path):
     assert torch.equal(theirs["bias"], tensors["bias"])
     assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in theirs.values())
     assert tensorfiles.read(tmp_path / "x.safetensors")[1]["by"] == "me"
+
+
+@pytest.mark.parametrize("limit", [1, None])
+def test_no_name_means_anything_in_our_own_form(tmp_path, limit):
+    """Here these are tensors of bytes, whatever other forms use such names for."""
+    names = ["a_blocks", "b_scales", "weight_packed", "c.weight_scale", "d.weight_scale_inv",
+             "qweight", "e.codes", "e_blocks", "e_scales", "block.0.mlp.mlp1_bias", ""]  # fmt: skip
+    tensors = {name: torch.arange(32, dtype=torch.uint8).reshape(2, 1, 16) for name in names}
+    mx.save(tensors, tmp_path / "out", max_shard_bytes=limit)
+    assert_same(mx.load(tmp_path / "out"), tensors)
 
 
 @pytest.mark.parametrize("limit", [1, 2000, 10**9, None])

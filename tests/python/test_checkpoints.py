@@ -120,6 +120,12 @@ def test_a_state_dict_is_known_by_names_and_dtypes(device, rng, form, preshuffle
         assert_means(loaded, meaning)
 
 
+def test_mx_tensors_of_a_state_dict_are_preshuffled_too(rng):
+    q = mx.quantize(torch.randn(2, 18, 96))
+    assert mx.load({"q": q})["q"].layout == "preshuffled_cpu"
+    assert mx.load({"q": q}, preshuffle=False)["q"].codes.data_ptr() == q.codes.data_ptr()
+
+
 def test_an_index_can_be_named_itself(tmp_path, rng):
     config, arrays, meaning = FORMS["gpt_oss"](rng)
     checkpoint(tmp_path, config, arrays, with_index)

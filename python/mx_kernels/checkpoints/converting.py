@@ -165,10 +165,10 @@ def _stored(it: Parameter, to: str, formats: dict[str, str], rounding: str) -> S
     """Returns what is written of a parameter."""
     if it.name not in formats:
         name = plain_name(to, it.name, formats)
-        return Stored({name: (it.dtype, it.shape)}, it.read)
+        return Stored({name: (it.dtype, it.shape)}, it.read, {} if to == OURS else None)
     format = formats[it.name]
     parts = parts_of(to, it.name, format, it.shape)
-    meaning = {it.name: (format, it.shape, it.dtype)} if to == OURS else {}
+    meaning = {it.name: (format, it.shape, it.dtype)} if to == OURS else None
 
     def read() -> list[Tensor]:
         pair = it.read()

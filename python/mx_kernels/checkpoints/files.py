@@ -23,6 +23,8 @@ from pathlib import Path, PurePosixPath
 import torch
 from torch import Tensor
 
+from mx_kernels.checkpoints.configs import OURS
+
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -195,7 +197,7 @@ def _open_files(
     """Reads all headers; `listed` has the file in which a tensor is expected."""
     opened = _Files()
     headers = {file: opened.header(file) for file in files}
-    native = [file for file, (_, parts) in headers.items() if any(map(NATIVE.match, parts))]
+    native = [file for file, header in headers.items() if _is_native(*header)]
     if len(native) == len(files):
         raise ValueError(
             f"{where}: got gpt-oss in its own format ({native[0].name}), expected the files with "
@@ -221,6 +223,11 @@ def _open_files(
             )
     metadata = tuple(said for file, (said, _) in headers.items() if file not in native)
     return Checkpoint(where, parts, config, metadata, folder)
+
+
+def _is_native(metadata: Mapping[str, str], parts: Mapping[str, Part]) -> bool:
+    """Says whether a file is one of gpt-oss's own format."""
+    return OURS not in metadata and any(map(NATIVE.match, parts))
 
 
 class _Files:

@@ -132,6 +132,8 @@ class _Planner:
     def __init__(self, checkpoint: Checkpoint):
         self.scheme = Scheme(checkpoint.config)
         self.dtype = dtype_of(checkpoint.config)
+        # In our own form every name means what the metadata say.
+        self.is_own = any(OURS in said for said in checkpoint.metadata)
         self.own = _own_meanings(checkpoint)
         self.parts = checkpoint.parts
         self.place = {name: place for place, name in enumerate(checkpoint.parts)}
@@ -142,13 +144,14 @@ class _Planner:
         """Returns the parameters."""
         for name, (format, shape, dtype) in self.own.items():
             self._add_own(name, format, shape, dtype)
-        for form in FORMS:
+        for form in () if self.is_own else FORMS:
             for name in self.parts:
                 if name.endswith(form.codes) and name not in self.used:
                     self._look(form, name)
         for name, part in self.parts.items():
             if name not in self.used:
-                self._check_alone(name, part)
+                if not self.is_own:
+                    self._check_alone(name, part)
                 self._add(name, Parameter(name, (part,), part.shape, part.dtype), name)
         return [parameter for _, parameter in sorted(self.found.values(), key=lambda it: it[0])]
 

@@ -20,8 +20,9 @@ import json
 import math
 import os
 import shutil
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -49,8 +50,8 @@ class Stored:
     """Dtype and shape of each tensor."""
     read: Callable[[], Sequence[Tensor]]
     """Returns these tensors."""
-    meanings: Mapping[str, tuple[str, tuple[int, ...], torch.dtype]] = field(default_factory=dict)
-    """Format, shape and dtype of the parameter, in our own form."""
+    meanings: Mapping[str, tuple[str, tuple[int, ...], torch.dtype]] | None = None
+    """Format, shape and dtype of the parameter, if it is MX; None for other forms than ours."""
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +129,7 @@ def _stored(name: str, tensor: MXTensor | Tensor) -> Stored:
     if tensor.dtype not in _NAMES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _NAMES)
         raise TypeError(f"{name}: got dtype {tensor.dtype}, expected one of {known}")
-    return Stored({name: (tensor.dtype, tuple(tensor.shape))}, lambda: (tensor,))
+    return Stored({name: (tensor.dtype, tuple(tensor.shape))}, lambda: (tensor,), {})
 
 
 def _check_memory(name: str, tensor: Tensor) -> None:
@@ -268,8 +269,8 @@ def write_file(
 
 def _metadata(stored: Sequence[Stored], metadata: Mapping[str, str]) -> dict[str, str]:
     """Returns what a file says about itself."""
-    meanings = {name: said for item in stored for name, said in item.meanings.items()}
-    own = {OURS: described(meanings)} if meanings else {}
+    meanings = [item.meanings for item in stored if item.meanings is not None]
+    own = {OURS: described(dict(ChainMap(*meanings)))} if meanings else {}
     return {"format": "pt", **metadata, **own}
 
 
