@@ -14,6 +14,7 @@ import oracle
 import tensorfiles
 from cases import bytes_of
 from checkpoint_forms import EXPERTS, FORMS, MX4, UP, codes, floats, scales
+from mx_kernels.checkpoints.files import open_path
 from tests.tiers import deep
 
 every_form = pytest.mark.parametrize("form", FORMS)
@@ -161,6 +162,14 @@ def test_native_files_of_gpt_oss_are_left_out(tmp_path, rng):
     assert_means(mx.load(tmp_path), meaning)
     with pytest.raises(ValueError, match=r"gpt-oss in its own format .* in the folder above"):
         mx.load(tmp_path / "original")
+
+
+def test_parts_are_aligned_wherever_the_file_has_them(tmp_path):
+    for before in range(8):
+        arrays = {"a": np.zeros(before, np.uint8), "b": np.arange(3, dtype=np.int64)}
+        one_file(tmp_path, arrays)
+        tensor = open_path(tmp_path).parts["b"].read()
+        assert tensor.data_ptr() % 8 == 0 and tensor.tolist() == [0, 1, 2]
 
 
 def test_floats_stay_floats(tmp_path, rng):
@@ -339,19 +348,18 @@ def test_what_is_no_checkpoint_is_a_type_error(value):
 # Memory, and other libraries.
 
 PEAK = """
-import gc, resource, sys
-import torch
+import gc, re, sys
 import mx_kernels as mx
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory(name):
+    said = open("/proc/self/status").read()
+    return int(re.search(name + r":\\s+(\\d+) kB", said)[1]) * 1024
 
 mx.load(sys.argv[1] + "/small")
 gc.collect()
-before = peak()
+before = memory("VmRSS")
 loaded = mx.load(sys.argv[1] + "/large")
-size = sum(t.nbytes for t in loaded.values())
-print(size, peak() - before)
+print(sum(t.nbytes for t in loaded.values()), memory("VmHWM") - before)
 """
 
 
@@ -367,7 +375,7 @@ def test_loading_takes_the_memory_of_the_result_and_of_one_file(tmp_path):
     size, grown = map(int, run.stdout.split())
     assert size >= sum(w.nbytes for w in weights.values())
     # Two files are mapped at once; without unmapping, or with a copy of all, it would be twice.
-    assert grown < size + 2 * largest + 8e6 < 2 * size
+    assert size < grown < size + 2 * largest + 8e6 < 1.7 * size
 
 
 @deep

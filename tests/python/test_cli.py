@@ -131,6 +131,19 @@ def test_convert_takes_a_format_a_rounding_and_patterns(tmp_path, rng):
             assert_quantized(loaded[name], array, "mxfp8", "floor")
 
 
+def test_floats_beside_mx_are_quantized_only_if_asked_for(tmp_path, rng):
+    _, arrays, _ = FORMS["quark_mxfp4"](rng)
+    arrays["model.layers.0.self_attn.q_proj.weight"] = floats(rng, 18, 64)
+    tensorfiles.write(tmp_path / "in.safetensors", arrays)
+    command("convert", tmp_path / "in.safetensors", tmp_path / "1.safetensors")
+    kept = mx.load(tmp_path / "1.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+    assert type(kept) is torch.Tensor
+    asked = ["--include", "*.q_proj.weight"]
+    command("convert", tmp_path / "in.safetensors", tmp_path / "2.safetensors", *asked)
+    got = mx.load(tmp_path / "2.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+    assert_quantized(got, arrays["model.layers.0.self_attn.q_proj.weight"])
+
+
 def forms_to(*targets):
     return [(form, target) for form in FORMS for target in targets]
 
