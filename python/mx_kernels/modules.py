@@ -114,8 +114,10 @@ class MXLinear(nn.Module):
 
     def _apply(self, fn, recurse=True):
         """Moves the module, which nn.Module does through this function."""
+        before = self.weight.device
         super()._apply(fn, recurse)
-        self._warn_if_slow()
+        if self.weight.device != before:
+            self._warn_if_slow()
         return self
 
     def _warn_if_slow(self) -> None:
