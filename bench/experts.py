@@ -106,7 +106,11 @@ class Layer:
             gate, up = both[:, ::2].clamp(max=7), both[:, 1::2].clamp(-7, 7)
             hidden = (up + 1) * gate * torch.sigmoid(1.702 * gate)
             y = mx.linear(
-                hidden, down[e], bias=self.bias_down[e], activations=activations, out_dtype="float32"
+                hidden,
+                down[e],
+                bias=self.bias_down[e],
+                activations=activations,
+                out_dtype="float32",
             )
             out.index_add_(0, token, y * weights[token, slot, None])
         return out.to(x.dtype)
@@ -140,9 +144,7 @@ def in_turn(call, routings):
 def table(rows: Sequence[Row]) -> list[Table]:
     """One table a thread count: a row for each operation and number of tokens."""
     found = {(row.op, row.m, row.threads, row.system): row for row in rows}
-    systems = [
-        name for name in dict.fromkeys(row.system for row in rows) if name not in (OURS, "")
-    ]
+    systems = [name for name in dict.fromkeys(row.system for row in rows) if name not in (OURS, "")]
     tables = []
     for threads in sorted({row.threads for row in rows}):
         cells = []

@@ -36,9 +36,7 @@ class Peer:
             rows = {"gate": slice(0, None, 2), "up": slice(1, None, 2)}.get(name, slice(None))
             codes, scales = w.codes[:, rows], w.scales[:, rows]
             blocks = mxfp4_blocks(codes.flatten(0, 1), scales.flatten(0, 1))
-            ggml.ggml_backend_tensor_set(
-                self.tensors[name], blocks.ctypes.data, 0, blocks.nbytes
-            )
+            ggml.ggml_backend_tensor_set(self.tensors[name], blocks.ctypes.data, 0, blocks.nbytes)
         self.biases = {
             "gate": layer.bias_gate_up[:, ::2].contiguous(),
             "up": layer.bias_gate_up[:, 1::2].contiguous(),

@@ -115,7 +115,8 @@ def _rows(found: dict, errors: dict, tokens: int, layer: Layer, plan: Plan, orig
     sizes = layer.sizes
     for op in MODES:
         ours = found[op]
-        peers = {name: found[name] for name in found if LIKE.get(name, op) == op and name not in MODES}
+        others = [name for name in found if name not in MODES and LIKE.get(name, op) == op]
+        peers = {name: found[name] for name in others}
         for name, times in {OURS: ours, **peers}.items():
             error = errors.get(op if name == OURS else name)
             yield Row(
