@@ -1,5 +1,6 @@
 """What transformers does with gpt-oss on a CPU: weights dequantized to bfloat16, four times as many
-bytes, and its own experts."""
+bytes, and its own experts.
+"""
 
 from __future__ import annotations
 

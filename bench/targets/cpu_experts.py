@@ -77,7 +77,7 @@ def _peers(layer: Layer, report: Reporter) -> dict:
 
     def loop(x):
         out = []
-        return lambda *routing: out.append(layer.looped(x, *routing, "mxint8")), lambda: out.pop()
+        return lambda *routing: out.append(layer.looped(x, *routing, "mxint8")), out.pop
 
     peers = {LOOP: loop}
     for name, module, package in (
@@ -111,7 +111,9 @@ def _errors(calls: dict, outputs: dict, routing) -> dict[str, float]:
     return errors
 
 
-def _rows(found: dict, errors: dict, tokens: int, layer: Layer, plan: Plan, origin: Origin):
+def _rows(  # noqa: PLR0917  all of them are what a row says
+    found: dict, errors: dict, tokens: int, layer: Layer, plan: Plan, origin: Origin
+):
     sizes = layer.sizes
     for op in MODES:
         ours = found[op]
