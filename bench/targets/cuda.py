@@ -77,7 +77,7 @@ class Operands:
         x = torch.randn(shape.m, shape.k, generator=generator, device="cuda").bfloat16()
         weight = torch.randn(shape.n, shape.k, generator=generator, device="cuda") * 0.02
         plain = mx.quantize(weight)
-        return cls(x, plain, mx.preshuffle(plain), mx.dequantize(plain))
+        return cls(x, plain, mx.preshuffle(plain), mx.dequantize(plain, dtype="bfloat16"))
 
 
 class CudaBench:

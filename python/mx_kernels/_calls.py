@@ -69,10 +69,10 @@ def dequantize(q: Operand, dtype: int) -> Tensor:
     out, address, launcher = _empty(q._codes, tuple(q.shape), dtype)
     codes, scales, fmt, layout = _right(q)
     calls, rows = _cut(q)
-    parts = _steps(calls, (codes, q._codes), (scales, q._scales), (address, out))
-    for codes_at, scales_at, out_at in parts:
-        target = (rows, q._k, out_at, dtype)
-        launcher.launch("dequantize", (codes_at, scales_at, fmt, layout, *target), out)
+    parts = ((codes, q._codes), (scales, q._scales), (address, out))
+    for codes_at, scales_at, out_at in _steps(calls, *parts):
+        call = (codes_at, scales_at, fmt, layout, rows, q._k, out_at, dtype)
+        launcher.launch("dequantize", call, out)
     return out
 
 
@@ -97,10 +97,10 @@ def _cut(q: Operand, *others: Layout) -> tuple[int, int]:
     Every layout keeps rows that share a tile together. So matrices that fill their tiles, in the
     layout of `q` and in `others`, are one matrix of all their rows.
     """
-    rows, shape = q.rows, q.shape
-    if not rows or len(shape) < 3 or rows == shape[-2]:
+    rows = q.rows
+    if not rows or q._codes.ndim < 3:
         return min(rows, 1), rows
-    n = shape[-2]
+    n = q.shape[-2]
     if any(n % layout.row_unit for layout in (facts().layouts[q.layout], *others)):
         return rows // n, n
     return 1, rows
@@ -108,6 +108,9 @@ def _cut(q: Operand, *others: Layout) -> tuple[int, int]:
 
 def _steps(calls: int, *arrays: tuple[int, Tensor]) -> Iterator[tuple[int, ...]]:
     """Yields, for each call, the addresses of its part of each array."""
+    if calls == 1:
+        yield tuple(address for address, _ in arrays)
+        return
     for i in range(calls):
         yield tuple(address + i * (array.nbytes // calls) for address, array in arrays)
 
@@ -240,7 +243,8 @@ def _multiply(  # noqa: PLR0917  names would take time
 ) -> Array:
     """Writes and launches a product of a left side, whose `m` rows are those of `like`."""
     n, k = w._checked[-1] if w._checked else w.rows, w._k
-    out, address, launcher = _empty(like, (*like.shape[:-1], n), dtype)
+    shape = (m, n) if like.ndim == 2 else (*like.shape[:-1], n)
+    out, address, launcher = _empty(like, shape, dtype)
     if m and n:
         addend, bias_dtype = 0, NO_CODE
         if bias is not None:

@@ -91,7 +91,8 @@ def check_shapes(
                 f"codes: got {show(codes.shape)}, but layout {layout.name} holds matrices: "
                 "[..., rows, bytes]"
             )
-        fits = (*logical[:-2], *logical[-1:]) == (*held[:-2], k) and _is_count(logical[-2])
+        fits = len(logical) == len(held) and _is_count(logical[-2])
+        fits = fits and (*logical[:-2], logical[-1]) == (*held[:-2], k)
         stored = storage_of(logical, fmt, layout) if fits else None
     if not fits:
         raise ValueError(

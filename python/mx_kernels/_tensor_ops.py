@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from mx_kernels._arrays import float_code, show
 from mx_kernels._facts import Format, Layout, ceil_to, facts
@@ -39,23 +38,10 @@ def handles(*operators: torch._ops.OpOverload) -> Callable:
     return register
 
 
-def _views(*operators: torch._ops.OpOverload) -> Callable:
-    """The same for operators whose results are views: torch is told whose."""
-
-    def register(handler):
-        def view(func, *args, **kwargs):
-            out = handler(func, *args, **kwargs)
-            return return_and_correct_aliasing(func, args, kwargs, out)
-
-        return handles(*operators)(view)
-
-    return register
-
-
 # Copies and moves.
 
 
-@_views(_aten.detach.default, _aten.alias.default)
+@handles(_aten.detach.default, _aten.alias.default)
 def _same(func, q):
     return q._with(func(q._codes), func(q._scales))
 
@@ -142,7 +128,7 @@ def _record_stream(func, q, stream):
 # Parts.
 
 
-@_views(_aten.slice.Tensor)
+@handles(_aten.slice.Tensor)
 def _slice(func, q, dim=0, start=None, end=None, step=1):
     size = q.shape[dim]
     start, end = (
@@ -155,14 +141,14 @@ def _slice(func, q, dim=0, start=None, end=None, step=1):
     return _rewrapped(q, *(func(t, dim, start, end, step) for t in (q._codes, q._scales)))
 
 
-@_views(_aten.split.Tensor)
+@handles(_aten.split.Tensor)
 def _split(func, q, split_size, dim=0):
     size = q.shape[dim]
     starts = range(0, size, split_size) if size else [0]
     return tuple(_part(func, q, dim, at, min(at + split_size, size)) for at in starts)
 
 
-@_views(_aten.split_with_sizes.default)
+@handles(_aten.split_with_sizes.default)
 def _split_with_sizes(func, q, split_sizes, dim=0):
     if sum(split_sizes) != q.shape[dim]:
         raise ValueError(f"split: got sizes {split_sizes}, expected a sum of {q.shape[dim]}")
@@ -171,14 +157,14 @@ def _split_with_sizes(func, q, split_sizes, dim=0):
     return tuple(_part(func, q, dim, end - size, end) for end, size in bounds)
 
 
-@_views(_aten.unbind.int)
+@handles(_aten.unbind.int)
 def _unbind(func, q, dim=0):
     dim = _check_leading(func, q, dim)
     parts = zip(func(q._codes, dim), func(q._scales, dim), strict=True)
     return tuple(_rewrapped(q, *part, dropped=dim) for part in parts)
 
 
-@_views(_aten.select.int)
+@handles(_aten.select.int)
 def _select(func, q, dim, index):
     dim = _check_leading(func, q, dim)
     return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index), dropped=dim)
@@ -259,7 +245,7 @@ def _cat(func, tensors, dim=0):
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
         scales = torch.cat([_tiles(t, layout.scale_row_multiple) for t in scales], -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
-    if dim >= q.ndim - _whole_axes(q):
+    if dim == q.ndim - 2 and _whole_axes(q) == 2:
         for t in tensors[:-1]:
             _check_cut(func, t, "rows", 0, t.shape[dim], layout.row_unit, inner=True)
     return q._with(func(codes, dim), func(scales, dim), shape)
@@ -281,7 +267,7 @@ def _stack(func, tensors, dim=0):
 # Leading axes in another arrangement.
 
 
-@_views(_aten.view.default, _aten._unsafe_view.default)
+@handles(_aten.view.default, _aten._unsafe_view.default)
 def _view(func, q, size):
     size = list(size)
     if size.count(-1) == 1:
@@ -299,13 +285,13 @@ def _view(func, q, size):
     return q._with(*parts, size)
 
 
-@_views(_aten.unsqueeze.default)
+@handles(_aten.unsqueeze.default)
 def _unsqueeze(func, q, dim):
     dim = dim % (q.ndim + 1)
     return _view(_aten.view.default, q, [*q.shape[:dim], 1, *q.shape[dim:]])
 
 
-@_views(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
+@handles(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
 def _squeeze(func, q, dims=None):
     dims = range(q.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {d % q.ndim for d in dims} & set(range(q.ndim - _whole_axes(q)))

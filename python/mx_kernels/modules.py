@@ -52,8 +52,10 @@ class MXModule(nn.Module):
 
     def _apply(self, fn, recurse=True):
         """Moves the module, which nn.Module does through this function."""
+        before = self._parameters[self.WEIGHTS[0]].device
         super()._apply(fn, recurse)
-        self._warn_if_slow()
+        if self._parameters[self.WEIGHTS[0]].device != before:
+            self._warn_if_slow()
         return self
 
     def _warn_if_slow(self) -> None:

@@ -230,6 +230,10 @@ class MXTensor(Tensor):
             'dequantize("float32").numpy(), or take the bytes: q.codes.numpy(), q.scales.numpy()'
         )
 
+    def __array__(self, dtype=None, copy=None) -> None:
+        """What NumPy asks for; see `numpy`."""
+        self.numpy()
+
     # Torch's side of it.
 
     @classmethod
@@ -252,6 +256,11 @@ class MXTensor(Tensor):
         parts = (self._codes, self._scales, tuple(self.shape), self._format, self._layout)
         is_parameter = getattr(self, "_is_param", False)
         return _rebuild, (*parts, self.dtype, self.requires_grad, is_parameter)
+
+    def _stable_hash_for_caching(self) -> str:
+        """What a compiled graph depends on, for torch's cache of them."""
+        sizes = self.shape, self._codes.shape, self._scales.shape
+        return repr((sizes, self.__tensor_flatten__(), self.device, self.requires_grad))
 
     def __deepcopy__(self, memo):
         if id(self) not in memo:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import warnings
 
 import pytest
@@ -92,8 +93,6 @@ def test_it_refuses_what_is_not_a_weight():
     q = mx.quantize(linear.weight.detach())
     with pytest.raises(TypeError, match="weight: got Parameter, expected an MXTensor"):
         mx.MXLinear(linear.weight)
-    with pytest.raises(TypeError, match=r"weight: got NumPy arrays, .* \.torch\(\)"):
-        mx.MXLinear(q.to("cpu").numpy())
     with pytest.raises(ValueError, match=r"weight: got shape \[2, 40, 96\], expected \[out, in\]"):
         mx.MXLinear(mx.quantize(torch.ones(2, 40, 96)))
     with pytest.raises(ValueError, match="rounding: got 'up'"):
@@ -114,7 +113,8 @@ def test_a_state_dict_loads_into_any_layout(layout, saved, assign):
     target.load_state_dict(source.state_dict(), assign=assign)
     assert target.layout == layout
     assert_products_agree(target(x_of(4)), source(x_of(4)))
-    assert target.weight_codes.shape == module(layout).weight_codes.shape
+    assert target.weight.codes.shape == module(layout).weight.codes.shape
+    assert isinstance(target.weight, nn.Parameter) and not target.weight.requires_grad
 
 
 def test_a_state_dict_survives_a_file_that_nobody_trusts():
@@ -125,17 +125,42 @@ def test_a_state_dict_survives_a_file_that_nobody_trusts():
     assert_products_agree(target(x_of(4)), source(x_of(4)))
 
 
-def test_every_entry_of_a_state_dict_is_a_tensor():
+def test_a_state_dict_has_one_entry_for_the_weights():
     state = module(PADDED[0]).state_dict()
-    assert set(state) == {"weight_codes", "weight_scales", "bias", "_extra_state"}
-    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    assert set(state) == {"weight", "bias"}
+    assert type(state["weight"]) is mx.MXTensor
+    assert state["weight"].layout == PADDED[0]
+
+
+def former(m, prefix=""):
+    """Returns the state dict that modules had when weights were buffers of bytes."""
+    meaning = {"format": m.format, "layout": m.layout, "shape": list(m.weight.shape)}
+    return {
+        f"{prefix}weight_codes": m.weight.codes,
+        f"{prefix}weight_scales": m.weight.scales,
+        f"{prefix}bias": m.bias,
+        f"{prefix}_extra_state": torch.tensor(
+            list(json.dumps(meaning).encode()), dtype=torch.uint8
+        ),
+    }
+
+
+@every_layout
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_former_state_dict_loads_too(layout, assign):
+    source, target = module(layout), nn.Sequential(module("plain", seed=99))
+    target.load_state_dict(former(source, "0."), assign=assign)
+    assert target[0].layout == "plain"
+    assert_products_agree(target(x_of(4)), source(x_of(4)))
 
 
 def test_loading_leaves_the_state_dict_as_it_was():
     state = module("plain").state_dict()
-    before = {name: value.clone() for name, value in state.items()}
+    before = copy.deepcopy(state)
     module(PADDED[0]).load_state_dict(state)
-    assert all(torch.equal(state[name], before[name]) for name in before)
+    assert torch.equal(state["bias"], before["bias"])
+    assert state["weight"].layout == "plain"
+    assert torch.equal(state["weight"].codes, before["weight"].codes)
 
 
 def test_a_skeleton_on_meta_loads_real_weights():
@@ -161,8 +186,9 @@ def without(name):
 
 def with_extra(**changes):
     def change(state):
-        other = mx.MXLinear(mx.quantize(torch.ones(*changes.get("shape", (40, 96)))))
-        state["_extra_state"] = changes.get("raw", other.get_extra_state())
+        meaning = {"format": "mxfp4", "layout": "plain", "shape": changes.get("shape", [40, 96])}
+        extra = torch.tensor(list(json.dumps(meaning).encode()), dtype=torch.uint8)
+        state["_extra_state"] = changes.get("raw", extra)
 
     return change
 
@@ -171,14 +197,14 @@ BROKEN = {
     "no layout": (without("_extra_state"), "mean nothing without the layout"),
     "no scales": (without("weight_scales"), "mean nothing without the layout"),
     "no codes": (without("weight_codes"), "mean nothing without the layout"),
-    "other shape": (with_extra(shape=(40, 64)), r"got shape \[40, 64\], expected \[40, 96\]"),
+    "other shape": (with_extra(shape=[40, 64]), r"shape: got \[40, 64\], but codes"),
     "other bytes": (
         lambda state: state.update(weight_codes=torch.zeros(8, 48, dtype=torch.uint8)),
         r"codes: got \[8, 48\], expected \[48, 48\]",
     ),
     "lying layout": (with_extra(), r"codes: got \[48, 48\], expected \[40, 48\]|hold \[48, 96\]"),
-    "noise": (with_extra(raw=torch.zeros(3, dtype=torch.uint8)), "expected what MXLinear saves"),
-    "not a tensor": (with_extra(raw={"layout": "plain"}), "expected what MXLinear saves"),
+    "noise": (with_extra(raw=torch.zeros(3, dtype=torch.uint8)), "expected what MXLinear saved"),
+    "not a tensor": (with_extra(raw={"layout": "plain"}), "expected what MXLinear saved"),
 }
 
 
@@ -187,7 +213,7 @@ BROKEN = {
 def test_a_state_dict_that_lost_its_meaning_is_refused(case, strict):
     change, message = BROKEN[case]
     target = nn.Sequential(module("preshuffled_cpu"))
-    before, state = target(x_of(4)), module("preshuffled_cpu", seed=99).state_dict()
+    before, state = target(x_of(4)), former(module("preshuffled_cpu", seed=99))
     change(state)
     state = {f"0.{name}": value for name, value in state.items()}
     with pytest.raises(RuntimeError, match=f"0: .*({message})"):
@@ -196,9 +222,28 @@ def test_a_state_dict_that_lost_its_meaning_is_refused(case, strict):
     assert torch.equal(target(x_of(4)), before)
 
 
-def test_a_float_checkpoint_is_not_taken_for_ours():
-    with pytest.raises(RuntimeError, match=r"Missing key.*weight_codes"):
-        module("plain").load_state_dict(float_linear().state_dict())
+WRONG_WEIGHTS = {
+    "floats": (lambda: torch.ones(40, 96), "weight: got Tensor, expected an MXTensor; quantize"),
+    "another shape": (lambda: mx.quantize(torch.ones(40, 64)), r"got shape \[40, 64\], expected"),
+    "another format": (lambda: mx.quantize(torch.ones(40, 96), format="mxint8"), "format mxint8"),
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("case", WRONG_WEIGHTS)
+def test_weights_that_do_not_fit_are_refused(case, assign, strict):
+    make, message = WRONG_WEIGHTS[case]
+    target = nn.Sequential(module("plain"))
+    before = target(x_of(4))
+    with pytest.raises(RuntimeError, match=f"0: .*{message}"):
+        target.load_state_dict({"0.weight": make()}, assign=assign, strict=strict)
+    assert torch.equal(target(x_of(4)), before)
+
+
+def test_weights_that_are_missing_are_named():
+    with pytest.raises(RuntimeError, match=r"Missing key.*weight"):
+        module("plain").load_state_dict({"bias": torch.ones(40)})
 
 
 # Life of a module.
@@ -213,26 +258,44 @@ def test_copies_moves_and_casts_keep_the_weights(layout):
     there = copy.deepcopy(m).to("cpu")
     assert_products_agree(there(x_of(4).cpu()).to(expected.device), expected)
     m.bfloat16()
-    assert m.weight_codes.dtype == torch.uint8
+    assert m.weight.dtype == torch.bfloat16
+    assert m.weight.codes.dtype == torch.uint8
     assert m.bias.dtype == torch.bfloat16
     assert m(x_of(4).bfloat16()).dtype == torch.bfloat16
     assert m.to("meta")(x_of(4).to("meta")).shape == (4, 40)
+    assert isinstance(m.weight, nn.Parameter)
 
 
-def test_swapped_buffers_are_used_and_checked():
-    m, other = module("plain"), module("plain", seed=99)
+@every_layout
+def test_a_module_on_meta_gets_memory_and_weights(layout):
+    source = module(layout)
+    skeleton = copy.deepcopy(source).to("meta").to_empty(device=source.weight.device)
+    assert (skeleton.layout, skeleton.format) == (layout, "mxfp4")
+    skeleton.load_state_dict(source.state_dict())
+    assert torch.equal(skeleton(x_of(4)), source(x_of(4)))
+
+
+def test_swapped_parameters_are_used_and_checked():
+    m, other = module("plain"), module(PADDED[0], seed=99)
     m(x_of(4))
-    m.weight_codes, m.weight_scales = other.weight_codes, other.weight_scales
-    m.bias = other.bias
+    m.weight, m.bias = other.weight, other.bias
+    assert m.layout == PADDED[0]
     assert torch.equal(m(x_of(4)), other(x_of(4)))
-    m.weight_codes = torch.zeros(1, 48, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="shape: got"):
+    m.weight.data = mx.quantize(torch.zeros(40, 96))
+    assert m.layout == "plain"
+    assert torch.equal(m(x_of(4)), other.bias.expand(4, 40))
+    m.weight.data = mx.quantize(torch.ones(8, 96))
+    with pytest.raises(ValueError, match="bias: got shape"):
         m(x_of(4))
+    with pytest.raises(TypeError, match="data: got Tensor, expected an MXTensor"):
+        m.weight.data = torch.ones(40, 96)
+    with pytest.raises(TypeError, match="cannot assign"):
+        m.weight = mx.quantize(torch.ones(40, 96))
 
 
-def test_functional_call_swaps_buffers():
+def test_functional_call_swaps_parameters():
     m, other = module("plain"), module("plain", seed=99)
-    state = {**dict(other.named_parameters()), **dict(other.named_buffers())}
+    state = dict(other.named_parameters())
     assert torch.equal(torch.func.functional_call(m, state, x_of(4)), other(x_of(4)))
 
 
@@ -247,7 +310,10 @@ def test_a_module_compiles_as_one_graph(layout):
 
 def test_the_bias_trains_and_the_weights_do_not():
     m = module("preshuffled_cpu")
-    assert [name for name, _ in m.named_parameters()] == ["bias"]
+    assert {name: p.requires_grad for name, p in m.named_parameters()} == {
+        "weight": False,
+        "bias": True,
+    }
     m(x_of(4)).sum().backward()
     assert m.bias.grad.tolist() == [4.0] * 40
 

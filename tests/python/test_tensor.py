@@ -1,18 +1,23 @@
-"""MXTensor: bytes and meaning stay together, whatever is done to it."""
+"""MXTensor: bytes and meaning stay together, whatever is done to it.
+
+What torch does with it is in `test_tensor_torch` and `test_tensor_parts`.
+"""
 
 import copy
 import io
+import math
 import pickle
+import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torch.utils import _pytree
 
 import mx_kernels as mx
 from cases import (
     BLOCK,
+    DTYPES,
     FORMATS,
     LAYOUTS,
     bytes_of,
@@ -28,7 +33,6 @@ pytestmark = on_every_device
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
 
 every_padded_layout = pytest.mark.parametrize("layout", PADDED)
-both_kinds = pytest.mark.parametrize("kind", ["torch", "numpy"])
 
 
 def bytes_like(rows=4, k=64, lead=()):
@@ -37,16 +41,14 @@ def bytes_like(rows=4, k=64, lead=()):
     return codes.expand(*lead, -1, -1).contiguous(), scales.expand(*lead, -1, -1).contiguous()
 
 
-def some(rng, layout="plain", kind="torch", rows=18, k=96, format="mxfp4"):
-    q = mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
-    return q if kind == "torch" else q.to("cpu").numpy()
+def some(rng, layout="plain", rows=18, k=96, format="mxfp4"):
+    return mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
 
 
 def assert_same(got, expected):
     assert type(got) is mx.MXTensor
-    for name in ("shape", "format", "layout", "k", "nbytes", "device"):
+    for name in ("shape", "dtype", "format", "layout", "k", "nbytes", "device"):
         assert getattr(got, name) == getattr(expected, name), name
-    assert type(got.codes) is type(expected.codes)
     np.testing.assert_array_equal(bytes_of(got.codes), bytes_of(expected.codes))
     np.testing.assert_array_equal(bytes_of(got.scales), bytes_of(expected.scales))
 
@@ -57,6 +59,12 @@ def test_the_logical_shape_follows_from_plain_codes(lead):
     q = mx.MXTensor(codes, scales)
     assert q.shape == torch.Size((*lead, 4, 64))
     assert (q.k, q.ndim, q.layout, q.format) == (64, len(lead) + 2, "plain", "mxfp4")
+    assert (q.size(), q.dim(), q.numel(), len(q)) == (
+        q.shape,
+        q.ndim,
+        codes.numel() * 2,
+        len(codes),
+    )
     assert q.nbytes == codes.nbytes + scales.nbytes
     assert q.device == codes.device
 
@@ -74,6 +82,17 @@ def test_a_vector_is_a_tensor_too():
     q = mx.quantize(torch.ones(32))
     assert q.shape == (32,)
     assert q.dequantize("float32").tolist() == [1.0] * 32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_its_dtype_is_that_of_the_floats(dtype):
+    x = torch.ones(4, 64, dtype=getattr(torch, dtype))
+    q = mx.quantize(x)
+    assert q.dtype == q.preshuffle().dtype == q.dequantize().dtype == x.dtype
+    codes, scales = bytes_like()
+    assert mx.MXTensor(codes, scales).dtype == torch.bfloat16
+    for spelling in (dtype, x.dtype):
+        assert mx.MXTensor(codes, scales, dtype=spelling).dtype == x.dtype
 
 
 def test_arrays_are_held_not_copied():
@@ -98,18 +117,32 @@ def test_elements_of_eight_bits_are_viewed_as_bytes(format):
     q = mx.quantize(torch.randn(4, 64), format=format)
     dtype = EIGHT_BITS[format]
     viewed = q.codes.view(getattr(torch, dtype))
-    assert_same(mx.MXTensor(viewed, q.scales, format=format), q)
+    assert_same(mx.MXTensor(viewed, q.scales, format=format, dtype=q.dtype), q)
     assert torch.equal(
         viewed.float() * (2.0**-6 if format == "mxint8" else 1)
         * torch.exp2(q.scales.float() - 127).repeat_interleave(BLOCK, 1),
         q.dequantize("float32"),
     )  # fmt: skip
-    there = q.to("cpu").numpy()
-    arrays = there.codes.view(np.dtype(getattr(ml_dtypes, dtype, dtype))), there.scales
-    assert_same(mx.MXTensor(*arrays, format=format), there)
+    there = q.to("cpu")
+    codes, scales = there.codes.numpy(), there.scales.numpy()
+    arrays = codes.view(np.dtype(getattr(ml_dtypes, dtype, dtype))), scales
+    assert_same(mx.MXTensor(*arrays, format=format, dtype=q.dtype), there)
     for other in set(FORMATS) - {format}:
         with pytest.raises(TypeError, match=f"codes: got dtype {dtype}, expected uint8 or"):
             mx.MXTensor(viewed, q.scales, format=other)
+
+
+@pytest.mark.cpu_only
+def test_arrays_of_numpy_are_wrapped_and_read_only_ones_copied():
+    codes, scales = (t.numpy() for t in bytes_like())
+    q = mx.MXTensor(codes, scales)
+    assert (q.codes.data_ptr(), q.scales.data_ptr()) == (codes.ctypes.data, scales.ctypes.data)
+    codes.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copied = mx.MXTensor(codes, torch.tensor(scales))
+    assert copied.codes.data_ptr() != codes.ctypes.data
+    assert_same(copied, q)
 
 
 @pytest.mark.cpu_only
@@ -133,7 +166,12 @@ REFUSED = {
     "no such layout": ({"layout": "shuffled"}, ValueError, "layout: got 'shuffled', expected pl"),
     "unhashable layout": ({"layout": []}, ValueError, "layout: got []"),
     "list": ({"codes": [1, 2]}, TypeError, "codes: got list, expected a torch tensor or NumPy"),
-    "one of each": ({"scales": SCALES.numpy()}, TypeError, "expected both torch tensors or both"),
+    "float64": (
+        {"dtype": torch.float64},
+        ValueError,
+        "dtype: got torch.float64, expected bfloat16",
+    ),
+    "not floats": ({"dtype": torch.uint8}, ValueError, "dtype: got torch.uint8, expected bfloat16"),
     "floats": ({"codes": CODES.float()}, TypeError, "codes: got dtype float32, expected uint8 or"),
     "signed": ({"scales": SCALES.char()}, TypeError, "scales: got dtype int8, expected uint8 or"),
     "unpacked": (
@@ -166,10 +204,15 @@ REFUSED = {
     "wrong shape": ({"shape": (4, 32)}, ValueError, "shape: got [4, 32], but codes [4, 32] of"),
     "wrong rows": ({"shape": (5, 64)}, ValueError, "hold [4, 64]"),
     "no padding": ({"layout": PADDED[0]}, ValueError, "codes: got [4, 32], expected [16, 32]"),
-    "3-D padded": (
+    "a vector padded": (
+        {"codes": CODES[0], "scales": SCALES[0], "layout": PADDED[0]},
+        ValueError,
+        "holds matrices: [..., rows, bytes]",
+    ),
+    "matrices that share padding": (
         {"codes": bytes_like(16, 64, (2,))[0], "layout": PADDED[0]},
         ValueError,
-        "is 2-D",
+        "scales: got [4, 2], expected [2, 16, 2]",
     ),
     "shape no tuple": ({"shape": 64}, TypeError, "shape: got int, expected a tuple of integers"),
     "0-d padded": ({"shape": (), "layout": PADDED[0]}, ValueError, "shape: got [], but"),
@@ -187,17 +230,25 @@ def test_parts_that_do_not_fit_are_refused(case):
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["codes", "scales", "layout", "shape", "format", "anything"])
-def test_it_is_immutable(rng, name):
-    with pytest.raises(AttributeError):
+def test_an_mx_tensor_is_neither_codes_nor_floats(rng):
+    q = some(rng)
+    for call in (lambda: mx.MXTensor(q, q.scales), lambda: mx.quantize(q)):
+        with pytest.raises(
+            TypeError, match=r"got an MXTensor, expected floats or bytes; call .*\.deq"
+        ):
+            call()
+
+
+@pytest.mark.parametrize("name", ["codes", "scales", "layout", "shape", "format", "dtype", "k"])
+def test_its_parts_cannot_be_exchanged(rng, name):
+    with pytest.raises((AttributeError, TypeError, RuntimeError)):
         setattr(some(rng), name, None)
 
 
-def test_it_equals_only_itself(rng):
+def test_it_can_be_a_key(rng):
     q = some(rng)
-    assert q == q  # noqa: PLR0124
-    assert q != copy.copy(q)
     assert {q: 1}[q] == 1
+    assert q in [q]
 
 
 @every_format
@@ -209,18 +260,22 @@ def test_copies_and_pickles_keep_any_format(rng, format):
         assert format in repr(q)
 
 
-@both_kinds
 @every_layout
 @pytest.mark.parametrize("way", [copy.deepcopy, copy.copy, lambda q: pickle.loads(pickle.dumps(q))])
-def test_copies_and_pickles_keep_bytes_and_meaning(rng, layout, kind, way):
-    q = some(rng, layout, kind)
+def test_copies_and_pickles_keep_bytes_and_meaning(rng, layout, way):
+    q = some(rng, layout)
     assert_same(way(q), q)
+    p = way(torch.nn.Parameter(q, requires_grad=False))
+    assert isinstance(p, torch.nn.Parameter) and not p.requires_grad
+    assert_same(p, q)
 
 
 def test_a_deep_copy_has_its_own_memory(rng):
     q = some(rng)
-    other = copy.deepcopy(q)
+    other, same = copy.deepcopy([q, q])
+    assert other is same
     assert other.codes.data_ptr() != q.codes.data_ptr()
+    assert other.scales.data_ptr() != q.scales.data_ptr()
 
 
 @every_layout
@@ -231,27 +286,10 @@ def test_torch_loads_it_without_trusting_the_file(rng, layout):
     assert_same(torch.load(file, weights_only=True)["w"], q)
 
 
-@pytest.mark.cpu_only
-@every_layout
-def test_numpy_and_torch_share_the_bytes(rng, layout):
-    q = some(rng, layout)
-    there = q.numpy()
-    back = there.torch()
-    assert isinstance(there.codes, np.ndarray)
-    assert back.codes.data_ptr() == q.codes.data_ptr()
-    assert there.shape == q.shape
-    assert_same(back, q)
-    assert q.torch() is q
-    assert there.numpy() is there
-
-
-def test_read_only_arrays_are_copied_into_torch(rng):
-    q = some(rng, kind="numpy")
-    q.codes.flags.writeable = False
-    q.scales.flags.writeable = False
-    t = q.torch()
-    assert t.codes.data_ptr() != q.codes.ctypes.data
-    assert_same(t.numpy(), q)
+@pytest.mark.parametrize("call", [lambda q: q.numpy(), np.asarray, np.array], ids=str)
+def test_it_is_no_array_and_says_where_the_bytes_are(rng, call):
+    with pytest.raises(TypeError, match=r"numpy: got an MXTensor .* q\.codes\.numpy\(\)"):
+        call(some(rng))
 
 
 @every_layout
@@ -263,18 +301,23 @@ def test_to_moves_the_bytes_and_nothing_else(rng, layout):
     assert (moved.layout, moved.shape, moved.codes.shape) == (q.layout, q.shape, q.codes.shape)
 
 
-def test_to_refuses_dtypes_and_numpy(rng):
-    with pytest.raises(TypeError, match=r"expected a device; .* dequantize"):
-        some(rng).to(torch.float32)
-    with pytest.raises(TypeError, match=r"call \.torch\(\) first"):
-        some(rng, kind="numpy").to("cpu")
+@every_layout
+def test_another_float_dtype_changes_no_byte(rng, layout):
+    q = some(rng, layout)
+    for cast in (lambda q: q.to(torch.float16), lambda q: q.half(), lambda q: q.type(torch.half)):
+        got = cast(q)
+        assert got.dtype == got.dequantize().dtype == torch.float16
+        assert got.codes.data_ptr() == q.codes.data_ptr()
+        assert_same(got.to(q.dtype), q)
+    for dtype in (torch.float64, torch.int8, torch.bool):
+        with pytest.raises(ValueError, match=f"dtype: got {dtype}, expected bfloat16 or float16"):
+            q.to(dtype)
 
 
-@both_kinds
 @every_format
 @every_padded_layout
-def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, format, kind):
-    q = some(rng, kind=kind, format=format)
+def test_preshuffle_and_unshuffle_are_inverse_and_idempotent(rng, layout, format):
+    q = some(rng, format=format)
     device = LAYOUTS[layout]["device"]
     p = q.preshuffle(device=device)
     assert (p.layout, p.shape, p.k) == (layout, q.shape, q.k)
@@ -301,25 +344,34 @@ def test_preshuffle_goes_from_one_padded_layout_to_another(rng):
             assert_same(start.preshuffle(device=LAYOUTS[second]["device"]), direct)
 
 
-def test_a_pytree_keeps_bytes_and_meaning(rng):
-    q = some(rng, PADDED[0])
-    leaves, spec = _pytree.tree_flatten({"w": q})
-    assert [leaf is part for leaf, part in zip(leaves, (q.codes, q.scales), strict=True)] == [
-        True
-    ] * 2
-    assert_same(_pytree.tree_unflatten(leaves, spec)["w"], q)
+@pytest.mark.parametrize("lead", [(3,), (2, 3), (0,), (1,)])
+@pytest.mark.parametrize("rows", [1, 18, 64])
+@every_padded_layout
+def test_each_matrix_is_preshuffled_for_itself(rng, layout, rows, lead):
+    device = LAYOUTS[layout]["device"]
+    count = math.prod(lead)
+    codes, scales = random_operand(rng, count * rows, 96)
+    q = mx_tensor(codes.reshape(*lead, rows, 48), scales.reshape(*lead, rows, 3))
+    p = q.preshuffle(device=device)
+    assert (p.shape, p.layout) == (q.shape, layout)
+    for i, (one, alone) in enumerate(zip(p.view(-1, rows, 96), q.view(-1, rows, 96), strict=True)):
+        assert_same(one, alone.preshuffle(device=device))
+        assert one.codes.data_ptr() == p.codes.data_ptr() + i * one.codes.numel()
+    assert_same(p.unshuffle(), q)
+    assert torch.equal(p.dequantize(), q.dequantize())
+    stored = mx.MXTensor(p.codes, p.scales, shape=p.shape, layout=layout)
+    assert_same(stored, p)
 
 
-@both_kinds
 @every_layout
-def test_repr_says_what_it_is(rng, layout, kind):
-    q = some(rng, layout, kind, rows=1600)
+def test_repr_says_what_it_is(rng, layout):
+    q = some(rng, layout, rows=1600)
     for word in (
         "MXTensor",
         "[1600, 96]",
         "mxfp4",
         layout,
-        kind,
+        "bfloat16",
         str(q.device),
         f"{q.nbytes / 1000:.3g} kB",
     ):

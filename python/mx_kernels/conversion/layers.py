@@ -127,9 +127,7 @@ def obstacle(layer: Layer, block: int) -> str | None:
         return "its weight is parametrized; see torch.nn.utils.parametrize"
     if any(getattr(module, hooks) for hooks in STATE_DICT_HOOKS):
         return "its state-dict hooks expect float weights"
-    return (
-        _obstacle_of_experts(layer, block) if layer.kind == "experts" else _of_linear(layer, block)
-    )
+    return (_of_experts if layer.kind == "experts" else _of_linear)(layer, block)
 
 
 def _reading(parent: nn.Module | None, leaf: str) -> str | None:
@@ -171,7 +169,7 @@ def _of_tensors(layer: Layer) -> str | None:
     return None
 
 
-def _obstacle_of_experts(layer: Layer, block: int) -> str | None:
+def _of_experts(layer: Layer, block: int) -> str | None:
     """The same for experts."""
     module = layer.module
     flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")

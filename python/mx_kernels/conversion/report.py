@@ -78,8 +78,8 @@ class Report:
             alike = re.sub(r"\d+", "*", layer.name), layer.kind, layer.shape, layer.outcome
             groups.setdefault(alike, []).append(layer)
         rows = [("layer", "count", "kind", "shape", "now", "MB before", "MB after")]
-        for (name, kind, shape, outcome), layers in groups.items():
-            name = name if len(layers) > 1 else layers[0].name
+        for (pattern, kind, shape, outcome), layers in groups.items():
+            name = pattern if len(layers) > 1 else layers[0].name
             sizes = (_megabytes(sum(sizes)) for sizes in zip(*map(_bytes_of, layers), strict=True))
             rows.append((name, str(len(layers)), kind, str([*shape]), outcome, *sizes))
         return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals()])
