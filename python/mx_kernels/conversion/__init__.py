@@ -59,7 +59,8 @@ def convert(
 
     * output heads, routers, and adapters beside a base layer, which is converted;
     * layers whose weight is also that of a module that is kept, like an embedding;
-    * subclasses of `nn.Linear` that compute what it computes.
+    * subclasses of `nn.Linear` that compute what it computes;
+    * layers of so few outputs that no memory is saved, like a classifier of two classes.
 
     Kept in any case, because the result would be another model: layers whose in_features is no
     multiple of the block size; subclasses and instances with a forward of their own; weights that
@@ -102,12 +103,12 @@ def convert(
         )
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
     choices = {"format": format, "rounding": rounding, "device": device}
-    block = format_named(format).block_k
-    quantized(torch.zeros(1, block, device="cpu"), **choices)  # Raises if a name is wrong.
+    fmt = format_named(format)
+    quantized(torch.zeros(1, fmt.block_k, device="cpu"), **choices)  # Raises if a name is wrong.
 
     tree = Tree(model)
     _check_activations(activations, rounding, tree)
-    reasons = decide(tree, block, filter=filter, **patterns)
+    reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
     _check_some(reasons, chosen)
     modes = {}

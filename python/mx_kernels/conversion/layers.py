@@ -121,6 +121,8 @@ def obstacle(layer: Layer, block: int) -> str | None:
         if reason:
             return reason
     module = layer.module
+    if any(map(nn.parameter.is_lazy, module.parameters(recurse=False))):
+        return "it has no weights yet; call the model once"
     if "forward" in vars(module):
         return "its forward was replaced"
     if parametrize.is_parametrized(module):

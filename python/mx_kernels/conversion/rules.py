@@ -12,12 +12,16 @@ The rules know heads, routers and adapters by the names that models give them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
+from mx_kernels._facts import Format, facts
+from mx_kernels._storage import storage_of
 from mx_kernels.conversion.layers import Layer, identity, kind_of, obstacle
 
 HEADS = ("lm_head", "embed_out")
@@ -75,8 +79,9 @@ class Tree:
 
 def decide(
     tree: Tree,
-    block: int,
+    fmt: Format,
     *,
+    device: str | torch.device | None,
     filter: Callable[[str, nn.Module], bool] | None,
     keep: tuple[Pattern, ...],
     include: tuple[Pattern, ...],
@@ -90,20 +95,22 @@ def decide(
     check_patterns("include", include, tree.modules)
     reasons, impossible = {}, []
     for layer in tree.layers:
-        is_included = fits_any(layer.names, include)
         if fits_any(layer.names, keep):
             reasons[layer] = "named in keep"
-        elif reason := obstacle(layer, block):
-            reasons[layer] = reason
-            if is_included:
-                impossible.append(f"{layer.name} ({reason})")
-        elif is_included:
-            reasons[layer] = None
-        elif reason := _rule_of(tree, layer):
-            reasons[layer] = reason
-        else:
-            wanted = filter is None or filter(layer.names[0], layer.module)
-            reasons[layer] = None if wanted else "left out by filter"
+            continue
+        hindrance = obstacle(layer, fmt.block_k)
+        if fits_any(layer.names, include):
+            reasons[layer] = hindrance
+            if hindrance:
+                impossible.append(f"{layer.name} ({hindrance})")
+            continue
+        reasons[layer] = _rule_of(tree, layer) or hindrance or _doubt(layer, fmt, device)
+        if (
+            reasons[layer] is None
+            and filter is not None
+            and not filter(layer.names[0], layer.module)
+        ):
+            reasons[layer] = "left out by filter"
     if impossible:
         raise ValueError(
             f"include: got {', '.join(impossible)}, expected layers that can be converted; name "
@@ -139,9 +146,20 @@ def _rule_of(tree: Tree, layer: Layer) -> str | None:
             return "adapter"
         if layer.kind != "experts" and _is_router(tree.parent(name), path, layer):
             return "router"
+    return None
+
+
+def _doubt(layer: Layer, fmt: Format, device: str | torch.device | None) -> str | None:
+    """Returns why a layer is better left alone, though it could be converted."""
+    if layer.kind == "experts":
+        return None
     if layer.kind == "Linear" and type(layer.module) is not nn.Linear:
         return f"{type(layer.module).__name__}, a subclass of nn.Linear"
-    return None
+    # Layouts pad the rows.
+    (weight,) = layer.weights.values()
+    layout = facts().layout_for(device or weight.device) or facts().plain
+    after = sum(map(math.prod, storage_of(layer.shape, fmt, layout)))
+    return None if after < weight.nbytes else f"{layer.shape[0]} outputs are too few to save memory"
 
 
 def _heads(modules: Iterable[nn.Module]) -> set[int]:
@@ -182,8 +200,7 @@ def _is_router(parent: nn.Module, path: list, layer: Layer) -> bool:
         return True
     counts = {getattr(module, name, 0) for module in (parent, *beside) for name in EXPERT_COUNTS}
     counts |= {len(module) for module in beside if isinstance(module, nn.ModuleList)}
-    (weight,) = layer.weights.values()
-    rows = weight.shape[0 if layer.kind == "Linear" else 1]
+    rows = layer.shape[0]
     return rows > 1 and rows in {count for count in counts if isinstance(count, int)}
 
 
