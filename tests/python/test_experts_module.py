@@ -63,7 +63,7 @@ class Experts(nn.Module):
         return out
 
 
-def x_of(tokens=len(IDS)):
+def x_of(tokens=5):
     torch.manual_seed(9)
     return torch.randn(tokens, HIDDEN)
 
