@@ -12,10 +12,12 @@ Hopper's builds on the room of any GPU.
         encode.mojo           from floats to codes, any element
         decode.mojo           from codes to floats, any element
         e2m1.mojo             E2M1 by its tables
+        gates.mojo            gated activations of experts
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
     tiles.mojo            tiles of vectors, in registers and in shared memory
     problem.mojo          one product: left side, right side, result
+    experts.mojo          products with one of several matrices for each row
     calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named
     schedule/             which tile of C comes next
@@ -33,12 +35,16 @@ Hopper's builds on the room of any GPU.
 
     cpu/                  vectors of a CPU
         dispatch.mojo         which kernel, and why
-        launch.mojo           from a problem to panels
+        experts.mojo          grouped products, and layers of experts
+        routing.mojo          slots of tokens, sorted by expert
+        ranges.mojo           rows in ranges that go with an expert each; a product is one
+        launch.mojo           from ranges to panels
         quantize.mojo         quantize, dequantize, relayout: their entries
         rows.mojo             the same: their tasks
         encode.mojo           one block
         matmul.mojo           C in panels: stretches of K, groups of rows
         panel.mojo            what an arithmetic offers to the panels
+        result.mojo           how sums get to memory: bias, gate, rounding
         weights.mojo          tiles of the weights, from any layout and format
         weight_readers.mojo   layouts that are not the CPU's own
         block_order.mojo      how rows are cut into groups, and where their blocks lie

@@ -1,4 +1,4 @@
-"""From a problem to panels: what all kernels of the CPU share once the left side is prepared."""
+"""From ranges of rows to panels: what all kernels of the CPU share once the left side is prepared."""
 
 from ..layouts import LAYOUTS
 from ..numbers.formats import FORMATS, Format

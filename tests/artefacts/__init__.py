@@ -125,6 +125,7 @@ ARTEFACTS = (
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     executable("numerics/numbers"),
+    executable("numerics/gates"),
     executable("numerics/layouts"),
     executable("simt/codec"),
 )

@@ -44,6 +44,25 @@ def add_products(x, plain):
             add(y)
 
 
+def add_experts(x, w, down):
+    sizes = torch.tensor([len(x) // 2, 0, len(x) - len(x) // 2]).int()
+    ids = torch.randint(-1, 3, (len(x), 2))
+    for activations in (*FORMATS, "bf16"):
+        rules = {"activations": activations, "out_dtype": "float32"}
+        add(mx.grouped_linear(x, w, sizes, **rules))
+        for activation in ("swiglu_oai", "silu"):
+            y = mx.moe(x, w, down, ids, torch.randn(ids.shape), activation=activation, **rules)
+            assert y.isfinite().any() and (y != 0).any()
+            add(y)
+
+
+for m, width, inner in [(1, 64, 32), (7, 96, 64), (40, 160, 96)]:
+    x = torch.randn(m, width) * torch.exp2(torch.randint(-3, 4, (m, 1)))
+    for format in FORMATS:
+        w = mx.quantize(torch.randn(3, 2 * inner, width), format=format)
+        down = mx.quantize(torch.randn(3, width, inner), format=format)
+        add_experts(x, w, down)
+        add_experts(x.bfloat16(), w.preshuffle(), down.preshuffle())
 for m, n, k in SHAPES:
     exponents = torch.randint(-60, 60, (m, k // 32)).repeat_interleave(32, 1)
     x = torch.randn(m, k) * torch.exp2(exponents)

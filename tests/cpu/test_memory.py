@@ -164,6 +164,57 @@ def beside_walls(rng, shape, left, right, layout, dtype, end):
     np.testing.assert_array_equal(out[1], expected)
 
 
+def weights_beside_walls(rng, count, n, k, layout, end, format="mxfp4"):
+    """Returns experts as they are, and with codes and scales beside walls."""
+    parts = [random_operand(rng, n, k, format=format) for _ in range(count)]
+    q = mx_tensor(*map(np.stack, zip(*parts, strict=True)), layout, format)
+    walled = [beside_a_wall(part.numpy(), end) for part in (q.codes, q.scales)]
+    return q, mx.MXTensor(*walled, shape=tuple(q.shape), format=format, layout=layout)
+
+
+def all_beside_walls(end, arrays):
+    """Returns tensors over copies of arrays that lie beside walls."""
+    return {name: torch.from_numpy(beside_a_wall(array, end)) for name, array in arrays.items()}
+
+
+@at_both_ends
+@every_layout
+@pytest.mark.parametrize("mode", ["mxfp4", "bf16"])
+@pytest.mark.parametrize("sizes", [(0, 1, 0), (3, 0, 17)], ids=str)
+def test_grouped_linear(rng, sizes, mode, layout, end):
+    q, w = weights_beside_walls(rng, 3, 33, 96, layout, end)
+    arrays = {
+        "x": rng.standard_normal((sum(sizes) + 1, 96)).astype(np.float32),
+        "group_sizes": np.array(sizes, np.int32),
+        "bias": rng.standard_normal((3, 33)).astype(np.float16),
+    }
+    expected = mx.grouped_linear(w=q, activations=mode, **arrays)
+    got = mx.grouped_linear(w=w, activations=mode, **all_beside_walls(end, arrays))
+    np.testing.assert_array_equal(got, expected)
+
+
+@at_both_ends
+@every_layout
+@pytest.mark.parametrize("mode", ["mxfp4", "bf16"])
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("tokens, slots", [(1, 1), (9, 3)])
+def test_moe(rng, tokens, slots, activation, mode, layout, end):
+    gate_up, also_gate_up = weights_beside_walls(rng, 3, 64, 96, layout, end)
+    down, also_down = weights_beside_walls(rng, 3, 96, 32, layout, end)
+    arrays = {
+        "x": rng.standard_normal((tokens, 96)).astype(np.float32),
+        "expert_ids": rng.integers(-1, 3, (tokens, slots)),
+        "expert_weights": rng.standard_normal((tokens, slots)).astype(np.float32),
+        "bias_gate_up": rng.standard_normal((3, 64)).astype(np.float32),
+        "bias_down": rng.standard_normal((3, 96)).astype(np.float32),
+    }
+    rules = {"activations": mode, "activation": activation}
+    expected = mx.moe(w_gate_up=gate_up, w_down=down, **arrays, **rules)
+    weights = {"w_gate_up": also_gate_up, "w_down": also_down}
+    got = mx.moe(**weights, **all_beside_walls(end, arrays), **rules)
+    np.testing.assert_array_equal(got, expected)
+
+
 @at_both_ends
 @every_layout
 @every_dtype

@@ -5,6 +5,8 @@ the departure is named by a test of its own, so that agreement elsewhere is
 not bought by leaving values out.
 """
 
+import ctypes
+import ctypes.util
 import logging
 
 import ml_dtypes
@@ -305,3 +307,24 @@ def test_a_block_of_rows_and_columns_takes_float32_scales():
     rows, columns = np.indices(codes.shape)
     expected = scales[rows // 2, columns // 3].astype(np.float64)
     assert_bitwise_equal(oracle.dequantize(codes, scales, tile), expected)
+
+
+def test_a_fused_operation_is_that_of_the_c_library(rng):
+    """Random numbers, and sums that lie between two float32 but for a last bit far below."""
+    fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
+    fmaf.restype, fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    a, b, c = rng.standard_normal((3, 3000)).astype(np.float32)
+    c *= np.exp2(rng.integers(-40, 40, c.shape)).astype(np.float32)
+    half_a_unit = np.float32(2.0**-24)
+    tiny = np.float32(2.0) ** rng.integers(-60, -40, 1000).astype(np.float32)
+    signs = rng.choice(np.float32([-1, 1]), 1000)
+    ties = 1 + half_a_unit * 2 * rng.integers(0, 4, 1000).astype(np.float32)
+    # (1 + t)(h - ht) = h - ht**2: half a unit, and less.
+    a = np.concatenate([a, 1 + np.float32(2.0**-23) * np.ones(1000, np.float32), signs])
+    b = np.concatenate([b, half_a_unit * (1 - np.float32(2.0**-23)) * signs, tiny])
+    c = np.concatenate([c, ties, ties])
+    got = oracle.fused_multiply_add(a, b, c)
+    expected = np.array([fmaf(*map(float, row)) for row in zip(a, b, c, strict=True)], np.float32)
+    assert_bitwise_equal(got, expected)
+    rounded_twice = (a.astype(np.float64) * b + c).astype(np.float32)
+    assert (rounded_twice != expected).any()

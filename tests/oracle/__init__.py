@@ -9,10 +9,12 @@ their codes, exponents come from `frexp`, never from bit patterns.
     formats    elements, scales, rules; quantize and dequantize
     layouts    byte orders of codes and scales
     products   the float64 product, and how far float32 sums may be from it
+    experts    gated activations and how far float32 may be from them
     agreement  assertions that name coordinates and bytes
 """
 
 from .agreement import Product, assert_bitwise_equal, assert_matmul
+from .experts import fused_multiply_add, gated
 from .floats import FLOATS, FloatType, decode_bfloat16, round_to
 from .formats import (
     BIAS,
@@ -60,6 +62,8 @@ __all__ = [
     "encode_e8m0",
     "error_bound",
     "finite_magnitude",
+    "fused_multiply_add",
+    "gated",
     "matmul_reference",
     "octave_top",
     "pack",

@@ -1,0 +1,464 @@
+"""grouped_linear and moe: the same bits as products one by one, and the oracle's activation.
+
+A grouped product is compared with `linear` of each expert, which has its own claims. A layer of
+experts is composed: a grouped product in float32, the oracle's activation, a grouped product, sums
+over slots. The activation is known up to a bound; where both of its ends become the same left side
+of the second product, a token is "decided", and its bits are the claim.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import (
+    DTYPES,
+    FORMATS,
+    LAYOUTS,
+    NUMPY_DTYPES,
+    VIEWS,
+    identity,
+    mx_tensor,
+    random_operand,
+    same_bits,
+    torch_of,
+    values_of,
+)
+from oracle import assert_bitwise_equal, assert_matmul
+from tests.tiers import tiered
+
+MODES = [*FORMATS, "bf16"]
+ACTIVATIONS = ["swiglu_oai", "silu"]
+SOME_LAYOUTS = ["plain", "preshuffled_cpu"]
+every_mode = pytest.mark.parametrize("mode", MODES)
+every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+some_formats = pytest.mark.parametrize("format", tiered(FORMATS, first=["mxfp4", "mxint8"]))
+some_layouts = pytest.mark.parametrize("layout", tiered(LAYOUTS, first=SOME_LAYOUTS))
+
+
+def experts(rng, count, n, k, format="mxfp4", layout="plain", **scales):
+    """Returns random weights [count, n, k] as plain NumPy parts and as an MXTensor."""
+    parts = [random_operand(rng, n, k, format=format, **scales) for _ in range(count)]
+    codes, scales = map(np.stack, zip(*parts, strict=True))
+    return (codes, scales), mx_tensor(codes, scales, layout, format)
+
+
+def numbers(rng, *shape, dtype="float32"):
+    return torch_of(rng.standard_normal(shape), dtype)
+
+
+# grouped_linear
+
+
+def one_by_one(x, w, sizes, bias=None, **rules):
+    """Returns the products of each group, `linear` by `linear`; rows behind them are zero."""
+    out_dtype = rules.setdefault("out_dtype", x.dtype)
+    rows = torch.zeros(x.shape[0], w.shape[1], dtype=out_dtype)
+    first = 0
+    for expert, size in enumerate(sizes):
+        if size:
+            of_expert = slice(first, first + size)
+            added = None if bias is None else bias[expert]
+            rows[of_expert] = mx.linear(x[of_expert], w[expert], bias=added, **rules)
+        first += size
+    return rows
+
+
+# Rows of each expert, n, k.
+GROUPS = [
+    ([5], 48, 96),
+    ([0, 3, 1, 0, 17, 2], 33, 64),
+    ([1] * 9, 64, 544),
+    ([0, 0, 40], 7, 32),
+    ([13, 0, 30, 7], 100, 160),
+    ([0, 0], 5, 32),
+]
+
+
+@some_layouts
+@some_formats
+@every_mode
+@pytest.mark.parametrize("dtype", tiered(DTYPES, first=["bfloat16"]))
+def test_a_grouped_product_is_that_of_each_expert(rng, dtype, mode, format, layout):
+    for sizes, n, k in GROUPS:
+        _, w = experts(rng, len(sizes), n, k, format, layout)
+        x = numbers(rng, sum(sizes) + 3, k, dtype=dtype)
+        bias = numbers(rng, len(sizes), n, dtype=dtype) if n % 2 else None
+        rules = {"activations": mode, "bias": bias}
+        got = mx.grouped_linear(x, w, torch.tensor(sizes, dtype=torch.int32), **rules)
+        assert got.dtype == x.dtype
+        same_bits(got, one_by_one(x, w, sizes, **rules))
+        assert (got[sum(sizes) :] == 0).all()
+
+
+@every_mode
+@pytest.mark.parametrize("rounding", ["floor", "ceil", "rceil"])
+def test_a_grouped_product_rounds_as_it_is_told(rng, rounding, mode):
+    if mode == "bf16":
+        rounding = "even"
+    sizes = [3, 0, 8]
+    _, w = experts(rng, 3, 40, 96)
+    x = numbers(rng, 11, 96)
+    rules = {"activations": mode, "rounding": rounding}
+    for out_dtype in (torch.float32, torch.float16, torch.bfloat16):
+        got = mx.grouped_linear(x, w, torch.tensor(sizes).int(), out_dtype=out_dtype, **rules)
+        same_bits(got, one_by_one(x, w, sizes, out_dtype=out_dtype, **rules))
+
+
+@some_layouts
+@every_mode
+def test_a_grouped_product_is_within_the_bound_of_the_oracle(rng, mode, layout):
+    (codes, scales), w = experts(rng, 3, 33, 96, "mxfp4", layout)
+    x = numbers(rng, 12, 96, dtype="bfloat16")
+    bias = rng.standard_normal((3, 33)).astype(np.float32)
+    sizes = torch.tensor([7, 0, 5]).int()
+    got = values_of(mx.grouped_linear(x, w, sizes, bias=torch.tensor(bias), activations=mode))
+    left = values_of(x)
+    if mode != "bf16":
+        left = oracle.dequantize(*oracle.quantize(left, format=mode), mode)
+    for rows, expert in ((slice(7), 0), (slice(7, 12), 2)):
+        right = oracle.dequantize(codes[expert], scales[expert], "mxfp4")
+        assert_matmul(got[rows], left[rows], right, "bfloat16", bias[expert].astype(np.float64))
+
+
+@every_mode
+def test_irregular_rows_and_experts_disturb_no_others(rng, mode):
+    """NaN, infinities, and scales whose products float32 cannot hold."""
+    _, w = experts(rng, 4, 40, 96, layout="preshuffled_cpu", low_scale=0, high_scale=255)
+    sizes = [4, 9, 0, 5]
+    x = numbers(rng, 18, 96) * torch.exp2(torch.randint(-120, 120, (18, 1)))
+    x[2, 5], x[6, 0] = torch.nan, torch.inf
+    got = mx.grouped_linear(x, w, torch.tensor(sizes).int(), activations=mode)
+    same_bits(got, one_by_one(x, w, sizes, activations=mode))
+    assert got.isnan().any()
+    assert got.isfinite().any()
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_grouped_linear_takes_views_like_their_copies(rng, view):
+    x = view(numbers(rng, 6, 128))
+    _, w = experts(rng, 2, 33, 64)
+    sizes = torch.tensor([1, 7, x.shape[0] - 1, 8]).int()[::2]
+    copy = x.clone(memory_format=torch.contiguous_format)
+    bias = numbers(rng, 33, 2).T
+    expected = mx.grouped_linear(copy, w, sizes.contiguous(), bias=bias.contiguous())
+    same_bits(mx.grouped_linear(x, w, sizes, bias=bias), expected)
+
+
+# moe
+
+
+def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
+    """Returns a layer of experts made of its parts, and which of its tokens are decided."""
+    gate = {name: rules.pop(name) for name in ("activation", "limit", "alpha") if name in rules}
+    out_dtype = rules.pop("out_dtype", x.dtype)
+    tokens, slots = ids.shape
+    order = torch.argsort(ids.reshape(-1), stable=True)
+    order = order[ids.reshape(-1)[order] >= 0]
+    sizes = torch.bincount(ids.reshape(-1)[order], minlength=w_down.shape[0]).int()
+    in_float32 = {**rules, "out_dtype": "float32"}
+
+    sums = mx.grouped_linear(x[order // slots], w_gate_up, sizes, bias=biases[0], **in_float32)
+    hidden, error = oracle.gated(sums.numpy(), **{"activation": "swiglu_oai", **gate})
+    name = str(x.dtype).removeprefix("torch.")
+    ends = [torch_of(oracle.round_to(hidden + e, name), name) for e in (-error, 0 * error, error)]
+    are_decided = same_left_side(ends, rules["activations"], rules.get("rounding", "even"))
+
+    rows = mx.grouped_linear(ends[1], w_down, sizes, bias=biases[1], **in_float32).numpy()
+    place = {int(slot): row for row, slot in enumerate(order)}
+    out = np.zeros((tokens, w_down.shape[1]), np.float32)
+    decided = np.ones(tokens, bool)
+    for token in range(tokens):
+        for slot in range(token * slots, (token + 1) * slots):
+            if slot in place:
+                weight = np.float32(weights.reshape(-1)[slot].item())
+                out[token] = oracle.fused_multiply_add(weight, rows[place[slot]], out[token])
+                decided[token] &= are_decided[place[slot]]
+    return torch.from_numpy(out).to(getattr(torch, str(out_dtype).removeprefix("torch."))), decided
+
+
+def same_left_side(ends, mode, rounding):
+    """Says of each row whether all its candidates are multiplied as the same numbers."""
+    if mode == "bf16":
+        found = [values_of(rows.bfloat16()) for rows in ends]
+    else:
+        found = [mx.quantize(rows, format=mode, rounding=rounding) for rows in ends]
+        found = [values_of(q.dequantize("float32")) for q in found]
+    return np.all((found[0] == found[1]) & (found[1] == found[2]), 1)
+
+
+def assert_is_composed(got, expected, decided, at_least=0.5):
+    assert decided.mean() >= at_least
+    same_bits(got[torch.from_numpy(decided)], expected[torch.from_numpy(decided)])
+
+
+def layer(rng, count, width, inner, formats=("mxfp4", "mxfp4"), layout="plain"):
+    """Returns the weights of a layer whose hidden numbers are about one."""
+    found = []
+    for format, n, k in ((formats[0], 2 * inner, width), (formats[1], width, inner)):
+        scale = 124 - oracle.FORMATS[format].element.emax
+        scales = {"low_scale": scale - 2, "high_scale": scale}
+        found.append(experts(rng, count, n, k, format, layout, **scales)[1])
+    return found
+
+
+def routes(rng, tokens, slots, count, missing=0.1):
+    """Returns experts of each token, some of them none, and what they count."""
+    ids = rng.integers(0, count, (tokens, slots))
+    ids[rng.random(ids.shape) < missing] = -1
+    return torch.tensor(ids), numbers(rng, tokens, slots)
+
+
+@some_layouts
+@some_formats
+@every_mode
+@every_activation
+def test_moe_is_made_of_its_parts(rng, activation, mode, format, layout):
+    gate_up, down = layer(rng, 4, 96, 64, (format, FORMATS[FORMATS.index(format) - 1]), layout)
+    for tokens, slots, dtype in ((1, 2, "bfloat16"), (9, 3, "bfloat16"), (40, 2, "float32")):
+        x = numbers(rng, tokens, 96, dtype=dtype)
+        ids, weights = routes(rng, tokens, slots, 4)
+        biases = [numbers(rng, 4, n, dtype=dtype) for n in (128, 96)] if tokens > 1 else [None] * 2
+        rules = {"activation": activation, "activations": mode, "out_dtype": "float32"}
+        named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+        got = mx.moe(x, gate_up, down, ids, weights, **named, **rules)
+        assert got.dtype == torch.float32
+        expected, decided = composed(x, gate_up, down, ids, weights, biases, **rules)
+        assert_is_composed(got, expected, decided, 0.5 if tokens > 1 else 0)
+
+
+@every_activation
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_moe_takes_and_gives_every_float(rng, activation, dtype, out_dtype):
+    gate_up, down = layer(rng, 3, 64, 32)
+    x = numbers(rng, 12, 64, dtype=dtype)
+    ids, weights = routes(rng, 12, 2, 3)
+    weights = weights.to(getattr(torch, dtype))
+    for ids_dtype in (torch.int32, torch.int64):
+        rules = {"activation": activation, "out_dtype": out_dtype, "activations": "mxfp8"}
+        got = mx.moe(x, gate_up, down, ids.to(ids_dtype), weights, **rules)
+        assert got.dtype == getattr(torch, out_dtype)
+        assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
+    got = mx.moe(x, gate_up, down, ids, weights)
+    assert got.dtype == x.dtype
+
+
+@pytest.mark.parametrize("limit, alpha", [(7.0, 1.702), (0.5, 1.0), (100.0, 0.1), (3.0, 40.0)])
+def test_limit_and_alpha_reach_the_activation(rng, limit, alpha):
+    gate_up, down = layer(rng, 3, 64, 64)
+    x = 4 * numbers(rng, 20, 64, dtype="bfloat16")
+    ids, weights = routes(rng, 20, 2, 3)
+    rules = {"limit": limit, "alpha": alpha, "activations": "mxint8", "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
+
+
+@every_activation
+def test_the_activation_is_within_its_bound(rng, activation):
+    """Biases are the sums: any float32. The second product is with the identity."""
+    count, inner = 40, 32
+    sums = rng.standard_normal((count, 2 * inner)) * 2.0 ** rng.integers(-30, 9, (count, 1))
+    sums[0], sums[1, :3] = 0, [np.inf, -np.inf, np.nan]
+    sums = sums.astype(np.float32)
+    codes, scales = (np.stack([part] * count) for part in identity(inner))
+    zeros = mx.MXTensor(
+        torch.zeros(count, 2 * inner, 16).byte(), torch.full((count, 64, 1), 127).byte()
+    )
+    ids, x = torch.arange(count)[:, None], torch.zeros(count, 32, dtype=torch.bfloat16)
+    got = mx.moe(
+        x,
+        zeros,
+        mx_tensor(codes, scales),
+        ids,
+        torch.ones(count, 1),
+        bias_gate_up=torch.from_numpy(sums),
+        activation=activation,
+        activations="bf16",
+        out_dtype="float32",
+    )
+    exact, error = oracle.gated(sums, activation)
+    # Where a hidden number is not finite, zeros of the identity make its whole row NaN.
+    finite = np.isfinite(exact).all(1)
+    exact[~finite] = 0
+    low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
+    assert finite.sum() == count - 1
+    found = values_of(got)
+    assert ((low <= found) & (found <= high))[finite].all()
+    assert np.isnan(found[~finite]).all()
+    assert (low == high)[finite].mean() > 0.95
+
+
+@every_mode
+def test_the_second_product_is_within_the_bound_of_the_oracles_quantization(rng, mode):
+    """One slot that counts one: the layer's result is the product of its hidden numbers."""
+    gate_up, _ = layer(rng, 2, 64, 64)
+    parts, down = experts(rng, 2, 64, 64)
+    x, ids = numbers(rng, 16, 64, dtype="bfloat16"), torch.arange(16)[:, None] % 2
+    rules = {"activations": mode, "out_dtype": "float32"}
+    got = values_of(mx.moe(x, gate_up, down, ids, torch.ones(16, 1), **rules))
+    for expert in range(2):
+        rows = slice(expert, None, 2)
+        sums = mx.linear(x[rows], gate_up[expert], **rules)
+        exact, error = oracle.gated(sums.numpy(), "swiglu_oai")
+        ends = [oracle.round_to(exact + e, "bfloat16") for e in (-error, error)]
+        decided = np.all(ends[0] == ends[1], 1)
+        left = ends[0][decided]
+        if mode != "bf16":
+            left = oracle.dequantize(*oracle.quantize(left, format=mode), mode)
+        assert decided.mean() > 0.5
+        right = oracle.dequantize(parts[0][expert], parts[1][expert])
+        assert_matmul(got[rows][decided], left, right)
+
+
+SHAPES = [
+    # tokens, slots, experts
+    *((tokens, 4, 8) for tokens in (0, 1, 2, 31, 64)),
+    *((7, slots, 16) for slots in range(1, 9)),
+    *((9, 2, count) for count in (1, 2, 32, 128)),
+    (512, 8, 128),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("mode", ["mxfp4", "bf16"])
+def test_moe_of_every_size(rng, shape, mode):
+    tokens, slots, count = shape
+    gate_up, down = layer(rng, count, 32, 32, layout="preshuffled_cpu")
+    x = numbers(rng, tokens, 32, dtype="bfloat16")
+    ids, weights = routes(rng, tokens, slots, count)
+    rules = {"activations": mode, "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert got.shape == (tokens, 32)
+    if tokens:
+        expected, decided = composed(x, gate_up, down, ids, weights, **rules)
+        assert_is_composed(got, expected, decided, 0)
+
+
+@every_mode
+def test_all_tokens_to_one_expert(rng, mode):
+    gate_up, down = layer(rng, 4, 64, 64)
+    x, weights = numbers(rng, 50, 64, dtype="bfloat16"), numbers(rng, 50, 2)
+    ids = torch.full((50, 2), 2)
+    rules = {"activations": mode, "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
+
+
+def test_slots_without_an_expert_add_nothing(rng):
+    gate_up, down = layer(rng, 4, 64, 32)
+    x, (ids, weights) = numbers(rng, 6, 64), routes(rng, 6, 3, 4, missing=0)
+    expected = mx.moe(x, gate_up, down, ids, weights)
+    wider = torch.full((6, 5), -3)
+    counts = torch.full((6, 5), torch.nan)
+    wider[:, [0, 2, 4]], counts[:, [0, 2, 4]] = ids, weights
+    same_bits(mx.moe(x, gate_up, down, wider, counts), expected)
+    nothing = mx.moe(x, gate_up, down, torch.full((6, 2), -1), torch.full((6, 2), torch.nan))
+    assert nothing.shape == (6, 64)
+    assert (nothing == 0).all()
+    assert (mx.moe(x, gate_up, down, ids[:, :0], weights[:, :0]) == 0).all()
+
+
+@every_mode
+@every_activation
+def test_a_tokens_bits_depend_on_no_other_token(rng, mode, activation):
+    gate_up, down = layer(rng, 5, 96, 64, layout="preshuffled_cpu")
+    x, (ids, weights) = numbers(rng, 70, 96, dtype="bfloat16"), routes(rng, 70, 3, 5)
+    rules = {"activations": mode, "activation": activation}
+    expected = mx.moe(x, gate_up, down, ids, weights, **rules)
+    order = torch.tensor(rng.permutation(70))
+    same_bits(mx.moe(x[order], gate_up, down, ids[order], weights[order], **rules), expected[order])
+    for some in (slice(1), slice(3, 9), slice(30, 70)):
+        got = mx.moe(x[some], gate_up, down, ids[some], weights[some], **rules)
+        same_bits(got, expected[some])
+
+
+@every_mode
+@every_activation
+def test_every_number_of_threads_gives_the_same_bits(rng, mode, activation):
+    gate_up, down = layer(rng, 6, 256, 192, layout="preshuffled_cpu")
+    x, (ids, weights) = numbers(rng, 200, 256, dtype="bfloat16"), routes(rng, 200, 4, 6)
+    rules = {"activations": mode, "activation": activation}
+    torch.set_num_threads(1)
+    expected = mx.moe(x, gate_up, down, ids, weights, **rules)
+    few = mx.moe(x[:2], gate_up, down, ids[:2], weights[:2], **rules)
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        same_bits(mx.moe(x, gate_up, down, ids, weights, **rules), expected)
+        same_bits(mx.moe(x[:2], gate_up, down, ids[:2], weights[:2], **rules), few)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@every_activation
+def test_every_layout_gives_the_same_bits(rng, layout, activation):
+    gate_up, down = layer(rng, 3, 96, 64)
+    x, (ids, weights) = numbers(rng, 30, 96, dtype="bfloat16"), routes(rng, 30, 2, 3)
+    device = LAYOUTS[layout]["device"]
+    moved = [w.preshuffle(device=device) if device else w for w in (gate_up, down)]
+    expected = mx.moe(x, gate_up, down, ids, weights, activation=activation)
+    same_bits(mx.moe(x, *moved, ids, weights, activation=activation), expected)
+
+
+@every_mode
+@every_activation
+def test_nan_and_infinity_reach_their_token_and_no_other(rng, mode, activation):
+    gate_up, down = layer(rng, 3, 96, 64)
+    x, (ids, weights) = numbers(rng, 12, 96), routes(rng, 12, 2, 3, missing=0)
+    rules = {"activations": mode, "activation": activation}
+    expected = mx.moe(x, gate_up, down, ids, weights, **rules)
+    x[3, 40] = torch.nan
+    weights[7, 1] = torch.inf
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert got[3].isnan().all()
+    assert not got[7].isfinite().any()
+    others = [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
+    same_bits(got[others], expected[others])
+
+
+def test_scales_beyond_float32_are_taken_in_float64(rng):
+    """Products of first weights as large as float32 allows, and activations as small."""
+    (codes, scales), _ = experts(rng, 2, 128, 64, low_scale=240, high_scale=250)
+    gate_up, (_, down) = mx_tensor(codes, scales), layer(rng, 2, 64, 64)
+    x = numbers(rng, 10, 64) * 2.0**-120
+    ids, weights = routes(rng, 10, 2, 2)
+    rules = {"activations": "mxfp8", "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert got.isfinite().all()
+    assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_moe_takes_views_like_their_copies(rng, view):
+    x = view(numbers(rng, 6, 128))
+    tokens = x.shape[0]
+    gate_up, down = layer(rng, 3, 64, 32)
+    ids, weights = routes(rng, 4, 2 * tokens, 3)
+    biases = {"bias_gate_up": numbers(rng, 64, 3).T, "bias_down": numbers(rng, 3, 128)[:, ::2]}
+    arguments = ids.T[::2, :2], weights.T[::2, :2]
+    copies = (x.clone(memory_format=torch.contiguous_format), *(a.contiguous() for a in arguments))
+    copied = {name: bias.contiguous() for name, bias in biases.items()}
+    expected = mx.moe(copies[0], gate_up, down, *copies[1:], **copied)
+    same_bits(mx.moe(x, gate_up, down, *arguments, **biases), expected)
+
+
+def test_numpy_tokens_give_numpy_results(rng):
+    gate_up, down = layer(rng, 3, 64, 32)
+    x, (ids, weights) = numbers(rng, 5, 64), routes(rng, 5, 2, 3)
+    sizes = np.array([2, 3, 0], np.int32)
+    for dtype in DTYPES:
+        values = x.to(getattr(torch, dtype))
+        array = mx_array(values)
+        got = mx.moe(array, gate_up, down, ids.numpy(), weights.numpy())
+        assert got.dtype == array.dtype
+        assert_bitwise_equal(values_of(got), values_of(mx.moe(values, gate_up, down, ids, weights)))
+        got = mx.grouped_linear(array, gate_up, sizes)
+        assert got.dtype == array.dtype
+        expected = mx.grouped_linear(values, gate_up, torch.from_numpy(sizes))
+        assert_bitwise_equal(values_of(got), values_of(expected))
+
+
+def mx_array(values):
+    """Returns the NumPy array of a tensor of any float type."""
+    dtype = NUMPY_DTYPES[str(values.dtype).removeprefix("torch.")]
+    return values.double().numpy().astype(dtype)

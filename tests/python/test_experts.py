@@ -1,0 +1,275 @@
+"""grouped_linear and moe: misuse, and the operators inside torch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+from cases import LAYOUTS
+
+E, H, INNER, T, SLOTS = 3, 64, 32, 5, 2
+OPS = torch.ops.mx_kernels
+
+
+def weights(n, k, layout="plain", seed=7):
+    torch.manual_seed(seed)
+    q = mx.quantize(torch.randn(E, n, k) / 8)
+    device = LAYOUTS[layout]["device"]
+    return q.preshuffle(device=device) if device else q
+
+
+def inputs(layout="plain", **leaf):
+    """Returns what a good call of `moe` takes."""
+    gate_up, down = weights(2 * INNER, H, layout), weights(H, INNER, layout, 8)
+    torch.manual_seed(9)
+    named = {
+        "x": torch.randn(T, H, **leaf),
+        "w_gate_up": gate_up,
+        "w_down": down,
+        "expert_ids": torch.randint(-1, E, (T, SLOTS)),
+        "expert_weights": torch.rand(T, SLOTS, **leaf),
+        "bias_gate_up": torch.randn(E, 2 * INNER, **leaf),
+        "bias_down": torch.randn(E, H, **leaf),
+    }
+    return named
+
+
+def grouped_inputs(layout="plain", **leaf):
+    """Returns what a good call of `grouped_linear` takes."""
+    torch.manual_seed(9)
+    return {
+        "x": torch.randn(T, H, **leaf),
+        "w": weights(48, H, layout),
+        "group_sizes": torch.tensor([2, 0, 1], dtype=torch.int32),
+        "bias": torch.randn(E, 48, **leaf),
+    }
+
+
+# name: (argument, what makes a bad one of a good one, error, what the message contains)
+BAD_MOE = {
+    "x of three axes": ("x", lambda x: x[None], ValueError, r"x: got shape \[1, 5, 64\]"),
+    "x of one axis": ("x", lambda x: x[0], ValueError, r"expected \[T, H\]"),
+    "x of integers": ("x", lambda x: x.long(), TypeError, "x: got dtype int64"),
+    "x encoded": ("x", mx.quantize, TypeError, "x: got an MXTensor"),
+    "x too narrow": ("x", lambda x: x[:, :32], ValueError, "got K = 32 and K = 64"),
+    "one matrix": ("w_gate_up", lambda w: w[0], ValueError, "weights of all experts"),
+    "dense weights": ("w_down", lambda w: w.dequantize(), TypeError, "expected an MXTensor"),
+    "fewer experts": ("w_down", lambda w: w[:2], ValueError, r"w_down: got shape \[2, 64, 32\]"),
+    "odd rows": ("w_gate_up", lambda w: plain_rows(w, 63), ValueError, r"expected \[3, 64, 64\]"),
+    "half the rows": ("w_gate_up", lambda w: plain_rows(w, 32), ValueError, "a gate and an up"),
+    "another width": ("w_down", lambda w: plain_rows(w, 63), ValueError, r"w_down: got shape"),
+    "ids as floats": ("expert_ids", lambda i: i.float(), TypeError, "got dtype float32, expected"),
+    "ids as bytes": ("expert_ids", lambda i: i.byte(), TypeError, "int32 or int64"),
+    "ids as a list": ("expert_ids", lambda i: i.tolist(), TypeError, "expert_ids: got list"),
+    "ids of one axis": ("expert_ids", lambda i: i[:, 0], ValueError, r"expected \[5, k\]"),
+    "ids of other tokens": ("expert_ids", lambda i: i[:4], ValueError, r"got shape \[4, 2\]"),
+    "an id beyond": ("expert_ids", lambda i: i + 3, ValueError, "got 5, expected at most 2"),
+    "weights of ids": (
+        "expert_weights",
+        lambda w: w.long(),
+        TypeError,
+        "expert_weights: got dtype",
+    ),
+    "fewer weights": ("expert_weights", lambda w: w[:, :1], ValueError, r"expected \[5, 2\]"),
+    "bias of one": ("bias_gate_up", lambda b: b[0], ValueError, r"bias_gate_up: got shape \[64\]"),
+    "bias of others": ("bias_down", lambda b: b[:, :32], ValueError, r"expected \[3, 64\]"),
+    "bias of integers": ("bias_down", lambda b: b.int(), TypeError, "bias_down: got dtype int32"),
+    "activation": ("activation", "gelu", ValueError, "'swiglu_oai' or 'silu'"),
+    "no activation": ("activation", None, ValueError, "activation: got None"),
+    "limit": ("limit", 0, ValueError, "limit: got 0, expected a positive number"),
+    "negative limit": ("limit", -7.0, ValueError, "limit: got -7.0"),
+    "infinite limit": ("limit", math.inf, ValueError, "limit: got inf"),
+    "limit NaN": ("limit", math.nan, ValueError, "limit: got nan"),
+    "large limit": ("limit", 1e39, ValueError, "that float32 holds"),
+    "alpha": ("alpha", 1e-50, ValueError, "alpha: got 1e-50"),
+    "alpha as text": ("alpha", "1", TypeError, "alpha: got str, expected a number"),
+    "alpha as truth": ("alpha", True, TypeError, "alpha: got bool"),
+    "rounding": ("rounding", "up", ValueError, "rounding: got 'up'"),
+    "activations": ("activations", "fp8", ValueError, "activations: got 'fp8'"),
+    "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype: got 'int8'"),
+    "device": ("w_down", lambda w: w.to("meta"), ValueError, "expected one device"),
+}
+BAD_GROUPED = {
+    "x of one axis": ("x", lambda x: x[0], ValueError, r"expected \[T, K\], rows sorted"),
+    "x too narrow": ("x", lambda x: x[:, :32], ValueError, "got K = 32 and K = 64"),
+    "one matrix": ("w", lambda w: w[0], ValueError, r"expected the weights of all experts \[E"),
+    "sizes of int64": ("group_sizes", lambda s: s.long(), TypeError, r"with group_sizes.to\(torch"),
+    "too few sizes": ("group_sizes", lambda s: s[:2], ValueError, r"expected \[3\]"),
+    "a negative size": ("group_sizes", lambda s: s - 1, ValueError, r"got \[1, -1, 0\] for 5 rows"),
+    "large sizes": ("group_sizes", lambda s: s * 2, ValueError, "5 or fewer together"),
+    "sizes that wrap": ("group_sizes", lambda s: s + 2**31 - 3, ValueError, "group_sizes: got"),
+    "bias": ("bias", lambda b: b[:, :47], ValueError, r"bias: got shape \[3, 47\]"),
+    "rounding": ("rounding", "up", ValueError, "rounding"),
+    "activations": ("activations", "fp8", ValueError, "activations"),
+    "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype"),
+}
+
+
+def plain_rows(w, count):
+    """Returns the first rows of each expert."""
+    codes, scales = (part[:, :count].contiguous() for part in (w.codes, w.scales))
+    return mx.MXTensor(codes, scales, format=w.format)
+
+
+def spoilt(named, bad):
+    argument, change, *expected = bad
+    named[argument] = change(named[argument]) if callable(change) else change
+    return named, expected
+
+
+@pytest.mark.parametrize("bad", BAD_MOE.values(), ids=BAD_MOE)
+def test_a_wrong_call_of_moe_says_what_is_wrong(bad):
+    named, (error, message) = spoilt(inputs(), bad)
+    with pytest.raises(error, match=message):
+        mx.moe(**named)
+
+
+@pytest.mark.parametrize("bad", BAD_GROUPED.values(), ids=BAD_GROUPED)
+def test_a_wrong_call_of_grouped_linear_says_what_is_wrong(bad):
+    named, (error, message) = spoilt(grouped_inputs(), bad)
+    with pytest.raises(error, match=message):
+        mx.grouped_linear(**named)
+
+
+def test_what_activations_none_stands_for():
+    named, grouped = inputs(), grouped_inputs()
+    assert torch.equal(mx.moe(**named, activations=None), mx.moe(**named, activations="mxint8"))
+    expected = mx.grouped_linear(**grouped, activations="mxint8")
+    assert torch.equal(mx.grouped_linear(**grouped, activations=None), expected)
+
+
+# Inside torch.
+
+
+def operator_arguments(function, layout="plain", **leaf):
+    """Returns the positional arguments of an operator."""
+    if function == "grouped_linear":
+        x, w, sizes, bias = grouped_inputs(layout, **leaf).values()
+        parts = w.codes, w.scales, w.format, w.layout, 48
+        return x, *parts, sizes, bias, "even", torch.float32, "mxfp8"
+    x, gate_up, down, *rest = inputs(layout, **leaf).values()
+    parts = (gate_up.codes, gate_up.scales, gate_up.format, gate_up.layout, 2 * INNER)
+    parts += (down.codes, down.scales, down.format, down.layout, H)
+    return x, *parts, *rest, "silu", 7.0, 1.702, "even", torch.bfloat16, "mxfp8"
+
+
+both_functions = pytest.mark.parametrize("function", ["grouped_linear", "moe"])
+
+
+@both_functions
+@pytest.mark.parametrize("layout", ["plain", "preshuffled_cpu"])
+@pytest.mark.parametrize("wants_gradients", [False, True])
+def test_opcheck(function, layout, wants_gradients):
+    args = operator_arguments(function, layout, requires_grad=wants_gradients)
+    torch.library.opcheck(getattr(OPS, function).default, args)
+
+
+def test_operators_and_functions_give_the_same_bits():
+    args = operator_arguments("grouped_linear")
+    rules = {"out_dtype": "float32", "activations": "mxfp8"}
+    assert torch.equal(OPS.grouped_linear(*args), mx.grouped_linear(**grouped_inputs(), **rules))
+    rules = {"out_dtype": "bfloat16", "activations": "mxfp8", "activation": "silu"}
+    assert torch.equal(OPS.moe(*operator_arguments("moe")), mx.moe(**inputs(), **rules))
+
+
+@both_functions
+def test_operators_validate_too(function):
+    args = list(operator_arguments(function))
+    with pytest.raises(ValueError, match="activations"):
+        getattr(OPS, function)(*args[:-1], "fp8")
+    with pytest.raises(ValueError, match=r"hold|codes: got"):
+        getattr(OPS, function)(*args[:5], 99, *args[6:])
+
+
+@both_functions
+def test_they_compile_as_one_graph_with_gradients(function):
+    torch._dynamo.reset()
+    call, make = getattr(mx, function), inputs if function == "moe" else grouped_inputs
+
+    def f(named):
+        return call(**named, out_dtype="float32").square().sum()
+
+    grads = []
+    for run in (f, torch.compile(f, fullgraph=True, backend="aot_eager")):
+        named = make(requires_grad=True)
+        run(named).backward()
+        leaves = [v for v in named.values() if type(v) is torch.Tensor and v.requires_grad]
+        grads.append([leaf.grad for leaf in leaves])
+    assert len(grads[0]) == (4 if function == "moe" else 2)
+    for eager, compiled in zip(*grads, strict=True):
+        torch.testing.assert_close(compiled, eager)
+        assert (eager != 0).any()
+
+
+def test_fake_tensors_give_shapes():
+    named = {
+        name: value.to("meta") if isinstance(value, torch.Tensor) else value
+        for name, value in inputs().items()
+    }
+    out = mx.moe(**named, out_dtype="float16")
+    assert (out.device.type, out.shape, out.dtype) == ("meta", (T, H), torch.float16)
+
+
+def dense(w):
+    return w.dequantize("float32").double()
+
+
+def test_gradients_of_grouped_linear_are_those_of_the_dequantized_weights():
+    for layout in ("plain", "preshuffled_cpu"):
+        named = grouped_inputs(layout, requires_grad=True)
+        out = mx.grouped_linear(**named)
+        grad = torch.randn_like(out)
+        out.backward(grad)
+        w, grad = dense(named["w"]), grad.double()
+        expected = torch.zeros(T, H).double()
+        expected[:2], expected[2:3] = grad[:2] @ w[0], grad[2:3] @ w[2]
+        torch.testing.assert_close(named["x"].grad.double(), expected, rtol=1e-5, atol=1e-5)
+        expected = torch.stack([grad[:2].sum(0), torch.zeros(48).double(), grad[2]])
+        torch.testing.assert_close(named["bias"].grad.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("layout", ["plain", "preshuffled_cpu"])
+def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(layout, activation):
+    """In float64, slot by slot, with torch's own derivatives."""
+    named = inputs(layout, requires_grad=True)
+    out = mx.moe(**named, activation=activation, limit=1.0)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+
+    leaves = {
+        name: value.detach().double().requires_grad_()
+        for name, value in named.items()
+        if type(value) is torch.Tensor and value.is_floating_point()
+    }
+    gate_ups, downs = dense(named["w_gate_up"]), dense(named["w_down"])
+    total = torch.zeros(T, H).double()
+    for t, j in np.ndindex(T, SLOTS):
+        e = int(named["expert_ids"][t, j])
+        if e < 0:
+            continue
+        sums = gate_ups[e] @ leaves["x"][t] + leaves["bias_gate_up"][e]
+        if activation == "silu":
+            gate, up = sums[:INNER], sums[INNER:]
+            hidden = up * gate / (1 + torch.exp(-gate))
+        else:
+            gate, up = sums[::2].clamp(max=1.0), sums[1::2].clamp(-1.0, 1.0)
+            hidden = (up + 1) * gate / (1 + torch.exp(-1.702 * gate))
+        row = downs[e] @ hidden + leaves["bias_down"][e]
+        total = total + torch.eye(T).double()[t][:, None] * leaves["expert_weights"][t, j] * row
+    total.backward(grad.double())
+    for name, leaf in leaves.items():
+        expected = leaf.grad.float()
+        assert (expected != 0).any()
+        torch.testing.assert_close(named[name].grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_torch_func_differentiates_them():
+    named = inputs()
+    x = named.pop("x")
+    got = torch.func.grad(lambda x: mx.moe(x, **named).sum())(x)
+    leaf = x.clone().requires_grad_()
+    mx.moe(leaf, **named).sum().backward()
+    assert torch.equal(got, leaf.grad)
