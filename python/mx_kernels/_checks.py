@@ -89,7 +89,8 @@ def check_linear(
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            return table.modes[activations or activations_for(w.device), rounding], True
+            chosen = activations_for(w.device) if activations is None else activations
+            return table.modes[chosen, rounding], True
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):

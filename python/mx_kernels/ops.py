@@ -179,13 +179,15 @@ def linear(
     if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
-        rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
+        rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
         return _OPS.linear(x, *_parts(w), bias, *rules)
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-    if (is_common and not intercepted()) or not watched(x, w.codes, w.scales, bias):
+    if (is_common and not intercepted()) or not (
+        isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)
+    ):
         return _calls.linear(x, w, bias, mode, code)
-    rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
+    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
     return _autograd.Linear.apply(x, *_parts(w), bias, *rules)
 
 
@@ -200,6 +202,11 @@ def _parts(w: MXTensor) -> tuple:
 def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
     """The same for both operands of `matmul`."""
     return a.codes, a.scales, a.format, *_parts(b)
+
+
+def _chosen(activations: str | None, w: MXTensor) -> str:
+    """The name of what activations become."""
+    return activations_for(w.device) if activations is None else activations
 
 
 def _dtype_of(x: torch.Tensor, out_dtype) -> torch.dtype:

@@ -108,10 +108,10 @@ class MXTensor(Tensor):
         """
         table = _facts._facts or facts()
         self = _make(cls, shape, dtype=dtype, device=codes.device)
-        row = table.formats[format]
-        k, blocks = shape[-1], 0
+        row, k, checked = table.formats[format], shape[-1], None
         if measure:
             blocks = scales.numel()
+            checked = codes.shape, blocks, blocks * row.block_k // k
         self.__dict__ = {
             "_codes": codes,
             "_scales": scales,
@@ -119,7 +119,7 @@ class MXTensor(Tensor):
             "_layout": layout,
             "_k": k,
             "_native": (row.code, table.layouts[layout].code),
-            "_checked": (codes.shape, blocks, blocks * row.block_k // k) if measure else None,
+            "_checked": checked,
         }
         return self
 
@@ -230,6 +230,16 @@ class MXTensor(Tensor):
             'dequantize("float32").numpy(), or take the bytes: q.codes.numpy(), q.scales.numpy()'
         )
 
+    def share_memory_(self) -> MXTensor:
+        """Moves the bytes to memory that other processes can have."""
+        self._codes.share_memory_()
+        self._scales.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Says whether other processes can have the bytes."""
+        return self._codes.is_shared() and self._scales.is_shared()
+
     def __array__(self, dtype=None, copy=None) -> None:
         """What NumPy asks for; see `numpy`."""
         self.numpy()
@@ -333,7 +343,12 @@ class MXTensor(Tensor):
 
 def refusal(func) -> NotImplementedError:
     """Returns the error for what torch cannot do with codes."""
-    name = getattr(func, "_opname", None) or str(func)
+    name = func._opname
+    if "c10d" in func.namespace:
+        return NotImplementedError(
+            f"{name}: got an MXTensor, expected plain tensors; send q.codes and q.scales, or shard "
+            "what every rank has: parallelize_module(..., src_data_rank=None)"
+        )
     return NotImplementedError(
         f"{name}: got an MXTensor, expected floats; codes are multiplied by mx_kernels.linear and "
         "matmul alone: call dequantize() first"

@@ -1,7 +1,7 @@
 """The operations for torch's own machinery: compilation, autograd, transforms, fake tensors.
 
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
-and linear, over loose codes and scales, which is all that a graph can carry; those of experts are
+and linear, over loose codes and scales, which is what graphs compute with; those of experts are
 in `_expert_ops`. Each has one
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
 derivatives (`_autograd`); quantize, linear and matmul map over activations.

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import mx_kernels as mx
 from cases import every_format, on_every_device
@@ -167,3 +168,11 @@ def test_a_dtype_has_many_spellings(dtype, kind, given):
     assert mx.linear(x, w, out_dtype=dtype).dtype == expected
     assert mx.dequantize(w, dtype=dtype).dtype == torch.float32
     assert mx.matmul(w, w, out_dtype=dtype).dtype == torch.float32
+
+
+@pytest.mark.cpu_only
+def test_arrays_pass_by_whatever_watches_torch(given):
+    expected = mx.linear(given.nx, given.w)
+    with FlopCounterMode(display=False):
+        np.testing.assert_array_equal(mx.linear(given.nx, given.w), expected)
+        assert mx.quantize(given.nx).dtype == torch.float32

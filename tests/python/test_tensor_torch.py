@@ -8,13 +8,14 @@ import copy
 import io
 
 import pytest
+import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -120,6 +121,26 @@ def test_a_parameter_that_asks_for_a_gradient_gets_none():
     assert w.grad is None and x.grad is not None
 
 
+def test_transforms_map_and_differentiate_torchs_linear():
+    w, x, bias = weights("preshuffled_cpu"), x_of(5), torch.randn(N)
+    expected = F.linear(x, w, bias)
+    got = torch.func.vmap(lambda row: F.linear(row, w, bias))(x)
+    torch.testing.assert_close(got, expected)
+    dense = w.dequantize("float32")
+    grad = torch.func.grad(lambda x: F.linear(x, w).sum())(x)
+    torch.testing.assert_close(grad, dense.sum(0).expand(5, K))
+    torch.testing.assert_close(torch.func.jacrev(lambda x: F.linear(x, w))(x[0]), dense)
+    with pytest.raises(NotImplementedError, match="got an MXTensor"):
+        torch.func.vmap(lambda w: F.linear(x, w))(torch.stack([w, w]))
+
+
+def test_autocast_casts_what_torchs_linear_gets():
+    w, x = weights(), x_of(5)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        got = F.linear(x, w)
+    assert torch.equal(got, F.linear(x.bfloat16(), w))
+
+
 # Everything else is refused.
 
 ARITHMETIC = {
@@ -202,11 +223,29 @@ def test_memory_of_the_same_kind():
     assert not q.is_pinned()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="pins memory for a GPU")
-def test_pinned_memory_moves_without_waiting():
-    q = weights().cpu().pin_memory()
-    assert q.is_pinned()
-    assert torch.equal(q.to("cuda", non_blocking=True).cpu().codes, q.codes)
+def test_memory_is_pinned_where_there_is_a_device_to_copy_to():
+    q = weights().cpu()
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="accelerator"):
+            q.pin_memory()
+        return
+    pinned = q.pin_memory()
+    assert pinned.is_pinned()
+    assert torch.equal(pinned.to("cuda", non_blocking=True).cpu().codes, q.codes)
+
+
+@pytest.mark.cpu_only
+def test_memory_is_shared_with_other_processes():
+    q = weights()
+    assert not q.is_shared()
+    m = Layer(q).share_memory()
+    assert m.weight.is_shared() and m.weight.codes.is_shared()
+    assert torch.equal(m(x_of(5)), F.linear(x_of(5), weights()))
+
+
+def test_a_library_that_knows_no_subclasses_refuses_it():
+    with pytest.raises(ValueError, match="'w'"):
+        safetensors.torch.save({"w": weights()})
 
 
 @every_layout
@@ -382,3 +421,15 @@ def test_dtensor_shards_columns_and_rows(layout, inference):
             with torch.inference_mode(inference):
                 parts.append(m(x))
     torch.testing.assert_close(parts[0] + parts[1], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.cpu_only
+def test_a_tensor_that_would_be_sent_says_what_to_do():
+    with rank_of_two(0) as mesh, pytest.raises(NotImplementedError, match="src_data_rank=None"):
+        distribute_tensor(weights(), mesh, [Shard(0)])
+
+
+@pytest.mark.cpu_only
+def test_a_shard_that_would_cut_a_block_is_refused():
+    with rank_of_two(0) as mesh, pytest.raises(ValueError, match="got K 0:48 of 96"):
+        distribute_tensor(weights(), mesh, [Shard(1)], src_data_rank=None)
