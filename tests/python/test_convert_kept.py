@@ -194,6 +194,22 @@ def test_include_converts_what_a_rule_keeps_and_refuses_what_would_compute_other
             mx.convert(make(), include=name)
 
 
+class FalconLinear(nn.Linear):
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+
+
+class MultiheadAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out_proj = float_linear(96)
+
+
+def test_known_classes_that_compute_as_linear_layers_do_are_converted():
+    model = block_with(up=FalconLinear(96, 96), attention=MultiheadAttention())
+    assert set(reasons(model).values()) == {None}
+
+
 def test_names_that_only_look_like_a_router_are_converted():
     model = block_with(gate=float_linear(96), gate_proj=float_linear(96), wg=float_linear(32))
     assert set(reasons(model).values()) == {None}
