@@ -30,7 +30,7 @@ from mojo_kernels.cpu.quantize import dequantize, relayout, run_quantize
 from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
-from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
+from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.gates import GATES
