@@ -108,6 +108,8 @@ Hopper's builds on the room of any GPU.
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
+        experts.mojo          the same where every row has an expert; layers of experts
+        routing.mojo          which expert a row goes to, found on the device
         copy.mojo             rows with gaps, made contiguous
     hopper/               NVIDIA Hopper, MXFP4 weights: four bits until registers
         layout.mojo           the tile of its weight layout, in the kernels' words

@@ -13,8 +13,9 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,weight_only,fuzz}.py
-    python/test_{tensor,tensor_parts,tensor_torch,modules,torch_ops,ops_inputs}.py)
+TESTS=(hopper/test_cuda.py simt/test_experts.py
+    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fuzz}.py
+    python/test_{tensor,tensor_parts,tensor_torch,modules,torch_ops,ops_inputs,experts}.py)
 
 pack() {
     local lib
