@@ -152,6 +152,8 @@ Hopper's builds on the room of any GPU.
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         max_ops.mojo          MAX custom ops
+        max_experts.mojo      the same for experts
+        max_tensors.mojo      tensors of a graph as operands
         names.mojo            names in a graph, as positions in the tables
         hip.mojo              Python extension module of gfx950 devices
         hip_product.mojo      the same for products, one kind a module

@@ -1,5 +1,6 @@
-"""What transformers does with gpt-oss on a CPU: weights dequantized to bfloat16, four times as many
-bytes, and its own experts.
+"""What transformers does with gpt-oss on a CPU: its own experts, with dequantized weights.
+
+Bfloat16 takes four times the bytes.
 """
 
 from __future__ import annotations

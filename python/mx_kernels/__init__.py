@@ -6,7 +6,8 @@
     matmul                        MXTensor @ MXTensor.T
     linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
     grouped_linear, moe           the same with one of several matrices for each row: experts
-    MXLinear, convert             the same as a torch module, for a whole model at once
+    MXLinear, MXExperts           the same as torch modules
+    convert, conversion_report    a whole model's layers at once, and what became of each
     explain                       which kernel a shape gets on a device, and why
     load, save                    checkpoints: MXTensors by name, of many forms and in our own
 
@@ -19,15 +20,19 @@ import importlib.metadata
 from mx_kernels import _tensor_ops, _tensor_products  # noqa: F401  what torch does with MXTensors
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
+from mx_kernels.conversion import conversion_report, convert
 from mx_kernels.experts import grouped_linear, moe
+from mx_kernels.experts_module import MXExperts
 from mx_kernels.explain import explain
-from mx_kernels.modules import MXLinear, convert
+from mx_kernels.modules import MXLinear
 from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
 from mx_kernels.tensor import MXTensor
 
 __all__ = [
+    "MXExperts",
     "MXLinear",
     "MXTensor",
+    "conversion_report",
     "convert",
     "dequantize",
     "explain",

@@ -276,7 +276,7 @@ def check_grouped(  # noqa: PLR0917  as the operator has them
             "of each expert"
         )
     check_together("group_sizes", group_sizes, "w", w.codes)
-    _check_biases(bias, "bias", w, "w")
+    check_biases(bias, "bias", w, "w")
     return mode
 
 
@@ -299,7 +299,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, code = _mode_on(w_down, activations, rounding), _check_gate(*gate)
+    mode, code = _mode_on(w_down, activations, rounding), check_gate(*gate)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:
@@ -316,8 +316,8 @@ def check_moe(  # noqa: PLR0917  as the operator has them
                 f"{show(w_down.shape)} = [E, H, I]"
             )
     _check_routing(x, expert_ids, expert_weights)
-    _check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
-    _check_biases(biases[1], "bias_down", w_down, "w_down")
+    check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
+    check_biases(biases[1], "bias_down", w_down, "w_down")
     return mode, code
 
 
@@ -369,7 +369,7 @@ def _check_routing(x, expert_ids, expert_weights) -> None:
     check_together("expert_weights", expert_weights, "x", x)
 
 
-def _check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
+def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
     """Checks that `bias` has a number for each row of each expert, if it is there."""
     if bias is None:
         return
@@ -382,7 +382,7 @@ def _check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
         )
 
 
-def _check_gate(activation: str, limit: float, alpha: float) -> int:
+def check_gate(activation: str, limit: float, alpha: float) -> int:
     """Checks the name of a gated activation and its numbers; returns its code."""
     known = facts().gates
     if not isinstance(activation, str) or activation not in known:

@@ -6,25 +6,24 @@
 Loading a state dict that was saved in another layout moves the bytes to this module's; one of
 another format is refused, because its numbers are others. State dicts of the former form, with
 `weight_codes`, `weight_scales` and `_extra_state`, still load.
-`convert` replaces the linear layers of a model.
+`MXModule` is what it shares with `MXExperts`: where weights lie, and how they are loaded.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from mx_kernels import ops
-from mx_kernels._arrays import check_floats, show
+from mx_kernels._arrays import show
 from mx_kernels._checks import (
     check_bias,
     check_mode,
     check_operand,
     check_rounding,
-    format_named,
     layout_named,
     mode_rounding,
 )
@@ -32,7 +31,86 @@ from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for,
 from mx_kernels.tensor import MXTensor
 
 
-class MXLinear(nn.Module):
+class MXModule(nn.Module):
+    """A module whose weights are MXTensors: of one format and layout, without gradients."""
+
+    WEIGHTS: tuple[str, ...]
+    """The names of those parameters."""
+
+    rounding: str
+    activations: str
+
+    @property
+    def format(self) -> str:
+        """The weights' format."""
+        return getattr(self, self.WEIGHTS[0]).format
+
+    @property
+    def layout(self) -> str:
+        """The weights' layout."""
+        return getattr(self, self.WEIGHTS[0]).layout
+
+    def _apply(self, fn, recurse=True):
+        """Moves the module, which nn.Module does through this function."""
+        before = self._parameters[self.WEIGHTS[0]].device
+        super()._apply(fn, recurse)
+        if self._parameters[self.WEIGHTS[0]].device != before:
+            self._warn_if_slow()
+        return self
+
+    def _warn_if_slow(self) -> None:
+        """Warns, once a process, where the weights lie on a device that has a faster layout."""
+        weight = getattr(self, self.WEIGHTS[0])
+        best = facts().layout_for(weight.device)
+        if best is not None and best.name != self.layout:
+            warnings.warn(
+                f"{type(self).__name__}: weights in layout {self.layout!r} on {best.device}, whose "
+                f"kernels read {best.name!r} faster: up to 4 times for a single row; make the "
+                "module from weight.preshuffle()",
+                stacklevel=3,
+            )
+
+    def _rules(self) -> dict[str, str]:
+        """What activations become, as the operations take it."""
+        return {"rounding": self.rounding, "activations": self.activations}
+
+    def _show_choices(self) -> str:
+        return (
+            f"format={self.format}, layout={self.layout}, rounding={self.rounding}, "
+            f"activations={self.activations}"
+        )
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        """Loads, as nn.Module does through this function, what fits; `state_dict` is a copy."""
+        try:
+            for name in self.WEIGHTS:
+                self._adapt(state_dict, prefix, name)
+        except (TypeError, ValueError) as error:
+            error_msgs = args[-1]
+            error_msgs.append(f"{prefix.removesuffix('.') or type(self).__name__}: {error}")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _adapt(self, state_dict: dict, prefix: str, name: str) -> None:
+        """Puts saved weights into this module's layout."""
+        saved, own = state_dict.get(prefix + name), getattr(self, name)
+        if saved is None:
+            return
+        if not isinstance(saved, MXTensor):
+            raise TypeError(
+                f"{name}: got {type(saved).__name__}, expected an MXTensor; quantize floats first: "
+                f"mx_kernels.quantize({name})"
+            )
+        for fact in ("format", "shape"):
+            got, expected = getattr(saved, fact), getattr(own, fact)
+            if got != expected:
+                got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
+                raise ValueError(f"got {fact} {got}, expected {expected}")
+        if saved.layout != own.layout:
+            state_dict[prefix + name] = saved._relayout(layout_named(own.layout))
+
+
+class MXLinear(MXModule):
     """Computes `linear(x, weight, bias=bias)`; see `mx_kernels.linear` for its gradient.
 
     Args:
@@ -45,6 +123,8 @@ class MXLinear(nn.Module):
         TypeError: if weight is not an MXTensor, or bias holds no floats.
         ValueError: if weight is not 2-D, bias does not fit, or a name is unknown.
     """
+
+    WEIGHTS = ("weight",)
 
     def __init__(
         self,
@@ -65,8 +145,8 @@ class MXLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.rounding = rounding
         self.activations = activations
-        self.register_parameter("weight", _parameter(weight))
-        self.register_parameter("bias", None if bias is None else _parameter(bias))
+        self.register_parameter("weight", parameter(weight))
+        self.register_parameter("bias", None if bias is None else parameter(bias))
         self._warn_if_slow()
 
     @classmethod
@@ -95,87 +175,41 @@ class MXLinear(nn.Module):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")
         if activations is None:
             activations = activations_for(device or linear.weight.device)
-        weight = ops.quantize(linear.weight.detach(), format=format, rounding=rounding)
-        if device is not None or facts().layout_for(weight.device):
-            weight = ops.preshuffle(weight, device=device)
+        weight = quantized(linear.weight, format=format, rounding=rounding, device=device)
         calls = mode_rounding(activations, rounding)
         self = cls(weight, linear.bias, rounding=calls, activations=activations)
         return self.train(linear.training)
 
-    @property
-    def format(self) -> str:
-        """The weights' format."""
-        return self.weight.format
-
-    @property
-    def layout(self) -> str:
-        """The weights' layout."""
-        return self.weight.layout
-
-    def _apply(self, fn, recurse=True):
-        """Moves the module, which nn.Module does through this function."""
-        before = self.weight.device
-        super()._apply(fn, recurse)
-        if self.weight.device != before:
-            self._warn_if_slow()
-        return self
-
-    def _warn_if_slow(self) -> None:
-        """Warns, once a process, where the weights lie on a device that has a faster layout."""
-        best = facts().layout_for(self.weight.device)
-        if best is not None and best.name != self.layout:
-            warnings.warn(
-                f"MXLinear: weights in layout {self.layout!r} on {best.device}, whose kernels read "
-                f"{best.name!r} faster: up to 4 times for a single row; make the module from "
-                "weight.preshuffle()",
-                stacklevel=3,
-            )
-
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias for x [..., in_features]."""
-        rules = {"rounding": self.rounding, "activations": self.activations}
-        return ops.linear(x, self.weight, bias=self.bias, **rules)
+        return ops.linear(x, self.weight, bias=self.bias, **self._rules())
 
     def extra_repr(self) -> str:
         """Names sizes, format, layout and rounding in the module's repr."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, format={self.format}, layout={self.layout}, "
-            f"rounding={self.rounding}, activations={self.activations}"
+            f"bias={self.bias is not None}, {self._show_choices()}"
         )
 
-    def _load_from_state_dict(self, state_dict, prefix, *args):
-        """Loads, as nn.Module does through this function, what fits; `state_dict` is a copy."""
-        try:
-            self._adapt(state_dict, prefix)
-        except (TypeError, ValueError) as error:
-            error_msgs = args[-1]
-            error_msgs.append(f"{prefix.removesuffix('.') or 'MXLinear'}: {error}")
-            return
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def _adapt(self, state_dict: dict, prefix: str) -> None:
-        """Puts the saved weights into this module's layout."""
+    def _adapt(self, state_dict: dict, prefix: str, name: str) -> None:
         _join_parts(state_dict, prefix)
-        name = prefix + "weight"
-        if name not in state_dict:
-            return
-        saved = state_dict[name]
-        if not isinstance(saved, MXTensor):
-            raise TypeError(
-                f"weight: got {type(saved).__name__}, expected an MXTensor; quantize floats first: "
-                "mx_kernels.quantize(weight)"
-            )
-        for fact in ("format", "shape"):
-            got, expected = getattr(saved, fact), getattr(self.weight, fact)
-            if got != expected:
-                got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
-                raise ValueError(f"got {fact} {got}, expected {expected}")
-        if saved.layout != self.layout:
-            state_dict[name] = saved._relayout(layout_named(self.layout))
+        super()._adapt(state_dict, prefix, name)
 
 
-def _parameter(value: Tensor) -> nn.Parameter:
+def quantized(
+    weight: Tensor, *, format: str, rounding: str, device: str | torch.device | None = None
+) -> MXTensor:
+    """Quantizes float weights and gives them the layout of `device`.
+
+    None is the device they lie on, where they stay plain if it has no layout of its own.
+    """
+    weight = ops.quantize(weight.detach(), format=format, rounding=rounding)
+    if device is not None or facts().layout_for(weight.device):
+        weight = ops.preshuffle(weight, device=device)
+    return weight
+
+
+def parameter(value: Tensor) -> nn.Parameter:
     """Returns `value` itself if it is a parameter, else one without a gradient."""
     if isinstance(value, nn.Parameter):
         return value
@@ -204,74 +238,3 @@ def _join_parts(state_dict: dict, prefix: str) -> None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"_extra_state: got {state!r}, expected what MXLinear saved") from error
     state_dict[prefix + "weight"] = MXTensor(codes, scales, **meaning)
-
-
-def convert(
-    model: nn.Module,
-    filter: Callable[[str, nn.Linear], bool] | None = None,
-    *,
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
-    device: str | None = None,
-    activations: str | None = None,
-) -> nn.Module:
-    """Replaces the linear layers of `model` in place by MXLinear; returns the model.
-
-    A module that is used in several places stays one module. Subclasses of `nn.Linear` are
-    left alone, because they compute something else.
-
-    Args:
-        model: any module; an `nn.Linear` itself comes back as an MXLinear.
-        filter: called as `filter(name, module)`; True converts. None converts all.
-        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
-        rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
-        device: whose layout the weights get; see `MXLinear.from_linear`.
-        activations: what activations are multiplied as; see `MXLinear.from_linear`.
-
-    Raises:
-        TypeError: if an argument is of another kind, or the weights of a selected layer are of
-            another type than bfloat16, float16 or float32.
-        ValueError: if nothing was selected, or a selected layer's in_features is not a multiple
-            of the block size. Nothing is replaced then.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {type(model).__name__}, expected an nn.Module")
-    if filter is not None and not callable(filter):
-        raise TypeError(
-            f"filter: got {type(filter).__name__}, expected a function of a name and a module: "
-            "filter=lambda name, module: name in names"
-        )
-    linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
-    chosen = {n: m for n, m in linears.items() if filter is None or filter(n, m)}
-    block = format_named(format).block_k
-    ragged = [
-        f"{name or 'model'} ({module.in_features})"
-        for name, module in chosen.items()
-        if module.in_features % block or not module.in_features
-    ]
-    if ragged:
-        raise ValueError(
-            f"in_features: got {', '.join(ragged)}, expected multiples of {block}; leave these "
-            "layers out with filter=lambda name, module: ..."
-        )
-    for name, module in chosen.items():
-        check_floats(module.weight, f"{name or 'model'}.weight")
-    if not chosen:
-        raise ValueError(
-            f"got {len(linears)} nn.Linear in the model and none selected by the filter, "
-            "expected at least one"
-        )
-    choices = {
-        "format": format,
-        "rounding": rounding,
-        "device": device,
-        "activations": activations,
-    }
-    converted = {id(module): MXLinear.from_linear(module, **choices) for module in chosen.values()}
-    if id(model) in converted:
-        return converted[id(model)]
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if id(module) in converted:
-            parent, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, converted[id(module)])
-    return model

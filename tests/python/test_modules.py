@@ -1,4 +1,4 @@
-"""MXLinear and convert: a model's linear layers, their state dicts, their places."""
+"""MXLinear: what it computes, its state dicts, its life. `convert` is in test_convert.py."""
 
 import copy
 import io
@@ -318,62 +318,9 @@ def test_the_bias_trains_and_the_weights_do_not():
     assert m.bias.grad.tolist() == [4.0] * 40
 
 
-# convert.
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = float_linear()
-        self.again = self.first
-        self.blocks = nn.ModuleList([nn.Sequential(float_linear(seed=i)) for i in range(2)])
-        self.ragged = nn.Linear(40, 7)
-        self.attention = nn.MultiheadAttention(96, 2)
-
-    def forward(self, x):
-        parts = [self.first(x), self.again(x), *(block(x) for block in self.blocks)]
-        return self.ragged(sum(parts))
-
-
-def convertible(name, linear):
-    return linear.in_features % 32 == 0
-
-
-def test_convert_replaces_the_chosen_layers_and_nothing_else():
-    model, names = Model(), []
-    before = model(x_of(4))
-
-    def filter(name, linear):
-        names.append(name)
-        return convertible(name, linear)
-
-    assert mx.convert(model, filter) is model
-    assert names == ["first", "blocks.0.0", "blocks.1.0", "ragged"]
-    assert model.first is model.again
-    kinds = {name: type(m) for name, m in model.named_modules(remove_duplicate=False)}
-    for name in ("first", "again", "blocks.0.0", "blocks.1.0"):
-        assert kinds[name] is mx.MXLinear
-    assert kinds["ragged"] is nn.Linear
-    assert isinstance(model.attention.out_proj, nn.Linear)
-    after = model(x_of(4))
-    assert torch.cosine_similarity(after.flatten(), before.flatten(), dim=0) > 0.97
-
-
-def test_a_converted_model_round_trips_through_its_state_dict():
-    source = mx.convert(Model(), convertible, activations="mxfp4")
-    torch.manual_seed(0)
-    target = mx.convert(Model(), convertible, device="gfx950")
-    target.load_state_dict(source.state_dict())
-    assert_products_agree(target(x_of(4)), source(x_of(4)))
-
-
-def test_convert_of_a_linear_returns_the_other_module():
-    assert type(mx.convert(float_linear())) is mx.MXLinear
-
-
-def test_convert_passes_its_options_on():
-    model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
-    assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+def test_only_a_linear_layer_becomes_one():
+    with pytest.raises(TypeError, match="linear: got Tensor, expected an nn"):
+        mx.MXLinear.from_linear(x_of(2))
 
 
 @pytest.mark.parametrize(
@@ -382,57 +329,6 @@ def test_convert_passes_its_options_on():
 def test_activations_are_what_the_device_is_best_at(target, expected):
     linear = float_linear().cpu()
     assert mx.MXLinear.from_linear(linear, device=target).activations == expected
-    assert mx.convert(nn.Sequential(linear), device=target)[0].activations == expected
-
-
-@every_format
-def test_convert_takes_any_format(format):
-    model = mx.convert(nn.Sequential(float_linear()), format=format, activations="mxfp8")
-    assert (model[0].format, model[0].activations) == (format, "mxfp8")
-    assert model(x_of(4)).shape == (4, 40)
-
-
-def test_convert_refuses_names_before_it_touches_anything():
-    model = nn.Sequential(float_linear())
-    for name in ("format", "activations"):
-        with pytest.raises(ValueError, match=f"{name}: got 'fp9', expected"):
-            mx.convert(model, **{name: "fp9"})
-    assert type(model[0]) is nn.Linear
-
-
-def test_convert_names_ragged_layers_before_it_touches_anything():
-    model = Model()
-    with pytest.raises(ValueError, match=r"got ragged \(40\), expected multiples of 32; .*filter"):
-        mx.convert(model)
-    assert type(model.first) is nn.Linear
-
-
-def test_convert_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match=r"got 0 nn\.Linear"):
-        mx.convert(nn.Sequential(nn.ReLU()))
-    with pytest.raises(ValueError, match="none selected"):
-        mx.convert(Model(), lambda name, linear: False)
-
-
-WRONG_KINDS = {
-    "no model": (lambda: mx.convert(None), r"model: got NoneType, expected an nn\.Module"),
-    "no layer": (lambda: mx.MXLinear.from_linear(x_of(2)), r"linear: got Tensor, expected an nn"),
-    "a list of names": (
-        lambda: mx.convert(nn.Sequential(float_linear()), filter=["0"]),
-        "filter: got list, expected a function",
-    ),
-    "float64": (
-        lambda: mx.convert(nn.Sequential(float_linear()).double()),
-        r"0\.weight: got dtype float64, expected bfloat16",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_KINDS)
-def test_arguments_of_another_kind_are_named(name):
-    call, message = WRONG_KINDS[name]
-    with pytest.raises(TypeError, match=message):
-        call()
 
 
 def test_a_layer_that_reads_slowly_says_so():

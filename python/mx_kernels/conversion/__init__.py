@@ -1,0 +1,252 @@
+"""Replaces the layers of a model by ours, keeps what loses most by it, and reports both.
+
+convert(model)               the model itself, with MXLinear and MXExperts inside
+conversion_report(model)     what became of which layer, and why
+
+__init__.py   convert: decide, check, replace, report
+rules.py      which layers are kept, and why
+layers.py     what a layer is, what stands in its way, what it becomes
+report.py     the table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+
+from mx_kernels._arrays import check_floats
+from mx_kernels._checks import check_mode, format_named, mode_rounding
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
+from mx_kernels.conversion.layers import Layer, replace
+from mx_kernels.conversion.report import (
+    ATTRIBUTE,
+    LayerReport,
+    Report,
+    bytes_of_all,
+    conversion_report,
+)
+from mx_kernels.conversion.rules import (
+    Activations,
+    Pattern,
+    Tree,
+    activations_of,
+    check_patterns,
+    decide,
+    patterns_of,
+)
+from mx_kernels.modules import MXLinear, quantized
+
+__all__ = ["LayerReport", "Report", "conversion_report", "convert"]
+
+
+def convert(
+    model: nn.Module,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    *,
+    keep: Pattern | Iterable[Pattern] = (),
+    include: Pattern | Iterable[Pattern] = (),
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
+    device: str | torch.device | None = None,
+    activations: Activations = None,
+) -> nn.Module:
+    """Replaces layers of `model` in place by MXLinear and MXExperts; returns the model.
+
+    Layers are `nn.Linear`, transformers' `Conv1D`, and its experts with 3-D weights. Kept as they
+    are, unless `include` names them:
+
+    * output heads, routers, and adapters beside a base layer, which is converted;
+    * layers whose weight is also that of a module that is kept, like an embedding;
+    * subclasses of `nn.Linear` that compute what it computes;
+    * layers of so few outputs that no memory is saved, like a classifier of two classes.
+
+    Kept in any case, because the result would be another model: layers whose in_features is no
+    multiple of the block size; subclasses and instances with a forward of their own; weights that
+    are parametrized or computed in every call; layers with state-dict hooks, parameters or modules
+    of their own; layers whose weights another module reads, like `nn.MultiheadAttention`; experts
+    whose activation `mx_kernels.moe` does not have, or that lie on a GPU.
+
+    Forward and backward hooks move to the new module, and their handles still remove them. A layer
+    in several places stays one layer, and a weight in several layers one weight.
+    `nn.TransformerEncoder` is told to call its layers instead of reading their weights.
+    `conversion_report(model)` says what became of every layer.
+
+    Args:
+        model: any module; a layer itself comes back as another module.
+        filter: called as `filter(name, module)` for each layer that would be converted; False
+            keeps it. None converts all.
+        keep: names of modules to be left alone with all that is in them. A name may be the end
+            of one, and * stands for anything: "lm_head", "layers.0", "layers.*.self_attn".
+        include: names of modules to be converted although a rule would keep them; `keep` goes
+            before.
+        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
+        rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
+        device: whose layout the weights get; see `MXLinear.from_linear`.
+        activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices
+            by layer a mapping from names as in `keep`, the first that fits, or a function of a
+            layer's name; layers without a choice get the default.
+
+    Raises:
+        TypeError: if an argument is of another kind, or the weights of a selected layer are of
+            another type than bfloat16, float16 or float32.
+        ValueError: if nothing was selected, a name fits nothing, `include` names a layer that
+            cannot be converted, or weights are on the meta device. Nothing is replaced then.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}, expected an nn.Module")
+    if filter is not None and not callable(filter):
+        raise TypeError(
+            f"filter: got {type(filter).__name__}, expected a function of a name and a module; "
+            "for names see keep and include"
+        )
+    patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
+    choices = {"format": format, "rounding": rounding, "device": device}
+    fmt = format_named(format)
+    quantized(torch.zeros(1, fmt.block_k, device="cpu"), **choices)  # Raises if a name is wrong.
+
+    tree = Tree(model)
+    _check_activations(activations, rounding, tree)
+    reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
+    chosen = [layer for layer, reason in reasons.items() if reason is None]
+    _check_some(reasons, chosen)
+    modes = {}
+    for layer in chosen:
+        _check_weights(layer)
+        modes[layer] = _mode_of(layer, activations, rounding, device)
+    del tree
+
+    bytes_before, rows = bytes_of_all(model), _rows_before(reasons)
+    made: dict = {}
+    for layer in chosen:
+        # The float weights are freed one by one: a layer lets go of the module it was.
+        layer.module = replace(layer, made, activations=modes[layer], **choices)
+        model = _put(model, layer)
+    _call_layers(model)
+    report = _report(model, reasons, rows, bytes_before)
+    setattr(model, ATTRIBUTE, report)
+    return model
+
+
+# What is refused before anything is replaced.
+
+
+def _check_activations(activations: Activations, rounding: str, tree: Tree) -> None:
+    if activations is None or callable(activations):
+        return
+    if isinstance(activations, Mapping):
+        check_patterns("activations", patterns_of("activations", activations), tree.modules)
+        modes = activations.values()
+    elif isinstance(activations, str):
+        modes = [activations]
+    else:
+        raise TypeError(
+            f"activations: got {type(activations).__name__}, expected a name, a mapping from names "
+            "of layers, or a function of one"
+        )
+    for mode in modes:
+        if mode is not None:
+            check_mode(mode, mode_rounding(mode, rounding))
+
+
+def _check_some(reasons: dict[Layer, str | None], chosen: list[Layer]) -> None:
+    if chosen:
+        return
+    if not reasons:
+        raise ValueError(
+            "model: got one without nn.Linear, Conv1D or experts that are not converted yet, "
+            "expected at least one"
+        )
+    listed = [f"{layer.name} ({reason})" for layer, reason in reasons.items()]
+    shown, more = listed[:5], len(listed) - 5
+    raise ValueError(
+        f"got no layer to convert: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}; "
+        "expected at least one, see filter, keep and include"
+    )
+
+
+def _check_weights(layer: Layer) -> None:
+    for name, t in (layer.weights | layer.biases).items():
+        full_name = f"{layer.name}.{name}"
+        if t.is_meta:
+            raise ValueError(
+                f"{full_name}: got a tensor on meta, which has no numbers, expected one in memory; "
+                "load the model without offloading, or to_empty() and then its weights, or name "
+                "the layer in keep"
+            )
+        check_floats(t, full_name)
+
+
+def _mode_of(layer: Layer, activations: Activations, rounding: str, device) -> str:
+    """Returns what the activations of a layer become."""
+    mode = activations_of(layer, activations)
+    if mode is None:
+        mode = activations_for(device or next(iter(layer.weights.values())).device)
+    check_mode(mode, mode_rounding(mode, rounding))
+    return mode
+
+
+# Places.
+
+
+def _put(model: nn.Module, layer: Layer) -> nn.Module:
+    """Puts a layer's module in all its places; returns the model, which it may be itself."""
+    for name, parent in zip(layer.names, layer.parents, strict=True):
+        if parent is None:
+            return layer.module
+        setattr(parent, name.rpartition(".")[2], layer.module)
+    return model
+
+
+def _call_layers(model: nn.Module) -> None:
+    """Makes torch's encoders call their layers, where in eval mode they would read the weights.
+
+    These are the facts that their own checks ask for before that.
+    """
+    for module in model.modules():
+        is_ours = any(isinstance(inner, MXLinear) for inner in module.modules())
+        if is_ours and isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        if is_ours and isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+
+
+# The report.
+
+
+def _rows_before(layers: Iterable[Layer]) -> dict[Layer, dict]:
+    """Returns what the report says of layers as they were."""
+    counted: set[int] = set()
+    return {
+        layer: {
+            "kind": type(layer.module).__name__,
+            "shape": layer.shape,
+            "bytes_before": bytes_of_all(layer.module, counted),
+        }
+        for layer in layers
+    }
+
+
+def _report(
+    model: nn.Module, reasons: dict[Layer, str | None], rows: dict[Layer, dict], bytes_before: int
+) -> Report:
+    """Returns the report of this call, behind what an earlier call has converted."""
+    counted: set[int] = set()
+    layers = []
+    for layer, reason in reasons.items():
+        ours = layer.module if reason is None else None
+        layers.append(
+            LayerReport(
+                name=layer.name,
+                reason=reason,
+                format=ours and ours.format,
+                activations=ours and ours.activations,
+                bytes_after=bytes_of_all(layer.module, counted),
+                **rows[layer],
+            )
+        )
+    former = vars(model).get(ATTRIBUTE)
+    if former is not None:
+        layers, bytes_before = [*former.converted, *layers], former.bytes_before
+    return Report(tuple(layers), bytes_before, bytes_of_all(model))

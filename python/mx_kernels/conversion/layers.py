@@ -1,0 +1,316 @@
+"""Layers that can be converted: how they are known, what stands in the way, what they become.
+
+    Linear      nn.Linear                    weight [N, K]                       MXLinear
+    Conv1D      transformers' Conv1D         weight [K, N]                       MXLinear
+    experts     transformers' experts        gate_up_proj, down_proj, 3-D        MXExperts
+
+Classes of other packages are known by their names and by what they have: none is imported. What
+a class of experts does between its two products is found out by asking its `_apply_gate`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from mx_kernels._checks import mode_rounding
+from mx_kernels.experts_module import MXExperts
+from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
+
+PARAMETERS = {
+    "Linear": (("weight",), ("bias",)),
+    "Conv1D": (("weight",), ("bias",)),
+    "experts": (("gate_up_proj", "down_proj"), ("gate_up_proj_bias", "down_proj_bias")),
+}
+"""The weights and biases of each kind of layer."""
+
+SAME_AS_LINEAR = ("FalconLinear",)
+"""Subclasses of nn.Linear with a forward of their own that computes what nn.Linear does."""
+
+READ_BY_PARENT = (
+    (r"WavLMAttention", r"\w+_proj"),
+    (r"\w*Mamba\w*Mixer", r"dt_proj"),
+    (r"\w*MHAttentionMap", r"k_(proj|linear)"),
+    (r"DisentangledSelfAttention", r"in_proj"),
+    (r"MobileBertLMPredictionHead", r"dense|decoder"),
+    (r"\w*LSHSelfAttention", r"query_key|value"),
+    (r"ParamWrapper", r"base_layer"),
+)
+"""Classes that compute with the float weights of a layer instead of calling it, and its name."""
+
+CARRIED_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
+STATE_DICT_HOOKS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+@dataclass(eq=False)
+class Layer:
+    """A module that could be converted, under the names of all its places."""
+
+    kind: str
+    module: nn.Module
+    names: list[str]
+    parents: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its first name; "model" for the model itself."""
+        return self.names[0] or "model"
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Its weights by name, in the shapes that the module gives them."""
+        return self._own(0)
+
+    @property
+    def biases(self) -> dict[str, Tensor]:
+        """Its biases by name, those that it has."""
+        return self._own(1)
+
+    def _own(self, which: int) -> dict[str, Tensor]:
+        own = self.module._parameters
+        names = PARAMETERS[self.kind][which]
+        return {name: own[name] for name in names if own.get(name) is not None}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[out, in]; of experts [E, 2I, H]."""
+        module = self.module
+        if self.kind == "Linear":
+            return module.out_features, module.in_features
+        if self.kind == "Conv1D":
+            return module.nf, module.nx
+        first = next(p for p in module._parameters.values() if p is not None and p.ndim == 3)
+        sizes = tuple(self.weights.get("gate_up_proj", first).shape)
+        return (sizes[0], *sizes[:0:-1]) if getattr(module, "is_transposed", False) else sizes
+
+
+def kind_of(module: nn.Module) -> str | None:
+    """Returns what kind of layer a module is, None for others."""
+    if isinstance(module, nn.Linear):
+        return "Linear"
+    own = module._parameters
+    name = type(module).__name__
+    if name == "Conv1D" and hasattr(module, "nf"):
+        return "Conv1D"
+    is_3d = any(p is not None and not nn.parameter.is_lazy(p) and p.ndim == 3 for p in own.values())
+    if is_3d and ("Experts" in name or {"gate_up_proj", "down_proj"} <= set(own)):
+        return None if isinstance(module, MXExperts) else "experts"
+    return None
+
+
+def obstacle(layer: Layer, block: int) -> str | None:
+    """Returns why a layer cannot be converted and still do what it does, None if it can."""
+    for name, parent in zip(layer.names, layer.parents, strict=True):
+        reason = _reading(parent, name.rpartition(".")[2])
+        if reason:
+            return reason
+    module = layer.module
+    if any(map(nn.parameter.is_lazy, module.parameters(recurse=False))):
+        return "it has no weights yet; call the model once"
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    if parametrize.is_parametrized(module):
+        return "its weight is parametrized; see torch.nn.utils.parametrize"
+    if any(getattr(module, hooks) for hooks in STATE_DICT_HOOKS):
+        return "its state-dict hooks expect float weights"
+    return (_of_experts if layer.kind == "experts" else _of_linear)(layer, block)
+
+
+def _reading(parent: nn.Module | None, leaf: str) -> str | None:
+    """Says who computes with the weights of `leaf` itself, None if nobody does."""
+    if isinstance(parent, nn.MultiheadAttention) and leaf == "out_proj":
+        return "MultiheadAttention reads its weight"
+    for of_parent, of_leaf in READ_BY_PARENT:
+        if re.fullmatch(of_leaf, leaf):
+            for base in type(parent).__mro__:
+                if re.fullmatch(of_parent, base.__name__):
+                    return f"{base.__name__} reads its weight"
+    if leaf == "base_layer" and len(getattr(parent, "lora_magnitude_vector", ())):
+        return "DoRA reads its weight"
+    return None
+
+
+def _of_linear(layer: Layer, block: int) -> str | None:
+    """The same for one matrix."""
+    module = layer.module
+    own = {"weight", "bias"}
+    name = type(module).__name__
+    is_own = type(module).forward is not nn.Linear.forward and name not in SAME_AS_LINEAR
+    if layer.kind == "Linear" and is_own:
+        return f"{name}, a subclass of nn.Linear, has a forward of its own"
+    held = {*module._parameters, *module._buffers, *module._modules}
+    computed = sorted(own - set(module._parameters))
+    if computed:
+        return f"its {computed[0]} is computed in every call (weight_norm, pruning, ...)"
+    if held - own:
+        return f"it also holds {', '.join(sorted(held - own))}"
+    reason = _of_tensors(layer)
+    if reason:
+        return reason
+    k = module.weight.shape[1 if layer.kind == "Linear" else 0]
+    return f"in_features {k} is no multiple of {block}" if k % block or not k else None
+
+
+def _of_tensors(layer: Layer) -> str | None:
+    for name, t in (layer.weights | layer.biases).items():
+        if type(t) is not nn.Parameter:
+            return f"its {name} is of type {type(t).__name__}"
+    return None
+
+
+def _of_experts(layer: Layer, block: int) -> str | None:
+    """The same for experts."""
+    module = layer.module
+    flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
+    if len(layer.weights) < 2 or not all(hasattr(module, flag) for flag in flags):
+        return f"{type(module).__name__}: experts of a form that is not known"
+    if not module.has_gate or module.has_post_expert_norm:
+        return f"{type(module).__name__}: no gate, or a norm of each expert, is not supported"
+    reason = _of_tensors(layer)
+    if reason:
+        return reason
+    if module.gate_up_proj.device.type == "cuda":
+        return "experts have kernels on the CPU alone"
+    for name, w in layer.weights.items():
+        k = w.shape[1 if module.is_transposed else 2]
+        if k % block or not k:
+            return f"{name}: K {k} is no multiple of {block}"
+    if module.gate_up_proj.is_meta or _gate_of(module) is not None:
+        return None
+    return f"{type(module).__name__}: its gated activation is not known"
+
+
+# Experts, and what they do between the products.
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What `mx_kernels.moe` has to know, and whether rows of gate and up take turns already."""
+
+    activation: str
+    limit: float
+    alpha: float
+    takes_turns: bool
+
+    def __call__(self, sums: Tensor) -> Tensor:
+        """Computes it as `_apply_gate` of transformers' experts would."""
+        if self.takes_turns:
+            gate, up = sums[..., ::2], sums[..., 1::2]
+        else:
+            gate, up = sums.chunk(2, -1)
+        if self.activation == "silu":
+            return nn.functional.silu(gate) * up
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
+
+    @property
+    def is_reordered(self) -> bool:
+        """Says whether `moe` wants the rows in the other order."""
+        return self.takes_turns != (self.activation == "swiglu_oai")
+
+    def ordered(self, rows: Tensor) -> Tensor:
+        """Gives rows of gate and up [E, 2I, ...] the order that `moe` reads."""
+        if not self.is_reordered:
+            return rows
+        lead = (2, -1) if not self.takes_turns else (-1, 2)
+        return rows.unflatten(1, lead).transpose(1, 2).flatten(1, 2)
+
+
+@torch.no_grad()
+def _gate_of(module: nn.Module) -> Gate | None:
+    """Returns the gate that gives what the module's `_apply_gate` gives, None if none does."""
+    weight = module.gate_up_proj
+    width = weight.shape[2 if module.is_transposed else 1]
+    # Numbers beyond any limit, in an order that tells gates from ups.
+    sums = torch.linspace(-40, 40, 3 * width + 1, device=weight.device)[:-1]
+    sums = sums[torch.randperm(3 * width, generator=torch.Generator().manual_seed(0))]
+    sums = sums.view(3, width)
+    got = module._apply_gate(sums)
+    limits = [getattr(module, name, 0.0) for name in ("limit", "swiglu_limit")]
+    alphas = [getattr(module, name, 0.0) for name in ("alpha", "swiglu_alpha")]
+    numbers = max(limits), max(alphas)
+    gates = [Gate("silu", 7.0, 1.702, turns) for turns in (False, True)]
+    if all(numbers):
+        gates += [Gate("swiglu_oai", *numbers, turns) for turns in (False, True)]
+    for gate in gates:
+        expected = gate(sums)
+        if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
+            return gate
+    return None
+
+
+# What they become.
+
+
+def replace(
+    layer: Layer, made: dict, *, format: str, rounding: str, device, activations: str
+) -> MXModule:
+    """Returns what a layer becomes; a weight that `made` has already is not made again."""
+    module = layer.module
+    rules = {"rounding": mode_rounding(activations, rounding), "activations": activations}
+    choices = {"format": format, "rounding": rounding, "device": device}
+
+    def weight(name: str, arranged) -> nn.Parameter:
+        key = (layer.kind, identity(layer.weights[name]))
+        if key not in made:
+            made[key] = parameter(quantized(arranged(layer.weights[name].detach()), **choices))
+        return made[key]
+
+    if layer.kind == "experts":
+        new = _experts(layer, weight, rules)
+    else:
+        turned = torch.t if layer.kind == "Conv1D" else torch.Tensor.detach
+        new = MXLinear(weight("weight", lambda w: turned(w).contiguous()), module.bias, **rules)
+    if layer.kind == "Linear":
+        for name, value in vars(module).items():
+            vars(new).setdefault(name, value)
+    for hooks in CARRIED_HOOKS:
+        vars(new)[hooks] = vars(module)[hooks]
+    return new.train(module.training)
+
+
+def _experts(layer: Layer, weight, rules: dict[str, str]) -> MXExperts:
+    module = layer.module
+    gate = _gate_of(module)
+
+    def as_rows(w: Tensor) -> Tensor:
+        return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
+
+    biases = dict(layer.biases)
+    if "gate_up_proj_bias" in biases and gate.is_reordered:
+        bias = biases["gate_up_proj_bias"]
+        biases["gate_up_proj_bias"] = nn.Parameter(gate.ordered(bias.detach()), bias.requires_grad)
+    return MXExperts(
+        weight("gate_up_proj", lambda w: gate.ordered(as_rows(w))),
+        weight("down_proj", as_rows),
+        **biases,
+        activation=gate.activation,
+        limit=gate.limit,
+        alpha=gate.alpha,
+        **rules,
+    )
+
+
+def identity(t: Tensor):
+    """Returns what tensors have in common that are the same memory."""
+    if type(t) is not nn.Parameter or t.is_meta or not t.numel():
+        return id(t)
+    return t.device, t.data_ptr(), tuple(t.shape)

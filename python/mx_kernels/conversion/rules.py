@@ -1,0 +1,258 @@
+"""Which layers of a model stay floats, and why: patterns of names, and rules for what loses most.
+
+A pattern is a name or the end of one, where * stands for anything. It means a module and all that
+is in it:
+
+    "lm_head"              lm_head, model.lm_head
+    "layers.0"             model.layers.0.mlp.up_proj, encoder.layers.0.mlp.up_proj, ...
+    "layers.*.self_attn"   model.layers.7.self_attn.q_proj, ...
+
+The rules know heads, routers and adapters by the names that models give them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+
+from mx_kernels._facts import Format, facts
+from mx_kernels._storage import storage_of
+from mx_kernels.conversion.layers import SAME_AS_LINEAR, Layer, identity, kind_of, obstacle
+
+HEADS = ("lm_head", "embed_out")
+"""Names of output layers; transformers' models also tell theirs: `get_output_embeddings`."""
+
+ROUTER_CLASS = re.compile(r"Router|MoE\w*Gate")
+ROUTER_NAME = re.compile(r"router|^shared_experts?_gate$")
+GATE_NAMES = ("gate", "wg")
+"""Names of routers where there are experts beside them; elsewhere they are common linear layers."""
+
+EXPERT_COUNTS = (
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_routed_experts",
+)
+
+Pattern = str
+Choice = str | None
+Activations = Choice | Mapping[Pattern, Choice] | Callable[[str], Choice]
+
+
+class Tree:
+    """A model's modules by name, and the layers among them that could be converted."""
+
+    def __init__(self, model: nn.Module):
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.heads = _heads(self.modules.values())
+        self.holders: dict = {}
+        layers: dict[int, Layer] = {}
+        for name, module in self.modules.items():
+            key = id(module)
+            if key in layers:
+                layers[key].names.append(name)
+            elif kind := kind_of(module):
+                layers[key] = Layer(kind, module, [name])
+            for of_parameter, t in module._parameters.items():
+                if t is not None and not nn.parameter.is_lazy(t):
+                    place = f"{name}.{of_parameter}" if name else of_parameter
+                    self.holders.setdefault(identity(t), {}).setdefault(key, place)
+        for layer in layers.values():
+            layer.parents = [self.parent(name) if name else None for name in layer.names]
+        self.layers = list(layers.values())
+
+    def parent(self, name: str) -> nn.Module:
+        """Returns the module that holds the one of that name."""
+        return self.modules[name.rpartition(".")[0]]
+
+    def path(self, name: str) -> list[tuple[str, nn.Module]]:
+        """Returns the modules from the model's child down to `name`, with their last names."""
+        parts = name.split(".")
+        return [(part, self.modules[".".join(parts[: i + 1])]) for i, part in enumerate(parts)]
+
+
+def decide(
+    tree: Tree,
+    fmt: Format,
+    *,
+    device: str | torch.device | None,
+    filter: Callable[[str, nn.Module], bool] | None,
+    keep: tuple[Pattern, ...],
+    include: tuple[Pattern, ...],
+) -> dict[Layer, str | None]:
+    """Returns for every layer why it is kept, None for those to be converted.
+
+    Raises:
+        ValueError: if a layer that `include` names cannot be converted, or a pattern fits nothing.
+    """
+    check_patterns("keep", keep, tree.modules)
+    check_patterns("include", include, tree.modules)
+    reasons, impossible = {}, []
+    for layer in tree.layers:
+        if fits_any(layer.names, keep):
+            reasons[layer] = "named in keep"
+            continue
+        hindrance = obstacle(layer, fmt.block_k)
+        if fits_any(layer.names, include):
+            reasons[layer] = hindrance
+            if hindrance:
+                impossible.append(f"{layer.name} ({hindrance})")
+            continue
+        reasons[layer] = _rule_of(tree, layer) or hindrance or _doubt(layer, fmt, device)
+        if (
+            reasons[layer] is None
+            and filter is not None
+            and not filter(layer.names[0], layer.module)
+        ):
+            reasons[layer] = "left out by filter"
+    if impossible:
+        raise ValueError(
+            f"include: got {', '.join(impossible)}, expected layers that can be converted; name "
+            "these in keep"
+        )
+    _keep_ties(tree, reasons, include)
+    return reasons
+
+
+def _keep_ties(tree: Tree, reasons: dict[Layer, str | None], include: tuple[Pattern, ...]) -> None:
+    """Keeps layers whose weights are also those of a module that is kept."""
+    chosen = {id(layer.module): layer for layer, reason in reasons.items() if reason is None}
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for key, layer in list(chosen.items()):
+            holders = [tree.holders[identity(w)] for w in layer.weights.values()]
+            others = [place for of in holders for other, place in of.items() if other not in chosen]
+            if others and not fits_any(layer.names, include):
+                reasons[layer] = f"shares its weight with {others[0]}"
+                del chosen[key]
+                is_settled = False
+
+
+def _rule_of(tree: Tree, layer: Layer) -> str | None:
+    """Returns which rule keeps a layer, None if none does."""
+    for name in layer.names:
+        path = tree.path(name)
+        leaf = path[-1][0]
+        if leaf in HEADS or id(layer.module) in tree.heads:
+            return "output head"
+        if _is_adapter(tree, name, path):
+            return "adapter"
+        if layer.kind != "experts" and _is_router(tree.parent(name), path, layer):
+            return "router"
+    return None
+
+
+def _doubt(layer: Layer, fmt: Format, device: str | torch.device | None) -> str | None:
+    """Returns why a layer is better left alone, though it could be converted."""
+    if layer.kind == "experts":
+        return None
+    name = type(layer.module).__name__
+    is_plain = type(layer.module) is nn.Linear or name in SAME_AS_LINEAR
+    if layer.kind == "Linear" and not is_plain:
+        return f"{name}, a subclass of nn.Linear"
+    # Layouts pad the rows.
+    (weight,) = layer.weights.values()
+    layout = facts().layout_for(device or weight.device) or facts().plain
+    after = sum(map(math.prod, storage_of(layer.shape, fmt, layout)))
+    return None if after < weight.nbytes else f"{layer.shape[0]} outputs are too few to save memory"
+
+
+def _heads(modules: Iterable[nn.Module]) -> set[int]:
+    """Returns the output layers that models tell, as ids."""
+    heads = set()
+    for module in modules:
+        tell = getattr(module, "get_output_embeddings", None)
+        if callable(tell):
+            try:
+                heads.add(id(tell()))
+            except (AttributeError, NotImplementedError):
+                continue  # A model without one.
+    return heads - {id(None)}
+
+
+def _is_adapter(tree: Tree, name: str, path: list) -> bool:
+    """Says whether a layer is what PEFT added beside a base layer, or trains instead of one."""
+    parts = [part for part, _ in path]
+    if any(part.startswith("lora_") or part == "modules_to_save" for part in parts):
+        return True
+    inner = parts[1:]
+    holders = [module for _, module in path[:-1]]
+    return any(
+        "base_layer" in holder._modules and part != "base_layer"
+        for holder, part in zip(holders, inner, strict=True)
+    )
+
+
+def _is_router(parent: nn.Module, path: list, layer: Layer) -> bool:
+    """Says whether a layer chooses experts."""
+    leaf = path[-1][0]
+    if any(ROUTER_CLASS.search(type(module).__name__) for _, module in path):
+        return True
+    if any(ROUTER_NAME.search(part) for part, _ in path):
+        return True
+    beside = [module for name, module in parent._modules.items() if "experts" in name]
+    if leaf in GATE_NAMES and beside:
+        return True
+    counts = {getattr(module, name, 0) for module in (parent, *beside) for name in EXPERT_COUNTS}
+    counts |= {len(module) for module in beside if isinstance(module, nn.ModuleList)}
+    rows = layer.shape[0]
+    return rows > 1 and rows in {count for count in counts if isinstance(count, int)}
+
+
+# Patterns.
+
+
+def fits(name: str, pattern: Pattern) -> bool:
+    """Says whether a pattern means the module of this name, or one that it is in."""
+    parts = name.split(".")
+    wholes = (".".join(parts[: i + 1]) for i in range(len(parts)))
+    return any(fnmatchcase(whole, end) for whole in wholes for end in (pattern, "*." + pattern))
+
+
+def fits_any(names: Iterable[str], patterns: Iterable[Pattern]) -> bool:
+    """Says whether one of the patterns means a module with these names."""
+    return any(fits(name, pattern) for name in names for pattern in patterns)
+
+
+def patterns_of(what: str, patterns: Pattern | Iterable[Pattern]) -> tuple[Pattern, ...]:
+    """Returns patterns as a tuple: one, or several.
+
+    Raises:
+        TypeError: if they are something else.
+    """
+    listed = (patterns,) if isinstance(patterns, str) else patterns
+    if not isinstance(listed, Iterable) or not all(isinstance(p, str) for p in (*listed,)):
+        raise TypeError(
+            f"{what}: got {patterns!r}, expected names or patterns of names: "
+            f'{what}=["lm_head", "layers.*.self_attn"]'
+        )
+    return tuple(listed)
+
+
+def check_patterns(what: str, patterns: Iterable[Pattern], names: Iterable[str]) -> None:
+    """Raises if a pattern fits no module.
+
+    Raises:
+        ValueError: naming it, because it is probably misspelt.
+    """
+    for pattern in patterns:
+        if not any(fits(name, pattern) for name in names):
+            raise ValueError(
+                f"{what}: got {pattern!r}, which fits no module, expected names as in "
+                "model.named_modules(), or their ends, with * for anything"
+            )
+
+
+def activations_of(layer: Layer, activations: Activations) -> Choice:
+    """Returns what the activations of a layer become, None for what its device is best at."""
+    if isinstance(activations, Mapping):
+        fitting = (mode for p, mode in activations.items() if fits_any(layer.names, [p]))
+        return next(fitting, None)
+    return activations(layer.names[0]) if callable(activations) else activations
