@@ -110,6 +110,7 @@ def arguments(**wrong):
     return *first, *map(np.asarray, numbers), of["sizes"].int()
 
 
+@pytest.mark.deep
 def test_what_the_graph_leaves_open_is_found_when_it_runs():
     layer, product = (
         torch.from_dlpack(out) for out in model("unchecked_experts").execute(*arguments())
@@ -119,6 +120,7 @@ def test_what_the_graph_leaves_open_is_found_when_it_runs():
     assert (product[:2] != 0).all()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "wrong, message",
     [

@@ -1,8 +1,8 @@
 """Graphs of experts: cases as in `cases.py`, functions of a route.
 
-experts.py FILE.mef experts         those of the first tier
-experts.py FILE.mef other_experts   all others
-experts.py FILE.mef unchecked       both ops with shapes that only they can check
+experts.py FILE.mef experts             those of the first tier
+experts.py FILE.mef other_experts       all others
+experts.py FILE.mef unchecked_experts   both ops with shapes that only they can check
 """
 
 import sys
@@ -125,40 +125,43 @@ def build_graph(name: str) -> Graph:
 
 def build_unchecked() -> Graph:
     """Adds both ops past the helpers, which would not let wrong shapes through."""
-    shapes = {
-        "x": ("float32", ["t", "h"]),
-        "gate_up": ("uint8", ["e", "n", "bytes"]),
-        "gate_up_scales": ("uint8", ["e", "n", "blocks"]),
-        "down": ("uint8", ["f", "p", "q"]),
-        "down_scales": ("uint8", ["f", "p", "r"]),
-        "ids": ("int64", ["u", "k"]),
-        "weights": ("float32", ["v", "l"]),
-        "bias": ("float32", ["b", "c"]),
-        "bias_down": ("float32", ["d", "g"]),
-        "limit": ("float32", []),
-        "alpha": ("float32", []),
-        "rows": ("int64", []),
-        "sizes": ("int32", ["s"]),
+    ranks = {
+        "x": ("float32", 2),
+        "gate_up": ("uint8", 3),
+        "gate_up_scales": ("uint8", 3),
+        "down": ("uint8", 3),
+        "down_scales": ("uint8", 3),
+        "ids": ("int64", 2),
+        "weights": ("float32", 2),
+        "bias": ("float32", 2),
+        "bias_down": ("float32", 2),
+        "limit": ("float32", 0),
+        "alpha": ("float32", 0),
+        "rows": ("int64", 0),
+        "sizes": ("int32", 1),
     }
-    types = [TensorType(DType[dtype], shape, CPU_REF) for dtype, shape in shapes.values()]
+    types = [
+        TensorType(DType[dtype], [f"{name}_{axis}" for axis in range(rank)], CPU_REF)
+        for name, (dtype, rank) in ranks.items()
+    ]
     rules = {"rounding": "even", "activations": "mxfp4"}
     of_layer = {"gate_up_format": "mxfp4", "gate_up_layout": "plain", "activation": "silu"}
     of_layer |= {"down_format": "mxfp4", "down_layout": "plain"}
     of_product = {"format": "mxfp4", "layout": "plain"}
     with Graph("unchecked", input_types=types, custom_extensions=[max_graph.library()]) as graph:
-        i = dict(zip(shapes, (value.tensor for value in graph.inputs), strict=True))
+        i = dict(zip(ranks, (value.tensor for value in graph.inputs), strict=True))
         result = [TensorType(DType.float32, ["y", "z"], CPU_REF)]
-        layer_inputs = [i[name] for name in list(shapes)[:11]]
+        layer_inputs = [i[name] for name in list(ranks)[:11]]
         product_inputs = [i[n] for n in ("x", "gate_up", "gate_up_scales", "rows", "sizes", "bias")]
         graph.output(
             *ops.custom("mx_moe", CPU_REF, layer_inputs, result, {**rules, **of_layer}),
             *ops.custom(
                 "mx_grouped_linear", CPU_REF, product_inputs, result, {**rules, **of_product}
-            ),  # fmt: skip
+            ),
         )
     return graph
 
 
 if __name__ == "__main__":
     path, name = sys.argv[1:]
-    max_graph.export(build_unchecked() if name == "unchecked" else build_graph(name), path)
+    max_graph.export(build_unchecked() if name == "unchecked_experts" else build_graph(name), path)
