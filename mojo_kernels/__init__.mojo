@@ -108,6 +108,8 @@ Hopper's builds on the room of any GPU.
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
         matmul.mojo           one warp for a row and a few columns
+        experts.mojo          the same where every row has an expert; layers of experts
+        routing.mojo          which expert a row goes to, found on the device
         copy.mojo             rows with gaps, made contiguous
     hopper/               NVIDIA Hopper, MXFP4 weights: four bits until registers
         layout.mojo           the tile of its weight layout, in the kernels' words
@@ -151,6 +153,8 @@ Hopper's builds on the room of any GPU.
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         max_ops.mojo          MAX custom ops
+        max_experts.mojo      the same for experts
+        max_tensors.mojo      tensors of a graph as operands
         names.mojo            names in a graph, as positions in the tables
         hip.mojo              Python extension module of gfx950 devices
         hip_product.mojo      the same for products, one kind a module

@@ -13,9 +13,10 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,weight_only,fuzz}.py
+TESTS=(hopper/test_cuda.py simt/test_experts.py
+    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fuzz}.py
     python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops}.py
-    python/test_ops_inputs.py)
+    python/test_{ops_inputs,experts}.py)
 
 pack() {
     local lib

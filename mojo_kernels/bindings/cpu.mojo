@@ -239,7 +239,7 @@ def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
     var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
-        fits = multiply_grouped(problem, team)
+        fits = multiply_grouped[Known.NOTHING](problem, team)
     return PythonObject(fits)
 
 
@@ -250,7 +250,7 @@ def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
     var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
-        fits = multiply_experts(problem, team)
+        fits = multiply_experts[Known.NOTHING, Known.NOTHING](problem, team)
     return PythonObject(fits)
 
 

@@ -13,6 +13,8 @@ from mojo_kernels.bindings.nvidia import multiply, quantize
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
+    read_experts,
+    read_grouped,
     read_problem,
     read_quantize,
     read_relayout,
@@ -21,6 +23,8 @@ from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
 from mojo_kernels.hopper.host.dispatch import workspace_of
 from mojo_kernels.launch.context_queue import ContextQueue, Device
 from mojo_kernels.problem import Known
+from mojo_kernels.simt.experts import multiply_experts, multiply_grouped
+from mojo_kernels.simt.experts import workspace_of as workspace_of_experts
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
@@ -56,6 +60,30 @@ def py_multiply(arguments: PythonObject) raises:
     multiply[Known.NOTHING](problem, queue, args.next())
 
 
+def py_multiply_grouped(arguments: PythonObject) raises:
+    """Takes the problem and (device, stream)."""
+    var args = Arguments(arguments)
+    var problem = read_grouped(args)
+    var queue = _queue(args)
+    multiply_grouped[Known.NOTHING](problem, queue)
+
+
+def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem of `multiply_experts`; returns the bytes of its workspace."""
+    var args = Arguments(arguments)
+    return PythonObject(workspace_of_experts(read_experts(args)).num_bytes())
+
+
+def py_multiply_experts(arguments: PythonObject) raises:
+    """Takes the problem and (device, stream, workspace)."""
+    var args = Arguments(arguments)
+    var problem = read_experts(args)
+    var device = args.next()
+    var stream = args.next()
+    var queue = ContextQueue(device, stream, args.next())
+    multiply_experts[Known.NOTHING, Known.NOTHING](problem, queue)
+
+
 def py_quantize(arguments: PythonObject) raises:
     """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
@@ -89,6 +117,9 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
         module.def_function[py_max_few_rows]("max_few_rows")
         module.def_function[py_open]("open")
         module.def_function[py_multiply]("multiply")
+        module.def_function[py_multiply_grouped]("multiply_grouped")
+        module.def_function[py_experts_workspace_bytes]("experts_workspace_bytes")
+        module.def_function[py_multiply_experts]("multiply_experts")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")

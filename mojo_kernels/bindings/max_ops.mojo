@@ -11,7 +11,7 @@ All tensors have two dimensions, the last one along K. `rows` is the logical
 number of rows of an operand, which padded layouts do not show. The bias is
 float32 [N], or empty for none. Formats, layouts and roundings are compile-time names
 from the tables; M may be symbolic. Shapes are compared again at run time,
-before anything is written, because a graph may not know them earlier.
+before anything is written, because a graph may not know them earlier. Experts are in `max_experts`.
 
 On a gfx950 GPU the products want preshuffled weights of known size, and the
 kernel is `cdna4.host.dispatch`'s choice; a bias is there or not at compile time. On
@@ -19,8 +19,7 @@ an NVIDIA GPU weights have any layout, and `nvidia` picks.
 """
 
 import extensibility
-from extensibility import InputTensor, ManagedTensorSlice, OutputTensor, Tensor
-from layout.coord import coord_to_index_list
+from extensibility import InputTensor, OutputTensor, Tensor
 from max.gpu.host import DeviceContext
 from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
@@ -38,23 +37,23 @@ from ..cpu.rows import FloatRows
 from ..calls import DequantizeCall, QuantizeCall
 from ..hopper.host.dispatch import workspace_of
 from ..launch.context_queue import ContextQueue
-from ..layouts import (
-    LAYOUTS,
-    OperandLayout,
-    OperandShape,
-    Plain,
-    PreshuffledCdna4,
-    code_rows,
-    scale_blocks,
-    scale_rows,
-)
+from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS, Format
+from ..numbers.formats import FORMATS
 from ..numbers.rounding import Rounding
-from ..operands import Matrix, Operand, matrix
-from ..problem import ANY, Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
+from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 from ..simt.quantize import dequantize as dequantize_portably
-from .names import KEPT, activations_code, dtype_code, format_code, layout_code, rounding_of
+from .max_tensors import (
+    address_of,
+    check_shape,
+    dim_of,
+    floats_of,
+    known_floats,
+    known_product,
+    left_of,
+    operand_of,
+)
+from .names import dtype_code, format_code, layout_code, rounding_of
 
 
 @extensibility.register("mx_quantize")
@@ -73,35 +72,35 @@ struct MXQuantize:
         """Checks and launches."""
         var rows, k = x.dim_size(0), x.dim_size(1)
         comptime FORMAT_CODE = format_code[format]()
-        var operand = _operand[Plain, FORMATS[FORMAT_CODE]]("x", codes, scales, rows, k)
+        var operand = operand_of[Plain, FORMATS[FORMAT_CODE]]("x", codes, scales, rows, k)
         comptime if is_cpu[target]():
             quantize(
-                _floats("x", x),
+                floats_of("x", x),
                 operand,
                 rounding_of[rounding](),
                 RuntimeTeam(context),
             )
         elif is_nvidia():
-            _check_shape("x", x, rows, k)
+            check_shape("x", x, rows, k)
             var call = QuantizeCall(
-                values=_address(x),
+                values=address_of(x),
                 dtype=dtype_code[dtype](),
                 row_stride=k,
                 rows=rows,
                 k=k,
                 format=FORMAT_CODE,
                 rounding=rounding_of[rounding](),
-                codes=_address(codes),
-                scales=_address(scales),
+                codes=address_of(codes),
+                scales=address_of(scales),
             )
             var queue = ContextQueue(context)
             nvidia.quantize[dtype_code[dtype](), FORMAT_CODE](call, queue)
         else:
             _require_gfx950["mx_quantize", target]()
-            _check_shape("x", x, rows, k)
+            check_shape("x", x, rows, k)
             comptime Kernel = QuantizeKernel[FORMATS[FORMAT_CODE], dtype, rounding_of[rounding]()]
             var queue = ContextQueue(context)
-            Kernel.launch(_address(x), _address(codes), _address(scales), rows, k, queue)
+            Kernel.launch(address_of(x), address_of(codes), address_of(scales), rows, k, queue)
 
 
 @extensibility.register("mx_dequantize")
@@ -122,10 +121,10 @@ struct MXDequantize:
         comptime Layout = LAYOUTS[layout_code[layout]()]
         comptime Encoding = FORMATS[format_code[format]()]
         var k = Encoding.elements(codes.dim_size(1))
-        var operand = _operand[Layout, Encoding]("q", codes, scales, Int(rows), k)
-        _check_shape("result", result, Int(rows), k)
+        var operand = operand_of[Layout, Encoding]("q", codes, scales, Int(rows), k)
+        check_shape("result", result, Int(rows), k)
         comptime if is_cpu[target]():
-            var out = FloatRows(_address(result), dtype_code[dtype](), Int(rows), k)
+            var out = FloatRows(address_of(result), dtype_code[dtype](), Int(rows), k)
             dequantize(operand, out, RuntimeTeam(context))
         else:
             comptime assert is_nvidia(), String(
@@ -134,13 +133,13 @@ struct MXDequantize:
                 "', only for CPUs and NVIDIA GPUs",
             )
             var call = DequantizeCall(
-                codes=_address(codes),
-                scales=_address(scales),
+                codes=address_of(codes),
+                scales=address_of(scales),
                 format=format_code[format](),
                 layout=layout_code[layout](),
                 rows=Int(rows),
                 k=k,
-                values=_address(result),
+                values=address_of(result),
                 dtype=dtype_code[dtype](),
             )
             var queue = ContextQueue(context)
@@ -174,12 +173,12 @@ struct MXMatmul:
         """Checks and launches."""
         comptime LEFT_CODE = format_code[left_format]()
         comptime Encoding = FORMATS[LEFT_CODE]
-        comptime known = _known[layout, right_format, dtype](
+        comptime known = known_product[layout, right_format, dtype](
             LeftKind.ENCODED, 0, LEFT_CODE, Rounding.EVEN
         )
         var rows, k = a_codes.dim_size(0), Encoding.elements(a_codes.dim_size(1))
-        _ = _operand[Plain, Encoding]("a", a_codes, a_scales, rows, k)
-        var left = Left.encoded(_address(a_codes), _address(a_scales), LEFT_CODE)
+        _ = operand_of[Plain, Encoding]("a", a_codes, a_scales, rows, k)
+        var left = Left.encoded(address_of(a_codes), address_of(a_scales), LEFT_CODE)
         _multiply[known, target](
             left, rows, k, b_codes, b_scales, Int(b_rows), bias, result, context
         )
@@ -212,22 +211,11 @@ struct MXLinear:
         context: DeviceContext,
     ) raises:
         """Checks and launches."""
-        comptime is_kept = activations == KEPT
-        comptime KIND = LeftKind.KEPT if is_kept else LeftKind.QUANTIZED
-        comptime LEFT_CODE = activations_code[activations]()
-        comptime known = _known[layout, format, dtype](
-            KIND, dtype_code[x_dtype](), LEFT_CODE, rounding_of[rounding]()
-        )
-        _ = _floats("x", x)
-        var row_stride = x.strides()[0]
-        var left = Left.kept(_address(x), known.dtype, row_stride)
-        comptime if not is_kept:
-            left = Left.quantized(
-                _address(x), known.dtype, row_stride, LEFT_CODE, rounding_of[rounding]()
-            )
+        comptime known = known_floats[layout, format, dtype, x_dtype, activations, rounding]()
+        var left = left_of[known](x)
         var rows, k = x.dim_size(0), x.dim_size(1)
         comptime if not is_cpu[target]():
-            _check_shape("x", x, rows, k)
+            check_shape("x", x, rows, k)
         _multiply[known, target](
             left, rows, k, w_codes, w_scales, Int(w_rows), bias, result, context
         )
@@ -239,7 +227,7 @@ def mx_dequantize_shape[
 ](codes: Some[Tensor], scales: Some[Tensor], rows: Int64) -> IndexList[2]:
     """Returns [rows, K]."""
     comptime Encoding = FORMATS[format_code[format]()]
-    return IndexList[2](Int(rows), Encoding.elements(_dim(codes, 1)))
+    return IndexList[2](Int(rows), Encoding.elements(dim_of(codes, 1)))
 
 
 @extensibility.register_shape_function("mx_matmul")
@@ -252,7 +240,7 @@ def mx_matmul_shape(
     bias: Some[Tensor],
 ) -> IndexList[2]:
     """Returns [M, rows of b]."""
-    return IndexList[2](_dim(a_codes, 0), Int(b_rows))
+    return IndexList[2](dim_of(a_codes, 0), Int(b_rows))
 
 
 @extensibility.register_shape_function("mx_linear")
@@ -264,7 +252,7 @@ def mx_linear_shape(
     bias: Some[Tensor],
 ) -> IndexList[2]:
     """Returns [M, rows of w]."""
-    return IndexList[2](_dim(x, 0), Int(w_rows))
+    return IndexList[2](dim_of(x, 0), Int(w_rows))
 
 
 def _require_gfx950[operation: StaticString, target: StaticString]():
@@ -277,22 +265,6 @@ def _require_gfx950[operation: StaticString, target: StaticString]():
         "' on ",
         device.name,
         ", only for CPUs, gfx950 and NVIDIA GPUs",
-    )
-
-
-def _known[
-    layout: StaticString, right_format: StaticString, dtype: DType
-](kind: LeftKind, x_dtype: Int, left_format: Int, rounding: Rounding) -> Known:
-    """Returns what a graph knows of a product when it is compiled."""
-    return Known(
-        kind=kind.code,
-        dtype=x_dtype,
-        left_format=left_format,
-        rounding=rounding.code,
-        right_format=format_code[right_format](),
-        layout=layout_code[layout](),
-        result_dtype=dtype_code[dtype](),
-        bias_dtype=ANY,
     )
 
 
@@ -312,14 +284,14 @@ def _multiply[
     """Checks what `mx_matmul` and `mx_linear` share, and launches."""
     comptime Layout = LAYOUTS[known.layout]
     comptime Encoding = FORMATS[known.right_format]
-    _ = _operand[Layout, Encoding]("weights", codes, scales, n, k)
+    _ = operand_of[Layout, Encoding]("weights", codes, scales, n, k)
     _check_bias(bias, n)
-    _check_shape("result", result, m, n)
+    check_shape("result", result, m, n)
     var bias_dtype = dtype_code[DType.float32]() if bias.dim_size(0) != 0 else NO_BIAS
     var problem = Problem(
         left,
-        Right(_address(codes), _address(scales), known.right_format, known.layout),
-        Result(_address(result), known.result_dtype, _address(bias), bias_dtype),
+        Right(address_of(codes), address_of(scales), known.right_format, known.layout),
+        Result(address_of(result), known.result_dtype, address_of(bias), bias_dtype),
         m,
         n,
         k,
@@ -381,67 +353,3 @@ def _check_bias(bias: InputTensor[dtype=DType.float32, rank=1, ...], n: Int) rai
     """Raises unless there is a number for each row of the weights, or none."""
     if bias.dim_size(0) not in (0, n):
         raise Error(String("bias: got [", bias.dim_size(0), "], expected [", n, "] or [0]"))
-
-
-def _dim(tensor: Some[Tensor], axis: Int) -> Int:
-    """Returns a dimension of an argument of a shape function."""
-    return coord_to_index_list(tensor.shape().tuple())[axis]
-
-
-def _address(tensor: ManagedTensorSlice) -> Int:
-    """Returns the address of the first element."""
-    return Int(tensor.unsafe_ptr())
-
-
-def _floats[
-    dtype: DType
-](name: StaticString, tensor: ManagedTensorSlice[dtype=dtype, rank=2, ...]) raises -> Matrix[dtype]:
-    """Views a tensor as rows of floats; neighbours of a row must be adjacent."""
-    var strides = tensor.strides()
-    if strides[1] != 1:
-        raise Error(String(name, ": got strides ", strides, ", expected adjacent columns"))
-    return matrix[dtype](
-        Int(tensor.unsafe_ptr()),
-        tensor.dim_size(0),
-        tensor.dim_size(1),
-        strides[0],
-    )
-
-
-def _operand[
-    Layout: OperandLayout, format: Format
-](
-    name: StaticString,
-    codes: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
-    scales: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
-    rows: Int,
-    k: Int,
-) raises -> Operand[Layout, format]:
-    """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
-    if k <= 0 or k % format.block_k != 0:
-        raise Error(String("got K = ", k, ", expected a positive multiple of ", format.block_k))
-    var shape = OperandShape(rows, k)
-    _check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes[format]())
-    _check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout, format](shape))
-    return Operand[Layout, format].at(Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k)
-
-
-def _check_shape(
-    name: StaticString,
-    tensor: ManagedTensorSlice[rank=2, ...],
-    rows: Int,
-    columns: Int,
-) raises:
-    """Raises unless a tensor is [rows, columns] and contiguous."""
-    var expected = IndexList[2](rows, columns)
-    if tensor.shape() != expected:
-        raise Error(String(name, ": got ", tensor.shape(), ", expected ", expected))
-    if tensor.strides() != IndexList[2](columns, 1):
-        raise Error(
-            String(
-                name,
-                ": got strides ",
-                tensor.strides(),
-                ", expected contiguous",
-            )
-        )

@@ -3,6 +3,7 @@
 from ..layouts import LAYOUTS
 from ..numbers.floats import float_code
 from ..numbers.formats import FORMATS, NO_FORMAT
+from ..numbers.gates import GATES
 from ..numbers.rounding import Rounding
 
 comptime KEPT = "bf16"
@@ -65,5 +66,20 @@ def _rounding_code_or_none[name: StaticString]() -> Int:
     """Returns the position of a rounding rule in the table, or -1."""
     comptime for i in range(Rounding.COUNT):
         comptime if Rounding.NAMES[i] == name:
+            return i
+    return -1
+
+
+def gate_code[name: StaticString]() -> Int:
+    """Returns the position of a gated activation in the table."""
+    comptime code = _gate_code_or_none[name]()
+    comptime assert code >= 0, String("unknown activation '", name, "'")
+    return code
+
+
+def _gate_code_or_none[name: StaticString]() -> Int:
+    """Returns the position of a gated activation in the table, or -1."""
+    comptime for i in range(len(GATES)):
+        comptime if GATES[i] == name:
             return i
     return -1

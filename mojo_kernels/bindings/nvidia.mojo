@@ -1,6 +1,7 @@
 """Host entries of NVIDIA GPUs: Hopper's kernels on Hopper, the portable ones on others.
 
-Arguments are valid by contract, see `hopper.host.dispatch`.
+Experts have the portable kernels everywhere. Arguments are valid by contract, see
+`hopper.host.dispatch`.
 """
 
 from ..backend import has_hopper

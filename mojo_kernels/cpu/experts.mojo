@@ -29,7 +29,7 @@ from .vectors import BLOCK, LANES, Sums
 comptime FLOAT32 = float_code(DType.float32)
 
 
-def multiply_grouped[T: Team](problem: GroupedProblem, team: T) -> Bool:
+def multiply_grouped[known: Known, T: Team](problem: GroupedProblem, team: T) -> Bool:
     """Computes a grouped product; says whether the sizes fit, else nothing is written."""
     var experts = problem.experts
     var right = experts.right
@@ -55,7 +55,7 @@ def multiply_grouped[T: Team](problem: GroupedProblem, team: T) -> Bool:
             problem.n,
             problem.k,
         )
-        multiply_ranges[Known.NOTHING](product, scratch, team)
+        multiply_ranges[known](product, scratch, team)
     _clear_rows(problem, ranges.rows)
     _ = scratch^
     return True
@@ -117,8 +117,13 @@ def _float_bytes(dtype: Int) -> Int:
     return 4 if dtype == FLOAT32 else 2
 
 
-def multiply_experts[T: Team](problem: ExpertsProblem, team: T) -> Bool:
-    """Computes a layer of experts; says whether the ids fit, else nothing is written."""
+def multiply_experts[
+    known_gate_up: Known, known_down: Known, T: Team
+](problem: ExpertsProblem, team: T) -> Bool:
+    """Computes a layer of experts; says whether the ids fit, else nothing is written.
+
+    What is known of the products: of the first one where tokens are floats, as they come.
+    """
     var routing, num_experts = problem.routing, problem.gate_up.count
     var scratch = Scratch(SortedSlots.num_bytes(routing, num_experts) + _Room.num_bytes(problem))
     var slots = SortedSlots.carve(routing, num_experts, scratch)
@@ -137,7 +142,7 @@ def multiply_experts[T: Team](problem: ExpertsProblem, team: T) -> Bool:
             2 * problem.inner,
             problem.width,
         )
-        multiply_ranges[Known.NOTHING](hidden, scratch, team)
+        multiply_ranges[_encoded(known_gate_up)](hidden, scratch, team)
         var rows = RangedProblem(
             _hidden(problem, room),
             Sources(0, slots.ranges.rows),
@@ -149,7 +154,7 @@ def multiply_experts[T: Team](problem: ExpertsProblem, team: T) -> Bool:
             problem.width,
             problem.inner,
         )
-        multiply_ranges[Known.NOTHING](rows, scratch, team)
+        multiply_ranges[known_down](rows, scratch, team)
     var elements = routing.count() * problem.width
     var tokens = even_rows_per_task(routing.tokens, max(1, routing.slots) * problem.width, 1)
     var add = AddSlots(problem, slots.row, room.rows, tokens)
@@ -177,6 +182,14 @@ def _tokens[T: Team](problem: ExpertsProblem, room: _Room, team: T) -> Left:
     )
     _ = run_quantize(call, team)
     return Left.encoded(codes, scales, left.format)
+
+
+def _encoded(known: Known) -> Known:
+    """Returns what is known of the first product, for which `_tokens` encodes."""
+    var result = known
+    if known.kind == LeftKind.QUANTIZED.code:
+        result.kind = LeftKind.ENCODED.code
+    return result
 
 
 def _hidden(problem: ExpertsProblem, room: _Room) -> Left:

@@ -5,7 +5,7 @@ that all threads take together. Whatever the kind, a lane gets a chunk of eight
 values and the scale byte of their block, the values not yet scaled:
 
     kind        values of a chunk               scale byte
-    kept        the bfloat16 numbers            that of one
+    kept        rounded to bfloat16 numbers     that of one
     quantized   rounded to elements right here  as the rounding rule says
     encoded     decoded elements                as stored
 """
@@ -14,14 +14,14 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ..launch.queue import DevicePointer, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
-from ..numbers.floats import F32_MANTISSA_BITS
+from ..numbers.floats import F32_MANTISSA_BITS, round_to
 from ..numbers.formats import FORMATS
 from ..numbers.rounding import Rounding
 from ..numbers.scales import E8M0_BIAS
-from ..problem import LeftKind, Problem
+from ..problem import Left, LeftKind, NO_BIAS, Problem
 from .codec import CHUNK, Chunk, LANES_PER_BLOCK
 from .codec import decode_chunk, element_of, rounded_values, scale_of_block
-from .views import AnyFloats, PackedRows
+from .views import AnyFloats, BFLOAT16, PackedRows
 
 
 def carry_of(format: Int, rounding: Rounding) -> UInt32:
@@ -55,9 +55,8 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
     var k: Int
     """Elements of a row."""
 
-    def __init__(out self, problem: Problem):
-        """Takes the left side of a problem."""
-        var left = problem.left
+    def __init__(out self, left: Left, k: Int):
+        """Takes a left side whose rows have `k` elements."""
         self.values = device_pointer[DType.uint8](left.values)
         self.scales = device_pointer[DType.uint8](left.scales)
         self.row_stride = left.row_stride
@@ -65,7 +64,11 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
         self.dtype = Int32(left.dtype)
         self.format = Int32(left.format)
         self.carry = carry_of(left.format, left.rounding)
-        self.k = problem.k
+        self.k = k
+
+    def __init__(out self, problem: Problem):
+        """Takes the left side of a problem."""
+        self = Self(problem.left, problem.k)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -103,6 +106,8 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
             return (decode_chunk(codes, element), scale.cast[DType.uint32]())
         var x = self.floats().load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
         if self.is_kept():
+            if self.dtype != BFLOAT16:
+                x = round_to[DType.bfloat16](x).cast[DType.float32]()
             return (x, UInt32(E8M0_BIAS))
         var scale = scale_of_block(x, self.carry, element)
         return (rounded_values(x, scale, element), scale)
@@ -162,14 +167,20 @@ struct Result(DevicePassable, TrivialRegisterPassable):
     var columns: UInt32
     """N."""
 
+    def __init__(out self, values: Int, dtype: Int, rows: Int, columns: Int):
+        """Takes a result to which nothing is added."""
+        self.output = device_pointer[DType.uint8](values)
+        self.bias = device_pointer[DType.uint8](0)
+        self.dtype = Int32(dtype)
+        self.bias_dtype = Int32(NO_BIAS)
+        self.rows = UInt32(rows)
+        self.columns = UInt32(columns)
+
     def __init__(out self, problem: Problem):
         """Takes the result of a problem."""
-        self.output = device_pointer[DType.uint8](problem.result.values)
+        self = Self(problem.result.values, problem.result.dtype, problem.m, problem.n)
         self.bias = device_pointer[DType.uint8](problem.result.bias)
-        self.dtype = Int32(problem.result.dtype)
         self.bias_dtype = Int32(problem.result.bias_dtype)
-        self.rows = UInt32(problem.m)
-        self.columns = UInt32(problem.n)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -201,7 +212,7 @@ struct Result(DevicePassable, TrivialRegisterPassable):
         var biased = sums
         if self.has_bias():
             biased += self.bias_of[width](column)
-        self.elements().store[alignment_elements](row, column, biased)
+        self.elements().store[width, alignment_elements](row, column, biased)
 
     @always_inline
     def store_columns[

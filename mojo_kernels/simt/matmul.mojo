@@ -17,7 +17,7 @@ from ..launch.queue import Grid, Queue
 from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.scales import decode_scale
-from ..problem import ANY, Known, LeftKind, Problem, may_be
+from ..problem import ANY, Known, Left, LeftKind, Problem, may_be
 from ..schedule.clusters import GridRows
 from .arguments import Activations, Result, Weights
 from .codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
@@ -39,10 +39,23 @@ def warp_sums[
 ](a: Activations, w: Weights, columns: Int, row: Int, first_column: Int, lane: Int) -> SIMD[
     DType.float32, num_columns
 ]:
-    """Returns C at `row` and some neighbouring columns, in every lane of the warp.
+    """Returns C at `row` and some neighbouring columns, the last one again for those behind it.
 
-    `bits` are those of the elements of both sides, or `ANY_BITS`.
+    In every lane of the warp. `bits` are those of the elements of both sides, or `ANY_BITS`.
     """
+    var neighbours = SIMD[DType.int32, num_columns]()
+    comptime for i in range(num_columns):
+        neighbours[i] = Int32(min(first_column + i, columns - 1))
+    return warp_sums_at[Layout, bits, aligned, num_columns](a, w, row, neighbours, lane)
+
+
+@always_inline
+def warp_sums_at[
+    Layout: OperandLayout, bits: Int, aligned: Bool, num_columns: Int
+](a: Activations, w: Weights, row: Int, columns: SIMD[DType.int32, num_columns], lane: Int) -> SIMD[
+    DType.float32, num_columns
+]:
+    """Returns the same at any columns."""
     var num_chunks = a.k // CHUNK
     var sums = SIMD[DType.float64, num_columns](0)
     for first in range(0, num_chunks, WARP_THREADS):
@@ -57,8 +70,7 @@ def warp_sums[
         var x_factor = decode_scale(x_scale.cast[DType.uint8]())
 
         comptime for i in range(num_columns):
-            var column = min(first_column + i, columns - 1)
-            var values, scale = w.chunk[Layout, bits](column, chunk, a.k)
+            var values, scale = w.chunk[Layout, bits](Int(columns[i]), chunk, a.k)
             var factor = x_factor * decode_scale(scale)
             if a.is_kept():
                 var products = x.cast[DType.float64]() * values.cast[DType.float64]()
@@ -89,10 +101,16 @@ def matmul_warps[
 
     var column = first_column + lane
     if lane < COLUMNS and column < columns:
-        var mine = Float32(0)
-        comptime for i in range(COLUMNS):
-            mine = sums[i] if lane == i else mine
-        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](mine))
+        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](of_lane(sums, lane)))
+
+
+@always_inline
+def of_lane[width: SIMDLength, //](values: SIMD[DType.float32, width], lane: Int) -> Float32:
+    """Returns the value at the position of a lane, 0 for lanes behind."""
+    var mine = Float32(0)
+    comptime for i in range(Int(width)):
+        mine = values[i] if lane == i else mine
+    return mine
 
 
 def supports(problem: Problem) -> Bool:
@@ -106,20 +124,30 @@ def supports(problem: Problem) -> Bool:
 
 def is_mxfp4(problem: Problem) -> Bool:
     """Says whether weights are MXFP4, and activations too or floats that are kept."""
-    return problem.right.format == MXFP4 and problem.left.format in (MXFP4, NO_FORMAT)
+    return are_mxfp4(problem.left.format, problem.right.format)
+
+
+def are_mxfp4(left_format: Int, right_format: Int) -> Bool:
+    """Says the same of the positions of their formats."""
+    return right_format == MXFP4 and left_format in (MXFP4, NO_FORMAT)
 
 
 def is_aligned(problem: Problem) -> Bool:
     """Says whether activations, weights and C can be read and written 16 bytes at a time."""
-    var left = problem.left
+    var right = problem.right
+    var addresses = right.codes | right.scales | problem.result.values
+    return addresses % VECTOR_BYTES == 0 and is_left_aligned(problem.left)
+
+
+def is_left_aligned(left: Left) -> Bool:
+    """Says whether activations can be read 16 bytes at a time."""
     var stride_bytes = 0
     if left.kind != LeftKind.ENCODED:
-        stride_bytes = left.row_stride * _bytes_of(left.dtype)
-    var addresses = left.values | problem.right.codes | problem.right.scales
-    return (addresses | problem.result.values | stride_bytes) % VECTOR_BYTES == 0
+        stride_bytes = left.row_stride * bytes_of(left.dtype)
+    return (left.values | stride_bytes) % VECTOR_BYTES == 0
 
 
-def _bytes_of(dtype: Int) -> Int:
+def bytes_of(dtype: Int) -> Int:
     """Returns the bytes of a float, by the position of its type."""
     return 4 if Int32(dtype) == FLOAT32 else 2
 

@@ -73,7 +73,7 @@ struct AnyFloats(TrivialRegisterPassable):
 
     @always_inline
     def store[
-        width: Int, //, alignment_elements: Int
+        width: Int, alignment_elements: Int
     ](self, row: Int, column: Int, values: SIMD[DType.float32, width]):
         """Rounds neighbours of a row and stores them."""
         if self.dtype == BFLOAT16:

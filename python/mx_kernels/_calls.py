@@ -159,7 +159,7 @@ def grouped_linear(  # noqa: PLR0917  as the operator has them
     """Multiplies rows that are sorted by expert; returns floats [T, N].
 
     Raises:
-        ValueError: if the sizes do not fit; nothing is written then.
+        ValueError: if the sizes do not fit, on the CPU; nothing is written then.
     """
     (_, n, k), rows = w.shape, x.shape[0]
     kept, left = _floats(x, k, mode)
@@ -170,7 +170,7 @@ def grouped_linear(  # noqa: PLR0917  as the operator has them
     also_kept, right = _experts(w, bias)
     sizes_at = sizes.data_ptr()
     call = (*left, *right, sizes_at, address, dtype, rows, n, k)
-    if not launcher.launch("multiply_grouped", call, out):
+    if launcher.launch("multiply_grouped", call, out) is False:
         raise ValueError(
             f"group_sizes: got {show(sizes.tolist())} for {rows} rows of x, expected numbers of "
             f"rows, none negative, {rows} or fewer together"
@@ -202,7 +202,7 @@ def moe(  # noqa: PLR0917  as the operator has them
         dtype: the result's; None for x's.
 
     Raises:
-        ValueError: if an id names no expert; nothing is written then.
+        ValueError: if an id names no expert, on the CPU; nothing is written then.
     """
     (tokens, slots), (num_experts, width, inner) = ids.shape, weights[1].shape
     kept, left = _floats(x, width, mode)
@@ -214,7 +214,7 @@ def moe(  # noqa: PLR0917  as the operator has them
     counts_dtype = facts().dtype_codes[counts.dtype]
     routing = (ids.data_ptr(), ids.element_size(), counts.data_ptr(), counts_dtype, tokens, slots)
     call = (*left, *gate_up, *down, *routing, *gate, address, dtype, width, inner)
-    if not launcher.launch("multiply_experts", call, out):
+    if launcher.launch("multiply_experts", call, out) is False:
         raise ValueError(
             f"expert_ids: got {int(ids.max())}, expected at most {num_experts - 1}, the last of "
             f"{num_experts} experts; a negative id stands for none"

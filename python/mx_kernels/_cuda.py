@@ -62,7 +62,12 @@ class Cuda:
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream = _current_stream(index)
-        getattr(device.native, operation)((*arguments, device.handle, stream))
+        queue = device.handle, stream
+        if operation == "multiply_experts":
+            num_bytes = device.native.experts_workspace_bytes(arguments)
+            workspace = out.new_empty(max(num_bytes, 1), dtype=torch.uint8)
+            queue = *queue, workspace.data_ptr()
+        getattr(device.native, operation)((*arguments, *queue))
 
     def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`."""

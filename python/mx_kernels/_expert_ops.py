@@ -69,7 +69,9 @@ def _grouped_backward(grad, codes, scales, format, layout, n, sizes, x_dtype, bi
     dx = grad.new_zeros((grad.shape[0], k), dtype=x_dtype)
     dbias = grad.new_zeros((codes.shape[0], n), dtype=bias_dtype)
     first = 0
-    for expert, size in enumerate(sizes.tolist()):
+    for expert, asked in enumerate(sizes.tolist()):
+        # As the kernels of a GPU cut sizes; the CPU has refused those that do not fit.
+        size = min(max(asked, 0), grad.shape[0] - first)
         rows = grad[first : first + size].float()
         if size:
             w = _dense(codes, scales, format, layout, n, expert)
@@ -171,6 +173,11 @@ def _moe_backward(grad, x, *rest):
     for expert in ids.unique().tolist():
         if expert < 0:
             continue
+        if expert >= len(gate_up[0]):
+            raise ValueError(
+                f"expert_ids: got {expert}, expected at most {len(gate_up[0]) - 1} where gradients "
+                "are asked for: the result of such a token is NaN"
+            )
         tokens, slots = (ids == expert).nonzero(as_tuple=True)
         dense = [_dense(*part, expert) for part in (gate_up, down)]
         added = [

@@ -157,6 +157,11 @@ class Rocm:
 
     def launch(self, operation: str, arguments: tuple[int, ...], out: Tensor) -> None:
         """Launches an operation but a product, which writes `out`."""
+        if operation in {"multiply_grouped", "multiply_experts"}:
+            raise ValueError(
+                f"x: got device {out.device}, expected cpu: experts have no kernels for "
+                f'{ARCHITECTURE}; move x and the weights with .to("cpu")'
+            )
         queue = self._queue(out)
         call = Call(self._native, queue, out)
         if operation == "quantize":

@@ -26,7 +26,8 @@ class Launcher(Protocol):
         """Launches an operation but `multiply`, which writes `out`.
 
         Returns:
-            Of operations that look at numbers in memory before they write, whether these fit.
+            On the CPU, of operations that look at numbers in memory before they write, whether
+            these fit. Nothing waits for a GPU to say so: None.
         """
 
     def multiply(self, arguments: tuple[int, ...], out: Array, m: int, k: int) -> None:

@@ -6,6 +6,10 @@
 Both take the weights of all experts as one MXTensor [E, N, K], plain or preshuffled, and quantize
 activations on the fly like `linear`. Their stages are those of `ops`. A row's bits depend neither
 on the other rows nor on their order nor on the number of threads.
+
+Sizes and ids that do not fit are refused on the CPU. A GPU reads them when it computes, and nothing
+waits for it, so that calls can be captured in a CUDA graph: sizes are cut to the rows that there
+are, and the id of no expert makes its token NaN.
 """
 
 from __future__ import annotations
@@ -46,7 +50,8 @@ def grouped_linear(
     Args:
         x: activations [T, K], rows sorted by expert.
         w: weights [E, N, K], in any format and layout.
-        group_sizes: rows of each expert [E], int32. Rows behind the last group become zero.
+        group_sizes: rows of each expert [E], int32. Rows behind the last group become zero. A GPU
+            takes a negative size for 0 and cuts the groups that go beyond x.
         bias: floats [E, N], added before the result is rounded.
         rounding: how x is quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
@@ -54,8 +59,8 @@ def grouped_linear(
 
     Raises:
         TypeError: if x holds no floats, w is no MXTensor or group_sizes holds no int32.
-        ValueError: if shapes or devices do not fit together, a size is negative, or the sizes are
-            more than the rows of x.
+        ValueError: if shapes or devices do not fit together, or if, on the CPU, a size is negative
+            or the sizes are more than the rows of x.
     """
     is_numpy = isinstance(x, np.ndarray)
     x, group_sizes, bias = map(_tensor_of, (x, group_sizes, bias))
@@ -108,7 +113,8 @@ def moe(
         w_gate_up: weights [E, 2I, H], in any format and layout.
         w_down: weights [E, H, I], in any format and layout.
         expert_ids: the experts of each token [T, k], int32 or int64; a negative id is a slot
-            without an expert, which adds nothing.
+            without an expert, which adds nothing. On a GPU one that is too large makes NaN of
+            its token.
         expert_weights: floats [T, k].
         bias_gate_up: floats [E, 2I].
         bias_down: floats [E, H].
@@ -124,7 +130,7 @@ def moe(
     Raises:
         TypeError: if an argument is of another type or dtype.
         ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
-            not positive, or an id is that of no expert.
+            not positive, or, on the CPU, an id is that of no expert.
     """
     is_numpy = isinstance(x, np.ndarray)
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down

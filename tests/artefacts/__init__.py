@@ -98,6 +98,16 @@ ARTEFACTS = (
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/unchecked"),
+    *(
+        graph(
+            f"max_graph/{name}",
+            "max_graph/test_experts",
+            script="experts",
+            arguments=(name,),
+            deep=name != "experts",
+        )
+        for name in ("experts", "other_experts", "unchecked_experts")
+    ),
     graph("max_graph/cpu", script="layer", deep=True),
     graph("max_graph/gfx950"),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),

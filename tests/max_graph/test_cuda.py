@@ -12,7 +12,7 @@ from max.graph import DeviceRef
 import mx_kernels as mx
 from mx_kernels import max_graph
 from tests import artefacts
-from tests.max_graph.graphs.layer import K, graph_on, operands
+from tests.max_graph.graphs.layer import SLOTS, E, K, experts, graph_on, operands
 
 
 @pytest.mark.deep
@@ -26,7 +26,7 @@ from tests.max_graph.graphs.layer import K, graph_on, operands
 def test_a_graph_for_nvidia_compiles_without_one(architecture, kernels):
     mef = artefacts.path(f"max_graph/{architecture}").read_bytes()
     # The platform shortens and numbers the names of kernels; machine code is assembled already.
-    for name in (*kernels, b"simt_quantize"):
+    for name in (*kernels, b"simt_quantize", b"simt_experts"):
         assert b"mojo_kernels_" + name in mef
     assert f"-arch {architecture} ".encode() in mef
 
@@ -38,11 +38,17 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device(device):
     else:
         model = max_graph.load(artefacts.path("max_graph/cpu"))
     w, other, bias = (part.to(device) for part in operands())
+    gate_up, down = (part.to(device) for part in experts())
     for rows in (1, 7, 200):
         x = torch.randn(rows, K).bfloat16()
-        got = [torch.from_dlpack(part) for part in model.execute(Buffer.from_dlpack(x))]
+        routing = torch.randint(-1, E, (rows, SLOTS)).int(), torch.rand(rows, SLOTS)
+        sizes = torch.tensor([rows // 2, 0, rows // 3]).int()
+        inputs = map(Buffer.from_dlpack, (x, *routing, sizes))
+        got = [torch.from_dlpack(part) for part in model.execute(*inputs)]
         codes = mx.quantize(x, rounding="rceil")
         assert torch.equal(got[0], mx.linear(x, w, bias=bias))
         assert torch.equal(got[1], mx.linear(x, other, activations="bf16"))
         assert torch.equal(got[2], mx.matmul(codes, w, out_dtype="float32"))
         assert torch.equal(got[3], mx.dequantize(codes, dtype="float16"))
+        assert torch.equal(got[4], mx.moe(x, gate_up, down, *routing))
+        assert torch.equal(got[5], mx.grouped_linear(x, gate_up, sizes, activations="bf16"))

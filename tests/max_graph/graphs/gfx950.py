@@ -36,10 +36,10 @@ def weights() -> mx.MXTensor:
     return mx.quantize(torch.randn(N, K, generator=generator))
 
 
-def empty_graph() -> Graph:
-    """Returns a graph with one input on the GPU."""
+def empty_graph(*others: TensorType) -> Graph:
+    """Returns a graph with rows on the GPU, and perhaps other inputs."""
     rows = TensorType(DType.bfloat16, ["m", K], DeviceRef.GPU())
-    return Graph("layer", input_types=[rows], custom_extensions=[max_graph.library()])
+    return Graph("layer", input_types=[rows, *others], custom_extensions=[max_graph.library()])
 
 
 def export(path: str) -> None:
@@ -59,12 +59,15 @@ def print_refusals(architecture: str) -> None:
     use_virtual(architecture)
     plain = weights()
     shuffled = mx.preshuffle(plain, device=ARCHITECTURE)
-    with empty_graph() as graph:
-        x = graph.inputs[0].tensor
+    experts = mx.MXTensor(plain.codes[None], plain.scales[None])
+    sizes = TensorType(DType.int32, [1], DeviceRef.GPU())
+    with empty_graph(sizes) as graph:
+        x, group_sizes = (value.tensor for value in graph.inputs)
         for call in (
             lambda: max_graph.linear(x, plain),
             lambda: max_graph.linear(x, max_graph.constant(shuffled)),
             lambda: max_graph.dequantize(max_graph.quantize(x)),
+            lambda: max_graph.grouped_linear(x, experts, group_sizes),
         ):
             try:
                 call()

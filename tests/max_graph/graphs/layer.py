@@ -21,6 +21,7 @@ import mx_kernels as mx
 from mx_kernels import max_graph
 
 N, K = 80, 160
+E, INNER, SLOTS = 3, 64, 2
 
 
 def operands():
@@ -30,19 +31,35 @@ def operands():
     return w.preshuffle(device="cuda"), w.preshuffle(device="cpu"), torch.arange(float(N)).cpu()
 
 
+def experts():
+    """Returns the weights of a layer of experts, a preshuffled and a plain one, on the CPU."""
+    torch.manual_seed(4)
+    gate_up, down = (
+        mx.quantize(torch.randn(E, n, k, device="cpu") / 8) for n, k in ((2 * INNER, K), (K, INNER))
+    )
+    return gate_up.preshuffle(device="cuda"), down
+
+
 def graph_on(device) -> Graph:
     """Returns a graph of every op on a device."""
     w, other, bias = operands()
-    rows = TensorType(DType.bfloat16, ["m", K], device)
+    types = [
+        TensorType(DType.bfloat16, ["m", K], device),
+        TensorType(DType.int32, ["m", SLOTS], device),
+        TensorType(DType.float32, ["m", SLOTS], device),
+        TensorType(DType.int32, [E], device),
+    ]
     library = [max_graph.library()]
-    with Graph("layer", input_types=[rows], custom_extensions=library) as graph:
-        x = graph.inputs[0].tensor
+    with Graph("layer", input_types=types, custom_extensions=library) as graph:
+        x, ids, counts, sizes = (value.tensor for value in graph.inputs)
         codes = max_graph.quantize(x, rounding="rceil")
         graph.output(
             max_graph.linear(x, w, bias=bias),
             max_graph.linear(x, other, activations="bf16"),
             max_graph.matmul(codes, w, out_dtype="float32"),
             max_graph.dequantize(codes, dtype="float16"),
+            max_graph.moe(x, *experts(), ids, counts),
+            max_graph.grouped_linear(x, experts()[0], sizes, activations="bf16"),
         )
     return graph
 

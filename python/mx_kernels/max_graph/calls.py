@@ -1,0 +1,80 @@
+"""The graph side of a call: products take and give tensors of two dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+from max.dtype import DType
+from max.graph import DeviceRef, Dim, StaticDim, TensorType, TensorValue, ops
+
+from mx_kernels._arrays import Array, check_floats, float_code, kind_of, show
+from mx_kernels._facts import facts
+from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value
+from mx_kernels.max_graph.values import MXValue
+
+
+def parts_of(q: MXValue) -> tuple[TensorValue, TensorValue, TensorValue]:
+    """Codes and scales as two-dimensional tensors, and the number of logical rows."""
+    codes, scales = folded(q.codes), folded(q.scales)
+    return codes, scales, number(row_count(q, codes))
+
+
+def number(dim: Dim) -> TensorValue:
+    """A dimension as a number that an op takes."""
+    if isinstance(dim, StaticDim):
+        return ops.constant(int(dim), DType.int64, CPU_REF)
+    return ops.reshape(ops.shape_to_tensor([dim]), [])
+
+
+def row_count(q: MXValue, codes: TensorValue) -> Dim:
+    """The number of logical rows; `codes` are two-dimensional."""
+    return codes.shape[0] if q.layout == facts().plain.name else q.lead[0]
+
+
+def bias_of(
+    bias: TensorValue | Array | None, w: MXValue, name: str = "bias", weights: str = "weights"
+) -> TensorValue:
+    """The bias as float32 [N], or [E, N] of experts; empty for none."""
+    if bias is None:
+        nothing = np.zeros([0] * len(w.lead), np.float32)
+        return ops.constant(nothing, DType.float32, w.device)
+    if not isinstance(bias, TensorValue):
+        kind = kind_of(bias, name)
+        check_floats(bias, name)
+        wide = bias.detach().cpu().float().numpy() if kind == "torch" else bias
+        wide = np.ascontiguousarray(wide, dtype=np.float32)
+        bias = ops.constant(wide, DType.float32, w.device)
+    check_value(bias, name)
+    check_device(bias, name, w.device, weights)
+    if bias.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"{name}: got dtype {bias.dtype.name}, expected {' or '.join(facts().dtypes)}"
+        )
+    if list(bias.shape) != w.lead:
+        raise ValueError(
+            f"{name}: got shape {show(bias.shape)}, expected {show(w.lead)}, one number for each "
+            f"row of the {weights}"
+        )
+    return bias if bias.dtype == DType.float32 else ops.cast(bias, DType.float32)
+
+
+def folded(value: TensorValue) -> TensorValue:
+    """Folds the leading dimensions into one."""
+    return value if value.rank == 2 else ops.reshape(value, [-1, value.shape[-1]])
+
+
+def unfolded(value: TensorValue, lead) -> TensorValue:
+    """Unfolds what `folded` folded."""
+    return value if len(lead) == 1 else ops.reshape(value, [*lead, value.shape[-1]])
+
+
+def type_of(dtype: DType, rows: Dim, columns: Dim | int, device: DeviceRef) -> TensorType:
+    """The type of a matrix."""
+    return TensorType(dtype, [rows, columns], device)
+
+
+def call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
+    """Adds an op with one result, floats [rows, columns] on the device of its first operand."""
+    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
+    device = operands[0].device
+    types = [type_of(DType[list(facts().dtypes)[code]], rows, columns, device)]
+    return ops.custom(name, device, operands, types, parameters)[0].tensor

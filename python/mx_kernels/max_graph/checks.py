@@ -1,0 +1,134 @@
+"""What can be checked while a graph is built; what cannot, the ops check when they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from max.driver import accelerator_architecture_name
+from max.dtype import DType
+from max.graph import DeviceRef, StaticDim, TensorValue
+
+from mx_kernels._arrays import show
+from mx_kernels._facts import DEFAULT_FORMAT, Format, facts
+
+if TYPE_CHECKING:
+    from mx_kernels.max_graph.values import MXValue
+
+CPU_REF = DeviceRef.CPU()
+CDNA4 = "gfx950"
+"""A GPU that takes weights in its own layout alone."""
+
+
+def check_value(value: TensorValue, name: str) -> None:
+    """Raises unless `value` is a tensor of a graph, on a device with kernels, with an axis."""
+    if hasattr(value, "codes"):
+        raise TypeError(f"{name}: got an {type(value).__name__}, expected floats; see matmul")
+    if not isinstance(value, TensorValue):
+        hint = "; put it into the graph with ops.constant, or pass it as an input"
+        raise TypeError(f"{name}: got {type(value).__name__}, expected a TensorValue{hint}")
+    found = "" if value.device == CPU_REF else _gpu_architecture()
+    if found and found != CDNA4 and not found.startswith("sm_"):
+        raise ValueError(
+            f"{name}: got device {value.device} ({found}), expected {CPU_REF} or a {CDNA4} GPU "
+            "or one of NVIDIA's, the only ones with kernels today; move it with "
+            f"ops.transfer_to({name}, DeviceRef.CPU())"
+        )
+    if value.rank == 0:
+        raise ValueError(f"{name}: got a single number, expected shape [..., K]")
+
+
+def _gpu_architecture() -> str:
+    """The architecture of the GPU, real or virtual, that graphs compile for."""
+    try:
+        return accelerator_architecture_name()
+    except ValueError:
+        return "no GPU here"
+
+
+def is_on_cdna4(value: TensorValue) -> bool:
+    """Says whether a tensor lies on a GPU that takes weights in its own layout alone."""
+    return value.device != CPU_REF and _gpu_architecture() == CDNA4
+
+
+def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -> None:
+    """Raises unless `value` lies on the device of `other`."""
+    if value.device != device:
+        raise ValueError(
+            f"{other} and {name}: got devices {device} and {value.device}, expected one device; "
+            "move a tensor with ops.transfer_to"
+        )
+
+
+def check_formats(value: TensorValue, what: str, *names: str) -> None:
+    """Raises unless the device of `value` has kernels for these formats."""
+    if is_on_cdna4(value) and any(name != DEFAULT_FORMAT for name in names):
+        got = " x ".join(map(repr, names))
+        raise ValueError(
+            f"{what}: got {got} on {value.device}, expected {DEFAULT_FORMAT!r}, the only format "
+            f"with kernels for {CDNA4}"
+        )
+
+
+def check_floats(x: TensorValue, name: str) -> int:
+    """Raises unless `x` is [..., K] floats; returns K."""
+    check_value(x, name)
+    if x.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"{name}: got dtype {x.dtype.name}, expected {' or '.join(facts().dtypes)}; convert "
+            f"first, for example ops.cast({name}, DType.float32)"
+        )
+    return static_k(x, name)
+
+
+def check_bytes(value: TensorValue, name: str) -> None:
+    """Raises unless `value` holds bytes."""
+    check_value(value, name)
+    if value.dtype != DType.uint8:
+        raise TypeError(
+            f"{name}: got dtype {value.dtype.name}, expected uint8; declare the graph's input as "
+            f"uint8 and pass {name}.view(torch.uint8): MAX has no MX dtypes on the CPU"
+        )
+
+
+def check_k(name: str, k: int, fmt: Format) -> None:
+    """Raises unless rows of `k` elements are made of blocks."""
+    block = fmt.block_k
+    if k == 0 or k % block:
+        raise ValueError(
+            f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "
+            f"which add nothing to a product: ops.pad(..., [0, {block - k % block}])"
+        )
+
+
+def check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
+    """Raises unless `w` is [N, k] on `device`, in a layout that its kernels read."""
+    if len(w.lead) != 1:
+        raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
+    check_operands(w, name, k, other, device)
+    wanted = facts().layout_for(CDNA4).name
+    if w.layout != wanted and is_on_cdna4(w.codes):
+        raise ValueError(
+            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
+            f'preshuffle the MXTensor for "{CDNA4}" first'
+        )
+
+
+def check_operands(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
+    """Raises unless the rows of `w` have `k` elements, on `device`."""
+    if w.k != k:
+        raise ValueError(
+            f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
+            "not [K, N]"
+        )
+    check_device(w.codes, name, device, other)
+
+
+def static_k(value: TensorValue, name: str) -> int:
+    """Returns the last dimension of `value`."""
+    dim = value.shape[-1]
+    if not isinstance(dim, StaticDim):
+        raise ValueError(
+            f"{name}: got shape {show(value.shape)}, whose last dimension is symbolic; kernels "
+            "need to know K, give the graph's input a number there"
+        )
+    return int(dim)

@@ -1,0 +1,202 @@
+"""Layers of experts in a graph: products with one of several matrices for each row."""
+
+from __future__ import annotations
+
+import numpy as np
+from max.dtype import DType
+from max.graph import DeviceRef, TensorValue, ops
+
+from mx_kernels._arrays import Array, show
+from mx_kernels._checks import check_gate, check_mode
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels.max_graph.calls import bias_of, call, number
+from mx_kernels.max_graph.checks import (
+    CDNA4,
+    CPU_REF,
+    check_device,
+    check_floats,
+    check_operands,
+    check_value,
+    is_on_cdna4,
+)
+from mx_kernels.max_graph.values import MXValue, as_value
+from mx_kernels.tensor import MXTensor
+
+
+def grouped_linear(
+    x: TensorValue,
+    w: MXValue | MXTensor,
+    group_sizes: TensorValue,
+    *,
+    bias: TensorValue | Array | None = None,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str = DEFAULT_FORMAT,
+) -> TensorValue:
+    """Multiplies each group of rows by its expert, as `mx_kernels.grouped_linear` does.
+
+    Args:
+        x: floats [T, K], rows sorted by expert; T may be symbolic.
+        w: weights [E, N, K] in any format and layout; an MXTensor becomes a constant of the graph.
+        group_sizes: rows of each expert [E], int32. What does not fit raises on the CPU when the
+            graph runs, and is cut on a GPU.
+        bias: floats [E, N]: a tensor of the graph, or a torch tensor or NumPy array.
+        rounding: how x is quantized, as in `linear`.
+        out_dtype: None is x's; else bfloat16, float16 or float32.
+        activations: what x is multiplied as, as in `linear`.
+
+    Raises:
+        TypeError: if x holds no floats, w is not quantized or group_sizes holds no int32.
+        ValueError: if shapes or devices do not fit together, a name is unknown, or x lies on a
+            gfx950 GPU, which has no kernels for experts.
+    """
+    k = _check_rows(x, "[T, K], rows sorted by expert")
+    check_mode(activations, rounding)
+    w = _experts(w, "w", "[E, N, K]", x, k)
+    _check_integers(group_sizes, "group_sizes", (DType.int32,), x.device)
+    if list(group_sizes.shape) != w.lead[:1]:
+        raise ValueError(
+            f"group_sizes: got shape {show(group_sizes.shape)}, expected {show(w.lead[:1])}, the "
+            "rows of each expert"
+        )
+    addend = bias_of(bias, w)
+    operands = [x, w.codes, w.scales, number(w.lead[1]), group_sizes, addend]
+    names = {"activations": activations, "rounding": rounding}
+    names |= {"format": w.format, "layout": w.layout}
+    dtype = x.dtype if out_dtype is None else out_dtype
+    return call("mx_grouped_linear", operands, x.shape[0], w.lead[1], dtype, **names)
+
+
+def moe(
+    x: TensorValue,
+    w_gate_up: MXValue | MXTensor,
+    w_down: MXValue | MXTensor,
+    expert_ids: TensorValue,
+    expert_weights: TensorValue,
+    *,
+    bias_gate_up: TensorValue | Array | None = None,
+    bias_down: TensorValue | Array | None = None,
+    activation: str = "swiglu_oai",
+    limit: float = 7.0,
+    alpha: float = 1.702,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str = DEFAULT_FORMAT,
+) -> TensorValue:
+    """Computes a layer of experts, as `mx_kernels.moe` does; see there for all arguments.
+
+    Args:
+        x: tokens [T, H]; T may be symbolic.
+        w_gate_up: weights [E, 2I, H] in any format and layout; an MXTensor becomes a constant.
+        w_down: weights [E, H, I], likewise.
+        expert_ids: the experts of each token [T, k], int32 or int64. The id of no expert raises on
+            the CPU when the graph runs, and makes NaN of its token on a GPU; a negative one adds
+            nothing.
+        expert_weights: floats [T, k].
+        bias_gate_up: floats [E, 2I]: a tensor of the graph, or a torch tensor or NumPy array.
+        bias_down: floats [E, H], likewise.
+        activation: "swiglu_oai" or "silu".
+        limit: of "swiglu_oai".
+        alpha: of "swiglu_oai".
+        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        out_dtype: None is x's; else bfloat16, float16 or float32.
+        activations: what both are multiplied as, as in `linear`.
+
+    Raises:
+        TypeError: if an argument is of another type or dtype.
+        ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
+            not positive, or x lies on a gfx950 GPU, which has no kernels for experts.
+    """
+    width = _check_rows(x, "[T, H], a row for each token")
+    check_mode(activations, rounding)
+    check_gate(activation, limit, alpha)
+    gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
+    down = _experts(w_down, "w_down", "[E, H, I]", x)
+    _check_layer(gate_up, down)
+    _check_routing(x, expert_ids, expert_weights)
+    operands = [x, gate_up.codes, gate_up.scales, down.codes, down.scales]
+    operands += [expert_ids, expert_weights]
+    operands += [
+        bias_of(bias_gate_up, gate_up, "bias_gate_up", "w_gate_up"),
+        bias_of(bias_down, down, "bias_down", "w_down"),
+    ]
+    operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in (limit, alpha)]
+    names = {"activation": activation, "activations": activations, "rounding": rounding}
+    names |= {"gate_up_format": gate_up.format, "gate_up_layout": gate_up.layout}
+    names |= {"down_format": down.format, "down_layout": down.layout}
+    dtype = x.dtype if out_dtype is None else out_dtype
+    return call("mx_moe", operands, x.shape[0], x.shape[1], dtype, **names)
+
+
+def _check_rows(x: TensorValue, expected: str) -> int:
+    """Raises unless `x` is floats of two dimensions where there are kernels; returns the last."""
+    k = check_floats(x, "x")
+    if x.rank != 2:
+        raise ValueError(f"x: got shape {show(x.shape)}, expected {expected}")
+    if is_on_cdna4(x):
+        raise ValueError(
+            f"x: got device {x.device} ({CDNA4}), expected {CPU_REF} or an NVIDIA GPU: experts "
+            "have no kernels there; move x with ops.transfer_to(x, DeviceRef.CPU())"
+        )
+    return k
+
+
+def _experts(
+    w: MXValue | MXTensor, name: str, expected: str, x: TensorValue, k: int | None = None
+) -> MXValue:
+    """Returns weights in the graph; raises unless they are matrices, of rows of `k` elements."""
+    w = as_value(w, name, x.device)
+    if len(w.lead) != 2:
+        raise ValueError(
+            f"{name}: got shape {show(w.shape)}, expected the weights of all experts {expected}"
+        )
+    check_operands(w, name, w.k if k is None else k, "x", x.device)
+    return w
+
+
+def _check_layer(gate_up: MXValue, down: MXValue) -> None:
+    """Raises unless both weights of a layer fit each other."""
+    experts, width, inner = gate_up.lead[0], gate_up.k, down.k
+    for name, w, rows in (("w_gate_up", gate_up, 2 * inner), ("w_down", down, width)):
+        expected = [experts, rows, w.k]
+        if list(w.shape) != expected:
+            raise ValueError(
+                f"{name}: got shape {show(w.shape)}, expected {show(expected)}; w_gate_up is "
+                f"{show(gate_up.shape)} = [E, 2I, H], w_down is {show(down.shape)} = [E, H, I]"
+            )
+
+
+def _check_routing(x: TensorValue, expert_ids: TensorValue, expert_weights: TensorValue) -> None:
+    """Raises unless ids and weights of the experts of each token fit."""
+    _check_integers(expert_ids, "expert_ids", (DType.int32, DType.int64), x.device)
+    check_value(expert_weights, "expert_weights")
+    check_device(expert_weights, "expert_weights", x.device, "x")
+    if expert_weights.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"expert_weights: got dtype {expert_weights.dtype.name}, expected "
+            f"{' or '.join(facts().dtypes)}"
+        )
+    if expert_ids.rank != 2 or expert_ids.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"expert_ids: got shape {show(expert_ids.shape)}, expected [{x.shape[0]}, k], k "
+            "experts for each row of x"
+        )
+    if expert_weights.shape != expert_ids.shape:
+        raise ValueError(
+            f"expert_weights: got shape {show(expert_weights.shape)}, expected "
+            f"{show(expert_ids.shape)}, that of expert_ids"
+        )
+
+
+def _check_integers(
+    value: TensorValue, name: str, dtypes: tuple[DType, ...], device: DeviceRef
+) -> None:
+    """Raises unless `value` holds integers, beside x."""
+    check_value(value, name)
+    check_device(value, name, device, "x")
+    if value.dtype not in dtypes:
+        known = " or ".join(dtype.name for dtype in dtypes)
+        raise TypeError(
+            f"{name}: got dtype {value.dtype.name}, expected {known}; convert with "
+            f"ops.cast({name}, DType.{dtypes[0].name})"
+        )

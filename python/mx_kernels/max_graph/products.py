@@ -1,0 +1,150 @@
+"""Quantize, dequantize and products in a graph."""
+
+from __future__ import annotations
+
+from max.dtype import DType
+from max.graph import TensorValue, ops
+
+from mx_kernels._arrays import Array, show
+from mx_kernels._checks import check_mode, check_rounding, format_named
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
+from mx_kernels.max_graph.calls import (
+    bias_of,
+    call,
+    folded,
+    parts_of,
+    row_count,
+    type_of,
+    unfolded,
+)
+from mx_kernels.max_graph.checks import (
+    CPU_REF,
+    check_floats,
+    check_formats,
+    check_k,
+    check_weights,
+    is_on_cdna4,
+)
+from mx_kernels.max_graph.values import MXValue, as_value
+from mx_kernels.tensor import MXTensor
+
+
+def quantize(
+    x: TensorValue, *, format: str = DEFAULT_FORMAT, rounding: str = DEFAULT_ROUNDING
+) -> MXValue:
+    """Quantizes floats [..., K] in blocks along K, as `mx_kernels.quantize` does.
+
+    Raises:
+        TypeError: if x is not a float tensor of a graph.
+        ValueError: if K is not a positive multiple of the block size, a name is unknown, or x
+            lies on a gfx950 GPU, which has MXFP4 alone.
+    """
+    fmt = format_named(format)
+    k = check_floats(x, "x")
+    check_k("x", k, fmt)
+    check_rounding(rounding)
+    check_formats(x, "format", format)
+    widths = (fmt.packed_bytes(k), k // fmt.block_k)
+    rows = folded(x)
+    types = [type_of(DType.uint8, rows.shape[0], width, x.device) for width in widths]
+    names = {"format": format, "rounding": rounding}
+    values = ops.custom("mx_quantize", x.device, [rows], types, names)
+    return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
+
+
+def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
+    """Decodes `q` to floats [..., K], as `mx_kernels.dequantize` does.
+
+    Raises:
+        TypeError: if q is neither an MXValue nor an MXTensor.
+        ValueError: if the dtype is not bfloat16, float16 or float32, or q lies on a gfx950 GPU.
+    """
+    q = as_value(q, "q", CPU_REF)
+    if is_on_cdna4(q.codes):
+        raise ValueError(
+            f"q: got device {q.device}, expected {CPU_REF}, the only one that decodes today; move "
+            "codes and scales with ops.transfer_to"
+        )
+    if q.layout != facts().plain.name and len(q.lead) != 1:
+        raise ValueError(
+            f"q: got shape {show(q.shape)} in layout {q.layout!r}, expected [N, K], one matrix; "
+            "unshuffle the MXTensor first"
+        )
+    codes, scales, rows = parts_of(q)
+    count = row_count(q, codes)
+    names = {"format": q.format, "layout": q.layout}
+    floats = call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, **names)
+    return unfolded(floats, q.lead)
+
+
+def matmul(
+    a: MXValue | MXTensor,
+    b: MXValue | MXTensor,
+    *,
+    out_dtype="bfloat16",
+    bias: TensorValue | Array | None = None,
+) -> TensorValue:
+    """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
+
+    Raises:
+        TypeError: if an operand is neither an MXValue nor an MXTensor.
+        ValueError: if shapes or layouts do not fit together.
+    """
+    a = as_value(a, "a", b.device if isinstance(b, MXValue) else CPU_REF)
+    b = as_value(b, "b", a.device)
+    if a.layout != facts().plain.name:
+        raise ValueError(
+            f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
+            "preshuffled; unshuffle the MXTensor first"
+        )
+    check_weights(b, "b", a.k, "a", a.device)
+    check_formats(a.codes, "formats", a.format, b.format)
+    codes, scales, _ = parts_of(a)
+    operands = [codes, scales, *parts_of(b), bias_of(bias, b)]
+    names = {"left_format": a.format, "right_format": b.format, "layout": b.layout}
+    out = call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, **names)
+    return unfolded(out, a.lead)
+
+
+def linear(
+    x: TensorValue,
+    w: MXValue | MXTensor,
+    *,
+    bias: TensorValue | Array | None = None,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str = DEFAULT_FORMAT,
+) -> TensorValue:
+    """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
+
+    Args:
+        x: floats [..., K]; leading dimensions may be symbolic.
+        w: weights [N, K] in any format and layout; an MXTensor becomes a constant of the graph.
+        bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
+        rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
+        out_dtype: None is x's; else bfloat16, float16 or float32.
+        activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; a
+            gfx950 GPU has "mxfp4" alone.
+
+    Raises:
+        TypeError: if x is not a float tensor of a graph, or w not a quantized one.
+        ValueError: if shapes or layouts do not fit together, or a name is unknown.
+    """
+    k = check_floats(x, "x")
+    check_mode(activations, rounding)
+    w = as_value(w, "w", x.device)
+    check_weights(w, "w", k, "x", x.device)
+    check_formats(x, "activations and weights", activations, w.format)
+    dtype = x.dtype if out_dtype is None else out_dtype
+    rows = folded(x)
+    if activations == KEPT_FLOATS and x.device != CPU_REF:
+        rows = ops.cast(rows, DType.bfloat16)
+    operands = [rows, *parts_of(w), bias_of(bias, w)]
+    names = {
+        "activations": activations,
+        "format": w.format,
+        "rounding": rounding,
+        "layout": w.layout,
+    }
+    out = call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)
+    return unfolded(out, x.shape[:-1])

@@ -1,0 +1,167 @@
+"""Graphs of experts: cases as in `cases.py`, functions of a route.
+
+experts.py FILE.mef experts             those of the first tier
+experts.py FILE.mef other_experts       all others
+experts.py FILE.mef unchecked_experts   both ops with shapes that only they can check
+"""
+
+import sys
+from functools import cache
+
+import numpy as np
+from max.dtype import DType
+from max.graph import DeviceRef, Graph, TensorType, ops
+
+import mx_kernels as mx
+from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from mx_kernels import max_graph
+from tests.max_graph.graphs.cases import GRAPH
+
+CPU_REF = DeviceRef.CPU()
+E, H, INNER, N = 5, 96, 64, 50
+
+_rng = np.random.default_rng(29)
+BIASES = {
+    dtype: [torch_of(_rng.standard_normal((E, n)), dtype) for n in (2 * INNER, H, N)]
+    for dtype in DTYPES
+}
+
+
+@cache
+def weights(n: int, k: int, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
+    """Returns weights [E, n, k], the same in every process."""
+    rng = np.random.default_rng([n, k])
+    top = 124 if format == "mxfp4" else 118
+    parts = [random_operand(rng, n, k, top - 4, top, format=format) for _ in range(E)]
+    return mx_tensor(*map(np.stack, zip(*parts, strict=True)), layout, format)
+
+
+INPUTS = {
+    **{dtype: (dtype, ["m", H]) for dtype in DTYPES},
+    "ids": ("int64", ["m", 3]),
+    "short_ids": ("int32", ["m", "k"]),
+    "weights": ("float32", ["m", 3]),
+    "half_weights": ("float16", ["m", "k"]),
+    "sizes": ("int32", [E]),
+    "codes": ("uint8", [E, N, H // 2]),
+    "scales": ("uint8", [E, N, H // 32]),
+    "bias": ("bfloat16", [E, N]),
+}
+
+
+def layer(
+    route, i, dtype="bfloat16", layout="preshuffled_cpu", formats=("mxfp4", "mxfp4"), **rules
+):
+    """A layer with biases."""
+    gate_up = weights(2 * INNER, H, layout, formats[0])
+    down = weights(H, INNER, layout, formats[1])
+    biases = dict(zip(("bias_gate_up", "bias_down"), BIASES[dtype], strict=False))
+    return route.ops.moe(i[dtype], gate_up, down, i["ids"], i["weights"], **biases, **rules)
+
+
+def grouped(route, i, dtype="bfloat16", layout="preshuffled_cpu", format="mxfp4", **rules):
+    """A grouped product."""
+    w = weights(N, H, layout, format)
+    return route.ops.grouped_linear(i[dtype], w, i["sizes"], **rules)
+
+
+MODES = [*FORMATS, "bf16"]
+CASES = {
+    "moe": layer,
+    "moe-silu": lambda route, i: layer(
+        route, i, "float32", "plain", activation="silu", activations="mxint8"
+    ),
+    "moe-kept": lambda route, i: route.ops.moe(
+        i["float16"], weights(2 * INNER, H), weights(H, INNER), i["short_ids"], i["half_weights"],
+        limit=0.5, alpha=3.0, activations="bf16", out_dtype="float32",
+    ),
+    "grouped": lambda route, i: grouped(route, i, bias=BIASES["bfloat16"][2]),
+    "grouped-kept": lambda route, i: grouped(route, i, "float32", "plain", activations="bf16"),
+    "grouped-inputs": lambda route, i: route.ops.grouped_linear(
+        i["bfloat16"], route.value(i["codes"], i["scales"]), i["sizes"], bias=i["bias"]
+    ),
+    **{
+        f"moe-{mode}-{dtype}": lambda route, i, mode=mode, dtype=dtype: layer(
+            route, i, dtype, activations=mode, out_dtype="float32"
+        )
+        for mode in MODES
+        for dtype in DTYPES
+    },
+    **{
+        f"moe-{layout}-{format}": lambda route, i, layout=layout, format=format: layer(
+            route, i, layout=layout, formats=(format, "mxfp4"), activation="silu",
+            activations="mxfp8", out_dtype="float16",
+        )
+        for layout in LAYOUTS
+        for format in FORMATS
+    },
+    **{
+        f"grouped-{rounding}": lambda route, i, rounding=rounding: grouped(
+            route, i, rounding=rounding, out_dtype="float32"
+        )
+        for rounding in ROUNDINGS
+    },
+    **{
+        f"grouped-{mode}-{format}": lambda route, i, mode=mode, format=format: grouped(
+            route, i, format=format, activations=mode
+        )
+        for mode in MODES
+        for format in FORMATS[1:]
+    },
+}  # fmt: skip
+FIRST = ["moe", "moe-silu", "moe-kept", "grouped", "grouped-kept", "grouped-inputs"]
+GRAPHS = {"experts": FIRST, "other_experts": [case for case in CASES if case not in FIRST]}
+"""Cases by graph."""
+
+
+def build_graph(name: str) -> Graph:
+    """Puts the cases of a graph into it."""
+    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
+    with Graph("experts", input_types=types, custom_extensions=[max_graph.library()]) as graph:
+        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
+        graph.output(*(CASES[case](GRAPH, inputs) for case in GRAPHS[name]))
+    return graph
+
+
+def build_unchecked() -> Graph:
+    """Adds both ops past the helpers, which would not let wrong shapes through."""
+    ranks = {
+        "x": ("float32", 2),
+        "gate_up": ("uint8", 3),
+        "gate_up_scales": ("uint8", 3),
+        "down": ("uint8", 3),
+        "down_scales": ("uint8", 3),
+        "ids": ("int64", 2),
+        "weights": ("float32", 2),
+        "bias": ("float32", 2),
+        "bias_down": ("float32", 2),
+        "limit": ("float32", 0),
+        "alpha": ("float32", 0),
+        "rows": ("int64", 0),
+        "sizes": ("int32", 1),
+    }
+    types = [
+        TensorType(DType[dtype], [f"{name}_{axis}" for axis in range(rank)], CPU_REF)
+        for name, (dtype, rank) in ranks.items()
+    ]
+    rules = {"rounding": "even", "activations": "mxfp4"}
+    of_layer = {"gate_up_format": "mxfp4", "gate_up_layout": "plain", "activation": "silu"}
+    of_layer |= {"down_format": "mxfp4", "down_layout": "plain"}
+    of_product = {"format": "mxfp4", "layout": "plain"}
+    with Graph("unchecked", input_types=types, custom_extensions=[max_graph.library()]) as graph:
+        i = dict(zip(ranks, (value.tensor for value in graph.inputs), strict=True))
+        result = [TensorType(DType.float32, ["y", "z"], CPU_REF)]
+        layer_inputs = [i[name] for name in list(ranks)[:11]]
+        product_inputs = [i[n] for n in ("x", "gate_up", "gate_up_scales", "rows", "sizes", "bias")]
+        graph.output(
+            *ops.custom("mx_moe", CPU_REF, layer_inputs, result, {**rules, **of_layer}),
+            *ops.custom(
+                "mx_grouped_linear", CPU_REF, product_inputs, result, {**rules, **of_product}
+            ),
+        )
+    return graph
+
+
+if __name__ == "__main__":
+    path, name = sys.argv[1:]
+    max_graph.export(build_unchecked() if name == "unchecked_experts" else build_graph(name), path)
