@@ -9,13 +9,17 @@
     MXLinear, MXExperts           the same as torch modules
     convert, conversion_report    a whole model's layers at once, and what became of each
     explain                       which kernel a shape gets on a device, and why
+    load, save                    checkpoints: MXTensors by name, of many forms and in our own
 
 The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
 and compiled for this machine at the first use (see `_native`).
 """
 
+import importlib.metadata
+
 from mx_kernels import _tensor_ops, _tensor_products  # noqa: F401  what torch does with MXTensors
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert
 from mx_kernels.experts import grouped_linear, moe
 from mx_kernels.experts_module import MXExperts
@@ -34,9 +38,18 @@ __all__ = [
     "explain",
     "grouped_linear",
     "linear",
+    "load",
     "matmul",
     "moe",
     "preshuffle",
     "quantize",
+    "save",
     "unshuffle",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Returns `__version__`, which the installed package knows."""
+    if name == "__version__":
+        return importlib.metadata.version(__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

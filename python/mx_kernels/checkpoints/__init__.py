@@ -1,0 +1,22 @@
+"""Checkpoints: files of codes and scales become MXTensors by name, and back.
+
+    load(path)           any form of the table, to a dict of MXTensors and tensors
+    save(tensors, path)  our own form, which `load` reads
+    convert(path, out)   a checkpoint in another form, quantized on the way if it is not yet
+
+        files.py      which tensors there are, from the headers alone; one at a time
+        configs.py    what a quantization_config says, and what we write there
+        forms.py      which tensors are the parts of which parameter: a table
+        loading.py    parameters as they are wanted: on a device, preshuffled
+        writing.py    safetensors files, a tensor at a time, complete or not at all
+        targets.py    what a parameter is called in each form that we write
+        converting.py from one form to another
+
+Nothing is read before every name, dtype and shape has been checked against the headers.
+"""
+
+from mx_kernels.checkpoints.converting import Conversion, convert
+from mx_kernels.checkpoints.loading import load
+from mx_kernels.checkpoints.writing import save
+
+__all__ = ["Conversion", "convert", "load", "save"]

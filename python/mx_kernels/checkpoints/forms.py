@@ -1,0 +1,329 @@
+"""Which tensors of a checkpoint are codes and scales of one parameter: a table, a row a form.
+
+    form                codes                           scales                      parameter
+    gpt-oss             P_blocks  [.., N, K/32, 16]     P_scales [.., N, K/32]      P
+    compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
+    Quark, and MXFP8    P.weight  [.., N, packed K]     P.weight_scale [.., S, K/32]    P.weight
+    MXFP8               P.weight                        P.weight_scale_inv          P.weight
+    ours                P.codes                         P.scales                    P
+
+The dtype of the codes gives the format: bytes are MXFP4, FP8 is MXFP8. Quark's scales may have
+fewer rows, S, each for several rows of codes. What is no part of a pair stays a tensor; what is
+half a pair, or a pair of another kind, is refused. Without a config the names and dtypes decide,
+and of bytes the shapes: MXFP4 has 16 bytes of codes a scale.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mx_kernels._arrays import show
+from mx_kernels._checks import format_named
+from mx_kernels._facts import DEFAULT_FORMAT
+from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
+from mx_kernels.checkpoints.files import Checkpoint, Part
+
+SCALES = (torch.uint8, torch.float8_e8m0fnu)
+FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+"""Dtypes that the numbers of a parameter can have."""
+VERSION = 1
+"""Of our own form."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the parts of a parameter are called."""
+
+    name: str
+    codes: str
+    """How the name of the codes ends."""
+    scales: str
+    parameter: str
+    """What stands there in the name of the parameter."""
+    formats: Mapping[torch.dtype, str]
+    """The format of codes of a dtype."""
+    has_block_axis: bool = False
+    """Whether blocks have an axis of their own."""
+
+    def names(self, parameter: str) -> tuple[str, str]:
+        """Returns what codes and scales of a parameter are called."""
+        base = parameter.removesuffix(self.parameter)
+        return base + self.codes, base + self.scales
+
+
+FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
+BYTES = {torch.uint8: DEFAULT_FORMAT}
+FORMS = (
+    Form("gpt-oss", "_blocks", "_scales", "", BYTES, has_block_axis=True),
+    Form("compressed-tensors", "weight_packed", "weight_scale", "weight", BYTES),
+    Form("Quark", "weight", "weight_scale", "weight", {**BYTES, **FP8}),
+    Form("MXFP8", "weight", "weight_scale_inv", "weight", FP8),
+)
+OWN = Form(OURS, ".codes", ".scales", "", BYTES)
+CODES = (torch.uint8, torch.int8, *FP8)
+"""Dtypes of quantized weights."""
+
+FOREIGN = {
+    "weight_scale_inv": "DeepSeek's FP8, with a float scale for 128 x 128 weights",
+    "weight_global_scale": "NVFP4, with a scale for the tensor",
+    "weight_scale_2": "NVFP4, with a scale for the tensor",
+    "qweight": "GPTQ or AWQ, which are integers",
+    "weight_zero_point": "integers of compressed-tensors",
+    "weight_shape": "integers of compressed-tensors",
+    "weight.absmax": "bitsandbytes",
+    "weight.quant_map": "bitsandbytes",
+}
+"""How names end that only quantizations of other kinds have."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that has not been read: a tensor, or codes and scales that fit."""
+
+    name: str
+    parts: tuple[Part, ...]
+    shape: tuple[int, ...]
+    """Logical."""
+    dtype: torch.dtype
+    """Of its numbers."""
+    format: str = ""
+    """Empty for a tensor."""
+    scale_rows: int = 1
+    """Rows that share a row of scales."""
+
+    @property
+    def nbytes(self) -> int:
+        """Returns how much there is to read."""
+        return sum(part.nbytes for part in self.parts)
+
+    def read(self) -> tuple[Tensor, ...]:
+        """Returns the tensor, or plain codes and scales as bytes; they may be a file's memory."""
+        if not self.format:
+            return (self.parts[0].read(),)
+        codes, scales = (part.read().contiguous().view(torch.uint8) for part in self.parts)
+        *lead, k = self.shape
+        codes = codes.reshape(*lead, format_named(self.format).packed_bytes(k))
+        if self.scale_rows > 1:
+            scales = scales.repeat_interleave(self.scale_rows, -2)[..., : lead[-1], :].contiguous()
+        return codes, scales
+
+
+def plan(checkpoint: Checkpoint) -> list[Parameter]:
+    """Returns the parameters of a checkpoint, in the order of its tensors.
+
+    Raises:
+        ValueError: if parts are missing, do not fit, or are of a kind that is not MX.
+    """
+    try:
+        return _Planner(checkpoint).plan()
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.where}: {error}") from None
+
+
+class _Planner:
+    """Takes pairs out of a checkpoint until only tensors are left."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.scheme = Scheme(checkpoint.config)
+        self.dtype = dtype_of(checkpoint.config)
+        # In our own form every name means what the metadata say.
+        self.is_own = any(OURS in said for said in checkpoint.metadata)
+        self.own = _own_meanings(checkpoint)
+        self.parts = checkpoint.parts
+        self.place = {name: place for place, name in enumerate(checkpoint.parts)}
+        self.found: dict[str, tuple[int, Parameter]] = {}
+        self.used: set[str] = set()
+
+    def plan(self) -> list[Parameter]:
+        """Returns the parameters."""
+        for name, (format, shape, dtype) in self.own.items():
+            self._add_own(name, format, shape, dtype)
+        for form in () if self.is_own else FORMS:
+            for name in self.parts:
+                if name.endswith(form.codes) and name not in self.used:
+                    self._look(form, name)
+        for name, part in self.parts.items():
+            if name not in self.used:
+                if not self.is_own:
+                    self._check_alone(name, part)
+                self._add(name, Parameter(name, (part,), part.shape, part.dtype), name)
+        return [parameter for _, parameter in sorted(self.found.values(), key=lambda it: it[0])]
+
+    def _look(self, form: Form, codes: str) -> None:
+        """Takes a pair, if the names are those of one."""
+        parameter = codes.removesuffix(form.codes) + form.parameter
+        _, scales = form.names(parameter)
+        if scales not in self.parts or self.parts[codes].dtype not in CODES:
+            return
+        spec = self.scheme.spec(parameter.removesuffix("weight").removesuffix("."))
+        self._add_pair(form, parameter, codes, scales, spec)
+
+    def _add_pair(self, form: Form, name: str, codes: str, scales: str, spec: Spec | None) -> None:
+        """Adds a parameter made of two parts.
+
+        Raises:
+            ValueError: unless they fit each other, and what the config says.
+        """
+        kind, scale = self.parts[codes], self.parts[scales]
+        _check_scales(scales, kind.dtype, scale.dtype)
+        got = f"{codes} {_described(kind)} and {scales} {_described(scale)}"
+        format = form.formats.get(kind.dtype)
+        if format is None:
+            known = " or ".join(str(dtype).removeprefix("torch.") for dtype in form.formats)
+            raise ValueError(f"got {got}, expected codes as {known} in the form of {form.name}")
+        if spec is not None and spec.format != format:
+            raise ValueError(f"got {got}, expected the codes of {spec.format}, as the config says")
+        shape, rows = _shape(form, (kind.shape, scale.shape), format, spec, got)
+        dtype = self.dtype
+        self._add(name, Parameter(name, (kind, scale), shape, dtype, format, rows), codes, scales)
+
+    def _add_own(self, name: str, format: str, shape: tuple, dtype: torch.dtype) -> None:
+        """Adds a parameter in our own form."""
+        fmt = format_named(format)
+        codes, scales = OWN.names(name)
+        if missing := [part for part in (codes, scales) if part not in self.parts]:
+            raise ValueError(f"got no {' and no '.join(missing)}, expected both for {name}")
+        parts = self.parts[codes], self.parts[scales]
+        *lead, k = shape
+        wanted = (*lead, fmt.packed_bytes(k)), (*lead, k // fmt.block_k)
+        if k % fmt.block_k or k == 0 or any(part.dtype != torch.uint8 for part in parts):
+            raise ValueError(
+                f"got {codes} {_described(parts[0])} and {scales} {_described(parts[1])} for "
+                f"{show(shape)} of {format}, expected bytes and K a multiple of {fmt.block_k}"
+            )
+        if wanted != tuple(part.shape for part in parts):
+            raise ValueError(
+                f"got {codes} {show(parts[0].shape)} and {scales} {show(parts[1].shape)}, expected "
+                f"{show(wanted[0])} and {show(wanted[1])} for {show(shape)} of {format}"
+            )
+        self._add(name, Parameter(name, parts, shape, dtype, format), codes, scales)
+
+    def _add(self, name: str, parameter: Parameter, *parts: str) -> None:
+        """Adds a parameter, made of some parts."""
+        if name in self.found:
+            raise ValueError(f"got parameter {name} twice, once as codes and scales, once not")
+        if used := [part for part in parts if part in self.used]:
+            raise ValueError(f"got {used[0]} as a part of two parameters, expected of one")
+        self.used.update(parts)
+        self.found[name] = self.place[parts[0]], parameter
+
+    def _check_alone(self, name: str, part: Part) -> None:
+        """Raises unless a tensor that is in no pair can be a parameter of its own."""
+        for end, what in FOREIGN.items():
+            if name == end or name.endswith(f".{end}"):
+                raise ValueError(f"got {name} {_described(part)}, which is {what}, expected MX")
+        is_quark = self.scheme.method == "quark"
+        for form in FORMS:
+            if name.endswith(form.scales) and part.dtype in SCALES:
+                base = name.removesuffix(form.scales)
+                wanted = [base + other.codes for other in FORMS if other.scales == form.scales]
+                raise ValueError(
+                    f"got scales {name} {_described(part)}, expected codes "
+                    f"{' or '.join(wanted)} of a quantized dtype beside them"
+                )
+            is_codes = form.codes != "weight" or is_quark
+            if name.endswith(form.codes) and is_codes and part.dtype in CODES:
+                wanted = name.removesuffix(form.codes) + form.scales
+                raise ValueError(
+                    f"got codes {name} {_described(part)}, expected scales {wanted} beside them"
+                )
+
+
+def _shape(
+    form: Form, shapes: tuple[tuple, tuple], format: str, spec: Spec | None, got: str
+) -> tuple[tuple[int, ...], int]:
+    """Returns the logical shape of a pair, and how many rows share a row of scales.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    fmt = format_named(format)
+    codes, scales = shapes
+    block = fmt.packed_bytes(fmt.block_k)
+    if form.has_block_axis:
+        if len(codes) < 3 or codes[-1] != block:
+            raise ValueError(f"got {got}, expected codes [..., N, K/{fmt.block_k}, {block}]")
+        codes = (*codes[:-2], codes[-2] * block)
+    if len(codes) < 2 or len(scales) != len(codes) or scales[-1] * block != codes[-1]:
+        hint = ""
+        if format == DEFAULT_FORMAT and scales and codes and codes[-1] == scales[-1] * fmt.block_k:
+            hint = "; bytes with a scale for 32 may be any format of eight bits: view them as such"
+        raise ValueError(
+            f"got {got}, expected {block} bytes of {format} for each scale along the last axis"
+            f"{hint}"
+        )
+    k, rows, given = scales[-1] * fmt.block_k, codes[-2], scales[-2]
+    share = spec.scale_rows if spec else 0
+    if not share:
+        share = rows // given if given and rows % given == 0 and rows else 1
+    if k == 0 or codes[:-2] != scales[:-2] or given != math.ceil(rows / share):
+        raise ValueError(
+            f"got {got}, expected scales for {show((*codes[:-1], k))}: "
+            f"{show((*codes[:-2], math.ceil(rows / share), k // fmt.block_k))}"
+        )
+    return (*codes[:-1], k), share
+
+
+def _check_scales(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
+    """Raises unless scales are E8M0."""
+    if scales in SCALES:
+        return
+    what = f"{str(scales).removeprefix('torch.')} scales"
+    if scales in FP8:
+        what = "NVFP4, with E4M3 scales"
+    elif name.endswith("weight_scale_inv"):
+        what = FOREIGN["weight_scale_inv"]
+    elif codes in FP8:
+        what = f"FP8 with {what}, for a tensor, a row or a block"
+    raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
+
+
+def _described(part: Part) -> str:
+    """Prints what is known of a tensor."""
+    return f"{str(part.dtype).removeprefix('torch.')} {show(part.shape)}"
+
+
+def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:
+    """Returns format, shape and dtype of each parameter that the files' metadata describe.
+
+    Raises:
+        ValueError: if they are not what `save` writes.
+    """
+    found = {}
+    for metadata in checkpoint.metadata:
+        if OURS not in metadata:
+            continue
+        try:
+            meaning = json.loads(metadata[OURS])
+            version, tensors = meaning["version"], dict(meaning["tensors"])
+            if version != VERSION:
+                raise ValueError(f"version {version!r}")
+            for name, said in tensors.items():
+                shape = tuple(said["shape"])
+                if not shape or not all(type(size) is int and size >= 0 for size in shape):
+                    raise ValueError(f"shape {said['shape']!r} of {name}")
+                format_named(said["format"])
+                if name in found:
+                    raise ValueError(f"{name} twice")
+                found[name] = said["format"], shape, FLOATS[said["dtype"]]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"metadata {OURS}: got {metadata[OURS]!r:.80} ({error}), expected version "
+                f"{VERSION} of what mx_kernels.save writes"
+            ) from None
+    return found
+
+
+def described(parameters: Mapping[str, tuple[str, tuple, torch.dtype]]) -> str:
+    """Returns the metadata of a file that holds parameters: format, shape and dtype by name."""
+    tensors = {
+        name: {"format": format, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}
+        for name, (format, shape, dtype) in parameters.items()
+    }
+    return json.dumps({"version": VERSION, "tensors": tensors})

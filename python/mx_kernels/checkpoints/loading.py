@@ -1,0 +1,123 @@
+"""Parameters as they are wanted: MXTensors on a device, in the layout that it reads fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mx_kernels._facts import facts
+from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
+from mx_kernels.checkpoints.forms import Parameter, plan
+from mx_kernels.checkpoints.writing import Stored
+from mx_kernels.tensor import MXTensor
+
+
+def load(
+    path: str | Path | Mapping[str, Tensor],
+    *,
+    device: str | torch.device | None = None,
+    preshuffle: bool = True,
+    progress: bool | None = None,
+) -> dict[str, MXTensor | Tensor]:
+    """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
+
+    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8), AMD Quark (MXFP4, MXFP8), MXFP8 with
+    `weight_scale_inv`, and what `save` writes; checkpoints of floats too. A name is the
+    checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for `_blocks` and
+    `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one
+    MXTensor.
+
+    All headers are checked before the first tensor is read; then tensors are read one at a time,
+    so that memory holds the result and one parameter more. The result shares no memory with files,
+    but what of a state dict stays as it is shares its memory.
+
+    >>> weights = load("gpt-oss-20b")
+    >>> weights["model.layers.0.mlp.experts.down_proj"].shape
+    torch.Size([32, 2880, 2880])
+
+    Args:
+        path: a safetensors file; a folder with such files and config.json, with an index or
+            without; an index; or a state dict. What a single file or a state dict holds is told
+            from names, dtypes and shapes: bytes `weight` [N, C] with bytes `weight_scale` [N, B]
+            are MXFP4 if C = 16 B, and refused otherwise.
+        device: where the parameters go. None leaves files' on the CPU, a state dict's where
+            they are.
+        preshuffle: whether MXTensors get the layout of their device, as `MXTensor.preshuffle`
+            gives, if it has one of its own. False leaves them plain.
+        progress: whether to show a bar on stderr. None shows one on a terminal.
+
+    Raises:
+        FileNotFoundError: if there is no such file, or an index names one that is not there.
+        ValueError: if a file is broken; if codes or scales are missing or do not fit; if the
+            checkpoint is quantized in a way that is not MX (DeepSeek's FP8, NVFP4, GPTQ, ...).
+        TypeError: if a state dict holds anything but tensors.
+        ImportError: if safetensors is missing, or rich where a bar is asked for.
+    """
+    checkpoint = open_any(path)
+    parameters = plan(checkpoint)
+    with bar(progress, f"loading {checkpoint.where}", parameters) as done:
+        result = {}
+        for parameter in parameters:
+            made = _made(parameter, device, preshuffle, copy=not isinstance(path, Mapping))
+            result[parameter.name] = made
+            done(parameter)
+    return result
+
+
+def open_any(path: str | Path | Mapping[str, Tensor]) -> Checkpoint:
+    """Returns what there is to load at a path or in a state dict."""
+    if isinstance(path, Mapping):
+        return open_state_dict(path)
+    if not isinstance(path, str | Path):
+        raise TypeError(
+            f"path: got {type(path).__name__}, expected a path or a dict of tensors by name"
+        )
+    return open_path(path)
+
+
+def _made(
+    parameter: Parameter, device: str | torch.device | None, preshuffle: bool, copy: bool
+) -> MXTensor | Tensor:
+    """Returns a parameter on a device; with `copy`, in memory of its own."""
+    read = parameter.read()
+    device = torch.device(device) if device is not None else read[0].device
+    is_shuffled = preshuffle and len(parameter.shape) > 1 and facts().layout_for(device)
+    if parameter.format:
+        # A change of layout makes memory of its own.
+        codes, scales = (part.to(device, copy=copy and not is_shuffled) for part in read)
+        made = MXTensor(codes, scales, format=parameter.format, dtype=parameter.dtype)
+    else:
+        made = read[0].to(device, copy=copy)
+    return made.preshuffle(device) if is_shuffled and isinstance(made, MXTensor) else made
+
+
+@contextlib.contextmanager
+def bar(
+    progress: bool | None, doing: str, items: Sequence[Parameter | Stored]
+) -> Iterator[Callable[[Parameter | Stored], None]]:
+    """Shows how many bytes are done; yields a function to call after each item.
+
+    Raises:
+        ImportError: if a bar is asked for, and rich is missing.
+    """
+    try:
+        from rich.console import Console  # noqa: PLC0415  only who wants a bar needs it
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn  # noqa: PLC0415
+    except ImportError as error:
+        if progress:
+            raise ImportError("a progress bar needs rich: pip install 'mx_kernels[cli]'") from error
+        progress = False
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if not progress:
+        yield lambda item: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(doing, total=sum(item.nbytes for item in items))
+        yield lambda item: shown.advance(task, item.nbytes)

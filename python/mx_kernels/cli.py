@@ -1,0 +1,204 @@
+"""The command line: what is here, compiling ahead of time, which kernel, and checkpoints.
+
+    python -m mx_kernels info                what this machine has and uses
+    python -m mx_kernels build               compile the kernels now, for an image say
+    python -m mx_kernels explain M N K       which kernel a product gets, and why
+    python -m mx_kernels convert IN OUT      a checkpoint in another form, quantized on the way
+
+Exit code 2 means that the input was wrong; a sentence says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+import mx_kernels
+from mx_kernels import _builds, _hip, _levels, _native, checkpoints
+from mx_kernels._cuda import architecture
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._native import Extension
+from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.targets import TARGETS
+from mx_kernels.explain import DEVICES
+
+app = typer.Typer(
+    help="MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console(soft_wrap=True)
+errors = Console(stderr=True, soft_wrap=True)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turns a wrong input into one line and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        errors.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from error
+
+
+def _show_version(is_wanted: bool) -> None:
+    """Prints the version and ends."""
+    if is_wanted:
+        console.print(f"mx_kernels {mx_kernels.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints."""
+
+
+@app.command()
+def info() -> None:
+    """Print versions, the CPU's level, devices, and where compiled kernels are kept."""
+    with _explained():
+        level = _levels.pick()
+    rows = {
+        "mx_kernels": mx_kernels.__version__,
+        "compiler": _compiler(),
+        "torch": torch.__version__,
+        "CPU level": f"{level.name}, of {', '.join(one.name for one in _levels.here())}",
+        "GPUs": "; ".join(_gpus()) or "none that torch sees",
+        "cache": _builds.cache_folder(),
+        "CPU kernels": _state(_native.cpu_extension()),
+    }
+    for name, value in rows.items():
+        console.print(f"{name:12}{value}", highlight=False, markup=False)
+
+
+def _compiler() -> str:
+    """Returns the versions of the compiler, or that there is none."""
+    try:
+        return "Mojo {}, MAX {}".format(*_builds.toolchain().split())
+    except _builds.NativeBuildError:
+        return "none: kernels have to be built elsewhere"
+
+
+def _gpus() -> list[str]:
+    """Returns the GPUs that torch sees, each with the architecture that kernels are built for."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        if torch.version.hip:
+            kind = properties.gcnArchName.partition(":")[0]
+        else:
+            kind = architecture((properties.major, properties.minor))
+        found.append(f"cuda:{index} {properties.name}, {kind}")
+    return found
+
+
+def _state(extension: Extension) -> str:
+    """Says whether a module is there."""
+    try:
+        path = extension.build().path()
+    except _builds.NativeBuildError as error:
+        return str(error)
+    return str(path) if path.exists() else "not compiled yet: python -m mx_kernels build"
+
+
+@app.command()
+def build(
+    level: Annotated[
+        list[str] | None,
+        typer.Option(help="A CPU level to compile for, also of other machines; can be repeated. "
+                          "Default: this CPU's."),
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="A GPU's architecture beside it: sm_90a, gfx950; can be repeated."),
+    ] = None,
+) -> None:  # fmt: skip
+    """Compile kernels ahead of time, into the cache that MX_KERNELS_CACHE names."""
+    with _explained():
+        known = {one.name: one for one in (*_levels.LEVELS, _levels.NATIVE)}
+        if unknown := [name for name in level or () if name not in known]:
+            raise ValueError(f"--level: got {unknown[0]!r}, expected {' or '.join(known)}")
+        levels = [known[name] for name in level or ()] or [_levels.pick()]
+        for one in levels:
+            wanted = [_native.cpu_extension(one)]
+            wanted += [replace(_gpu_extension(name), level=one) for name in arch or ()]
+            for extension in wanted:
+                console.print(_native.find_or_build(extension=extension), highlight=False)
+
+
+def _gpu_extension(name: str) -> Extension:
+    """Returns the module of an architecture; that of CDNA4 is the one without products."""
+    if name == _hip.ARCHITECTURE:
+        return _native.hip_extension(name)
+    if not name.startswith("sm_"):
+        raise ValueError(f"--arch: got {name!r}, expected sm_90a or the like, or gfx950")
+    return _native.gpu_extension(name)
+
+
+@app.command()
+def explain(
+    m: Annotated[int, typer.Argument(help="Rows of the activations.")],
+    n: Annotated[int, typer.Argument(help="Rows of the weights.")],
+    k: Annotated[int, typer.Argument(help="Elements of a row.")],
+    *,
+    device: Annotated[
+        str, typer.Option(help=f"{', '.join(DEVICES)}; it need not be here.")
+    ] = "cpu",
+    op: Annotated[str, typer.Option(help="linear takes floats, matmul codes.")] = "linear",
+    activations: Annotated[str, typer.Option(help="A format, or bf16.")] = DEFAULT_FORMAT,
+    format: Annotated[str, typer.Option(help="Of the weights.")] = DEFAULT_FORMAT,
+) -> None:
+    """Say which kernel computes [M, K] @ [N, K].T, how it cuts the work, and why."""
+    with _explained():
+        options = {"device": device, "op": op, "activations": activations, "format": format}
+        answer = mx_kernels.explain(m, n, k, **options)
+    console.print(str(answer), highlight=False, markup=False)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="A safetensors file, its index, or a folder.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is new or empty.")],
+    *,
+    to: Annotated[str, typer.Option(help=f"The form to write: {', '.join(TARGETS)}.")] = OURS,
+    format: Annotated[str, typer.Option(help="What floats become.")] = DEFAULT_FORMAT,
+    rounding: Annotated[str, typer.Option(help="How scales are chosen.")] = DEFAULT_ROUNDING,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(help="A pattern of the names to quantize, instead of linear weights but for "
+                          "embeddings, norms, routers and heads; can be repeated."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(help="A pattern of names to leave as they are; can be repeated."),
+    ] = None,
+    max_shard_bytes: Annotated[int | None, typer.Option(help="Of a file; default 5 GB.")] = None,
+) -> None:  # fmt: skip
+    """Write a checkpoint in another form; one of floats is quantized on the way."""
+    options = {"to": to, "format": format, "rounding": rounding}
+    patterns = {"include": include or (), "exclude": exclude or ()}
+    with _explained():
+        done = checkpoints.convert(
+            source, target, **options, **patterns, max_shard_bytes=max_shard_bytes
+        )
+    console.print(
+        f"{target}: {len(done.quantized)} quantized, {len(done.rewritten)} were MX, "
+        f"{len(done.kept)} as they were; {done.bytes_before / 1e6:.1f} MB became "
+        f"{done.bytes_after / 1e6:.1f} MB",
+        highlight=False,
+        markup=False,
+    )

@@ -1,0 +1,143 @@
+"""Checkpoints of every form, as arrays that tests write, and what they mean.
+
+`FORMS[name](rng)` returns the config.json, the arrays by name, and by parameter what a load has
+to give: `(format, codes [..., N, packed K], scales [..., N, K/32])`, or the array itself.
+"""
+
+import ml_dtypes
+import numpy as np
+
+BLOCK = 32
+MX4 = {
+    "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0",
+    "is_dynamic": False,
+}  # fmt: skip
+MX8 = MX4 | {"dtype": "fp8_e4m3"}
+
+
+def codes(rng, *shape):
+    return rng.integers(0, 256, shape, dtype=np.uint8)
+
+
+def finite_fp8(rng, *shape):
+    found = codes(rng, *shape)
+    return np.where(found & 0x7F == 0x7F, 0, found).astype(np.uint8)
+
+
+def scales(rng, *shape):
+    return rng.integers(100, 140, shape, dtype=np.uint8)
+
+
+def floats(rng, *shape):
+    return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def plain(rng):
+    """Tensors that are no part of anything, one of an odd number of bytes."""
+    return {
+        "model.norm.weight": floats(rng, 64),
+        "model.embed_tokens.weight": floats(rng, 10, 64),
+        "model.layers.0.mlp.up_proj.bias": floats(rng, 18),
+        "model.odd": codes(rng, 3),
+        "model.step": np.array(7, np.int64),
+    }
+
+
+UP = "model.layers.0.mlp.up_proj"
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def gpt_oss(rng):
+    c, s = codes(rng, 2, 18, 3, 16), scales(rng, 2, 18, 3)
+    others = plain(rng) | {f"{EXPERTS}.gate_up_proj_bias": floats(rng, 2, 18)}
+    arrays = {f"{EXPERTS}.gate_up_proj_blocks": c, f"{EXPERTS}.gate_up_proj_scales": s}
+    config = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["x"]}}
+    meaning = {f"{EXPERTS}.gate_up_proj": ("mxfp4", c.reshape(2, 18, 48), s)}
+    return config, arrays | others, meaning | others
+
+
+def _quark(weight, layers=None):
+    return {
+        "quantization_config": {
+            "quant_method": "quark",
+            "global_quant_config": {"weight": weight, "input_tensors": None},
+            "layer_quant_config": layers or {},
+            "exclude": ["lm_head"],
+        }
+    }
+
+
+def quark_mxfp4(rng):
+    c, s = codes(rng, 18, 48), scales(rng, 18, 3)
+    others = plain(rng) | {f"{UP}.input_scale": np.array([1.0], np.float32)}
+    arrays = {f"{UP}.weight": c, f"{UP}.weight_scale": s} | others
+    return _quark(MX4), arrays, {f"{UP}.weight": ("mxfp4", c, s)} | others
+
+
+def quark_experts(rng):
+    c, s = codes(rng, 2, 18, 48), scales(rng, 2, 18, 3)
+    name, others = f"{EXPERTS}.gate_up_proj", plain(rng)
+    arrays = {f"{name}.weight": c, f"{name}.weight_scale": s} | others
+    return _quark([MX4]), arrays, {f"{name}.weight": ("mxfp4", c, s)} | others
+
+
+def quark_mxfp8(rng):
+    c, s = finite_fp8(rng, 18, 96), scales(rng, 18, 3)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.weight_scale": s}
+    others = plain(rng)
+    return _quark(MX8), arrays | others, {f"{UP}.weight": ("mxfp8", c, s)} | others
+
+
+def quark_blocks(rng):
+    """A row of scales for 8 rows of codes, of which there are 18; MXFP4 beside it."""
+    c, s = finite_fp8(rng, 18, 96), scales(rng, 3, 3)
+    c4, s4 = codes(rng, 5, 16), scales(rng, 5, 1)
+    other = "model.layers.1.mlp.up_proj"
+    arrays = {
+        f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.weight_scale": s.view(ml_dtypes.float8_e8m0fnu),
+        f"{other}.weight": c4,
+        f"{other}.weight_scale": s4,
+    }
+    blocks = MX8 | {"qscheme": "per_block", "group_size": None, "block_size": [8, 32]}
+    config = _quark(MX4, {"*layers.0.mlp*": {"weight": blocks}})
+    meaning = {
+        f"{UP}.weight": ("mxfp8", c, np.repeat(s, 8, 0)[:18]),
+        f"{other}.weight": ("mxfp4", c4, s4),
+    }
+    others = plain(rng)
+    return config, arrays | others, meaning | others
+
+
+def _compressed(name):
+    group = {"format": name, "targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 32}}
+    method = {"quant_method": "compressed-tensors", "format": name}
+    return {"quantization_config": method | {"config_groups": {"group_0": group}}}
+
+
+def compressed_mxfp4(rng):
+    c, s = codes(rng, 18, 48), scales(rng, 18, 3)
+    others = plain(rng)
+    arrays = {f"{UP}.weight_packed": c, f"{UP}.weight_scale": s} | others
+    meaning = {f"{UP}.weight": ("mxfp4", c, s)}
+    return _compressed("mxfp4-pack-quantized"), arrays, meaning | others
+
+
+def compressed_mxfp8(rng):
+    _, arrays, meaning = quark_mxfp8(rng)
+    return _compressed("mxfp8-quantized"), arrays, meaning
+
+
+def mxfp8(rng):
+    _, arrays, meaning = quark_mxfp8(rng)
+    arrays[f"{UP}.weight_scale_inv"] = arrays.pop(f"{UP}.weight_scale")
+    return {"text_config": {"quantization_config": {"quant_method": "mxfp8"}}}, arrays, meaning
+
+
+FORMS = {
+    form.__name__: form
+    for form in (
+        gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
+        compressed_mxfp8, mxfp8,
+    )
+}  # fmt: skip
