@@ -14,7 +14,8 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
 TESTS=(hopper/test_cuda.py numerics/test_{quantize,dequantize,layouts,matmul,weight_only,fuzz}.py
-    python/test_{tensor,tensor_parts,tensor_torch,modules,torch_ops,ops_inputs}.py)
+    python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops}.py
+    python/test_ops_inputs.py)
 
 pack() {
     local lib

@@ -10,6 +10,7 @@ depends on neither the other tokens nor the number of threads.
 
 from layout import Coord
 from std.math import ceildiv
+from std.memory import unsafe_memset_zero
 
 from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem, Routing
@@ -63,11 +64,9 @@ def multiply_grouped[T: Team](problem: GroupedProblem, team: T) -> Bool:
 
 def _clear_rows(problem: GroupedProblem, first: Int):
     """Makes the rows from `first` on zero."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        if problem.dtype == i:
-            var out = flat[FLOAT_TYPES[i]](problem.values, problem.m * problem.n)
-            for at in range(first * problem.n, problem.m * problem.n):
-                out.store[alignment=1](Coord(at), Scalar[FLOAT_TYPES[i]](0))
+    var row_bytes = problem.n * _float_bytes(problem.dtype)
+    var rest = flat[DType.uint8](problem.values + first * row_bytes, 0)
+    unsafe_memset_zero(rest.ptr, (problem.m - first) * row_bytes)
 
 
 @fieldwise_init
@@ -153,7 +152,7 @@ def multiply_experts[T: Team](problem: ExpertsProblem, team: T) -> Bool:
         )
         multiply_ranges[Known.NOTHING](rows, scratch, team)
     var elements = routing.count() * problem.width
-    var tokens = even_rows_per_task(routing.tokens, routing.slots * problem.width, 1)
+    var tokens = even_rows_per_task(routing.tokens, max(1, routing.slots) * problem.width, 1)
     var add = AddSlots(problem, slots.row, room.rows, tokens)
     team.run_all(add, ceildiv(routing.tokens, tokens), elements > ELEMENTS_PER_TASK)
     _ = scratch^

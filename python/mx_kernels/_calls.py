@@ -4,7 +4,17 @@
                   right    codes, scales, format, layout
                   result   out, out_dtype, bias, bias_dtype
                   sizes    m, n, k
-    multiply_grouped, multiply_experts    see the reader; `_experts` writes their right sides
+    multiply_grouped
+                  left     as of multiply
+                  experts  codes, scales, format, layout, count, codes_step, scales_step, bias,
+                           bias_dtype
+                  result   sizes, out, out_dtype, m, n, k
+    multiply_experts
+                  left     as of multiply
+                  experts  twice: of gates and ups, down
+                  routing  ids, bytes of an id, weights, weights_dtype, tokens, slots
+                  gate     code, limit, alpha, as the bits of float32
+                  result   out, out_dtype, width, inner
     quantize      values, dtype, row_stride, rows, k, format, rounding, codes, scales
     dequantize    codes, scales, format, layout, rows, k, out, out_dtype
     relayout      codes, scales, layout, codes_out, scales_out, layout_out, format, rows, k

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels import _calls, _expert_ops
-from mx_kernels._arrays import Array, check_floats, float_code, watched
+from mx_kernels._arrays import Array, float_code, watched
 from mx_kernels._checks import check_grouped, check_moe
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels.ops import _chosen, _dtype_of
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -61,11 +62,11 @@ def grouped_linear(
     if not is_compiling():
         mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
         code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-        if not watched(x, w.codes, w.scales, group_sizes, bias):
+        if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
             out = _calls.grouped_linear(x, w, group_sizes, bias, mode, code)
             return _array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else _expert_ops.GroupedLinear.apply
-    rules = rounding, _dtype_of(x, out_dtype), activations or activations_for(w.device)
+    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
     return call(x, *_expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
 
 
@@ -135,33 +136,25 @@ def moe(
         dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         weights = w_gate_up, w_down
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
-        if not watched(x, *bytes_of, *routing, *biases):
+        if is_numpy or not watched(x, *bytes_of, *routing, *biases):
             out = _calls.moe(x, weights, *routing, biases, (code, limit, alpha), mode, dtype)
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
     parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")
-    gate, activations = (activation, limit, alpha), activations or activations_for(w_down.device)
-    rules = *gate, rounding, _dtype_of(x, out_dtype), activations
+    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
+    rules = activation, limit, alpha, *rules
     return call(x, *parts, expert_ids, expert_weights, *biases, *rules)
 
 
-def _dtype_of(x: Tensor, out_dtype) -> torch.dtype:
-    """The dtype of a result."""
-    if out_dtype is None:
-        return x.dtype
-    return facts().torch_dtypes[float_code(out_dtype, "out_dtype")]
-
-
 def _tensor_of(array: Array | None) -> Tensor | None:
-    """Returns the tensor over a NumPy array's memory; anything else as it is."""
-    if type(array) is not np.ndarray:
+    """Returns the tensor over a NumPy array's memory; what checks refuse stays as it is."""
+    if type(array) is not np.ndarray or not array.dtype.isnative:
         return array
-    if array.dtype.kind not in "iu":
-        check_floats(array, "x")
     array = np.ascontiguousarray(array)
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
+    return torch.from_numpy(array) if is_known else array
 
 
 def _array_of(out: Tensor) -> np.ndarray:

@@ -1,10 +1,10 @@
 """The operations for torch's own machinery: compilation, autograd, transforms, fake tensors.
 
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
-and linear, over loose codes and scales, which is what graphs compute with; those of experts are
-in `_expert_ops`. Each has one
+and linear, over loose codes and scales, which is what graphs compute with. Each has one
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
-derivatives (`_autograd`); quantize, linear and matmul map over activations.
+derivatives (`_autograd`); quantize, linear and matmul map over activations. Those of experts are
+in `_expert_ops`.
 
 Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in
 `ops`, which call these operators where torch has to see the call.

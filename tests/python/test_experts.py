@@ -2,6 +2,7 @@
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -131,6 +132,23 @@ def test_a_wrong_call_of_grouped_linear_says_what_is_wrong(bad):
     named, (error, message) = spoilt(grouped_inputs(), bad)
     with pytest.raises(error, match=message):
         mx.grouped_linear(**named)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x: x.astype(np.int32), "x: got dtype int32"),
+        (lambda x: x.astype(">f4"), "other byte order"),
+        (lambda x: x.astype(object), "x: got dtype object"),
+        (lambda x: np.ma.masked_array(x, x > 0), "x: got a masked array"),
+        (lambda x: x.astype(ml_dtypes.float8_e5m2), "x: got dtype float8_e5m2"),
+    ],
+)
+def test_arrays_that_are_no_floats_are_refused(change, message):
+    named = inputs()
+    named["x"] = change(named["x"].numpy())
+    with pytest.raises(TypeError, match=message):
+        mx.moe(**named)
 
 
 def test_what_activations_none_stands_for():

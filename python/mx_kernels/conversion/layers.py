@@ -28,8 +28,10 @@ PARAMETERS = {
 }
 """The weights and biases of each kind of layer."""
 
+SAME_AS_LINEAR = ("FalconLinear",)
+"""Subclasses of nn.Linear with a forward of their own that computes what nn.Linear does."""
+
 READ_BY_PARENT = (
-    (r"MultiheadAttention", r"out_proj"),
     (r"WavLMAttention", r"\w+_proj"),
     (r"\w*Mamba\w*Mixer", r"dt_proj"),
     (r"\w*MHAttentionMap", r"k_(proj|linear)"),
@@ -134,8 +136,8 @@ def obstacle(layer: Layer, block: int) -> str | None:
 
 def _reading(parent: nn.Module | None, leaf: str) -> str | None:
     """Says who computes with the weights of `leaf` itself, None if nobody does."""
-    if parent is None:
-        return None
+    if isinstance(parent, nn.MultiheadAttention) and leaf == "out_proj":
+        return "MultiheadAttention reads its weight"
     for of_parent, of_leaf in READ_BY_PARENT:
         if re.fullmatch(of_leaf, leaf):
             for base in type(parent).__mro__:
@@ -150,11 +152,14 @@ def _of_linear(layer: Layer, block: int) -> str | None:
     """The same for one matrix."""
     module = layer.module
     own = {"weight", "bias"}
-    if layer.kind == "Linear" and type(module).forward is not nn.Linear.forward:
-        return f"{type(module).__name__}, a subclass of nn.Linear, has a forward of its own"
+    name = type(module).__name__
+    is_own = type(module).forward is not nn.Linear.forward and name not in SAME_AS_LINEAR
+    if layer.kind == "Linear" and is_own:
+        return f"{name}, a subclass of nn.Linear, has a forward of its own"
     held = {*module._parameters, *module._buffers, *module._modules}
-    for name in sorted(own - set(module._parameters)):
-        return f"its {name} is computed in every call (weight_norm, pruning, ...)"
+    computed = sorted(own - set(module._parameters))
+    if computed:
+        return f"its {computed[0]} is computed in every call (weight_norm, pruning, ...)"
     if held - own:
         return f"it also holds {', '.join(sorted(held - own))}"
     reason = _of_tensors(layer)

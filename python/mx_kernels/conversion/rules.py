@@ -22,7 +22,7 @@ from torch import nn
 
 from mx_kernels._facts import Format, facts
 from mx_kernels._storage import storage_of
-from mx_kernels.conversion.layers import Layer, identity, kind_of, obstacle
+from mx_kernels.conversion.layers import SAME_AS_LINEAR, Layer, identity, kind_of, obstacle
 
 HEADS = ("lm_head", "embed_out")
 """Names of output layers; transformers' models also tell theirs: `get_output_embeddings`."""
@@ -153,8 +153,10 @@ def _doubt(layer: Layer, fmt: Format, device: str | torch.device | None) -> str 
     """Returns why a layer is better left alone, though it could be converted."""
     if layer.kind == "experts":
         return None
-    if layer.kind == "Linear" and type(layer.module) is not nn.Linear:
-        return f"{type(layer.module).__name__}, a subclass of nn.Linear"
+    name = type(layer.module).__name__
+    is_plain = type(layer.module) is nn.Linear or name in SAME_AS_LINEAR
+    if layer.kind == "Linear" and not is_plain:
+        return f"{name}, a subclass of nn.Linear"
     # Layouts pad the rows.
     (weight,) = layer.weights.values()
     layout = facts().layout_for(device or weight.device) or facts().plain
