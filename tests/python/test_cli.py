@@ -237,32 +237,6 @@ def test_configs_name_what_stays_and_each_format(tmp_path, rng):
     assert "model.layers.0.mlp.gate" in written["compressed-tensors"]["ignore"]
 
 
-def test_compressed_tensors_unpacks_what_is_written_for_it(tmp_path, rng):
-    library = pytest.importorskip("compressed_tensors")
-    arrays = model_of_floats(tmp_path / "in", rng)
-    for format in ("mxfp4", "mxfp8"):
-        options = ["--to", "compressed-tensors", "--format", format]
-        command("convert", tmp_path / "in", tmp_path / format, *options)
-        files, config = tensorfiles.read_folder(tmp_path / format)
-        said = library.QuantizationConfig.model_validate(config["quantization_config"])
-        group = said.config_groups["group_0"]
-        unpacks = library.BaseCompressor.get_value_from_registry(said.format)
-        for name in LINEAR:
-            module = name.removesuffix("weight")
-            parts = {
-                part.removeprefix(module): torch.from_numpy(array.view(np.uint8).copy())
-                for part, array in files.items()
-                if part.startswith(module)
-            }
-            if format == "mxfp8":
-                parts["weight"] = parts["weight"].view(torch.float8_e4m3fn)
-            weight = unpacks.decompress(parts, group)["weight"].double().numpy()
-            exact = oracle.dequantize(
-                *oracle.quantize(arrays[name].astype(np.float64), "even", format), format
-            )
-            np.testing.assert_array_equal(weight, exact)
-
-
 def test_a_file_becomes_a_file(tmp_path, rng):
     _, arrays, meaning = FORMS["quark_mxfp4"](rng)
     tensorfiles.write(tmp_path / "in.safetensors", arrays)
