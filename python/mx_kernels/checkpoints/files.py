@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -129,6 +129,18 @@ def open_path(path: str | Path) -> Checkpoint:
             "such files; others may run code when they are read"
         )
     return _open_files(str(path), [path], {}, {}, None)
+
+
+def open_files(files: Sequence[str | Path]) -> Checkpoint:
+    """Returns what files hold together, after a look at all headers.
+
+    Raises:
+        ValueError: if one is not what it says.
+    """
+    paths = [Path(file) for file in files]
+    if others := [path.name for path in paths if path.suffix != SUFFIX]:
+        raise ValueError(f"got files {_some(others)}, expected *{SUFFIX}")
+    return _open_files(_some(list(map(str, paths))), paths, {}, {}, None)
 
 
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
