@@ -45,6 +45,7 @@ class MXConfig(QuantizationConfigMixin):
 
     def __init__(
         self,
+        *,
         format: str = DEFAULT_FORMAT,
         activations: str | Mapping[Pattern, str] | None = None,
         rounding: str | Mapping[Pattern, str] = DEFAULT_ROUNDING,

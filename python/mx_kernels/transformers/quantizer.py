@@ -30,10 +30,11 @@ from transformers.quantizers import HfQuantizer, register_quantizer
 
 from mx_kernels._facts import DEFAULT_ROUNDING, facts
 from mx_kernels.checkpoints.configs import OURS
-from mx_kernels.checkpoints.files import open_files
+from mx_kernels.checkpoints.files import let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
+from mx_kernels.conversion.report import refresh
 from mx_kernels.modules import MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
 from mx_kernels.transformers.config import MXConfig
@@ -75,13 +76,15 @@ class Join(ConversionOps):
     ) -> dict[str, Tensor]:
         """Returns the parameter of that name, in the layout of the device where its parts are."""
         own = model.get_parameter(full_layer_name)
-        codes, scales = (input_dict[pattern][0] for pattern in source_patterns)
-        if self.form.has_block_axis:
-            codes = codes.flatten(-2)
+        parts = [input_dict[pattern][0].contiguous() for pattern in source_patterns]
+        codes, scales = parts
+        codes = codes.flatten(-2) if self.form.has_block_axis else codes
         facts_of = {"shape": own.shape, "format": own.format, "dtype": own.dtype}
-        made = MXTensor(codes.contiguous(), scales.contiguous(), **facts_of)
-        # In either case in memory of its own: parts may be pages of a file.
+        made = MXTensor(codes, scales, **facts_of)
+        # In either case in memory of its own: parts are pages of a file.
         made = made.preshuffle() if facts().layout_for(made.device) else made.clone()
+        for part in parts:
+            let_go(part)
         self.loaded.add(full_layer_name)
         return {full_layer_name: parameter(made)}
 
@@ -176,12 +179,14 @@ class MXQuantizer(HfQuantizer):
         """Returns a parameter, made of floats on their device."""
         if name not in self._ways:
             return value
-        value = self._ways[name](value)
         self._loaded.add(name)
+        arranged = self._ways[name](value)
         if name.rpartition(".")[2] not in WEIGHTS:
-            return value
+            return arranged
         config = self.quantization_config
-        return parameter(quantized(value, format=config.format, rounding=config.rounding))
+        weight = quantized(arranged, format=config.format, rounding=config.rounding)
+        let_go(value)
+        return parameter(weight)
 
     def param_element_size(self, model: PreTrainedModel, param_name: str, param: Tensor) -> float:
         """Returns the bytes of an element, for who plans memory."""
@@ -201,6 +206,8 @@ class MXQuantizer(HfQuantizer):
                         f"{full_name}: got no such weight in the checkpoint, expected one for "
                         f"every layer of {type(model).__name__}"
                     )
+        if not self.pre_quantized:
+            refresh(model)
         self._ways = {}
         attach(model)
 
