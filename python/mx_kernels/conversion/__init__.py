@@ -11,7 +11,6 @@ report.py     the table
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -40,6 +39,9 @@ from mx_kernels.conversion.rules import (
 from mx_kernels.modules import MXLinear, quantized
 
 __all__ = ["LayerReport", "Report", "conversion_report", "convert"]
+
+FINISHED: list[Callable[[nn.Module], None]] = []
+"""What is called with each model that `convert` returns."""
 
 
 def convert(
@@ -108,7 +110,8 @@ def convert(
     for layer in modes:
         _check_weights(layer)
     model = _replaced(model, reasons, modes, choices)
-    _tell_transformers(model)
+    for listener in FINISHED:
+        listener(model)
     return model
 
 
@@ -238,15 +241,6 @@ def _replaced(
     report = _report(model, reasons, rows, bytes_before)
     setattr(model, ATTRIBUTE, report)
     return model
-
-
-def _tell_transformers(model: nn.Module) -> None:
-    """Makes the models of transformers that hold our layers ones that it can save."""
-    library = sys.modules.get("transformers.modeling_utils")
-    if library is not None and any(isinstance(m, library.PreTrainedModel) for m in model.modules()):
-        from mx_kernels.transformers import attach  # noqa: PLC0415  it is imported already
-
-        attach(model)
 
 
 # What is refused before anything is replaced.

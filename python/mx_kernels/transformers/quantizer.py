@@ -35,6 +35,7 @@ from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
 from mx_kernels.conversion.report import refresh
+from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.modules import MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
 from mx_kernels.transformers.config import MXConfig
@@ -121,9 +122,11 @@ class MXQuantizer(HfQuantizer):
                 return
             if not isinstance(config.rounding, str):
                 raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
+            kept, modules = config.modules_to_not_convert, dict(model.named_modules())
+            check_patterns("modules_to_not_convert", kept, modules)
             self._ways = convert_skeleton(
                 model,
-                keep=config.modules_to_not_convert,
+                keep=kept,
                 include=config.include,
                 format=config.format,
                 rounding=config.rounding,
