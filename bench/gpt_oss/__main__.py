@@ -71,6 +71,9 @@ def main(
     if not (folder / "config.json").exists():
         console.print(f"writing {layers} layers of random weights to {folder} ...")
         write_checkpoint(folder, layers)
+    held = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    if held != layers:
+        raise typer.BadParameter(f"--layers: got {layers}, but {folder} has {held}")
     rows = []
     for variant in VARIANTS:
         count = min(layers, dequantized) if variant == TRANSFORMERS else layers

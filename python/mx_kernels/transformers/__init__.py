@@ -16,6 +16,13 @@ for programs that call transformers themselves.
     loading.py      from_pretrained, register
 """
 
+try:
+    import transformers  # noqa: F401  an optional dependency
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "mx_kernels.transformers needs transformers: pip install 'mx_kernels[transformers]'"
+    ) from error
+
 from mx_kernels.transformers.config import MXConfig
 from mx_kernels.transformers.loading import from_pretrained, register
 from mx_kernels.transformers.quantizer import MXQuantizer, attach

@@ -30,7 +30,7 @@ from transformers.quantizers import HfQuantizer, register_quantizer
 
 from mx_kernels._facts import DEFAULT_ROUNDING, facts
 from mx_kernels.checkpoints.configs import OURS
-from mx_kernels.checkpoints.files import let_go, open_files
+from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
@@ -42,6 +42,9 @@ from mx_kernels.transformers.config import MXConfig
 
 READ = (OWN, FORMS[0])
 """Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
+
+
+REWRITE = "expected a checkpoint that `python -m mx_kernels convert` has rewritten"
 
 
 class Quantize(ConversionOps):
@@ -140,25 +143,21 @@ class MXQuantizer(HfQuantizer):
         """Returns format and shape of the quantized weights in files, by the model's names."""
         checkpoint = open_files(files)
         found = {p.name: p for p in plan(checkpoint) if p.format}
-        self._forms = tuple(
-            form for form in READ if any(set(form.names(n)) <= set(checkpoint.parts) for n in found)
-        )
-        renamings = [
-            change
-            for change in get_model_conversion_mapping(model)
-            if isinstance(change, WeightRenaming)
-        ]
-        own, weights = model.state_dict(), {}
-        for name, parameter_ in found.items():
-            if not any(set(form.names(name)) <= set(checkpoint.parts) for form in self._forms):
-                raise ValueError(
-                    f"{checkpoint.where}: got {name} in another form than ours and gpt-oss, "
-                    "expected a checkpoint that `python -m mx_kernels convert` has written"
-                )
-            here, _ = rename_source_key(name, renamings, [], model.base_model_prefix, own)
-            weights[here] = parameter_.format, parameter_.shape
+        here = [{name for name in found if _is_in(form, name, checkpoint)} for form in READ]
+        self._forms = tuple(form for form, names in zip(READ, here, strict=True) if names)
+        if others := [name for name in found if not any(name in names for names in here)]:
+            raise ValueError(
+                f"{checkpoint.where}: got {others[0]} in another form than ours and gpt-oss, "
+                f"{REWRITE}"
+            )
+        weights = {}
+        changes = get_model_conversion_mapping(model)
+        own = model.state_dict()
+        for name, weight in found.items():
+            if (key := _key_of(name, changes, model, own)) is not None:
+                weights[key] = weight.format, weight.shape
         if not weights:
-            raise ValueError(f"{checkpoint.where}: got no quantized weights, expected some")
+            raise ValueError(f"{checkpoint.where}: got no weights of {type(model).__name__} in MX")
         return weights
 
     def get_weight_conversions(self) -> list[WeightConverter]:
@@ -167,6 +166,10 @@ class MXQuantizer(HfQuantizer):
             WeightConverter([f"{form.codes}$", f"{form.scales}$"], "", [Join(form, self._loaded)])
             for form in self._forms
         ]
+
+    def update_weight_conversions(self, weight_conversions: list, model: PreTrainedModel) -> list:
+        """Puts ours first: what the model does to floats is not done to codes."""
+        return self.get_weight_conversions() + weight_conversions
 
     # While they are loaded.
 
@@ -239,6 +242,32 @@ class MXQuantizer(HfQuantizer):
             else:
                 state[name] = tensor
         return state, {OURS: described(meanings)}
+
+
+def _is_in(form: Form, name: str, checkpoint: Checkpoint) -> bool:
+    return set(form.names(name)) <= set(checkpoint.parts)
+
+
+def _key_of(name: str, changes: list, model: PreTrainedModel, own: dict) -> str | None:
+    """Returns what the model calls a weight of a checkpoint, None if it has none such.
+
+    Raises:
+        ValueError: if it is a part of one.
+    """
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    converters = [change for change in changes if isinstance(change, WeightConverter)]
+    prefix = model.base_model_prefix
+    key, _ = rename_source_key(name, renamings, [], prefix, own)
+    if key in own:
+        return key
+    _, joined = rename_source_key(name, renamings, converters, prefix, own)
+    if joined is not None:
+        raise ValueError(
+            f"{name}: got quantized weights that {type(model).__name__} joins with others, "
+            "expected them joined before: load the floats with quantization_config=MXConfig(), "
+            "and save_pretrained"
+        )
+    return None
 
 
 WEIGHTS = frozenset(name for kind in MXModule.__subclasses__() for name in kind.WEIGHTS)
