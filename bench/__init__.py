@@ -10,6 +10,7 @@ model.py      the model before and after conversion to MXFP4, activations in eve
 timing.py     interleaved medians;  graph_timing.py  of a GPU's captured calls, weights cold
 roofline.py   what the machine can do at all
 goals.py      what this repository promises, checked on the measured rows
+experts.py    a layer of experts: its weights, its tokens, its goals
 sweep.py      what curves of time over rows show: steps, shares of the peak
 report.py     rows as tables, CSV and README text;  plot.py  as a picture
 """

@@ -23,7 +23,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bench import device, report, sweep, targets
+from bench import device, experts, report, sweep, targets
 from bench.goals import check_goals, check_model_goals
 from bench.plot import plot_linear, plot_sweep
 from bench.rows import ModelRow, Origin, Row, write_csv
@@ -95,7 +95,7 @@ def main(
     show(findings, target, console)
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
-    if record and target != targets.SWEEP:
+    if record and target not in targets.WITHOUT_README:
         if target in targets.GPUS:
             report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
         else:
@@ -254,6 +254,13 @@ def show(findings: Findings, target: str, console: Console) -> None:
         for table in (report.machine_table(rows), sweep.table(curves), goals):
             console.print(table.to_rich())
         return
+    if target == targets.EXPERTS:
+        goals = report.goal_table(list(experts.check_goals(rows)))
+        for table in (*experts.table(rows), goals):
+            console.print(table.to_rich())
+        for remark in findings.remarks:
+            console.print(remark, markup=False)
+        return
     tables = [report.machine_table(rows), *report.operation_tables(rows)]
     tables.append(report.systems_table(rows))
     if findings.model_rows:
@@ -271,6 +278,11 @@ def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     """Writes CSV, Markdown and PNG files and returns those written."""
     if target == targets.SWEEP:
         return save_sweep(findings.rows, target, folder)
+    if target == targets.EXPERTS:
+        written = [folder / f"{target}.csv", folder / f"{target}.md"]
+        write_csv(written[0], findings.rows)
+        written[1].write_text(experts.text(findings.rows) + "\n")
+        return written
     written = [folder / f"{target}.csv", folder / f"{target}.md"]
     write_csv(written[0], findings.rows)
     written[1].write_text(report.full_text(findings.rows, findings.model_rows) + "\n")

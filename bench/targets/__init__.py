@@ -23,11 +23,16 @@ from bench.shapes import Shape
 MODULES = {
     "cpu": "bench.targets.cpu",
     "cpu-sweep": "bench.targets.cpu_sweep",
+    "cpu-experts": "bench.targets.cpu_experts",
     "cuda": "bench.targets.cuda",
 }
 """Target name and its module."""
 SWEEP = "cpu-sweep"
 """The target whose rows are points of curves (`bench.sweep`)."""
+EXPERTS = "cpu-experts"
+"""The target whose rows are layers of experts (`bench.experts`)."""
+WITHOUT_README = (SWEEP, EXPERTS)
+"""Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
 GPUS = ("cuda",)

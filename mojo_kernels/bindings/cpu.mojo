@@ -158,11 +158,16 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     )
 
 
+def read_team(mut args: Arguments) raises -> OpenMPTeam:
+    """Reads the team, which every call ends with."""
+    return OpenMPTeam(args.next(), num_threads=args.next())
+
+
 def py_quantize(arguments: PythonObject) raises:
     """Quantizes on a team."""
     var args = Arguments(arguments)
     var call = read_quantize(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     var is_known: Bool
     with GILReleased(Python()):
         is_known = run_quantize(call, team)
@@ -174,7 +179,7 @@ def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
     var call = read_dequantize(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(FORMATS)):
             if call.layout == i and call.format == j:
@@ -192,7 +197,7 @@ def py_relayout(arguments: PythonObject) raises:
     """Moves an operand to another layout on a team."""
     var args = Arguments(arguments)
     var call = read_relayout(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     var row_bytes, k_blocks = 0, 0
     comptime for i in range(len(FORMATS)):
         comptime format = FORMATS[i]
@@ -217,7 +222,7 @@ def py_multiply(arguments: PythonObject) raises:
     """Computes a product on a team."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     with GILReleased(Python()):
         cpu.multiply[Known.NOTHING](problem, team)
 
@@ -226,7 +231,7 @@ def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
     """Computes a grouped product on a team; returns whether the sizes fit."""
     var args = Arguments(arguments)
     var problem = read_grouped(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
         fits = multiply_grouped(problem, team)
@@ -237,7 +242,7 @@ def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
     """Computes a layer of experts on a team; returns whether the ids fit."""
     var args = Arguments(arguments)
     var problem = read_experts(args)
-    var team = OpenMPTeam(args.next())
+    var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
         fits = multiply_experts(problem, team)

@@ -17,7 +17,7 @@ tuples in one place, `mx_kernels._calls`:
     dequantize    codes, scales, format, layout, rows, k, values, dtype
     relayout      codes, scales, layout, codes out, scales out, layout out, format, rows, k
 
-What the device wants stands behind: a thread team; or a device, its stream, and more.
+What the device wants stands behind: a thread team and its threads; or a device, its stream, and more.
 """
 
 from std.memory import bitcast

@@ -1,7 +1,6 @@
 """C = A @ B.T on the CPU: panels of C as tasks of a team.
 
-A task computes one panel of columns for some rows, as many as the
-second-level cache holds:
+A task computes one panel of columns for some rows, see `MAX_PANEL_BYTES`:
 
     for stretches of K:
         decode the panel's weights into the first-level cache
@@ -34,8 +33,10 @@ from .threads import Work
 from .vectors import LANES
 from .weights import WeightTiles, is_decoding_cheap, tile_window
 
-comptime MAX_PANEL_BYTES = 384 * 1024
-"""Activations of a task at most: they stay in the second-level cache from panel to panel."""
+comptime MAX_PANEL_BYTES = 1024 * 1024
+"""Activations of a task at most. They are read once for each panel of columns, which the last-level
+cache is fast enough for, and every part of them decodes the weights again: at 64 x 4096 x 14336
+parts of 384 KiB took a fifth longer (Zen 4, 2026-11-22)."""
 
 
 struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
@@ -97,11 +98,8 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)
 
-    def _panel(
-        self, panel: Int, first_block: Int, is_tile_by_tile: Bool
-    ) -> WeightPanel[Self.Tiles]:
-        var last_tile = self._num_tiles() - 1
-        return WeightPanel(self.b, self.tiles, panel, last_tile, first_block, is_tile_by_tile)
+    def _panel(self, panel: Int, first_block: Int) -> WeightPanel[Self.Tiles]:
+        return WeightPanel(self.b, self.tiles, panel, self._num_tiles() - 1, first_block)
 
     def _sum(self, first_group: Int, last_group: Int, panel_idx: Int, sums: PanelSums):
         """Sums over all of K, stretch by stretch."""
@@ -112,10 +110,9 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         comptime if is_decoding_cheap[Self.Tiles]():
             if groups.in_registers:
                 # The blocks of a single group are contiguous across stretches.
-                var is_single = groups.count == 1
-                var step = k_blocks if is_single else STRETCH_BLOCKS
+                var step = k_blocks if groups.count == 1 else STRETCH_BLOCKS
                 for first_block in range(0, k_blocks, step):
-                    var panel = self._panel(panel_idx, first_block, is_single)
+                    var panel = self._panel(panel_idx, first_block)
                     var num_blocks = min(step, k_blocks - first_block)
                     for group in range(first_group, last_group):
                         var sums_row = groups.start(group) - first_row
@@ -126,7 +123,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var decoded = Self.Product.Decoded.on_stack()
         for first_block in range(0, k_blocks, STRETCH_BLOCKS):
             var num_blocks = min(STRETCH_BLOCKS, k_blocks - first_block)
-            var panel = self._panel(panel_idx, first_block, False)
+            var panel = self._panel(panel_idx, first_block)
             decoded.decode(panel, num_blocks)
             for group in range(first_group, last_group):
                 var sums_row = groups.start(group) - first_row

@@ -1,8 +1,8 @@
 """Runs the tasks of a kernel on the threads of the MAX runtime.
 
 A graph brings its own threads, as many as its session says. `RuntimeTeam` is
-the `Team` that uses them: the calling thread and its helpers claim tasks one
-by one. Waking a helper takes tens of microseconds, and the call ends when all
+the `Team` that uses them: the calling thread and its helpers share a `Job`.
+Waking a helper takes tens of microseconds, and the call ends when all
 have looked for work, so a single task stays on the calling thread.
 
 Helpers are enqueued on the context itself: the runtime's own helper functions
@@ -10,29 +10,9 @@ flush subnormal floats to zero in every task, which would change bits.
 """
 
 from max.gpu.host import DeviceAttribute, DeviceContext
-from std.atomic import Atomic
-from std.memory.alloc import unsafe_alloc
 from std.os import abort
 
-from .threads import Team, Work
-
-
-@fieldwise_init
-struct _Job[W: Work](Movable):
-    """Work that threads share, and the number of tasks claimed so far; lives on the heap."""
-
-    var work: Self.W
-    var claimed: Atomic[Int64]
-    var num_tasks: Int
-
-
-def _claim_tasks[W: Work](job: MutPointer[_Job[W], MutUntrackedOrigin]):
-    """Does tasks until none are left to claim."""
-    while True:
-        var task = Int(job[].claimed.fetch_add(1))
-        if task >= job[].num_tasks:
-            return
-        job[].work.run(task)
+from .threads import Job, Team, Work
 
 
 @fieldwise_init
@@ -61,14 +41,12 @@ struct RuntimeTeam(Team):
         One helper fewer than threads left a second thread idle: the runtime
         keeps one for the caller's own wait.
         """
-        var job = unsafe_alloc[_Job[W]](1)
-        job.unsafe_write(_Job(work^, Atomic[Int64](0), num_tasks))
+        var job = Job.on_heap(work^, num_tasks, num_threads)
 
         def help(helper: Int) {var job}:
-            _claim_tasks(job)
+            job[].help()
 
         self.context.enqueue_cpu_range(help, count=num_threads)
-        _claim_tasks(job)
+        job[].help()
         self.context.synchronize()
-        job.unsafe_deinit_pointee()
-        job.unsafe_free()
+        Job.free(job)

@@ -93,18 +93,12 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     """The last tile of the weights."""
     var first_block: Int
     """The block of the weights that is block 0 here."""
-    var is_tile_by_tile: Bool
-    """Whether a tile is read to its end before the next one."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Tiles.Codes:
-        """Returns the codes of tile `tile` of the panel."""
+        """Returns the codes of tile `tile` of the panel, and asks for what lies ahead of them."""
         var ahead = self.first_block + block + PREFETCH_BLOCKS
-        var k_blocks = self.tiles.shape().k_blocks[Self.Tiles.format]()
-        if ahead < k_blocks:
-            self.tiles.prefetch(self.order.at(self.panel, tile), ahead)
-        else:
-            self.tiles.prefetch(self._tile_behind(tile), ahead - k_blocks)
+        self.tiles.prefetch(self.order.at(self.panel, tile), ahead)
         return self.tiles.codes(self._tile(tile), self.first_block + block)
 
     @always_inline
@@ -116,15 +110,6 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     @always_inline
     def _tile(self, tile: Int) -> Int:
         return min(self.order.at(self.panel, tile), self.last_tile)
-
-    @always_inline
-    def _tile_behind(self, tile: Int) -> Int:
-        """Returns the tile that is read past the end of one, which may lie beyond the weights."""
-        if not self.is_tile_by_tile:
-            return self.order.at(self.panel + 1, tile)
-        if tile + 1 < PANEL_TILES:
-            return self.order.at(self.panel, tile + 1)
-        return self.order.first(self.panel + 1)
 
 
 trait DecodedStretch(TrivialRegisterPassable):

@@ -153,7 +153,6 @@ struct CudaReader(GranuleReader):
             prefetch_line(
                 operand.codes, codes + (half * (format.block_bytes() // 4) + j) * STEP_BYTES
             )
-        prefetch_line(operand.scales, operand.scale_offset(tile * LANES, block))
 
 
 comptime _List[*Tiles: WeightTiles] = Tiles

@@ -62,11 +62,11 @@ def prefetch_line(bytes: Bytes, offset: Int):
 def prefetch_tile[
     Layout: OperandLayout, format: Format
 ](operand: Operand[Layout, format], tile: Int, block: Int):
-    """Asks for one block of a tile whose codes are contiguous, and for its scales."""
+    """Asks for one block of a tile whose codes are contiguous; scales, one byte to sixteen of
+    codes, come by themselves."""
     var codes = operand.code_offset(tile * LANES, block * format.block_bytes())
     comptime for j in range(runs_of[format]):
         prefetch_line(operand.codes, codes + j * STEP_BYTES)
-    prefetch_line(operand.scales, operand.scale_offset(tile * LANES, block))
 
 
 trait WeightTiles(TrivialRegisterPassable):
@@ -107,7 +107,7 @@ trait WeightTiles(TrivialRegisterPassable):
         ...
 
     def prefetch(self, tile: Int, block: Int):
-        """Asks for the codes of a tile in one block, which may lie beyond the operand."""
+        """Asks for the codes of a tile in one block; past the tile's last, for what follows it."""
         ...
 
 
@@ -185,7 +185,7 @@ struct CpuTiles[weight_format: Format](WeightTiles):
 
     @always_inline
     def prefetch(self, tile: Int, block: Int):
-        """Asks for the codes and scales of a tile in one block."""
+        """Asks for the codes of a tile in one block."""
         prefetch_tile(self.operand, tile, block)
 
 
@@ -210,7 +210,7 @@ trait GranuleReader:
 
     @staticmethod
     def prefetch[format: Format](operand: Operand[Self.Layout, format], tile: Int, block: Int):
-        """Asks for the codes and scales of a tile in one block."""
+        """Asks for the codes of a tile in one block."""
         ...
 
 

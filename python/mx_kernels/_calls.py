@@ -39,6 +39,7 @@ from mx_kernels import _facts, _launch
 from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of, show
 from mx_kernels._cuda import current_device
 from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
+from mx_kernels._pages import ask_for_large_pages
 from mx_kernels._storage import storage_of
 
 _BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
@@ -93,6 +94,8 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     (new_codes, codes_to, launcher), (new_scales, scales_to, _) = (
         _empty(q._codes, shape) for shape in storage
     )
+    if launcher is _launch.CPU:
+        ask_for_large_pages(codes_to, new_codes.nbytes)
     calls, rows = _cut(q, layout)
     parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
     for codes_at, scales_at, *target in _steps(calls, *parts):

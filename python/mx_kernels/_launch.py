@@ -45,8 +45,9 @@ class _Cpu:
 
     def launch(self, operation, arguments, out):
         table = _facts._facts or facts()
-        team = table.team if table.team and get_num_threads() > 1 else 0
-        return getattr(table.native, operation)((*arguments, team))
+        threads = get_num_threads()
+        team = table.team if threads > 1 else 0
+        return getattr(table.native, operation)((*arguments, team, threads))
 
     def multiply(self, arguments, out, m, k):
         self.launch("multiply", arguments, out)

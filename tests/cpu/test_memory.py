@@ -31,6 +31,7 @@ from mx_kernels._facts import ENCODED, QUANTIZED, facts
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
+THREADS = 2
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -96,7 +97,7 @@ def test_quantize(rng, shape, dtype, format, end):
         blank((m, k // 32), np.uint8, end),
     )
     source = (address(x), table.dtypes[dtype], k, m, k, row.code, table.roundings["even"])
-    table.native.quantize((*source, address(codes), address(scales), table.team))
+    table.native.quantize((*source, address(codes), address(scales), table.team, THREADS))
     expected = mx.quantize(x, format=format)
     np.testing.assert_array_equal(codes, expected.codes)
     np.testing.assert_array_equal(scales, expected.scales)
@@ -112,7 +113,7 @@ def test_dequantize(rng, shape, layout, format, end):
     q, (codes, scales) = codes_and_scales(rng, n, k, layout, end, format)
     out, table = blank((n, k), NUMPY_DTYPES[dtype], end), facts()
     source = (address(codes), address(scales), *q._native, n, k)
-    table.native.dequantize((*source, address(out), table.dtypes[dtype], table.team))
+    table.native.dequantize((*source, address(out), table.dtypes[dtype], table.team, THREADS))
     np.testing.assert_array_equal(out.astype(np.float32), q.dequantize(dtype).float())
 
 
@@ -130,7 +131,7 @@ def test_relayout(rng, shape, format, layout, target, end):
     out = [blank(shape, np.uint8, end) for shape in row.storage(n, k, encoding)]
     source = (address(codes), address(scales), table.layouts[layout].code)
     target = (*map(address, out), row.code, encoding.code, n, k)
-    table.native.relayout((*source, *target, table.team))
+    table.native.relayout((*source, *target, table.team, THREADS))
     expected = q.preshuffle(device=row.device) if row.device else q.unshuffle()
     np.testing.assert_array_equal(out[0], expected.codes)
     np.testing.assert_array_equal(out[1], expected.scales)
@@ -142,7 +143,7 @@ def multiply(left, w, codes, scales, bias, out):
     (m, n), dtype = out.shape, table.dtypes[out.dtype.name]
     right = (address(codes), address(scales), *w._native)
     result = (address(out), dtype, address(bias), dtype)
-    table.native.multiply((*left, *right, *result, m, n, w.k, table.team))
+    table.native.multiply((*left, *right, *result, m, n, w.k, table.team, THREADS))
 
 
 def beside_walls(rng, shape, left, right, layout, dtype, end):

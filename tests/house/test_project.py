@@ -126,6 +126,17 @@ def test_the_workflow_does_what_ci_run_does_and_nothing_else():
 # Versions
 
 
+def test_pixi_promises_the_glibc_that_the_wheels_of_mojo_ask_for():
+    tags = "".join(
+        importlib.metadata.distribution(name).read_text("WHEEL")
+        for name in ("max", "max-core", "mojo", "mojo-compiler")
+    )
+    asked = {tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)_", tags)}
+    libc = PIXI["system-requirements"]["libc"]
+    assert libc["family"] == "glibc"
+    assert tuple(map(int, libc["version"].split("."))) == max(asked)
+
+
 def test_pixi_installs_the_pins_of_pyproject_and_has_none_of_its_own():
     assert PIXI["pypi-dependencies"] == {
         "mx_kernels": {"path": ".", "editable": True, "extras": ["dev"]}

@@ -30,3 +30,13 @@ def test_there_is_no_circle():
     assert "mx_kernels._facts" in graph["mx_kernels._calls"], "the walk finds nothing"
     assert "mx_kernels.checkpoints" in graph["mx_kernels"], "the walk finds no packages"
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+def test_models_are_converted_without_importing_what_they_are_made_of():
+    for name, path in MODULES.items():
+        if "conversion" in name or "modules" in name:
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+            names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+            assert not {"transformers", "peft"} & {found.split(".")[0] for found in names}, name
+    assert "mx_kernels.conversion.layers" in MODULES, "the walk finds no conversion"

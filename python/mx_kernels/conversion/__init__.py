@@ -69,7 +69,7 @@ def convert(
     multiple of the block size; subclasses and instances with a forward of their own; weights that
     are parametrized or computed in every call; layers with state-dict hooks, parameters or modules
     of their own; layers whose weights another module reads, like `nn.MultiheadAttention`; experts
-    whose activation `mx_kernels.moe` does not have.
+    whose activation `mx_kernels.moe` does not have, or that lie on a GPU.
 
     Forward and backward hooks move to the new module, and their handles still remove them. A layer
     in several places stays one layer, and a weight in several layers one weight.

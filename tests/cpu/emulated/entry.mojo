@@ -18,7 +18,7 @@ from mojo_kernels.problem import Known, Problem
 
 comptime DONE = 0
 comptime UNKNOWN = 1
-comptime NO_TEAM = OpenMPTeam(0)
+comptime NO_TEAM = OpenMPTeam.alone()
 
 
 def _at[Call: TrivialRegisterPassable](address: Int) -> Call:

@@ -1,0 +1,44 @@
+"""Weights lie in large pages where Linux gives them to who asks."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import mx_kernels as mx
+from mx_kernels._pages import LARGE_PAGE, ask_for_large_pages
+
+OFFER = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def large_page_bytes(address):
+    """Returns the bytes in large pages of the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, last = (int(bound, 16) for bound in bounds.groups())
+            inside = first <= address < last
+        elif inside and line.startswith("AnonHugePages:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("the address is in no mapping")
+
+
+@pytest.mark.skipif(
+    not OFFER.exists() or "[never]" in OFFER.read_text(), reason="this Linux has no large pages"
+)
+def test_preshuffled_weights_lie_in_large_pages():
+    rows, k = 16384, 8192
+    plain = mx.MXTensor(torch.ones(rows, k // 2).byte(), torch.full((rows, k // 32), 127).byte())
+    q = plain.preshuffle("cpu")
+    middle = q.codes.data_ptr() + q.codes.nbytes // 2
+    assert large_page_bytes(middle) >= q.codes.nbytes // 2
+
+
+@pytest.mark.parametrize("length", [0, 1, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 5])
+@pytest.mark.parametrize("offset", [0, 1, 4096])
+def test_asking_leaves_the_bytes_alone(length, offset):
+    memory = torch.arange(offset + length + 8).byte()
+    before = memory.clone()
+    ask_for_large_pages(memory.data_ptr() + offset, length)
+    assert torch.equal(memory, before)
