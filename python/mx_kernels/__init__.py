@@ -11,6 +11,7 @@
     explain                       which kernel a shape gets on a device, and why
     load, save                    checkpoints: MXTensors by name, of many forms and in our own
 
+`mx_kernels.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits.
 The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
 and compiled for this machine at the first use (see `_native`).
 """

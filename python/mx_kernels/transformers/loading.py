@@ -53,6 +53,7 @@ def from_pretrained(
     where = {name: kwargs[name] for name in named if name in kwargs}
     config = copy.deepcopy(kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **where))
     said = getattr(config, "quantization_config", None) or {}
+    said = said.to_dict() if isinstance(said, QuantizationConfigMixin) else said
     method = said.get("quant_method")
     if method not in (OURS, GPT_OSS):
         raise ValueError(

@@ -12,6 +12,7 @@ dequantized; memory holds the result, one weight more, and the pages of files th
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -42,8 +43,6 @@ from mx_kernels.transformers.config import MXConfig
 
 READ = (OWN, FORMS[0])
 """Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
-
-
 REWRITE = "expected a checkpoint that `python -m mx_kernels convert` has rewritten"
 
 
@@ -163,7 +162,11 @@ class MXQuantizer(HfQuantizer):
     def get_weight_conversions(self) -> list[WeightConverter]:
         """Returns how codes and scales become weights."""
         return [
-            WeightConverter([f"{form.codes}$", f"{form.scales}$"], "", [Join(form, self._loaded)])
+            WeightConverter(
+                [rf"(.+){re.escape(end)}$" for end in (form.codes, form.scales)],
+                r"\1",
+                [Join(form, self._loaded)],
+            )
             for form in self._forms
         ]
 
@@ -223,8 +226,8 @@ class MXQuantizer(HfQuantizer):
 
     @property
     def is_trainable(self) -> bool:
-        """Says that the weights themselves do not learn."""
-        return False
+        """Says that adapters on top can learn: gradients reach the activations."""
+        return True
 
     @property
     def is_compileable(self) -> bool:
