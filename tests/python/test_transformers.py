@@ -11,6 +11,7 @@ import transformers as tf
 
 import mx_kernels as mx
 from mx_kernels import checkpoints
+from mx_kernels.conversion import convert_skeleton
 from mx_kernels.transformers import MXConfig, from_pretrained
 from tests.python.models import FAMILIES, assert_same_state, output_of
 from tests.tiers import tiered
@@ -125,6 +126,17 @@ class Net(tf.PreTrainedModel):
         self.net = torch.nn.ModuleDict({"codes": torch.nn.Linear(64, 64)})
         self.net["x_scales"] = torch.nn.Linear(64, 64)
         self.post_init()
+
+
+def test_on_meta_the_device_to_come_decides_what_is_kept():
+    reports = {}
+    for device in ("cpu", "cuda"):
+        with torch.device("meta"):
+            model = FAMILIES["mixtral"].make()
+        choices = {"format": "mxfp4", "rounding": "even", "activations": "bf16"}
+        convert_skeleton(model, keep=(), include=(), device=device, **choices)
+        reports[device] = mx.conversion_report(model)["model.layers.0.mlp.experts"].reason
+    assert reports == {"cpu": None, "cuda": "experts have kernels on the CPU alone"}
 
 
 def test_names_of_modules_are_not_mistaken_for_parts(tmp_path):

@@ -117,8 +117,11 @@ def kind_of(module: nn.Module) -> str | None:
     return None
 
 
-def obstacle(layer: Layer, block: int) -> str | None:
-    """Returns why a layer cannot be converted and still do what it does, None if it can."""
+def obstacle(layer: Layer, block: int, device: str | torch.device | None = None) -> str | None:
+    """Returns why a layer cannot be converted and still do what it does, None if it can.
+
+    `device` is where its weights will lie, if not where they are.
+    """
     for name, parent in zip(layer.names, layer.parents, strict=True):
         reason = _reading(parent, name.rpartition(".")[2])
         if reason:
@@ -132,7 +135,9 @@ def obstacle(layer: Layer, block: int) -> str | None:
         return "its weight is parametrized; see torch.nn.utils.parametrize"
     if any(getattr(module, hooks) for hooks in STATE_DICT_HOOKS):
         return "its state-dict hooks expect float weights"
-    return (_of_experts if layer.kind == "experts" else _of_linear)(layer, block)
+    if layer.kind == "experts":
+        return _of_experts(layer, block, device)
+    return _of_linear(layer, block)
 
 
 def _reading(parent: nn.Module | None, leaf: str) -> str | None:
@@ -177,7 +182,7 @@ def _of_tensors(layer: Layer) -> str | None:
     return None
 
 
-def _of_experts(layer: Layer, block: int) -> str | None:
+def _of_experts(layer: Layer, block: int, device: str | torch.device | None) -> str | None:
     """The same for experts."""
     module = layer.module
     flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
@@ -188,7 +193,7 @@ def _of_experts(layer: Layer, block: int) -> str | None:
     reason = _of_tensors(layer)
     if reason:
         return reason
-    if module.gate_up_proj.device.type == "cuda":
+    if str(device or module.gate_up_proj.device).partition(":")[0] == "cuda":
         return "experts have kernels on the CPU alone"
     for name, w in layer.weights.items():
         k = w.shape[1 if module.is_transposed else 2]

@@ -98,7 +98,7 @@ def decide(
         if fits_any(layer.names, keep):
             reasons[layer] = "named in keep"
             continue
-        hindrance = obstacle(layer, fmt.block_k)
+        hindrance = obstacle(layer, fmt.block_k, device)
         if fits_any(layer.names, include):
             reasons[layer] = hindrance
             if hindrance:
