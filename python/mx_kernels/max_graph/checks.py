@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from max.driver import accelerator_architecture_name
 from max.dtype import DType
 from max.graph import DeviceRef, StaticDim, TensorValue
 
 from mx_kernels._arrays import show
 from mx_kernels._facts import DEFAULT_FORMAT, Format, facts
-
-if TYPE_CHECKING:
-    from mx_kernels.max_graph.values import MXValue
 
 CPU_REF = DeviceRef.CPU()
 CDNA4 = "gfx950"
@@ -98,29 +93,6 @@ def check_k(name: str, k: int, fmt: Format) -> None:
             f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "
             f"which add nothing to a product: ops.pad(..., [0, {block - k % block}])"
         )
-
-
-def check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
-    """Raises unless `w` is [N, k] on `device`, in a layout that its kernels read."""
-    if len(w.lead) != 1:
-        raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
-    check_operands(w, name, k, other, device)
-    wanted = facts().layout_for(CDNA4).name
-    if w.layout != wanted and is_on_cdna4(w.codes):
-        raise ValueError(
-            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
-            f'preshuffle the MXTensor for "{CDNA4}" first'
-        )
-
-
-def check_operands(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
-    """Raises unless the rows of `w` have `k` elements, on `device`."""
-    if w.k != k:
-        raise ValueError(
-            f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
-            "not [K, N]"
-        )
-    check_device(w.codes, name, device, other)
 
 
 def static_k(value: TensorValue, name: str) -> int:

@@ -15,11 +15,10 @@ from mx_kernels.max_graph.checks import (
     CPU_REF,
     check_device,
     check_floats,
-    check_operands,
     check_value,
     is_on_cdna4,
 )
-from mx_kernels.max_graph.values import MXValue, as_value
+from mx_kernels.max_graph.values import MXValue, as_value, check_operands
 from mx_kernels.tensor import MXTensor
 
 

@@ -17,15 +17,8 @@ from mx_kernels.max_graph.calls import (
     type_of,
     unfolded,
 )
-from mx_kernels.max_graph.checks import (
-    CPU_REF,
-    check_floats,
-    check_formats,
-    check_k,
-    check_weights,
-    is_on_cdna4,
-)
-from mx_kernels.max_graph.values import MXValue, as_value
+from mx_kernels.max_graph.checks import CPU_REF, check_floats, check_formats, check_k, is_on_cdna4
+from mx_kernels.max_graph.values import MXValue, as_value, check_weights
 from mx_kernels.tensor import MXTensor
 
 

@@ -8,7 +8,15 @@ from max.graph import DeviceRef, Dim, StaticDim, TensorValue, ops
 from mx_kernels._arrays import show
 from mx_kernels._checks import check_operand, format_named, layout_named
 from mx_kernels._facts import DEFAULT_FORMAT, facts
-from mx_kernels.max_graph.checks import CPU_REF, check_bytes, check_device, check_k, static_k
+from mx_kernels.max_graph.checks import (
+    CDNA4,
+    CPU_REF,
+    check_bytes,
+    check_device,
+    check_k,
+    is_on_cdna4,
+    static_k,
+)
 from mx_kernels.tensor import MXTensor
 
 
@@ -127,3 +135,26 @@ def _padded_lead(codes: TensorValue, shape, k: int, layout: str) -> list[Dim]:
                 f"up to {stored}"
             )
     return [Dim(dim) for dim in (*lead, rows)]
+
+
+def check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
+    """Raises unless `w` is [N, k] on `device`, in a layout that its kernels read."""
+    if len(w.lead) != 1:
+        raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
+    check_operands(w, name, k, other, device)
+    wanted = facts().layout_for(CDNA4).name
+    if w.layout != wanted and is_on_cdna4(w.codes):
+        raise ValueError(
+            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
+            f'preshuffle the MXTensor for "{CDNA4}" first'
+        )
+
+
+def check_operands(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
+    """Raises unless the rows of `w` have `k` elements, on `device`."""
+    if w.k != k:
+        raise ValueError(
+            f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
+            "not [K, N]"
+        )
+    check_device(w.codes, name, device, other)
