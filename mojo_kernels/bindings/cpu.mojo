@@ -20,6 +20,7 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
+from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.host.explain import explain
 from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cpu import dispatch as cpu
@@ -29,7 +30,7 @@ from mojo_kernels.cpu.quantize import dequantize, relayout, run_quantize
 from mojo_kernels.cpu.rows import FloatRows, StoredBytes
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
-from mojo_kernels.layouts import LAYOUTS, OperandLayout, Plain
+from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.gates import GATES
@@ -41,56 +42,60 @@ from mojo_kernels.problem import Known
 
 def _format_row[format: Format]() raises -> PythonObject:
     comptime element = format.element
-    return Python.dict(
-        name=PythonObject(String(format.name)),
-        element=PythonObject(String(element.name)),
-        element_bits=PythonObject(element.bits),
-        mantissa_bits=PythonObject(element.mantissa_bits),
-        emax=PythonObject(element.emax),
-        largest_code=PythonObject(element.largest_code),
-        has_non_finite=PythonObject(element.has_non_finite()),
-        scale=PythonObject(String(format.scale.name)),
-        scale_bytes=PythonObject(format.scale.bytes),
-        scale_bias=PythonObject(E8M0_BIAS),
-        scale_nan=PythonObject(E8M0_NAN),
-        block_rows=PythonObject(format.block_rows),
-        block_k=PythonObject(format.block_k),
-    )
+    var row = Record()
+    row.put("name", String(format.name))
+    row.put("element", String(element.name))
+    row.put("element_bits", element.bits)
+    row.put("mantissa_bits", element.mantissa_bits)
+    row.put("emax", element.emax)
+    row.put("largest_code", element.largest_code)
+    row.put("has_non_finite", element.has_non_finite())
+    row.put("scale", String(format.scale.name))
+    row.put("scale_bytes", format.scale.bytes)
+    row.put("scale_bias", E8M0_BIAS)
+    row.put("scale_nan", E8M0_NAN)
+    row.put("block_rows", format.block_rows)
+    row.put("block_k", format.block_k)
+    return row.fields
 
 
 def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
-    return Python.dict(
-        name=PythonObject(String(Layout.NAME)),
-        device=PythonObject(String(Layout.DEVICE)),
-        row_multiple=PythonObject(Layout.ROW_MULTIPLE),
-        scale_row_multiple=PythonObject(Layout.SCALE_ROW_MULTIPLE),
-        scale_k_multiple=PythonObject(Layout.SCALE_K_MULTIPLE),
-    )
+    var row = Record()
+    row.put("name", String(Layout.NAME))
+    row.put("device", String(Layout.DEVICE))
+    row.put("row_multiple", Layout.ROW_MULTIPLE)
+    row.put("scale_row_multiple", Layout.SCALE_ROW_MULTIPLE)
+    row.put("scale_k_multiple", Layout.SCALE_K_MULTIPLE)
+    return row.fields
 
 
 def tables() raises -> PythonObject:
     """Returns the tables: formats, roundings, element types of floats, gates, layouts."""
-    var formats = Python.list()
+    var formats = Records()
+    var roundings = Records()
+    var dtypes = Records()
     comptime for i in range(len(FORMATS)):
-        formats.append(_format_row[FORMATS[i]]())
-    var roundings = Python.list()
+        formats.add(_format_row[FORMATS[i]]())
     comptime for i in range(Rounding.COUNT):
         comptime name = Rounding.NAMES[i]
-        roundings.append(materialize[name]())
-    var dtypes = Python.list()
+        roundings.add(String(materialize[name]()))
     comptime for i in range(len(FLOAT_TYPES)):
         comptime dtype = FLOAT_TYPES[i]
-        dtypes.append(String(dtype))
-    var gates = Python.list()
+        dtypes.add(String(dtype))
+    var gates = Records()
+    var layouts = Records()
     comptime for i in range(len(GATES)):
         comptime name = GATES[i]
-        gates.append(materialize[name]())
-    var layouts = Python.list()
+        gates.add(String(materialize[name]()))
     comptime for i in range(len(LAYOUTS)):
-        layouts.append(_layout_row[LAYOUTS[i]]())
-    return Python.dict(
-        formats=formats, roundings=roundings, dtypes=dtypes, gates=gates, layouts=layouts
-    )
+        layouts.add(_layout_row[LAYOUTS[i]]())
+    var all = Record()
+    all.put("formats", formats.items)
+    all.put("roundings", roundings.items)
+    all.put("dtypes", dtypes.items)
+    all.put("gates", gates.items)
+    all.put("layouts", layouts.items)
+    return all.fields
 
 
 def explain_cpu(arguments: PythonObject) raises -> PythonObject:
@@ -98,12 +103,12 @@ def explain_cpu(arguments: PythonObject) raises -> PythonObject:
     var args = Arguments(arguments)
     var problem = read_problem(args)
     var choice = cpu.Choice.of(problem)
-    return Python.dict(
-        kernel=PythonObject(String(choice.name)),
-        reason=PythonObject(String(choice.reason)),
-        tile_m=PythonObject(min(problem.m, choice.group_rows)),
-        tile_n=PythonObject(PANEL_COLUMNS),
-    )
+    var row = Record()
+    row.put("kernel", String(choice.name))
+    row.put("reason", String(choice.reason))
+    row.put("tile_m", min(problem.m, choice.group_rows))
+    row.put("tile_n", PANEL_COLUMNS)
+    return row.fields
 
 
 def explain_gfx950(
@@ -113,25 +118,25 @@ def explain_gfx950(
     var found = explain(Int(py=m), Int(py=n), Int(py=k), is_encoded=Bool(py=is_encoded))
     var choice, grid, workspace = found.choice, found.grid, found.workspace
     var tile_m, tile_n = choice.tile()
-    return Python.dict(
-        kernel=PythonObject(found.kernel()),
-        reason=PythonObject(String(choice.reason)),
-        row=PythonObject(found.row),
-        cut=PythonObject(choice.name()),
-        tile_m=PythonObject(tile_m),
-        tile_n=PythonObject(tile_n),
-        chunk_k=PythonObject(choice.step_k()),
-        waves=PythonObject(grid.threads // LANES),
-        sharers=PythonObject(choice.shape.sharers),
-        depth=PythonObject(choice.shape.depth),
-        splits=PythonObject(grid.z),
-        k_tail=PythonObject(found.k_tail),
-        grid=Python.tuple(grid.x, grid.y, grid.z),
-        threads=PythonObject(grid.threads),
-        chunks_per_wave=PythonObject(found.chunks_per_wave),
-        counter_bytes=PythonObject(workspace.cleared_bytes),
-        workspace_bytes=PythonObject(workspace.num_bytes()),
-    )
+    var row = Record()
+    row.put("kernel", found.kernel())
+    row.put("reason", String(choice.reason))
+    row.put("row", found.row)
+    row.put("cut", choice.name())
+    row.put("tile_m", tile_m)
+    row.put("tile_n", tile_n)
+    row.put("chunk_k", choice.step_k())
+    row.put("waves", grid.threads // LANES)
+    row.put("sharers", choice.shape.sharers)
+    row.put("depth", choice.shape.depth)
+    row.put("splits", grid.z)
+    row.put("k_tail", found.k_tail)
+    row.put("grid", numbers(grid.x, grid.y, grid.z))
+    row.put("threads", grid.threads)
+    row.put("chunks_per_wave", found.chunks_per_wave)
+    row.put("counter_bytes", workspace.cleared_bytes)
+    row.put("workspace_bytes", workspace.num_bytes())
+    return row.fields
 
 
 def explain_cuda(arguments: PythonObject) raises -> PythonObject:
@@ -144,18 +149,18 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     var left_format = args.next()
     var found = explain_hopper(m, n, k, left_format, args.next())
     var plan = found.choice.plan
-    return Python.dict(
-        kernel=PythonObject(String(plan.kernel.file())),
-        reason=PythonObject(String(found.choice.reason)),
-        row=PythonObject(found.row),
-        cut=PythonObject(plan.name()),
-        tile_m=PythonObject(plan.tokens),
-        tile_n=PythonObject(plan.columns),
-        splits=PythonObject(plan.ranks),
-        grid=Python.tuple(found.grid.x, found.grid.y, found.grid.z),
-        threads=PythonObject(found.grid.threads),
-        workspace_bytes=PythonObject(found.workspace.num_bytes()),
-    )
+    var row = Record()
+    row.put("kernel", String(plan.kernel.file()))
+    row.put("reason", String(found.choice.reason))
+    row.put("row", found.row)
+    row.put("cut", plan.name())
+    row.put("tile_m", plan.tokens)
+    row.put("tile_n", plan.columns)
+    row.put("splits", plan.ranks)
+    row.put("grid", numbers(found.grid.x, found.grid.y, found.grid.z))
+    row.put("threads", found.grid.threads)
+    row.put("workspace_bytes", found.workspace.num_bytes())
+    return row.fields
 
 
 def read_team(mut args: Arguments) raises -> OpenMPTeam:

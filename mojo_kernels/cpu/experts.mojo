@@ -13,9 +13,8 @@ from std.math import ceildiv
 from std.memory import unsafe_memset_zero
 
 from ..calls import QuantizeCall
-from ..experts import ExpertsProblem, GroupedProblem, Routing
+from ..experts import ExpertsProblem, GroupedProblem
 from ..numbers.floats import FLOAT_TYPES, float_code, round_to
-from ..numbers.formats import FORMATS
 from ..numbers.gates import Gate
 from ..operands import Flat, flat, matrix
 from ..problem import Known, Left, LeftKind

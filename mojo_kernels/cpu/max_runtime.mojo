@@ -12,7 +12,7 @@ flush subnormal floats to zero in every task, which would change bits.
 from max.gpu.host import DeviceAttribute, DeviceContext
 from std.os import abort
 
-from .threads import Job, Team, Work
+from .threads import Job, Team, Work, help_at
 
 
 @fieldwise_init
@@ -26,27 +26,29 @@ struct RuntimeTeam(Team):
         """Does tasks 0 .. num_tasks - 1 on at most as many threads as the session has."""
         try:
             comptime THREADS = DeviceAttribute.PARALLELISM_LEVEL
-            var num_threads = min(num_tasks, self.context.get_attribute(THREADS))
-            if num_threads < 2 or not is_shared:
-                for task in range(num_tasks):
-                    work.run(task)
-            else:
-                self._share(work^, num_tasks, num_threads)
+            var num_threads = 1
+            if is_shared and num_tasks > 1:
+                num_threads = min(num_tasks, self.context.get_attribute(THREADS))
+            var job = Job(work, num_tasks, num_threads)
+            self._share(Int(Pointer(to=job)), num_threads)
+            _ = job^
         except error:
             abort(String("the MAX runtime cannot run tasks: ", error))
+        _ = work^
 
-    def _share[W: Work](self, var work: W, num_tasks: Int, num_threads: Int) raises:
-        """Does the tasks together with helpers, and waits for them.
+    def _share(self, job: Int, num_threads: Int) raises:
+        """Does the job at an address together with helpers, and waits for them.
 
         One helper fewer than threads left a second thread idle: the runtime
         keeps one for the caller's own wait.
         """
-        var job = Job.on_heap(work^, num_tasks, num_threads)
+        if num_threads == 1:
+            help_at(job)
+            return
 
         def help(helper: Int) {var job}:
-            job[].help()
+            help_at(job)
 
         self.context.enqueue_cpu_range(help, count=num_threads)
-        job[].help()
+        help_at(job)
         self.context.synchronize()
-        Job.free(job)

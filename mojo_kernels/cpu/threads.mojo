@@ -8,7 +8,6 @@ them; which thread runs a task says nothing about its result.
 """
 
 from std.atomic import Atomic
-from std.memory.alloc import unsafe_alloc
 
 
 trait Work(Deinitable, Movable):
@@ -33,43 +32,32 @@ of a layer of experts, from memory, took a fifth longer one by one (Zen 4, 2026-
 comptime CLAIMS_PER_THREAD = 4
 """How often a thread comes back for its share of what is left, so that all end together."""
 
+comptime _Run = def(Int, Int) thin -> None
 comptime _Entry = def(Int) abi("C") thin -> None
 comptime _GompParallel = def(_Entry, Int, UInt32, UInt32) abi("C") thin -> None
 
 
-struct Job[W: Work](Movable):
+struct Job(Movable):
     """Work that threads share, and the number of tasks claimed so far.
 
-    It lives on the heap: threads reach it through an address, which keeps
-    nothing on the stack alive.
+    It knows its work by an address and a function: threads share the code of all kinds of work.
     """
 
-    var work: Self.W
+    var work: Int
+    """Where it is."""
+    var run: _Run
+    """Runs a task of the work at an address."""
     var claimed: Atomic[Int64]
     var num_tasks: Int
     var num_threads: Int
 
-    def __init__(out self, var work: Self.W, num_tasks: Int, num_threads: Int):
-        """Leaves all tasks to be claimed."""
-        self.work = work^
+    def __init__[W: Work](out self, ref work: W, num_tasks: Int, num_threads: Int):
+        """Leaves all tasks to be claimed; the work outlives the job."""
+        self.work = Int(Pointer(to=work))
+        self.run = _run_at[W]
         self.claimed = Atomic[Int64](0)
         self.num_tasks = num_tasks
         self.num_threads = num_threads
-
-    @staticmethod
-    def on_heap(
-        var work: Self.W, num_tasks: Int, num_threads: Int
-    ) -> MutPointer[Self, MutUntrackedOrigin]:
-        """Returns a job that `free` ends."""
-        var job = unsafe_alloc[Self](1)
-        job.unsafe_write(Self(work^, num_tasks, num_threads))
-        return job
-
-    @staticmethod
-    def free(job: MutPointer[Self, MutUntrackedOrigin]):
-        """Frees a job that no thread works on any more."""
-        job.unsafe_deinit_pointee()
-        job.unsafe_free()
 
     def help(mut self):
         """Does tasks until none are left to claim."""
@@ -80,13 +68,18 @@ struct Job[W: Work](Movable):
             # Where another thread was faster, `first` becomes what that one left.
             if self.claimed.compare_exchange(first, first + Int64(count)):
                 for task in range(Int(first), Int(first) + count):
-                    self.work.run(task)
+                    self.run(self.work, task)
                 first = self.claimed.load()
 
 
-def _help[W: Work](address: Int) abi("C"):
-    """The function each thread of an OpenMP team runs."""
-    MutPointer[Job[W], MutUntrackedOrigin](unsafe_from_address=address)[].help()
+def _run_at[W: Work](address: Int, task: Int):
+    """Runs a task of the work at an address."""
+    MutPointer[W, MutUntrackedOrigin](unsafe_from_address=address)[].run(task)
+
+
+def help_at(address: Int) abi("C"):
+    """Helps with the job at an address: what each thread of an OpenMP team runs."""
+    MutPointer[Job, MutUntrackedOrigin](unsafe_from_address=address)[].help()
 
 
 @fieldwise_init
@@ -105,14 +98,20 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
 
     def run_all[W: Work](self, var work: W, num_tasks: Int, is_shared: Bool = True):
         """Does tasks 0 .. num_tasks - 1."""
-        if self.gomp_parallel == 0 or num_tasks < 2 or not is_shared:
-            for task in range(num_tasks):
-                work.run(task)
+        var num_threads = self.num_threads if is_shared and num_tasks > 1 else 1
+        var job = Job(work, num_tasks, num_threads)
+        self._share(Int(Pointer(to=job)))
+        _ = job^
+        _ = work^
+
+    def _share(self, job: Int):
+        """Does the job at an address together with the team, or here if that is for one thread."""
+        var num_threads = MutPointer[Job, MutUntrackedOrigin](unsafe_from_address=job)[].num_threads
+        if self.gomp_parallel == 0 or num_threads == 1:
+            help_at(job)
             return
 
         comptime NO_FLAGS = UInt32(0)
-        var job = Job.on_heap(work^, num_tasks, self.num_threads)
         var address = self.gomp_parallel
         var gomp_parallel = Pointer(to=address).unsafe_bitcast[_GompParallel]()[]
-        gomp_parallel(_help[W], Int(job), UInt32(self.num_threads), NO_FLAGS)
-        Job.free(job)
+        gomp_parallel(help_at, job, UInt32(num_threads), NO_FLAGS)

@@ -11,13 +11,14 @@
     explain                       which kernel a shape gets on a device, and why
     load, save                    checkpoints: MXTensors by name, of many forms and in our own
 
+`mx_kernels.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits.
 The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
 and compiled for this machine at the first use (see `_native`).
 """
 
 import importlib.metadata
 
-from mx_kernels import _tensor_ops, _tensor_products  # noqa: F401  what torch does with MXTensors
+from mx_kernels import _saving, _tensor_ops, _tensor_products  # noqa: F401  they register
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert

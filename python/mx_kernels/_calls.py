@@ -185,7 +185,7 @@ def moe(  # noqa: PLR0917  as the operator has them
     ids: Tensor,
     counts: Tensor,
     biases: tuple[Tensor | None, Tensor | None],
-    gate: tuple[int, float, float],
+    gate: tuple[int, int, int],
     mode: Mode,
     dtype: int | None,
 ) -> Tensor:
@@ -197,7 +197,7 @@ def moe(  # noqa: PLR0917  as the operator has them
         ids: the experts of each token [T, k].
         counts: what each of their results counts [T, k].
         biases: of both products.
-        gate: the code of the activation, limit and alpha.
+        gate: the code of the activation; limit and alpha, as the bits of float32.
         mode: what x and the hidden numbers become.
         dtype: the result's; None for x's.
 
@@ -213,9 +213,7 @@ def moe(  # noqa: PLR0917  as the operator has them
     (kept_up, gate_up), (kept_down, down) = map(_experts, weights, biases)
     counts_dtype = facts().dtype_codes[counts.dtype]
     routing = (ids.data_ptr(), ids.element_size(), counts.data_ptr(), counts_dtype, tokens, slots)
-    code, *numbers = gate
-    bits = (int(np.float32(number).view(np.uint32)) for number in numbers)
-    call = (*left, *gate_up, *down, *routing, code, *bits, address, dtype, width, inner)
+    call = (*left, *gate_up, *down, *routing, *gate, address, dtype, width, inner)
     if launcher.launch("multiply_experts", call, out) is False:
         raise ValueError(
             f"expert_ids: got {int(ids.max())}, expected at most {num_experts - 1}, the last of "

@@ -8,6 +8,7 @@ is wrong is put into words where it is found.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from numbers import Real
 
 import numpy as np
@@ -290,16 +291,16 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     gate: tuple,
     rounding: str,
     activations: str | None,
-) -> tuple[Mode, int]:
+) -> tuple[Mode, tuple[int, int, int]]:
     """Checks the arguments of `moe` but for the result's dtype and the numbers of the ids.
 
     Returns:
-        What x and the hidden numbers become, and the code of the gate.
+        What x and the hidden numbers become, and the gate as a call has it.
     """
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, code = _mode_on(w_down, activations, rounding), check_gate(*gate)
+    mode, gate = _mode_on(w_down, activations, rounding), check_gate(*gate)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:
@@ -318,7 +319,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_routing(x, expert_ids, expert_weights)
     check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
     check_biases(biases[1], "bias_down", w_down, "w_down")
-    return mode, code
+    return mode, gate
 
 
 def _check_rows(x, expected: str) -> None:
@@ -382,18 +383,29 @@ def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
         )
 
 
-def check_gate(activation: str, limit: float, alpha: float) -> int:
-    """Checks the name of a gated activation and its numbers; returns its code."""
+def check_gate(activation: str, limit: float, alpha: float) -> tuple[int, int, int]:
+    """Checks the name of a gated activation and its numbers.
+
+    Returns:
+        Its code, and both numbers as the bits of float32.
+    """
     known = facts().gates
     if not isinstance(activation, str) or activation not in known:
         raise ValueError(
             f"activation: got {activation!r}, expected {' or '.join(map(repr, known))}"
         )
-    for name, number in (("limit", limit), ("alpha", alpha)):
-        if isinstance(number, bool) or not isinstance(number, Real):
-            raise TypeError(f"{name}: got {type(number).__name__}, expected a number")
-        with np.errstate(over="ignore"):
-            is_positive = 0 < np.float32(number) < np.inf
-        if not is_positive:
-            raise ValueError(f"{name}: got {number}, expected a positive number that float32 holds")
-    return known[activation]
+    return known[activation], *(
+        _positive_bits(*pair) for pair in (("limit", limit), ("alpha", alpha))
+    )
+
+
+@lru_cache(typed=True)
+def _positive_bits(name: str, number: float) -> int:
+    """Checks that float32 holds a number that is positive; returns its bits there."""
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"{name}: got {type(number).__name__}, expected a number")
+    with np.errstate(over="ignore"):
+        single = np.float32(number)
+    if not 0 < single < np.inf:
+        raise ValueError(f"{name}: got {number}, expected a positive number that float32 holds")
+    return int(single.view(np.uint32))

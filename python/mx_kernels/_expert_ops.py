@@ -131,8 +131,7 @@ def _moe_arguments(x, *rest):
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
     biases, gate, (rounding, out_dtype, activations) = rest[:2], rest[2:5], rest[5:]
     call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
-    mode, code = _checks.check_moe(*call)
-    gate = code, *gate[1:]
+    mode, gate = _checks.check_moe(*call)
     dtype = float_code(out_dtype, "out_dtype")
     return x, (gate_up, down), ids, counts, biases, gate, mode, dtype
 

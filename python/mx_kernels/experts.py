@@ -138,12 +138,12 @@ def moe(
     if not is_compiling():
         routing, gate = (expert_ids, expert_weights), (activation, limit, alpha)
         rules = biases, gate, rounding, activations
-        mode, code = check_moe(x, w_gate_up, w_down, *routing, *rules)
+        mode, gate = check_moe(x, w_gate_up, w_down, *routing, *rules)
         dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         weights = w_gate_up, w_down
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
-            out = _calls.moe(x, weights, *routing, biases, (code, limit, alpha), mode, dtype)
+            out = _calls.moe(x, weights, *routing, biases, gate, mode, dtype)
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
     parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")

@@ -13,6 +13,8 @@ import torch
 import transformers as tf
 from torch import nn
 
+import mx_kernels as mx
+
 VOCABULARY = 96
 TOKENS = torch.arange(14).view(2, 7) * 5 + 3
 START = 2
@@ -191,3 +193,20 @@ FAMILIES: dict[str, Family] = {
     "torch_encoder": Family(torch_encoder, {"src": STATES}, 4, 2),
     "lora": Family(adapted_llama, {"input_ids": TOKENS}, 7, 5, generates=True),
 }
+
+
+def parts_of(model):
+    """Returns the state as plain tensors."""
+    parts = {}
+    for name, t in model.state_dict().items():
+        is_ours = isinstance(t, mx.MXTensor)
+        parts |= {f"{name}.codes": t.codes, f"{name}.scales": t.scales} if is_ours else {name: t}
+    return parts
+
+
+def assert_same_state(got, expected):
+    """Compares two models bit by bit."""
+    got, expected = parts_of(got), parts_of(expected)
+    assert list(got) == list(expected)
+    for name, t in got.items():
+        assert t.dtype == expected[name].dtype and torch.equal(t, expected[name]), name

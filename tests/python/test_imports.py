@@ -40,3 +40,15 @@ def test_models_are_converted_without_importing_what_they_are_made_of():
             names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
             assert not {"transformers", "peft"} & {found.split(".")[0] for found in names}, name
     assert "mx_kernels.conversion.layers" in MODULES, "the walk finds no conversion"
+
+
+def test_transformers_is_imported_for_its_own_package_alone():
+    importing = set()
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            if any("transformers" in found.split(".")[:2] for found in names):
+                importing.add(name.removeprefix("mx_kernels."))
+    assert importing >= {"transformers", "transformers.config", "transformers.quantizer"}
+    assert all(name.split(".")[0] == "transformers" for name in importing)

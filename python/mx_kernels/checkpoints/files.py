@@ -14,9 +14,11 @@ second time under other names, `block.0.mlp.mlp1_weight.blocks`: such files are 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -129,6 +131,18 @@ def open_path(path: str | Path) -> Checkpoint:
             "such files; others may run code when they are read"
         )
     return _open_files(str(path), [path], {}, {}, None)
+
+
+def open_files(files: Sequence[str | Path]) -> Checkpoint:
+    """Returns what files hold together, after a look at all headers.
+
+    Raises:
+        ValueError: if one is not what it says.
+    """
+    paths = [Path(file) for file in files]
+    if others := [path.name for path in paths if path.suffix != SUFFIX]:
+        raise ValueError(f"got files {_some(others)}, expected *{SUFFIX}")
+    return _open_files(_some(list(map(str, paths))), paths, {}, {}, None)
 
 
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
@@ -276,6 +290,34 @@ class _Files:
         while len(self._open) > OPEN_FILES:
             del self._open[next(iter(self._open))]
         return handle
+
+
+def let_go(tensor: Tensor) -> None:
+    """Takes the pages of a tensor of a mapped file, which was read, out of this process's memory.
+
+    A file stays mapped as a whole while one of its tensors is used. The pages come back when they
+    are read again; a tensor that lies in no file is left alone.
+    """
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return
+    page = mmap.PAGESIZE
+    # Beside it on its first and last page others may lie.
+    begin = -(-tensor.data_ptr() // page) * page
+    end = (tensor.data_ptr() + tensor.nbytes) // page * page
+    if begin < end and _is_of_a_file(begin, end):
+        address, size = ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)
+        ctypes.CDLL(None).madvise(address, size, mmap.MADV_DONTNEED)
+
+
+def _is_of_a_file(begin: int, end: int) -> bool:
+    """Says whether addresses are those of a mapped file."""
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        span, _, _, _, inode = line.split()[:5]
+        low, high = (int(address, 16) for address in span.split("-"))
+        if low <= begin < high:
+            return end <= high and inode != "0"
+    return False
 
 
 def _safe_open():

@@ -309,9 +309,10 @@ def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.d
                 if not shape or not all(type(size) is int and size >= 0 for size in shape):
                     raise ValueError(f"shape {said['shape']!r} of {name}")
                 format_named(said["format"])
-                if name in found:
+                described_as = said["format"], shape, FLOATS[said["dtype"]]
+                # Files that transformers has written all say everything.
+                if found.setdefault(name, described_as) != described_as:
                     raise ValueError(f"{name} twice")
-                found[name] = said["format"], shape, FLOATS[said["dtype"]]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"metadata {OURS}: got {metadata[OURS]!r:.80} ({error}), expected version "

@@ -94,22 +94,22 @@ def save(
             raise TypeError(f"metadata: got {name!r}: {text!r:.80}, expected strings")
         if name == OURS:
             raise ValueError(f"metadata: got {OURS!r}, which is ours, expected another name")
-    stored = [_stored(name, tensor) for name, tensor in tensors.items()]
+    items = [stored(name, tensor) for name, tensor in tensors.items()]
     path = Path(path)
     if path.suffix != SUFFIX:
         with new_folder(path) as folder:
-            write_shards(stored, folder, max_shard_bytes, metadata)
+            write_shards(items, folder, max_shard_bytes, metadata)
         return
-    total = sum(item.nbytes for item in stored)
-    if max_shard_bytes is not None and total > max_shard_bytes and len(stored) > 1:
+    total = sum(item.nbytes for item in items)
+    if max_shard_bytes is not None and total > max_shard_bytes and len(items) > 1:
         raise ValueError(
             f"{path}: got {total} bytes for files of {max_shard_bytes}, expected the path of a "
             f"folder, which takes several: {path.with_suffix('')}"
         )
-    write_file(path, stored, metadata)
+    write_file(path, items, metadata)
 
 
-def _stored(name: str, tensor: MXTensor | Tensor) -> Stored:
+def stored(name: str, tensor: MXTensor | Tensor) -> Stored:
     """Returns what a file in our form keeps of a tensor.
 
     Raises:

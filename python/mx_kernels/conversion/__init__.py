@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import nn
 
-from mx_kernels._arrays import check_floats
+from mx_kernels._arrays import check_floats, show
 from mx_kernels._checks import check_mode, format_named, mode_rounding
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
-from mx_kernels.conversion.layers import Layer, replace
+from mx_kernels.conversion.layers import Layer, Way, arrangements, obstacle, replace
 from mx_kernels.conversion.report import (
     ATTRIBUTE,
     LayerReport,
@@ -39,6 +39,9 @@ from mx_kernels.conversion.rules import (
 from mx_kernels.modules import MXLinear, quantized
 
 __all__ = ["LayerReport", "Report", "conversion_report", "convert"]
+
+FINISHED: list[Callable[[nn.Module], None]] = []
+"""What is called with each model that `convert` returns."""
 
 
 def convert(
@@ -103,25 +106,136 @@ def convert(
         )
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
     choices = {"format": format, "rounding": rounding, "device": device}
-    fmt = format_named(format)
-    quantized(torch.zeros(1, fmt.block_k, device="cpu"), **choices)  # Raises if a name is wrong.
+    reasons, modes = _decided(model, filter, patterns, choices, activations)
+    for layer in modes:
+        _check_weights(layer)
+    model = _replaced(model, reasons, modes, choices)
+    for listener in FINISHED:
+        listener(model)
+    return model
 
+
+def convert_skeleton(
+    model: nn.Module,
+    *,
+    keep: Iterable[Pattern],
+    include: Iterable[Pattern],
+    format: str,
+    rounding: str,
+    device: str | torch.device,
+    activations: Activations,
+) -> dict[str, Way]:
+    """Does what `convert` would do to a model whose weights, on meta, are still to be loaded.
+
+    Args:
+        model: a module on the meta device; its quantized weights are there too, and plain.
+        keep: as for `convert`, like all that follows.
+        include: names.
+        format: of the weights.
+        rounding: of weights and activations.
+        device: where the weights will lie.
+        activations: what they are multiplied as.
+
+    Returns:
+        For each parameter that cannot be loaded as it is, by name, the function that gives floats
+        the order in which they are quantized, or kept.
+    """
+    patterns = {"keep": tuple(keep), "include": tuple(include)}
+    choices = {"format": format, "rounding": rounding, "device": device}
+    reasons, modes = _decided(model, None, patterns, choices, activations)
+    ways = {
+        f"{name}.{of}": way
+        for layer in modes
+        for name in layer.names
+        for of, way in arrangements(layer).items()
+    }
+    _replaced(model, reasons, modes, choices | {"device": None})
+    return ways
+
+
+def restore_skeleton(
+    model: nn.Module,
+    weights: Mapping[str, tuple[str, tuple[int, ...]]],
+    *,
+    rounding: Activations,
+    device: str | torch.device,
+    activations: Activations,
+) -> None:
+    """Puts MXLinear and MXExperts on meta where quantized weights will be loaded.
+
+    Args:
+        model: a module on the meta device.
+        weights: format and shape of each quantized weight, by the name of the parameter.
+        rounding: of the activations, for all layers or by name as `activations`.
+        device: where the weights will lie.
+        activations: what they are multiplied as.
+
+    Raises:
+        ValueError: if a weight is none of a layer that we have, or of another shape.
+    """
+    left, made = dict(weights), {}
+    for layer in Tree(model).layers:
+        names = [f"{layer.name}.{of}" for of in layer.weights]
+        found = {name: left[name] for name in names if name in left}
+        for name in layer.names:
+            for of in layer.weights:
+                left.pop(f"{name}.{of}", None)
+        if not found:
+            continue
+        formats = {format for format, _ in found.values()}
+        if len(found) < len(names) or len(formats) > 1:
+            raise ValueError(f"got {found}, expected {' and '.join(names)} in one format")
+        (format,) = formats
+        hindrance = obstacle(layer, format_named(format).block_k)
+        if hindrance:
+            raise ValueError(f"{layer.name}: got quantized weights, but {hindrance}")
+        rule = activations_of(layer, rounding) or DEFAULT_ROUNDING
+        mode = _mode_of(layer, activations, rule, device)
+        choices = {"format": format, "rounding": rule, "device": None}
+        layer.module = replace(layer, made, activations=mode, **choices)
+        _put(model, layer)
+        for name, (_, shape) in found.items():
+            own = tuple(model.get_parameter(name).shape)
+            if own != tuple(shape):
+                raise ValueError(f"{name}: got {show(shape)}, expected {show(own)}")
+    if left:
+        raise ValueError(
+            f"{next(iter(left))}: got quantized weights, expected those of nn.Linear, Conv1D or "
+            "experts of the model"
+        )
+    _call_layers(model)
+
+
+# The two steps.
+
+
+def _decided(
+    model: nn.Module,
+    filter: Callable[[str, nn.Module], bool] | None,
+    patterns: dict[str, tuple[Pattern, ...]],
+    choices: dict,
+    activations: Activations,
+) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
+    """Returns why each layer is kept, and what the activations of the others become."""
+    fmt, rounding, device = format_named(choices["format"]), choices["rounding"], choices["device"]
+    quantized(torch.zeros(1, fmt.block_k, device="cpu"), **choices)  # Raises if a name is wrong.
     tree = Tree(model)
     _check_activations(activations, rounding, tree)
     reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
     _check_some(reasons, chosen)
-    modes = {}
-    for layer in chosen:
-        _check_weights(layer)
-        modes[layer] = _mode_of(layer, activations, rounding, device)
-    del tree
+    return reasons, {layer: _mode_of(layer, activations, rounding, device) for layer in chosen}
 
+
+def _replaced(
+    model: nn.Module, reasons: dict[Layer, str | None], modes: dict[Layer, str], choices: dict
+) -> nn.Module:
+    """Puts our layers where they belong, and the report into the model; returns it."""
     bytes_before, rows = bytes_of_all(model), _rows_before(reasons)
     made: dict = {}
-    for layer in chosen:
+    for layer, mode in modes.items():
         # The float weights are freed one by one: a layer lets go of the module it was.
-        layer.module = replace(layer, made, activations=modes[layer], **choices)
+        layer.module = replace(layer, made, activations=mode, **choices)
         model = _put(model, layer)
     _call_layers(model)
     report = _report(model, reasons, rows, bytes_before)

@@ -11,6 +11,7 @@ a class of experts does between its two products is found out by asking its `_ap
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -193,9 +194,9 @@ def _of_experts(layer: Layer, block: int) -> str | None:
         k = w.shape[1 if module.is_transposed else 2]
         if k % block or not k:
             return f"{name}: K {k} is no multiple of {block}"
-    if module.gate_up_proj.is_meta or _gate_of(module) is not None:
-        return None
-    return f"{type(module).__name__}: its gated activation is not known"
+    if _gate_of(module) is None:
+        return f"{type(module).__name__}: its gated activation is not known"
+    return None
 
 
 # Experts, and what they do between the products.
@@ -240,8 +241,10 @@ def _gate_of(module: nn.Module) -> Gate | None:
     weight = module.gate_up_proj
     width = weight.shape[2 if module.is_transposed else 1]
     # Numbers beyond any limit, in an order that tells gates from ups.
-    sums = torch.linspace(-40, 40, 3 * width + 1, device=weight.device)[:-1]
-    sums = sums[torch.randperm(3 * width, generator=torch.Generator().manual_seed(0))]
+    device = "cpu" if weight.is_meta else weight.device
+    sums = torch.linspace(-40, 40, 3 * width + 1, device=device, dtype=torch.float32)[:-1]
+    generator = torch.Generator().manual_seed(0)
+    sums = sums[torch.randperm(3 * width, generator=generator, device="cpu")]
     sums = sums.view(3, width)
     got = module._apply_gate(sums)
     limits = [getattr(module, name, 0.0) for name in ("limit", "swiglu_limit")]
@@ -260,53 +263,61 @@ def _gate_of(module: nn.Module) -> Gate | None:
 # What they become.
 
 
+Way = Callable[[Tensor], Tensor]
+
+
+def arrangements(layer: Layer) -> dict[str, Way]:
+    """Returns, by name, how weights and biases get the order in which we multiply by them.
+
+    Those without an entry have it already.
+    """
+    module = layer.module
+    if layer.kind == "Linear":
+        return {"weight": Tensor.contiguous}
+    if layer.kind == "Conv1D":
+        return {"weight": lambda w: w.t().contiguous()}
+    gate = _gate_of(module)
+
+    def as_rows(w: Tensor) -> Tensor:
+        return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
+
+    ways = {"gate_up_proj": lambda w: gate.ordered(as_rows(w)), "down_proj": as_rows}
+    if "gate_up_proj_bias" in layer.biases and gate.is_reordered:
+        ways["gate_up_proj_bias"] = gate.ordered
+    return ways
+
+
 def replace(
     layer: Layer, made: dict, *, format: str, rounding: str, device, activations: str
 ) -> MXModule:
     """Returns what a layer becomes; a weight that `made` has already is not made again."""
-    module = layer.module
+    module, ways = layer.module, arrangements(layer)
     rules = {"rounding": mode_rounding(activations, rounding), "activations": activations}
     choices = {"format": format, "rounding": rounding, "device": device}
 
-    def weight(name: str, arranged) -> nn.Parameter:
+    def weight(name: str) -> nn.Parameter:
         key = (layer.kind, identity(layer.weights[name]))
         if key not in made:
-            made[key] = parameter(quantized(arranged(layer.weights[name].detach()), **choices))
+            rows = ways[name](layer.weights[name].detach())
+            made[key] = parameter(quantized(rows, **choices))
         return made[key]
 
     if layer.kind == "experts":
-        new = _experts(layer, weight, rules)
+        gate, biases = _gate_of(module), dict(layer.biases)
+        for name in set(biases) & set(ways):
+            bias = biases[name]
+            biases[name] = nn.Parameter(ways[name](bias.detach()), bias.requires_grad)
+        names = PARAMETERS[layer.kind][0]
+        told = {"activation": gate.activation, "limit": gate.limit, "alpha": gate.alpha}
+        new = MXExperts(*map(weight, names), **biases, **told, **rules)
     else:
-        turned = torch.t if layer.kind == "Conv1D" else torch.Tensor.detach
-        new = MXLinear(weight("weight", lambda w: turned(w).contiguous()), module.bias, **rules)
+        new = MXLinear(weight("weight"), module.bias, **rules)
     if layer.kind == "Linear":
         for name, value in vars(module).items():
             vars(new).setdefault(name, value)
     for hooks in CARRIED_HOOKS:
         vars(new)[hooks] = vars(module)[hooks]
     return new.train(module.training)
-
-
-def _experts(layer: Layer, weight, rules: dict[str, str]) -> MXExperts:
-    module = layer.module
-    gate = _gate_of(module)
-
-    def as_rows(w: Tensor) -> Tensor:
-        return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
-
-    biases = dict(layer.biases)
-    if "gate_up_proj_bias" in biases and gate.is_reordered:
-        bias = biases["gate_up_proj_bias"]
-        biases["gate_up_proj_bias"] = nn.Parameter(gate.ordered(bias.detach()), bias.requires_grad)
-    return MXExperts(
-        weight("gate_up_proj", lambda w: gate.ordered(as_rows(w))),
-        weight("down_proj", as_rows),
-        **biases,
-        activation=gate.activation,
-        limit=gate.limit,
-        alpha=gate.alpha,
-        **rules,
-    )
 
 
 def identity(t: Tensor):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -109,6 +109,18 @@ def conversion_report(model: nn.Module) -> Report:
             "mx_kernels.convert returned, not a part of it or a model around it"
         )
     return report
+
+
+def refresh(model: nn.Module) -> None:
+    """Counts the bytes of a report anew, for weights that were on meta when it was made."""
+    report, counted = vars(model)[ATTRIBUTE], set()
+    layers = tuple(
+        replace(row, bytes_after=bytes_of_all(model.get_submodule(row.name), counted))
+        for row in report.layers
+    )
+    after = bytes_of_all(model)
+    saved = sum(row.bytes_before - row.bytes_after for row in layers)
+    setattr(model, ATTRIBUTE, Report(layers, after + saved, after))
 
 
 ATTRIBUTE = "_mx_conversion_report"

@@ -253,6 +253,8 @@ def check_patterns(what: str, patterns: Iterable[Pattern], names: Iterable[str])
 def activations_of(layer: Layer, activations: Activations) -> Choice:
     """Returns what the activations of a layer become, None for what its device is best at."""
     if isinstance(activations, Mapping):
+        if layer.name in activations:
+            return activations[layer.name]
         fitting = (mode for p, mode in activations.items() if fits_any(layer.names, [p]))
         return next(fitting, None)
     return activations(layer.names[0]) if callable(activations) else activations

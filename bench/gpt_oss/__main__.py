@@ -1,0 +1,153 @@
+"""Entry of `python -m bench.gpt_oss`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from bench import device
+from bench.gpt_oss.checkpoint import write_checkpoint
+from bench.gpt_oss.worker import TRANSFORMERS, Job, Measured
+from bench.rows import write_csv
+from bench.run import TRIAL_RESULTS, make_console
+
+VARIANTS = ("mxint8", "bf16", TRANSFORMERS)
+DEQUANTIZED_LAYERS = 4
+"""As many as fit 24 GB while transformers dequantizes, with the embeddings of 20b."""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A row of the table."""
+
+    variant: str
+    layers: int
+    """Of the model that the row is about."""
+    measured_layers: int
+    """If fewer, speeds are scaled: the head once, the rest by the number of layers."""
+    threads: int
+    load_s: float
+    """Of the measured layers, as is memory."""
+    resident_gb: float
+    peak_gb: float
+    prompt_tokens_per_s: float
+    tokens_per_s: float
+    device: str
+    commit: str
+    date: str
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    *,
+    layers: Annotated[int, typer.Option(min=1, help="Of the model; gpt-oss-20b has 24.")] = 24,
+    threads: Annotated[int, typer.Option(min=1, help="Threads, pinned to as many cores.")] = 2,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens to read.")] = 256,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to write.")] = 32,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs; the median counts.")] = 3,
+    dequantized: Annotated[
+        int, typer.Option(min=0, help="Layers that transformers dequantizes; 0: not measured.")
+    ] = DEQUANTIZED_LAYERS,
+    folder: Annotated[
+        Path | None, typer.Option(help="The checkpoint; written if it is not there.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Folder for the CSV file.")] = TRIAL_RESULTS,
+) -> None:
+    """Measures gpt-oss with random weights: ours in 4 bits, and transformers' own way."""
+    console = make_console()
+    folder = folder or Path(tempfile.gettempdir()) / f"mx_kernels-gpt-oss-{layers}"
+    if not (folder / "config.json").exists():
+        console.print(f"writing {layers} layers of random weights to {folder} ...")
+        write_checkpoint(folder, layers)
+    held = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    if held != layers:
+        raise typer.BadParameter(f"--layers: got {layers}, but {folder} has {held}")
+    rows = []
+    for variant in VARIANTS:
+        count = min(layers, dequantized) if variant == TRANSFORMERS else layers
+        if count:
+            console.print(f"measuring {variant}, {count} layers ...")
+            job = Job(variant, str(folder), count, threads, prompt, tokens, repeats)
+            rows.append(row_of(job, layers, run(job)))
+    console.print(table_of(rows, prompt, tokens))
+    write_csv(results / "gpt_oss.csv", rows)
+    console.print(f"wrote {results / 'gpt_oss.csv'}; the checkpoint stays in {folder}")
+
+
+def run(job: Job) -> Measured:
+    """Measures a job in a process of its own.
+
+    Raises:
+        RuntimeError: if that fails; its own message is on stderr.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpt_oss.worker"],
+        input=json.dumps(dataclasses.asdict(job)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=device.REPOSITORY,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the worker for {job.variant} failed (exit status {done.returncode})")
+    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def row_of(job: Job, layers: int, found: Measured) -> ModelRow:
+    """Returns what was measured as a row about a model of so many layers."""
+    scale = layers / job.layers
+    prompt_s = found.head_s + (found.prompt_s - found.head_s) * scale
+    heads_s = found.head_s * job.tokens
+    tokens_s = heads_s + (found.tokens_s - heads_s) * scale
+    return ModelRow(
+        variant=job.variant,
+        layers=layers,
+        measured_layers=job.layers,
+        threads=job.threads,
+        load_s=found.load_s,
+        resident_gb=found.resident_gb,
+        peak_gb=found.peak_gb,
+        prompt_tokens_per_s=job.prompt / prompt_s,
+        tokens_per_s=job.tokens / tokens_s,
+        device=device.describe_cpu(),
+        commit=device.describe_commit(),
+        date=device.today(),
+    )
+
+
+def table_of(rows: list[ModelRow], prompt: int, tokens: int) -> Table:
+    """Returns the rows as a table."""
+    first = rows[0]
+    table = Table(
+        title=f"gpt-oss, {first.layers} layers, random weights, {first.threads} threads",
+        caption=f"{first.device}; commit {first.commit}, {first.date}. Prompt of {prompt} tokens, "
+        f"then {tokens} one by one. Memory beyond that of an empty process.",
+    )
+    table.add_column("variant")
+    heads = ("load, s", "resident, GB", "peak, GB", "prompt, tokens/s", "generated, tokens/s")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for row in rows:
+        name, speeds = row.variant, (row.prompt_tokens_per_s, row.tokens_per_s)
+        cells = [f"{cell:.2f}" for cell in (row.load_s, row.resident_gb, row.peak_gb, *speeds)]
+        if row.measured_layers < row.layers:
+            few = f"of {row.measured_layers} layers"
+            cells = [f"{c} ({few})" for c in cells[:3]] + [f"{c} (scaled)" for c in cells[3:]]
+        table.add_row(f"{name}, dequantized" if name == TRANSFORMERS else f"ours, {name}", *cells)
+    return table
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m bench.gpt_oss")

@@ -1,0 +1,324 @@
+"""MXQuantizer: what transformers asks while it loads and saves a model with MX weights.
+
+    from_pretrained     before   layers of the model, on meta, become MXLinear and MXExperts
+                        then     each weight: floats are quantized (Quantize), or codes and
+                                 scales joined (Join), and get the layout of their device
+                        after    every weight must be there
+    save_pretrained              MXTensors become codes and scales, as `checkpoints.save` has them
+
+What a checkpoint holds is read from the headers of its files, by `checkpoints`. Nothing is ever
+dequantized; memory holds the result, one weight more, and the pages of files that the system keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    ConversionOps,
+    WeightConverter,
+    WeightRenaming,
+    rename_source_key,
+)
+from transformers.modeling_utils import PreTrainedModel
+from transformers.quantizers import HfQuantizer, register_quantizer
+
+from mx_kernels._facts import DEFAULT_ROUNDING, facts
+from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
+from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
+from mx_kernels.checkpoints.writing import stored
+from mx_kernels.conversion import convert_skeleton, restore_skeleton
+from mx_kernels.conversion.report import refresh
+from mx_kernels.conversion.rules import check_patterns
+from mx_kernels.modules import MXModule, parameter, quantized
+from mx_kernels.tensor import MXTensor
+from mx_kernels.transformers.config import MXConfig
+
+READ = (OWN, FORMS[0])
+"""Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
+REWRITE = "expected a checkpoint that `python -m mx_kernels convert` has rewritten"
+
+
+class Quantize(ConversionOps):
+    """Makes weights of floats, as they are loaded."""
+
+    def __init__(self, quantizer: MXQuantizer):
+        self.quantizer = quantizer
+
+    def convert(self, input_dict: dict[str, Any], **kwargs) -> dict[str, Tensor]:
+        """Returns parameters by name; those that stay floats too."""
+        single = {name: v[0] if isinstance(v, list) else v for name, v in input_dict.items()}
+        return {name: self.quantizer.made(name, value) for name, value in single.items()}
+
+
+class Join(ConversionOps):
+    """Makes a weight of its codes and scales."""
+
+    def __init__(self, form: Form, loaded: set[str]):
+        self.form, self.loaded = form, loaded
+
+    def __deepcopy__(self, memo) -> Join:
+        """Each weight gets an operation that counts as loaded what this one does."""
+        return self
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        *,
+        source_patterns: list[str],
+        full_layer_name: str,
+        model: nn.Module,
+        **kwargs,
+    ) -> dict[str, Tensor]:
+        """Returns the parameter of that name, in the layout of the device where its parts are."""
+        own = model.get_parameter(full_layer_name)
+        parts = [input_dict[pattern][0].contiguous() for pattern in source_patterns]
+        codes, scales = parts
+        codes = codes.flatten(-2) if self.form.has_block_axis else codes
+        facts_of = {"shape": own.shape, "format": own.format, "dtype": own.dtype}
+        made = MXTensor(codes, scales, **facts_of)
+        # In either case in memory of its own: parts are pages of a file.
+        made = made.preshuffle() if facts().layout_for(made.device) else made.clone()
+        for part in parts:
+            let_go(part)
+        self.loaded.add(full_layer_name)
+        return {full_layer_name: parameter(made)}
+
+
+@register_quantizer(OURS)
+class MXQuantizer(HfQuantizer):
+    """Loads and saves models with MXLinear and MXExperts; see `MXConfig`."""
+
+    quantization_config: MXConfig
+
+    def __init__(self, quantization_config: MXConfig, **kwargs):
+        super().__init__(quantization_config, **kwargs)
+        self._ways: dict = {}
+        self._forms: tuple[Form, ...] = ()
+        self._loaded: set[str] = set()
+
+    # Before the weights are there.
+
+    def _process_model_before_weight_loading(
+        self,
+        model: PreTrainedModel,
+        device_map: Any = None,
+        checkpoint_files: list[str] | None = None,
+        **kwargs,
+    ) -> None:
+        """Puts our modules into a model on meta."""
+        config, device = self.quantization_config, _device_of(device_map)
+        # Transformers makes meta the default device here.
+        with torch.device("cpu"):
+            if self.pre_quantized:
+                weights = self._weights(model, checkpoint_files or [])
+                choices = {"rounding": config.rounding, "activations": config.activations}
+                restore_skeleton(model, weights, device=device, **choices)
+                return
+            if not isinstance(config.rounding, str):
+                raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
+            kept, modules = config.modules_to_not_convert, dict(model.named_modules())
+            check_patterns("modules_to_not_convert", kept, modules)
+            self._ways = convert_skeleton(
+                model,
+                keep=kept,
+                include=config.include,
+                format=config.format,
+                rounding=config.rounding,
+                activations=config.activations,
+                device=device,
+            )
+
+    def _weights(
+        self, model: PreTrainedModel, files: list[str]
+    ) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Returns format and shape of the quantized weights in files, by the model's names."""
+        checkpoint = open_files(files)
+        found = {p.name: p for p in plan(checkpoint) if p.format}
+        here = [{name for name in found if _is_in(form, name, checkpoint)} for form in READ]
+        self._forms = tuple(form for form, names in zip(READ, here, strict=True) if names)
+        if others := [name for name in found if not any(name in names for names in here)]:
+            raise ValueError(
+                f"{checkpoint.where}: got {others[0]} in another form than ours and gpt-oss, "
+                f"{REWRITE}"
+            )
+        weights = {}
+        changes = get_model_conversion_mapping(model)
+        own = model.state_dict()
+        for name, weight in found.items():
+            if (key := _key_of(name, changes, model, own)) is not None:
+                weights[key] = weight.format, weight.shape
+        if not weights:
+            raise ValueError(f"{checkpoint.where}: got no weights of {type(model).__name__} in MX")
+        return weights
+
+    def get_weight_conversions(self) -> list[WeightConverter]:
+        """Returns how codes and scales become weights."""
+        return [
+            WeightConverter(
+                [rf"(.+){re.escape(end)}$" for end in (form.codes, form.scales)],
+                r"\1",
+                [Join(form, self._loaded)],
+            )
+            for form in self._forms
+        ]
+
+    def update_weight_conversions(self, weight_conversions: list, model: PreTrainedModel) -> list:
+        """Puts ours first: what the model does to floats is not done to codes."""
+        return self.get_weight_conversions() + weight_conversions
+
+    # While they are loaded.
+
+    def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs) -> bool:
+        """Says whether a parameter cannot be taken as it is."""
+        return param_name in self._ways
+
+    def get_quantize_ops(self) -> Quantize:
+        """Returns what makes weights of floats."""
+        return Quantize(self)
+
+    def made(self, name: str, value: Tensor) -> Tensor:
+        """Returns a parameter, made of floats on their device."""
+        if name not in self._ways:
+            return value
+        self._loaded.add(name)
+        arranged = self._ways[name](value)
+        if name.rpartition(".")[2] not in WEIGHTS:
+            return arranged
+        config = self.quantization_config
+        weight = quantized(arranged, format=config.format, rounding=config.rounding)
+        let_go(value)
+        return parameter(weight)
+
+    def param_element_size(self, model: PreTrainedModel, param_name: str, param: Tensor) -> float:
+        """Returns the bytes of an element, for who plans memory."""
+        if isinstance(param, MXTensor):
+            return param.nbytes / param.numel()
+        return super().param_element_size(model, param_name, param)
+
+    # Afterwards.
+
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs) -> None:
+        """Checks that every weight was there."""
+        for name, module in _ours(model):
+            for of in module.WEIGHTS:
+                full_name = f"{name}.{of}"
+                if full_name not in self._loaded:
+                    raise ValueError(
+                        f"{full_name}: got no such weight in the checkpoint, expected one for "
+                        f"every layer of {type(model).__name__}"
+                    )
+        if not self.pre_quantized:
+            refresh(model)
+        self._ways = {}
+        attach(model)
+
+    def is_serializable(self) -> bool:
+        """Says that models can be saved."""
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        """Says that adapters on top can learn: gradients reach the activations."""
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        """Says that `generate` may compile the model."""
+        return True
+
+    def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict, dict]:
+        """Returns what a file in our own form holds: plain bytes, and what they mean."""
+        state, meanings = {}, {}
+        for name, tensor in model.state_dict().items():
+            if isinstance(tensor, MXTensor):
+                kept = stored(name, tensor)
+                state |= dict(zip(kept.parts, kept.read(), strict=True))
+                meanings |= kept.meanings
+            else:
+                state[name] = tensor
+        return state, {OURS: described(meanings)}
+
+
+def _is_in(form: Form, name: str, checkpoint: Checkpoint) -> bool:
+    return set(form.names(name)) <= set(checkpoint.parts)
+
+
+def _key_of(name: str, changes: list, model: PreTrainedModel, own: dict) -> str | None:
+    """Returns what the model calls a weight of a checkpoint, None if it has none such.
+
+    Raises:
+        ValueError: if it is a part of one.
+    """
+    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
+    converters = [change for change in changes if isinstance(change, WeightConverter)]
+    prefix = model.base_model_prefix
+    key, _ = rename_source_key(name, renamings, [], prefix, own)
+    if key in own:
+        return key
+    _, joined = rename_source_key(name, renamings, converters, prefix, own)
+    if joined is not None:
+        raise ValueError(
+            f"{name}: got quantized weights that {type(model).__name__} joins with others, "
+            "expected them joined before: load the floats with quantization_config=MXConfig(), "
+            "and save_pretrained"
+        )
+    return None
+
+
+WEIGHTS = frozenset(name for kind in MXModule.__subclasses__() for name in kind.WEIGHTS)
+
+
+def attach(model: nn.Module) -> None:
+    """Makes models of transformers that hold our layers ones that it saves: the outermost ones.
+
+    Gives them a quantizer, and their configs what each layer does with activations.
+    """
+    inner: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel) or id(module) in inner:
+            continue
+        inner |= {id(part) for part in module.modules()}
+        layers = dict(_ours(module))
+        if not layers:
+            continue
+        config = _described_by(layers)
+        module.hf_quantizer = MXQuantizer(config, pre_quantized=True)
+        module.config.quantization_config = config
+        # What was renamed or joined while loading stays so: codes cannot be cut like floats.
+        module._weight_conversions = []
+
+
+def _ours(model: nn.Module) -> Iterable[tuple[str, MXModule]]:
+    return ((name, m) for name, m in model.named_modules() if isinstance(m, MXModule))
+
+
+def _described_by(layers: dict[str, MXModule]) -> MXConfig:
+    """Returns the config that makes these layers again from their weights."""
+    formats = Counter(layer.format for layer in layers.values())
+    choices = {}
+    for what in ("activations", "rounding"):
+        names = {name: getattr(layer, what) for name, layer in layers.items()}
+        if what == "rounding":
+            # Kept floats are not rounded.
+            names = {n: r for n, r in names.items() if layers[n].activations in facts().formats}
+        values = set(names.values())
+        choices[what] = names if len(values) > 1 else next(iter(values), DEFAULT_ROUNDING)
+    return MXConfig(format=formats.most_common(1)[0][0], **choices)
+
+
+def _device_of(device_map: Any) -> str | torch.device:
+    """Returns the device of a map that names one, else the CPU."""
+    named = set(device_map.values()) if isinstance(device_map, dict) else {device_map}
+    (device,) = named if len(named) == 1 else (None,)
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    is_plan = device in (None, "auto", "balanced", "balanced_low_0", "sequential", "disk")
+    return "cpu" if is_plan else device

@@ -1,0 +1,222 @@
+"""Models of transformers: quantized while they load, saved, and loaded again to the bit.
+
+Every model goes through files as users have them, a tiny one of each family.
+"""
+
+import functools
+
+import pytest
+import torch
+import transformers as tf
+
+import mx_kernels as mx
+from mx_kernels import checkpoints
+from mx_kernels.transformers import MXConfig, from_pretrained
+from tests.python.models import FAMILIES, assert_same_state, output_of
+from tests.tiers import tiered
+
+FIRST = ("llama", "gpt_oss", "mixtral", "qwen3_moe")
+OF_TRANSFORMERS = [name for name in FAMILIES if name not in ("lora", "torch_encoder")]
+every_family = pytest.mark.parametrize("name", tiered(OF_TRANSFORMERS, first=FIRST))
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    tf.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory):
+    """Returns a function: the folder of a family's float model."""
+
+    @functools.cache
+    def folder(name):
+        path = tmp_path_factory.mktemp(name)
+        FAMILIES[name].build().save_pretrained(path)
+        return path
+
+    return folder
+
+
+def class_of(name):
+    return type(FAMILIES[name].build())
+
+
+@torch.no_grad()
+def run(model, name):
+    return output_of(model, FAMILIES[name].inputs)
+
+
+@every_family
+def test_quantizing_while_loading_is_what_convert_does(floats, name):
+    kind = class_of(name)
+    got = kind.from_pretrained(floats(name), quantization_config=MXConfig())
+    expected = mx.convert(kind.from_pretrained(floats(name)))
+    assert str(mx.conversion_report(got)) == str(mx.conversion_report(expected))
+    assert_same_state(got, expected)
+    assert torch.equal(run(got, name), run(expected, name))
+
+
+@every_family
+def test_a_saved_model_is_the_same_when_loaded(floats, name, tmp_path):
+    kind = class_of(name)
+    model = kind.from_pretrained(floats(name), quantization_config=MXConfig())
+    model.save_pretrained(tmp_path, max_shard_size="30KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    again = kind.from_pretrained(tmp_path)
+    assert_same_state(again, model)
+    assert torch.equal(run(again, name), run(model, name))
+
+
+@every_family
+def test_what_convert_returned_is_saved_and_loaded(floats, name, tmp_path):
+    model = mx.convert(FAMILIES[name].build(), activations="bf16")
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert_same_state(again, model)
+    assert torch.equal(run(again, name), run(model, name))
+
+
+@pytest.mark.parametrize("format", tiered(("mxfp8", "mxfp8_e5m2", "mxint8"), first=("mxint8",)))
+def test_every_format_is_saved_and_loaded(floats, format, tmp_path):
+    config = MXConfig(format=format, rounding="ceil", activations="mxfp8")
+    kind = class_of("mixtral")
+    model = kind.from_pretrained(floats("mixtral"), quantization_config=config)
+    model.save_pretrained(tmp_path)
+    again = kind.from_pretrained(tmp_path)
+    experts = again.model.layers[0].mlp.experts
+    assert (experts.format, experts.rounding, experts.activations) == (format, "ceil", "mxfp8")
+    assert torch.equal(run(again, "mixtral"), run(model, "mixtral"))
+
+
+def test_names_keep_and_include_layers_and_choose_their_activations(floats, tmp_path):
+    config = MXConfig(
+        activations={"mlp": "bf16", "q_proj": "mxfp4"},
+        modules_to_not_convert="v_proj",
+        include=["lm_head"],
+    )
+    kind = class_of("llama")
+    model = kind.from_pretrained(floats("llama"), quantization_config=config)
+    model.save_pretrained(tmp_path)
+    for loaded in (model, kind.from_pretrained(tmp_path)):
+        layer = loaded.model.layers[0]
+        assert layer.mlp.up_proj.activations == "bf16"
+        assert layer.self_attn.q_proj.activations == "mxfp4"
+        assert layer.self_attn.k_proj.activations == "mxint8"
+        assert type(layer.self_attn.v_proj) is torch.nn.Linear
+        assert isinstance(loaded.lm_head, mx.MXLinear)
+    assert torch.equal(run(model, "llama"), run(kind.from_pretrained(tmp_path), "llama"))
+
+
+def test_activations_of_a_saved_model_can_be_chosen_anew(floats, tmp_path):
+    mx.convert(FAMILIES["llama"].build()).save_pretrained(tmp_path)
+    assert from_pretrained(tmp_path).model.layers[0].mlp.up_proj.activations == "mxint8"
+    chosen = from_pretrained(tmp_path, activations="mxfp8")
+    assert chosen.model.layers[0].mlp.up_proj.activations == "mxfp8"
+
+
+class Net(tf.PreTrainedModel):
+    """A model whose modules are called as parts of weights are."""
+
+    config_class = tf.PreTrainedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.net = torch.nn.ModuleDict({"codes": torch.nn.Linear(64, 64)})
+        self.net["x_scales"] = torch.nn.Linear(64, 64)
+        self.post_init()
+
+
+def test_names_of_modules_are_not_mistaken_for_parts(tmp_path):
+    model = mx.convert(Net(tf.PreTrainedConfig()))
+    model.save_pretrained(tmp_path)
+    assert_same_state(Net.from_pretrained(tmp_path), model)
+
+
+def test_what_convert_did_twice_is_saved(tmp_path):
+    model = mx.convert(FAMILIES["llama"].build(), keep="mlp", rounding="ceil", activations="mxfp8")
+    model = mx.convert(model, format="mxfp8", rounding="floor", activations="mxint8")
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    for loaded in (model, again):
+        layer = loaded.model.layers[0]
+        first, second = layer.self_attn.q_proj, layer.mlp.up_proj
+        assert (first.format, first.rounding, first.activations) == ("mxfp4", "ceil", "mxfp8")
+        assert (second.format, second.rounding, second.activations) == ("mxfp8", "floor", "mxint8")
+    assert torch.equal(run(again, "llama"), run(model, "llama"))
+
+
+def test_load_reads_what_save_pretrained_writes(floats, tmp_path):
+    model = mx.convert(FAMILIES["mixtral"].build())
+    model.save_pretrained(tmp_path)
+    loaded = mx.load(tmp_path)
+    state = model.state_dict()
+    assert set(loaded) == set(state)
+    for name, t in loaded.items():
+        assert type(t) is type(state[name]) or isinstance(state[name], torch.nn.Parameter), name
+        same = (t.codes, state[name].codes) if isinstance(t, mx.MXTensor) else (t, state[name])
+        assert torch.equal(*same)
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_both_attentions_of_torch_compute_the_same(floats, name):
+    kinds = {}
+    for kind in ("eager", "sdpa"):
+        config = MXConfig(activations="bf16")
+        model = tf.AutoModelForCausalLM.from_pretrained(
+            floats(name), quantization_config=config, attn_implementation=kind
+        )
+        assert model.config._attn_implementation == kind
+        kinds[kind] = run(model, name)
+    torch.testing.assert_close(kinds["eager"], kinds["sdpa"], rtol=1e-3, atol=1e-3)
+
+
+# What is refused.
+
+WRONG = {
+    "format": ({"format": "fp4"}, "format: got 'fp4', expected mxfp4"),
+    "activations": ({"activations": "int8"}, "activations: got 'int8', expected"),
+    "a choice": ({"activations": {"mlp": "int8"}}, "activations: got 'int8', expected"),
+    "a function": ({"activations": str}, "activations: got type, expected a name, or a mapping"),
+    "rounding": ({"rounding": "up"}, "rounding: got 'up', expected"),
+    "names": ({"modules_to_not_convert": 3}, "modules_to_not_convert: got 3, expected names"),
+    "include": ({"include": [3]}, r"include: got \[3\], expected names"),
+    "method": ({"quant_method": "awq"}, "quant_method: got 'awq', expected 'mx_kernels'"),
+    "unknown": ({"bits": 4}, "unexpected keyword argument 'bits'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_config_gets_a_sentence(case):
+    choices, message = WRONG[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        MXConfig(**choices)
+
+
+def test_a_name_that_fits_nothing_gets_a_sentence(floats):
+    config = MXConfig(modules_to_not_convert="nothing")
+    with pytest.raises(ValueError, match="modules_to_not_convert: got 'nothing', which fits no"):
+        class_of("llama").from_pretrained(floats("llama"), quantization_config=config)
+
+
+def test_floats_are_no_checkpoint_of_ours(floats):
+    with pytest.raises(ValueError, match="got quant_method None, expected mx_kernels or mxfp4"):
+        from_pretrained(floats("llama"))
+    with pytest.raises(ValueError, match="quantization_config: got one, expected none"):
+        from_pretrained(floats("llama"), quantization_config=MXConfig())
+
+
+def test_other_forms_are_to_be_rewritten_first(tmp_path):
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "floats")
+    checkpoints.convert(tmp_path / "floats", tmp_path / "packed", to="compressed-tensors")
+    with pytest.raises(ValueError, match="got quant_method 'compressed-tensors', expected"):
+        from_pretrained(tmp_path / "packed")
+    checkpoints.convert(tmp_path / "packed", tmp_path / "ours")
+    loaded = from_pretrained(tmp_path / "ours")
+    assert isinstance(loaded.model.layers[0].mlp.up_proj, mx.MXLinear)
+
+
+def test_experts_that_lie_apart_are_refused(floats, tmp_path):
+    checkpoints.convert(floats("mixtral"), tmp_path / "ours")
+    with pytest.raises(ValueError, match="that MixtralForCausalLM joins with others, expected"):
+        from_pretrained(tmp_path / "ours")

@@ -1,0 +1,324 @@
+"""gpt-oss in the published layout of its checkpoint: in 4 bits, from files to tokens.
+
+The reference is what transformers makes of the same files: floats.
+"""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as tf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers.quantizers import auto
+from typer.testing import CliRunner
+
+import mx_kernels as mx
+import tensorfiles
+from bench.gpt_oss import write_checkpoint
+from mx_kernels import checkpoints
+from mx_kernels.checkpoints.files import let_go
+from mx_kernels.transformers import from_pretrained, register
+from tests.python.models import assert_same_state
+from tests.tiers import deep, tiered
+
+TINY = {
+    "experts": 5,
+    "active": 2,
+    "hidden": 96,
+    "inner": 160,
+    "heads": 4,
+    "kv_heads": 2,
+    "head": 24,
+    "vocabulary": 160,
+    "window": 6,
+}
+LAYERS = 2
+IDS = torch.arange(20).view(2, 10) * 7 + 1
+
+PRODUCTS = 2 * LAYERS
+"""Of quantized weights, one after the other."""
+HALF_ULP = 2**-9
+"""Of bfloat16: what rounding a number changes of it, at most."""
+SPREAD = 4
+"""Largest logit error, in standard deviations."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    tf.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Returns the folder of a tiny gpt-oss."""
+    return write_checkpoint(tmp_path_factory.mktemp("tiny") / "gpt-oss", LAYERS, **TINY)
+
+
+def dequantized(folder, **kwargs):
+    config = tf.Mxfp4Config(dequantize=True)
+    return tf.AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, **kwargs)
+
+
+@torch.no_grad()
+def logits_of(model, ids=IDS):
+    return model(ids).logits
+
+
+def test_experts_hold_the_bytes_of_the_file(tiny):
+    model = from_pretrained(tiny)
+    (file,) = tiny.glob("*.safetensors")
+    stored, _ = tensorfiles.read(file)
+    for i, layer in enumerate(model.model.layers):
+        experts = layer.mlp.experts
+        assert isinstance(experts, mx.MXExperts) and experts.layout == "preshuffled_cpu"
+        for name in ("gate_up_proj", "down_proj"):
+            there = f"model.layers.{i}.mlp.experts.{name}"
+            plain = getattr(experts, name).unshuffle()
+            blocks, scales = (stored[f"{there}_{part}"] for part in ("blocks", "scales"))
+            assert (plain.codes.numpy() == blocks.reshape(plain.codes.shape)).all()
+            assert (plain.scales.numpy() == scales).all()
+    ours = [m for m in model.modules() if isinstance(m, mx.MXLinear | mx.MXExperts)]
+    assert len(ours) == LAYERS, "only the experts of gpt-oss are quantized"
+
+
+def test_logits_are_those_of_dequantized_weights_within_the_rounding_of_activations(tiny):
+    expected = logits_of(dequantized(tiny, dtype=torch.float32))
+    got = logits_of(from_pretrained(tiny, activations="bf16", dtype=torch.float32))
+    error = (got - expected).norm() / expected.norm()
+    assert 0 < error < PRODUCTS * HALF_ULP
+    coarse = logits_of(from_pretrained(tiny, activations="mxfp4", dtype=torch.float32))
+    assert (coarse - expected).norm() / expected.norm() > 4 * error
+
+
+def assert_same_greedy_tokens(got, expected, prompt, tokens, at_least):
+    """Compares greedy tokens up to where the two largest logits are too close to tell."""
+    choices = {"max_new_tokens": tokens, "do_sample": False}
+    out = {"output_logits": True, "return_dict_in_generate": True}
+    runs = [model.generate(prompt, **choices, **out) for model in (got, expected)]
+    decided = 0
+    for row in range(len(prompt)):
+        for step in range(tokens):
+            ours, theirs = (run.logits[step][row].float() for run in runs)
+            bound = PRODUCTS * HALF_ULP * SPREAD * theirs.std()
+            assert (ours - theirs).abs().max() < bound
+            first, second = theirs.topk(2).values
+            if first - second < 2 * bound:
+                break
+            place = prompt.shape[1] + step
+            assert runs[0].sequences[row, place] == runs[1].sequences[row, place]
+            decided += 1
+    assert decided >= at_least
+
+
+def test_greedy_tokens_are_those_of_dequantized_weights(tiny):
+    got = from_pretrained(tiny, activations="bf16", dtype=torch.float32)
+    expected = dequantized(tiny, dtype=torch.float32)
+    assert_same_greedy_tokens(got, expected, IDS, tokens=8, at_least=8)
+
+
+def test_bfloat16_is_no_less_exact_than_with_dequantized_weights(tiny):
+    exact = logits_of(dequantized(tiny, dtype=torch.float32))
+    theirs, ours = dequantized(tiny), from_pretrained(tiny, activations="bf16")
+    assert ours.dtype == theirs.dtype == torch.bfloat16
+    errors = [(logits_of(model).float() - exact).norm() for model in (ours, theirs)]
+    assert errors[0] < 1.1 * errors[1]
+
+
+def test_a_row_of_a_padded_batch_generates_what_it_does_alone(tiny):
+    model = from_pretrained(tiny, dtype=torch.float32)
+    choices = {"max_new_tokens": 6, "do_sample": False}
+    alone = [
+        model.generate(IDS[:1, 4:], **choices)[0, 6:],
+        model.generate(IDS[1:], **choices)[0, 10:],
+    ]
+    batch = IDS.clone()
+    batch[0, :4] = 0
+    mask = torch.ones_like(batch)
+    mask[0, :4] = 0
+    both = model.generate(batch, attention_mask=mask, **choices)[:, 10:]
+    assert torch.equal(both, torch.stack(alone))
+
+
+def test_a_static_cache_generates_the_same_tokens(tiny):
+    model = from_pretrained(tiny, dtype=torch.float32)
+    choices = {"max_new_tokens": 8, "do_sample": False}
+    static = model.generate(IDS, cache_implementation="static", **choices)
+    assert torch.equal(static, model.generate(IDS, **choices))
+
+
+@pytest.mark.parametrize("activations", tiered([None, "bf16"], first=[None]))
+def test_a_model_of_gpt_oss_is_one_graph(tiny, activations):
+    model = from_pretrained(tiny, activations=activations)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert torch.equal(logits_of(compiled), logits_of(model))
+
+
+@deep
+def test_compiled_steps_over_a_static_cache_generate_the_same_tokens(tiny):
+    model = from_pretrained(tiny, dtype=torch.float32, activations="bf16")
+    choices = {"max_new_tokens": 8, "do_sample": False}
+    config = tf.CompileConfig(fullgraph=True)
+    config._compile_all_devices = True
+    static = {"cache_implementation": "static", "compile_config": config}
+    assert torch.equal(model.generate(IDS, **static, **choices), model.generate(IDS, **choices))
+
+
+def test_after_register_transformers_itself_keeps_four_bits(tiny, monkeypatch):
+    monkeypatch.setitem(auto.AUTO_QUANTIZER_MAPPING, "mxfp4", auto.AUTO_QUANTIZER_MAPPING["mxfp4"])
+    register(activations="mxfp8")
+    model = tf.AutoModelForCausalLM.from_pretrained(tiny)
+    assert model.model.layers[0].mlp.experts.activations == "mxfp8"
+    assert_same_state(model, from_pretrained(tiny))
+    assert not isinstance(dequantized(tiny).model.layers[0].mlp.experts, mx.MXExperts)
+
+
+def test_other_loads_of_gpt_oss_stay_what_they_were(tiny):
+    from_pretrained(tiny)
+    assert auto.AUTO_QUANTIZER_MAPPING["mxfp4"].__module__.startswith("transformers.")
+
+
+def test_a_rewritten_checkpoint_is_the_same_model(tiny, tmp_path):
+    checkpoints.convert(tiny, tmp_path / "ours", max_shard_bytes=60_000)
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 1
+    assert_same_state(from_pretrained(tmp_path / "ours"), from_pretrained(tiny))
+
+
+def test_layers_that_the_model_has_not_are_left_out(tiny):
+    config = tf.AutoConfig.from_pretrained(tiny)
+    config.num_hidden_layers, config.layer_types = 1, config.layer_types[:1]
+    (layer,) = from_pretrained(tiny, config=config).model.layers
+    assert torch.equal(
+        layer.mlp.experts.down_proj.codes,
+        from_pretrained(tiny).model.layers[0].mlp.experts.down_proj.codes,
+    )
+
+
+def test_a_model_without_its_head_loads_from_the_same_files(tiny):
+    got = from_pretrained(tiny, model_class=tf.AutoModel)
+    expected = from_pretrained(tiny).model
+    assert_same_state(got, expected)
+
+
+# What is refused.
+
+
+def changed_checkpoint(source, target, change, **config):
+    """Writes a copy of a checkpoint with other tensors."""
+    shutil.copytree(source, target)
+    (file,) = target.glob("*.safetensors")
+    tensors, metadata = tensorfiles.read(file)
+    change(tensors)
+    tensorfiles.write(file, tensors, metadata)
+    said = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(said | config))
+
+
+@pytest.mark.parametrize("part", ["_blocks", "_scales", ""])
+def test_a_missing_weight_gets_a_sentence(tiny, tmp_path, part):
+    name = "model.layers.1.mlp.experts.down_proj"
+
+    def change(tensors):
+        for other in ("_blocks", "_scales"):
+            if part in ("", other):
+                del tensors[name + other]
+
+    changed_checkpoint(tiny, tmp_path / "changed", change)
+    with pytest.raises(ValueError, match="down_proj"):
+        from_pretrained(tmp_path / "changed")
+
+
+def test_a_weight_of_another_shape_gets_a_sentence(tiny, tmp_path):
+    changed_checkpoint(tiny, tmp_path / "changed", lambda tensors: None, num_local_experts=4)
+    with pytest.raises(ValueError, match=r"gate_up_proj: got \[5, 320, 96\], expected \[4, 320"):
+        from_pretrained(tmp_path / "changed")
+
+
+# The example.
+
+
+def test_the_example_generates_from_text_and_from_tokens(tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "model")
+    words = {f"w{i}": i for i in range(TINY["vocabulary"])}
+    tokenizer = tf.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))
+    )
+    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    path = Path(__file__).parents[2] / "examples" / "gpt_oss.py"
+    app = runpy.run_path(str(path))["app"]
+    model = from_pretrained(tiny)
+    ids = torch.tensor([[5, 70, 31]])
+    new = model.generate(ids, max_new_tokens=4, do_sample=False)[0, 3:].tolist()
+    for prompt, said in ((["--prompt", "w5 w70 w31"], "w{}"), (["--ids", "5 70 31"], "{}")):
+        run = CliRunner().invoke(app, [str(tmp_path / "model"), *prompt, "--tokens", "4"])
+        assert run.exit_code == 0, run.output
+        assert " ".join(map(said.format, new)) in run.output
+    run = CliRunner().invoke(app, [str(tmp_path), "--ids", "5"])
+    assert run.exit_code == 2 and "config.json" in run.output
+
+
+# Memory.
+
+
+def test_pages_of_a_file_that_are_let_go_come_back(tmp_path):
+    expected = torch.arange(2**16)
+    mx.save({"a": expected, "b": expected + 1}, tmp_path / "file.safetensors")
+    with checkpoints.files._safe_open()(tmp_path / "file.safetensors", "pt") as file:
+        mapped = [file.get_tensor(name) for name in "ab"]
+        for t in mapped:
+            t.sum()
+            let_go(t)
+        assert torch.equal(mapped[0], expected) and torch.equal(mapped[1], expected + 1)
+
+
+def test_memory_that_is_no_file_is_never_let_go():
+    numbers = torch.arange(2**20)
+    let_go(numbers)
+    assert torch.equal(numbers, torch.arange(2**20))
+
+
+FULL = {"experts": 32, "vocabulary": 512}
+PEAK = """
+import re, sys
+import torch
+import mx_kernels as mx
+from mx_kernels.transformers import from_pretrained
+
+def memory(name):
+    said = open("/proc/self/status").read()
+    return int(re.search(name + r":\\s+(\\d+) kB", said)[1]) * 1024
+
+mx.quantize(torch.ones(1, 32))
+before = memory("VmRSS")
+model = from_pretrained(sys.argv[1])
+print(memory("VmHWM") - before, memory("VmRSS") - before)
+"""
+
+
+@deep
+def test_a_layer_of_full_size_never_takes_the_memory_of_its_floats(tmp_path):
+    folder = write_checkpoint(tmp_path / "full", 1, **FULL)
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, folder], capture_output=True, text=True, check=True
+    )
+    peak, after = map(int, run.stdout.split())
+    model = from_pretrained(folder, activations="bf16")
+    experts = model.model.layers[0].mlp.experts
+    packed = experts.gate_up_proj.nbytes + experts.down_proj.nbytes
+    others = sum(p.nbytes for p in model.parameters()) - packed
+    bfloat16 = 2 * (experts.gate_up_proj.numel() + experts.down_proj.numel())
+    # The result, and the largest weight once more while its bytes are reordered.
+    largest = experts.gate_up_proj.nbytes
+    assert packed < peak < packed + largest + others + 1e8 < 0.6 * bfloat16
+    assert after < packed + others + 1e8
+    expected = dequantized(folder)
+    got, expected = (logits_of(m).float() for m in (model, expected))
+    assert (got - expected).norm() / expected.norm() < 2 * PRODUCTS * HALF_ULP
