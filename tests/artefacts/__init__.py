@@ -109,6 +109,7 @@ ARTEFACTS = (
         for name in ("experts", "other_experts", "unchecked_experts")
     ),
     graph("max_graph/cpu", script="layer", deep=True),
+    graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph("max_graph/gfx950"),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),

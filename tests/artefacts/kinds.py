@@ -85,15 +85,24 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
 
 
 def graph(
-    name: str, *tests: str, deep: bool = False, script: str = "", arguments: tuple[str, ...] = ()
+    name: str,
+    *tests: str,
+    deep: bool = False,
+    script: str = "",
+    arguments: tuple[str, ...] = (),
+    example: str = "",
 ) -> Artefact:
-    """Returns the MEF that tests/<room>/graphs/<stem>.py writes, or another script there."""
+    """Returns the MEF that tests/<room>/graphs/<stem>.py writes, or another script there.
+
+    `example` names one of examples/ that the script imports.
+    """
     room, stem = name.split("/")
     source = TESTS / room / "graphs" / f"{script or stem}.py"
 
     def build() -> Build:
         python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
         python += (TESTS / "oracle").rglob("*.py")
+        python += [ROOT / "examples" / f"{example}.py"] if example else []
         files = [*python, *(ROOT / "mojo_kernels").rglob("*.mojo")]
         sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
         facts = [_builds.toolchain(), *machine(), *arguments]
