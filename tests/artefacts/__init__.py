@@ -104,7 +104,7 @@ ARTEFACTS = (
             "max_graph/test_experts",
             script="experts",
             arguments=(name,),
-            deep=name != "experts",
+            deep=True,
         )
         for name in ("experts", "other_experts", "unchecked_experts")
     ),

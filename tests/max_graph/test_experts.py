@@ -27,7 +27,6 @@ from tests.max_graph.graphs.experts import (
     N,
     weights,
 )
-from tests.tiers import tiered
 
 RUNS = [(0, 2), (1, 1), (3, 0), (33, 4)]
 """Numbers of tokens, and of the slots of each where they are symbolic."""
@@ -67,8 +66,9 @@ def runs(graph):
     return results
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("sizes", RUNS, ids=str)
-@pytest.mark.parametrize("case", tiered(CASES, first=FIRST))
+@pytest.mark.parametrize("case", CASES)
 def test_the_graph_has_the_bits_of_torch(case, sizes):
     inputs, results = runs("experts" if case in FIRST else "other_experts")[sizes]
     expected = CASES[case](TORCH, inputs)
@@ -78,6 +78,7 @@ def test_the_graph_has_the_bits_of_torch(case, sizes):
     assert sizes[0] < 30 or (got != 0).any()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "name, change, message",
     [

@@ -1,6 +1,6 @@
 """Graphs of experts: cases as in `cases.py`, functions of a route.
 
-experts.py FILE.mef experts             those of the first tier
+experts.py FILE.mef experts             the usual cases
 experts.py FILE.mef other_experts       all others
 experts.py FILE.mef unchecked_experts   both ops with shapes that only they can check
 """
