@@ -110,7 +110,7 @@ ARTEFACTS = (
     ),
     graph("max_graph/cpu", script="layer", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
-    graph("max_graph/gfx950"),
+    graph("max_graph/gfx950", deep=True),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
     extension("hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native"),

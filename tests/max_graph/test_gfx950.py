@@ -58,6 +58,7 @@ def kernel_names(programs):
     return {name for part in programs for name in re.findall(rb"mojo_kernels_cdna4_\w+", part)}
 
 
+@pytest.mark.deep
 def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     programs = device_programs(compiled)
     assert all(b"gfx950" in program for program in programs)
@@ -69,6 +70,7 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     assert sum(b"cdna4_prefill" in name for name in names) == 2
 
 
+@pytest.mark.deep
 def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(compiled):
     for program in device_programs(compiled):
         _, scratch, preload = KERNEL_DESCRIPTOR.unpack_from(section(program, b".rodata"))
