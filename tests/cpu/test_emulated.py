@@ -183,7 +183,8 @@ def left_sides(image, x, format):
     code = facts().formats[format].code
     yield "quantized", (QUANTIZED, x, 0, dtype, k, code, facts().roundings["even"])
     q = mx.quantize(np.ascontiguousarray(x), format=format)
-    yield "encoded", (ENCODED, image.place(q.codes), image.place(q.scales), 0, 0, code, 0)
+    codes, scales = (image.place(part.numpy()) for part in (q.codes, q.scales))
+    yield "encoded", (ENCODED, codes, scales, 0, 0, code, 0)
 
 
 def add_product(image, rng, label, left, right, shape, scene):

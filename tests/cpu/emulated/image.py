@@ -24,7 +24,8 @@ MOST_CALLS = 1 << 12
 WORD_BYTES = 8
 ALIGNMENT = 64
 UNTOUCHED = 0x5A
-NO_TEAM = 0
+ALONE = 0, 1
+"""What a call ends with: no team, one thread."""
 
 
 class Image:
@@ -66,7 +67,7 @@ class Image:
         got = np.fromfile(path, np.uint8)
         for function, arguments in self.calls:
             here = self._integers(arguments, self.memory.ctypes.data)
-            getattr(facts().native, function)((*here, NO_TEAM))
+            getattr(facts().native, function)((*here, *ALONE))
         self._check_that_results_say_something()
         self._compare(got)
 
