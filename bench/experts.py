@@ -26,6 +26,8 @@ MODES = {"moe mxfp4": "mxfp4", "moe mxint8": "mxint8", "moe bf16": "bf16"}
 LLAMA_CPP, READ, LOOP, TRANSFORMERS = (
     "llama.cpp MXFP4", "one read of the weights", "mx.linear in a loop", "transformers bf16",
 )  # fmt: skip
+LIMIT, ALPHA = 7.0, 1.702
+"""Of the gated activation."""
 MAX_TIMES_READ = 1.5
 """Of one token, in units of reading the weights of its experts once."""
 SCALE_BITS = range(116, 122)
@@ -103,8 +105,8 @@ class Layer:
             both = mx.linear(
                 x[token], gate_up[e], bias=self.bias_gate_up[e], activations=activations
             )
-            gate, up = both[:, ::2].clamp(max=7), both[:, 1::2].clamp(-7, 7)
-            hidden = (up + 1) * gate * torch.sigmoid(1.702 * gate)
+            gate, up = both[:, ::2].clamp(max=LIMIT), both[:, 1::2].clamp(-LIMIT, LIMIT)
+            hidden = (up + 1) * gate * torch.sigmoid(ALPHA * gate)
             y = mx.linear(
                 hidden,
                 down[e],
@@ -141,11 +143,11 @@ def in_turn(call, routings):
     return lambda: call(*next(turns))
 
 
-def table(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row]) -> list[Table]:
     """One table a thread count: a row for each operation and number of tokens."""
     found = {(row.op, row.m, row.threads, row.system): row for row in rows}
     systems = [name for name in dict.fromkeys(row.system for row in rows) if name not in (OURS, "")]
-    tables = []
+    made = []
     for threads in sorted({row.threads for row in rows}):
         cells = []
         for op, tokens in dict.fromkeys((r.op, r.m) for r in rows if r.threads == threads):
@@ -159,8 +161,8 @@ def table(rows: Sequence[Row]) -> list[Table]:
             f"A layer of gpt-oss-20b's experts, {threads} thread{'s' * (threads != 1)}: median ms; "
             "in brackets, times as long as mx_kernels; the error against unrounded activations"
         )
-        tables.append(Table(title, ["op", "tokens", "mx.moe, ms", "GOP/s", *systems], cells))
-    return tables
+        made.append(Table(title, ["op", "tokens", "mx.moe, ms", "GOP/s", *systems], cells))
+    return made
 
 
 def _ms(row: Row) -> str:
@@ -175,7 +177,7 @@ def text(rows: Sequence[Row]) -> str:
     """Returns the tables as a document."""
     first = rows[0]
     parts = [f"{first.device}; commit {first.commit}, {first.date}."]
-    return "\n\n".join(parts + [part.to_markdown() for part in table(rows)])
+    return "\n\n".join(parts + [part.to_markdown() for part in tables(rows)])
 
 
 def check_goals(rows: Sequence[Row]) -> Iterator[Goal]:

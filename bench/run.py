@@ -250,26 +250,21 @@ def show(findings: Findings, target: str, console: Console) -> None:
     rows = findings.rows
     if target == targets.SWEEP:
         curves = sweep.summarize(rows)
-        goals = report.goal_table(sweep.check_goals(curves))
-        for table in (report.machine_table(rows), sweep.table(curves), goals):
-            console.print(table.to_rich())
-        return
-    if target == targets.EXPERTS:
-        goals = report.goal_table(list(experts.check_goals(rows)))
-        for table in (*experts.table(rows), goals):
-            console.print(table.to_rich())
-        for remark in findings.remarks:
-            console.print(remark, markup=False)
-        return
-    tables = [report.machine_table(rows), *report.operation_tables(rows)]
-    tables.append(report.systems_table(rows))
-    if findings.model_rows:
-        tables.append(report.model_table(findings.model_rows))
-    if goals := check_goals(rows) + check_model_goals(findings.model_rows):
+        tables, goals = [report.machine_table(rows), sweep.table(curves)], sweep.check_goals(curves)
+    elif target == targets.EXPERTS:
+        tables, goals = experts.tables(rows), list(experts.check_goals(rows))
+    else:
+        tables = [report.machine_table(rows), *report.operation_tables(rows)]
+        tables.append(report.systems_table(rows))
+        if findings.model_rows:
+            tables.append(report.model_table(findings.model_rows))
+        goals = check_goals(rows) + check_model_goals(findings.model_rows)
+    if goals:
         tables.append(report.goal_table(goals))
     for table in tables:
         console.print(table.to_rich())
-    console.print(report.overhead_line(rows))
+    if line := report.overhead_line(rows):
+        console.print(line)
     for remark in findings.remarks:
         console.print(remark, markup=False)
 

@@ -41,13 +41,18 @@ def _backend() -> int:
 
 
 @cache
-def _weight_buffer_type() -> int:
+def weight_buffer_type() -> int:
     """Returns the repacking buffer type if this processor has one, else the plain one."""
     registry = ggml.ggml_backend_cpu_reg()
     address = ggml.ggml_backend_reg_get_proc_address(registry, b"ggml_backend_dev_get_extra_bufts")
     types_of_device = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(address)
     first = types_of_device(ggml.ggml_backend_reg_dev_get(registry, 0))[0]
-    return first or ggml.ggml_backend_get_default_buffer_type(_backend())
+    return first or default_buffer_type()
+
+
+def default_buffer_type() -> int:
+    """Returns the plain buffer type."""
+    return ggml.ggml_backend_get_default_buffer_type(_backend())
 
 
 def mxfp4_blocks(codes: torch.Tensor, scales: torch.Tensor) -> np.ndarray:
@@ -118,7 +123,7 @@ def _prepare(
 
     weight_context = product.context()
     weight = ggml.ggml_new_tensor_2d(weight_context, weight_type, k, n)
-    product.allocate(weight_context, _weight_buffer_type())
+    product.allocate(weight_context, weight_buffer_type())
     ggml.ggml_backend_tensor_set(weight, blocks.ctypes.data, 0, blocks.nbytes)
 
     context = product.context()
@@ -126,7 +131,7 @@ def _prepare(
     product.result = ggml.ggml_mul_mat(context, weight, x)
     product.graph = ggml.ggml_new_graph(context)
     ggml.ggml_build_forward_expand(product.graph, product.result)
-    product.allocate(context, ggml.ggml_backend_get_default_buffer_type(_backend()))
+    product.allocate(context, default_buffer_type())
     ggml.ggml_backend_tensor_set(x, problem.x_f32.data_ptr(), 0, problem.x_f32.nbytes)
 
     def output() -> torch.Tensor:

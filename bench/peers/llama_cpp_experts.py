@@ -12,8 +12,8 @@ from __future__ import annotations
 import ggml
 import torch
 
-from bench.experts import Layer
-from bench.peers.llama_cpp import Product, _backend, _weight_buffer_type, mxfp4_blocks
+from bench.experts import ALPHA, LIMIT, Layer
+from bench.peers.llama_cpp import Product, default_buffer_type, mxfp4_blocks, weight_buffer_type
 
 
 class Peer:
@@ -29,7 +29,7 @@ class Peer:
             name: ggml.ggml_new_tensor_3d(context, ggml.GGML_TYPE_MXFP4, *shape, e)
             for name, shape in shapes.items()
         }
-        self.weights.allocate(context, _weight_buffer_type())
+        self.weights.allocate(context, weight_buffer_type())
         gate_up, down = layer.gate_up, layer.down
         parts = {"gate": gate_up, "up": gate_up, "down": down}
         for name, w in parts.items():
@@ -63,7 +63,7 @@ class Peer:
 
         rows = ggml.ggml_reshape_3d(context, x_in, self.sizes.hidden, 1, tokens)
         gate, up = multiply("gate", rows), multiply("up", rows)
-        hidden = ggml.ggml_swiglu_oai(context, gate, up, 1.702, 7.0)
+        hidden = ggml.ggml_swiglu_oai(context, gate, up, ALPHA, LIMIT)
         down = ggml.ggml_mul(context, multiply("down", hidden), factors)
         row_bytes = 4 * self.sizes.hidden
         total = None
@@ -75,7 +75,7 @@ class Peer:
         product.result = total
         product.graph = ggml.ggml_new_graph(context)
         ggml.ggml_build_forward_expand(product.graph, total)
-        product.allocate(context, ggml.ggml_backend_get_default_buffer_type(_backend()))
+        product.allocate(context, default_buffer_type())
 
         def put(tensor, values: torch.Tensor) -> None:
             values = values.contiguous()

@@ -305,17 +305,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:
         raise _disagreement("x", x.shape, "w_gate_up", w_gate_up)
-    experts, width, inner = w_gate_up.shape[0], w_gate_up.k, w_down.k
-    for name, w, expected, what in (
-        ("w_gate_up", w_gate_up, (experts, 2 * inner, width), "a gate and an up for each of the"),
-        ("w_down", w_down, (experts, width, inner), "from the"),
-    ):
-        if tuple(w.shape) != expected:
-            raise ValueError(
-                f"{name}: got shape {show(w.shape)}, expected {show(expected)}: {what} {inner} "
-                f"hidden numbers; w_gate_up is {show(w_gate_up.shape)} = [E, 2I, H], w_down is "
-                f"{show(w_down.shape)} = [E, H, I]"
-            )
+    check_layer_shapes(w_gate_up.shape, w_down.shape)
     _check_routing(x, expert_ids, expert_weights)
     check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
     check_biases(biases[1], "bias_down", w_down, "w_down")
@@ -356,18 +346,37 @@ def _check_routing(x, expert_ids, expert_weights) -> None:
     """Checks ids and weights of the experts of each token."""
     _check_integers(expert_ids, "expert_ids", (torch.int32, torch.int64))
     check_floats(expert_weights, "expert_weights")
-    if expert_ids.ndim != 2 or expert_ids.shape[0] != x.shape[0]:
-        raise ValueError(
-            f"expert_ids: got shape {show(expert_ids.shape)}, expected [{x.shape[0]}, k], k "
-            "experts for each row of x"
-        )
-    if expert_weights.shape != expert_ids.shape:
-        raise ValueError(
-            f"expert_weights: got shape {show(expert_weights.shape)}, expected "
-            f"{show(expert_ids.shape)}, that of expert_ids"
-        )
+    check_routing_shapes(x.shape[0], expert_ids.shape, expert_weights.shape)
     check_together("expert_ids", expert_ids, "x", x)
     check_together("expert_weights", expert_weights, "x", x)
+
+
+def check_layer_shapes(gate_up, down) -> None:
+    """Checks that the weights of a layer of experts fit each other, as tensors or in a graph."""
+    (experts, _, width), inner = gate_up, down[-1]
+    for name, shape, expected, what in (
+        ("w_gate_up", gate_up, (experts, 2 * inner, width), "a gate and an up for each of the"),
+        ("w_down", down, (experts, width, inner), "from the"),
+    ):
+        if tuple(shape) != expected:
+            raise ValueError(
+                f"{name}: got shape {show(shape)}, expected {show(expected)}: {what} {inner} "
+                f"hidden numbers; w_gate_up is {show(gate_up)} = [E, 2I, H], w_down is "
+                f"{show(down)} = [E, H, I]"
+            )
+
+
+def check_routing_shapes(tokens, ids, weights) -> None:
+    """Checks that each token has as many weights as experts, as tensors or in a graph."""
+    if len(ids) != 2 or ids[0] != tokens:
+        raise ValueError(
+            f"expert_ids: got shape {show(ids)}, expected [{tokens}, k], k experts for each row of "
+            "x"
+        )
+    if weights != ids:
+        raise ValueError(
+            f"expert_weights: got shape {show(weights)}, expected {show(ids)}, that of expert_ids"
+        )
 
 
 def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:

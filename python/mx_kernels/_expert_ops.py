@@ -145,12 +145,10 @@ def _moe_fake(*args):
     return x.new_empty(x.shape, dtype=args[-2])
 
 
-def _gated(sums: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
-    """Returns the hidden numbers of float32 sums [..., 2I], as torch differentiates them."""
+def gated(gate: Tensor, up: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+    """Returns the hidden numbers, as torch differentiates them."""
     if activation == "silu":
-        gate, up = sums.chunk(2, -1)
         return torch.nn.functional.silu(gate) * up
-    gate, up = sums[..., ::2], sums[..., 1::2]
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return (up + 1) * (gate * torch.sigmoid(alpha * gate))
 
@@ -190,7 +188,9 @@ def _moe_backward(grad, x, *rest):
         ]
         with torch.enable_grad():
             rows, weights, *addends = leaves
-            hidden = _gated(rows @ dense[0].T + addends[0], activation, limit, alpha)
+            sums = rows @ dense[0].T + addends[0]
+            pair = sums.chunk(2, -1) if activation == "silu" else (sums[:, ::2], sums[:, 1::2])
+            hidden = gated(*pair, activation, limit, alpha)
             out = weights[:, None] * (hidden @ dense[1].T + addends[1])
         parts = torch.autograd.grad(out, leaves, grad[tokens].float())
         dx.index_add_(0, tokens, parts[0])

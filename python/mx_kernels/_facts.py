@@ -30,6 +30,8 @@ KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
 DEFAULT_FORMAT = "mxfp4"
 DEFAULT_ROUNDING = "even"
+DEFAULT_LIMIT, DEFAULT_ALPHA = 7.0, 1.702
+"""Of the gated activation of gpt-oss."""
 
 
 def ceil_to(count: int, multiple: int) -> int:

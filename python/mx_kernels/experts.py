@@ -22,7 +22,13 @@ from torch.compiler import is_compiling
 from mx_kernels import _calls, _expert_ops
 from mx_kernels._arrays import Array, float_code, watched
 from mx_kernels._checks import check_grouped, check_moe
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._facts import (
+    DEFAULT_ALPHA,
+    DEFAULT_FORMAT,
+    DEFAULT_LIMIT,
+    DEFAULT_ROUNDING,
+    facts,
+)
 from mx_kernels.ops import _chosen, _dtype_of
 from mx_kernels.tensor import MXTensor
 
@@ -85,8 +91,8 @@ def moe(
     bias_gate_up: Array | None = None,
     bias_down: Array | None = None,
     activation: str = "swiglu_oai",
-    limit: float = 7.0,
-    alpha: float = 1.702,
+    limit: float = DEFAULT_LIMIT,
+    alpha: float = DEFAULT_ALPHA,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str | None = DEFAULT_FORMAT,

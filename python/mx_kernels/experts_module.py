@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mx_kernels._arrays import show
 from mx_kernels._checks import check_biases, check_gate, check_mode, check_operand
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, DEFAULT_ROUNDING
 from mx_kernels.experts import moe
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.tensor import MXTensor
@@ -49,8 +49,8 @@ class MXExperts(MXModule):
         gate_up_proj_bias: Tensor | None = None,
         down_proj_bias: Tensor | None = None,
         activation: str = "silu",
-        limit: float = 7.0,
-        alpha: float = 1.702,
+        limit: float = DEFAULT_LIMIT,
+        alpha: float = DEFAULT_ALPHA,
         rounding: str = DEFAULT_ROUNDING,
         activations: str = DEFAULT_FORMAT,
     ):

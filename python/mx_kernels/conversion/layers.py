@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from mx_kernels._checks import mode_rounding
+from mx_kernels._expert_ops import gated
+from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_LIMIT
 from mx_kernels.experts_module import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 
@@ -222,10 +224,7 @@ class Gate:
             gate, up = sums[..., ::2], sums[..., 1::2]
         else:
             gate, up = sums.chunk(2, -1)
-        if self.activation == "silu":
-            return nn.functional.silu(gate) * up
-        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
+        return gated(gate, up, self.activation, self.limit, self.alpha)
 
     @property
     def is_reordered(self) -> bool:
@@ -255,7 +254,7 @@ def _gate_of(module: nn.Module) -> Gate | None:
     limits = [getattr(module, name, 0.0) for name in ("limit", "swiglu_limit")]
     alphas = [getattr(module, name, 0.0) for name in ("alpha", "swiglu_alpha")]
     numbers = max(limits), max(alphas)
-    gates = [Gate("silu", 7.0, 1.702, turns) for turns in (False, True)]
+    gates = [Gate("silu", DEFAULT_LIMIT, DEFAULT_ALPHA, turns) for turns in (False, True)]
     if all(numbers):
         gates += [Gate("swiglu_oai", *numbers, turns) for turns in (False, True)]
     for gate in gates:

@@ -67,12 +67,17 @@ def check_formats(value: TensorValue, what: str, *names: str) -> None:
 def check_floats(x: TensorValue, name: str) -> int:
     """Raises unless `x` is [..., K] floats; returns K."""
     check_value(x, name)
-    if x.dtype.name not in facts().dtypes:
-        raise TypeError(
-            f"{name}: got dtype {x.dtype.name}, expected {' or '.join(facts().dtypes)}; convert "
-            f"first, for example ops.cast({name}, DType.float32)"
-        )
+    check_float_dtype(x, name)
     return static_k(x, name)
+
+
+def check_float_dtype(value: TensorValue, name: str) -> None:
+    """Raises unless `value` holds floats."""
+    if value.dtype.name not in facts().dtypes:
+        raise TypeError(
+            f"{name}: got dtype {value.dtype.name}, expected {' or '.join(facts().dtypes)}; "
+            f"convert first, for example ops.cast({name}, DType.float32)"
+        )
 
 
 def check_bytes(value: TensorValue, name: str) -> None:

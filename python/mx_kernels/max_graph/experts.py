@@ -7,13 +7,19 @@ from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, ops
 
 from mx_kernels._arrays import Array, show
-from mx_kernels._checks import check_gate, check_mode
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._checks import (
+    check_gate,
+    check_layer_shapes,
+    check_mode,
+    check_routing_shapes,
+)
+from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, DEFAULT_ROUNDING
 from mx_kernels.max_graph.calls import bias_of, call, number
 from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,
     check_device,
+    check_float_dtype,
     check_floats,
     check_value,
     is_on_cdna4,
@@ -76,8 +82,8 @@ def moe(
     bias_gate_up: TensorValue | Array | None = None,
     bias_down: TensorValue | Array | None = None,
     activation: str = "swiglu_oai",
-    limit: float = 7.0,
-    alpha: float = 1.702,
+    limit: float = DEFAULT_LIMIT,
+    alpha: float = DEFAULT_ALPHA,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str = DEFAULT_FORMAT,
@@ -111,7 +117,7 @@ def moe(
     check_gate(activation, limit, alpha)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
-    _check_layer(gate_up, down)
+    check_layer_shapes(gate_up.shape, down.shape)
     _check_routing(x, expert_ids, expert_weights)
     operands = [x, gate_up.codes, gate_up.scales, down.codes, down.scales]
     operands += [expert_ids, expert_weights]
@@ -153,38 +159,13 @@ def _experts(
     return w
 
 
-def _check_layer(gate_up: MXValue, down: MXValue) -> None:
-    """Raises unless both weights of a layer fit each other."""
-    experts, width, inner = gate_up.lead[0], gate_up.k, down.k
-    for name, w, rows in (("w_gate_up", gate_up, 2 * inner), ("w_down", down, width)):
-        expected = [experts, rows, w.k]
-        if list(w.shape) != expected:
-            raise ValueError(
-                f"{name}: got shape {show(w.shape)}, expected {show(expected)}; w_gate_up is "
-                f"{show(gate_up.shape)} = [E, 2I, H], w_down is {show(down.shape)} = [E, H, I]"
-            )
-
-
 def _check_routing(x: TensorValue, expert_ids: TensorValue, expert_weights: TensorValue) -> None:
     """Raises unless ids and weights of the experts of each token fit."""
     _check_integers(expert_ids, "expert_ids", (DType.int32, DType.int64), x.device)
     check_value(expert_weights, "expert_weights")
     check_device(expert_weights, "expert_weights", x.device, "x")
-    if expert_weights.dtype.name not in facts().dtypes:
-        raise TypeError(
-            f"expert_weights: got dtype {expert_weights.dtype.name}, expected "
-            f"{' or '.join(facts().dtypes)}"
-        )
-    if expert_ids.rank != 2 or expert_ids.shape[0] != x.shape[0]:
-        raise ValueError(
-            f"expert_ids: got shape {show(expert_ids.shape)}, expected [{x.shape[0]}, k], k "
-            "experts for each row of x"
-        )
-    if expert_weights.shape != expert_ids.shape:
-        raise ValueError(
-            f"expert_weights: got shape {show(expert_weights.shape)}, expected "
-            f"{show(expert_ids.shape)}, that of expert_ids"
-        )
+    check_float_dtype(expert_weights, "expert_weights")
+    check_routing_shapes(x.shape[0], expert_ids.shape, expert_weights.shape)
 
 
 def _check_integers(
