@@ -24,17 +24,19 @@ console = Console(soft_wrap=True, highlight=False)
 @app.command()
 def main(
     folder: Annotated[Path, typer.Argument(help="A checkpoint of gpt-oss.")],
+    *,
     prompt: Annotated[str, typer.Option(help="What to ask.")] = "Why is the sky blue?",
     ids: Annotated[str, typer.Option(help="Token ids instead, with spaces between.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="How many to generate, at most.")] = 64,
     activations: Annotated[str, typer.Option(help="mxint8, bf16, ... (default: fastest).")] = "",
+    rest: Annotated[str, typer.Option(help="mxint8: attention and head too, twice as fast.")] = "",
 ) -> None:
     """Loads a checkpoint of gpt-oss in 4 bits and generates."""
     if not (folder / "config.json").is_file():
         console.print(f"error: {folder}: got no config.json, expected a checkpoint", markup=False)
         raise typer.Exit(2)
     begin = time.perf_counter()
-    model = from_pretrained(folder, activations=activations or None)
+    model = from_pretrained(folder, activations=activations or None, rest=rest or None)
     size = sum(p.nbytes for p in model.parameters()) / 1e9
     console.print(f"loaded {size:.3g} GB in {time.perf_counter() - begin:.1f} s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import subprocess
 import sys
@@ -16,29 +17,42 @@ from rich.table import Table
 
 from bench import device
 from bench.gpt_oss.checkpoint import write_checkpoint
-from bench.gpt_oss.worker import TRANSFORMERS, Job, Measured
+from bench.gpt_oss.worker import LLAMA_CPP, TRANSFORMERS, Job, Measured
+from bench.peers import INSTALL_EXTRA
 from bench.rows import write_csv
 from bench.run import TRIAL_RESULTS, make_console
 
-VARIANTS = ("mxint8", "bf16", TRANSFORMERS)
-DEQUANTIZED_LAYERS = 4
+VARIANTS = (
+    ("mxint8", "mxint8"),
+    ("mxint8", None),
+    ("bf16", None),
+    (LLAMA_CPP, None),
+    (TRANSFORMERS, None),
+)
+"""What activations are multiplied as, and what the rest of the weights is quantized to."""
+NAMES = {
+    LLAMA_CPP: "llama.cpp, its products alone, rest Q8_0",
+    TRANSFORMERS: "transformers, dequantized",
+}
+PEER_LAYERS = 4
 """As many as fit 24 GB while transformers dequantizes, with the embeddings of 20b."""
 
 
 @dataclass(frozen=True)
-class ModelRow:
+class GptOssRow:
     """A row of the table."""
 
     variant: str
+    rest: str | None
     layers: int
     """Of the model that the row is about."""
     measured_layers: int
     """If fewer, speeds are scaled: the head once, the rest by the number of layers."""
     threads: int
-    load_s: float
+    load_s: float | None
     """Of the measured layers, as is memory."""
-    resident_gb: float
-    peak_gb: float
+    resident_gb: float | None
+    peak_gb: float | None
     prompt_tokens_per_s: float
     tokens_per_s: float
     device: str
@@ -57,15 +71,15 @@ def main(
     prompt: Annotated[int, typer.Option(min=1, help="Tokens to read.")] = 256,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to write.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Runs; the median counts.")] = 3,
-    dequantized: Annotated[
-        int, typer.Option(min=0, help="Layers that transformers dequantizes; 0: not measured.")
-    ] = DEQUANTIZED_LAYERS,
+    peer_layers: Annotated[
+        int, typer.Option(min=0, help="Layers that peers are measured with; 0: they are not.")
+    ] = PEER_LAYERS,
     folder: Annotated[
         Path | None, typer.Option(help="The checkpoint; written if it is not there.")
     ] = None,
     results: Annotated[Path, typer.Option(help="Folder for the CSV file.")] = TRIAL_RESULTS,
 ) -> None:
-    """Measures gpt-oss with random weights: ours in 4 bits, and transformers' own way."""
+    """Measures gpt-oss with random weights: ours in 4 bits, llama.cpp, and transformers."""
     console = make_console()
     folder = folder or Path(tempfile.gettempdir()) / f"mx_kernels-gpt-oss-{layers}"
     if not (folder / "config.json").exists():
@@ -75,11 +89,13 @@ def main(
     if held != layers:
         raise typer.BadParameter(f"--layers: got {layers}, but {folder} has {held}")
     rows = []
-    for variant in VARIANTS:
-        count = min(layers, dequantized) if variant == TRANSFORMERS else layers
-        if count:
-            console.print(f"measuring {variant}, {count} layers ...")
-            job = Job(variant, str(folder), count, threads, prompt, tokens, repeats)
+    for variant, rest in VARIANTS:
+        count = min(layers, peer_layers) if variant in NAMES else layers
+        if variant == LLAMA_CPP and not importlib.util.find_spec("ggml"):
+            console.print(f"no llama.cpp: {INSTALL_EXTRA}", markup=False)
+        elif count:
+            job = Job(variant, rest, str(folder), count, threads, prompt, tokens, repeats)
+            console.print(f"measuring {name_of(job)}, {count} layers ...")
             rows.append(row_of(job, layers, run(job)))
     console.print(table_of(rows, prompt, tokens))
     write_csv(results / "gpt_oss.csv", rows)
@@ -105,14 +121,15 @@ def run(job: Job) -> Measured:
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def row_of(job: Job, layers: int, found: Measured) -> ModelRow:
+def row_of(job: Job, layers: int, found: Measured) -> GptOssRow:
     """Returns what was measured as a row about a model of so many layers."""
     scale = layers / job.layers
     prompt_s = found.head_s + (found.prompt_s - found.head_s) * scale
     heads_s = found.head_s * job.tokens
     tokens_s = heads_s + (found.tokens_s - heads_s) * scale
-    return ModelRow(
+    return GptOssRow(
         variant=job.variant,
+        rest=job.rest,
         layers=layers,
         measured_layers=job.layers,
         threads=job.threads,
@@ -127,7 +144,13 @@ def row_of(job: Job, layers: int, found: Measured) -> ModelRow:
     )
 
 
-def table_of(rows: list[ModelRow], prompt: int, tokens: int) -> Table:
+def name_of(of: Job | GptOssRow) -> str:
+    """Returns what a table calls it."""
+    rest = f", rest {of.rest}" if of.rest else ""
+    return NAMES.get(of.variant, f"ours, {of.variant}{rest}")
+
+
+def table_of(rows: list[GptOssRow], prompt: int, tokens: int) -> Table:
     """Returns the rows as a table."""
     first = rows[0]
     table = Table(
@@ -140,12 +163,13 @@ def table_of(rows: list[ModelRow], prompt: int, tokens: int) -> Table:
     for head in heads:
         table.add_column(head, justify="right")
     for row in rows:
-        name, speeds = row.variant, (row.prompt_tokens_per_s, row.tokens_per_s)
-        cells = [f"{cell:.2f}" for cell in (row.load_s, row.resident_gb, row.peak_gb, *speeds)]
-        if row.measured_layers < row.layers:
-            few = f"of {row.measured_layers} layers"
-            cells = [f"{c} ({few})" for c in cells[:3]] + [f"{c} (scaled)" for c in cells[3:]]
-        table.add_row(f"{name}, dequantized" if name == TRANSFORMERS else f"ours, {name}", *cells)
+        is_part = row.measured_layers < row.layers
+        few = f" (of {row.measured_layers} layers)" if is_part else ""
+        load = (row.load_s, row.resident_gb, row.peak_gb)
+        cells = ["" if cell is None else f"{cell:.2f}{few}" for cell in load]
+        speeds = (row.prompt_tokens_per_s, row.tokens_per_s)
+        cells += [f"{cell:.2f}{' (scaled)' if is_part else ''}" for cell in speeds]
+        table.add_row(name_of(row), *cells)
     return table
 
 

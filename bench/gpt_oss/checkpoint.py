@@ -41,6 +41,20 @@ class Sizes:
     window: int = 128
 
 
+KEYS = {
+    "experts": "num_local_experts",
+    "active": "num_experts_per_tok",
+    "hidden": "hidden_size",
+    "inner": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head": "head_dim",
+    "vocabulary": "vocab_size",
+    "window": "sliding_window",
+}
+"""What config.json calls the sizes."""
+
+
 def write_checkpoint(folder: str | Path, layers: int = 24, *, seed: int = 0, **sizes: int) -> Path:
     """Writes a checkpoint into a folder that has none yet; returns the folder.
 
@@ -59,6 +73,12 @@ def write_checkpoint(folder: str | Path, layers: int = 24, *, seed: int = 0, **s
     return folder
 
 
+def sizes_of(folder: str | Path, layers: int) -> Sizes:
+    """Returns the sizes of a checkpoint, of which so many layers count."""
+    said = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return Sizes(layers, **{name: said[key] for name, key in KEYS.items()})
+
+
 def _config(size: Sizes) -> dict:
     """Returns what config.json says."""
     kinds = ("sliding_attention", "full_attention")
@@ -68,16 +88,8 @@ def _config(size: Sizes) -> dict:
         "model_type": "gpt_oss",
         "torch_dtype": "bfloat16",
         "num_hidden_layers": size.layers,
-        "num_local_experts": size.experts,
-        "num_experts_per_tok": size.active,
         "experts_per_token": size.active,
-        "hidden_size": size.hidden,
-        "intermediate_size": size.inner,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": size.kv_heads,
-        "head_dim": size.head,
-        "vocab_size": size.vocabulary,
-        "sliding_window": size.window,
+        **{key: getattr(size, name) for name, key in KEYS.items()},
         "layer_types": [kinds[i % 2] for i in range(size.layers)],
         "attention_bias": True,
         "attention_dropout": 0.0,

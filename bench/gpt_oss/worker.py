@@ -27,7 +27,9 @@ class Job:
     """What is measured."""
 
     variant: str
-    """What activations of the experts are multiplied as, or `TRANSFORMERS`."""
+    """What activations are multiplied as, or `TRANSFORMERS`, or `LLAMA_CPP`."""
+    rest: str | None
+    """What the layers that the checkpoint has as floats are quantized to."""
     folder: str
     layers: int
     """At most those of the checkpoint."""
@@ -41,16 +43,18 @@ class Job:
 
 TRANSFORMERS = "transformers"
 """Its own way on a CPU: weights dequantized to bfloat16."""
+LLAMA_CPP = "llama.cpp"
+"""Its products alone; see `bench.peers.llama_cpp_gpt_oss`."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What came of it."""
 
-    load_s: float
-    resident_gb: float
+    load_s: float | None
+    resident_gb: float | None
     """Behind the load; without what the process had before."""
-    peak_gb: float
+    peak_gb: float | None
     prompt_s: float
     tokens_s: float
     head_s: float
@@ -63,6 +67,8 @@ def measure(job: Job) -> Measured:
     import torch  # noqa: PLC0415  the threads are set now
 
     torch.set_num_threads(job.threads)
+    if job.variant == LLAMA_CPP:
+        return _products(job)
     _warm_up()
     before = memory_gb("VmRSS")
     begin = time.perf_counter()
@@ -78,6 +84,21 @@ def measure(job: Job) -> Measured:
         runs = [_run(model, ids, job.tokens) for _ in range(job.repeats)]
     prompt_s, tokens_s = (median(seconds) for seconds in zip(*runs, strict=True))
     return Measured(load_s, resident, peak, prompt_s, tokens_s, median(heads))
+
+
+def _products(job: Job) -> Measured:
+    """Measures the products of llama.cpp."""
+    from bench.gpt_oss.checkpoint import sizes_of  # noqa: PLC0415
+    from bench.peers.llama_cpp_gpt_oss import Model  # noqa: PLC0415
+
+    model = Model(sizes_of(job.folder, job.layers))
+    read, write = model.prepare(job.prompt), model.prepare(1)
+    write()
+    prompts = [sum(read()) for _ in range(job.repeats)]
+    steps = [write() for _ in range(job.repeats * job.tokens)]
+    token_s = median(map(sum, steps))
+    head_s = median(head for _, head in steps)
+    return Measured(None, None, None, median(prompts), job.tokens * token_s, head_s)
 
 
 def _warm_up() -> None:
@@ -102,7 +123,7 @@ def _load(job: Job):
     config.num_hidden_layers = job.layers
     config.layer_types = config.layer_types[: job.layers]
     if job.variant != TRANSFORMERS:
-        return from_pretrained(job.folder, config=config, activations=job.variant)
+        return from_pretrained(job.folder, config=config, activations=job.variant, rest=job.rest)
     dequantized = Mxfp4Config(dequantize=True)
     return AutoModelForCausalLM.from_pretrained(
         job.folder, config=config, quantization_config=dequantized

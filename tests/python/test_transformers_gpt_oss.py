@@ -206,6 +206,40 @@ def test_a_model_without_its_head_loads_from_the_same_files(tiny):
     assert_same_state(got, expected)
 
 
+# The layers that the checkpoint has as floats.
+
+
+def test_the_rest_is_quantized_and_saved_and_loads_again(tiny, tmp_path):
+    model = from_pretrained(tiny, rest="mxint8", activations="bf16")
+    ours = {n: m for n, m in model.named_modules() if isinstance(m, mx.MXLinear | mx.MXExperts)}
+    formats = {name.rpartition(".")[2]: module.format for name, module in ours.items()}
+    linear = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "lm_head"), "mxint8")
+    assert formats == linear | {"experts": "mxfp4"} and len(ours) == 5 * LAYERS + 1
+    assert {module.activations for module in ours.values()} == {"bf16"}
+    got, kept = logits_of(model).float(), logits_of(from_pretrained(tiny, activations="bf16"))
+    # Five products one after the other with weights that are off by less than 2 %.
+    assert 0 < (got - kept.float()).norm() / kept.float().norm() < 5 * LAYERS * 0.02
+    model.save_pretrained(tmp_path / "saved")
+    assert_same_state(from_pretrained(tmp_path / "saved"), model)
+
+
+def test_a_head_that_is_tied_to_the_embedding_is_left_alone(tiny, tmp_path):
+    changed_checkpoint(
+        tiny, tmp_path / "tied", lambda t: t.pop("lm_head.weight"), tie_word_embeddings=True
+    )
+    model = from_pretrained(tmp_path / "tied", rest="mxint8")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert isinstance(model.model.layers[0].self_attn.q_proj, mx.MXLinear)
+    body = from_pretrained(tiny, rest="mxfp8", model_class=tf.AutoModel)
+    assert body.layers[1].self_attn.o_proj.format == "mxfp8"
+
+
+@pytest.mark.parametrize("rest", ["int8", 8])
+def test_a_rest_of_an_unknown_format_gets_a_sentence(tiny, rest):
+    with pytest.raises((TypeError, ValueError), match="expected"):
+        from_pretrained(tiny, rest=rest)
+
+
 # What is refused.
 
 
