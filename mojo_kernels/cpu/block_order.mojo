@@ -71,13 +71,29 @@ struct RowGroups(TrivialRegisterPassable):
 
 
 @fieldwise_init
+struct Decoding(Equatable, TrivialRegisterPassable):
+    """What it takes to decode weights in registers each time they are loaded."""
+
+    var code: Int
+
+    comptime DEAR = Self(0)
+    """Too much: they are decoded beforehand."""
+    comptime OF_BYTES = Self(1)
+    """An instruction or two for each vector: integers as they lie in memory."""
+    comptime OF_NIBBLES = Self(2)
+    """The same, of half the memory."""
+
+
+@fieldwise_init
 struct GroupLimits(TrivialRegisterPassable):
     """How many rows an arithmetic takes at once: what was fastest, see `LIMITS` of each."""
 
     var in_registers: Int
     """The most rows of a group that decodes weights in registers, for one tile."""
-    var rows_in_registers: Int
-    """The most rows of a product whose groups do."""
+    var rows_of_nibbles: Int
+    """The most rows of a product whose groups do, for weights of four bits."""
+    var rows_of_bytes: Int
+    """The same for integers of eight bits."""
     var decoded: Int
     """The most rows of a group whose weights were decoded beforehand, for all tiles of a panel."""
 
@@ -85,9 +101,13 @@ struct GroupLimits(TrivialRegisterPassable):
         """Returns the most rows of a group."""
         return max(self.in_registers, self.decoded)
 
-    def cut(self, rows: Int, is_decoding_cheap: Bool) -> RowGroups:
-        """Cuts the rows of a product, for weights that are cheap to decode or not."""
-        var in_registers = is_decoding_cheap and rows <= self.rows_in_registers
+    def cut(self, rows: Int, decoding: Decoding) -> RowGroups:
+        """Cuts the rows of a product, for weights whose decoding takes so much."""
+        var most = 0
+        if decoding != Decoding.DEAR:
+            var is_of_bytes = decoding == Decoding.OF_BYTES
+            most = self.rows_of_bytes if is_of_bytes else self.rows_of_nibbles
+        var in_registers = rows <= most
         return RowGroups.of(rows, self.in_registers if in_registers else self.decoded, in_registers)
 
 

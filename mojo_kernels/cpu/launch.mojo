@@ -4,6 +4,7 @@ from ..layouts import LAYOUTS
 from ..numbers.formats import FORMATS, Format
 from ..operands import Operand
 from ..problem import Known, Right, may_be
+from .block_order import Decoding
 from .matmul import MatmulPanels
 from .panel import PanelProduct
 from .quantize import ELEMENTS_PER_TASK
@@ -11,21 +12,22 @@ from .ranges import RangeWork, RangedProblem, RowRange, run_on_ranges
 from .result import PanelStore
 from .threads import Team
 from .weight_readers import cpu_tiles
-from .weights import WeightTiles, is_decoding_cheap as tiles_are_cheap
+from .weights import WeightTiles, decoding_of as decoding_of_tiles
 
 comptime MIN_SHARED_PRODUCTS = 1 << 22
 """Fewer products than this take some 10 us on one thread (AVX-512), less than waking a team
 that sleeps, which takes 40 us and more. Measured on one machine, 2026-11-21."""
 
 
-def is_decoding_cheap(right: Right) -> Bool:
-    """Says whether it may pay to decode the weights each time they are loaded."""
+def decoding_of(right: Right) -> Decoding:
+    """Returns what it takes to decode the weights each time they are loaded."""
     comptime for i in range(len(FORMATS)):
         comptime for j in range(len(LAYOUTS)):
-            comptime if tiles_are_cheap[cpu_tiles[FORMATS[i]][j]]():
+            comptime decoding = decoding_of_tiles[cpu_tiles[FORMATS[i]][j]]()
+            comptime if decoding != Decoding.DEAR:
                 if right.format == i and right.layout == j:
-                    return True
-    return False
+                    return decoding
+    return Decoding.DEAR
 
 
 def prepare[W: RangeWork, T: Team](work: W, problem: RangedProblem, team: T):

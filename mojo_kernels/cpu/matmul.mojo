@@ -18,6 +18,7 @@ from std.math import ceildiv
 
 from ..operands import allocate, on_stack
 from ..schedule.tiles import RowMajor
+from .block_order import Decoding
 from .panel import (
     PANEL_COLUMNS,
     PANEL_TILES,
@@ -31,7 +32,7 @@ from .panel import (
 from .result import PanelStore
 from .threads import Work
 from .vectors import LANES
-from .weights import WeightTiles, is_decoding_cheap, tile_window
+from .weights import WeightTiles, decoding_of, tile_window
 
 comptime MAX_PANEL_BYTES = 1024 * 1024
 """Activations of a task at most. They are read once for each panel of columns, which the last-level
@@ -107,7 +108,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
         var groups = self.a.groups()
         var first_row = groups.start(first_group)
-        comptime if is_decoding_cheap[Self.Tiles]():
+        comptime if decoding_of[Self.Tiles]() != Decoding.DEAR:
             if groups.in_registers:
                 # The blocks of a single group are contiguous across stretches.
                 var step = k_blocks if groups.count == 1 else STRETCH_BLOCKS

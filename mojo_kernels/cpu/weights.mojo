@@ -22,6 +22,7 @@ from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.formats import Format
 from ..numbers.scales import E8M0_BIAS
 from ..operands import Bytes, Operand
+from .block_order import Decoding
 from .vectors import LANES, STEP_BYTES, Words
 from .window import ScaleWindow
 
@@ -111,9 +112,12 @@ trait WeightTiles(TrivialRegisterPassable):
         ...
 
 
-def is_decoding_cheap[Tiles: WeightTiles]() -> Bool:
-    """Says whether it may pay to decode weights each time they are loaded."""
-    return Tiles.IS_FAST and Tiles.format.element == Element.E2M1
+def decoding_of[Tiles: WeightTiles]() -> Decoding:
+    """Returns what it takes to decode weights each time they are loaded."""
+    comptime element = Tiles.format.element
+    if Tiles.IS_FAST and element == Element.E2M1:
+        return Decoding.OF_NIBBLES
+    return Decoding.OF_BYTES if Tiles.IS_FAST and element.is_integer() else Decoding.DEAR
 
 
 @fieldwise_init

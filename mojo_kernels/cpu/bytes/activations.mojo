@@ -28,7 +28,7 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
-from ..block_order import BlockOrder, GroupLimits, RowGroups
+from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, Sources
@@ -37,8 +37,8 @@ from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
 from .integers import in_order_of, integers_of, largest_integer, unit_shift
 
-comptime LIMITS = GroupLimits(12, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
-    3, 6, 2
+comptime LIMITS = GroupLimits(12, 36, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
+    3, 6, 6, 2
 )
 """How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
 AVX2, N = K = 2880, one thread, 2026-11-22."""
@@ -53,8 +53,8 @@ struct Activations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
-    var is_decoding_cheap: Bool
-    """Whether weights are cheap to decode, which decides how rows are cut."""
+    var decoding: Decoding
+    """What it takes to decode the weights, which decides how rows are cut."""
     var groups: RowGroups
     """How the rows are cut, those of one range."""
     var values: Flat[DType.int8]
@@ -83,14 +83,14 @@ struct Activations(TrivialRegisterPassable):
 
     @staticmethod
     def carve(
-        shape: OperandShape, is_decoding_cheap: Bool, unit_shift: Int, mut scratch: Scratch
+        shape: OperandShape, decoding: Decoding, unit_shift: Int, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
-            is_decoding_cheap,
-            LIMITS.cut(shape.rows, is_decoding_cheap),
+            decoding,
+            LIMITS.cut(shape.rows, decoding),
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks),
             scratch.carve[DType.int32](blocks),
@@ -105,8 +105,8 @@ struct Activations(TrivialRegisterPassable):
         var first_block = rows.first * (self.shape.k // BLOCK)
         return Self(
             OperandShape(rows.count, self.shape.k),
-            self.is_decoding_cheap,
-            LIMITS.cut(rows.count, self.is_decoding_cheap),
+            self.decoding,
+            LIMITS.cut(rows.count, self.decoding),
             beyond(self.values, first_block * BLOCK),
             beyond(self.exponents, first_block),
             beyond(self.corrections, first_block),

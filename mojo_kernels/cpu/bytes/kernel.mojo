@@ -7,7 +7,7 @@ from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import RowGroups
-from ..launch import is_decoding_cheap, multiply_panels, prepare
+from ..launch import decoding_of, multiply_panels, prepare
 from ..ranges import RangedProblem
 from ..scratch import Scratch
 from ..threads import Team
@@ -57,7 +57,7 @@ def _has_integers(format: Int) -> Bool:
 
 def groups_of(rows: Int, right: Right) -> RowGroups:
     """Returns how some rows are cut."""
-    return LIMITS.cut(rows, is_decoding_cheap(right))
+    return LIMITS.cut(rows, decoding_of(right))
 
 
 def num_bytes(rows: Int, k: Int) -> Int:
@@ -85,8 +85,8 @@ def _launch_pair[
     comptime RIGHT = FORMATS[right].element
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
     var shape = OperandShape(problem.ranges.rows, problem.k)
-    var is_cheap = is_decoding_cheap(problem.experts.right)
-    var activations = Activations.carve(shape, is_cheap, unit_shift[LEFT](), scratch)
+    var decoding = decoding_of(problem.experts.right)
+    var activations = Activations.carve(shape, decoding, unit_shift[LEFT](), scratch)
     _prepare[known, left, RIGHT](problem, activations, team)
     multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
 

@@ -26,7 +26,7 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
-from ..block_order import BlockOrder, GroupLimits, RowGroups
+from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, Sources
@@ -35,9 +35,9 @@ from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
 from .dot import STEPS, activation_words
 
-comptime LIMITS = GroupLimits(14, Int.MAX, 8) if CompilationTarget.has_avx512f() else GroupLimits(
-    4, 8, 2
-)
+comptime LIMITS = GroupLimits(
+    14, Int.MAX, 12, 8
+) if CompilationTarget.has_avx512f() else GroupLimits(4, 8, 4, 2)
 """How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
 AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 8
@@ -157,8 +157,8 @@ struct FloatActivations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
-    var is_decoding_cheap: Bool
-    """Whether weights are cheap to decode, which decides how rows are cut."""
+    var decoding: Decoding
+    """What it takes to decode the weights, which decides how rows are cut."""
     var groups: RowGroups
     """How the rows are cut, those of one range."""
     var has_scales: Bool
@@ -184,14 +184,14 @@ struct FloatActivations(TrivialRegisterPassable):
 
     @staticmethod
     def carve(
-        shape: OperandShape, is_decoding_cheap: Bool, has_scales: Bool, mut scratch: Scratch
+        shape: OperandShape, decoding: Decoding, has_scales: Bool, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
-            is_decoding_cheap,
-            LIMITS.cut(shape.rows, is_decoding_cheap),
+            decoding,
+            LIMITS.cut(shape.rows, decoding),
             has_scales,
             scratch.carve[DType.uint32](blocks * STEPS),
             RowWindows.carve(shape.rows, scratch),
@@ -205,8 +205,8 @@ struct FloatActivations(TrivialRegisterPassable):
         var first_block = rows.first * (self.shape.k // BLOCK)
         return Self(
             OperandShape(rows.count, self.shape.k),
-            self.is_decoding_cheap,
-            LIMITS.cut(rows.count, self.is_decoding_cheap),
+            self.decoding,
+            LIMITS.cut(rows.count, self.decoding),
             self.has_scales,
             beyond(self.words, first_block * STEPS),
             self.windows.beyond(rows.first),

@@ -6,7 +6,7 @@ from ...numbers.formats import FORMATS
 from ...operands import Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import RowGroups
-from ..launch import is_decoding_cheap, multiply_panels, prepare
+from ..launch import decoding_of, multiply_panels, prepare
 from ..ranges import RangedProblem
 from ..scratch import Scratch
 from ..threads import Team
@@ -27,7 +27,7 @@ comptime REASON: StaticString = "both sides are exact in bfloat16: its dot produ
 
 def groups_of(rows: Int, right: Right) -> RowGroups:
     """Returns how some rows are cut."""
-    return LIMITS.cut(rows, is_decoding_cheap(right))
+    return LIMITS.cut(rows, decoding_of(right))
 
 
 def num_bytes(left: Left, rows: Int, k: Int) -> Int:
@@ -40,7 +40,7 @@ def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, 
     var shape = OperandShape(problem.ranges.rows, problem.k)
     var has_scales = problem.left.kind != LeftKind.KEPT
     var right = problem.experts.right
-    var activations = FloatActivations.carve(shape, is_decoding_cheap(right), has_scales, scratch)
+    var activations = FloatActivations.carve(shape, decoding_of(right), has_scales, scratch)
     _prepare[known](problem, activations, team)
     comptime for i in range(len(FORMATS)):
         comptime if may_be(known.right_format, i):
