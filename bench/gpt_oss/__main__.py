@@ -31,7 +31,7 @@ VARIANTS = (
 )
 """What activations are multiplied as, and what the rest of the weights is quantized to."""
 NAMES = {
-    LLAMA_CPP: "llama.cpp, its products alone, rest Q8_0",
+    LLAMA_CPP: "llama.cpp, rest Q8_0",
     TRANSFORMERS: "transformers, dequantized",
 }
 PEER_LAYERS = 4
@@ -53,8 +53,10 @@ class GptOssRow:
     """Of the measured layers, as is memory."""
     resident_gb: float | None
     peak_gb: float | None
-    prompt_tokens_per_s: float
-    tokens_per_s: float
+    prompt_tokens_per_s: float | None
+    tokens_per_s: float | None
+    products_per_s: float
+    """Tokens, if they were their products alone."""
     device: str
     commit: str
     date: str
@@ -124,9 +126,13 @@ def run(job: Job) -> Measured:
 def row_of(job: Job, layers: int, found: Measured) -> GptOssRow:
     """Returns what was measured as a row about a model of so many layers."""
     scale = layers / job.layers
-    prompt_s = found.head_s + (found.prompt_s - found.head_s) * scale
-    heads_s = found.head_s * job.tokens
-    tokens_s = heads_s + (found.tokens_s - heads_s) * scale
+
+    def rate(tokens: int, seconds: float | None, heads: int) -> float | None:
+        if seconds is None:
+            return None
+        heads_s = found.head_s * heads
+        return tokens / (heads_s + (seconds - heads_s) * scale)
+
     return GptOssRow(
         variant=job.variant,
         rest=job.rest,
@@ -136,8 +142,9 @@ def row_of(job: Job, layers: int, found: Measured) -> GptOssRow:
         load_s=found.load_s,
         resident_gb=found.resident_gb,
         peak_gb=found.peak_gb,
-        prompt_tokens_per_s=job.prompt / prompt_s,
-        tokens_per_s=job.tokens / tokens_s,
+        prompt_tokens_per_s=rate(job.prompt, found.prompt_s, 1),
+        tokens_per_s=rate(job.tokens, found.tokens_s, job.tokens),
+        products_per_s=rate(1, found.products_s, 1),
         device=device.describe_cpu(),
         commit=device.describe_commit(),
         date=device.today(),
@@ -159,7 +166,10 @@ def table_of(rows: list[GptOssRow], prompt: int, tokens: int) -> Table:
         f"then {tokens} one by one. Memory beyond that of an empty process.",
     )
     table.add_column("variant")
-    heads = ("load, s", "resident, GB", "peak, GB", "prompt, tokens/s", "generated, tokens/s")
+    heads = (
+        "load, s", "resident, GB", "peak, GB", "prompt, tokens/s", "generated, tokens/s",
+        "products alone, tokens/s",
+    )  # fmt: skip
     for head in heads:
         table.add_column(head, justify="right")
     for row in rows:
@@ -167,8 +177,9 @@ def table_of(rows: list[GptOssRow], prompt: int, tokens: int) -> Table:
         few = f" (of {row.measured_layers} layers)" if is_part else ""
         load = (row.load_s, row.resident_gb, row.peak_gb)
         cells = ["" if cell is None else f"{cell:.2f}{few}" for cell in load]
-        speeds = (row.prompt_tokens_per_s, row.tokens_per_s)
-        cells += [f"{cell:.2f}{' (scaled)' if is_part else ''}" for cell in speeds]
+        speeds = (row.prompt_tokens_per_s, row.tokens_per_s, row.products_per_s)
+        scaled = " (scaled)" if is_part else ""
+        cells += ["" if cell is None else f"{cell:.2f}{scaled}" for cell in speeds]
         table.add_row(name_of(row), *cells)
     return table
 

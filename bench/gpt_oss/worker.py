@@ -55,10 +55,12 @@ class Measured:
     resident_gb: float | None
     """Behind the load; without what the process had before."""
     peak_gb: float | None
-    prompt_s: float
-    tokens_s: float
+    prompt_s: float | None
+    tokens_s: float | None
+    products_s: float
+    """Of one token's products alone: attention's four, the experts with their router, the head."""
     head_s: float
-    """Of one token's logits, which are in both once, or once a token."""
+    """Of one token's logits, which are in the others once, or once a token."""
 
 
 def measure(job: Job) -> Measured:
@@ -68,7 +70,7 @@ def measure(job: Job) -> Measured:
 
     torch.set_num_threads(job.threads)
     if job.variant == LLAMA_CPP:
-        return _products(job)
+        return _products_of_llama_cpp(job)
     _warm_up()
     before = memory_gb("VmRSS")
     begin = time.perf_counter()
@@ -82,23 +84,22 @@ def measure(job: Job) -> Measured:
         _step(model, ids[:, :WARM_TOKENS])
         heads = [_timed(lambda: model.lm_head(hidden))[0] for _ in range(max(job.repeats, 3))]
         runs = [_run(model, ids, job.tokens) for _ in range(job.repeats)]
+        products = [_timed(lambda: _products(model))[0] for _ in range(job.repeats * job.tokens)]
     prompt_s, tokens_s = (median(seconds) for seconds in zip(*runs, strict=True))
-    return Measured(load_s, resident, peak, prompt_s, tokens_s, median(heads))
+    return Measured(load_s, resident, peak, prompt_s, tokens_s, median(products), median(heads))
 
 
-def _products(job: Job) -> Measured:
+def _products_of_llama_cpp(job: Job) -> Measured:
     """Measures the products of llama.cpp."""
     from bench.gpt_oss.checkpoint import sizes_of  # noqa: PLC0415
     from bench.peers.llama_cpp_gpt_oss import Model  # noqa: PLC0415
 
     model = Model(sizes_of(job.folder, job.layers))
-    read, write = model.prepare(job.prompt), model.prepare(1)
-    write()
-    prompts = [sum(read()) for _ in range(job.repeats)]
-    steps = [write() for _ in range(job.repeats * job.tokens)]
-    token_s = median(map(sum, steps))
+    step = model.prepare()
+    step()
+    steps = [step() for _ in range(job.repeats * job.tokens)]
     head_s = median(head for _, head in steps)
-    return Measured(None, None, None, median(prompts), job.tokens * token_s, head_s)
+    return Measured(None, None, None, None, None, median(map(sum, steps)), head_s)
 
 
 def _warm_up() -> None:
@@ -128,6 +129,20 @@ def _load(job: Job):
     return AutoModelForCausalLM.from_pretrained(
         job.folder, config=config, quantization_config=dequantized
     )
+
+
+def _products(model) -> None:
+    """Multiplies what a token multiplies, each layer with experts of its own choice."""
+    import torch  # noqa: PLC0415
+
+    x = torch.randn(1, 1, model.config.hidden_size).to(model.dtype)
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.k_proj(x)
+        attention.v_proj(x)
+        attention.o_proj(attention.q_proj(x))
+        layer.mlp(x)
+    model.lm_head(x)
 
 
 def _step(model, ids, cache=None):

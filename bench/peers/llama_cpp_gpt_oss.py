@@ -1,7 +1,7 @@
 """What a token of gpt-oss costs llama.cpp at least: the products of its graph, over ggml.
 
     each layer     q, k, v and o in Q8_0, then the experts in MXFP4 with their gate
-    once           the head in Q8_0, of the last token
+    once           the head in Q8_0
 
 These are the types of the published GGUF file. Norms, positions, routing and the attention itself
 are left out, so its own times are longer. Weights are random bytes, and each layer has its own.
@@ -46,23 +46,23 @@ class Linear:
             blocks = q8_0_blocks(n, k)
             ggml.ggml_backend_tensor_set(tensor, blocks.data_ptr(), 0, blocks.nbytes)
 
-    def prepare(self, tokens: int) -> Product:
-        """Returns the products for so many tokens."""
+    def prepare(self) -> Product:
+        """Returns the products for a token."""
         product = Product()
         context = product.context()
-        x = ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_F32, self.k, tokens)
+        x = ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_F32, self.k, 1)
         product.graph = ggml.ggml_new_graph(context)
         for tensor in self.tensors:
             product.result = ggml.ggml_mul_mat(context, tensor, x)
             ggml.ggml_build_forward_expand(product.graph, product.result)
         product.allocate(context, default_buffer_type())
-        values = torch.randn(tokens, self.k)
+        values = torch.randn(1, self.k)
         ggml.ggml_backend_tensor_set(x, values.data_ptr(), 0, values.nbytes)
         return product
 
 
 class Model:
-    """Weights of all layers, and the products for any number of tokens."""
+    """Weights of all layers, and the products of a token."""
 
     def __init__(self, size: Sizes):
         self.size = size
@@ -73,17 +73,17 @@ class Model:
         self.layer = Layer(ExpertSizes(size.experts, size.active, size.hidden, size.inner))
         self.experts = [Experts(self.layer) for _ in range(size.layers)]
 
-    def prepare(self, tokens: int) -> Callable[[], tuple[float, float]]:
-        """Returns a step of so many tokens, which returns the seconds of layers and of head."""
+    def prepare(self) -> Callable[[], tuple[float, float]]:
+        """Returns a token's step, which returns the seconds of layers and of head."""
         layers = [
-            (self.q_k_v[i].prepare(tokens), self.o[i].prepare(tokens), experts.prepare(x)[0])
-            for x in [self.layer.tokens(tokens)]
+            (self.q_k_v[i].prepare(), self.o[i].prepare(), experts.prepare(x)[0])
+            for x in [self.layer.tokens(1)]
             for i, experts in enumerate(self.experts)
         ]
-        head = self.head.prepare(1)
+        head = self.head.prepare()
 
         def step() -> tuple[float, float]:
-            routings = [self.layer.routings(tokens)[0] for _ in layers]
+            routings = [self.layer.routings(1)[0] for _ in layers]
             begin = time.perf_counter()
             for (q_k_v, o, experts), routing in zip(layers, routings, strict=True):
                 q_k_v.compute()

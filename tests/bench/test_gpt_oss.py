@@ -58,10 +58,11 @@ def test_a_checkpoint_is_the_same_in_each_call_and_replaces_none(tmp_path):
 
 def test_fewer_layers_are_scaled_but_for_the_head():
     job = Job("transformers", None, "", layers=4, threads=2, prompt=256, tokens=32, repeats=1)
-    found = Measured(1, 2, 3, prompt_s=5.0, tokens_s=32 * 0.5, head_s=0.1)
+    found = Measured(1, 2, 3, prompt_s=5.0, tokens_s=32 * 0.5, products_s=0.3, head_s=0.1)
     row = row_of(job, 24, found)
     assert row.prompt_tokens_per_s == pytest.approx(256 / (0.1 + 4.9 * 6))
     assert row.tokens_per_s == pytest.approx(1 / (0.1 + 0.4 * 6))
+    assert row.products_per_s == pytest.approx(1 / (0.1 + 0.2 * 6))
     whole = row_of(job, 4, found)
     assert whole.tokens_per_s == pytest.approx(1 / 0.5)
 
@@ -83,6 +84,7 @@ def test_the_command_measures_all_variants(tmp_path):
     assert [row.variant for row in rows] == ["mxint8", "mxint8", "bf16", *peers]
     assert [row.rest for row in rows] == ["mxint8", *[None] * (len(rows) - 1)]
     assert [row.measured_layers for row in rows] == [2, 2, 2, *[1] * len(peers)]
-    assert all(row.tokens_per_s > 0 for row in rows)
-    assert all(row.load_s > 0 for row in rows if row.variant != "llama.cpp")
+    assert all(row.products_per_s > 0 for row in rows)
+    models = [row for row in rows if row.variant != "llama.cpp"]
+    assert all(row.load_s > 0 and row.tokens_per_s > 0 for row in models)
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2
