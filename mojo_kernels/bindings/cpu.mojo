@@ -1,5 +1,12 @@
 """The Python extension module `_mx_kernels_native`: thin, no maths.
 
+A module has everything, or a part, which is compiled sooner:
+
+                        tables, explain_*, quantize, dequantize, relayout and the products
+    -D KERNEL=0         all of that but products
+    -D KERNEL=k         products alone, of kernel k in `cpu.dispatch`, with weights of
+    -D RIGHT=f          format f; of all formats without it
+
 Each function takes one tuple of integers, see `protocol`. The Python package validates; here a
 code only picks the compile-time instance of a kernel's launch. The tables that Python reads are
 those that the kernels read.
@@ -9,6 +16,7 @@ from std.os import abort
 from std.python import Python, PythonObject
 from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
+from std.sys import get_defined_int
 
 from mojo_kernels.bindings.protocol import (
     Arguments,
@@ -37,7 +45,12 @@ from mojo_kernels.numbers.gates import GATES
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import E8M0_BIAS, E8M0_NAN
 from mojo_kernels.operands import Operand
-from mojo_kernels.problem import Known
+from mojo_kernels.problem import ANY, Known, Left, LeftKind, Right
+
+comptime HAS_PRODUCTS = cpu.KERNEL != cpu.NO_KERNEL
+comptime HAS_THE_REST = cpu.KERNEL == ANY or cpu.KERNEL == cpu.NO_KERNEL
+comptime KNOWN = Known(ANY, ANY, ANY, ANY, get_defined_int["RIGHT", ANY](), ANY, ANY, ANY)
+"""Of the products."""
 
 
 def _format_row[format: Format]() raises -> PythonObject:
@@ -109,6 +122,15 @@ def explain_cpu(arguments: PythonObject) raises -> PythonObject:
     row.put("tile_m", min(problem.m, choice.group_rows))
     row.put("tile_n", PANEL_COLUMNS)
     return row.fields
+
+
+def kernel_of(arguments: PythonObject) raises -> PythonObject:
+    """Takes (kind, left format, right format); returns the number of the kernel for it."""
+    var args = Arguments(arguments)
+    var left = Left.encoded(0, 0, 0)
+    left.kind = LeftKind(args.next())
+    left.format = args.next()
+    return PythonObject(cpu.kernel_of(left, Right(0, 0, args.next(), 0)))
 
 
 def explain_gfx950(
@@ -229,7 +251,7 @@ def py_multiply(arguments: PythonObject) raises:
     var problem = read_problem(args)
     var team = read_team(args)
     with GILReleased(Python()):
-        cpu.multiply[Known.NOTHING](problem, team)
+        cpu.multiply[KNOWN](problem, team)
 
 
 def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
@@ -239,7 +261,7 @@ def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
     var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
-        fits = multiply_grouped[Known.NOTHING](problem, team)
+        fits = multiply_grouped[KNOWN](problem, team)
     return PythonObject(fits)
 
 
@@ -250,7 +272,7 @@ def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
     var team = read_team(args)
     var fits: Bool
     with GILReleased(Python()):
-        fits = multiply_experts[Known.NOTHING, Known.NOTHING](problem, team)
+        fits = multiply_experts[KNOWN, KNOWN](problem, team)
     return PythonObject(fits)
 
 
@@ -259,16 +281,19 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_native")
-        module.def_function[tables]("tables")
-        module.def_function[explain_cpu]("explain_cpu")
-        module.def_function[explain_gfx950]("explain_gfx950")
-        module.def_function[explain_cuda]("explain_cuda")
-        module.def_function[py_quantize]("quantize")
-        module.def_function[py_dequantize]("dequantize")
-        module.def_function[py_relayout]("relayout")
-        module.def_function[py_multiply]("multiply")
-        module.def_function[py_multiply_grouped]("multiply_grouped")
-        module.def_function[py_multiply_experts]("multiply_experts")
+        comptime if HAS_THE_REST:
+            module.def_function[tables]("tables")
+            module.def_function[kernel_of]("kernel_of")
+            module.def_function[explain_cpu]("explain_cpu")
+            module.def_function[explain_gfx950]("explain_gfx950")
+            module.def_function[explain_cuda]("explain_cuda")
+            module.def_function[py_quantize]("quantize")
+            module.def_function[py_dequantize]("dequantize")
+            module.def_function[py_relayout]("relayout")
+        comptime if HAS_PRODUCTS:
+            module.def_function[py_multiply]("multiply")
+            module.def_function[py_multiply_grouped]("multiply_grouped")
+            module.def_function[py_multiply_experts]("multiply_experts")
         return module.finalize()
     except error:
         abort(String("cannot create _mx_kernels_native: ", error))

@@ -4,12 +4,26 @@
     floats    everything else, and slower
 """
 
-from ..problem import Known, Left, Problem, Right
+from std.sys import get_defined_int
+
+from ..problem import ANY, Known, Left, Problem, Right, may_be
 from .bytes import kernel as bytes
 from .floats import kernel as floats
 from .ranges import RangedProblem, Ranges
 from .scratch import Scratch
 from .threads import Team
+
+
+comptime NO_KERNEL = 0
+comptime BYTES = 1
+comptime FLOATS = 2
+comptime KERNEL = get_defined_int["KERNEL", ANY]()
+"""The only kernel that a module has; see `bindings.cpu`."""
+
+
+def kernel_of(left: Left, right: Right) -> Int:
+    """Returns which kernel computes products of these formats."""
+    return BYTES if bytes.supports(left, right) else FLOATS
 
 
 def multiply[known: Known, T: Team](problem: Problem, team: T):
@@ -26,17 +40,18 @@ def multiply[known: Known, T: Team](problem: Problem, team: T):
 
 def left_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
     """Returns the scratch memory that some prepared rows of a left side take."""
-    if bytes.supports(left, right):
+    if kernel_of(left, right) == BYTES:
         return bytes.num_bytes(rows, k)
     return floats.num_bytes(left, rows, k)
 
 
 def multiply_ranges[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
     """Computes the products of ranges of rows, one or more."""
-    comptime if bytes.may_support[known]():
-        if bytes.supports(problem.left, problem.experts.right):
+    comptime if may_be(KERNEL, BYTES) and bytes.may_support[known]():
+        if kernel_of(problem.left, problem.experts.right) == BYTES:
             return bytes.launch[known](problem, scratch, team)
-    floats.launch[known](problem, scratch, team)
+    comptime if may_be(KERNEL, FLOATS):
+        floats.launch[known](problem, scratch, team)
 
 
 @fieldwise_init
@@ -52,6 +67,6 @@ struct Choice(TrivialRegisterPassable):
     def of(problem: Problem) -> Self:
         """Returns what `multiply` launches."""
         var m, right = problem.m, problem.right
-        if bytes.supports(problem.left, right):
+        if kernel_of(problem.left, right) == BYTES:
             return Self(bytes.NAME, bytes.REASON, bytes.groups_of(m, right).largest())
         return Self(floats.NAME, floats.REASON, floats.groups_of(m, right).largest())

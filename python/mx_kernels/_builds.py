@@ -159,13 +159,16 @@ class Build:
         """
         return (cache or cache_folder()) / self.key / self.file_name
 
-    def find_or_make(self, cache: Path | None = None, *, wait: bool = True) -> Path | None:
+    def find_or_make(
+        self, cache: Path | None = None, *, wait: bool = True, is_quiet: bool = False
+    ) -> Path | None:
         """Returns the path of the file.
 
         Args:
             cache: the cache folder; None for `cache_folder()`.
             wait: whether to wait for another process that is making it; if not, the answer
                 is then None.
+            is_quiet: whether nothing is said on stderr.
 
         Raises:
             NativeBuildError: if it cannot be made.
@@ -186,7 +189,8 @@ class Build:
             if not is_mine:
                 return None
             if not target.exists():
-                with one_line(f"{self.doing}, once, into {target.parent}"):
+                doing = one_line(f"{self.doing}, once, into {target.parent}")
+                with contextlib.nullcontext() if is_quiet else doing:
                     self._make(target)
                 forget_old(target.parent)
         return target

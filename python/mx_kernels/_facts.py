@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import threading
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import NamedTuple
@@ -20,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mx_kernels import _native
+from mx_kernels import _parts
+from mx_kernels._parts import Parts
 
 NO_CODE = -1
 """What stands for no format, and for the dtype of no bias."""
@@ -105,7 +107,7 @@ class Facts:
         team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0.
     """
 
-    def __init__(self, native: ModuleType):
+    def __init__(self, native: ModuleType | Parts):
         tables = native.tables()
         self.native = native
         self.formats = _rows(Format, tables["formats"])
@@ -179,13 +181,16 @@ def _openmp_team() -> int:
 
 
 _facts: Facts | None = None
+_lock = threading.Lock()
 
 
 def facts() -> Facts:
     """Returns the tables; the first call finds or builds the extension module."""
     global _facts  # noqa: PLW0603  one extension module a process
     if _facts is None:
-        _facts = Facts(_native.load())
+        with _lock:
+            if _facts is None:
+                _facts = Facts(_parts.find_or_load())
     return _facts
 
 

@@ -3,7 +3,7 @@
 The kernels are compiled where they run, for the instruction level of the CPU (`_levels.py`) and
 the architecture of the GPU, into the cache of `_builds.py`:
 
-    <level>-<hash>/_mx_kernels_native.so
+    <level>-<hash>/_mx_kernels_native[-<defines>].so
     <architecture>-<level>-<hash>/_mx_kernels_gpu.so
     <architecture>-<level>-<hash>/_mx_kernels_hip_product-<defines>.so
 
@@ -23,7 +23,6 @@ import importlib.util
 import os
 import platform
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,6 @@ from mx_kernels._levels import Level
 
 RUNTIME = ("libKGENCompilerRTShared.so", "libAsyncRTMojoBindings.so", "libMGPRT.so")
 """Libraries of the Mojo package that modules are linked to."""
-
-_load_lock = threading.Lock()
-_module: ModuleType | None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +82,10 @@ class Extension:
         )
 
 
-def cpu_extension(level: Level | None = None) -> Extension:
-    """Returns the module of this CPU, at a level or the best one."""
-    level = level or _levels.pick()
-    return Extension("_mx_kernels_native", "bindings/cpu.mojo", "MX_KERNELS_NATIVE", level)
+def cpu_extension(level: Level | None = None, defines: tuple[str, ...] = ()) -> Extension:
+    """Returns the module of this CPU, at a level or the best one: whole, or a part of it."""
+    name, source, level = "_mx_kernels_native", "bindings/cpu.mojo", level or _levels.pick()
+    return Extension(name, source, "" if defines else "MX_KERNELS_NATIVE", level, defines=defines)
 
 
 def gpu_extension(architecture: str) -> Extension:
@@ -107,19 +103,6 @@ def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extens
     """Returns the module of one kind of product for the same."""
     name, source = "_mx_kernels_hip_product", "bindings/hip_product.mojo"
     return Extension(name, source, "", _levels.pick(), architecture, defines)
-
-
-def load() -> ModuleType:
-    """Returns the module of this CPU, building it first where this machine has none yet.
-
-    Raises:
-        NativeBuildError: if the compiler or the linker is missing or fails.
-    """
-    global _module  # noqa: PLW0603  one module a process, like any import
-    with _load_lock:
-        if _module is None:
-            _module = load_extension(cpu_extension())
-        return _module
 
 
 def load_extension(extension: Extension) -> ModuleType:

@@ -25,6 +25,7 @@ from mx_kernels import _builds, _hip, _levels, _native, checkpoints
 from mx_kernels._cuda import architecture
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels._native import Extension
+from mx_kernels._parts import BASE
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
 from mx_kernels.explain import DEVICES
@@ -77,7 +78,7 @@ def info() -> None:
         "CPU level": f"{level.name}, of {', '.join(one.name for one in _levels.here())}",
         "GPUs": "; ".join(_gpus()) or "none that torch sees",
         "cache": _builds.cache_folder(),
-        "CPU kernels": _state(_native.cpu_extension()),
+        "CPU kernels": _cpu_state(),
     }
     for name, value in rows.items():
         console.print(f"{name:12}{value}", highlight=False, markup=False)
@@ -104,13 +105,17 @@ def _gpus() -> list[str]:
     return found
 
 
-def _state(extension: Extension) -> str:
-    """Says whether a module is there."""
+def _cpu_state() -> str:
+    """Says where the CPU's module is, whole or its first part."""
     try:
-        path = extension.build().path()
+        paths = [_native.cpu_extension(defines=parts).build().path() for parts in ((), BASE)]
     except _builds.NativeBuildError as error:
         return str(error)
-    return str(path) if path.exists() else "not compiled yet: python -m mx_kernels build"
+    whole, base = (path.exists() for path in paths)
+    if whole:
+        return str(paths[0])
+    rest = "in parts, as they are needed" if base else "not compiled yet"
+    return f"{rest}; all at once: python -m mx_kernels build"
 
 
 @app.command()

@@ -24,7 +24,7 @@ from cases import (
     random_operand,
     values_of,
 )
-from mx_kernels import _native
+from mx_kernels._facts import facts
 from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device
@@ -34,7 +34,7 @@ SHAPES = [(1, 32), (15, 64), (16, 32), (17, 96), (32, 256), (33, 288), (64, 512)
 
 @pytest.mark.cpu_only
 def test_the_cases_are_those_of_the_extension():
-    tables = _native.load().tables()
+    tables = facts().native.tables()
     assert {row["name"]: {"device": row["device"]} for row in tables["layouts"]} == LAYOUTS
     assert (list(tables["roundings"]), list(tables["dtypes"])) == (ROUNDINGS, DTYPES)
 
@@ -42,7 +42,7 @@ def test_the_cases_are_those_of_the_extension():
 @pytest.mark.cpu_only
 def test_the_oracle_knows_every_layout_and_its_padding():
     columns = ("row_multiple", "scale_row_multiple", "scale_k_multiple")
-    layouts = _native.load().tables()["layouts"]
+    layouts = facts().native.tables()["layouts"]
     exported = {row["name"]: [row[c] for c in columns] for row in layouts}
     ours = {name: [getattr(row, c) for c in columns] for name, row in oracle.LAYOUTS.items()}
     assert exported == ours
@@ -50,7 +50,7 @@ def test_the_oracle_knows_every_layout_and_its_padding():
 
 @pytest.mark.cpu_only
 def test_the_oracle_knows_every_format():
-    rows = {row["name"]: row for row in _native.load().tables()["formats"]}
+    rows = {row["name"]: row for row in facts().native.tables()["formats"]}
     ours = oracle.FORMATS
     assert list(rows) == list(ours)
     for name, format in ours.items():

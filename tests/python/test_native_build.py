@@ -49,9 +49,9 @@ pytestmark = pytest.mark.compiles
 PROCESS = """
 import sys
 from pathlib import Path
-from mx_kernels import _native
+from mx_kernels import _native, _parts
 _native.source_folder = lambda: Path(sys.argv[1])
-print(_native.find_or_build(), _native.load().answer())
+print(_native.find_or_build(), _parts.find_or_load().answer())
 """
 
 
@@ -337,7 +337,7 @@ def test_a_gpu_is_named_as_the_compiler_does(capability, name):
 def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     elsewhere = tmp_path / "another name.so"
     shutil.copy(_native.find_or_build(built), elsewhere)
-    program = "from mx_kernels import _native; print(_native.load().answer())"
+    program = "from mx_kernels import _parts; print(_parts.find_or_load().answer())"
     process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
