@@ -1,0 +1,57 @@
+"""Compiles, checks and times every rung: `python -m examples.ladder`, in a clone.
+
+`--record` keeps what the model says in `results.csv`, which the documentation shows.
+"""
+
+import csv
+import dataclasses
+import sys
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench import device
+from examples.ladder import rungs
+
+RESULTS = rungs.HERE / "results.csv"
+SMALL = {rungs.MANY_ROWS: (256, 512, 768), rungs.FEW_ROWS: (16, 64, 1792)}
+"""What is computed in place of the shapes that are timed."""
+console = Console(width=110, highlight=False)
+
+
+def main(
+    record: Annotated[bool, typer.Option(help="Keep the table in results.csv.")] = False,
+) -> None:
+    """Compiles the kernels, compares small products with the CPU's, times the large ones."""
+    table = Table(title="simulated gfx950, no number was measured on a GPU", title_justify="left")
+    for heading in ("rung", "us", "MFMA busy", "LDS conflicts", "waits"):
+        table.add_column(heading)
+    timings = []
+    for rung in rungs.RUNGS:
+        got, expected, hazards = rungs.run(rung, SMALL[rung.shape])
+        if hazards or not np.allclose(got, expected, rtol=2**-8, atol=1e-3):
+            console.print(f"{rung.name}: wrong, or a hazard: {hazards}", markup=False)
+            sys.exit(1)
+        found = rungs.timing(rung)
+        timings.append(found)
+        table.add_row(
+            found.rung, f"{found.clock_us} / {found.latency_us}", f"{found.mfma_utilisation:.0%}",
+            f"{found.lds_conflict_share:.0%}", found.stalls,
+        )  # fmt: skip
+    console.print(table)
+    if record:
+        rows = [
+            dataclasses.asdict(found) | {"commit": device.describe_commit(), "date": device.today()}
+            for found in timings
+        ]
+        with RESULTS.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
