@@ -2,21 +2,22 @@
 #
 #     make test        every claim once           make lint     style checks
 #     make test-deep   every test                 make fmt      formats in place
-#     make bench       speed, into build/bench    make clean    removes .venv and what was built
+#     make bench       speed, into build/bench    make docs     pages, into build/site
+#     make clean       removes .venv and what was built
 #
 # What tests compile is kept in the user's cache folder, or in MX_KERNELS_CACHE.
 # The first call makes .venv and fills it from pyproject.toml (a few minutes);
 # it is refreshed when pyproject.toml changes. `PYTHON=python3.12 make test`
 # picks another interpreter, ARGS="..." reaches pytest or bench.run, and
 # `make bench TARGET=...` measures another device. `make bench ARGS=--record` keeps what it
-# measures in bench/results and the README's tables.
+# measures in bench/results and the benchmark pages of docs.
 
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: test test-deep bench lint fmt clean
+.PHONY: test test-deep bench docs lint fmt clean
 
 # One process a core, of one thread: tests of threads ask for more.
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n logical --dist worksteal
@@ -29,6 +30,9 @@ test-deep: $(READY)
 
 bench: $(READY)
 	python -m bench.run $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 lint: $(READY)
 	.ci/lint

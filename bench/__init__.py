@@ -13,5 +13,5 @@ roofline.py   what the machine can do at all
 goals.py      what this repository promises, checked on the measured rows
 experts.py    a layer of experts: its weights, its tokens, its goals
 sweep.py      what curves of time over rows show: steps, shares of the peak
-report.py     rows as tables, CSV and README text;  plot.py  as a picture
+report.py     rows as tables, CSV and text of pages;  plot.py  as a picture
 """

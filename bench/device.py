@@ -38,7 +38,7 @@ def describe_cpu(cpuinfo: Path = Path("/proc/cpuinfo"), cores: int | None = None
 def describe_commit(repository: Path = REPOSITORY) -> str:
     """Returns the short commit, marked when tracked files differ from it.
 
-    What a benchmark itself writes (`bench/results`, README.md) does not count. A copy without a
+    What a benchmark itself writes (`bench/results`, its pages) does not count. A copy without a
     repository is told its commit by the environment variable BENCH_COMMIT.
     """
     if told := os.environ.get("BENCH_COMMIT"):
@@ -47,7 +47,7 @@ def describe_commit(repository: Path = REPOSITORY) -> str:
         commit = _git(repository, "rev-parse", "--short", "HEAD")
         changed = _git(
             repository, "status", "--porcelain", "--untracked-files=no",
-            "--", ".", ":!bench/results", ":!README.md",
+            "--", ".", ":!bench/results", ":!docs/pages/benchmarks",
         )  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

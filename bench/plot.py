@@ -1,8 +1,8 @@
 """The rows of `linear` as a picture: a bar for each system and shape, or curves over rows.
 
-A bar's height is how many times as long as `mx_kernels` a system takes, on a
-logarithmic axis, so that equal factors look equal; one panel a thread count and mode of ours
-that other systems are compared with.
+A bar ends at how many times as long as `mx_kernels` a system takes, on a logarithmic axis, so
+that equal factors look equal, and begins at 1: what hangs below is faster. One panel a thread
+count and mode of ours that other systems are compared with.
 """
 
 from __future__ import annotations
@@ -23,21 +23,27 @@ from bench.rows import OURS, Row
 GROUP_WIDTH = 0.84
 
 
-def plot_linear(rows: Sequence[Row], path: Path) -> bool:
+def plot_linear(rows: Sequence[Row], path: Path, *, most_threads: bool = False) -> bool:
     """Draws the rows of `linear` into a PNG file.
+
+    Args:
+        rows: of one target.
+        path: the file.
+        most_threads: leaves out all thread counts but the largest.
 
     Returns:
         Whether there was anything to draw.
     """
     rows = [row for row in rows if row.op.startswith("linear")]
     shown = sorted({(row.threads, row.op) for row in rows if row.system != OURS})
+    shown = [one for one in shown if not most_threads or one[0] == shown[-1][0]]
     if not shown:
         return False
     figure, panels = pyplot.subplots(
-        len(shown), 1, figsize=(12, 4 * len(shown)), squeeze=False, layout="constrained"
+        len(shown), 1, figsize=(12, 3.2 * len(shown) + 0.6), squeeze=False, layout="constrained"
     )
     for panel, (count, op) in zip(panels[:, 0], shown, strict=True):
-        _draw(panel, [row for row in rows if (row.threads, row.op) == (count, op)])
+        draw(panel, [row for row in rows if (row.threads, row.op) == (count, op)])
         where = f"{count} thread" + "s" * (count != 1) if count else "on the GPU"
         panel.set_title(f"{op}, {where}")
         panel.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
@@ -78,22 +84,24 @@ def plot_sweep(rows: Sequence[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw(panel, rows: Sequence[Row]) -> None:
+def draw(panel, rows: Sequence) -> None:
+    """Draws rows of one operation, with a shape, a system and its time in times of ours."""
     shapes = list(dict.fromkeys(row.shape for row in rows))
     systems = [s for s in dict.fromkeys(row.system for row in rows) if s != OURS]
     ratios = {(row.shape, row.system): row.times_ours for row in rows}
     width = GROUP_WIDTH / max(1, len(systems))
     for idx, system in enumerate(systems):
         left = [at - GROUP_WIDTH / 2 + (idx + 0.5) * width for at in range(len(shapes))]
-        heights = [ratios.get((shape, system), float("nan")) for shape in shapes]
-        panel.bar(left, heights, width, label=system)
+        above = [ratios.get((shape, system), float("nan")) - 1 for shape in shapes]
+        panel.bar(left, above, width, bottom=1, label=system)
     panel.axhline(1.0, color="black", linewidth=1)
     panel.set_yscale("log")
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter("{x:g}")
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.grid(axis="y", alpha=0.3)
-    panel.set_xticks(range(len(shapes)), [" x ".join(map(str, s)) for s in shapes], fontsize=8)
+    labels = [f"{m}\n{n} x {k}" for m, n, k in shapes]
+    panel.set_xticks(range(len(shapes)), labels, fontsize=8)
     panel.set_ylabel(f"time / {OURS}")
 
 

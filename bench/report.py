@@ -1,8 +1,8 @@
-"""Rows as tables for the terminal and as text for the README.
+"""Rows as tables for the terminal and as text for the pages of the documentation.
 
 A table of `linear` begins with errors: what a ratio compares is as exact as that mode of ours.
 Both show the same cells: `Table` holds headings and strings, `to_rich` and
-`to_markdown` draw it. The README keeps its table between two markers:
+`to_markdown` draw it. A page keeps its table between two markers:
 
     <!-- bench:begin -->   rewritten by `bench.run --record`   <!-- bench:end -->
 """
@@ -200,7 +200,7 @@ def full_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
     return "\n\n".join(parts + _closing_parts(rows, model_rows))
 
 
-def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
+def page_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
     """Returns what belongs between the markers: our modes of `linear` that peers compare with."""
     parts = [_origin_line(rows, model_rows)]
     threads = sorted({row.threads for row in rows})
@@ -211,7 +211,7 @@ def readme_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:
 
 
 def gpu_markers(target: str) -> tuple[str, str]:
-    """Returns what encloses the table of a GPU in the README."""
+    """Returns what encloses the table of a GPU in its page."""
     return f"<!-- bench-{target}:begin -->", f"<!-- bench-{target}:end -->"
 
 
@@ -243,7 +243,7 @@ def _closing_parts(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> list[
     return [*parts, model_table(model_rows).to_markdown()] if model_rows else parts
 
 
-def update_readme(path: Path, text: str, markers: tuple[str, str] = (BEGIN, END)) -> None:
+def update_page(path: Path, text: str, markers: tuple[str, str] = (BEGIN, END)) -> None:
     """Replaces what stands between the markers of a document.
 
     Raises:

@@ -1,11 +1,12 @@
 """The benchmark command: `python -m bench.run`, which `make bench` calls.
 
-    run.py --- plan ---> worker (1 thread) --- rows --->  tables, CSV, PNG, README
+    run.py --- plan ---> worker (1 thread) --- rows --->  tables, CSV, PNG, pages
            --- plan ---> worker (2 threads) -- rows --->
 
 Each thread count is measured by a process of its own (see `bench.worker`), one
 after the other. Results go to `build/bench`, or where --results says. Only --record, which
-takes a complete run, touches tracked files: `bench/results` and the tables of README.md.
+takes a complete run, touches tracked files: `bench/results` and the pages of the
+documentation that show it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ MIN_CONSOLE_WIDTH = 170
 
 RESULTS = device.REPOSITORY / "bench" / "results"
 TRIAL_RESULTS = device.REPOSITORY / "build" / "bench"
-README = device.REPOSITORY / "README.md"
+PAGES = device.REPOSITORY / "docs" / "pages" / "benchmarks"
+"""A page for each target that has one: `<target>.md`."""
 
 
 app = typer.Typer(add_completion=False)
@@ -64,7 +66,7 @@ def main(
     model: Annotated[bool, typer.Option(help="Run the sentence encoder too.")] = True,
     quick: Annotated[bool, typer.Option(help="Two shapes, few repetitions.")] = False,
     results: Annotated[Path | None, typer.Option(help="Folder for CSV and PNG files.")] = None,
-    record: Annotated[bool, typer.Option(help="Keep them: bench/results and README.md.")] = False,
+    record: Annotated[bool, typer.Option(help="Keep them: bench/results and docs/pages.")] = False,
 ) -> None:
     """Measures mx_kernels against its peers on the named shapes and on a real model."""
     start = time.monotonic()
@@ -95,12 +97,13 @@ def main(
     show(findings, target, console)
     for path in save(findings, target, folder):
         console.print(f"wrote {_relative(path)}")
-    if record and target not in targets.WITHOUT_README:
+    if record and target not in targets.WITHOUT_PAGE:
+        page = PAGES / f"{target}.md"
         if target in targets.GPUS:
-            report.update_readme(README, report.gpu_text(findings.rows), report.gpu_markers(target))
+            report.update_page(page, report.gpu_text(findings.rows), report.gpu_markers(target))
         else:
-            report.update_readme(README, report.readme_text(findings.rows, findings.model_rows))
-        console.print("updated the tables in README.md")
+            report.update_page(page, report.page_text(findings.rows, findings.model_rows))
+        console.print(f"updated the tables of {_relative(page)}")
     console.print(f"{time.monotonic() - start:.0f} s in all")
 
 
@@ -117,8 +120,9 @@ def simulate(target: str, quick: bool, folder: Path, record: bool, console: Cons
     console.print(f"wrote {_relative(path)}")
     if record:
         markers = simulated.BEGIN, simulated.END
-        report.update_readme(README, simulated.readme_text(rows), markers)
-        console.print("updated the tables in README.md")
+        page = PAGES / f"{target}.md"
+        report.update_page(page, simulated.page_text(rows), markers)
+        console.print(f"updated the tables of {_relative(page)}")
 
 
 def make_plans(
@@ -284,9 +288,12 @@ def save(findings: Findings, target: str, folder: Path) -> list[Path]:
     if findings.model_rows:
         written.append(folder / f"{target}_model.csv")
         write_csv(written[-1], findings.model_rows)
-    picture = folder / f"{target}.png"
-    if plot_linear(findings.rows, picture):
-        written.append(picture)
+    pictures = {f"{target}.png": False}
+    if len({row.threads for row in findings.rows}) > 1:
+        pictures[f"{target}-short.png"] = True
+    for name, most_threads in pictures.items():
+        if plot_linear(findings.rows, folder / name, most_threads=most_threads):
+            written.append(folder / name)
     return written
 
 

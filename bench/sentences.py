@@ -57,6 +57,8 @@ def _texts(repository: Path) -> Iterator[str]:
     for name in DOCUMENTS:
         if (repository / name).exists():
             yield (repository / name).read_text()
+    for path in sorted((repository / "docs").rglob("*.md")):
+        yield path.read_text()
     for folder in CODE_FOLDERS:
         for path in sorted((repository / folder).rglob("*.py")):
             yield from _python_docstrings(path.read_text())

@@ -1,6 +1,6 @@
-"""Rows of the simulator as tables, CSV and README text: the model's numbers, or a GPU's.
+"""Rows of the simulator as tables, CSV and text of a page: the model's numbers, or a GPU's.
 
-The README keeps its table between two markers:
+Its page keeps the tables between two markers:
 
     <!-- bench-gfx950:begin -->   rewritten by --record   <!-- bench-gfx950:end -->
 """
@@ -125,7 +125,7 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def readme_text(rows: Sequence[SimulatedRow]) -> str:
+def page_text(rows: Sequence[SimulatedRow]) -> str:
     """Returns what belongs between the markers: `linear` and `matmul`, a column a system."""
     dates = {row.system: row.date for row in rows if row.date != rows[0].date}
     title = (
@@ -140,18 +140,18 @@ def readme_text(rows: Sequence[SimulatedRow]) -> str:
     for op in ("linear", "matmul"):
         chosen = [row for row in rows if row.op == op]
         if chosen:
-            parts += [_readme_table(op, chosen).to_markdown(), _strongest(op, chosen)]
+            parts += [_page_table(op, chosen).to_markdown(), _strongest(op, chosen)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _readme_table(op: str, rows: Sequence[SimulatedRow]) -> Table:
+def _page_table(op: str, rows: Sequence[SimulatedRow]) -> Table:
     systems = list(dict.fromkeys(row.system for row in rows))
     found = {(row.shape, row.system): row for row in rows}
     cells = []
     for row in rows:
         if row.system == OURS:
             line = [" x ".join(map(str, row.shape)), f"{row.least_us:.2f}", _range(row.readings)]
-            line += [f"{row.times_floor:.2f}", *_readme_facts(row)]
+            line += [f"{row.times_floor:.2f}", *_page_facts(row)]
             for system in systems[1:]:
                 other = found.get((row.shape, system))
                 times = other and f"{_range(other.readings)} ({_range(other.times(row))})"
@@ -184,7 +184,7 @@ def _strongest(op: str, rows: Sequence[SimulatedRow]) -> str:
     )
 
 
-def _readme_facts(row: SimulatedRow) -> list[str]:
+def _page_facts(row: SimulatedRow) -> list[str]:
     loop = _text(row.loop_utilisation, " ({:.0%})")
     return [
         _text(row.mfma_utilisation, "{:.0%}") + loop,

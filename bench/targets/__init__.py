@@ -31,7 +31,7 @@ SWEEP = "cpu-sweep"
 """The target whose rows are points of curves (`bench.sweep`)."""
 EXPERTS = "cpu-experts"
 """The target whose rows are layers of experts (`bench.experts`)."""
-WITHOUT_README = (SWEEP, EXPERTS)
+WITHOUT_PAGE = (SWEEP, EXPERTS)
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""

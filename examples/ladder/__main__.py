@@ -1,6 +1,7 @@
 """Compiles, checks and times every rung: `python -m examples.ladder`, in a clone.
 
-`--record` keeps what the model says in `results.csv`, which the documentation shows.
+`--record` keeps what the model says in `results.csv`, and two timelines, which the documentation
+shows.
 """
 
 import csv
@@ -15,10 +16,14 @@ from rich.table import Table
 
 from bench import device
 from examples.ladder import rungs
+from gfx950.timing.timeline import draw
 
 RESULTS = rungs.HERE / "results.csv"
 SMALL = {rungs.MANY_ROWS: (256, 512, 768), rungs.FEW_ROWS: (16, 64, 1792)}
 """What is computed in place of the shapes that are timed."""
+TIMELINES = ("double_buffered", "ping_pong")
+WINDOW = (20_000, 23_000)
+"""Cycles that are drawn: within the loop."""
 console = Console(width=110, highlight=False)
 
 
@@ -51,6 +56,9 @@ def main(
             writer = csv.DictWriter(file, rows[0], lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+        for name in TIMELINES:
+            found = rungs.profiles(rungs.BY_NAME[name])[0]
+            draw(found, rungs.HERE / f"{name}.png", start=WINDOW[0], end=WINDOW[1])
 
 
 if __name__ == "__main__":

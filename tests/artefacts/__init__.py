@@ -56,9 +56,16 @@ ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    "house/test_readme",
+    *("house/test_readme", "house/test_docs"),
 )
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
+
+
+def ladder_program() -> Build:
+    """Returns the assembly of the ladder's kernels; only who needs them imports the example."""
+    from examples.ladder import rungs  # noqa: PLC0415
+
+    return rungs.assembly()
 
 
 def max_library() -> Build:
@@ -135,6 +142,7 @@ ARTEFACTS = (
     catalogue("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
+    Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
     executable("numerics/numbers"),
     executable("numerics/gates"),
     executable("numerics/layouts"),

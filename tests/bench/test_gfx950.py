@@ -145,20 +145,20 @@ def test_rows_survive_the_csv_file(tmp_path):
 def test_every_text_says_that_it_is_simulated(tmp_path):
     rows = [make_row(), make_row(system="MAX", time_us=7.75, times_ours=2.38)]
     (table,) = simulated.tables(rows)
-    text = simulated.readme_text(rows)
+    text = simulated.page_text(rows)
     assert "*simulated*" in table.title and "*simulated*" in text
     assert "| 4 x 2880 x 512 | 0.10 | 3.25 | 1.30 | 1% | 0.85 | 6 | 0% | 7.75 (2.38) |" in text
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{simulated.BEGIN}\nold\n{simulated.END}\n{report.BEGIN}{report.END}\n")
-    report.update_readme(readme, text, (simulated.BEGIN, simulated.END))
-    assert text in readme.read_text() and "old" not in readme.read_text()
+    page = tmp_path / "gfx950.md"
+    page.write_text(f"{simulated.BEGIN}\nold\n{simulated.END}\n{report.BEGIN}{report.END}\n")
+    report.update_page(page, text, (simulated.BEGIN, simulated.END))
+    assert text in page.read_text() and "old" not in page.read_text()
 
 
 def test_a_range_is_between_the_readings_and_ratios_are_within_one():
     ours = make_row(time_us=4.0, clock_us=4.0, latency_us=5.0)
     slow = make_row(system="MAX", time_us=12.0, clock_us=12.0, latency_us=10.0, times_ours=3.0)
     fast = make_row(system="AITER", time_us=6.0, clock_us=6.0, latency_us=6.0, times_ours=1.5)
-    text = simulated.readme_text([ours, slow, fast])
+    text = simulated.page_text([ours, slow, fast])
     assert "| 4.00 .. 5.00 | 1.30 |" in text
     assert "10.00 .. 12.00 (2.00 .. 3.00) | 6.00 (1.20 .. 1.50) |" in text
     assert "takes 1.20 .. 1.50 times as long as `linear`" in text
@@ -172,7 +172,7 @@ def test_a_peer_that_is_not_here_keeps_its_rows_and_their_date(monkeypatch, tmp_
     ours, peer = make_row(time_us=3.25), make_row(system="MAX")
     found = list(kept.recorded([ours, peer]))
     assert found == [dataclasses.replace(old, times_ours=2.0)]
-    assert "AITER as of 2026-01-02" in simulated.readme_text([ours, peer, *found])
+    assert "AITER as of 2026-01-02" in simulated.page_text([ours, peer, *found])
     assert list(kept.recorded([ours, make_row(system="AITER")])) == []
     assert list(kept.recorded([make_row(m=5)])) == []
 
@@ -230,7 +230,7 @@ def test_the_way_to_hardware_computes_what_it_times():
     assert {row.source for row in rows} == {"hardware, a GPU"}
     assert {row.time_us for row in rows} == {graph_timing.MIN_CALLS}
     assert {row.mfma_utilisation for row in rows} == {None}
-    texts = [table.title for table in simulated.tables(rows)] + [simulated.readme_text(rows)]
+    texts = [table.title for table in simulated.tables(rows)] + [simulated.page_text(rows)]
     assert all("hardware, a GPU" in text and "simulated" not in text for text in texts)
 
 

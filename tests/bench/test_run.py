@@ -129,12 +129,12 @@ def test_an_empty_result_is_no_file(tmp_path):
         write_csv(tmp_path / "cpu.csv", [])
 
 
-def test_the_readme_keeps_everything_outside_the_markers(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+def test_a_page_keeps_everything_outside_the_markers(tmp_path):
+    page = tmp_path / "cpu.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     for _ in range(2):
-        report.update_readme(readme, "| new |")
-        assert readme.read_text() == f"before\n{report.BEGIN}\n| new |\n{report.END}\nafter\n"
+        report.update_page(page, "| new |")
+        assert page.read_text() == f"before\n{report.BEGIN}\n| new |\n{report.END}\nafter\n"
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_the_readme_keeps_everything_outside_the_markers(tmp_path):
         f"{report.BEGIN} {report.BEGIN} {report.END}",
     ],
 )
-def test_a_readme_without_a_clear_place_is_refused_and_left_alone(tmp_path, text):
-    readme = tmp_path / "README.md"
-    readme.write_text(text)
+def test_a_page_without_a_clear_place_is_refused_and_left_alone(tmp_path, text):
+    page = tmp_path / "cpu.md"
+    page.write_text(text)
     with pytest.raises(ValueError, match="once each"):
-        report.update_readme(readme, "| new |")
-    assert readme.read_text() == text
+        report.update_page(page, "| new |")
+    assert page.read_text() == text
 
 
-@pytest.mark.parametrize("render", [report.readme_text, report.full_text])
+@pytest.mark.parametrize("render", [report.page_text, report.full_text])
 def test_a_report_states_times_ratios_and_origin(render):
     ours, peer = make_mxint8_row(), make_mxint8_row(system="MAX Q4_0", times_ours=2.5)
     peer = dataclasses.replace(peer, time_us_median=250.0, error_own_weights=0.005)
@@ -174,11 +174,11 @@ def test_an_error_is_the_worst_over_the_shapes():
     ]  # fmt: skip
 
 
-def test_the_readme_keeps_to_modes_with_peers_and_the_full_report_has_every_operation():
+def test_a_page_keeps_to_modes_with_peers_and_the_full_report_has_every_operation():
     rows = [make_row(), make_mxint8_row(), make_row(op="linear bf16"), make_row(op="quantize", n=0)]
     assert "| quantize, us" in report.full_text(rows, [])
     assert "| linear, us" in report.full_text(rows, [])
-    short = report.readme_text(rows, [])
+    short = report.page_text(rows, [])
     assert "| linear mxint8, us" in short and "| linear bf16, us" in short
     assert "| quantize, us" not in short and "| linear, us" not in short
 
@@ -376,16 +376,16 @@ def test_a_wrong_command_says_what_is_expected(arguments, sentence):
 
 @pytest.mark.parametrize("options", [[], ["--record"]], ids=["trial", "recorded"])
 def test_only_recording_touches_tracked_files(options, tmp_path, monkeypatch):
-    kept, trial, readme = (tmp_path / name for name in ("kept", "trial", "README.md"))
-    readme.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
-    for name, path in (("RESULTS", kept), ("TRIAL_RESULTS", trial), ("README", readme)):
+    kept, trial, page = (tmp_path / name for name in ("kept", "trial", "cpu.md"))
+    page.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
+    for name, path in (("RESULTS", kept), ("TRIAL_RESULTS", trial), ("PAGES", tmp_path)):
         monkeypatch.setattr(run, name, path)
     monkeypatch.setattr(run, "worker_events", lambda _: [("row", dataclasses.asdict(make_row()))])
     outcome = CliRunner().invoke(run.app, options)
     assert outcome.exit_code == 0, outcome.output
     written, other = (kept, trial) if options else (trial, kept)
     assert (written / "cpu.csv").exists() and not other.exists()
-    assert ("old" in readme.read_text()) == (not options)
+    assert ("old" in page.read_text()) == (not options)
 
 
 def test_a_failing_worker_fails_the_run():
@@ -419,7 +419,7 @@ def test_a_gpu_is_measured_by_one_worker_without_the_encoder():
         run.make_plans("cuda", "2", "", model=True, quick=False)
 
 
-def test_the_readme_table_of_a_gpu_has_both_kinds_of_linear_and_each_peer_once():
+def test_the_page_of_a_gpu_has_both_kinds_of_linear_and_each_peer_once():
     rows = make_gpu_rows({OURS: 12.1, "cuBLAS bf16": 10.3}, device="NVIDIA H200")
     rows += make_gpu_rows({OURS: 11.9, "cuBLAS bf16": 10.3}, op="linear bf16")
     text = report.gpu_text(rows)

@@ -75,7 +75,15 @@ def test_make_and_pixi_run_the_same_command(task):
 
 
 def test_pixi_has_the_tasks_of_make():
-    assert set(PIXI["tasks"]) == {"bench", "test", "test-deep", "lint", "fmt", *MAKE_TARGETS}
+    assert set(PIXI["tasks"]) == {
+        "bench",
+        "docs",
+        "test",
+        "test-deep",
+        "lint",
+        "fmt",
+        *MAKE_TARGETS,
+    }
 
 
 def test_the_first_tier_is_part_of_the_second_and_tests_every_room(tmp_path):

@@ -1,9 +1,10 @@
-"""Every code block of README.md works as written.
+"""Every code block of README.md and of the documentation's pages works as written.
 
     python            run from top to bottom in one namespace; `>>>` lines show their real output
     mojo              compiled and run, one program a block
     sh                each line is run, in a cheap form where the real one takes minutes
     text, mermaid     not code
+    a line of --8<--  a file of the repository, shown as it is
 
 A block in any other language fails, so does a command that no rule below knows.
 """
@@ -29,6 +30,10 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
+DOCS = ROOT / "docs" / "pages"
+PAGES = [README, *(path for path in sorted(DOCS.rglob("*.md")) if "```" in path.read_text())]
+INCLUDED = "--8<--"
+EXAMPLE = re.compile(r"\bexamples[/.]")
 NOT_CODE = {"text", "mermaid"}
 
 
@@ -42,7 +47,7 @@ class Block:
 
 
 def blocks_of(markdown: str) -> list[Block]:
-    """Returns the fenced blocks; a fence may be indented, as in a list."""
+    """Returns the fenced blocks but for files; a fence may be indented, as in a list."""
     fence = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
     return [
         Block(
@@ -51,6 +56,7 @@ def blocks_of(markdown: str) -> list[Block]:
             markdown.count("\n", 0, match.start()) + 2,
         )
         for match in fence.finditer(markdown)
+        if INCLUDED not in match[3]
     ]
 
 
@@ -101,9 +107,10 @@ def run_command(command: str) -> None:
         case ["pixi", "run", task]:
             assert task in tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
         case ["pip", "install", *_, target]:
-            place, extras = re.fullmatch(r"(\.)(?:\[(.*)\])?", target).groups()
+            here, url = r"(?:\.)(?:\[(.*)\])?", r"mx_kernels(?:\[(.*)\])? @ git\+ADDRESS"
+            extras = re.fullmatch(f"{here}|{url}", target).groups()
             known = pyproject["project"]["optional-dependencies"]
-            assert place == "." and set((extras or "dev").split(",")) <= set(known)
+            assert {name for group in extras if group for name in group.split(",")} <= set(known)
         case ["python" | "mojo" | "pytest" | "ruff", *_]:
             run(["bash", "-c", command])
         case _:
@@ -122,36 +129,49 @@ def run(command: list[str]) -> None:
 def run_all(markdown: str, folder: Path, *, examples: bool = True) -> None:
     """Runs every block of a Markdown text, with or without the commands that start examples."""
     blocks = blocks_of(markdown)
-    assert markdown.count("```") == 2 * len(blocks), "a fence is not closed"
+    fences = 2 * (len(blocks) + markdown.count(INCLUDED + ' "examples/'))
+    assert markdown.count("```") == fences, "a fence is not closed"
     run_python([block for block in blocks if block.language == "python"])
     for block in blocks:
         if block.language == "mojo":
             run_mojo(block, folder)
         elif block.language == "sh":
             for command in commands_of(block):
-                if examples or "examples/" not in command:
+                if examples or not EXAMPLE.search(command):
                     run_command(command)
         else:
             assert block.language in NOT_CODE | {"python"}, f"line {block.line}: what language?"
 
 
+def test_the_readme_and_the_guide_have_code():
+    assert {"python", "sh"} <= {block.language for block in blocks_of(README.read_text())}
+    guide = "".join(path.read_text() for path in sorted((DOCS / "guide").glob("*.md")))
+    assert {"python", "sh", "mojo"} <= {block.language for block in blocks_of(guide)}
+
+
 @pytest.mark.compiles
-def test_every_block_of_the_readme_works_as_written(tmp_path, monkeypatch):
-    markdown = README.read_text()
-    languages = {block.language for block in blocks_of(markdown)}
-    assert {"python", "sh"} <= languages
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_block_of_a_page_works_as_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_all(markdown, tmp_path, examples=False)
+    run_all(page.read_text(), tmp_path, examples=False)
+
+
+def example_commands() -> list[str]:
+    """Returns the commands of all pages that run an example, each once."""
+    blocks = [block for page in PAGES for block in blocks_of(page.read_text())]
+    commands = [c for block in blocks if block.language == "sh" for c in commands_of(block)]
+    return sorted({command for command in commands if EXAMPLE.search(command)})
 
 
 @pytest.mark.deep
-def test_every_example_of_the_readme_runs():
-    blocks = [block for block in blocks_of(README.read_text()) if block.language == "sh"]
-    commands = [command for block in blocks for command in commands_of(block)]
-    examples = [command for command in commands if "examples/" in command]
-    assert examples
-    for command in examples:
-        run_command(command)
+@pytest.mark.parametrize("command", example_commands())
+def test_every_example_runs(command):
+    run_command(command)
+
+
+def test_every_example_is_named_by_the_readme():
+    programs = {path.stem for path in (ROOT / "examples").glob("*.py")} | {"ladder"}
+    assert programs == {name for name in programs if name in README.read_text()}
 
 
 WORKING = ["```python\nx = 1\n```", "```python\nx = 2\n```\n```python\n>>> x\n2\n\n```"]

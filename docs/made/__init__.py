@@ -1,0 +1,1 @@
+"""Pictures and tables of the documentation, made from what is compiled, measured or written."""

@@ -1,0 +1,72 @@
+"""Every picture that is drawn while the site is built, by name, as SVG."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import plot
+from bench.rows import read_csv
+from bench.simulated.report import SimulatedRow
+from made import blocks, layouts
+from made.drawing import Figure, svg
+from made.texts import ladder_rows
+
+ROOT = Path(__file__).parents[2]
+
+
+def ladder() -> str:
+    """Draws the times of the rungs, a bar from one reading of the model to the other."""
+    rows = ladder_rows()
+    figure = Figure(figsize=(9, 3.4))
+    shapes = list(dict.fromkeys((row["m"], row["n"], row["k"]) for row in rows))
+    widths = [sum((row["m"], row["n"], row["k"]) == shape for row in rows) for shape in shapes]
+    panels = figure.subplots(1, len(shapes), gridspec_kw={"width_ratios": widths})
+    for panel, shape in zip(panels, shapes, strict=True):
+        here = [row for row in rows if (row["m"], row["n"], row["k"]) == shape]
+        times = [sorted((float(row["clock_us"]), float(row["latency_us"]))) for row in here]
+        bars = panel.bar(
+            [row["rung"] for row in here], [high for _, high in times], color="#78909c"
+        )
+        panel.bar([row["rung"] for row in here], [low for low, _ in times], color="#455a64")
+        panel.bar_label(bars, [f"{low:.1f} .. {high:.1f}" for low, high in times], fontsize=7)
+        panel.set_title(" x ".join(shape), fontsize=9)
+        panel.tick_params(axis="x", labelsize=7, rotation=20)
+        panel.margins(y=0.12)
+    panels[0].set_ylabel("us, simulated")
+    figure.suptitle(
+        f"timing model of gfx950, not measured; commit {rows[0]['commit']}, {rows[0]['date']}",
+        fontsize=9,
+    )
+    return svg(figure)
+
+
+def gfx950() -> str:
+    """Draws `linear` as others take it, in times of ours, as the benchmarks on hardware do."""
+    rows = [row for row in read_csv(ROOT / "bench/results/gfx950.csv", SimulatedRow)
+            if row.op == "linear"]  # fmt: skip
+    figure = Figure(figsize=(12, 3.8))
+    panel = figure.subplots()
+    plot.draw(panel, rows)
+    panel.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    panel.set_title(
+        f"linear, time over that of mx_kernels; timing model of gfx950, not measured; commit "
+        f"{rows[0].commit}, {rows[0].date}",
+        fontsize=9,
+    )
+    return svg(figure)
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "block": blocks.block,
+    "scale-rules": blocks.scale_rules,
+    "largest-element": blocks.largest_element,
+    **{
+        f"{name}-{part}": functools.partial(layouts.draw, name, part)
+        for name in layouts.names()
+        for part in ("codes", "scales")
+    },
+    "ladder": ladder,
+    "gfx950": gfx950,
+}

@@ -1,0 +1,111 @@
+"""Every text that is made while the site is built, by name, as Markdown."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from examples.ladder.rungs import BY_NAME, FEW_ROWS, MANY_ROWS
+from made import layouts
+
+ROOT = Path(__file__).parents[2]
+
+
+def ladder_rows() -> list[dict[str, str]]:
+    """Returns what the model said of the rungs."""
+    with (ROOT / "examples/ladder/results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def _ladder_table(shape: tuple[int, int, int]) -> str:
+    rows = [row for row in ladder_rows() if tuple(int(row[name]) for name in "mnk") == shape]
+    lines = [
+        "| rung | what is new | us | matrix pipes busy | LDS conflicts | waves wait for |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        low, high = sorted((float(row["clock_us"]), float(row["latency_us"])))
+        lines.append(
+            f"| `{row['rung']}` | {BY_NAME[row['rung']].adds} | {low:.1f} .. {high:.1f} | "
+            f"{float(row['mfma_utilisation']):.0%} | {float(row['lds_conflict_share']):.0%} | "
+            f"{row['stalls']} |"
+        )
+    what = " x ".join(map(str, shape))
+    origin = f"M x N x K = {what}; *simulated*, never measured; commit {rows[0]['commit']}, "
+    return "\n".join([*lines, "", f"{origin}{rows[0]['date']}."])
+
+
+def max_graph_example() -> str:
+    """Returns the function of the example that builds the graph."""
+    source = (ROOT / "examples/max_graph.py").read_text()
+    found = next(
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == "build"
+    )
+    return f"```python\n{ast.get_source_segment(source, found)}\n```"
+
+
+MOJO = ROOT / "mojo_kernels"
+SHOWN = ("numbers", "layouts", "operands", "problem", "experts", "launch", "schedule")
+"""What there is a reference for: what kernels and callers share."""
+DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
+DECLARED = re.compile(
+    r"^(?:struct|trait|def) ([A-Za-z]\w*)(.*?):\n    \"\"\"(.*?)\"\"\"", re.DOTALL | re.MULTILINE
+)
+
+
+def mojo_map() -> str:
+    """Returns the map of the Mojo package, as its own docstring draws it."""
+    return DOCSTRING.match((MOJO / "__init__.mojo").read_text())[1].strip()
+
+
+def mojo_reference() -> str:
+    """Returns the docstrings of modules, and lines of their public structs and functions."""
+    files = [
+        path
+        for name in SHOWN
+        for path in (sorted((MOJO / name).glob("*.mojo")) or [MOJO / f"{name}.mojo"])
+        if path.stem != "__init__"
+    ]
+    return "\n\n".join(_mojo_module(path) for path in files)
+
+
+def _mojo_module(path: Path) -> str:
+    source = path.read_text()
+    module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    lines = []
+    for name, _, text in DECLARED.findall(source):
+        first = " ".join(text.strip().split("\n\n")[0].split())
+        lines.append(f"* `{name}`: {first}")
+    said = DOCSTRING.match(source)[1].strip()
+    return f"## {module}\n\n{said}\n\n" + "\n".join(lines)
+
+
+def python_api() -> str:
+    """Returns a line for each public function, to be filled from its docstring."""
+    tree = ast.parse((ROOT / "python/mx_kernels/__init__.py").read_text())
+    names = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    )
+    # A module of the same name would be taken for the function.
+    modules = {path.stem for path in (ROOT / "python/mx_kernels").glob("*.py")}
+    paths = (f"{name}.{name}" if name in modules else name for name in names)
+    return "\n\n".join(f"::: mx_kernels.{path}" for path in paths)
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "many_rows": partial(_ladder_table, MANY_ROWS),
+    "few_rows": partial(_ladder_table, FEW_ROWS),
+    "layouts": layouts.sections,
+    "max_graph_example": max_graph_example,
+    "mojo_map": mojo_map,
+    "mojo_reference": mojo_reference,
+    "python_api": python_api,
+}

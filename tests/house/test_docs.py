@@ -1,0 +1,112 @@
+"""The documentation builds without a warning, and its pictures and tables are what they show."""
+
+import csv
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oracle
+from cases import random_operand
+from examples.ladder import rungs
+from tests.house.test_project import PIXI, ROOT, run
+
+sys.path.append(str(ROOT / "docs"))
+from made import blocks, layouts, pictures, texts
+
+PAGES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
+SHAPES = {rungs.MANY_ROWS: (128, 256, 768), rungs.FEW_ROWS: (16, 64, 1792)}
+"""What is computed in place of what is timed: tails of no tile, three stages and a part."""
+
+
+def test_pictures_show_the_layouts_that_the_oracle_knows():
+    assert layouts.names() == tuple(oracle.LAYOUTS)
+
+
+@pytest.mark.parametrize("part", layouts.PARTS)
+@pytest.mark.parametrize("name", oracle.LAYOUTS)
+def test_a_picture_shows_where_the_oracle_puts_each_byte(rng, name, part):
+    codes, scales = random_operand(rng, layouts.ROWS, layouts.K)
+    expected = oracle.LAYOUTS[name].store(codes, scales)[layouts.PARTS.index(part)].ravel()
+    rows, places = layouts.stored(name, part)
+    oracle.assert_bitwise_equal((codes if part == "codes" else scales)[rows, places], expected)
+
+
+@pytest.mark.parametrize("name", oracle.LAYOUTS)
+def test_a_page_shows_what_the_source_says_of_a_layout(name):
+    section = re.split(r"^## ", layouts.sections(), flags=re.MULTILINE)
+    (found,) = (text for text in section if text.startswith(f"{name}\n"))
+    assert found.count("](../pictures/") == len(layouts.PARTS)
+    assert len(found) > 150
+
+
+@pytest.mark.parametrize("rule", blocks.RULES)
+def test_a_curve_is_the_oracles_scale(rule):
+    largest, exponents, became = blocks.quantized(rule)
+    x = np.zeros((len(largest), blocks.BLOCK), np.float32)
+    x[:, 0] = largest
+    codes, scales = oracle.quantize(x, rounding=rule)
+    assert np.array_equal(exponents + blocks.BIAS, scales[:, 0])
+    assert np.array_equal(became, oracle.dequantize(codes, scales)[:, 0])
+
+
+def test_every_page_is_in_the_navigation_and_every_number_of_the_ladder_in_a_table():
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "docs/mkdocs.yml").read_text(), re.M))
+    assert listed == {path.relative_to(ROOT / "docs/pages").as_posix() for path in PAGES}
+    shown = texts.TEXTS["many_rows"]() + texts.TEXTS["few_rows"]()
+    assert all(f"| `{row['rung']}` |" in shown for row in texts.ladder_rows())
+
+
+def test_every_public_name_has_a_place_in_the_reference():
+    import mx_kernels  # noqa: PLC0415
+
+    shown = re.findall(r"^::: mx_kernels\.([\w.]+)$", texts.python_api(), re.MULTILINE)
+    assert [path.split(".")[-1] for path in shown] == mx_kernels.__all__
+
+
+@pytest.mark.deep
+def test_the_site_builds_without_a_warning(tmp_path):
+    assert not run(f"{PIXI['tasks']['docs']} --site-dir {tmp_path} 2>&1")
+    for page in PAGES:
+        html = tmp_path / page.relative_to(ROOT / "docs/pages").with_suffix(".html")
+        assert "<!-- made:" not in html.read_text()
+    drawn = {path.stem for path in (tmp_path / "pictures").glob("*.svg")}
+    assert drawn == set(pictures.PICTURES)
+
+
+# The ladder
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("rung", rungs.RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_computes_the_product_whenever_memory_answers(rung, late):
+    got, expected, hazards = rungs.run(rung, SHAPES[rung.shape], late=late)
+    assert not hazards
+    assert np.abs(expected).max() > 1
+    # The rounding of C to bfloat16, and float32 sums in another order.
+    assert np.allclose(got, expected, rtol=2**-8, atol=2**-10)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["split_k", "fused"])
+def test_shared_sums_do_not_depend_on_who_comes_last(name):
+    rung = rungs.BY_NAME[name]
+    shape = SHAPES[rung.shape]
+    results = [rungs.run(rung, shape, order=order)[0] for order in (None, "reverse", 3)]
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.deep
+def test_the_table_of_the_ladder_is_what_the_model_says():
+    with (Path(rungs.__file__).parent / "results.csv").open() as file:
+        kept = {row["rung"]: row for row in csv.DictReader(file)}
+    assert list(kept) == [rung.name for rung in rungs.RUNGS]
+    for rung in rungs.RUNGS:
+        found = rungs.timing(rung)
+        row = kept[rung.name]
+        assert (found.clock_us, found.latency_us) == pytest.approx(
+            (float(row["clock_us"]), float(row["latency_us"])), rel=0.02
+        )
