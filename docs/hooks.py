@@ -1,6 +1,6 @@
 """What MkDocs asks of us: pictures and tables that are made while the site is built.
 
-    pictures/NAME.svg         drawn by a function of `made.pictures.PICTURES`
+    pictures/NAME.svg         drawn by a function of `made.pictures.every()`
     results/FILE.png          copied from where benchmarks and the ladder keep them
     <!-- made: NAME -->       replaced in a page by the text of a function of `made.texts.TEXTS`
 
@@ -20,7 +20,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path += [str(DOCS), str(ROOT)]
 
-from made.pictures import PICTURES  # noqa: E402
+from made import pictures  # noqa: E402
 from made.texts import TEXTS  # noqa: E402
 
 KEPT = (*sorted(ROOT.glob("bench/results/*.png")), *sorted(ROOT.glob("examples/ladder/*.png")))
@@ -38,7 +38,7 @@ def on_config(config):
 def on_files(files, config):
     """Adds pictures: drawn now, or kept beside the numbers that they show."""
     _used.clear()
-    for name, drawn in PICTURES.items():
+    for name, drawn in pictures.every().items():
         files.append(File.generated(config, f"pictures/{name}.svg", content=drawn()))
     for path in KEPT:
         files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
@@ -61,5 +61,5 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_env(env, config, files):
     """Refuses what is made for no page."""
-    if unused := (set(PICTURES) | set(TEXTS)) - _used:
+    if unused := (set(pictures.every()) | set(TEXTS)) - _used:
         raise PluginError(f"no page shows {sorted(unused)}")

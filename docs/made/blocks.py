@@ -13,6 +13,8 @@ RULES = ("floor", "even", "ceil", "rceil")
 BIAS = 127
 """Of a scale byte: 127 is a scale of one."""
 POINTS = 1001
+BLOCKS, ERROR_POINTS = 300, 140
+"""Blocks whose errors are averaged, and magnitudes that they are scaled to."""
 
 
 def block() -> str:
@@ -53,14 +55,13 @@ def block() -> str:
     return svg(figure)
 
 
-def quantized(rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns magnitudes, the scale's exponent, and what becomes of the magnitude, by a rule."""
+def exponents(rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns largest magnitudes, and the exponents of the scales of blocks that have them."""
     largest = torch.linspace(1, 8, POINTS)[:-1]
     x = torch.zeros(len(largest), BLOCK)
     x[:, 0] = largest
     q = mx.quantize(x, rounding=rule)
-    exponents = q.scales[:, 0].numpy().astype(int) - BIAS
-    return largest.numpy(), exponents, q.dequantize(torch.float32)[:, 0].numpy()
+    return largest.numpy(), q.scales[:, 0].numpy().astype(int) - BIAS
 
 
 def scale_rules() -> str:
@@ -68,8 +69,8 @@ def scale_rules() -> str:
     figure = Figure(figsize=(9, 2.8))
     panel = figure.subplots()
     for index, rule in enumerate(RULES):
-        largest, exponents, _ = quantized(rule)
-        panel.plot(largest, exponents + 0.06 * (1.5 - index), label=rule, linewidth=2)
+        largest, found = exponents(rule)
+        panel.plot(largest, found + 0.06 * (1.5 - index), label=rule, linewidth=2)
     panel.set_yticks([-2, -1, 0, 1])
     panel.set_xlabel("largest magnitude of the block")
     panel.set_ylabel("exponent of the scale")
@@ -78,16 +79,27 @@ def scale_rules() -> str:
     return svg(figure)
 
 
-def largest_element() -> str:
-    """Draws what becomes of the largest magnitude, in parts of it, by rule."""
+def errors(rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns largest magnitudes, and the relative error of normal blocks scaled to have them."""
+    blocks = torch.randn(BLOCKS, BLOCK, generator=torch.Generator().manual_seed(1))
+    blocks /= blocks.abs().amax(1, keepdim=True)
+    largest = torch.linspace(1, 8, ERROR_POINTS + 1)[:-1]
+    x = largest[:, None, None] * blocks
+    error = mx.quantize(x, rounding=rule).dequantize(torch.float32) - x
+    squares = error.pow(2).sum((1, 2)) / x.pow(2).sum((1, 2))
+    return largest.numpy(), squares.sqrt().numpy()
+
+
+def block_error() -> str:
+    """Draws the error of whole blocks over their largest magnitude, by rule."""
     figure = Figure(figsize=(9, 2.8))
     panel = figure.subplots()
-    for rule in RULES:
-        largest, _, became = quantized(rule)
-        panel.plot(largest, became / largest, label=rule, linewidth=1.5)
-    panel.axhline(1, color="black", linewidth=0.8)
+    for rule, style in zip(RULES, ("-", "-", "--", ":"), strict=True):
+        largest, found = errors(rule)
+        panel.plot(largest, 100 * found, style, label=rule, linewidth=2)
+    panel.set_ylim(bottom=0)
     panel.set_xlabel("largest magnitude of the block")
-    panel.set_ylabel("its code's value / it")
-    panel.set_title("MXFP4: below 1 the largest element is cut off or rounded down", fontsize=9)
-    panel.legend(fontsize=8, ncols=4)
+    panel.set_ylabel("error of the block, %")
+    panel.set_title(f"MXFP4, {BLOCKS} blocks of normal numbers, scaled", fontsize=9)
+    panel.legend(fontsize=8, ncols=4, loc="lower right")
     return svg(figure)

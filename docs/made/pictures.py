@@ -58,15 +58,17 @@ def gfx950() -> str:
     return svg(figure)
 
 
-PICTURES: dict[str, Callable[[], str]] = {
-    "block": blocks.block,
-    "scale-rules": blocks.scale_rules,
-    "largest-element": blocks.largest_element,
-    **{
+def every() -> dict[str, Callable[[], str]]:
+    """Returns the functions that draw, by the name of the picture; asks the compiled kernels."""
+    of_layouts = {
         f"{name}-{part}": functools.partial(layouts.draw, name, part)
         for name in layouts.names()
-        for part in ("codes", "scales")
-    },
-    "ladder": ladder,
-    "gfx950": gfx950,
-}
+        for part in layouts.PARTS
+    }
+    return of_layouts | {
+        "block": blocks.block,
+        "scale-rules": blocks.scale_rules,
+        "block-error": blocks.block_error,
+        "ladder": ladder,
+        "gfx950": gfx950,
+    }
