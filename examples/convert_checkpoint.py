@@ -7,6 +7,7 @@ Writes FOLDER/floats, a small random checkpoint as transformers would keep it, t
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,7 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "checkpoint")
     floats, mxfp4 = folder / "floats", folder / "mxfp4"
     tensors = write_floats(floats)
+    shutil.rmtree(mxfp4, ignore_errors=True)  # Of an earlier run; `convert` overwrites nothing.
 
     command = [sys.executable, "-m", "mx_kernels", "convert", floats, mxfp4, "--to", "quark"]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -87,10 +87,12 @@ def run_mojo(block: Block, folder: Path) -> None:
 
 def commands_of(block: Block) -> list[str]:
     """Returns the command lines, without prompts, comments and shown output."""
-    lines = [line.strip() for line in block.text.replace("\\\n", " ").splitlines()]
+    lines = [
+        re.sub(r"\s*#.*", "", line).strip() for line in block.text.replace("\\\n", " ").splitlines()
+    ]
     if any(line.startswith("$ ") for line in lines):
         lines = [line[2:] for line in lines if line.startswith("$ ")]
-    return [line for line in lines if line and not line.startswith("#")]
+    return [line for line in lines if line]
 
 
 def run_command(command: str) -> None:
