@@ -62,6 +62,7 @@ Hopper's builds on the room of any GPU.
         floats/               anything x anything: bfloat16 products, float32 sums a block
             kernel.mojo           which problems, and the launch
             activations.mojo      any left side as bfloat16, reordered
+            scaled_rows.mojo      the same where scales are floats
             dot.mojo              a step of float sums on the compile target
             panel.mojo            the inner loop
     cdna4/                AMD CDNA4: block-scaled MFMA

@@ -3,7 +3,8 @@
 A layout maps (row, byte of the row) to the byte offset of packed codes and
 (row, block) to the byte offset of scales, and back. Rows and blocks beyond
 the operand, up to the layout's multiples, are padding: zero codes and scales
-of one, so that a padded tile is finite.
+of one, so that a padded tile is finite. Scales that are no bytes lie row by
+row in every layout, without padding.
 
 A layout knows bytes of a row and blocks of a row, no format. Four neighbouring bytes of a row
 (`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it.
@@ -24,7 +25,7 @@ comptime PADDING_SCALE = UInt8(E8M0_BIAS)
 
 @fieldwise_init
 struct OperandShape(TrivialRegisterPassable):
-    """The logical shape [rows, k] of an operand; k is a multiple of the format's block."""
+    """The logical shape [rows, k] of an operand; k is a multiple of `K_MULTIPLE`."""
 
     var rows: Int
     """Rows: M of the activations or N of the weights."""
@@ -37,7 +38,7 @@ struct OperandShape(TrivialRegisterPassable):
 
     def k_blocks[format: Format](self) -> Int:
         """Returns the number of blocks, and so of scales, of a row."""
-        return self.k // format.block_k
+        return ceildiv(self.k, format.block_k)
 
 
 trait OperandLayout:

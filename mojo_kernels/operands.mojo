@@ -7,7 +7,7 @@ larger tensors need no copy. Nothing is assumed about alignment.
 
 from layout import Coord, Idx, TileTensor, row_major
 from layout.tile_layout import Layout
-from std.memory import stack_allocation
+from std.memory import bitcast, stack_allocation
 from std.memory.alloc import unsafe_alloc
 from std.sys import size_of
 
@@ -18,7 +18,8 @@ from .layouts import (
     scale_blocks,
     scale_rows,
 )
-from .numbers.formats import Format
+from .numbers.formats import BlockShape, Format
+from .numbers.scales import Scale
 
 comptime Flat[dtype: DType] = TileTensor[dtype, type_of(row_major((1,))), MutUntrackedOrigin]
 """A contiguous vector."""
@@ -87,23 +88,28 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     """The stored scales."""
     var shape: OperandShape
     """Rows and k, padding not counted."""
+    var block: BlockShape
+    """What shares a scale; of a format that stands for its kin, only this tells."""
 
     @staticmethod
-    def at(codes: Int, scales: Int, rows: Int, k: Int) -> Self:
+    def at(
+        codes: Int, scales: Int, rows: Int, k: Int, block: BlockShape = Self.format.block()
+    ) -> Self:
         """Views the operand whose codes and scales start at two addresses."""
         var shape = OperandShape(rows, k)
+        var scale_bytes = scale_rows[Self.Layout](shape) * scale_blocks[Self.Layout, Self.format](
+            shape
+        )
+        comptime if Self.format.scale == Scale.FLOAT32:
+            scale_bytes = block.row_blocks(rows) * block.k_blocks(k) * Self.format.scale.bytes
         return Self(
             flat[DType.uint8](
                 codes,
                 code_rows[Self.Layout](shape) * shape.row_bytes[Self.format](),
             ),
-            flat[DType.uint8](
-                scales,
-                scale_rows[Self.Layout](shape)
-                * scale_blocks[Self.Layout, Self.format](shape)
-                * Self.format.scale.bytes,
-            ),
+            flat[DType.uint8](scales, scale_bytes),
             shape,
+            block,
         )
 
     @always_inline
@@ -122,6 +128,21 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     def scale(self, row: Int, block: Int) -> UInt8:
         """Returns the scale byte of (`row`, `block`)."""
         return self.scales.load[width=1, alignment=1](Coord(self.scale_offset(row, block)))
+
+    @always_inline
+    def float_scale(self, row: Int, element: Int) -> Float32:
+        """Returns the float32 scale of an element."""
+        comptime BYTES = Scale.FLOAT32.bytes
+        var at = BYTES * self.block.index(row, element, self.shape.k)
+        var bytes = self.scales.load[width=BYTES, alignment=1](Coord(at))
+        return bitcast[DType.float32, 1](bytes)[0]
+
+    @always_inline
+    def store_float_scale(self, row: Int, element: Int, scale: Float32):
+        """Stores the float32 scale of an element."""
+        comptime BYTES = Scale.FLOAT32.bytes
+        var at = BYTES * self.block.index(row, element, self.shape.k)
+        self.scales.store[alignment=1](Coord(at), bitcast[DType.uint8, BYTES](scale))
 
     @always_inline
     def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:

@@ -134,10 +134,59 @@ def mxfp8(rng):
     return {"text_config": {"quantization_config": {"quant_method": "mxfp8"}}}, arrays, meaning
 
 
+def float_scales(rng, *shape):
+    return rng.uniform(2**-12, 2**-6, shape).astype(np.float32)
+
+
+def deepseek(rng):
+    """Rows and columns that are no multiples of 128; experts beside them."""
+    c, s = finite_fp8(rng, 200, 288), float_scales(rng, 2, 3)
+    c3, s3 = finite_fp8(rng, 2, 18, 160), float_scales(rng, 2, 1, 2)
+    other = f"{EXPERTS}.gate_up_proj"
+    arrays = {
+        f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.weight_scale_inv": s,
+        f"{other}.weight": c3.view(ml_dtypes.float8_e4m3fn),
+        f"{other}.weight_scale_inv": s3,
+    }
+    method = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    others = plain(rng)
+    meaning = {
+        f"{UP}.weight": ("fp8_block_2d", c, s),
+        f"{other}.weight": ("fp8_block_2d", c3, s3),
+    }
+    return {"quantization_config": method}, arrays | others, meaning | others
+
+
+def fp8_of_a_tensor(rng):
+    """One scale, of 16 bits; that of activations is left as it is."""
+    c, s = finite_fp8(rng, 18, 96), float_scales(rng, 1).astype(ml_dtypes.bfloat16)
+    others = plain(rng) | {f"{UP}.input_scale": np.array([1.0], np.float32)}
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.weight_scale": s} | others
+    meaning = {f"{UP}.weight": ("fp8", c, np.full((18, 1), s[0], np.float32))}
+    return _compressed("float-quantized"), arrays, meaning | others
+
+
+def fp8_of_rows(rng):
+    c, s = finite_fp8(rng, 18, 96), float_scales(rng, 18)
+    weight = {"dtype": "fp8_e4m3", "qscheme": "per_channel", "ch_axis": 0, "scale_type": "float"}
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.weight_scale": s} | others
+    return _quark(weight), arrays, {f"{UP}.weight": ("fp8", c, s[:, None])} | others
+
+
+def fp8_of_groups(rng):
+    """Compressed-tensors with groups of 128 along K."""
+    c, s = finite_fp8(rng, 18, 160), float_scales(rng, 18, 2)
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.weight_scale": s} | others
+    return _compressed("float-quantized"), arrays, {f"{UP}.weight": ("fp8_block", c, s)} | others
+
+
 FORMS = {
     form.__name__: form
     for form in (
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
-        compressed_mxfp8, mxfp8,
+        compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, fp8_of_groups,
     )
 }  # fmt: skip

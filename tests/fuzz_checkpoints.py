@@ -31,7 +31,8 @@ VALUES = (
     "/etc/passwd", "a\0.safetensors", "F32", "F4", "BF16", "U8", "F8_E4M3", "I64", [],
     [0], [1, 2, 3], {}, {"a": {}}, *HUGE,
     [2**62, 2**62], [2**40, 32], [[]], "quark", "fp4", "mxfp4", [8, 32], [32, 8], [0, 32],
-    "mxfp4-pack-quantized", "per_block", float("nan"), "\ud800", "é" * 1000,
+    "mxfp4-pack-quantized", "per_block", "fp8", [128, 128], "float-quantized", float("nan"),
+    "\ud800", "é" * 1000,
 )  # fmt: skip
 
 
@@ -68,6 +69,7 @@ def make(folder: Path, form: str) -> None:
         weights = {
             "a.weight": mx.MXTensor(*map(torch.from_numpy, (codes(rng, 6, 32), scales(rng, 6, 2)))),
             "b": torch.from_numpy(floats(rng, 8).astype(np.float32)),
+            "c": mx.quantize(torch.ones(130, 160), format="fp8_block_2d"),
         }
         mx.save(weights, folder, max_shard_bytes=1)
         return
@@ -104,6 +106,9 @@ def check(folder: Path, loaded: dict) -> None:
         of_scales = [f"{name}.scales", f"{name}_scales", f"{base}weight_scale", f"{name}_scale_inv"]
         assert plain.codes.numpy().tobytes() in [raw.get(part) for part in of_codes], name
         found = next(raw[part] for part in of_scales if part in raw)
+        if plain.scales.dtype == torch.float32:
+            check_float_scales(found, plain, name)
+            continue
         width = plain.scales.shape[-1]
         stored = np.frombuffer(found, np.uint8).reshape(-1, width)
         mine = plain.scales.numpy().reshape(-1, width)
@@ -111,6 +116,19 @@ def check(folder: Path, loaded: dict) -> None:
         several = range(1, len(mine) + 1)
         shared = [n for n in several if -(-len(mine) // n) == len(stored)]
         assert any((np.repeat(stored, n, 0)[: len(mine)] == mine).all() for n in shared), name
+
+
+def check_float_scales(found: bytes, plain: mx.MXTensor, name: str) -> None:
+    """Raises unless float scales are those of a file, repeated where rows share one."""
+    mine = plain.scales.numpy().view(np.uint32).reshape(-1)
+    raw = torch.frombuffer(bytearray(found), dtype=torch.uint8)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        if len(found) % dtype.itemsize == 0:
+            stored = raw.view(dtype).float().numpy().view(np.uint32)
+            repeats, rest = divmod(len(mine), max(1, len(stored)))
+            if not rest and (np.repeat(stored, repeats) == mine).all():
+                return
+    raise AssertionError(name)
 
 
 def raw_bytes(path: Path) -> dict[str, bytes]:

@@ -34,17 +34,15 @@ from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
-from mojo_kernels.cpu.quantize import dequantize, relayout, run_quantize
-from mojo_kernels.cpu.rows import FloatRows, StoredBytes
+from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
-from mojo_kernels.numbers.formats import FORMATS, Format
+from mojo_kernels.numbers.formats import FORMATS, Format, K_MULTIPLE
 from mojo_kernels.numbers.gates import GATES
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import E8M0_BIAS, E8M0_NAN
-from mojo_kernels.operands import Operand
 from mojo_kernels.problem import ANY, Known, Left, LeftKind, Right
 
 comptime HAS_PRODUCTS = cpu.KERNEL != cpu.NO_KERNEL
@@ -56,19 +54,26 @@ comptime KNOWN = Known(ANY, ANY, ANY, ANY, get_defined_int["RIGHT", ANY](), ANY,
 def _format_row[format: Format]() raises -> PythonObject:
     comptime element = format.element
     var row = Record()
-    row.put("name", String(format.name))
-    row.put("element", String(element.name))
+    row.put("name", format.name())
+    row.put("element", element.name())
     row.put("element_bits", element.bits)
     row.put("mantissa_bits", element.mantissa_bits)
     row.put("emax", element.emax)
     row.put("largest_code", element.largest_code)
     row.put("has_non_finite", element.has_non_finite())
-    row.put("scale", String(format.scale.name))
+    row.put("scale", format.scale.name())
     row.put("scale_bytes", format.scale.bytes)
     row.put("scale_bias", E8M0_BIAS)
     row.put("scale_nan", E8M0_NAN)
     row.put("block_rows", format.block_rows)
     row.put("block_k", format.block_k)
+    row.put("k_multiple", K_MULTIPLE)
+    var roundings = Records()
+    comptime for i in range(Rounding.COUNT):
+        comptime name = Rounding.NAMES[i]
+        if Rounding(i).fits(format.scale):
+            roundings.add(String(materialize[name]()))
+    row.put("roundings", roundings.items)
     return row.fields
 
 
@@ -207,17 +212,11 @@ def py_dequantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_dequantize(args)
     var team = read_team(args)
-    comptime for i in range(len(LAYOUTS)):
-        comptime for j in range(len(FORMATS)):
-            if call.layout == i and call.format == j:
-                var operand = Operand[LAYOUTS[i], FORMATS[j]].at(
-                    call.codes, call.scales, call.rows, call.k
-                )
-                var out = FloatRows(call.values, call.dtype, call.rows, call.k)
-                with GILReleased(Python()):
-                    dequantize(operand, out, team)
-                return
-    raise unknown("layout or format", call.format)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_dequantize(call, team)
+    if not is_known:
+        raise unknown("layout or format", call.format)
 
 
 def py_relayout(arguments: PythonObject) raises:
@@ -225,24 +224,11 @@ def py_relayout(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_relayout(args)
     var team = read_team(args)
-    var row_bytes, k_blocks = 0, 0
-    comptime for i in range(len(FORMATS)):
-        comptime format = FORMATS[i]
-        if call.format == i:
-            row_bytes, k_blocks = format.packed_bytes(call.k), call.k // format.block_k
-    comptime for i in range(len(LAYOUTS)):
-        comptime for j in range(len(LAYOUTS)):
-            if call.layout == i and call.layout_out == j:
-                var source = StoredBytes[LAYOUTS[i]].at(
-                    call.codes, call.scales, call.rows, row_bytes, k_blocks
-                )
-                var target = StoredBytes[LAYOUTS[j]].at(
-                    call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
-                )
-                with GILReleased(Python()):
-                    relayout(source, target, team)
-                return
-    raise unknown("layout", call.layout)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_relayout(call, team)
+    if not is_known:
+        raise unknown("layout", call.layout)
 
 
 def py_multiply(arguments: PythonObject) raises:

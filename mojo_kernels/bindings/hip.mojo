@@ -54,7 +54,7 @@ def py_pairs() raises -> PythonObject:
     var pairs = Python.list()
     comptime for i in range(len(PAIRS)):
         comptime pair = PAIRS[i]
-        pairs.append(Python.tuple(String(pair.left.name), String(pair.right.name)))
+        pairs.append(Python.tuple(pair.left.name(), pair.right.name()))
     return pairs
 
 

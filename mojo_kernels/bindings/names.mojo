@@ -42,7 +42,7 @@ def format_code[name: StaticString]() -> Int:
 def _format_code_or_none[name: StaticString]() -> Int:
     """Returns the position of a format in the table, or -1."""
     comptime for i in range(len(FORMATS)):
-        comptime if FORMATS[i].name == name:
+        comptime if FORMATS[i].name() == name:
             return i
     return -1
 

@@ -28,7 +28,7 @@ struct Formats(Equatable, TrivialRegisterPassable):
 
     def words(self) -> String:
         """Returns their names."""
-        return String(self.left.name, " x ", self.right.name)
+        return String(self.left.name(), " x ", self.right.name())
 
 
 comptime PAIRS = [Formats.MXFP4]

@@ -69,4 +69,4 @@ struct Choice(TrivialRegisterPassable):
         var m, right = problem.m, problem.right
         if kernel_of(problem.left, right) == BYTES:
             return Self(bytes.NAME, bytes.REASON, bytes.groups_of(m, right).largest())
-        return Self(floats.NAME, floats.REASON, floats.groups_of(m, right).largest())
+        return Self(floats.NAME, floats.REASON, floats.groups_of(m, problem.left, right).largest())

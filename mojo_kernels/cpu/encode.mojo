@@ -2,15 +2,21 @@
 
 The maximum of the magnitude bits gives the scale, and every element is encoded from the same
 vector. A block that holds a NaN or an infinity becomes NaN: scale 255, and codes 0.
+Of blocks with float scales, which may be larger than a vector, here is the scale.
 """
+
+from layout import Coord
+from std.memory import bitcast
 
 from ..numbers.decode import decode_scaled
 from ..numbers.elements import Element
 from ..numbers.encode import encode
-from ..numbers.floats import FloatBits
+from ..numbers.floats import F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import Format
-from ..numbers.rounding import Rounding, scale_from_amax
+from ..numbers.rounding import Rounding, float_scale_from_amax, scale_from_amax
 from ..numbers.scales import E8M0_NAN
+from ..operands import Matrix
+from .vectors import BLOCK
 
 
 @fieldwise_init
@@ -83,4 +89,25 @@ def encode_block[
     var scale = scale_from_amax[source.MANTISSA_BITS, element=format.element](amax, carry)
     return EncodedBlock[format](
         encode[format.element, dtype](bits, scale), scale.cast[DType.uint8]()
+    )
+
+
+@always_inline
+def float_scale_of[
+    element: Element, dtype: DType
+](
+    x: Matrix[dtype], first_row: Int, last_row: Int, first: Int, last: Int, rounding: Rounding
+) -> Float32:
+    """Returns the float scale of some elements of some rows, NaN if one of them is not finite."""
+    comptime source = FloatBits[dtype]
+    comptime Bits = SIMD[source.bits, BLOCK]
+    var largest = Bits(0)
+    for row in range(first_row, last_row):
+        for k in range(first, last, BLOCK):
+            var bits = source.of(x.load[width=BLOCK, alignment=1](Coord(row, k)))
+            largest = max(largest, bits & Bits(source.MAGNITUDE))
+    var amax = largest.reduce_max().cast[DType.uint32]()
+    comptime WIDENING = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
+    return float_scale_from_amax(
+        amax << WIDENING, materialize[element](), rounding == Rounding.RCEIL
     )

@@ -15,6 +15,7 @@ from std.memory import unsafe_memset_zero
 from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
 from ..numbers.floats import FLOAT_TYPES, float_code, round_to
+from ..numbers.formats import scale_bytes_of
 from ..numbers.gates import Gate
 from ..operands import Flat, flat, matrix
 from ..problem import Known, Left, LeftKind
@@ -24,7 +25,7 @@ from .ranges import RangedProblem, Ranges, Sources
 from .routing import SortedSlots
 from .scratch import Scratch, padded
 from .threads import Team, Work
-from .vectors import BLOCK, LANES, Sums
+from .vectors import LANES, Sums
 
 comptime FLOAT32 = float_code(DType.float32)
 
@@ -88,7 +89,7 @@ struct _Room(TrivialRegisterPassable):
         var hidden = count * problem.inner * _float_bytes(problem.left.dtype)
         return (
             padded[DType.uint8](encoded)
-            + padded[DType.uint8](encoded // BLOCK)
+            + padded[DType.uint8](_scale_bytes(problem))
             + padded[DType.uint8](hidden)
             + padded[DType.float32](count * problem.width)
             + left_bytes(problem.left, problem.gate_up.right, count, problem.width)
@@ -103,7 +104,7 @@ struct _Room(TrivialRegisterPassable):
         var hidden = count * problem.inner * _float_bytes(problem.left.dtype)
         return Self(
             scratch.carve[DType.uint8](encoded),
-            scratch.carve[DType.uint8](encoded // BLOCK),
+            scratch.carve[DType.uint8](_scale_bytes(problem)),
             scratch.carve[DType.uint8](hidden),
             scratch.carve[DType.float32](count * problem.width),
         )
@@ -111,6 +112,11 @@ struct _Room(TrivialRegisterPassable):
 
 def _is_quantized(problem: ExpertsProblem) -> Bool:
     return problem.left.kind == LeftKind.QUANTIZED
+
+
+def _scale_bytes(problem: ExpertsProblem) -> Int:
+    """Returns the bytes of the scales of the tokens, if they are quantized."""
+    return scale_bytes_of(problem.left.format, problem.routing.tokens, problem.width)
 
 
 def _float_bytes(dtype: Int) -> Int:

@@ -1,7 +1,7 @@
 """From ranges of rows to panels: what all kernels of the CPU share once the left side is prepared."""
 
 from ..layouts import LAYOUTS
-from ..numbers.formats import FORMATS, Format
+from ..numbers.formats import FORMATS, Format, block_of
 from ..operands import Operand
 from ..problem import Known, Right, may_be
 from .block_order import Decoding
@@ -49,7 +49,11 @@ struct RangedPanels[Product: PanelProduct, Tiles: WeightTiles](RangeWork):
         """Returns the panels of a range."""
         var experts = self.problem.experts
         var weights = Operand[Self.Tiles.Layout, Self.Tiles.format].at(
-            experts.codes(rows.expert), experts.scales(rows.expert), self.problem.n, self.problem.k
+            experts.codes(rows.expert),
+            experts.scales(rows.expert),
+            self.problem.n,
+            self.problem.k,
+            block_of(experts.right.format),
         )
         return MatmulPanels(
             self.left.of_range(rows), Self.Tiles.of(weights), PanelStore.of(self.problem, rows)

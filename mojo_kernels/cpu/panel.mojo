@@ -20,7 +20,7 @@ from ..numbers.formats import Format
 from .block_order import GroupLimits, RowGroups
 from .ranges import RowRange
 from .vectors import LANES, Sums, Words
-from .weights import WeightTiles, scale_bits
+from .weights import WeightTiles, half_scales, scale_bits
 from .window import ScaleWindow
 
 comptime PANEL_TILES = 2
@@ -106,6 +106,12 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
         """Returns the float32 bits of the scales of tile `tile`, halved some times."""
         var scales = self.tiles.scales(self._tile(tile), self.first_block + block)
         return scale_bits[halvings](scales)
+
+    @always_inline
+    def half_scales(self, tile: Int, block: Int) -> Sums:
+        """Returns half the scales of tile `tile`, which may be floats."""
+        var scales = self.tiles.scales(self._tile(tile), self.first_block + block)
+        return half_scales[Self.Tiles.format.scale](scales)
 
     @always_inline
     def _tile(self, tile: Int) -> Int:

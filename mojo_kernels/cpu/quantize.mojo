@@ -4,14 +4,17 @@ Arguments are valid by contract; whoever is in front of this validates them.
 """
 
 from std.math import ceildiv
+from std.memory import unsafe_memcpy
 
-from ..calls import QuantizeCall
-from ..layouts import OperandLayout, Plain
+from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
+from ..layouts import LAYOUTS, OperandLayout, Plain
 from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS, Format
+from ..numbers.formats import FORMATS, Format, block_of, scale_bytes_of
 from ..numbers.rounding import Rounding
-from ..operands import Matrix, Operand, matrix
-from .rows import DequantizeRows, FloatRows, QuantizeRows, RelayoutRows, StoredBytes
+from ..numbers.scales import Scale
+from ..operands import Matrix, Operand, flat, matrix
+from .rows import DequantizeRows, FloatRows, QuantizeRows, QuantizeScaledRows
+from .rows import RelayoutRows, StoredBytes
 from .threads import Team
 
 comptime ELEMENTS_PER_TASK = 65536
@@ -40,8 +43,14 @@ def quantize[
     format: Format, dtype: DType, T: Team
 ](x: Matrix[dtype], result: Operand[Plain, format], rounding: Rounding, team: T):
     """Quantizes [rows, k] floats along K into a plain operand."""
-    var rows = even_rows_per_task(result.shape.rows, result.shape.k, 1)
-    team.run_all(QuantizeRows(x, result, rounding, rows), ceildiv(result.shape.rows, rows))
+    comptime if format.scale == Scale.FLOAT32:
+        var multiple = 1 << result.block.row_bits
+        var rows = even_rows_per_task(result.shape.rows, result.shape.k, multiple)
+        var work = QuantizeScaledRows(x, result, rounding, rows)
+        team.run_all(work^, ceildiv(result.shape.rows, rows))
+    else:
+        var rows = even_rows_per_task(result.shape.rows, result.shape.k, 1)
+        team.run_all(QuantizeRows(x, result, rounding, rows), ceildiv(result.shape.rows, rows))
 
 
 def run_quantize[T: Team](call: QuantizeCall, team: T) -> Bool:
@@ -50,8 +59,8 @@ def run_quantize[T: Team](call: QuantizeCall, team: T) -> Bool:
         comptime for j in range(len(FORMATS)):
             if call.dtype == i and call.format == j:
                 var x = matrix[FLOAT_TYPES[i]](call.values, call.rows, call.k, call.row_stride)
-                var result = Operand[Plain, FORMATS[j]].at(
-                    call.codes, call.scales, call.rows, call.k
+                var result = Operand[Plain, FORMATS[j].kin()].at(
+                    call.codes, call.scales, call.rows, call.k, block_of(j)
                 )
                 quantize(x, result, call.rounding, team)
                 return True
@@ -64,6 +73,48 @@ def dequantize[
     """Decodes an operand in any layout to [rows, k] floats."""
     var rows = even_rows_per_task(operand.shape.rows, operand.shape.k, 1)
     team.run_all(DequantizeRows(operand, result, rows), ceildiv(operand.shape.rows, rows))
+
+
+def run_dequantize[T: Team](call: DequantizeCall, team: T) -> Bool:
+    """Decodes what a call says; says whether the tables know its layout and format."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime for j in range(len(FORMATS)):
+            if call.layout == i and call.format == j:
+                var operand = Operand[LAYOUTS[i], FORMATS[j].kin()].at(
+                    call.codes, call.scales, call.rows, call.k, block_of(j)
+                )
+                dequantize(operand, FloatRows(call.values, call.dtype, call.rows, call.k), team)
+                return True
+    return False
+
+
+def run_relayout[T: Team](call: RelayoutCall, team: T) -> Bool:
+    """Moves what a call says; says whether the tables know its layouts."""
+    var row_bytes, k_blocks = 0, 0
+    comptime for i in range(len(FORMATS)):
+        comptime format = FORMATS[i]
+        if call.format == i:
+            row_bytes = format.packed_bytes(call.k)
+            comptime if format.scale == Scale.FLOAT32:
+                # Not blocks that a layout knows: these scales stay in their order.
+                var count = scale_bytes_of(i, call.rows, call.k)
+                var source = flat[DType.uint8](call.scales, count)
+                var target = flat[DType.uint8](call.scales_out, count)
+                unsafe_memcpy(dest=target.ptr, src=source.ptr, count=count)
+            else:
+                k_blocks = call.k // format.block_k
+    comptime for i in range(len(LAYOUTS)):
+        comptime for j in range(len(LAYOUTS)):
+            if call.layout == i and call.layout_out == j:
+                var source = StoredBytes[LAYOUTS[i]].at(
+                    call.codes, call.scales, call.rows, row_bytes, k_blocks
+                )
+                var target = StoredBytes[LAYOUTS[j]].at(
+                    call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
+                )
+                relayout(source, target, team)
+                return True
+    return False
 
 
 def relayout[

@@ -12,12 +12,16 @@ from ..layouts import (
     padded_blocks,
     scale_rows,
 )
+from ..numbers.decode import decode
+from ..numbers.encode import encode_over
 from ..numbers.floats import FLOAT_TYPES, round_to
 from ..numbers.formats import Format
 from ..numbers.rounding import Rounding
+from ..numbers.scales import Scale
 from ..operands import Flat, Matrix, Operand, flat, matrix
-from .encode import EncodedBlock, carry_of, encode_block
+from .encode import EncodedBlock, carry_of, encode_block, float_scale_of
 from .threads import Work
+from .vectors import BLOCK
 
 
 @fieldwise_init
@@ -49,6 +53,41 @@ struct QuantizeRows[format: Format, dtype: DType](Work):
 
 
 @fieldwise_init
+struct QuantizeScaledRows[format: Format, dtype: DType](Work):
+    """Quantizes the rows of `x` under float scales, some rows of blocks a task."""
+
+    var x: Matrix[Self.dtype]
+    """The source, [rows, k]."""
+    var out: Operand[Plain, Self.format]
+    var rounding: Rounding
+    var rows_per_task: Int
+    """A multiple of the rows of a block."""
+
+    def run(self, task: Int):
+        """Quantizes the rows of task `task`."""
+        var rows, block, k = self.out.shape.rows, self.out.block, self.out.shape.k
+        var end = min((task + 1) * self.rows_per_task, rows)
+        for first_row in range(task * self.rows_per_task, end, 1 << block.row_bits):
+            var last_row = min(first_row + (1 << block.row_bits), rows)
+            for i in range(block.k_blocks(k)):
+                var first = i << block.k_bits
+                var last = k if k - first <= 1 << block.k_bits else first + (1 << block.k_bits)
+                self._quantize(first_row, last_row, first, last)
+
+    def _quantize(self, first_row: Int, last_row: Int, first: Int, last: Int):
+        """Quantizes a block."""
+        var scale = float_scale_of[Self.format.element](
+            self.x, first_row, last_row, first, last, self.rounding
+        )
+        self.out.store_float_scale(first_row, first, scale)
+        for row in range(first_row, last_row):
+            for k in range(first, last, BLOCK):
+                var x = self.x.load[width=BLOCK, alignment=1](Coord(row, k))
+                var codes = encode_over[Self.format.element](x.cast[DType.float32](), scale)
+                self.out.codes.store[alignment=1](Coord(self.out.code_offset(row, k)), codes)
+
+
+@fieldwise_init
 struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
     """Decodes the rows of an operand, a chunk of rows a task."""
 
@@ -69,10 +108,17 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
                     bytes = bytes.insert[offset=byte](
                         self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)
                     )
-                var encoded = EncodedBlock[Self.format].of_packed(
-                    bytes, self.operand.scale(row, block)
-                )
-                self.out.store(row, block * BLOCK_K, encoded.values())
+                comptime if Self.format.scale == Scale.FLOAT32:
+                    comptime Codes = SIMD[DType.uint32, BLOCK_K]
+                    var codes = rebind[Codes](bytes.cast[DType.uint32]())
+                    var scale = self.operand.float_scale(row, block * BLOCK_K)
+                    var values = decode[Self.format.element](codes) * scale
+                    self.out.store(row, block * BLOCK_K, values)
+                else:
+                    var encoded = EncodedBlock[Self.format].of_packed(
+                        bytes, self.operand.scale(row, block)
+                    )
+                    self.out.store(row, block * BLOCK_K, encoded.values())
 
 
 @fieldwise_init

@@ -15,6 +15,9 @@ comptime Words = SIMD[DType.uint32, LANES]
 comptime Sums = SIMD[DType.float32, LANES]
 """One float sum for each row of a tile."""
 
+comptime HAS_FMA = CompilationTarget.has_fma() or not CompilationTarget.is_x86()
+"""Whether a product and a sum that are rounded once are an instruction."""
+
 
 @always_inline
 def add_exact_product(a: Sums, b: Sums, sums: Sums) -> Sums:
@@ -22,7 +25,7 @@ def add_exact_product(a: Sums, b: Sums, sums: Sums) -> Sums:
 
     Without an instruction for it, a fused operation would be a call for each lane.
     """
-    comptime if CompilationTarget.has_fma() or not CompilationTarget.is_x86():
+    comptime if HAS_FMA:
         return a.fma(b, sums)
     else:
         return a * b + sums

@@ -20,11 +20,11 @@ from ..layouts import (
 from ..numbers.elements import Element
 from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.formats import Format
-from ..numbers.scales import E8M0_BIAS
+from ..numbers.scales import E8M0_BIAS, Scale, decode_scale
 from ..operands import Bytes, Operand
 from .block_order import Decoding
-from .vectors import LANES, STEP_BYTES, Words
-from .window import ScaleWindow
+from .vectors import LANES, STEP_BYTES, Sums, Words
+from .window import ScaleWindow, float_scale_ends
 
 comptime GRANULE_RUNS = GRANULE_BYTES // RUN_BYTES
 """Vectors of the codes of a granule: what GPU layouts keep together."""
@@ -39,6 +39,42 @@ def scale_bits[halvings: Int](scales: Words) -> Words:
     """
     var regular = scales.gt(UInt32(halvings)).select(scales, Words(E8M0_BIAS))
     return (regular - UInt32(halvings)) << F32_MANTISSA_BITS
+
+
+@always_inline
+def half_scales[scale: Scale](scales: Words) -> Sums:
+    """Returns half of each scale, from its byte or its float32 bits."""
+    comptime if scale == Scale.FLOAT32:
+        return bitcast[DType.float32, LANES](scales) * 0.5
+    else:
+        return bitcast[DType.float32, LANES](scale_bits[1](scales))
+
+
+@always_inline
+def float64_scales[scale: Scale](scales: Words) -> SIMD[DType.float64, LANES]:
+    """Returns each scale, from its byte or its float32 bits."""
+    comptime if scale == Scale.FLOAT32:
+        return bitcast[DType.float32, LANES](scales).cast[DType.float64]()
+    else:
+        return decode_scale(scales.cast[DType.uint8]())
+
+
+@always_inline
+def float_scales[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], tile: Int, block: Int) -> Words:
+    """Returns the float32 bits of a tile's scales: one for all rows, or one each."""
+    comptime LANE_BITS = 4
+    comptime assert LANES == 1 << LANE_BITS, "a tile in one block of rows"
+    var first, element = tile * LANES, block * format.block_k
+    if operand.block.row_bits >= LANE_BITS:
+        return Words(bitcast[DType.uint32](operand.float_scale(first, element)))
+    var last = operand.shape.rows - 1
+    var words = Words(0)
+    comptime for lane in range(LANES):
+        var scale = operand.float_scale(min(first + lane, last), element)
+        words[lane] = bitcast[DType.uint32](scale)
+    return words
 
 
 comptime GranuleWords = SIMD[DType.uint32, GRANULE_RUNS * LANES]
@@ -100,7 +136,11 @@ trait WeightTiles(TrivialRegisterPassable):
         ...
 
     def scales(self, tile: Int, block: Int) -> Words:
-        """Returns the scale bytes of a tile in one block."""
+        """Returns the scale bytes of a tile in one block, or the bits of float32 scales."""
+        ...
+
+    def scale_stride(self) -> Int:
+        """Returns how many blocks follow each other that share their scales, or more."""
         ...
 
     def scale_range(self, tile: Int) -> ScaleWindow:
@@ -158,14 +198,23 @@ struct CpuTiles[weight_format: Format](WeightTiles):
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
-        """Returns the scale bytes of a tile in one block."""
-        var at = self.operand.scale_offset(tile * LANES, block)
-        var bytes = self.operand.scales.load[width=LANES, alignment=1](Coord(at))
-        return bytes.cast[DType.uint32]()
+        """Returns the scales of a tile in one block."""
+        comptime if Self.format.scale == Scale.FLOAT32:
+            return float_scales(self.operand, tile, block)
+        else:
+            var at = self.operand.scale_offset(tile * LANES, block)
+            var bytes = self.operand.scales.load[width=LANES, alignment=1](Coord(at))
+            return bytes.cast[DType.uint32]()
+
+    @always_inline
+    def scale_stride(self) -> Int:
+        """Returns how many blocks share their scales."""
+        return _scale_stride(self.operand)
 
     def scale_range(self, tile: Int) -> ScaleWindow:
         """Returns the range of a tile's scales, padding rows left out."""
-        if (tile + 1) * LANES > self.operand.shape.rows:
+        comptime ARE_BYTES = Self.format.scale == Scale.E8M0
+        if not ARE_BYTES or (tile + 1) * LANES > self.operand.shape.rows:
             return _scale_range_by_blocks(self, tile)
 
         # The scales of a full tile are contiguous, and their order is of no interest.
@@ -252,7 +301,14 @@ struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
-        return Self.Reader.scales(self.operand, tile, block)
+        comptime if Self.format.scale == Scale.FLOAT32:
+            return float_scales(self.operand, tile, block)
+        else:
+            return Self.Reader.scales(self.operand, tile, block)
+
+    @always_inline
+    def scale_stride(self) -> Int:
+        return _scale_stride(self.operand)
 
     @always_inline
     def scale_range(self, tile: Int) -> ScaleWindow:
@@ -277,6 +333,25 @@ def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
 
 
 @always_inline
+def _scale_stride[Layout: OperandLayout, format: Format](operand: Operand[Layout, format]) -> Int:
+    """Returns how many blocks share their scales."""
+    comptime if format.scale == Scale.FLOAT32:
+        return 1 << (operand.block.k_bits - format.block().k_bits)
+    else:
+        return 1
+
+
+@always_inline
+def _scale_ends[scale: Scale](scales: Words) -> Tuple[Words, Words]:
+    """Returns the scale bytes that a scale is a multiple of, and at most as large as."""
+    comptime if scale == Scale.FLOAT32:
+        var fields = (scales >> F32_MANTISSA_BITS) & 255
+        return float_scale_ends(fields)
+    else:
+        return (scales, scales)
+
+
+@always_inline
 def _is_padding[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> SIMD[DType.bool, LANES]:
     """Says which lanes of a tile lie beyond the operand."""
     var num_rows = min(tiles.shape().rows - tile * LANES, LANES)
@@ -289,10 +364,10 @@ def _scale_range_by_blocks[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Scale
     var padding = _is_padding(tiles, tile)
     var low = NEUTRAL
     var high = NEUTRAL
-    for block in range(tiles.shape().k_blocks[Tiles.format]()):
-        var scales = padding.select(NEUTRAL, tiles.scales(tile, block))
-        low = min(low, scales)
-        high = max(high, scales)
+    for block in range(0, tiles.shape().k_blocks[Tiles.format](), tiles.scale_stride()):
+        var ends = _scale_ends[Tiles.format.scale](tiles.scales(tile, block))
+        low = min(low, padding.select(NEUTRAL, ends[0]))
+        high = max(high, padding.select(NEUTRAL, ends[1]))
     return ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
 
 
@@ -318,5 +393,6 @@ def _lowest_used_scale[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Int:
         comptime for j in range(runs_of[Tiles.format]):
             used |= tiles.vector[j](codes) & MAGNITUDES
         var counts = used.ne(0) & ~padding
-        low = min(low, counts.select(tiles.scales(tile, block), NEUTRAL))
+        var ends = _scale_ends[Tiles.format.scale](tiles.scales(tile, block))
+        low = min(low, counts.select(ends[0], NEUTRAL))
     return Int(low.reduce_min())

@@ -2,9 +2,21 @@
 
 from layout import Coord
 
+from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.scales import E8M0_BIAS, E8M0_NAN
 from ..operands import Bytes, beyond
 from .scratch import Scratch, padded
+
+
+@always_inline
+def float_scale_ends[
+    width: SIMDLength
+](fields: SIMD[DType.uint32, width]) -> Tuple[SIMD[DType.uint32, width], SIMD[DType.uint32, width]]:
+    """Returns the scale bytes that float32 scales are multiples of, and less than, by their
+    exponent fields; byte 0 for subnormal ones, and that of NaN for what is not finite."""
+    comptime Bits = SIMD[DType.uint32, width]
+    var low = max(fields, Bits(F32_MANTISSA_BITS)) - F32_MANTISSA_BITS
+    return (low, min(fields + 1, Bits(E8M0_NAN)))
 
 
 @fieldwise_init

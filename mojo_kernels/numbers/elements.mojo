@@ -12,13 +12,15 @@ Below the smallest regular number codes are whole multiples of a unit; INT8 is n
 Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.3; OCP 8-bit Floating Point.
 """
 
+from std.memory import bitcast
+
 
 @fieldwise_init
 struct Element(Equatable, TrivialRegisterPassable, Writable):
     """One row of the table of elements."""
 
-    var name: StaticString
-    """The field's name for it."""
+    var code: Int
+    """Position in `NAMES`. A name in the row itself would be in the symbols of all kernels."""
     var bits: Int
     """Bits of a code."""
     var exponent_bits: Int
@@ -36,10 +38,20 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
     var nan_code: Int
     """The smallest positive code of a NaN; 0 for none."""
 
-    comptime E2M1 = Self("e2m1", 4, 2, 1, 1, 2, 0x7, 0, 0)
-    comptime E4M3 = Self("e4m3", 8, 4, 3, 7, 8, 0x7E, 0, 0x7F)
-    comptime E5M2 = Self("e5m2", 8, 5, 2, 15, 15, 0x7B, 0x7C, 0x7D)
-    comptime INT8 = Self("int8", 8, 0, 6, 1, 0, 0x7F, 0, 0)
+    comptime NAMES = ["e2m1", "e4m3", "e5m2", "int8"]
+    """The field's names for them."""
+    comptime E2M1 = Self(0, 4, 2, 1, 1, 2, 0x7, 0, 0)
+    comptime E4M3 = Self(1, 8, 4, 3, 7, 8, 0x7E, 0, 0x7F)
+    comptime E5M2 = Self(2, 8, 5, 2, 15, 15, 0x7B, 0x7C, 0x7D)
+    comptime INT8 = Self(3, 8, 0, 6, 1, 0, 0x7F, 0, 0)
+
+    def name(self) -> String:
+        """Returns the field's name for it."""
+        comptime for i in range(len(Self.NAMES)):
+            comptime name = Self.NAMES[i]
+            if self.code == i:
+                return materialize[name]()
+        return ""
 
     def sign_code(self) -> Int:
         """Returns the sign bit of a code."""
@@ -65,6 +77,13 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
         """Returns the mantissa of the largest number, as that of a float of `mantissa_bits`."""
         var own = self.largest_code & ((1 << self.mantissa_bits) - 1)
         return own << (mantissa_bits - self.mantissa_bits)
+
+    def largest(self) -> Float32:
+        """Returns the largest number, of an element with exponents."""
+        comptime ONE_FIELD = 127
+        comptime MANTISSA_BITS = 23
+        var field = UInt32(ONE_FIELD + self.emax) << MANTISSA_BITS
+        return bitcast[DType.float32](field + UInt32(self.largest_fraction[MANTISSA_BITS]()))
 
     def bound_exponent(self) -> Int:
         """Returns the least exponent whose power of two every finite magnitude is below.

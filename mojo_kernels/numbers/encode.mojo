@@ -115,3 +115,21 @@ def with_sign[
     else:
         comptime SIGN = SIMD[DType.uint8, width](element.sign_code())
         return negative.select(codes | SIGN, codes)
+
+
+@always_inline
+def encode_over[
+    element: Element, width: SIMDLength
+](x: SIMD[DType.float32, width], scale: Float32) -> SIMD[DType.uint8, width]:
+    """Returns the codes, a byte each, of finite floats divided by a float32 scale; 0 for NaN.
+
+    The quotient is rounded to float32, and then to the element.
+    """
+    comptime Bits = SIMD[DType.uint32, width]
+    comptime MAGNITUDE = Bits(FloatBits[DType.float32].MAGNITUDE)
+    var bits = bitcast[DType.uint32, width](x)
+    var divided = bitcast[DType.uint32, width](x / scale) & MAGNITUDE
+    var codes = with_sign[element](round_divided[element](divided), bits.gt(MAGNITUDE))
+    # On the bits, because a comparison of a float with itself may be taken to hold.
+    var is_number = bitcast[DType.uint32](abs(scale)) <= UInt32(FloatBits[DType.float32].NOT_FINITE)
+    return codes if is_number else SIMD[DType.uint8, width](0)

@@ -7,19 +7,55 @@ densely along K; of four-bit codes the even k is in the low nibble:
     four-bit codes       code of k = 2 * b    code of k = 2 * b + 1
     eight-bit codes      code of k = b
 
-Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.
+Blocks of MX formats tile a row. Others may be cut at the end of a row, and of the rows: K is any
+multiple of `K_MULTIPLE`. They differ in their blocks alone, so kernels are compiled once for the
+`kin` of all that have an element and a scale in common, and learn the `BlockShape` at run time.
+
+Source: OCP Microscaling Formats (MX) Specification v1.0, section 5; `fp8_block` is DeepSeek-V3's.
 """
+
+from std.bit import log2_floor
+from std.math import ceildiv
 
 from .elements import Element
 from .scales import Scale
+
+
+comptime K_MULTIPLE = 32
+"""Elements of a row are a multiple of this, in every format."""
+comptime WHOLE_ROW = 1 << 62
+"""Elements of a block that is a whole row: more than any row has."""
+
+
+@fieldwise_init
+struct BlockShape(TrivialRegisterPassable):
+    """Rows and elements of a block, powers of two, by their exponents."""
+
+    var row_bits: Int
+    var k_bits: Int
+
+    @always_inline
+    def row_blocks(self, rows: Int) -> Int:
+        """Returns the blocks below each other in `rows`, the last one perhaps cut."""
+        return (rows + (1 << self.row_bits) - 1) >> self.row_bits
+
+    @always_inline
+    def k_blocks(self, k: Int) -> Int:
+        """Returns the blocks of a row of `k` elements, one or more."""
+        return ((k - 1) >> self.k_bits) + 1
+
+    @always_inline
+    def index(self, row: Int, element: Int, k: Int) -> Int:
+        """Returns the place of an element's block, rows of `k` elements, blocks row by row."""
+        return (row >> self.row_bits) * self.k_blocks(k) + (element >> self.k_bits)
 
 
 @fieldwise_init
 struct Format(Equatable, TrivialRegisterPassable, Writable):
     """One row of the table of formats."""
 
-    var name: StaticString
-    """The name used in every API."""
+    var position: Int
+    """Position in `FORMATS` and `NAMES`; `NO_FORMAT` for what stands for several."""
     var element: Element
     """What a code is."""
     var scale: Scale
@@ -27,12 +63,17 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
     var block_rows: Int
     """Rows of a block."""
     var block_k: Int
-    """Elements of a block along K."""
+    """Elements of a block along K; `WHOLE_ROW` for all."""
 
-    comptime MXFP4 = Self("mxfp4", Element.E2M1, Scale.E8M0, 1, 32)
-    comptime MXFP8 = Self("mxfp8", Element.E4M3, Scale.E8M0, 1, 32)
-    comptime MXFP8_E5M2 = Self("mxfp8_e5m2", Element.E5M2, Scale.E8M0, 1, 32)
-    comptime MXINT8 = Self("mxint8", Element.INT8, Scale.E8M0, 1, 32)
+    comptime NAMES = ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8", "fp8_block", "fp8_block_2d"]
+    """The names used in every API."""
+    comptime MXFP4 = Self(0, Element.E2M1, Scale.E8M0, 1, 32)
+    comptime MXFP8 = Self(1, Element.E4M3, Scale.E8M0, 1, 32)
+    comptime MXFP8_E5M2 = Self(2, Element.E5M2, Scale.E8M0, 1, 32)
+    comptime MXINT8 = Self(3, Element.INT8, Scale.E8M0, 1, 32)
+    comptime FP8 = Self(4, Element.E4M3, Scale.FLOAT32, 1, WHOLE_ROW)
+    comptime FP8_BLOCK = Self(5, Element.E4M3, Scale.FLOAT32, 1, 128)
+    comptime FP8_BLOCK_2D = Self(6, Element.E4M3, Scale.FLOAT32, 128, 128)
 
     def packed_bytes(self, count: Int) -> Int:
         """Returns the bytes that `count` densely packed codes occupy."""
@@ -46,13 +87,31 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
         """Returns the bytes of the packed codes of a block's row."""
         return self.packed_bytes(self.block_k)
 
+    def block(self) -> BlockShape:
+        """Returns rows and elements of a block."""
+        return BlockShape(log2_floor(self.block_rows), log2_floor(self.block_k))
+
+    def scale_bytes(self, rows: Int, k: Int) -> Int:
+        """Returns the bytes of the scales of a plain operand."""
+        return self.block().row_blocks(rows) * ceildiv(k, self.block_k) * self.scale.bytes
+
+    def kin(self) -> Self:
+        """Returns what kernels are compiled for: blocks of `K_MULTIPLE` where a run tells more."""
+        if self.scale == Scale.E8M0:
+            return self
+        return Self(NO_FORMAT, self.element, self.scale, 1, K_MULTIPLE)
+
+    def name(self) -> String:
+        """Returns the name used in every API."""
+        comptime for i in range(len(Self.NAMES)):
+            comptime name = Self.NAMES[i]
+            if self.position == i:
+                return materialize[name]()
+        return ""
+
     def code(self) -> Int:
         """Returns the position in `FORMATS`, the number that bindings use."""
-        comptime for i in range(len(FORMATS)):
-            comptime format = FORMATS[i]
-            if self == format:
-                return i
-        return NO_FORMAT
+        return self.position
 
 
 comptime FORMATS = [
@@ -60,7 +119,41 @@ comptime FORMATS = [
     Format.MXFP8,
     Format.MXFP8_E5M2,
     Format.MXINT8,
+    Format.FP8,
+    Format.FP8_BLOCK,
+    Format.FP8_BLOCK_2D,
 ]
 """Every format; the position is the code that bindings use."""
 comptime NO_FORMAT = -1
 """The code where there is no format: activations that stay floats."""
+
+
+@always_inline
+def block_of(format: Int) -> BlockShape:
+    """Returns rows and elements of a block, by a format's position in `FORMATS`."""
+    var block = materialize[Format.MXFP4.block()]()
+    comptime for i in range(len(FORMATS)):
+        comptime other = FORMATS[i].block()
+        if format == i:
+            block = materialize[other]()
+    return block
+
+
+@always_inline
+def has_float_scales(format: Int) -> Bool:
+    """Says whether scales are float32, by a format's position in `FORMATS`."""
+    var found = False
+    comptime for i in range(len(FORMATS)):
+        comptime is_float = FORMATS[i].scale == Scale.FLOAT32
+        comptime if is_float:
+            found = found or format == i
+    return found
+
+
+def scale_bytes_of(format: Int, rows: Int, k: Int) -> Int:
+    """Returns the bytes of the scales of a plain operand, by a format's position in `FORMATS`."""
+    comptime for i in range(len(FORMATS)):
+        comptime found = FORMATS[i]
+        if format == i:
+            return found.scale_bytes(rows, k)
+    return 0

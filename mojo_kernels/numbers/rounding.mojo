@@ -10,10 +10,17 @@ sum's field is larger by one than the maximum's exactly when its mantissa reache
     rceil    anything above the mantissa of the element's largest number   > 1.5
 
 The exponent less the element's emax is the scale's, clamped to what E8M0 holds.
+
+A float32 scale follows two of the rules: by `rceil` it is a power of two as well; by `even` the
+maximum over the element's largest number, rounded to nearest even. It is never so small that a
+number of the block that is no zero would be a subnormal float32.
 """
 
+from std.memory import bitcast
+
 from .elements import Element
-from .scales import E8M0_LARGEST
+from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from .scales import E8M0_LARGEST, FLOAT32_NAN, Scale
 
 
 @fieldwise_init
@@ -35,6 +42,10 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
     """Number of rules."""
     comptime NAMES = ["floor", "even", "ceil", "rceil"]
     """The names used in every API, by code."""
+
+    def fits(self, scale: Scale) -> Bool:
+        """Says whether scales of a kind can follow the rule."""
+        return scale == Scale.E8M0 or self in (Self.EVEN, Self.RCEIL)
 
     def carry[mantissa_bits: Int, element: Element](self) -> Int:
         """Returns what is added to the magnitude bits, of `mantissa_bits`, of the maximum."""
@@ -62,3 +73,27 @@ def scale_from_amax[
     var doubled = amax + min(amax, ONE_FIELD)
     var scale = max((doubled + carry) >> SHIFT, Scalar[bits](1)) - 1
     return min(scale, Scalar[bits](E8M0_LARGEST))
+
+
+def smallest_float_scale(element: Element) -> UInt32:
+    """Returns the bits of the smallest float32 scale: half a unit times it is regular."""
+    var exponent = 2 - F32_EXPONENT_BIAS - element.unit_exponent()
+    return UInt32((F32_EXPONENT_BIAS + exponent) << F32_MANTISSA_BITS)
+
+
+@always_inline
+def float_scale_from_amax(amax: UInt32, element: Element, is_power: Bool) -> Float32:
+    """Returns the float32 scale of a block from the float32 bits of its largest magnitude.
+
+    `is_power` asks for the next power of two. A NaN or an infinity makes the scale NaN.
+    """
+    comptime FIELD_OF_ONE = UInt32(1 << F32_MANTISSA_BITS)
+    var scale = bitcast[DType.float32](amax) / element.largest()
+    if is_power:
+        var carry = FIELD_OF_ONE - 1 - UInt32(element.largest_fraction[F32_MANTISSA_BITS]())
+        var emax = UInt32(element.emax)
+        var field = max((amax + carry) >> UInt32(F32_MANTISSA_BITS), emax) - emax
+        scale = bitcast[DType.float32](field << UInt32(F32_MANTISSA_BITS))
+    var bits = max(bitcast[DType.uint32](scale), smallest_float_scale(element))
+    var is_finite = amax < UInt32(FloatBits[DType.float32].NOT_FINITE)
+    return bitcast[DType.float32](bits if is_finite else UInt32(FLOAT32_NAN))

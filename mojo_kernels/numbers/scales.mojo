@@ -14,15 +14,27 @@ from std.memory import bitcast
 struct Scale(Equatable, TrivialRegisterPassable, Writable):
     """One row of the table of scales."""
 
-    var name: StaticString
-    """The field's name for it."""
+    var code: Int
+    """Position in `NAMES`."""
     var bytes: Int
     """Bytes of a stored scale."""
 
-    comptime E8M0 = Self("e8m0", 1)
-    comptime FLOAT32 = Self("float32", 4)
+    comptime NAMES = ["e8m0", "float32"]
+    """The field's names for them."""
+    comptime E8M0 = Self(0, 1)
+    comptime FLOAT32 = Self(1, 4)
+
+    def name(self) -> String:
+        """Returns the field's name for it."""
+        comptime for i in range(len(Self.NAMES)):
+            comptime name = Self.NAMES[i]
+            if self.code == i:
+                return materialize[name]()
+        return ""
 
 
+comptime FLOAT32_NAN = 0x7FC00000
+"""The bits of the float32 scale that makes a block NaN."""
 comptime E8M0_BIAS = 127
 """Scale byte `e` stands for 2 to the power `e - E8M0_BIAS`."""
 comptime E8M0_NAN = 255

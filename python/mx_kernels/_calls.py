@@ -66,12 +66,17 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
     *lead, k = x.shape
     rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
     codes, codes_address, launcher = _empty(x, (*lead, fmt.packed_bytes(k)))
-    scales, scales_address, _ = _empty(x, (*lead, k // fmt.block_k))
+    scales, scales_address = _empty_scales(x, fmt.scales_of(x.shape), fmt)
     if rows:
         _owner, values, dtype, row_stride = rows_of(x, k)
-        source = (values, dtype, row_stride, rows, k)
-        target = (fmt.code, rounding, codes_address, scales_address)
-        launcher.launch("quantize", source + target, codes)
+        # Blocks of several rows end with their matrix.
+        step = lead[-1] if len(lead) > 1 and lead[-1] % fmt.block_rows else rows
+        row_floats, row_codes = row_stride * facts().float_bytes(dtype), codes.nbytes // rows
+        for first in range(0, rows, step):
+            source = (values + first * row_floats, dtype, row_stride, step, k)
+            scales_at = scales_address + scales.nbytes * first // rows
+            target = (fmt.code, rounding, codes_address + first * row_codes, scales_at)
+            launcher.launch("quantize", source + target, codes)
     return codes, scales
 
 
@@ -91,9 +96,8 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     """Moves `q` [..., N, K] to `layout`; returns codes and scales."""
     codes, scales, fmt, source = _right(q)
     storage = storage_of(q.shape, facts().formats[q.format], layout)
-    (new_codes, codes_to, launcher), (new_scales, scales_to, _) = (
-        _empty(q._codes, shape) for shape in storage
-    )
+    new_codes, codes_to, launcher = _empty(q._codes, storage[0])
+    new_scales, scales_to = _empty_scales(q._codes, storage[1], facts().formats[q.format])
     if launcher is _launch.CPU:
         ask_for_large_pages(codes_to, new_codes.nbytes)
     calls, rows = _cut(q, layout)
@@ -113,8 +117,8 @@ def _cut(q: Operand, *others: Layout) -> tuple[int, int]:
     rows = q.rows
     if not rows or q._codes.ndim < 3:
         return min(rows, 1), rows
-    n = q.shape[-2]
-    if any(n % layout.row_unit for layout in (facts().layouts[q.layout], *others)):
+    n, fmt = q.shape[-2], facts().formats[q.format]
+    if any(n % layout.row_unit(fmt) for layout in (facts().layouts[q.layout], *others)):
         return rows // n, n
     return 1, rows
 
@@ -236,7 +240,7 @@ def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, tuple[int,
     if bias is not None:
         bias = bias.contiguous()
         addend, bias_dtype = bias.data_ptr(), facts().dtype_codes[bias.dtype]
-    steps = (w._codes.stride(0), w._scales.stride(0))
+    steps = (w._codes.stride(0), w._scales.stride(0) * w._scales.element_size())
     return bias, (*_right(w), w.shape[0], *steps, addend, bias_dtype)
 
 
@@ -272,6 +276,15 @@ def _right(q: Operand) -> tuple[int, int, int, int]:
     codes, scales, (fmt, layout) = q._codes, q._scales, q._native
     at, scales_at = codes.data_ptr() or address_of(codes), scales.data_ptr()
     return at, scales_at or address_of(scales), fmt, layout
+
+
+def _empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tensor, int]:
+    """Allocates scales of a format where `like` lies; returns their address, too."""
+    if not fmt.has_float_scales:
+        scales, address, _ = _empty(like, shape)
+        return scales, address
+    scales, address, _ = _empty(like, (*shape[:-1], shape[-1] * fmt.scale_bytes))
+    return scales.view(fmt.scale_dtype), address
 
 
 def _empty(

@@ -33,6 +33,7 @@ from mx_kernels._facts import (
     activations_for,
     facts,
 )
+from mx_kernels._storage import check_axes
 from mx_kernels.tensor import MXTensor
 
 
@@ -46,8 +47,9 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     if is_common(x, table.dtype_codes) and (shape := x.shape):
         try:
             fmt, code, k = table.formats[format], table.roundings[rounding], shape[-1]
-            if k and not k % fmt.block_k:
-                return fmt, code, True
+            if k and not k % fmt.k_multiple and rounding in fmt.roundings:
+                if fmt.block_rows == 1 or len(shape) > 1:
+                    return fmt, code, True
         except (KeyError, TypeError):
             pass
     check_floats(x, "x")
@@ -56,7 +58,9 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
         raise _no_axis()
     code = check_rounding(rounding)
     fmt = format_named(format)
-    k, block = shape[-1], fmt.block_k
+    _check_rule(rounding, fmt, f"format={format!r}")
+    check_axes("x", shape, fmt)
+    k, block = shape[-1], fmt.k_multiple
     if k == 0 or k % block:
         if k == 0:
             raise ValueError(f"x: got K = 0 (shape {show(x.shape)}), expected at least {block}")
@@ -90,7 +94,7 @@ def check_linear(
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            chosen = activations_for(w.device) if activations is None else activations
+            chosen = activations_for(w.device, w._format) if activations is None else activations
             return table.modes[chosen, rounding], True
         except (KeyError, TypeError):
             pass
@@ -194,6 +198,15 @@ def check_rounding(rounding: str) -> int:
     return known[rounding]
 
 
+def _check_rule(rounding: str, fmt: Format, said: str) -> None:
+    """Checks that the scales of a format can follow a rule."""
+    if rounding not in fmt.roundings:
+        raise ValueError(
+            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected "
+            "'even', the largest number over the element's, or 'rceil', the next power of two"
+        )
+
+
 def check_mode(activations: str, rounding: str) -> Mode:
     """Checks the name of what activations become, and that the rounding goes with it."""
     try:
@@ -206,6 +219,8 @@ def check_mode(activations: str, rounding: str) -> Mode:
         raise ValueError(
             f"activations: got {activations!r}, expected {' or '.join(map(repr, known))}"
         )
+    if activations != KEPT_FLOATS:
+        _check_rule(rounding, facts().formats[activations], f"activations={activations!r}")
     raise ValueError(
         f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
         "rule nothing to do; leave the rounding out"
@@ -214,12 +229,14 @@ def check_mode(activations: str, rounding: str) -> Mode:
 
 def _mode_on(w: MXTensor, activations: str | None, rounding: str) -> Mode:
     """Checks the same, where None stands for what the device of the weights is best at."""
-    return check_mode(activations_for(w.device) if activations is None else activations, rounding)
+    chosen = activations_for(w.device, w.format) if activations is None else activations
+    return check_mode(chosen, rounding)
 
 
 def mode_rounding(activations: str, rounding: str) -> str:
     """Returns the rounding that activations take beside weights rounded by `rounding`."""
-    return DEFAULT_ROUNDING if activations == KEPT_FLOATS else rounding
+    fmt = facts().formats.get(activations)
+    return rounding if fmt and rounding in fmt.roundings else DEFAULT_ROUNDING
 
 
 def format_named(name: str) -> Format:
@@ -248,7 +265,7 @@ def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
     """Returns the error for operands of different K."""
     k = left_shape[-1]
     hint = f"{right} is [N, K], not [K, N]"
-    if 0 < w.k - k < facts().formats[w.format].block_k:
+    if 0 < w.k - k < facts().formats[w.format].k_multiple:
         hint = f"if {right} was padded, pad {left} too: torch.nn.functional.pad(x, (0, {w.k - k}))"
     return ValueError(
         f"{left} and {right}: got K = {k} and K = {w.k} ({left}: {show(left_shape)}, {right}: "

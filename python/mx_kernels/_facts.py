@@ -6,6 +6,7 @@ follows from its layout's row in the table:
 
     codes  u8 [rows to row_multiple,       packed k]
     scales u8 [rows to scale_row_multiple, blocks to scale_k_multiple]
+           f32 [blocks below each other,   blocks], of formats with float scales, in every layout
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
 DEFAULT_FORMAT = "mxfp4"
 DEFAULT_ROUNDING = "even"
+MAX_K = 1 << 60
+"""More elements than any row has."""
 DEFAULT_LIMIT, DEFAULT_ALPHA = 7.0, 1.702
 """Of the gated activation of gpt-oss."""
 
@@ -48,9 +51,40 @@ class Format:
     name: str
     element: str
     element_bits: int
+    block_rows: int
     block_k: int
+    """More than any row has, where a block is a whole row."""
+    k_multiple: int
     scale: str
+    scale_bytes: int
+    roundings: list[str]
     code: int
+
+    @property
+    def has_float_scales(self) -> bool:
+        """Whether scales are floats, and blocks may be cut at the ends of rows."""
+        return self.scale == "float32"
+
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """What scales are held as."""
+        return torch.float32 if self.has_float_scales else torch.uint8
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether a block is a whole row, so that rows can be cut, but not joined."""
+        return self.block_k > MAX_K
+
+    def k_blocks(self, k: int) -> int:
+        """Returns the scales of a row of `k`."""
+        return 1 if self.has_whole_rows else (k + self.block_k - 1) // self.block_k
+
+    def scales_of(self, shape) -> tuple[int, ...]:
+        """Returns the shape of the plain scales of a tensor of `shape`."""
+        *lead, k = shape
+        if self.block_rows > 1:
+            lead[-1] = (lead[-1] + self.block_rows - 1) // self.block_rows
+        return (*lead, self.k_blocks(k))
 
     def packed_bytes(self, count: int) -> int:
         """Returns the bytes that `count` codes occupy."""
@@ -72,14 +106,26 @@ class Layout:
     device: str
     code: int
 
-    @property
-    def row_unit(self) -> int:
-        """Rows that fill whole tiles, of codes and of scales."""
-        return math.lcm(self.row_multiple, self.scale_row_multiple)
+    def row_unit(self, fmt: Format) -> int:
+        """Rows that fill whole tiles, of codes and of scales, and whole blocks."""
+        return math.lcm(self.row_multiple, self._scale_tile(fmt)[0], fmt.block_rows)
+
+    def k_unit(self, fmt: Format) -> int:
+        """Elements of a row that fill whole tiles of scales."""
+        return fmt.k_multiple if fmt.has_whole_rows else fmt.block_k * self._scale_tile(fmt)[1]
+
+    def scale_tile_rows(self, fmt: Format) -> int:
+        """Rows of scales that lie together."""
+        return self._scale_tile(fmt)[0]
+
+    def _scale_tile(self, fmt: Format) -> tuple[int, int]:
+        return (1, 1) if fmt.has_float_scales else (self.scale_row_multiple, self.scale_k_multiple)
 
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
         codes = (ceil_to(rows, self.row_multiple), fmt.packed_bytes(k))
+        if fmt.has_float_scales:
+            return codes, fmt.scales_of((rows, k))
         blocks = ceil_to(k // fmt.block_k, self.scale_k_multiple)
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
 
@@ -119,14 +165,19 @@ class Facts:
         self.torch_dtypes = [getattr(torch, name) for name in self.dtypes]
         self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
         self.float_codes = self.dtypes | self.dtype_codes
-        self.activations = (*self.formats, KEPT_FLOATS)
+        rows = [fmt for fmt in self.formats.values() if fmt.block_rows == 1]
+        self.activations = (*(fmt.name for fmt in rows), KEPT_FLOATS)
         self.modes = {
-            (fmt.name, rounding): Mode(QUANTIZED, fmt.code, code)
-            for fmt in self.formats.values()
-            for rounding, code in self.roundings.items()
+            (fmt.name, rounding): Mode(QUANTIZED, fmt.code, self.roundings[rounding])
+            for fmt in rows
+            for rounding in fmt.roundings
         }
         self.modes[KEPT_FLOATS, DEFAULT_ROUNDING] = Mode(KEPT, NO_CODE, 0)
         self.team = _openmp_team()
+
+    def float_bytes(self, dtype: int) -> int:
+        """Returns the bytes of a float, by the code of its type."""
+        return self.torch_dtypes[dtype].itemsize
 
     def layout_for(self, device: str | torch.device) -> Layout | None:
         """Returns the layout that the kernels of `device` read fastest, None for none."""
@@ -149,12 +200,31 @@ class Facts:
         return np.dtype(ml_dtypes.bfloat16)
 
 
-def activations_for(device: str | torch.device) -> str:
-    """Returns what activations are best multiplied as on a device.
+def of_kind(fmt: Format, block_rows: int) -> str:
+    """Returns the format of the same elements, scales and blocks along K, `block_rows` tall."""
+    alike = fmt.element, fmt.scale, fmt.block_k, block_rows
+    rows = facts().formats.values()
+    return next(f.name for f in rows if (f.element, f.scale, f.block_k, f.block_rows) == alike)
+
+
+def weights_format(name: str) -> str:
+    """Returns what the weights of a layer are, asked for as `name`: square blocks if there are."""
+    fmt = facts().formats[name]
+    try:
+        return of_kind(fmt, fmt.block_k)
+    except StopIteration:
+        return name
+
+
+def activations_for(device: str | torch.device, weights: str = DEFAULT_FORMAT) -> str:
+    """Returns what activations are best multiplied as on a device, by weights of a format.
 
     A CPU multiplies four and eight bits at the same speed, and eight leave a tenth of the error;
-    the matrix cores of a GPU are faster with four.
+    the matrix cores of a GPU are faster with four. By FP8 with float scales, what its checkpoints
+    mean: the same.
     """
+    if (fmt := facts().formats[weights]).has_float_scales:
+        return of_kind(fmt, 1)
     return "mxint8" if str(device).partition(":")[0] == "cpu" else DEFAULT_FORMAT
 
 

@@ -1,7 +1,7 @@
 """What an MXTensor holds: bytes, whatever element type they come as, that fit together.
 
     codes     u8, densely packed; plain: [..., packed K]
-    scales    u8, one a block of K; plain: [..., blocks]
+    scales    u8 or f32, one a block; plain: [..., blocks below each other, blocks of K]
 
 What an operand of a format and a layout occupies, the tables say; that two arrays are such an
 operand, the checks here. Each raises with what was found and what is expected.
@@ -60,6 +60,29 @@ def as_bytes(array: Array, name: str, element: str) -> Tensor:
     return array if got == BYTE else array.view(torch.uint8)
 
 
+def as_scales(array: Array, fmt: Format) -> Tensor:
+    """Views `array` as the scales of a format: bytes, or float32 where they are floats.
+
+    Raises:
+        TypeError, ValueError: as `as_bytes` does.
+    """
+    if not fmt.has_float_scales:
+        return as_bytes(array, "scales", fmt.scale)
+    if (kind := kind_of(array, "scales")) == "numpy":
+        if dtype_name(array) == fmt.scale:
+            return as_bytes(array.view(np.uint8), "scales", BYTE).view(torch.float32)
+    elif array.dtype == torch.float32:
+        if not array.is_contiguous():
+            raise ValueError(
+                "scales: got a non-contiguous array, expected a contiguous one: scales.contiguous()"
+            )
+        return array
+    call = "scales.float()" if kind == "torch" else "scales.astype(np.float32)"
+    raise TypeError(
+        f"scales: got dtype {dtype_name(array)}, expected {fmt.scale} for {fmt.name}: {call}"
+    )
+
+
 def check_pair(codes: Tensor, scales: Tensor) -> None:
     """Raises unless both are on one device."""
     if codes.device != scales.device:
@@ -76,15 +99,16 @@ def check_shapes(
     if shape is not None and not isinstance(shape, Sequence):
         raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
     k = fmt.elements(codes.shape[-1])
-    if k == 0 or k % fmt.block_k:
+    if k == 0 or k % fmt.k_multiple:
         raise ValueError(
             f"codes: got {show(codes.shape)}, so K = {k}, expected K to be a positive multiple "
-            f"of {fmt.block_k}, which is {fmt.packed_bytes(fmt.block_k)} bytes of {fmt.name}"
+            f"of {fmt.k_multiple}, which is {fmt.packed_bytes(fmt.k_multiple)} bytes of {fmt.name}"
         )
     held = (*codes.shape[:-1], k)
+    check_axes("codes", held, fmt)
     logical = held if shape is None else tuple(shape)
     if layout.name == facts().plain.name:
-        fits, stored = logical == held, (codes.shape, (*codes.shape[:-1], k // fmt.block_k))
+        fits, stored = logical == held, (codes.shape, fmt.scales_of(held))
     else:
         if len(held) < 2:
             raise ValueError(
@@ -118,9 +142,18 @@ def storage_of(shape, fmt: Format, layout: Layout) -> tuple[tuple[int, ...], tup
     """
     *lead, k = shape
     if layout.name == facts().plain.name:
-        return (*lead, fmt.packed_bytes(k)), (*lead, k // fmt.block_k)
+        return (*lead, fmt.packed_bytes(k)), fmt.scales_of(shape)
     codes, scales = layout.storage(lead.pop(), k, fmt)
     return (*lead, *codes), (*lead, *scales)
+
+
+def check_axes(name: str, shape, fmt: Format) -> None:
+    """Raises unless there are rows for blocks of several."""
+    if fmt.block_rows > 1 and len(shape) < 2:
+        raise ValueError(
+            f"{name}: got shape {show(shape)}, expected matrices [..., N, K] for {fmt.name}, whose "
+            f"blocks have {fmt.block_rows} rows"
+        )
 
 
 def _is_count(rows) -> bool:

@@ -99,10 +99,10 @@ def _like(func, q, *, dtype=None, device=None, memory_format=None, **rest):
 @handles(_aten.new_empty.default, _aten.new_zeros.default)
 def _new(func, q, size, *, dtype=None, device=None, **rest):
     fmt, layout = _meaning(q)
-    if not size or not size[-1] or size[-1] % fmt.block_k or len(size) < _whole_axes(q):
+    if not size or not size[-1] or size[-1] % fmt.k_multiple or len(size) < _whole_axes(q):
         raise ValueError(
             f"{_name(func)}: got shape {show(size)}, expected [..., K] with K a positive multiple "
-            f"of {fmt.block_k}, and matrices in layout {layout.name}"
+            f"of {fmt.k_multiple}, and matrices in layout {layout.name}"
         )
     shapes = storage_of(size, fmt, layout)
     parts = (func(t, s, device=device) for t, s in zip((q._codes, q._scales), shapes, strict=True))
@@ -193,18 +193,22 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
     elif dim < q.ndim - _whole_axes(q):
         codes, scales = (t.narrow(dim, start, end - start) for t in (q._codes, q._scales))
     elif dim == q.ndim - 1:
-        unit = fmt.block_k * layout.scale_k_multiple
+        unit = layout.k_unit(fmt)
         _check_cut(func, q, "K", start, end, unit)
         if start == end:
             raise ValueError(f"{_name(func)}: got K {start}:{end}, expected at least {unit}")
         bounds = fmt.packed_bytes(start), fmt.packed_bytes(end)
         codes = _cut_k(q._codes, layout.row_multiple, *bounds)
-        bounds = start // fmt.block_k, ceil_to(end, unit) // fmt.block_k
-        scales = _cut_k(q._scales, layout.scale_row_multiple, *bounds)
+        scales = q._scales
+        if not fmt.has_whole_rows:
+            bounds = start // fmt.block_k, fmt.k_blocks(ceil_to(end, unit))
+            bounds = bounds[0], min(bounds[1], scales.shape[-1])
+            scales = _cut_k(scales, layout.scale_tile_rows(fmt), *bounds)
     else:
-        _check_cut(func, q, "rows", start, end, layout.row_unit)
-        stored = zip((q._codes, q._scales), storage_of(shape, fmt, layout), strict=True)
-        codes, scales = (t.narrow(-2, start, s[-2]) for t, s in stored)
+        _check_cut(func, q, "rows", start, end, layout.row_unit(fmt))
+        stored = storage_of(shape, fmt, layout)
+        codes = q._codes.narrow(-2, start, stored[0][-2])
+        scales = q._scales.narrow(-2, start // fmt.block_rows, stored[1][-2])
     return _wrapped(q, codes, scales, shape)
 
 
@@ -218,6 +222,8 @@ def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
 
 def _tiles(t: Tensor, rows: int) -> Tensor:
     """Views bytes [..., rows, K] as [..., tiles, bytes of a tile]."""
+    if rows == 1:
+        return t
     *lead, count, width = t.shape
     return t.view(*lead, count // rows, rows * width)
 
@@ -238,16 +244,21 @@ def _cat(func, tensors, dim=0):
                 f"axis {dim}"
             )
     codes, scales = ([getattr(t, part) for t in tensors] for part in ("_codes", "_scales"))
-    if dim == q.ndim - 1 and layout.row_multiple > 1:
+    if dim == q.ndim - 1:
+        if fmt.has_whole_rows and len(tensors) > 1:
+            raise ValueError(
+                f"cat: got {fmt.name} along K, whose rows have one scale each, expected another "
+                "axis; dequantize() first"
+            )
         for t in tensors[:-1]:
-            _check_cut(func, t, "K", 0, t._k, fmt.block_k * layout.scale_k_multiple, inner=True)
+            _check_cut(func, t, "K", 0, t._k, layout.k_unit(fmt), inner=True)
         codes_shape, scales_shape = storage_of(shape, fmt, layout)
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
-        scales = torch.cat([_tiles(t, layout.scale_row_multiple) for t in scales], -1)
+        scales = torch.cat([_tiles(t, layout.scale_tile_rows(fmt)) for t in scales], -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
     if dim == q.ndim - 2 and _whole_axes(q) == 2:
         for t in tensors[:-1]:
-            _check_cut(func, t, "rows", 0, t.shape[dim], layout.row_unit, inner=True)
+            _check_cut(func, t, "rows", 0, t.shape[dim], layout.row_unit(fmt), inner=True)
     return q._with(func(codes, dim), func(scales, dim), shape)
 
 
@@ -309,7 +320,8 @@ def _meaning(q: MXTensor) -> tuple[Format, Layout]:
 
 def _whole_axes(q: MXTensor) -> int:
     """Returns how many of the last axes have codes and scales of sizes of their own."""
-    return 1 if q._layout == facts().plain.name else 2
+    is_by_rows = facts().formats[q._format].block_rows == 1
+    return 1 if q._layout == facts().plain.name and is_by_rows else 2
 
 
 def _logical(dtype: torch.dtype | None, q: MXTensor) -> torch.dtype:

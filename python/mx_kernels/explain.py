@@ -136,7 +136,7 @@ def explain(
     left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
     if op == "matmul":
         left = Mode(ENCODED, format_named(activations).code, left.rounding)
-    block = right.block_k
+    block = right.k_multiple
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
     row = DEVICES[device](Question(m, n, k, left, right))

@@ -27,7 +27,13 @@ from mx_kernels._checks import (
     layout_named,
     mode_rounding,
 )
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._facts import (
+    DEFAULT_FORMAT,
+    DEFAULT_ROUNDING,
+    activations_for,
+    facts,
+    weights_format,
+)
 from mx_kernels.tensor import MXTensor
 
 
@@ -163,18 +169,18 @@ class MXLinear(MXModule):
 
         Args:
             linear: float weights, in_features a multiple of the block size.
-            format: what the weights are quantized to.
+            format: what the weights are quantized to; "fp8_block" is "fp8_block_2d" for them.
             rounding: how the weights and, in each call, the activations are quantized.
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
             activations: what activations are multiplied as: a format, or "bf16", where the
                 rounding is that of the weights alone. None is what the device is best at:
-                "mxint8" for weights of a CPU, "mxfp4" for others.
+                "mxint8" for weights of a CPU, "mxfp4" for others; "fp8" and "fp8_block" for such.
         """
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")
         if activations is None:
-            activations = activations_for(device or linear.weight.device)
+            activations = activations_for(device or linear.weight.device, format)
         weight = quantized(linear.weight, format=format, rounding=rounding, device=device)
         calls = mode_rounding(activations, rounding)
         self = cls(weight, linear.bias, rounding=calls, activations=activations)
@@ -203,7 +209,7 @@ def quantized(
 
     None is the device they lie on, where they stay plain if it has no layout of its own.
     """
-    weight = ops.quantize(weight.detach(), format=format, rounding=rounding)
+    weight = ops.quantize(weight.detach(), format=weights_format(format), rounding=rounding)
     if device is not None or facts().layout_for(weight.device):
         weight = ops.preshuffle(weight, device=device)
     return weight

@@ -36,6 +36,11 @@ def quantize(
 ) -> MXTensor:
     """Quantizes bfloat16, float16 or float32 `x` of shape [..., K] in blocks along K.
 
+    "mxfp4" (E2M1), "mxfp8" (E4M3), "mxfp8_e5m2" and "mxint8" have blocks of 32 with a power of
+    two as the scale. E4M3 under float32 scales is "fp8", a scale for each row; "fp8_block", for
+    1 x 128 of activations; and "fp8_block_2d", for 128 x 128 of weights [..., N, K], as DeepSeek
+    has them. Blocks at the ends of rows and of the rows may be smaller.
+
     A block that holds a NaN or an infinity becomes NaN as a whole. Codes have no gradient, so
     none passes through `matmul(quantize(x), w)`; `linear(x, w)` has one.
 
@@ -43,9 +48,11 @@ def quantize(
     torch.Size([4, 64])
 
     Args:
-        x: torch tensor or NumPy array; K is a multiple of the block size, 32.
-        format: "mxfp4" (E2M1 elements), "mxfp8" (E4M3), "mxfp8_e5m2" or "mxint8".
-        rounding: how the block's scale is chosen: "floor", "even", "ceil" or "rceil".
+        x: torch tensor or NumPy array; K is a multiple of 32.
+        format: a name from the format table, as above.
+        rounding: how the block's scale is chosen: "floor", "even", "ceil" or "rceil". A float32
+            scale is the largest magnitude over the largest element, "even", or the next power of
+            two, "rceil".
 
     Raises:
         TypeError: if x is not an array of floats.
@@ -167,9 +174,9 @@ def linear(
         bias: floats [N] of x's kind, added before the result is rounded to `out_dtype`.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
-        activations: what x is multiplied as: a format, "mxfp4", "mxfp8", "mxfp8_e5m2" or
-            "mxint8", or "bf16", which takes no `rounding`. None is what the device is best at, as
-            in `MXLinear.from_linear`.
+        activations: what x is multiplied as: a format whose blocks have a row each, "mxfp4",
+            "mxfp8", "mxfp8_e5m2", "mxint8", "fp8" or "fp8_block", or "bf16", which takes no
+            `rounding`. None is what the device is best at, as in `MXLinear.from_linear`.
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor.
@@ -206,7 +213,7 @@ def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
 
 def _chosen(activations: str | None, w: MXTensor) -> str:
     """The name of what activations become."""
-    return activations_for(w.device) if activations is None else activations
+    return activations_for(w.device, w.format) if activations is None else activations
 
 
 def _dtype_of(x: torch.Tensor, out_dtype) -> torch.dtype:

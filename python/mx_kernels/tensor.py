@@ -7,6 +7,8 @@ parameter of a module. What it holds are two tensors of bytes:
     codes     u8, densely packed; plain: [..., K] bytes of codes of 8 bits, [..., K/2] of 4,
               the even k in the low nibble
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
+              f32 of FP8 with float scales, in every layout as in the plain one: [..., 1],
+              [..., blocks of K], or a block of several rows [..., blocks of N, blocks of K]
 
 In a preshuffled layout every matrix holds the same bytes in another order, padded to the
 layout's multiples. Leading axes count matrices, each padded and ordered for itself:
@@ -30,7 +32,7 @@ from torch import Tensor
 from mx_kernels import _calls, _facts
 from mx_kernels._arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
-from mx_kernels._storage import as_bytes, check_pair, check_shapes
+from mx_kernels._storage import as_bytes, as_scales, check_pair, check_shapes
 
 HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
@@ -45,10 +47,11 @@ class MXTensor(Tensor):
         codes: the packed codes: uint8, or torch's or ml_dtypes' dtype of the format's elements:
             float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8. A torch tensor, which is held, or
             a NumPy array, whose memory is shared if it is writable.
-        scales: the block scales: uint8 or float8_e8m0fnu.
+        scales: the block scales: uint8 or float8_e8m0fnu; float32 of formats that have such.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
-        format: a name from the format table: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
+        format: a name from the format table: "mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8",
+            "fp8_block" or "fp8_block_2d".
         layout: a name from the layout table; "plain" is row-major.
         dtype: what the numbers count as: bfloat16, float16 or float32. It is the dtype of
             `dequantize()`, and changes no byte.
@@ -90,7 +93,7 @@ class MXTensor(Tensor):
         dtype = facts().torch_dtypes[float_code(dtype, "dtype")]
         row = facts().formats[format]
         codes = as_bytes(codes, "codes", row.element)
-        scales = as_bytes(scales, "scales", row.scale)
+        scales = as_scales(scales, row)
         check_pair(codes, scales)
         shape = check_shapes(codes, scales, shape, row, facts().layouts[layout])
         self = cls._trusted(codes, scales, shape, format=format, layout=layout, dtype=dtype)
@@ -110,8 +113,7 @@ class MXTensor(Tensor):
         self = _make(cls, shape, dtype=dtype, device=codes.device)
         row, k, checked = table.formats[format], shape[-1], None
         if measure:
-            blocks = scales.numel()
-            checked = codes.shape, blocks, blocks * row.block_k // k
+            checked = codes.shape, scales.numel(), codes.numel() // row.packed_bytes(k)
         self.__dict__ = {
             "_codes": codes,
             "_scales": scales,
@@ -135,7 +137,7 @@ class MXTensor(Tensor):
 
     @property
     def scales(self) -> Tensor:
-        """The block scales, uint8, in the layout's order."""
+        """The block scales, uint8 in the layout's order, or float32."""
         return self._scales
 
     @property
@@ -328,7 +330,7 @@ class MXTensor(Tensor):
     def _measure(self) -> tuple[torch.Size, int, int] | None:
         """What `_is_common_on` compares with, None but for plain tensors in memory.
 
-        The shape of the codes, the bytes of the scales, and the rows that they were found to have.
+        The shape of the codes, the number of scales, and the rows that they were found to have.
         """
         codes, scales = self._codes, self._scales
         for t in (codes, scales):

@@ -63,7 +63,7 @@ def _quantize_fake(x, format, rounding):
     fmt, *_ = _checks.check_quantize(x, format, rounding)
     lead, k = x.shape[:-1], x.shape[-1]
     codes = x.new_empty((*lead, fmt.packed_bytes(k)), dtype=torch.uint8)
-    return codes, x.new_empty((*lead, k // fmt.block_k), dtype=torch.uint8)
+    return codes, x.new_empty(fmt.scales_of(x.shape), dtype=fmt.scale_dtype)
 
 
 def _dequantize(codes, scales, shape, format, layout, dtype):
@@ -85,7 +85,7 @@ def _relayout(codes, scales, rows, format, source, target):
 def _relayout_fake(codes, scales, rows, format, source, target):
     q = weights_of(codes, scales, format, source, rows)
     storage = storage_of(q.shape, facts().formats[format], _checks.layout_named(target))
-    return tuple(codes.new_empty(shape) for shape in storage)
+    return tuple(t.new_empty(s) for t, s in zip((codes, scales), storage, strict=True))
 
 
 def _operands(a_codes, a_scales, a_format, *weights):

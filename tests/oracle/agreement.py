@@ -44,9 +44,10 @@ class Product:
     value is right.
     """
 
-    def __init__(self, a, b, out_dtype: str = "float32", bias=None):
+    def __init__(self, a, b, out_dtype: str = "float32", bias=None, scale_roundings: int = 0):
         self.reference = matmul_reference(a, b, bias)
-        error, magnitude = error_bound(a, b, bias), finite_magnitude(a, b, bias)
+        error = error_bound(a, b, bias, scale_roundings)
+        magnitude = finite_magnitude(a, b, bias)
         mixed_signs = (magnitude > abs(self.reference) + error) | ~np.isfinite(self.reference)
         self.order_decides = mixed_signs & (magnitude + error > FLOATS["float32"].largest)
         self.low, self.high = (round_to(self.reference + end, out_dtype) for end in (-error, error))
@@ -69,6 +70,6 @@ class Product:
             raise AssertionError("\n".join([number, *lines]))
 
 
-def assert_matmul(got, a, b, out_dtype: str = "float32", bias=None):
+def assert_matmul(got, a, b, out_dtype: str = "float32", bias=None, *, scale_roundings: int = 0):
     """Raises AssertionError unless `got` is `a @ b.T + bias` within the derived bound."""
-    Product(a, b, out_dtype, bias).check(got)
+    Product(a, b, out_dtype, bias, scale_roundings).check(got)

@@ -18,7 +18,13 @@ interval spans exactly one octave, which ends at
 Above the largest element, elements saturate. Blocks are neighbours along the
 last axis; codes are packed densely, the first element in the lowest bits.
 
-Source: OCP Microscaling Formats (MX) Specification v1.0, sections 5 and 6.
+A float32 scale is `amax / largest element`, rounded to float32, by the rule
+"even"; by "rceil" it is the power of two above. Half the smallest element
+under it is no subnormal float32. Numbers are divided by it in float32. Such
+blocks may be of several rows, and are cut where rows or the matrix end.
+
+Source: OCP Microscaling Formats (MX) Specification v1.0, sections 5 and 6;
+for float32 scales DeepSeek-V3, whose scale is amax / 448 for 128 elements.
 """
 
 from __future__ import annotations
@@ -27,7 +33,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .floats import FLOATS, round_to
+
 BLOCK = 32
+WHOLE_ROW = 1 << 62
 BIAS = 127
 NAN_SCALE = 255
 ONE_SCALE = BIAS
@@ -218,6 +227,9 @@ FORMATS = {
         Format("mxfp8", ELEMENTS["e4m3"]),
         Format("mxfp8_e5m2", ELEMENTS["e5m2"]),
         Format("mxint8", ELEMENTS["int8"]),
+        Format("fp8", ELEMENTS["e4m3"], "float32", block_k=WHOLE_ROW),
+        Format("fp8_block", ELEMENTS["e4m3"], "float32", block_k=128),
+        Format("fp8_block_2d", ELEMENTS["e4m3"], "float32", 128, 128),
     )
 }
 
@@ -226,6 +238,8 @@ def quantize(x, rounding: str = "even", format: str = "mxfp4"):
     """Returns `(codes [..., packed K], scales [..., K/32])` of values `[..., K]`."""
     kind = FORMATS[format]
     x = np.asarray(x, np.float64)
+    if kind.scale == "float32":
+        return _quantize_by_floats(x, rounding, kind)
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // kind.block_k, kind.block_k)
     is_nan = ~np.isfinite(blocks).all(-1)
     blocks = np.where(is_nan[..., None], 0.0, blocks)
@@ -236,6 +250,41 @@ def quantize(x, rounding: str = "even", format: str = "mxfp4"):
     return pack(codes, kind.element.bits), np.where(is_nan, NAN_SCALE, scales).astype(np.uint8)
 
 
+def float_scale(amax, rounding: str, element: Element):
+    """Returns the float32 scale of blocks with these largest magnitudes, as float64."""
+    amax = np.asarray(amax, np.float64)
+    if rounding == "rceil":
+        scale = np.ldexp(1.0, scale_exponent(np.where(amax > 0, amax, 1.0), rounding, element))
+        scale = np.where(amax > 0, scale, 0.0)
+    else:
+        assert rounding == "even", rounding
+        scale = round_to(amax / element.largest, "float32")
+    unit = element.magnitudes[1]
+    return np.maximum(scale, 2.0 ** FLOATS["float32"].min_exponent / (unit / 2))
+
+
+def _quantize_by_floats(x, rounding: str, kind: Format):
+    """Returns codes, and scales [..., blocks of rows, blocks of K] as float32."""
+    k, tall = x.shape[-1], kind.block_rows > 1
+    block_k = min(kind.block_k, k)
+    rows = x if tall else x[..., None, :]
+    codes = np.empty(rows.shape, np.uint8)
+    starts = [
+        (r, c) for r in range(0, rows.shape[-2], kind.block_rows) for c in range(0, k, block_k)
+    ]
+    grid = (-(-rows.shape[-2] // kind.block_rows), -(-k // block_k))
+    scales = np.empty((*rows.shape[:-2], *grid), np.float32)
+    for r, c in starts:
+        place = (..., slice(r, r + kind.block_rows), slice(c, c + block_k))
+        block = rows[place]
+        is_nan = ~np.isfinite(block).all((-2, -1))
+        block = np.where(is_nan[..., None, None], 0.0, block)
+        scale = float_scale(abs(block).max((-2, -1)), rounding, kind.element)
+        codes[place] = kind.element.encode(round_to(block / scale[..., None, None], "float32"))
+        scales[..., r // kind.block_rows, c // block_k] = np.where(is_nan, np.nan, scale)
+    return codes.reshape(x.shape), scales if tall else scales[..., 0, :]
+
+
 def dequantize(codes, scales, format: str | Format = "mxfp4"):
     """Returns the exact values `[..., K]` of plain codes and scales.
 
@@ -243,7 +292,8 @@ def dequantize(codes, scales, format: str | Format = "mxfp4"):
     """
     kind = FORMATS[format] if isinstance(format, str) else format
     elements = kind.element.decode(unpack(codes, kind.element.bits))
-    spread = np.repeat(_SCALES[kind.scale](scales), kind.block_k, -1)[..., : elements.shape[-1]]
+    block_k = min(kind.block_k, elements.shape[-1])
+    spread = np.repeat(_SCALES[kind.scale](scales), block_k, -1)[..., : elements.shape[-1]]
     if kind.block_rows > 1:
         spread = np.repeat(spread, kind.block_rows, -2)[..., : elements.shape[-2], :]
     with np.errstate(invalid="ignore"):  # an infinity under a scale that is NaN

@@ -37,7 +37,7 @@ def finite_magnitude(a, b, bias=None):
     return matmul_reference(a, b, bias)
 
 
-def error_bound(a, b, bias=None):
+def error_bound(a, b, bias=None, scale_roundings: int = 0):
     """Returns how far a float32 accumulation may be from `matmul_reference`.
 
     Products are exact, and so is every multiplication of a partial sum by a
@@ -46,10 +46,13 @@ def error_bound(a, b, bias=None):
     float32's subnormal range; then the same for the float64 additions of the
     reference. The output cast is `Product`'s.
 
+    Scales that are no powers of two round: their product once, and the sum that
+    is multiplied by it. `scale_roundings` says how often, 2 at most.
+
     It holds for any grouping: block by block with the scale of one side in the
     elements and the other's behind the block's sum, scales last, or scales first.
     """
-    additions = a.shape[-1] + (bias is not None)
+    additions = a.shape[-1] + (bias is not None) + scale_roundings
 
     def gamma(unit_roundoff):
         return additions * unit_roundoff / (1 - additions * unit_roundoff)

@@ -60,10 +60,11 @@ def assert_means(loaded, meaning):
         format, expected_codes, expected_scales = expected
         assert isinstance(got, mx.MXTensor)
         plain = got.unshuffle()
-        k = oracle.BLOCK * expected_scales.shape[-1]
+        k = 8 * expected_codes.shape[-1] // oracle.FORMATS[format].element.bits
         assert (got.format, got.shape) == (format, (*expected_codes.shape[:-1], k)), name
         oracle.assert_bitwise_equal(bytes_of(plain.codes), expected_codes)
         oracle.assert_bitwise_equal(bytes_of(plain.scales), expected_scales)
+        assert plain.scales.is_contiguous(), name
 
 
 @every_form
@@ -93,7 +94,7 @@ def test_numbers_are_those_of_the_format(tmp_path, rng, form):
     for name, expected in meaning.items():
         if not isinstance(expected, np.ndarray):
             format, *parts = expected
-            values = oracle.dequantize(*parts, format)
+            values = oracle.round_to(oracle.dequantize(*parts, format), "float32")
             got = loaded[name].dequantize("float32").double().numpy()
             np.testing.assert_array_equal(got, values)
 
@@ -201,15 +202,33 @@ def test_a_bar_is_shown_on_stderr_if_asked_for(tmp_path, rng, capsys):
 FLOAT_SCALES = np.ones((1, 1), np.float32)
 FP8 = np.zeros((18, 96), ml_dtypes.float8_e4m3fn)
 REFUSED = {
-    "DeepSeek's FP8": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        {"a.weight": FP8, "a.weight_scale_inv": FLOAT_SCALES},
-        "quant_method 'fp8' .DeepSeek's FP8: one scale for 128 x 128 weights; weight_block_size",
+    "FP8 in blocks of 64 x 64": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        {"a.weight": FP8, "a.weight_scale_inv": np.ones((1, 2), np.float32)},
+        r"got weight_block_size \[64, 64\], expected \[128, 128\]",
     ),
-    "DeepSeek's FP8 by its names": (
+    "FP8 in blocks of 64 x 64 without a config": (
         {},
-        {"a.weight": FP8, "a.weight_scale_inv": FLOAT_SCALES},
-        "a.weight_scale_inv, which is DeepSeek's FP8, with a float scale for 128 x 128 weights",
+        {"a.weight": FP8, "a.weight_scale_inv": np.ones((1, 2), np.float32)},
+        r"expected scales \[1, 1\] of fp8_block_2d or scales \[18, 1\], or one of fp8 or",
+    ),
+    "FP8 of rows where the config says blocks": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+        {"a.weight": FP8, "a.weight_scale_inv": np.ones((18, 1), np.float32)},
+        r"expected scales \[1, 1\] of fp8_block_2d$",
+    ),
+    "FP8 without scales where the config says it has them": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+        {"a.weight": FP8},
+        "got codes a.weight .*, expected scales a.weight_scale or a.weight_scale_inv beside them",
+    ),
+    "scales of FP8 alone": (
+        {}, {"a.weight_scale_inv": FLOAT_SCALES}, "got scales a.weight_scale_inv .* codes a.weight",
+    ),
+    "FP8 with rows of 40": (
+        {},
+        {"a.weight": np.zeros((18, 40), ml_dtypes.float8_e4m3fn), "a.weight_scale": FLOAT_SCALES},
+        "expected weights .*, K a multiple of 32",
     ),
     "NVFP4": (
         {},
@@ -231,10 +250,10 @@ REFUSED = {
         {},
         "format 'pack-quantized' of compressed-tensors, expected mxfp4-pack-quantized or",
     ),
-    "FP8 of compressed-tensors without a config": (
+    "E5M2 with float scales": (
         {},
-        {"a.weight": FP8, "a.weight_scale": FLOAT_SCALES},
-        "FP8 with float32 scales, for a tensor, a row or a block",
+        {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": FLOAT_SCALES},
+        "which is float8_e5m2 with float32 scales, expected E8M0 scales",
     ),
     "GPTQ": (
         {"quantization_config": {"quant_method": "gptq"}}, {}, "quant_method 'gptq' .integers",

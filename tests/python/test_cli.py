@@ -155,24 +155,27 @@ def parts_by_hand(target, name, format, codes, scales):
         blocks = codes.reshape(*codes.shape[:-1], -1, 16)
         return {f"{base}_blocks": blocks, f"{base}_scales": scales}
     name = name if name.endswith(".weight") else f"{name}.weight"
-    if format == "mxfp8":
+    if format != "mxfp4":
         codes = codes.view(ml_dtypes.float8_e4m3fn)
+    if target == "fp8":
+        return {name: codes, f"{name}_scale_inv": scales}
     is_packed = target == "compressed-tensors" and format == "mxfp4"
     return {f"{name}_packed" if is_packed else name: codes, f"{name}_scale": scales}
 
 
 def fits(target, name, format, codes):
-    is_experts = codes.ndim == 3
+    is_experts, is_mx = codes.ndim == 3, format in ("mxfp4", "mxfp8")
     return {
         "gpt-oss": is_experts and format == "mxfp4",
-        "compressed-tensors": not is_experts,
-        "quark": True,
+        "compressed-tensors": not is_experts and is_mx,
+        "quark": is_mx,
+        "fp8": format == "fp8_block_2d",
         "mx_kernels": True,
     }[target]
 
 
 @pytest.mark.parametrize(
-    "form, target", forms_to("mx_kernels", "compressed-tensors", "quark", "gpt-oss")
+    "form, target", forms_to("mx_kernels", "compressed-tensors", "quark", "gpt-oss", "fp8")
 )
 def test_every_form_becomes_every_form_that_can_hold_it(tmp_path, rng, form, target):
     config, arrays, meaning = FORMS[form](rng)

@@ -89,7 +89,7 @@ BAD_MOE = {
     "alpha as text": ("alpha", "1", TypeError, "alpha: got str, expected a number"),
     "alpha as truth": ("alpha", True, TypeError, "alpha: got bool"),
     "rounding": ("rounding", "up", ValueError, "rounding: got 'up'"),
-    "activations": ("activations", "fp8", ValueError, "activations: got 'fp8'"),
+    "activations": ("activations", "fp6", ValueError, "activations: got 'fp6'"),
     "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype: got 'int8'"),
     "device": ("w_down", lambda w: w.to("meta"), ValueError, "expected one device"),
 }
@@ -101,7 +101,7 @@ BAD_GROUPED = {
     "too few sizes": ("group_sizes", lambda s: s[:2], ValueError, r"expected \[3\]"),
     "bias": ("bias", lambda b: b[:, :47], ValueError, r"bias: got shape \[3, 47\]"),
     "rounding": ("rounding", "up", ValueError, "rounding"),
-    "activations": ("activations", "fp8", ValueError, "activations"),
+    "activations": ("activations", "fp6", ValueError, "activations"),
     "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype"),
 }
 
@@ -221,7 +221,7 @@ def test_operators_and_functions_give_the_same_bits():
 def test_operators_validate_too(function):
     args = list(operator_arguments(function))
     with pytest.raises(ValueError, match="activations"):
-        getattr(OPS, function)(*args[:-1], "fp8")
+        getattr(OPS, function)(*args[:-1], "fp6")
     with pytest.raises(ValueError, match=r"hold|codes: got"):
         getattr(OPS, function)(*args[:5], 99, *args[6:])
 

@@ -88,7 +88,7 @@ def test_the_cpu_explains_every_pair(pair):
         ({"format": "mxfp8"}, "has no kernel, expected one of mxfp4 x mxfp4"),
         ({"activations": "bf16"}, "got activations 'bf16' x weights 'mxfp4'"),
         ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
-        ({"activations": "fp8"}, "activations: got 'fp8', expected 'mxfp4' or"),
+        ({"activations": "fp6"}, "activations: got 'fp6', expected 'mxfp4' or"),
     ],
 )
 def test_formats_without_a_kernel_are_named(question, message):

@@ -117,7 +117,7 @@ def test_no_k_at_all_is_nothing_to_pad():
         assert_refused(ValueError, message, lambda x=x: mx.quantize(x))
 
 
-ACTIVATIONS = " or ".join(map(repr, [*FORMATS, "bf16"]))
+ACTIVATIONS = " or ".join(map(repr, [*FORMATS, "fp8", "fp8_block", "bf16"]))
 ROUNDING_NAMES = " or ".join(map(repr, ROUNDINGS))
 BAD_LINEAR = {
     "w is floats": (
@@ -194,9 +194,9 @@ BAD_LINEAR = {
         f"rounding: got 1, expected {ROUNDING_NAMES}",
     ),
     "no such activations": (
-        lambda: mx.linear(X, W, activations="fp8"),
+        lambda: mx.linear(X, W, activations="fp6"),
         ValueError,
-        f"activations: got 'fp8', expected {ACTIVATIONS}",
+        f"activations: got 'fp6', expected {ACTIVATIONS}",
     ),
     "activations unhashable": (
         lambda: mx.linear(X, W, activations=["mxfp4"]),

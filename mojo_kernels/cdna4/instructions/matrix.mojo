@@ -77,10 +77,10 @@ def multiply_tiles[
 ) -> Sums:
     """Returns `sums + b @ a.T`, scaled by byte `b_byte` and `a_byte` of the scale words."""
     comptime assert feeds_matrix_instruction(left), String(
-        "no matrix instruction for ", left.name, " on the left"
+        "no matrix instruction for ", left.name(), " on the left"
     )
     comptime assert feeds_matrix_instruction(right), String(
-        "no matrix instruction for ", right.name, " on the right"
+        "no matrix instruction for ", right.name(), " on the right"
     )
     comptime LEFT = CDNA4F8F6F4MatrixFormat(operand_code(left.element).value())
     comptime RIGHT = CDNA4F8F6F4MatrixFormat(operand_code(right.element).value())

@@ -65,7 +65,7 @@ struct QuantizeKernel[
     def launch[Q: Queue](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
         """Launches as often as it takes for contiguous floats [rows, k] at address `x`."""
         comptime assert Self.format == Format.MXFP4, String(
-            "no gfx950 kernel quantizes to ", Self.format.name, ", only to mxfp4"
+            "no gfx950 kernel quantizes to ", Self.format.name(), ", only to mxfp4"
         )
         comptime ELEMENT_BYTES = size_of[Self.dtype]()
         var at_once = rows_at_once(k * ELEMENT_BYTES)

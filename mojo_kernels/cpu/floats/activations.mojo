@@ -8,6 +8,7 @@ Whatever the left side is, a block becomes 32 bfloat16 and the words of its step
 
 Elements and their products with powers of two are exact in bfloat16 as long as they stay in its
 range. A row that leaves it keeps its elements and its scales apart, and is summed in float64.
+Other scales are always apart: a float32 factor for each block, see `scaled_rows`.
 
 Blocks lie in the order that `block_order` pictures. A row knows the window of its exponent
 fields, zeros left out: with the window of a weight tile it tells whether float32 can take their
@@ -21,11 +22,13 @@ from std.sys import CompilationTarget
 
 from ...layouts import OperandShape, Plain
 from ...numbers.decode import decode
+from ...numbers.elements import Element
 from ...numbers.floats import FloatBits, round_to
-from ...numbers.formats import Format
+from ...numbers.formats import Format, has_float_scales
 from ...numbers.rounding import Rounding
-from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
+from ...problem import Left, LeftKind
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..quantize import groups_per_task
@@ -116,7 +119,7 @@ struct QuantizedRows[format: Format, dtype: DType](RowBlocks):
         comptime K = Self.format.block_k
         var floats = self.x.load[width=K, alignment=1](Coord(row, block * K))
         var carry = carry_of[Self.format, Self.dtype](self.rounding)
-        return _elements_of(encode_block[Self.format, Self.dtype](floats, carry))
+        return elements_of(encode_block[Self.format, Self.dtype](floats, carry))
 
 
 @fieldwise_init
@@ -136,19 +139,41 @@ struct EncodedRows[format: Format](RowBlocks):
     def block(self, row: Int, block: Int) -> ScaledBlock:
         comptime BYTES = Self.format.block_bytes()
         var bytes = self.operand.codes_of[BYTES](row, block * BYTES)
-        return _elements_of(
+        return elements_of(
             EncodedBlock[Self.format].of_packed(bytes, self.operand.scale(row, block))
         )
 
 
 @always_inline
-def _elements_of[format: Format](block: EncodedBlock[format]) -> ScaledBlock:
+def elements_of[format: Format](block: EncodedBlock[format]) -> ScaledBlock:
     """Returns the elements of a block, which bfloat16 holds."""
-    var numbers = decode[format.element](block.codes.cast[DType.uint32]())
-    var upper_halves = (bitcast[DType.uint32, format.block_k](numbers) >> 16).cast[DType.uint16]()
     return ScaledBlock(
-        rebind[Block](bitcast[DType.bfloat16, format.block_k](upper_halves)), block.scale
+        numbers_of[format.element](rebind[SIMD[DType.uint8, BLOCK]](block.codes)), block.scale
     )
+
+
+@always_inline
+def numbers_of[element: Element](codes: SIMD[DType.uint8, BLOCK]) -> Block:
+    """Returns the numbers of codes, which bfloat16 holds."""
+    var numbers = decode[element](codes.cast[DType.uint32]())
+    var upper_halves = (bitcast[DType.uint32, BLOCK](numbers) >> 16).cast[DType.uint16]()
+    return bitcast[DType.bfloat16, BLOCK](upper_halves)
+
+
+@fieldwise_init
+struct LeftScales(TrivialRegisterPassable):
+    """Which scales there are beside the words of a left side."""
+
+    var bytes: Bool
+    """Powers of two, of rows whose words cannot take them."""
+    var factors: Bool
+    """Floats, of all rows."""
+
+    @staticmethod
+    def of(left: Left) -> Self:
+        """Returns those of a left side."""
+        var factors = left.kind != LeftKind.KEPT and has_float_scales(left.format)
+        return Self(left.kind != LeftKind.KEPT and not factors, factors)
 
 
 @fieldwise_init
@@ -171,20 +196,26 @@ struct FloatActivations(TrivialRegisterPassable):
     """Whether the scales of a row are apart from its words; nothing where there are no scales."""
     var scales: Bytes
     """The scale byte of each block of such rows."""
+    var has_factors: Bool
+    """Whether blocks have factors."""
+    var factors: Flat[DType.float32]
+    """What the sums of a block are to be multiplied by; 0 for a block of zeros."""
 
     @staticmethod
-    def num_bytes(shape: OperandShape, has_scales: Bool) -> Int:
+    def num_bytes(shape: OperandShape, scales: LeftScales) -> Int:
         """Returns the scratch memory that `carve` takes."""
         var blocks = shape.rows * (shape.k // BLOCK)
-        var scales = padded[DType.uint8](blocks) if has_scales else 0
-        var flags = padded[DType.uint8](shape.rows) if has_scales else 0
         return (
-            padded[DType.uint32](blocks * STEPS) + RowWindows.num_bytes(shape.rows) + flags + scales
+            padded[DType.uint32](blocks * STEPS)
+            + RowWindows.num_bytes(shape.rows)
+            + padded[DType.uint8](shape.rows if scales.bytes else 0)
+            + padded[DType.uint8](blocks if scales.bytes else 0)
+            + padded[DType.float32](blocks if scales.factors else 0)
         )
 
     @staticmethod
     def carve(
-        shape: OperandShape, decoding: Decoding, has_scales: Bool, mut scratch: Scratch
+        shape: OperandShape, decoding: Decoding, scales: LeftScales, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
@@ -192,11 +223,13 @@ struct FloatActivations(TrivialRegisterPassable):
             shape,
             decoding,
             LIMITS.cut(shape.rows, decoding),
-            has_scales,
+            scales.bytes,
             scratch.carve[DType.uint32](blocks * STEPS),
             RowWindows.carve(shape.rows, scratch),
-            scratch.carve[DType.uint8](shape.rows if has_scales else 0),
-            scratch.carve[DType.uint8](blocks if has_scales else 0),
+            scratch.carve[DType.uint8](shape.rows if scales.bytes else 0),
+            scratch.carve[DType.uint8](blocks if scales.bytes else 0),
+            scales.factors,
+            scratch.carve[DType.float32](blocks if scales.factors else 0),
         )
 
     @no_inline
@@ -212,6 +245,8 @@ struct FloatActivations(TrivialRegisterPassable):
             self.windows.beyond(rows.first),
             beyond(self.apart, rows.first),
             beyond(self.scales, first_block),
+            self.has_factors,
+            beyond(self.factors, first_block),
         )
 
     @always_inline
@@ -219,11 +254,14 @@ struct FloatActivations(TrivialRegisterPassable):
         """Returns the place of every block."""
         return BlockOrder[STRETCH_BLOCKS](self.groups, self.shape.k // BLOCK)
 
-    def scale(self, row: Int, block: Int) -> UInt8:
-        """Returns the scale byte that the words of a block are still to be multiplied by."""
+    def scale(self, row: Int, block: Int) -> Float64:
+        """Returns what the words of a block are still to be multiplied by."""
+        if self.has_factors:
+            var factor = self.factors.load[width=1](Coord(self.order().index(row, block)))
+            return factor.cast[DType.float64]()
         if self.has_scales and self.apart.load[width=1](Coord(row)) != 0:
-            return self.scales.load[width=1](Coord(self.order().index(row, block)))
-        return UInt8(E8M0_BIAS)
+            return decode_scale(self.scales.load[width=1](Coord(self.order().index(row, block))))
+        return 1
 
 
 @fieldwise_init
@@ -271,7 +309,7 @@ struct FillRows[Source: RowBlocks](RangeWork):
             var scaled = self.source.block(source_row, block)
             var numbers = scaled.numbers
             comptime if Self.Source.HAS_SCALES:
-                var ends = _window_of(numbers)
+                var ends = window_of(numbers)
                 var shift = Int(scaled.scale) - E8M0_BIAS
                 if ends.high > 0:
                     window.low = min(window.low, ends.low + shift)
@@ -305,7 +343,7 @@ struct FillRows[Source: RowBlocks](RangeWork):
 
 
 @always_inline
-def _window_of(numbers: Block) -> ScaleWindow:
+def window_of(numbers: Block) -> ScaleWindow:
     """Returns the exponent fields that occur, zeros left out: high is 0 if all are zeros."""
     var magnitudes = bf16.of(numbers) & Magnitudes(bf16.MAGNITUDE)
     var least = Int((magnitudes - 1).reduce_min()) + 1

@@ -2,10 +2,11 @@
 
 from ...layouts import OperandShape, Plain
 from ...numbers.floats import FLOAT_TYPES
-from ...numbers.formats import FORMATS
-from ...operands import Operand, matrix
+from ...numbers.formats import FORMATS, Format, block_of, has_float_scales
+from ...numbers.scales import Scale
+from ...operands import Matrix, Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
-from ..block_order import RowGroups
+from ..block_order import Decoding, RowGroups
 from ..launch import decoding_of, multiply_panels, prepare
 from ..ranges import RangedProblem
 from ..scratch import Scratch
@@ -16,36 +17,45 @@ from .activations import (
     FloatActivations,
     LIMITS,
     KeptRows,
+    LeftScales,
     QuantizedRows,
     RowBlocks,
 )
 from .panel import FloatProduct
+from .scaled_rows import EncodedScaledRows, FillScaledRows, QuantizedScaledRows, ScaledRows
 
 comptime NAME: StaticString = "cpu/floats/kernel.mojo"
 comptime REASON: StaticString = "both sides are exact in bfloat16: its dot products, block by block"
 
 
-def groups_of(rows: Int, right: Right) -> RowGroups:
+def groups_of(rows: Int, left: Left, right: Right) -> RowGroups:
     """Returns how some rows are cut."""
-    return LIMITS.cut(rows, decoding_of(right))
+    return LIMITS.cut(rows, _decoding_of(left, right))
+
+
+def _decoding_of(left: Left, right: Right) -> Decoding:
+    """Returns what it takes to decode the weights; beside factors they are beforehand."""
+    return Decoding.DEAR if LeftScales.of(left).factors else decoding_of(right)
 
 
 def num_bytes(left: Left, rows: Int, k: Int) -> Int:
     """Returns the scratch memory that `launch` takes for some rows."""
-    return FloatActivations.num_bytes(OperandShape(rows, k), left.kind != LeftKind.KEPT)
+    return FloatActivations.num_bytes(OperandShape(rows, k), LeftScales.of(left))
 
 
 def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
     """Computes any problem: every format is exact in bfloat16."""
     var shape = OperandShape(problem.ranges.rows, problem.k)
-    var has_scales = problem.left.kind != LeftKind.KEPT
+    var scales = LeftScales.of(problem.left)
     var right = problem.experts.right
-    var activations = FloatActivations.carve(shape, decoding_of(right), has_scales, scratch)
+    var decoding = _decoding_of(problem.left, right)
+    var activations = FloatActivations.carve(shape, decoding, scales, scratch)
+    var product = FloatProduct(activations, has_float_scales(right.format))
     _prepare[known](problem, activations, team)
     comptime for i in range(len(FORMATS)):
         comptime if may_be(known.right_format, i):
             if right.format == i:
-                multiply_panels[known, FORMATS[i]](FloatProduct(activations), problem, team)
+                multiply_panels[known, FORMATS[i].kin()](product, problem, team)
 
 
 def _prepare[known: Known, T: Team](problem: RangedProblem, activations: FloatActivations, team: T):
@@ -55,8 +65,13 @@ def _prepare[known: Known, T: Team](problem: RangedProblem, activations: FloatAc
         comptime for j in range(len(FORMATS)):
             comptime if may_be(known.left_format, j):
                 if left.kind == LeftKind.ENCODED and left.format == j:
-                    var a = Operand[Plain, FORMATS[j]].at(left.values, left.scales, rows, problem.k)
-                    return _fill(EncodedRows(a), problem, activations, team)
+                    var a = Operand[Plain, FORMATS[j].kin()].at(
+                        left.values, left.scales, rows, problem.k, block_of(j)
+                    )
+                    comptime if FORMATS[j].scale == Scale.FLOAT32:
+                        return _fill_scaled(EncodedScaledRows(a), problem, activations, team)
+                    else:
+                        return _fill(EncodedRows(a), problem, activations, team)
     comptime for i in range(len(FLOAT_TYPES)):
         comptime if may_be(known.dtype, i):
             if left.kind != LeftKind.ENCODED and left.dtype == i:
@@ -68,8 +83,28 @@ def _prepare[known: Known, T: Team](problem: RangedProblem, activations: FloatAc
                     comptime for j in range(len(FORMATS)):
                         comptime if may_be(known.left_format, j):
                             if left.format == j:
-                                var source = QuantizedRows[FORMATS[j]](x, left.rounding)
-                                return _fill(source, problem, activations, team)
+                                return _fill_quantized[FORMATS[j].kin()](
+                                    x, problem, activations, team
+                                )
+
+
+def _fill_quantized[
+    format: Format, dtype: DType, T: Team
+](x: Matrix[dtype], problem: RangedProblem, activations: FloatActivations, team: T):
+    """Fills the activations with floats that are rounded to a format."""
+    var left = problem.left
+    comptime if format.scale == Scale.FLOAT32:
+        var source = QuantizedScaledRows[format](x, left.rounding, block_of(left.format))
+        _fill_scaled(source, problem, activations, team)
+    else:
+        _fill(QuantizedRows[format](x, left.rounding), problem, activations, team)
+
+
+def _fill_scaled[
+    Source: ScaledRows, T: Team
+](source: Source, problem: RangedProblem, activations: FloatActivations, team: T):
+    """Fills the activations from one source under float scales."""
+    prepare(FillScaledRows(source, problem.sources, activations), problem, team)
 
 
 def _fill[

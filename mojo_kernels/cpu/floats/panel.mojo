@@ -7,7 +7,8 @@ before:
     block_sum = twice the products, one after the other, each addition rounded
     sum = block_sum * (b_scale / 2) + sum, rounded once
 
-That is the whole arithmetic of C: a term takes part in at most 32 + K / 32 roundings.
+That is the whole arithmetic of C: a term takes part in at most 32 + K / 32 roundings. Where scales
+of the activations are floats, `b_scale / 2` is their product with half the weights', rounded too.
 Sums that might leave the regular numbers of float32, as far as the exponents of a row
 and the scales of a tile tell, are taken in float64 instead.
 """
@@ -19,13 +20,13 @@ from std.memory import bitcast
 from ...layouts import OperandShape
 from ...numbers.floats import F32_EXPONENT_BIAS, FloatBits
 from ...numbers.formats import Format
-from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
-from ..vectors import BLOCK, LANES, Sums, Words, add_exact_product
-from ..weights import WeightTiles
+from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
+from ..weights import WeightTiles, float64_scales
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
 from .dot import STEPS, add_products, add_products_in_float64, weight_words
@@ -68,7 +69,7 @@ struct _DirectFloats[Weights: WeightTiles](FloatSource):
 
     @always_inline
     def half_scales(self, tile: Int, block: Int) -> Sums:
-        return bitcast[DType.float32, LANES](self.panel.scale_bits[1](tile, block))
+        return self.panel.half_scales(tile, block)
 
 
 @fieldwise_init
@@ -128,8 +129,22 @@ struct DecodedFloats(DecodedStretch, FloatSource):
         return self.scales.load[width=LANES](Coord(block, tile, 0))
 
 
+@fieldwise_init
+struct Scaling(Equatable, TrivialRegisterPassable):
+    """How the sums of a block are scaled and added."""
+
+    var code: Int
+
+    comptime EXACT = Self(0)
+    """By powers of two."""
+    comptime FUSED = Self(1)
+    """By other scales of the weights, rounded once even where no instruction does that."""
+    comptime FACTORS = Self(2)
+    """The same, by scales of the activations too."""
+
+
 def _add_part[
-    num_rows: Int, num_tiles: Int, Source: FloatSource
+    num_rows: Int, num_tiles: Int, scaling: Scaling, Source: FloatSource
 ](a: FloatActivations, part: Part, first_tile: Int, source: Source):
     """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
@@ -169,7 +184,14 @@ def _add_part[
             var half_scales = source.half_scales(first_tile + tile, block)
             comptime for row in range(num_rows):
                 comptime i = row * num_tiles + tile
-                total[i] = add_exact_product(block_sums[i], half_scales, total[i])
+                comptime if scaling == Scaling.EXACT:
+                    total[i] = add_exact_product(block_sums[i], half_scales, total[i])
+                else:
+                    var scales = half_scales
+                    comptime if scaling == Scaling.FACTORS:
+                        var index = first_index + block * num_rows + row
+                        scales *= a.factors.load[width=1](Coord(index))
+                    total[i] = block_sums[i].fma(scales, total[i])
 
     comptime for i in range(NUM_SUMS):
         comptime row, tile = divmod(i, num_tiles)
@@ -196,6 +218,7 @@ struct FloatProduct(PanelProduct):
 
     var a: FloatActivations
     """The activations, [M, k]."""
+    var weights_have_float_scales: Bool
 
     @always_inline
     def shape(self) -> OperandShape:
@@ -205,7 +228,7 @@ struct FloatProduct(PanelProduct):
     @always_inline
     def of_range(self, rows: RowRange) -> Self:
         """Returns a part of the rows."""
-        return Self(self.a.of_range(rows))
+        return Self(self.a.of_range(rows), self.weights_have_float_scales)
 
     @always_inline
     def groups(self) -> RowGroups:
@@ -222,13 +245,18 @@ struct FloatProduct(PanelProduct):
     def add[
         num_rows: Int, Weights: WeightTiles
     ](self, part: Part, tile: Int, panel: WeightPanel[Weights]):
-        """Adds a part for one tile of the panel, decoding it in registers."""
-        _add_part[num_rows, 1](self.a, part, tile, _DirectFloats(panel))
+        """Adds a part for one tile of the panel, decoding it in registers; without factors."""
+        _add_part[num_rows, 1, Scaling.EXACT](self.a, part, tile, _DirectFloats(panel))
 
     @always_inline
     def add_decoded[num_rows: Int](self, part: Part, decoded: DecodedFloats):
-        """Adds a part for all tiles of a panel."""
-        _add_part[num_rows, PANEL_TILES](self.a, part, 0, decoded)
+        """Adds a part for all tiles of a panel, scaled as its scales want it."""
+        if self.a.has_factors:
+            return _add_part[num_rows, PANEL_TILES, Scaling.FACTORS](self.a, part, 0, decoded)
+        comptime if not HAS_FMA:
+            if self.weights_have_float_scales:
+                return _add_part[num_rows, PANEL_TILES, Scaling.FUSED](self.a, part, 0, decoded)
+        _add_part[num_rows, PANEL_TILES, Scaling.EXACT](self.a, part, 0, decoded)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the exponent window of some rows."""
@@ -281,8 +309,7 @@ struct FloatProduct(PanelProduct):
                 var words = weight_words[step](tiles, codes)
                 var x = self.a.words.load[width=1](Coord(first_word + step))
                 block_sums = add_products_in_float64(block_sums, words, x)
-            var scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
-            var x_scale = decode_scale[1](self.a.scale(row, block))
-            total += block_sums * 0.5 * scales * x_scale
+            var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
+            total += block_sums * 0.5 * scales * self.a.scale(row, block)
         var sums = total.cast[DType.float32]()
         return sums.eq(sums).select(sums, NAN)

@@ -3,11 +3,12 @@
     quant_method            what says which elements and scales
     mxfp4                   gpt-oss: always MXFP4
     mxfp8                   always MXFP8
+    fp8                     DeepSeek's: E4M3 with a float scale for 128 x 128, or for a tensor
     quark                   global_quant_config and, by patterns of names, layer_quant_config
     compressed-tensors      the format, of all or of each group
     mx_kernels              each file's own metadata
 
-Any other method is refused by its name: its numbers are not MX. What a module's weights are is
+Any other method is refused by its name: its numbers are not ours. What a module's weights are is
 asked when they are found, so a rule that no tensor follows does no harm.
 """
 
@@ -23,13 +24,16 @@ import torch
 BLOCK = 32
 """Elements of a scale in every format that these configs can name."""
 OURS = "mx_kernels"
+BLOCK_2D = [128, 128]
+"""The blocks of FP8 with a float scale each."""
 COMPRESSED = {"mxfp4-pack-quantized": "mxfp4", "mxfp8-quantized": "mxfp8"}
 """Formats of compressed-tensors that are MX."""
+COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
+"""Formats of compressed-tensors that may be FP8 with float scales."""
 QUARK = {"fp4": "mxfp4", "fp8_e4m3": "mxfp8", "fp8_e5m2": "mxfp8_e5m2"}
 """What Quark calls the elements of formats."""
-READ = ("mxfp4", "mxfp8", "quark", "compressed-tensors", OURS)
+READ = ("mxfp4", "mxfp8", "fp8", "quark", "compressed-tensors", OURS)
 OTHERS = {
-    "fp8": "DeepSeek's FP8: one scale for 128 x 128 weights",
     "nvfp4": "NVFP4: scales of 16 in E4M3, and one for the tensor",
     "modelopt": "NVIDIA ModelOpt's FP8 or NVFP4",
     "torchao": "torchao's own tensors",
@@ -70,6 +74,11 @@ class Scheme:
             )
         if self._is_compressed:
             self._check_compressed()
+        block = self._content.get("weight_block_size")
+        if self.method == "fp8" and block not in (None, BLOCK_2D):
+            raise ValueError(
+                f"quantization_config: got weight_block_size {block!r:.80}, expected {BLOCK_2D}"
+            )
 
     @property
     def _is_compressed(self) -> bool:
@@ -94,6 +103,8 @@ class Scheme:
             return _quark(self._quark_rule(module), module)
         if self.method in ("mxfp4", "mxfp8"):
             return Spec(self.method)
+        if self.method == "fp8" and not self._is_compressed:
+            return Spec("fp8_block_2d" if self._content.get("weight_block_size") else "fp8")
         return None
 
     def _check_compressed(self) -> None:
@@ -106,11 +117,11 @@ class Scheme:
 
     def _check_format(self, got: Any) -> None:
         """Raises unless a format of compressed-tensors is MX."""
-        if not isinstance(got, str) or got not in (*COMPRESSED, "dense"):
+        if not isinstance(got, str) or got not in (*COMPRESSED, *COMPRESSED_FP8, "dense"):
             words = f" ({OTHERS['nvfp4']})" if str(got).startswith("nvfp4") else ""
             raise ValueError(
                 f"quantization_config: got format {got!r:.80} of compressed-tensors{words}, "
-                f"expected {' or '.join(COMPRESSED)}"
+                f"expected {' or '.join((*COMPRESSED, *COMPRESSED_FP8))}"
             )
 
     def _quark_rule(self, module: str) -> Any:
@@ -164,6 +175,16 @@ def _quark(rule: Any, module: str) -> Spec:
     weight = weight if isinstance(weight, Mapping) else {}
     dtype, block = weight.get("dtype"), weight.get("block_size")
     scale = weight.get("scale_format") or weight.get("scale_type")
+    if dtype == "fp8_e4m3" and scale in (None, "float", "float32"):
+        schemes = {
+            "per_tensor": "fp8",
+            "per_channel": "fp8",
+            "per_group": "fp8_block" if weight.get("group_size") == BLOCK_2D[1] else None,
+            "per_block": "fp8_block_2d" if block == BLOCK_2D else None,
+        }
+        scheme = weight.get("qscheme")
+        if format := schemes.get(scheme if isinstance(scheme, str) else None):
+            return Spec(format)
     rows = None
     if weight.get("qscheme", "per_group") == "per_group" and weight.get("group_size") == BLOCK:
         rows = 1
@@ -177,7 +198,8 @@ def _quark(rule: Any, module: str) -> Spec:
         raise ValueError(
             f"quantization_config: got Quark's {got or rule!r:.200} for {module}, expected dtype "
             f"{' or '.join(QUARK)}, per_group of {BLOCK} or per_block of [rows, {BLOCK}], "
-            "scale_format e8m0"
+            "scale_format e8m0; or fp8_e4m3 with float scales, per_tensor, per_channel, per_group "
+            f"of {BLOCK_2D[1]} or per_block of {BLOCK_2D}"
         )
     return Spec(QUARK[dtype], rows)
 
@@ -268,6 +290,17 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
 def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
     """Returns a quantization_config of gpt-oss; arguments as in `quark_config`."""
     return {"quant_method": "mxfp4", "modules_to_not_convert": list(kept)}
+
+
+def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of DeepSeek; arguments as in `quark_config`."""
+    return {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": BLOCK_2D,
+        "modules_to_not_convert": list(kept),
+    }
 
 
 def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:

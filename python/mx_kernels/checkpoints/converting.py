@@ -20,7 +20,7 @@ from torch import Tensor
 from mx_kernels import ops
 from mx_kernels._arrays import show
 from mx_kernels._checks import check_rounding, format_named
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import CONFIG, SUFFIX
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
@@ -78,8 +78,8 @@ def convert(
         source: what `load` reads from: a file, a folder or an index.
         target: a folder that is not there yet or empty, or, for a source without a config,
             `*.safetensors`.
-        to: "mx_kernels", "compressed-tensors", "quark" or "gpt-oss".
-        format: what floats are quantized to.
+        to: "mx_kernels", "compressed-tensors", "quark", "gpt-oss" or "fp8", which is DeepSeek's.
+        format: what floats are quantized to; "fp8_block" is "fp8_block_2d" for weights.
         rounding: how.
         include: patterns of the names to quantize, instead of the usual ones: matrices
             `*.weight` of a checkpoint that holds no MX yet, but for embeddings, norms, routers and
@@ -96,6 +96,7 @@ def convert(
     if to not in TARGETS:
         raise ValueError(f"to: got {to!r}, expected {' or '.join(TARGETS)}")
     format_named(format), check_rounding(rounding)
+    format = weights_format(format)
     checkpoint = open_any(source)
     if target.suffix == SUFFIX and checkpoint.folder is not None:
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
@@ -127,7 +128,7 @@ def _chosen(
     Raises:
         ValueError: if a pattern asks for something that cannot be quantized, or for nothing.
     """
-    block = format_named(format).block_k
+    block, has_rows = format_named(format).k_multiple, format_named(format).block_rows > 1
     is_mx = any(it.format for it in parameters)
     chosen = set()
     for it in parameters:
@@ -137,7 +138,10 @@ def _chosen(
         is_weight = it.name.endswith(".weight") or it.name == "weight"
         is_usual = is_weight and len(it.shape) == 2 and not _matches(it.name, KEPT) and not is_mx
         fits = (
-            it.dtype in FLOATS.values() and it.shape and it.shape[-1] and not it.shape[-1] % block
+            it.dtype in FLOATS.values()
+            and len(it.shape) >= (2 if has_rows else 1)
+            and it.shape[-1]
+            and not it.shape[-1] % block
         )
         if is_asked and not fits:
             raise ValueError(

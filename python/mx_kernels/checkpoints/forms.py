@@ -3,12 +3,13 @@
     form                codes                           scales                      parameter
     gpt-oss             P_blocks  [.., N, K/32, 16]     P_scales [.., N, K/32]      P
     compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
-    Quark, and MXFP8    P.weight  [.., N, packed K]     P.weight_scale [.., S, K/32]    P.weight
-    MXFP8               P.weight                        P.weight_scale_inv          P.weight
+    Quark, and others   P.weight  [.., N, packed K]     P.weight_scale [.., S, K/32]    P.weight
+    DeepSeek            P.weight                        P.weight_scale_inv          P.weight
     ours                P.codes                         P.scales                    P
 
-The dtype of the codes gives the format: bytes are MXFP4, FP8 is MXFP8. Quark's scales may have
-fewer rows, S, each for several rows of codes. What is no part of a pair stays a tensor; what is
+The dtype of the codes gives the format, bytes are MXFP4, FP8 is MXFP8; unless scales are floats,
+whose shape gives it: see `float_scales`. Quark's bytes of scales may have fewer rows, S, each for
+several rows of codes. What is no part of a pair stays a tensor; what is
 half a pair, or a pair of another kind, is refused. Without a config the names and dtypes decide,
 and of bytes the shapes: MXFP4 has 16 bytes of codes a scale.
 """
@@ -26,6 +27,7 @@ from torch import Tensor
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
 from mx_kernels._facts import DEFAULT_FORMAT
+from mx_kernels.checkpoints import float_scales
 from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part
 
@@ -63,14 +65,13 @@ FORMS = (
     Form("gpt-oss", "_blocks", "_scales", "", BYTES, has_block_axis=True),
     Form("compressed-tensors", "weight_packed", "weight_scale", "weight", BYTES),
     Form("Quark", "weight", "weight_scale", "weight", {**BYTES, **FP8}),
-    Form("MXFP8", "weight", "weight_scale_inv", "weight", FP8),
+    Form("DeepSeek", "weight", "weight_scale_inv", "weight", FP8),
 )
 OWN = Form(OURS, ".codes", ".scales", "", BYTES)
 CODES = (torch.uint8, torch.int8, *FP8)
 """Dtypes of quantized weights."""
 
 FOREIGN = {
-    "weight_scale_inv": "DeepSeek's FP8, with a float scale for 128 x 128 weights",
     "weight_global_scale": "NVFP4, with a scale for the tensor",
     "weight_scale_2": "NVFP4, with a scale for the tensor",
     "qweight": "GPTQ or AWQ, which are integers",
@@ -106,9 +107,13 @@ class Parameter:
         """Returns the tensor, or plain codes and scales as bytes; they may be a file's memory."""
         if not self.format:
             return (self.parts[0].read(),)
-        codes, scales = (part.read().contiguous().view(torch.uint8) for part in self.parts)
+        codes, scales = (part.read().contiguous() for part in self.parts)
+        codes, fmt = codes.view(torch.uint8), format_named(self.format)
+        if fmt.has_float_scales:
+            return codes, float_scales.read(scales, self.shape, fmt)
+        scales = scales.view(torch.uint8)
         *lead, k = self.shape
-        codes = codes.reshape(*lead, format_named(self.format).packed_bytes(k))
+        codes = codes.reshape(*lead, fmt.packed_bytes(k))
         if self.scale_rows > 1:
             scales = scales.repeat_interleave(self.scale_rows, -2)[..., : lead[-1], :].contiguous()
         return codes, scales
@@ -171,8 +176,13 @@ class _Planner:
             ValueError: unless they fit each other, and what the config says.
         """
         kind, scale = self.parts[codes], self.parts[scales]
-        _check_scales(scales, kind.dtype, scale.dtype)
         got = f"{codes} {_described(kind)} and {scales} {_described(scale)}"
+        if kind.dtype in form.formats and float_scales.fits(kind.dtype, scale.dtype):
+            format = float_scales.format_of(kind.shape, scale.shape, spec and spec.format, got)
+            parts = (kind, scale)
+            self._add(name, Parameter(name, parts, kind.shape, self.dtype, format), codes, scales)
+            return
+        _check_scales(scales, kind.dtype, scale.dtype)
         format = form.formats.get(kind.dtype)
         if format is None:
             known = " or ".join(str(dtype).removeprefix("torch.") for dtype in form.formats)
@@ -191,12 +201,15 @@ class _Planner:
             raise ValueError(f"got no {' and no '.join(missing)}, expected both for {name}")
         parts = self.parts[codes], self.parts[scales]
         *lead, k = shape
-        wanted = (*lead, fmt.packed_bytes(k)), (*lead, k // fmt.block_k)
-        if k % fmt.block_k or k == 0 or any(part.dtype != torch.uint8 for part in parts):
+        dtypes, unit = (torch.uint8, fmt.scale_dtype), fmt.k_multiple
+        has_rows = fmt.block_rows == 1 or lead
+        if k % unit or k == 0 or not has_rows or tuple(part.dtype for part in parts) != dtypes:
+            kind = f"bytes, scales of {fmt.scale}," if fmt.has_float_scales else "bytes"
             raise ValueError(
                 f"got {codes} {_described(parts[0])} and {scales} {_described(parts[1])} for "
-                f"{show(shape)} of {format}, expected bytes and K a multiple of {fmt.block_k}"
+                f"{show(shape)} of {format}, expected {kind} and K a multiple of {unit}"
             )
+        wanted = (*lead, fmt.packed_bytes(k)), fmt.scales_of(shape)
         if wanted != tuple(part.shape for part in parts):
             raise ValueError(
                 f"got {codes} {show(parts[0].shape)} and {scales} {show(parts[1].shape)}, expected "
@@ -218,20 +231,23 @@ class _Planner:
         for end, what in FOREIGN.items():
             if name == end or name.endswith(f".{end}"):
                 raise ValueError(f"got {name} {_described(part)}, which is {what}, expected MX")
-        is_quark = self.scheme.method == "quark"
+        is_known = self.scheme.method in ("quark", "fp8")
         for form in FORMS:
-            if name.endswith(form.scales) and part.dtype in SCALES:
+            is_scales = part.dtype in SCALES or form.scales == "weight_scale_inv"
+            if name.endswith(form.scales) and is_scales:
                 base = name.removesuffix(form.scales)
                 wanted = [base + other.codes for other in FORMS if other.scales == form.scales]
                 raise ValueError(
                     f"got scales {name} {_described(part)}, expected codes "
                     f"{' or '.join(wanted)} of a quantized dtype beside them"
                 )
-            is_codes = form.codes != "weight" or is_quark
+            is_codes = form.codes != "weight" or is_known
             if name.endswith(form.codes) and is_codes and part.dtype in CODES:
-                wanted = name.removesuffix(form.codes) + form.scales
+                base = name.removesuffix(form.codes)
+                wanted = [base + other.scales for other in FORMS if other.codes == form.codes]
                 raise ValueError(
-                    f"got codes {name} {_described(part)}, expected scales {wanted} beside them"
+                    f"got codes {name} {_described(part)}, expected scales {' or '.join(wanted)} "
+                    "beside them"
                 )
 
 
@@ -277,10 +293,8 @@ def _check_scales(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
     what = f"{str(scales).removeprefix('torch.')} scales"
     if scales in FP8:
         what = "NVFP4, with E4M3 scales"
-    elif name.endswith("weight_scale_inv"):
-        what = FOREIGN["weight_scale_inv"]
     elif codes in FP8:
-        what = f"FP8 with {what}, for a tensor, a row or a block"
+        what = f"{str(codes).removeprefix('torch.')} with {what}"
     raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
 
 

@@ -26,8 +26,9 @@ def load(
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
-    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8), AMD Quark (MXFP4, MXFP8), MXFP8 with
-    `weight_scale_inv`, and what `save` writes; checkpoints of floats too. A name is the
+    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), DeepSeek's
+    FP8 and MXFP8 with `weight_scale_inv`, and what `save` writes; checkpoints of floats too. FP8
+    with one float scale for a tensor gets it for each row. A name is the
     checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for `_blocks` and
     `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one
     MXTensor.
@@ -54,7 +55,7 @@ def load(
     Raises:
         FileNotFoundError: if there is no such file, or an index names one that is not there.
         ValueError: if a file is broken; if codes or scales are missing or do not fit; if the
-            checkpoint is quantized in a way that is not MX (DeepSeek's FP8, NVFP4, GPTQ, ...).
+            checkpoint is quantized in another way (NVFP4, GPTQ, ...).
         TypeError: if a state dict holds anything but tensors.
         ImportError: if safetensors is missing, or rich where a bar is asked for.
     """

@@ -4,6 +4,7 @@
     mx_kernels          all              P.weight.codes, P.weight.scales
     compressed-tensors  MXFP4, MXFP8     P.weight_packed (MXFP4) or P.weight (MXFP8), P.weight_scale
     quark               MXFP4, MXFP8     P.weight, P.weight_scale
+    fp8                 FP8 of 128 x 128 P.weight, P.weight_scale_inv, as DeepSeek has them
     gpt-oss             MXFP4            P_blocks, P_scales; experts [E, N, K] alone
 
 Experts of gpt-oss are called P, not P.weight, and their bias P_bias; Quark calls these P.weight
@@ -24,7 +25,7 @@ from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 
 WEIGHT = "weight"
 _FORMS = {form.name: form for form in FORMS}
-_FP8 = {"mxfp8": torch.float8_e4m3fn}
+_FP8 = dict.fromkeys(("mxfp8", "fp8_block_2d"), torch.float8_e4m3fn)
 """The dtypes of codes that are not bytes, outside our own form."""
 
 
@@ -63,6 +64,7 @@ TARGETS = {
         ("_bias", ".bias"),
         (2, 3),
     ),
+    "fp8": Target({"fp8_block_2d": _FORMS["DeepSeek"]}, configs.deepseek_config, ndim=(2, 3)),
     "gpt-oss": Target(
         {"mxfp4": _FORMS["gpt-oss"]},
         configs.gpt_oss_config,
@@ -95,12 +97,12 @@ def parts_of(
         raise ValueError(f"{name}: got this name to write as {to}, expected *.{form.parameter}")
     codes, scales = form.names(there)
     *lead, k = shape
-    blocks = k // fmt.block_k
+    blocks = fmt.k_blocks(k)
     stored = (blocks, fmt.packed_bytes(fmt.block_k)) if form.has_block_axis else (
         fmt.packed_bytes(k),
     )  # fmt: skip
     dtype = torch.uint8 if form is OWN else _FP8.get(format, torch.uint8)
-    return {codes: (dtype, (*lead, *stored)), scales: (torch.uint8, (*lead, blocks))}
+    return {codes: (dtype, (*lead, *stored)), scales: (fmt.scale_dtype, fmt.scales_of(shape))}
 
 
 def plain_name(to: str, name: str, quantized: Mapping[str, str]) -> str:

@@ -18,7 +18,12 @@ from torch import nn
 
 from mx_kernels._arrays import check_floats, show
 from mx_kernels._checks import check_mode, format_named, mode_rounding
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
+from mx_kernels._facts import (
+    DEFAULT_FORMAT,
+    DEFAULT_ROUNDING,
+    activations_for,
+    weights_format,
+)
 from mx_kernels.conversion.layers import Layer, Way, arrangements, obstacle, replace
 from mx_kernels.conversion.report import (
     ATTRIBUTE,
@@ -84,7 +89,8 @@ def convert(
             of one, and * stands for anything: "lm_head", "layers.0", "layers.*.self_attn".
         include: names of modules to be converted although a rule would keep them; `keep` goes
             before.
-        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
+        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8" or
+            "fp8_block", which is "fp8_block_2d" for them.
         rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
         device: whose layout the weights get; see `MXLinear.from_linear`.
         activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices
@@ -186,11 +192,11 @@ def restore_skeleton(
         if len(found) < len(names) or len(formats) > 1:
             raise ValueError(f"got {found}, expected {' and '.join(names)} in one format")
         (format,) = formats
-        hindrance = obstacle(layer, format_named(format).block_k)
+        hindrance = obstacle(layer, format_named(format).k_multiple)
         if hindrance:
             raise ValueError(f"{layer.name}: got quantized weights, but {hindrance}")
         rule = activations_of(layer, rounding) or DEFAULT_ROUNDING
-        mode = _mode_of(layer, activations, rule, device)
+        mode = _mode_of(layer, activations, rule, device, format)
         choices = {"format": format, "rounding": rule, "device": None}
         layer.module = replace(layer, made, activations=mode, **choices)
         _put(model, layer)
@@ -218,13 +224,16 @@ def _decided(
 ) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
     """Returns why each layer is kept, and what the activations of the others become."""
     fmt, rounding, device = format_named(choices["format"]), choices["rounding"], choices["device"]
-    quantized(torch.zeros(1, fmt.block_k, device="cpu"), **choices)  # Raises if a name is wrong.
+    quantized(torch.zeros(1, fmt.k_multiple, device="cpu"), **choices)  # Raises if a name is wrong.
+    fmt = format_named(weights_format(fmt.name))
     tree = Tree(model)
     _check_activations(activations, rounding, tree)
     reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
     _check_some(reasons, chosen)
-    return reasons, {layer: _mode_of(layer, activations, rounding, device) for layer in chosen}
+    return reasons, {
+        layer: _mode_of(layer, activations, rounding, device, fmt.name) for layer in chosen
+    }
 
 
 def _replaced(
@@ -292,11 +301,11 @@ def _check_weights(layer: Layer) -> None:
         check_floats(t, full_name)
 
 
-def _mode_of(layer: Layer, activations: Activations, rounding: str, device) -> str:
+def _mode_of(layer: Layer, activations: Activations, rounding: str, device, format: str) -> str:
     """Returns what the activations of a layer become."""
     mode = activations_of(layer, activations)
     if mode is None:
-        mode = activations_for(device or next(iter(layer.weights.values())).device)
+        mode = activations_for(device or next(iter(layer.weights.values())).device, format)
     check_mode(mode, mode_rounding(mode, rounding))
     return mode
 

@@ -98,7 +98,7 @@ def decide(
         if fits_any(layer.names, keep):
             reasons[layer] = "named in keep"
             continue
-        hindrance = obstacle(layer, fmt.block_k, device)
+        hindrance = obstacle(layer, fmt.k_multiple, device)
         if fits_any(layer.names, include):
             reasons[layer] = hindrance
             if hindrance:
@@ -160,7 +160,8 @@ def _doubt(layer: Layer, fmt: Format, device: str | torch.device | None) -> str 
     # Layouts pad the rows.
     (weight,) = layer.weights.values()
     layout = facts().layout_for(device or weight.device) or facts().plain
-    after = sum(map(math.prod, storage_of(layer.shape, fmt, layout)))
+    codes, scales = map(math.prod, storage_of(layer.shape, fmt, layout))
+    after = codes + scales * fmt.scale_bytes
     return None if after < weight.nbytes else f"{layer.shape[0]} outputs are too few to save memory"
 
 

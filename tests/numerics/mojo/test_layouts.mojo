@@ -78,19 +78,19 @@ def assert_runs_stay_together[Layout: OperandLayout, format: Format]() raises:
 def test_every_layout_is_a_bijection() raises:
     comptime for i in range(len(LAYOUTS)):
         comptime for f in range(len(FORMATS)):
-            assert_codes_are_a_bijection[LAYOUTS[i], FORMATS[f]]()
-            assert_scales_are_a_bijection[LAYOUTS[i], FORMATS[f]]()
+            assert_codes_are_a_bijection[LAYOUTS[i], FORMATS[f].kin()]()
+            assert_scales_are_a_bijection[LAYOUTS[i], FORMATS[f].kin()]()
 
 
 def test_no_layout_separates_a_run_of_bytes() raises:
     comptime for i in range(len(LAYOUTS)):
         comptime for f in range(len(FORMATS)):
-            assert_runs_stay_together[LAYOUTS[i], FORMATS[f]]()
+            assert_runs_stay_together[LAYOUTS[i], FORMATS[f].kin()]()
 
 
 def test_padding_is_the_least_that_fills_the_tiles() raises:
     comptime for f in range(len(FORMATS)):
-        comptime format = FORMATS[f]
+        comptime format = FORMATS[f].kin()
         var shape = OperandShape(33, 9 * format.block_k)
         assert_equal(code_rows[Plain](shape), 33)
         assert_equal(code_rows[PreshuffledCdna4](shape), 48)

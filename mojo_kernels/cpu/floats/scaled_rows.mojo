@@ -1,0 +1,145 @@
+"""Activations whose scales are floats: elements as bfloat16, and a factor beside each block.
+
+    row, of 160 elements       0 .. 127                    128 .. 159
+    scales of `fp8_block`      s0                          s1
+    words, blocks of 32        elements 0 .. 31, ..        elements 128 .. 159
+    factors                    s0     s0     s0     s0     s1
+
+The scale of all that share it is known before the first of them is encoded.
+"""
+
+from layout import Coord
+from std.math import ceildiv
+from std.memory import bitcast
+
+from ...layouts import OperandShape, Plain
+from ...numbers.encode import encode_over
+from ...numbers.floats import F32_MANTISSA_BITS
+from ...numbers.formats import BlockShape, Format
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...operands import Matrix, Operand
+from ..encode import float_scale_of
+from ..quantize import groups_per_task
+from ..ranges import RangeWork, RowRange, Sources
+from ..vectors import BLOCK
+from ..window import ScaleWindow, float_scale_ends
+from .activations import Block, FloatActivations, LARGEST_FIELD, numbers_of, window_of
+from .dot import STEPS, activation_words
+
+
+trait ScaledRows(TrivialRegisterPassable):
+    """Where elements under float scales come from."""
+
+    def block(self) -> BlockShape:
+        """Returns what shares a scale."""
+        ...
+
+    def scale(self, row: Int, first: Int, last: Int) -> Float32:
+        """Returns the scale of the elements from `first` to `last` of a row, which share it."""
+        ...
+
+    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
+        """Returns the elements of a block under their scale."""
+        ...
+
+
+@fieldwise_init
+struct QuantizedScaledRows[format: Format, dtype: DType](ScaledRows):
+    """Floats that are rounded to a format, whose blocks have a row each."""
+
+    var x: Matrix[Self.dtype]
+    """[M, k]."""
+    var rounding: Rounding
+    var shape: BlockShape
+
+    @always_inline
+    def block(self) -> BlockShape:
+        return self.shape
+
+    @always_inline
+    def scale(self, row: Int, first: Int, last: Int) -> Float32:
+        return float_scale_of[Self.format.element](self.x, row, row + 1, first, last, self.rounding)
+
+    @always_inline
+    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
+        var x = self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK))
+        var codes = encode_over[Self.format.element](x.cast[DType.float32](), scale)
+        return numbers_of[Self.format.element](codes)
+
+
+@fieldwise_init
+struct EncodedScaledRows[format: Format](ScaledRows):
+    """Codes and scales."""
+
+    var operand: Operand[Plain, Self.format]
+    """[M, k]."""
+
+    @always_inline
+    def block(self) -> BlockShape:
+        return self.operand.block
+
+    @always_inline
+    def scale(self, row: Int, first: Int, last: Int) -> Float32:
+        return self.operand.float_scale(row, first)
+
+    @always_inline
+    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
+        comptime BYTES = Self.format.block_bytes()
+        comptime assert BYTES == BLOCK, "a byte for each element"
+        var codes = self.operand.codes_of[BYTES](row, block * BYTES)
+        return numbers_of[Self.format.element](rebind[SIMD[DType.uint8, BLOCK]](codes))
+
+
+@fieldwise_init
+struct FillScaledRows[Source: ScaledRows](RangeWork):
+    """Fills `FloatActivations`, some groups of rows a task."""
+
+    var source: Self.Source
+    var sources: Sources
+    """Which rows of the source."""
+    var out: FloatActivations
+
+    def num_tasks(self, rows: RowRange) -> Int:
+        """Returns how many tasks the groups of a range are."""
+        var groups = self.out.of_range(rows).groups
+        return ceildiv(groups.count, groups_per_task(self.out.shape.k, groups.largest()))
+
+    def run(self, rows: RowRange, task: Int):
+        """Fills the groups of a task."""
+        var part = self.out.of_range(rows)
+        var groups = part.groups
+        var count = groups_per_task(part.shape.k, groups.largest())
+        var last = min((task + 1) * count, groups.count)
+        for row in range(groups.start(task * count), groups.start(last)):
+            part.windows.put(row, self._fill(self.sources.of(rows.first + row), row, part))
+
+    def _fill(self, source_row: Int, row: Int, part: FloatActivations) -> ScaleWindow:
+        """Writes words and factors of a row, and returns the window of their products."""
+        var order, k = part.order(), part.shape.k
+        var k_bits = self.source.block().k_bits
+        var window = ScaleWindow.EMPTY
+        for scale_block in range(self.source.block().k_blocks(k)):
+            var first = scale_block << k_bits
+            var last = k if k - first <= 1 << k_bits else first + (1 << k_bits)
+            var scale = self.source.scale(source_row, first, last)
+            var field = (bitcast[DType.uint32](scale) >> F32_MANTISSA_BITS) & 255
+            var scale_ends = float_scale_ends[1](field)
+            for block in range(first // BLOCK, last // BLOCK):
+                var numbers = self.source.numbers(source_row, block, scale)
+                var index = order.index(row, block)
+                part.words.store[alignment=4](Coord(index * STEPS), activation_words(numbers))
+                var ends = window_of(numbers)
+                # NaN and infinity reach the window, those of a scale even above zeros.
+                if ends.high > LARGEST_FIELD or Int(scale_ends[1]) == E8M0_NAN:
+                    window = window.including(LARGEST_FIELD + 1)
+                elif ends.high > 0:
+                    var low = ends.low + Int(scale_ends[0]) - E8M0_BIAS
+                    var high = ends.high + Int(scale_ends[1]) - E8M0_BIAS
+                    window = window.including(max(low, 0))
+                    window = window.including(min(high, LARGEST_FIELD + 1))
+                else:
+                    part.factors.store(Coord(index), Float32(0))
+                    continue
+                part.factors.store(Coord(index), scale)
+        return window
