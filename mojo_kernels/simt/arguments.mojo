@@ -2,32 +2,45 @@
 
 Activations come in one of the kinds below, told apart at run time by a branch
 that all threads take together. Whatever the kind, a lane gets a chunk of eight
-values and the scale byte of their block, the values not yet scaled:
+values and the scale of their block, the values not yet scaled:
 
-    kind        values of a chunk               scale byte
-    kept        rounded to bfloat16 numbers     that of one
+    kind        values of a chunk               scale
+    kept        rounded to bfloat16 numbers     one
     quantized   rounded to elements right here  as the rounding rule says
     encoded     decoded elements                as stored
+
+A float scale of a whole row is known only when the row was read: `amax_of_row` comes before.
 """
 
+from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ..launch.queue import DevicePointer, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import F32_MANTISSA_BITS, round_to
-from ..numbers.formats import FORMATS
-from ..numbers.rounding import Rounding
-from ..numbers.scales import E8M0_BIAS
+from ..numbers.formats import FORMATS, Format, block_of, has_float_scales
+from ..numbers.rounding import Rounding, float_scale_from_amax
+from ..numbers.scales import Scale, decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem
-from .codec import CHUNK, Chunk, LANES_PER_BLOCK
-from .codec import decode_chunk, element_of, rounded_values, scale_of_block
+from .codec import ANY_BITS, CHUNK, Chunk, LANES_PER_BLOCK
+from .codec import amax_of_lanes, decode_chunk, element_of, magnitude_of_chunk
+from .codec import rounded_over, rounded_values, scale_of_block
 from .views import AnyFloats, BFLOAT16, PackedRows
 
 
+comptime LOG2_LANES_PER_FLOAT_BLOCK = log2_floor(Format.FP8_BLOCK.block_k // CHUNK)
+"""Lanes that hold a block with a float scale that is no whole row, as an exponent."""
+
+
 def carry_of(format: Int, rounding: Rounding) -> UInt32:
-    """Returns a rule's carry for float32 bits and the elements of a format."""
+    """Returns a rule's carry for float32 bits and the elements of a format.
+
+    Of a format with float scales, whether they are powers of two.
+    """
     comptime for i in range(len(FORMATS)):
         if format == i:
+            comptime if FORMATS[i].scale == Scale.FLOAT32:
+                return UInt32(1 if rounding == Rounding.RCEIL else 0)
             return UInt32(rounding.carry[F32_MANTISSA_BITS, FORMATS[i].element]())
     return 0
 
@@ -51,7 +64,7 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
     var format: Int32
     """The position in `FORMATS` of what floats are rounded to, or of what codes are."""
     var carry: UInt32
-    """The rounding rule's carry for float32 bits."""
+    """What `carry_of` returns."""
     var k: Int
     """Elements of a row."""
 
@@ -93,24 +106,56 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
         return AnyFloats(self.values, self.row_stride, self.dtype)
 
     @always_inline
-    def chunk[bits: Int, aligned: Bool](self, row: Int, chunk: Int) -> Tuple[Chunk, UInt32]:
-        """Returns eight values and their scale; four lanes ask for a block together.
+    def _has_whole_rows(self) -> Bool:
+        """Says whether a row has one float scale."""
+        var format = Int(self.format)
+        return has_float_scales(format) and block_of(format).k_blocks(self.k) == 1
 
-        `bits` are those of an element, or `ANY_BITS`.
+    @always_inline
+    def amax_of_row[bits: Int, aligned: Bool](self, row: Int, lane: Int) -> UInt32:
+        """Returns the float32 bits of the largest magnitude of a row, where `chunk` wants it.
+
+        All lanes of a warp call it.
+        """
+        var amax = UInt32(0)
+        comptime if bits == ANY_BITS:
+            var is_quantized = self.kind == Int32(LeftKind.QUANTIZED.code)
+            if is_quantized and self._has_whole_rows():
+                comptime LANES = 32
+                for chunk in range(lane, self.k // CHUNK, LANES):
+                    var x = self.floats().load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
+                    amax = max(amax, magnitude_of_chunk(x))
+                amax = amax_of_lanes[log2_floor(LANES)](amax)
+        return amax
+
+    @always_inline
+    def chunk[
+        bits: Int, aligned: Bool
+    ](self, row: Int, chunk: Int, in_range: Bool, row_amax: UInt32) -> Tuple[Chunk, Float64]:
+        """Returns eight values and their scale; the lanes of a block ask together.
+
+        `bits` are those of an element, or `ANY_BITS`. What is not `in_range` only keeps others
+        company.
         """
         var element = element_of[bits](self.format)
         if self.is_encoded():
-            var encoded = PackedRows[Plain](self.values, self.scales, self.k)
-            var codes = encoded.chunk[bits, RUN_BYTES if aligned else 1](element, row, chunk)
-            var scale = encoded.scale(row, chunk // LANES_PER_BLOCK)
-            return (decode_chunk(codes, element), scale.cast[DType.uint32]())
+            var encoded = Weights(self.values, self.scales, self.format)
+            return encoded.chunk[Plain, bits, RUN_BYTES if aligned else 1](row, chunk, self.k)
         var x = self.floats().load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
         if self.is_kept():
             if self.dtype != BFLOAT16:
                 x = round_to[DType.bfloat16](x).cast[DType.float32]()
-            return (x, UInt32(E8M0_BIAS))
+            return (x, Float64(1))
+        comptime if bits == ANY_BITS:
+            if has_float_scales(Int(self.format)):
+                var amax = magnitude_of_chunk(x) if in_range else UInt32(0)
+                amax = amax_of_lanes[LOG2_LANES_PER_FLOAT_BLOCK](amax)
+                if self._has_whole_rows():
+                    amax = row_amax
+                var scale = float_scale_from_amax(amax, element, self.carry != 0)
+                return (rounded_over(x, scale, element), scale.cast[DType.float64]())
         var scale = scale_of_block(x, self.carry, element)
-        return (rounded_values(x, scale, element), scale)
+        return (rounded_values(x, scale, element), decode_scale(scale.cast[DType.uint8]()))
 
 
 @fieldwise_init
@@ -139,13 +184,18 @@ struct Weights(DevicePassable, TrivialRegisterPassable):
 
     @always_inline
     def chunk[
-        Layout: OperandLayout, bits: Int
-    ](self, row: Int, chunk: Int, k: Int) -> Tuple[Chunk, UInt8]:
-        """Returns eight values and the scale byte of their block."""
+        Layout: OperandLayout, bits: Int, alignment: Int = 1
+    ](self, row: Int, chunk: Int, k: Int) -> Tuple[Chunk, Float64]:
+        """Returns eight values and the scale of their block."""
         var element = element_of[bits](self.format)
         var packed = PackedRows[Layout](self.codes, self.scales, k)
-        var codes = packed.chunk[bits, 1](element, row, chunk)
-        return (decode_chunk(codes, element), packed.scale(row, chunk // LANES_PER_BLOCK))
+        var values = decode_chunk(packed.chunk[bits, alignment](element, row, chunk), element)
+        comptime if bits == ANY_BITS:
+            if has_float_scales(Int(self.format)):
+                var block = block_of(Int(self.format))
+                var scale = packed.float_scale(row, chunk * CHUNK, block)
+                return (values, scale.cast[DType.float64]())
+        return (values, decode_scale(packed.scale(row, chunk // LANES_PER_BLOCK)))
 
 
 @fieldwise_init

@@ -7,7 +7,8 @@ same bits.
 
 Elements are arguments: where one is a constant the compiler folds it, and where formats are known
 only at run time one code serves them all. An integer element is taken for a float without
-exponents: units below its one regular binade, and a sign apart.
+exponents: units below its one regular binade, and a sign apart. Float scales are divided by, not
+multiplied by their inverse, and more lanes share one.
 """
 
 from max.gpu.primitives.warp import shuffle_xor
@@ -117,6 +118,15 @@ def scale_of_block(x: Chunk, carry: UInt32, element: Element) -> UInt32:
 
 
 @always_inline
+def amax_of_lanes[steps: Int](amax: UInt32) -> UInt32:
+    """Returns the largest of 2**steps neighbouring lanes; all lanes of the warp call it."""
+    var largest = amax
+    comptime for step in range(steps):
+        largest = max(largest, shuffle_xor(largest, UInt32(1 << step)))
+    return largest
+
+
+@always_inline
 def smallest_regular(element: Element) -> UInt32:
     """Returns the float32 exponent field of an element's smallest regular number."""
     return UInt32(F32_EXPONENT_BIAS + 1 - element.bias)
@@ -130,6 +140,12 @@ def round_magnitudes(x: Chunk, scale: UInt32, element: Element) -> Tuple[Codes, 
     Adding 2**23 steps leaves the whole number of steps in the low mantissa bits,
     rounded to the nearest, ties to the even one: step by step the codes' order.
     """
+    return round_divided(abs(x) * f32_of_inverse_scale(scale), element)
+
+
+@always_inline
+def round_divided(divided: Chunk, element: Element) -> Tuple[Codes, Chunk]:
+    """Returns the same of magnitudes that are divided by their scale."""
     comptime EXPONENT = Codes(255 << F32_MANTISSA_BITS)
     var dropped = UInt32(F32_MANTISSA_BITS - element.mantissa_bits)
     var smallest = smallest_regular(element)
@@ -137,7 +153,6 @@ def round_magnitudes(x: Chunk, scale: UInt32, element: Element) -> Tuple[Codes, 
     var to_anchor = dropped << UInt32(F32_MANTISSA_BITS)
     var first_anchor = (smallest + dropped) << UInt32(element.mantissa_bits)
 
-    var divided = abs(x) * f32_of_inverse_scale(scale)
     var binade = bitcast[DType.uint32, CHUNK](divided) & EXPONENT
     binade = max(binade, Codes(smallest << UInt32(F32_MANTISSA_BITS)))
     var anchor = binade + to_anchor
@@ -199,6 +214,30 @@ def encode_chunk[narrow: Bool](x: Chunk, scale: UInt32, element: Element) -> Cod
         codes = round_magnitudes(x, scale, element)[0]
     codes = with_signs(codes, x, element)
     return Codes(0) if scale == UInt32(E8M0_NAN) else codes
+
+
+@always_inline
+def is_nan_scale(scale: Float32) -> Bool:
+    """Says whether a float scale makes its block NaN."""
+    comptime source = FloatBits[DType.float32]
+    return bitcast[DType.uint32](scale) & UInt32(source.MAGNITUDE) > UInt32(source.NOT_FINITE)
+
+
+@always_inline
+def encode_over(x: Chunk, scale: Float32, element: Element) -> Codes:
+    """Returns the codes of a chunk under a float scale; zeros for a NaN block."""
+    var codes = with_signs(round_divided(abs(x) / scale, element)[0], x, element)
+    return Codes(0) if is_nan_scale(scale) else codes
+
+
+@always_inline
+def rounded_over(x: Chunk, scale: Float32, element: Element) -> Chunk:
+    """Returns what the chunk encoded under a float scale stands for under a scale of one."""
+    var unsigned = round_divided(abs(x) / scale, element)[1]
+    if is_nan_scale(scale):
+        unsigned = Chunk(0)
+    var signs = bitcast[DType.uint32, CHUNK](x) & UInt32(1 << 31)
+    return bitcast[DType.float32, CHUNK](bitcast[DType.uint32, CHUNK](unsigned) | signs)
 
 
 @always_inline

@@ -16,7 +16,6 @@ from std.math import ceildiv
 from ..launch.queue import Grid, Queue
 from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
-from ..numbers.scales import decode_scale
 from ..problem import ANY, Known, Left, LeftKind, Problem, may_be
 from ..schedule.clusters import GridRows
 from .arguments import Activations, Result, Weights
@@ -58,20 +57,20 @@ def warp_sums_at[
     """Returns the same at any columns."""
     var num_chunks = a.k // CHUNK
     var sums = SIMD[DType.float64, num_columns](0)
+    var row_amax = a.amax_of_row[bits, aligned](row, lane)
     for first in range(0, num_chunks, WARP_THREADS):
         # Lanes past the end repeat the last block, whole blocks at a time.
         var in_range = first + lane < num_chunks
         var chunk = first + lane
         if not in_range:
             chunk = num_chunks - LANES_PER_BLOCK + lane % LANES_PER_BLOCK
-        var x, x_scale = a.chunk[bits, aligned](row, chunk)
+        var x, x_factor = a.chunk[bits, aligned](row, chunk, in_range, row_amax)
         if not in_range:
             continue
-        var x_factor = decode_scale(x_scale.cast[DType.uint8]())
 
         comptime for i in range(num_columns):
             var values, scale = w.chunk[Layout, bits](Int(columns[i]), chunk, a.k)
-            var factor = x_factor * decode_scale(scale)
+            var factor = x_factor * scale
             if a.is_kept():
                 var products = x.cast[DType.float64]() * values.cast[DType.float64]()
                 sums[i] += products.reduce_add() * factor

@@ -5,7 +5,8 @@
     block         0     0     0     0      1     1
 
 Rows that follow each other without a gap are one long row: no division. Elements of as many bits
-share an instance of a kernel, which learns at run time which of them it works on.
+share an instance of a kernel, which learns at run time which of them it works on. A block with a
+float scale, which may be a row or several, is quantized by a warp.
 """
 
 from layout import Coord
@@ -18,7 +19,9 @@ from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_to
-from ..numbers.formats import FORMATS
+from ..numbers.formats import FORMATS, block_of, has_float_scales, scale_bytes_of
+from ..numbers.rounding import float_scale_from_amax
+from ..numbers.scales import Scale
 from ..operands import Matrix
 from ..problem import ANY, may_be
 from .arguments import carry_of
@@ -27,10 +30,13 @@ from .codec import (
     CHUNK,
     Chunk,
     LANES_PER_BLOCK,
+    amax_of_lanes,
     decode_chunk,
     element_of,
     encode_chunk,
+    encode_over,
     f32_of_scale,
+    magnitude_of_chunk,
     pack,
     scale_of_block,
 )
@@ -38,6 +44,10 @@ from .views import PackedRows, VECTOR_BYTES, flat_of, rows_of
 
 comptime THREADS = 256
 """Threads of a group."""
+comptime WARP_THREADS = 32
+"""Threads that share a block with a float scale; wider hardware warps split."""
+comptime LOG2_WARP = 5
+"""The same, as an exponent."""
 comptime CODE_BITS = [4, 8]
 """Bits of a code, of any format: an instance of a kernel each."""
 
@@ -116,6 +126,51 @@ def quantize_chunks[
             flat_of(scales)[chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
 
 
+def quantize_float_blocks[
+    dtype: DType, aligned: Bool
+](
+    x: DevicePointer[dtype],
+    codes: DevicePointer[DType.uint32],
+    scales: DevicePointer[DType.float32],
+    rows: Int64,
+    k: Int64,
+    row_stride: Int64,
+    format: Int32,
+    is_power: UInt32,
+):
+    """Quantizes one block with a float scale a warp: reads it twice."""
+    var warp, lane = divmod(global_thread(), WARP_THREADS)
+    var block, chunks_per_row = block_of(Int(format)), Int(k) // CHUNK
+    var row_block, k_block = divmod(warp, block.k_blocks(Int(k)))
+    if row_block >= block.row_blocks(Int(rows)):
+        return
+    var first_row = row_block << block.row_bits
+    var num_rows = min(Int(rows) - first_row, 1 << block.row_bits)
+    var first_chunk = (k_block << block.k_bits) // CHUNK
+    var num_chunks = min(chunks_per_row - first_chunk, (1 << block.k_bits) // CHUNK)
+
+    var source = rows_of(x, Int(row_stride))
+    var amax = UInt32(0)
+    for i in range(lane, num_rows * num_chunks, WARP_THREADS):
+        var row, chunk = divmod(i, num_chunks)
+        var values = load_chunk[aligned](source, first_row + row, (first_chunk + chunk) * CHUNK)
+        amax = max(amax, magnitude_of_chunk(values))
+    comptime BITS = 8
+    var element = element_of[BITS](format)
+    var scale = float_scale_from_amax(amax_of_lanes[LOG2_WARP](amax), element, is_power != 0)
+    if lane == 0:
+        flat_of(scales)[warp] = scale
+
+    comptime WORDS = CHUNK * BITS // 32
+    for i in range(lane, num_rows * num_chunks, WARP_THREADS):
+        var row, chunk = divmod(i, num_chunks)
+        var values = load_chunk[aligned](source, first_row + row, (first_chunk + chunk) * CHUNK)
+        var place = (first_row + row) * chunks_per_row + first_chunk + chunk
+        rows_of(codes, WORDS).store[alignment=4 * WORDS](
+            Coord(place, 0), pack[BITS](encode_over(values, scale, element))
+        )
+
+
 def quantize[
     known_dtype: Int = ANY, known_format: Int = ANY
 ](call: QuantizeCall, mut queue: Some[Queue]) raises:
@@ -137,6 +192,9 @@ def _quantize[
     dtype: DType, bits: Int, aligned: Bool
 ](call: QuantizeCall, mut queue: Some[Queue]) raises:
     """Launches an instance of `quantize_chunks`."""
+    comptime if bits == 8:
+        if has_float_scales(call.format):
+            return _quantize_float_blocks[dtype, aligned](call, queue)
     var num_chunks = call.rows * call.k // CHUNK
     queue.launch[quantize_chunks[dtype, bits, aligned]](
         Grid(ceildiv(num_chunks, THREADS), threads=THREADS),
@@ -145,6 +203,24 @@ def _quantize[
         device_pointer[DType.uint8](call.scales),
         Int64(num_chunks),
         Int64(num_chunks if call.row_stride == call.k else call.k // CHUNK),
+        Int64(call.row_stride),
+        Int32(call.format),
+        carry_of(call.format, call.rounding),
+    )
+
+
+def _quantize_float_blocks[
+    dtype: DType, aligned: Bool
+](call: QuantizeCall, mut queue: Some[Queue]) raises:
+    """Launches `quantize_float_blocks`."""
+    var blocks = scale_bytes_of(call.format, call.rows, call.k) // Scale.FLOAT32.bytes
+    queue.launch[quantize_float_blocks[dtype, aligned]](
+        Grid(ceildiv(blocks * WARP_THREADS, THREADS), threads=THREADS),
+        device_pointer[dtype](call.values),
+        device_pointer[DType.uint32](call.codes),
+        device_pointer[DType.float32](call.scales),
+        Int64(call.rows),
+        Int64(call.k),
         Int64(call.row_stride),
         Int32(call.format),
         carry_of(call.format, call.rounding),
@@ -169,9 +245,14 @@ def dequantize_chunks[
     var element = element_of[bits](format)
     var packed = PackedRows[Layout](codes, scales, Int(k))
     var values = decode_chunk(packed.chunk[bits, RUN_BYTES](element, row, row_chunk), element)
-    var scale = packed.scale(row, row_chunk // LANES_PER_BLOCK).cast[DType.uint32]()
+    var scale: Float32
+    if has_float_scales(Int(format)):
+        scale = packed.float_scale(row, row_chunk * CHUNK, block_of(Int(format)))
+    else:
+        var byte = packed.scale(row, row_chunk // LANES_PER_BLOCK)
+        scale = f32_of_scale(byte.cast[DType.uint32]())
     rows_of(output, CHUNK).store[alignment=VECTOR_BYTES](
-        Coord(chunk, 0), round_to[dtype](values * f32_of_scale(scale))
+        Coord(chunk, 0), round_to[dtype](values * scale)
     )
 
 
@@ -215,8 +296,12 @@ def relayout_runs[
     rows: Int64,
     k: Int64,
     row_bytes: Int64,
+    num_floats: Int64,
 ):
-    """Moves one run of codes and one scale a thread, and writes the padding."""
+    """Moves one run of codes and one scale a thread, and writes the padding.
+
+    Scales that are floats, as many as `num_floats`, stay in their order.
+    """
     var shape = OperandShape(Int(rows), Int(k))
     var source = PackedRows[Source](codes, scales, shape.k)
     var target = PackedRows[Target](codes_out, scales_out, shape.k)
@@ -227,6 +312,11 @@ def relayout_runs[
             bytes = source.load_run(row, run, Int(row_bytes))
         target.store_run(row, run, Int(row_bytes), bytes)
 
+    if num_floats > 0:
+        if global_thread() < Int(num_floats):
+            var words = flat_of(scales_out.unsafe_bitcast[UInt32]())
+            words[global_thread()] = flat_of(scales.unsafe_bitcast[UInt32]())[global_thread()]
+        return
     var scale_row, block = divmod(global_thread(), padded_blocks[Target](shape.k // BLOCK))
     if scale_row < scale_rows[Target](shape):
         var scale = PADDING_SCALE
@@ -252,8 +342,11 @@ def _relayout[
     var row_bytes = call.k * bits_of(call.format) // 8
     var num_runs = code_rows[Target](shape) * (row_bytes // RUN_BYTES)
     var num_scales = scale_rows[Target](shape) * padded_blocks[Target](shape.k // BLOCK)
+    var num_floats = 0
+    if has_float_scales(call.format):
+        num_floats = scale_bytes_of(call.format, call.rows, call.k) // Scale.FLOAT32.bytes
     queue.launch[relayout_runs[Source, Target]](
-        Grid(ceildiv(max(num_runs, num_scales), THREADS), threads=THREADS),
+        Grid(ceildiv(max(num_runs, num_scales, num_floats), THREADS), threads=THREADS),
         device_pointer[DType.uint8](call.codes),
         device_pointer[DType.uint8](call.scales),
         device_pointer[DType.uint8](call.codes_out),
@@ -261,4 +354,5 @@ def _relayout[
         Int64(call.rows),
         Int64(call.k),
         Int64(row_bytes),
+        Int64(num_floats),
     )

@@ -18,6 +18,7 @@ from ..launch.queue import DevicePointer
 from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
 from ..numbers.elements import Element
 from ..numbers.floats import float_code, round_to
+from ..numbers.formats import BlockShape
 from ..operands import Flat, Matrix
 from .codec import ANY_BITS, BLOCK, CHUNK, Codes, WORD_BITS, unpack
 
@@ -146,6 +147,12 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
     def store_scale(self, row: Int, block: Int, scale: UInt8):
         """Stores the scale of (`row`, `block`)."""
         flat_of(self.scales)[self._scale_offset(row, block)] = scale
+
+    @always_inline
+    def float_scale(self, row: Int, element: Int, block: BlockShape) -> Float32:
+        """Loads the float scale of an element."""
+        var scales = flat_of(self.scales.unsafe_bitcast[Float32]())
+        return scales[block.index(row, element, self.k)]
 
     @always_inline
     def _scale_offset(self, row: Int, block: Int) -> Int:

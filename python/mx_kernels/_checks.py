@@ -47,9 +47,9 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     if is_common(x, table.dtype_codes) and (shape := x.shape):
         try:
             fmt, code, k = table.formats[format], table.roundings[rounding], shape[-1]
-            if k and not k % fmt.k_multiple and rounding in fmt.roundings:
-                if fmt.block_rows == 1 or len(shape) > 1:
-                    return fmt, code, True
+            fits = rounding in fmt.roundings and (fmt.block_rows == 1 or len(shape) > 1)
+            if k and not k % fmt.k_multiple and fits:
+                return fmt, code, True
         except (KeyError, TypeError):
             pass
     check_floats(x, "x")

@@ -1,7 +1,7 @@
 """FP8 whose scales are floats: which format a pair is, from the shapes of codes and scales.
 
     codes [.., N, K] with scales                        format          in checkpoints of
-    one, or one for each leading axis                   fp8             compressed-tensors, Quark, ..
+    one, or one for each leading axis                   fp8             compressed-tensors, Quark
     [.., N] or [.., N, 1]                               fp8             the same
     [.., N, K/128]                                      fp8_block       compressed-tensors
     [.., N/128, K/128], both rounded up                 fp8_block_2d    DeepSeek, and all of these

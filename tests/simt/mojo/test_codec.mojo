@@ -11,15 +11,25 @@ from std.testing import TestSuite, assert_equal, assert_true
 
 from mojo_kernels.numbers.decode import decode
 from mojo_kernels.numbers.elements import Element
-from mojo_kernels.numbers.encode import encode
+from mojo_kernels.numbers.encode import encode, encode_over as encode_over_on_cpu
 from mojo_kernels.numbers.floats import F32_MANTISSA_BITS, FloatBits
-from mojo_kernels.numbers.formats import FORMATS
+from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding, scale_from_amax
-from mojo_kernels.numbers.scales import E8M0_NAN
+from mojo_kernels.numbers.scales import E8M0_NAN, FLOAT32_NAN
 from mojo_kernels.simt.arguments import carry_of
 from mojo_kernels.simt.codec import ANY_BITS, CHUNK, Chunk, Codes, decode_chunk, element_of
-from mojo_kernels.simt.codec import encode_chunk, pack, rounded_values, scale_of_magnitude, unpack
+from mojo_kernels.simt.codec import (
+    encode_chunk,
+    encode_over,
+    pack,
+    rounded_over,
+    rounded_values,
+    scale_of_magnitude,
+    unpack,
+)
 
+comptime ELEMENTS = Format.FP8.code()
+"""The formats with bytes as scales come first, one for each element."""
 comptime BF16_INFINITY = 0x7F80
 comptime F16_INFINITY = 0x7C00
 comptime F32_PER_BF16 = 1 << 16
@@ -68,7 +78,7 @@ def assert_chunk[known: Element, narrow: Bool](x: Chunk, scale: Int, element: El
 
 
 def test_every_code_decodes_to_the_same_number() raises:
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         comptime known = FORMATS[i].element
         var element = element_of[ANY_BITS](Int32(i))
         for first in range(0, 1 << known.bits, CHUNK):
@@ -79,7 +89,7 @@ def test_every_code_decodes_to_the_same_number() raises:
 
 
 def test_every_rule_gives_every_bfloat16_the_same_scale() raises:
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         comptime known = FORMATS[i].element
         var element = element_of[ANY_BITS](Int32(i))
         for rule in range(Rounding.COUNT):
@@ -95,7 +105,7 @@ def test_every_rule_gives_every_bfloat16_the_same_scale() raises:
 
 
 def test_every_bfloat16_under_its_scales_has_the_same_code() raises:
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         comptime known = FORMATS[i].element
         var element = element_of[ANY_BITS](Int32(i))
         for first in range(0, BF16_INFINITY, CHUNK):
@@ -108,7 +118,7 @@ def test_every_bfloat16_under_its_scales_has_the_same_code() raises:
 
 
 def test_every_float16_under_its_scales_has_the_same_code() raises:
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         comptime known = FORMATS[i].element
         var element = element_of[ANY_BITS](Int32(i))
         var high = scales_of[known](Float32(65504))[1]
@@ -127,7 +137,7 @@ def _is_telling(exponent_field: Int) -> Bool:
 def test_float32s_around_every_turn_have_the_same_code() raises:
     """A bfloat16 and its neighbours in float32, under the scales of its octave."""
     comptime NEAR = SIMD[DType.uint32, CHUNK](0, 1, 2, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF)
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         comptime known = FORMATS[i].element
         var element = element_of[ANY_BITS](Int32(i))
         for upper in range(BF16_INFINITY):
@@ -139,13 +149,31 @@ def test_float32s_around_every_turn_have_the_same_code() raises:
                 assert_chunk[known, False](x, scale, element)
 
 
+def test_every_bfloat16_under_float_scales_has_the_same_code() raises:
+    comptime known = Format.FP8.element
+    var element = element_of[ANY_BITS](Int32(Format.FP8.code()))
+    for first in range(0, BF16_INFINITY, CHUNK):
+        for scale in [Float32(1), Float32(0.0223), Float32(1.2e-35), Float32(7.7e35)]:
+            for sign in range(2):
+                var x = widened[DType.bfloat16](first)
+                x = -x if sign else x
+                var codes = encode_over(x, scale, element)
+                var expected = encode_over_on_cpu[known](x, scale).cast[DType.uint32]()
+                assert_true(codes.eq(expected).reduce_and(), "another code")
+                var rounded = rounded_over(x, scale, element)
+                assert_true(rounded.eq(decode[known](codes)).reduce_and(), "another value")
+
+
 def test_a_block_without_a_scale_has_zeros() raises:
-    comptime for i in range(len(FORMATS)):
+    comptime for i in range(ELEMENTS):
         var element = element_of[ANY_BITS](Int32(i))
         var x = Chunk(-3)
         assert_equal(encode_chunk[True](x, UInt32(E8M0_NAN), element), Codes(0))
         assert_equal(encode_chunk[False](x, UInt32(E8M0_NAN), element), Codes(0))
         assert_equal(abs(rounded_values(x, UInt32(E8M0_NAN), element)), Chunk(0))
+        var no_scale = bitcast[DType.float32](UInt32(FLOAT32_NAN))
+        assert_equal(encode_over(x, no_scale, element), Codes(0))
+        assert_equal(abs(rounded_over(x, no_scale, element)), Chunk(0))
 
 
 def main() raises:
