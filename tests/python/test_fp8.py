@@ -53,13 +53,13 @@ def test_k_is_cut_and_joined_where_blocks_end(format, target):
             torch.cat([q, q], 1)
     else:
         assert torch.equal(numbers(torch.cat([q, q], 1)), torch.cat([x, x], 1))
-        with pytest.raises(ValueError, match="got K 0:64 .*, expected multiples of 128"):
+        with pytest.raises(ValueError, match=r"got K 0:64 .*, expected multiples of 128"):
             q[:, :64]
 
 
 def test_rows_of_a_block_are_not_cut():
     q, _ = some("fp8_block_2d", 200, 64)
-    with pytest.raises(ValueError, match="got rows 0:64 .*, expected multiples of 128"):
+    with pytest.raises(ValueError, match=r"got rows 0:64 .*, expected multiples of 128"):
         q[:64]
 
 
@@ -147,3 +147,10 @@ def test_wrong_calls_are_sentences(case):
 def test_scales_of_another_dtype_are_a_type_error():
     with pytest.raises(TypeError, match="scales: got dtype uint8, expected float32 for fp8"):
         mx.MXTensor(torch.zeros(4, 64).byte(), torch.ones(4, 1).byte(), format="fp8")
+
+
+def test_graphs_refuse_float_scales_by_name():
+    from mx_kernels import max_graph  # noqa: PLC0415  it imports MAX
+
+    with pytest.raises(ValueError, match="q: got 'fp8', whose scales are float32"):
+        max_graph.constant(some("fp8", 16, 64)[0])

@@ -64,6 +64,17 @@ def check_formats(value: TensorValue, what: str, *names: str) -> None:
         )
 
 
+def check_scales(what: str, name: str) -> None:
+    """Raises for a format whose scales are floats: no op takes these yet."""
+    formats = facts().formats
+    if name in formats and formats[name].has_float_scales:
+        known = [row.name for row in formats.values() if not row.has_float_scales]
+        raise ValueError(
+            f"{what}: got {name!r}, whose scales are {formats[name].scale}, expected "
+            f"{' or '.join(map(repr, known))} in a graph"
+        )
+
+
 def check_floats(x: TensorValue, name: str) -> int:
     """Raises unless `x` is [..., K] floats; returns K."""
     check_value(x, name)
@@ -92,6 +103,7 @@ def check_bytes(value: TensorValue, name: str) -> None:
 
 def check_k(name: str, k: int, fmt: Format) -> None:
     """Raises unless rows of `k` elements are made of blocks."""
+    check_scales("format", fmt.name)
     block = fmt.block_k
     if k == 0 or k % block:
         raise ValueError(

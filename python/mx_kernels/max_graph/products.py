@@ -17,7 +17,14 @@ from mx_kernels.max_graph.calls import (
     type_of,
     unfolded,
 )
-from mx_kernels.max_graph.checks import CPU_REF, check_floats, check_formats, check_k, is_on_cdna4
+from mx_kernels.max_graph.checks import (
+    CPU_REF,
+    check_floats,
+    check_formats,
+    check_k,
+    check_scales,
+    is_on_cdna4,
+)
 from mx_kernels.max_graph.values import MXValue, as_value, check_weights
 from mx_kernels.tensor import MXTensor
 
@@ -125,6 +132,7 @@ def linear(
     """
     k = check_floats(x, "x")
     check_mode(activations, rounding)
+    check_scales("activations", activations)
     w = as_value(w, "w", x.device)
     check_weights(w, "w", k, "x", x.device)
     check_formats(x, "activations and weights", activations, w.format)

@@ -14,6 +14,7 @@ from mx_kernels.max_graph.checks import (
     check_bytes,
     check_device,
     check_k,
+    check_scales,
     is_on_cdna4,
     static_k,
 )
@@ -95,9 +96,10 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
 
     Raises:
         TypeError: if q is not an MXTensor.
-        ValueError: if q does not lie on the CPU.
+        ValueError: if q does not lie on the CPU, or its scales are floats.
     """
     check_operand(q, "q")
+    check_scales("q", q.format)
     if q.device.type != "cpu":
         raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
     codes, scales = (
