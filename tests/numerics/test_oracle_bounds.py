@@ -7,7 +7,8 @@ import pytest
 import oracle
 from oracle import FORMATS, assert_bitwise_equal
 
-every_format = pytest.mark.parametrize("format", FORMATS)
+MX = [name for name, row in FORMATS.items() if row.scale == "e8m0"]
+every_format = pytest.mark.parametrize("format", MX)
 
 
 @pytest.mark.parametrize("dtype", oracle.FLOATS)
@@ -22,8 +23,8 @@ def test_rounding_to_a_float_type_is_numpys(dtype):
     assert_bitwise_equal(oracle.round_to(values, dtype), witness)
 
 
-@pytest.mark.parametrize("right", FORMATS)
-@pytest.mark.parametrize("left", [*FORMATS, "bf16"])
+@pytest.mark.parametrize("right", MX)
+@pytest.mark.parametrize("left", [*MX, "bf16"])
 def test_float32_accumulation_in_any_order_stays_within_the_bound(left, right):
     """Forward, in a random order, and block by block with the right scale behind the sum."""
     rng, single = np.random.default_rng(0), np.float32
