@@ -136,6 +136,12 @@ def test_a_shape_without_an_emitted_kernel_is_refused():
         systems.offers(Operands(SMALL), "sort")
 
 
+def test_no_kernel_that_the_dispatch_can_choose_uses_scratch():
+    found = {name: k.scratch_bytes for name, k in kernels.ours().kernels.items()}
+    assert found
+    assert not any(found.values()), found
+
+
 def test_rows_survive_the_csv_file(tmp_path):
     rows = [make_row(), make_row(system="MAX", loop_utilisation=0.5, times_ours=2.5)]
     write_csv(tmp_path / "gfx950.csv", rows)
