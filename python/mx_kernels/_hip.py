@@ -166,10 +166,11 @@ class Rocm:
         call = Call(self._native, queue, out)
         if operation == "quantize":
             x, dtype, row_stride, rows, k, fmt, *rest = arguments
-            if _format(fmt).name not in {left for left, _ in self._native.pairs()}:
+            known = {left for left, _ in self._native.pairs()} - {KEPT_FLOATS}
+            if _format(fmt).name not in known:
                 raise ValueError(
                     f"format: got {_format(fmt).name!r}, which no {ARCHITECTURE} kernel "
-                    'quantizes to, expected "mxfp4"'
+                    f"quantizes to, expected {' or '.join(map(repr, sorted(known)))}"
                 )
             x = call.rows(x, row_stride, (rows, k), dtype)
             arguments = (x, dtype, k, rows, k, fmt, *rest)
