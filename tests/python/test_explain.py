@@ -90,6 +90,7 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
         assert f"{activations} x mxfp4 on gfx950: cdna4/decode/kernel.mojo" in str(found)
     assert few.tile[0] < more.tile[0] < many.tile[0]
     assert mx.explain(1, 512, 4096, device="gfx950", activations=activations).splits > 1
+    assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
 
 
 @pytest.mark.parametrize(

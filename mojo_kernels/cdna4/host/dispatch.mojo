@@ -202,6 +202,8 @@ comptime CHOICES = [
     _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K"),
     # One tile of rows.
     _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
+    _decode(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
     _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
     _decode(
         7168,
