@@ -150,6 +150,7 @@ Hopper's builds on the room of any GPU.
     bindings/             who calls: thin, no maths
         protocol.mojo         the one reader of calls from Python
         record.mojo           facts for Python, by name
+        pairs.mojo            the products that gfx950 has kernels for
         cpu.mojo              Python extension module of the CPU
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs

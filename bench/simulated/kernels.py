@@ -1,6 +1,7 @@
 """gfx950 kernels that are compared: compiled here, or kept as data.
 
-ours()          every kernel that the dispatch can choose, and how it is launched
+ours()          every kernel that the dispatch can choose, and how it is launched; another
+                catalogue for activations of more than four bits
 max_kernels()   MAX's own kernels, compiled for one weight matrix as its graphs do
 triton()        kernels that Triton compiled, kept with the simulator's tests
 """
@@ -20,6 +21,8 @@ from bench.simulated.catalogue import Catalogue
 from mx_kernels import _builds
 from mx_kernels._builds import Build
 
+WIDE = {"linear_bf16": "bf16", "linear_mxfp8": "mxfp8"}
+"""Products of activations of more than four bits: what they are multiplied as, by operation."""
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950" / "data"
 MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
@@ -48,9 +51,9 @@ def catalogue_of(stem: str) -> Catalogue:
     return Catalogue.load(catalogue_build(stem).find_or_make(), stem)
 
 
-def ours() -> Catalogue:
-    """Returns our kernels by name."""
-    return catalogue_of("ours")
+def ours(op: str = "linear") -> Catalogue:
+    """Returns our kernels by name, those for an operation among them."""
+    return catalogue_of("wide" if op in WIDE else "ours")
 
 
 def max_program(n: int, k: int) -> Build:

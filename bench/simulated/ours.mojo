@@ -12,15 +12,18 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.host.dispatch import CHOICES
+from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.numbers.formats import Format
 
 
-def is_first[row: Int]() -> Bool:
-    """Says whether no row above launches the same kernels."""
+def is_first[types: ProductTypes, row: Int]() -> Bool:
+    """Says whether a row is for such products, and none above launches the same kernels."""
+    comptime own = CHOICES[row]
     comptime for i in range(row):
-        comptime if CHOICES[i].name() == CHOICES[row].name():
+        comptime choice = CHOICES[i]
+        comptime if choice.sources.include(types) and choice.name() == own.name():
             return False
-    return True
+    return own.sources.include(types)
 
 
 struct Ours(Catalogue):
@@ -29,9 +32,10 @@ struct Ours(Catalogue):
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(len(CHOICES)):
-            comptime if is_first[i]():
-                comptime choice = CHOICES[i]
+            comptime choice = CHOICES[i]
+            comptime if is_first[FLOATS, i]():
                 visitor.kernel[Product[FLOATS, choice]](String("linear_", choice.name()))
+            comptime if is_first[CODES, i]():
                 visitor.kernel[Product[CODES, choice]](String("matmul_", choice.name()))
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")
 

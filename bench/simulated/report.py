@@ -41,7 +41,7 @@ class SimulatedRow:
     times_ours: float
     """This time over that of mx_kernels: above 1, mx_kernels is faster."""
     least_us: float
-    """The larger of bytes over bandwidth and operations over the MXFP4 peak."""
+    """The larger of bytes over bandwidth and operations over the peak of their kind."""
     times_floor: float
     """Time over the larger of `least_us` and what an empty launch takes."""
     mfma_utilisation: float | None

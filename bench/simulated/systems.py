@@ -1,6 +1,7 @@
 """What each system launches to compute bf16 x MXFP4 weights, as launches of the simulator.
 
-    mx_kernels      linear: one launch, fused; matmul: activations quantized before
+    mx_kernels      linear: one launch, fused, activations rounded to four bits; linear_mxfp8: to
+                    eight; linear_bf16: kept; matmul: activations quantized before
     MAX             its quantizer, its matmul, and where it splits K the sum of the parts
     Triton mxfp4    `dot_scaled`; Triton's corpus has no quantizer, MAX's goes before it
     Triton bf16     weights decoded to bf16, activations not quantized
@@ -26,6 +27,7 @@ from gfx950.timing import Profile
 
 LANES = 64
 MULTIPLY = "multiply, x quantized before"
+DECODE = "decode weights, multiply in bf16"
 MAX_QUANTIZE_THREADS = 512
 MAX_QUANTIZE_ELEMENTS = 8
 MAX_REDUCE_THREADS = 256
@@ -48,8 +50,9 @@ class Offer:
 
 def ours(operands: Operands, op: str) -> Offer:
     """Returns the launch that the dispatch chooses for `linear` or `matmul`."""
-    launch = launches.ours(kernels.ours(), chosen_label(operands.shape, op), operands)
-    computes = "quantize and multiply, fused" if op == "linear" else MULTIPLY
+    launch = launches.ours(kernels.ours(op), chosen_label(operands.shape, op), operands)
+    computes = MULTIPLY if op == "matmul" else "quantize and multiply, fused"
+    computes = DECODE if op == "linear_bf16" else computes
     return Offer("mx_kernels", computes, (launch,))
 
 
@@ -59,7 +62,9 @@ def chosen_label(shape: Shape, op: str) -> str:
     Raises:
         ValueError: if K ends within a step; kernels for that are not compiled.
     """
-    plan = mx.explain(*shape, device="gfx950", op=op)
+    activations = kernels.WIDE.get(op, "mxfp4")
+    op_of_table = "linear" if op in kernels.WIDE else op
+    plan = mx.explain(*shape, device="gfx950", op=op_of_table, activations=activations)
     if plan.k_tail:
         raise ValueError(
             f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is compiled"
@@ -158,11 +163,14 @@ def after(first: Offer, second: Offer) -> Offer:
 
 
 def offers(operands: Operands, op: str) -> list[Offer]:
-    """Returns every way to compute `linear`, `matmul` or `quantize`, ours first.
+    """Returns every way to compute an operation of the target, ours first.
 
     Raises:
         ValueError: if the operation is unknown, or no kernel was emitted for the shape.
     """
+    if op in kernels.WIDE:
+        peers = [decoding(operands)] if op == "linear_bf16" else []
+        return [ours(operands, op), *peers]
     quantizer = max_quantizer(operands)
     if op == "quantize":
         return [our_quantizer(operands), quantizer]
@@ -174,11 +182,15 @@ def offers(operands: Operands, op: str) -> list[Offer]:
     if op == "matmul":
         return [ours(operands, op), *unfused]
     if op != "linear":
-        raise ValueError(f"op: got {op!r}, expected linear, matmul or quantize")
-    decoding = triton(
-        operands, TRITON_BF16, "Triton bf16 x mxfp4", "decode weights, multiply in bf16"
-    )
-    return [ours(operands, op), *(after(quantizer, offer) for offer in unfused), decoding]
+        known = ", ".join(["linear", "matmul", "quantize", *kernels.WIDE])
+        raise ValueError(f"op: got {op!r}, expected one of {known}")
+    fused = [after(quantizer, offer) for offer in unfused]
+    return [ours(operands, op), *fused, decoding(operands)]
+
+
+def decoding(operands: Operands) -> Offer:
+    """Returns Triton's product with weights that are decoded to bfloat16."""
+    return triton(operands, TRITON_BF16, "Triton bf16 x mxfp4", DECODE)
 
 
 def executes_whole_grid(shape: Shape) -> bool:

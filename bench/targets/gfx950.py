@@ -13,6 +13,7 @@ from dataclasses import replace
 from bench.rows import OURS, Origin
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
 from bench.simulated.kept import recorded
+from bench.simulated.kernels import WIDE
 from bench.simulated.launches import BLOCK, Operands
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
 from bench.simulated.systems import Offer, Stopwatch, offers
@@ -21,9 +22,11 @@ from gfx950.timing import Profile
 from gfx950.timing.parameters import Machine
 
 SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
-OPS = ("linear", "matmul", "quantize")
-MXFP4_FLOPS_PER_CYCLE = 4096
-"""Of a SIMD."""
+FOUR_BIT_OPS = ("linear", "matmul", "quantize")
+OPS = (*FOUR_BIT_OPS, *WIDE)
+"""The others are timed on the named shapes alone."""
+FLOPS_PER_CYCLE = {"linear": 4096, "matmul": 4096, "linear_mxfp8": 2048, "linear_bf16": 1024}
+"""Of a SIMD, by what is multiplied."""
 
 
 def simulate(
@@ -37,7 +40,7 @@ def simulate(
         return
     for shape in shapes:
         operands, stopwatch = Operands(shape), Stopwatch(shape)
-        for op in OPS:
+        for op in OPS if shape in NAMED_SHAPES else FOUR_BIT_OPS:
             progress(f"{op} {shape}: compiling, executing and timing on the model")
             timed = [(offer, stopwatch.time(offer)) for offer in offers(operands, op)]
             found = list(rows(op, shape, fastest(timed), origin))
@@ -63,19 +66,19 @@ def total_us(profiles: Sequence[Profile]) -> float:
 
 
 def least_us(op: str, shape: Shape, machine: Machine) -> float:
-    """Returns the larger of bytes over bandwidth and operations over the MXFP4 peak."""
+    """Returns the larger of bytes over bandwidth and operations over the peak of their kind."""
     m, n, k = shape
     packed, floats = k // 2 + k // BLOCK, 2 * k
     num_bytes = {
         "quantize": m * (floats + packed),
         "matmul": (m + n) * packed + 2 * m * n,
         "linear": m * floats + n * packed + 2 * m * n,
-    }[op]
+    }["linear" if op in WIDE else op]
     by_bytes = num_bytes / (machine.hbm_gbps * 1e3)
     if op == "quantize":
         return by_bytes
     simds = machine.num_cus * machine.simds_per_cu
-    return max(by_bytes, shape.flops / (simds * MXFP4_FLOPS_PER_CYCLE * machine.peak_ghz * 1e3))
+    return max(by_bytes, shape.flops / (simds * FLOPS_PER_CYCLE[op] * machine.peak_ghz * 1e3))
 
 
 def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Iterator[SimulatedRow]:

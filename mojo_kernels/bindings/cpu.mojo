@@ -18,6 +18,7 @@ from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 from std.sys import get_defined_int
 
+from mojo_kernels.bindings.pairs import pairs_on_gfx950
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -31,6 +32,7 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.host.explain import explain
 from mojo_kernels.cdna4.instructions.matrix import LANES
+from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
@@ -138,11 +140,16 @@ def kernel_of(arguments: PythonObject) raises -> PythonObject:
     return PythonObject(cpu.kernel_of(left, Right(0, 0, args.next(), 0)))
 
 
-def explain_gfx950(
-    m: PythonObject, n: PythonObject, k: PythonObject, is_encoded: PythonObject
-) raises -> PythonObject:
-    """Returns the row of the CDNA4 dispatch table for a product, and its launch."""
-    var found = explain(Int(py=m), Int(py=n), Int(py=k), is_encoded=Bool(py=is_encoded))
+def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, left format, right format, whether the left side is encoded).
+
+    Returns the row of the CDNA4 dispatch table for a product, and its launch.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var left_format = args.next()
+    var formats = Formats.of(left_format, args.next())
+    var found = explain(m, n, k, formats, is_encoded=args.next() != 0)
     var choice, grid, workspace = found.choice, found.grid, found.workspace
     var tile_m, tile_n = choice.tile()
     var row = Record()
@@ -272,6 +279,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[kernel_of]("kernel_of")
             module.def_function[explain_cpu]("explain_cpu")
             module.def_function[explain_gfx950]("explain_gfx950")
+            module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
             module.def_function[explain_cuda]("explain_cuda")
             module.def_function[py_quantize]("quantize")
             module.def_function[py_dequantize]("dequantize")

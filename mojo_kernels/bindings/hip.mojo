@@ -13,6 +13,7 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import size_of
 
+from mojo_kernels.bindings.pairs import pairs_on_gfx950
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -20,12 +21,12 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
+from mojo_kernels.cdna4.instructions.matrix import feeds_matrix_instruction
 from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel
-from mojo_kernels.cdna4.types import PAIRS
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
 from mojo_kernels.launch.queue import Grid, device_pointer
 from mojo_kernels.numbers.floats import FLOAT_TYPES
-from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
@@ -47,15 +48,6 @@ def py_functions() raises -> PythonObject:
         comptime name = Hip.NAMES[i]
         names.append(PythonObject(String(materialize[name]())))
     return names
-
-
-def py_pairs() raises -> PythonObject:
-    """Returns the formats of activations and weights that there are kernels for."""
-    var pairs = Python.list()
-    comptime for i in range(len(PAIRS)):
-        comptime pair = PAIRS[i]
-        pairs.append(Python.tuple(pair.left.name(), pair.right.name()))
-    return pairs
 
 
 def py_open(arguments: PythonObject) raises -> PythonObject:
@@ -86,14 +78,17 @@ def py_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_quantize(args)
     var queue = hip_queue(args)
-    if call.format != Format.MXFP4.code():
-        raise unknown("format to quantize to on gfx950", call.format)
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime for j in range(Rounding.COUNT):
-            if call.dtype == i and call.rounding == Rounding(j):
-                comptime Kernel = QuantizeKernel[Format.MXFP4, FLOAT_TYPES[i], Rounding(j)]
-                return Kernel.launch(call.values, call.codes, call.scales, call.rows, call.k, queue)
-    raise unknown("element type or rounding", call.dtype)
+    comptime for f in range(len(FORMATS)):
+        comptime format = FORMATS[f]
+        comptime for i in range(len(FLOAT_TYPES)):
+            comptime for j in range(Rounding.COUNT):
+                comptime if feeds_matrix_instruction(format):
+                    comptime Kernel = QuantizeKernel[format, FLOAT_TYPES[i], Rounding(j)]
+                    if call.format == f and call.dtype == i and call.rounding == Rounding(j):
+                        return Kernel.launch(
+                            call.values, call.codes, call.scales, call.rows, call.k, queue
+                        )
+    raise unknown("format, element type or rounding to quantize on gfx950", call.format)
 
 
 def py_dequantize(arguments: PythonObject) raises:
@@ -142,7 +137,7 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
     try:
         var module = PythonModuleBuilder("_mx_kernels_hip")
         module.def_function[py_functions]("functions")
-        module.def_function[py_pairs]("pairs")
+        module.def_function[pairs_on_gfx950]("pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

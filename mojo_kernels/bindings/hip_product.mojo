@@ -4,7 +4,7 @@ There are too many kinds to compile them all, so each becomes a module of its ow
 when it is first asked for. A kind is set when the module is compiled, by positions in
 the tables of formats, element types and rounding rules:
 
-    -D LEFT=...        what activations are encoded in
+    -D LEFT=...        what activations are encoded in; without it, floats are kept
     -D RIGHT=...       the format of the weights
     -D X=...           activations are floats, quantized on the way; without it, codes
     -D ROUNDING=...    how they are quantized
@@ -25,18 +25,21 @@ from mojo_kernels.bindings.protocol import Arguments, read_problem
 from mojo_kernels.cdna4.host.dispatch import launch
 from mojo_kernels.cdna4.types import ProductTypes, WORKSPACE
 from mojo_kernels.launch.recorder import Recorder
+from mojo_kernels.numbers.formats import NO_FORMAT
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.problem import ANY, Known, LeftKind, NO_BIAS
 
 comptime NONE = -1
 """No code."""
 comptime X = get_defined_int["X", NONE]()
-comptime KIND = LeftKind.ENCODED if X == NONE else LeftKind.QUANTIZED
+comptime LEFT = get_defined_int["LEFT", NO_FORMAT]()
+comptime FLOATS = LeftKind.KEPT if LEFT == NO_FORMAT else LeftKind.QUANTIZED
+comptime KIND = LeftKind.ENCODED if X == NONE else FLOATS
 comptime TYPES = ProductTypes.of(
     Known(
         kind=KIND.code,
         dtype=X,
-        left_format=get_defined_int["LEFT", 0](),
+        left_format=LEFT,
         rounding=get_defined_int["ROUNDING", Rounding.EVEN.code](),
         right_format=get_defined_int["RIGHT", 0](),
         layout=ANY,

@@ -316,7 +316,6 @@ def _multiply_on_gfx950[
     comptime assert Layout.NAME == PreshuffledCdna4.NAME, String(
         "weights: got layout '", Layout.NAME, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
     )
-    comptime assert known.kind != LeftKind.KEPT.code, "activations: bf16 has no kernels for gfx950"
     comptime types = ProductTypes.of(_with_bias(known, has_bias))
     comptime assert has_kernels(types.formats), unsupported(types.formats)
     comptime k = types.formats.right.elements(row_bytes)

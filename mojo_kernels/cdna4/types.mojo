@@ -2,7 +2,8 @@
 
 The fields say the same as a `Problem`, at compile time:
 
-    left side    floats of type `x`, quantized on the way by `rounding`; or codes, without `x`
+    left side    floats of type `x`, quantized on the way by `rounding`, or kept, as the format
+                 `KEPT` says; or codes, without `x`
     result       of type `out`, with a bias of type `bias` added, or none
 
 `PAIRS` lists what there are kernels for; others fail when they are compiled.
@@ -12,9 +13,10 @@ from std.sys import size_of
 
 from ..layouts import LAYOUTS, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES, float_code
-from ..numbers.formats import FORMATS, Format
+from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
+from .instructions.matrix import KEPT, name_of
 
 
 @fieldwise_init
@@ -26,12 +28,24 @@ struct Formats(Equatable, TrivialRegisterPassable):
 
     comptime MXFP4 = Self(Format.MXFP4, Format.MXFP4)
 
+    @staticmethod
+    def of(left: Int, right: Int) -> Self:
+        """Returns the formats at positions of `FORMATS`; `NO_FORMAT` is that of kept floats."""
+        return Self(_format(left), _format(right))
+
     def words(self) -> String:
         """Returns their names."""
-        return String(self.left.name(), " x ", self.right.name())
+        return String(name_of(self.left), " x ", name_of(self.right))
 
 
-comptime PAIRS = [Formats.MXFP4]
+comptime PAIRS = [
+    Formats.MXFP4,
+    Formats(KEPT, Format.MXFP4),
+    Formats(Format.MXFP8, Format.MXFP4),
+    Formats(Format.MXFP8, Format.MXFP8),
+    Formats(Format.MXFP8_E5M2, Format.MXFP4),
+    Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2),
+]
 """Formats of activations and of weights that there are kernels for."""
 
 
@@ -78,7 +92,7 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
     @staticmethod
     def of(known: Known) -> Self:
         """Returns what is known of a problem; all of it but its layout must be."""
-        var formats = Formats(_format(known.left_format), _format(known.right_format))
+        var formats = Formats.of(known.left_format, known.right_format)
         var is_encoded = known.kind == LeftKind.ENCODED.code
         return Self(
             formats,
@@ -87,6 +101,12 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
             _float_type(known.result_dtype).value(),
             _float_type(known.bias_dtype),
         )
+
+    def kind(self) -> LeftKind:
+        """Returns what the left side is."""
+        if self.formats.left == KEPT:
+            return LeftKind.KEPT
+        return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
 
     def floats(self) -> DType:
         """Returns the type of activations in memory, bytes for codes."""
@@ -101,12 +121,11 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
     def match(self, problem: Problem) -> Bool:
         """Says whether a problem is of these formats and types, and its weights preshuffled."""
         var left, result = problem.left, problem.result
-        var kind = LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
         return (
-            left.kind == kind
+            left.kind == self.kind()
             and left.format == self.formats.left.code()
             and (not self.x or left.dtype == float_code(self.x.value()))
-            and (not self.x or left.rounding == self.rounding)
+            and (self.kind() != LeftKind.QUANTIZED or left.rounding == self.rounding)
             and problem.right.format == self.formats.right.code()
             and problem.right.layout == _LAYOUT
             and result.dtype == float_code(self.out)
@@ -119,6 +138,8 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         if self.x:
             var format = self.formats.left.code()
             left = Left.quantized(A, float_code(self.x.value()), k, format, self.rounding)
+        if self.kind() == LeftKind.KEPT:
+            left = Left.kept(A, float_code(self.x.value()), k)
         var right = Right(W_CODES, W_SCALES, self.formats.right.code(), _LAYOUT)
         var bias = float_code(self.bias.value()) if self.bias else NO_BIAS
         return Problem(left, right, Result(C, float_code(self.out), BIAS, bias), m, n, k)
@@ -149,7 +170,9 @@ comptime SCALES = 9
 
 
 def _format(code: Int) -> Format:
-    """Returns the format at a position of `FORMATS`."""
+    """Returns the format at a position of `FORMATS`, the one of kept floats for `NO_FORMAT`."""
+    if code == NO_FORMAT:
+        return KEPT
     comptime for i in range(len(FORMATS)):
         comptime format = FORMATS[i]
         if code == i:

@@ -51,9 +51,10 @@ CLEARED_BYTES = 1 << 21
 class Kind(NamedTuple):
     """What a product module is compiled for, by places in the tables; None for none."""
 
-    left: int
+    left: int | None
+    """The format of activations, None for floats that are kept."""
     right: int
-    """The formats of activations and weights."""
+    """The format of the weights."""
     x: int | None
     """None for activations that are encoded."""
     rounding: int | None
@@ -166,10 +167,11 @@ class Rocm:
         call = Call(self._native, queue, out)
         if operation == "quantize":
             x, dtype, row_stride, rows, k, fmt, *rest = arguments
-            if _format(fmt).name not in {left for left, _ in self._native.pairs()}:
+            known = {left for left, _ in self._native.pairs()} - {KEPT_FLOATS}
+            if _format(fmt).name not in known:
                 raise ValueError(
                     f"format: got {_format(fmt).name!r}, which no {ARCHITECTURE} kernel "
-                    'quantizes to, expected "mxfp4"'
+                    f"quantizes to, expected {' or '.join(map(repr, sorted(known)))}"
                 )
             x = call.rows(x, row_stride, (rows, k), dtype)
             arguments = (x, dtype, k, rows, k, fmt, *rest)
@@ -193,7 +195,8 @@ class Rocm:
         else:
             values = call.rows(values, row_stride, (m, k), x_dtype)
         bias = None if bias_dtype == NO_CODE else bias_dtype
-        product = self._product(Kind(left_format, right[2], x_dtype, rounding, out_dtype, bias))
+        encoded_in = None if kind == KEPT else left_format
+        product = self._product(Kind(encoded_in, right[2], x_dtype, rounding, out_dtype, bias))
 
         right = call.weights(right, (n, k))
         with _in_words_of_torch("multiply"):

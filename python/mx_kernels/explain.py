@@ -166,13 +166,14 @@ def _on_cpu(asked: Question) -> dict:
 
 
 def _on_gfx950(asked: Question) -> dict:
-    """The row of the dispatch table, which knows one pair."""
-    mxfp4 = format_named(DEFAULT_FORMAT)
-    if asked.left.format != mxfp4.code or asked.right != mxfp4:
-        left = KEPT_FLOATS if asked.left.kind == KEPT else list(facts().formats)[asked.left.format]
-        raise unsupported(left, asked.right.name, "gfx950", [(mxfp4.name, mxfp4.name)])
-    is_encoded = asked.left.kind == ENCODED
-    return dict(facts().native.explain_gfx950(asked.m, asked.n, asked.k, is_encoded))
+    """The row of the dispatch table, which knows some pairs."""
+    native, kind, formats = facts().native, asked.left.kind, list(facts().formats)
+    left = KEPT_FLOATS if kind == KEPT else formats[asked.left.format]
+    pairs = native.pairs_on_gfx950()
+    if (left, asked.right.name) not in pairs:
+        raise unsupported(left, asked.right.name, "gfx950", pairs)
+    sizes, codes = (asked.m, asked.n, asked.k), (asked.left.format, asked.right.code)
+    return dict(native.explain_gfx950((*sizes, *codes, int(kind == ENCODED))))
 
 
 def _on_cuda(asked: Question) -> dict:

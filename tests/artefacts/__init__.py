@@ -127,7 +127,7 @@ ARTEFACTS = (
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/",
-            deep=name == "others",
+            deep=name not in {"floats", "codes"},
         )
         for name, kind in KINDS.items()
     ),
@@ -136,11 +136,14 @@ ARTEFACTS = (
     program("gfx950/probes"),
     catalogue("cdna4/decode", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut"),
+    catalogue("cdna4/wide"),
+    catalogue("cdna4/quantize_wide"),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
     catalogue("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
+    Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
     executable("numerics/numbers"),

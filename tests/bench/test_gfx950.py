@@ -22,6 +22,7 @@ from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing.parameters import Machine
+from tests.tiers import deep
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
 SMALL = Shape(3, 256, 512)
@@ -44,13 +45,13 @@ def found() -> dict:
     """The rows of one small shape, by operation and system; AITER's kernels are in few places."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(aiter.VARIABLE, raising=False)
-        return timed_rows()
+        return timed_rows(target.FOUR_BIT_OPS)
 
 
-def timed_rows() -> dict:
+def timed_rows(ops) -> dict:
     operands, stopwatch = Operands(SMALL), systems.Stopwatch(SMALL)
     rows = {}
-    for op in target.OPS:
+    for op in ops:
         timed = [(offer, stopwatch.time(offer)) for offer in systems.offers(operands, op)]
         for row in target.rows(op, SMALL, target.fastest(timed), ORIGIN):
             rows[op, row.system] = row
@@ -134,6 +135,22 @@ def test_a_shape_without_an_emitted_kernel_is_refused():
         systems.ours(Operands(Shape(4, 64, 544)), "linear")
     with pytest.raises(ValueError, match="op: got 'sort'"):
         systems.offers(Operands(SMALL), "sort")
+
+
+def test_no_kernel_that_the_dispatch_can_choose_uses_scratch():
+    found = {name: k.scratch_bytes for name, k in kernels.ours().kernels.items()}
+    assert found
+    assert not any(found.values()), found
+
+
+@deep
+def test_activations_of_more_bits_are_timed_by_kernels_without_scratch():
+    catalogue = kernels.ours("linear_bf16")
+    assert not any(kernel.scratch_bytes for kernel in catalogue.kernels.values())
+    rows = timed_rows(kernels.WIDE)
+    kept, eight = rows["linear_bf16", OURS], rows["linear_mxfp8", OURS]
+    assert kept.kernels.startswith("linear_bf16_m") and eight.kernels.startswith("linear_mxfp8_m")
+    assert rows["linear_bf16", "Triton bf16 x mxfp4"].times_ours > 1
 
 
 def test_rows_survive_the_csv_file(tmp_path):

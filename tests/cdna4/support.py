@@ -116,6 +116,8 @@ class Decode:
     """A decode kernel, from its name: what it computes and how it cuts its work."""
 
     name: str
+    left: str
+    right: str
     op: str
     x: str
     rounding: str
@@ -132,7 +134,7 @@ class Decode:
     k_tail: bool
 
     NAME = re.compile(
-        r"(?:[\dx]+/)?(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
+        r"(?:[\dx]+/|(\w+)-(\w+)/)?(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
         r"_m(\d+)n(\d+)k(\d+)w(\d+)d(\d+)s(\d+)a(\d+)(u?)(t?)"
     )
 
@@ -140,9 +142,11 @@ class Decode:
     def named(cls, name: str) -> Decode:
         """Parses a name of `programs/named.mojo`."""
         match = cls.NAME.fullmatch(name)
-        op, x, rounding, result, bias, *cut = match.groups()
+        left, right, op, x, rounding, result, bias, *cut = match.groups()
         counts, marks = map(int, cut[:-2]), map(bool, cut[-2:])
-        return cls(name, op or "matmul", x or "", rounding or "", result, bias, *counts, *marks)
+        formats = left or "mxfp4", right or "mxfp4"
+        kind = op or "matmul", x or "", rounding or "", result, bias
+        return cls(name, *formats, *kind, *counts, *marks)
 
     def supports(self, k: int) -> bool:
         """Says whether the kernel may be launched for K."""
@@ -159,19 +163,26 @@ class Problem:
 
     x: np.ndarray
     weights: tuple[np.ndarray, np.ndarray]
-    """Plain codes and scales [N, K / 2], [N, K / 32]."""
+    """Plain codes and scales [N, bytes of K codes], [N, K / 32]."""
     bias: np.ndarray | None
+    right: str = "mxfp4"
+    """The format of the weights."""
 
     @classmethod
-    def random(cls, rng, shape, x: str = "bfloat16", bias: str = "none") -> Problem:
+    def random(
+        cls, rng, shape, x: str = "bfloat16", bias: str = "none", right: str = "mxfp4"
+    ) -> Problem:
         """Draws operands; the scales of neighbouring blocks differ by up to 2**9."""
         m, n, k = shape
         exponents = np.repeat(rng.integers(-4, 5, (m, k // oracle.BLOCK)), oracle.BLOCK, 1)
         values = (rng.standard_normal((m, k)) * np.exp2(exponents)).astype(NUMPY_DTYPES[x])
-        codes = rng.integers(0, 256, (n, k // 2), np.uint8)
+        fmt = oracle.FORMATS[right]
+        codes = rng.integers(0, 256, (n, fmt.packed_bytes(k)), np.uint8)
+        if fmt.element.bits == 8:
+            codes[np.isin(codes, fmt.element.special_codes)] = 0
         scales = rng.integers(118, 127, (n, k // oracle.BLOCK)).astype(np.uint8)
         addend = None if bias == "none" else rng.standard_normal(n).astype(NUMPY_DTYPES[bias])
-        return cls(values, (codes, scales), addend)
+        return cls(values, (codes, scales), addend, right)
 
 
 def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
@@ -180,7 +191,7 @@ def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
     found = described(decode.name, m, n, k)
     a, a_scales = problem.x, None
     if decode.op == "matmul":
-        a, a_scales = oracle.quantize(problem.x.astype(np.float64))
+        a, a_scales = oracle.quantize(problem.x.astype(np.float64), format=decode.left)
     w_codes, w_scales = poisoned_weights(*problem.weights)
     c = np.full((m, n), np.nan, NUMPY_DTYPES[decode.result])
     workspace = found.workspace() if workspace is None else workspace
@@ -209,12 +220,19 @@ def poisoned_weights(codes, scales):
     return codes, np.where(inside, scales, np.uint8(oracle.NAN_SCALE))
 
 
+def activations(decode: Decode, problem: Problem) -> np.ndarray:
+    """Returns what a kernel multiplies: activations rounded to its left format."""
+    if decode.left == "bf16":
+        return problem.x.astype(NUMPY_DTYPES["bfloat16"]).astype(np.float64)
+    encoded = oracle.quantize(problem.x.astype(np.float64), decode.rounding or "even", decode.left)
+    return oracle.dequantize(*encoded, decode.left)
+
+
 def assert_multiplies(kernel, decode: Decode, problem: Problem, **options):
     """Launches a decode kernel and compares C with the oracle's bound; returns C."""
     c = multiply(kernel, decode, problem, **options)
-    rounding = decode.rounding or "even"
-    a = oracle.dequantize(*oracle.quantize(problem.x.astype(np.float64), rounding))
-    b = oracle.dequantize(*problem.weights)
+    a = activations(decode, problem)
+    b = oracle.dequantize(*problem.weights, decode.right)
     bias = None if problem.bias is None else problem.bias.astype(np.float64)
     oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias)
     return c

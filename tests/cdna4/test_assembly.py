@@ -56,6 +56,39 @@ def test_each_stage_multiplies_all_tiles_once(program):
         assert text.count(MFMA) == in_the_loop + after_it, name
 
 
+@pytest.mark.parametrize("program", ["decode", "contest", "choices"])
+def test_split_k_kernels_select_one_nan_for_each_word_that_they_exchange(program):
+    """To the compiler all NaNs are one: it would take such a select away from floats."""
+    kernels = 0
+    for name, text in cdna4.compile_texts(program).items():
+        exchanges = text.count("buffer_atomic_swap_x2")
+        assert (exchanges > 0) == (Decode.named(name).splits > 1), name
+        if exchanges:
+            nan = "|".join({*re.findall(r"v_mov_b32_e32 (v\d+), 0x7fc00000", text), "0x7fc00000"})
+            selects = re.findall(rf"v_cndmask_b32_e\d+ v\d+, (?:{nan}),", text)
+            assert len(selects) >= 2 * exchanges, name
+            kernels += 1
+    assert kernels
+
+
+def test_of_any_nan_one_pattern_is_left():
+    """None of which all bits are set: to whoever comes later that would be an empty slot."""
+    rng = np.random.default_rng(0)
+    quiet = np.array([0x7FC00000, 0xFFC00000, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFC00001], np.uint32)
+    infinite = np.array([0x7F800000, 0xFF800000], np.uint32)
+    x = rng.standard_normal(2 * 128).astype(np.float32).view(np.uint32)
+    x[: len(quiet)], x[20 : 20 + len(quiet)] = quiet, quiet[::-1]
+    x[128 + 20 : 128 + 20 + len(quiet)] = quiet
+    x[40:42], x[128 + 41 : 128 + 43] = infinite, infinite
+    c = np.zeros(128, np.float32)
+    with np.errstate(invalid="ignore"):
+        sums = x[:128].view(np.float32) + x[128:].view(np.float32)
+    gfx950.run(cdna4.compile_kernels("encode")["one_nan"], 1, cdna4.LANES, [x, c])
+    expected = np.where(np.isnan(sums), np.uint32(0x7FC00000), sums.view(np.uint32))
+    assert np.isnan(sums).sum() == 2 * len(quiet) + 1
+    oracle.assert_bitwise_equal(c.view(np.uint32), expected)
+
+
 def vector_instructions(kernel, blocks: int, dtype: str) -> Counter:
     """Runs an encode probe on ordinary numbers; returns what a wave executes, by mnemonic."""
     lanes = cdna4.LANES * blocks

@@ -131,6 +131,24 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, 
 
 
 @pytest.mark.parametrize(
+    "label", tiered(["m4n4k1w4d1s3a1t", "m2n4k2w2d2s2a1t"], first=["m4n4k1w4d1s3a1t"])
+)
+def test_split_k_gives_one_nan_in_every_order_of_arrival(ragged_kernels, rng, label):
+    decode = Decode.named(LINEAR + label)
+    problem = Problem.random(rng, (20, 33, 1056))
+    problem.x[3, 77] = np.nan
+    problem.x[17, 1050] = np.inf
+    problem.weights[1][21, 2] = problem.weights[1][5, 31] = oracle.NAN_SCALE
+    expected = np.isin(np.arange(20), [3, 17])[:, None] | np.isin(np.arange(33), [21, 5])
+    for order in (None, "reverse", 1, 2):
+        c = cdna4.multiply(
+            ragged_kernels[LINEAR + label], decode, problem, order=order, batch=1, check=False
+        )
+        oracle.assert_bitwise_equal(np.isnan(c), expected)
+        assert (c.view(np.uint16)[expected] == 0x7FC0).all()
+
+
+@pytest.mark.parametrize(
     "label", tiered(["m2n4k2w2d2s2a1t", "m2n6k1w6d3s3a3t"], first=["m2n4k2w2d2s2a1t"])
 )
 def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, label):

@@ -5,6 +5,9 @@ from mx_kernels._hip import Kind
 KINDS = {
     "floats": Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
     "codes": Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
+    "kept": Kind(left=None, right=0, x=0, rounding=0, out=0, bias=None),
+    "eight_bits": Kind(left=1, right=0, x=0, rounding=1, out=0, bias=None),
     "others": Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
 }
-"""bfloat16 in and out; codes in; float32 in, float16 out and a float32 bias."""
+"""bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; float32 in, float16 out
+and a float32 bias."""

@@ -99,6 +99,15 @@ def assert_product(out, a, plain, bias=None):
 # What the kernels compute
 
 
+@pytest.mark.parametrize("fmt", ["mxfp8", "mxfp8_e5m2"])
+def test_quantize_to_eight_bits_gives_the_bits_of_the_format(gpu, rng, fmt):
+    x = floats(rng, (37, 544))
+    q = mx.quantize(x, format=fmt)
+    expected = oracle.quantize(values_of(x), format=fmt)
+    for got, part in zip((q.codes, q.scales), expected, strict=True):
+        oracle.assert_bitwise_equal(got.numpy(), part)
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
 @pytest.mark.parametrize("rounding", tiered(oracle.ROUNDINGS, first=["even"]))
 def test_quantize_gives_the_bits_of_the_format(gpu, rng, dtype, rounding):
@@ -156,6 +165,20 @@ def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
 
 
 @deep
+@pytest.mark.parametrize("shape", [(5, 40, 160), SPLIT, (70, 100, 544)])
+@pytest.mark.parametrize("activations", ["bf16", "mxfp8"])
+def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activations, shape):
+    m, n, k = shape
+    x = floats(rng, (m, k))
+    plain, w = weights(rng, n, k)
+    out = mx.linear(x, w, activations=activations)
+    a = values_of(x)
+    if activations != "bf16":
+        a = oracle.dequantize(*oracle.quantize(a, format=activations), activations)
+    oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
+
+
+@deep
 def test_other_types_roundings_and_a_bias(gpu, rng):
     x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
     plain, w = weights(rng, 40, 160)
@@ -208,7 +231,11 @@ def code_objects(module):
 
 
 @pytest.mark.parametrize(
-    "module", ["module", "floats", "codes", pytest.param("others", marks=deep)]
+    "module",
+    tiered(
+        ["module", "floats", "codes", "kept", "eight_bits", "others"],
+        first=["module", "floats", "codes"],
+    ),
 )
 def test_every_code_object_is_one_that_the_device_takes(module):
     for code in code_objects(module):
@@ -400,10 +427,10 @@ def test_a_process_without_the_runtime_is_told_so(recorder, rng, monkeypatch):
         mx.quantize(floats(rng, (5, 160)))
 
 
-def test_activations_that_stay_floats_are_refused(recorder, rng):
+def test_activations_without_a_kernel_are_refused(recorder, rng):
     x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
-    with pytest.raises(ValueError, match="gfx950 has no kernel, expected one of mxfp4 x mxfp4"):
-        mx.linear(x, w, activations="bf16")
+    with pytest.raises(ValueError, match="gfx950 has no kernel, expected one of bf16 x mxfp4, "):
+        mx.linear(x, w, activations="mxint8")
 
 
 def test_experts_are_refused_before_anything_is_launched(recorder):

@@ -81,12 +81,24 @@ def test_the_cpu_explains_every_pair(pair):
     assert mx.explain(4, 64, 96, activations="bf16", format=right).kernel
 
 
+@pytest.mark.parametrize("activations", ["bf16", "mxfp8", "mxfp8_e5m2"])
+def test_gfx950_explains_activations_of_more_than_four_bits(activations):
+    few, more, many = (
+        mx.explain(m, 4096, 4096, device="gfx950", activations=activations) for m in (1, 64, 4096)
+    )
+    for found in (few, more, many):
+        assert f"{activations} x mxfp4 on gfx950: cdna4/decode/kernel.mojo" in str(found)
+    assert few.tile[0] < more.tile[0] < many.tile[0]
+    assert mx.explain(1, 512, 4096, device="gfx950", activations=activations).splits > 1
+    assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
+
+
 @pytest.mark.parametrize(
     "question, message",
     [
-        ({"activations": "mxfp8"}, "got activations 'mxfp8' x weights 'mxfp4', for which gfx950"),
-        ({"format": "mxfp8"}, "has no kernel, expected one of mxfp4 x mxfp4"),
-        ({"activations": "bf16"}, "got activations 'bf16' x weights 'mxfp4'"),
+        ({"activations": "mxint8"}, "got activations 'mxint8' x weights 'mxfp4', for which gfx950"),
+        ({"format": "mxfp8"}, "has no kernel, expected one of bf16 x mxfp4, mxfp4 x mxfp4, "),
+        ({"activations": "bf16", "format": "mxfp8"}, "got activations 'bf16' x weights 'mxfp8'"),
         ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
         ({"activations": "fp6"}, "activations: got 'fp6', expected 'mxfp4' or"),
     ],

@@ -10,8 +10,8 @@ S - 1 nodes where their sums meet:
 from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
 from std.memory import bitcast
-from std.utils.numerics import nan
 
+from ...numbers.floats import FloatBits
 from ...tiles import RegisterTile, in_registers
 from ..instructions.matrix import LANES, SUMS, SumTile
 from ..instructions.memory import publish, swap_published
@@ -77,7 +77,7 @@ struct Handover[shape: DecodeShape]:
                 place = (place * LANES + lane) * Int32(PART_BYTES)
                 place = place if tile < Int32(Self.shape.tiles()) else OUT_OF_RANGE
                 self.places[own, part] = place
-                self.parts[own, part] = sums[own].slice[PART, offset=part * PART]()
+                self.parts[own, part] = with_one_nan(sums[own].slice[PART, offset=part * PART]())
 
     @always_inline
     def climb(mut self, share: Int32):
@@ -118,18 +118,26 @@ struct Handover[shape: DecodeShape]:
         var partner = in_registers[DType.uint32, PART, Self.TILES, PARTS]()
         comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
-                var left = ~bitcast[DType.uint32, PART](_with_one_nan(self.parts[own, part]))
+                var left = ~bitcast[DType.uint32, PART](self.parts[own, part])
                 partner[own, part] = swap_published(self.nodes, self.places[own, part], node, left)
         comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
                 var bits = partner[own, part]
                 var place = self.places[own, part] if any(bits.ne(0)) else OUT_OF_RANGE
                 publish(self.nodes, place, node, 0)
-                self.parts[own, part] += bitcast[DType.float32, PART](~bits)
+                var partners = bitcast[DType.float32, PART](~bits)
+                self.parts[own, part] = with_one_nan(self.parts[own, part] + partners)
                 self.places[own, part] = place
 
 
 @always_inline
-def _with_one_nan(x: PartSums) -> PartSums:
-    """Returns x with one pattern for all NaNs, of which no bit beyond the quiet one is set."""
-    return x.ne(x).select(PartSums(nan[DType.float32]()), x)
+def with_one_nan(x: PartSums) -> PartSums:
+    """Returns x with one pattern for all NaNs, of which no bit beyond the quiet one is set.
+
+    On integers: what is said of floats the compiler takes away, because to it all NaNs are one.
+    """
+    comptime NAN = SIMD[DType.uint32, PART](0x7FC00000)
+    comptime INFINITY = UInt32(FloatBits[DType.float32].NOT_FINITE)
+    comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
+    var bits = bitcast[DType.uint32, PART](x)
+    return bitcast[DType.float32, PART]((bits & MAGNITUDE).gt(INFINITY).select(NAN, bits))

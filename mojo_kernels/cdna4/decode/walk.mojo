@@ -9,12 +9,12 @@ workgroup by its own columns; the lanes in a step (128 along K, 16 rows):
 A wave alone encodes its activations and keeps them in registers. Of S sharers,
 number s fetches tiles s, s + S, .. of a stage and encodes them for all; in LDS are
 
-    codes     tile t, lane l: 16 * l behind where its wave had the floats
+    codes     tile t, lane l, piece p: 1024 * p + 16 * l behind where its wave had the floats
     scales    tile t, lane l: 256 * (t / 4) + 4 * l + t % 4
 
 where t counts the rows' tiles of the first 128 along K, then of the next. One
 word of scales of the activations and one of the weights thus serve all products
-of 32 rows, 32 columns and 256 along K.
+of 32 rows, 32 columns and 256 along K. Floats that are kept lie there already, as fetched.
 """
 
 from layout import Coord, Idx
@@ -27,7 +27,7 @@ from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
-    Piece,
+    PIECE_WORDS,
     SharedPieces,
     bytes_at,
     pieces_at,
@@ -41,7 +41,9 @@ from ..instructions.matrix import (
     BlockCodes,
     CODE_WORDS,
     CodeTile,
+    KEPT,
     LANES,
+    PIECES,
     SUMS,
     SumTile,
     WordTile,
@@ -206,15 +208,17 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     @always_inline
     def encode[stage: Int, step: Int](mut self):
         """Encodes a tile of activations: for this wave, or to its place in LDS for all."""
+        comptime if Self.IS_SHARED and Self.Source.left == KEPT:
+            return
         var place = self.tile_in_lds[stage, step]()
         var kept = EncodedBlock[Self.Source.left](self.a[stage, step], self.a_scales[stage, step])
         var block = self.source.block(kept, place)
         comptime if Self.IS_SHARED:
-            comptime assert (
-                Self.Source.left.block_bytes() == PIECE_BYTES
-            ), "a block of codes is a piece"
-            var codes = pieces_at[LANES](self.lds, Int32(Self.LDS.tile(stage, step)))
-            write_piece(codes, Coord(self.lane), rebind[Piece](block.codes))
+            comptime LANE_PIECES = PIECES[Self.Source.left]
+            var codes = pieces_at[LANE_PIECES, LANES](self.lds, Int32(Self.LDS.tile(stage, step)))
+            comptime for i in range(LANE_PIECES):
+                var piece = block.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+                write_piece(codes, Coord(Idx[i], self.lane), piece)
             var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
             self.share[stage](tile, scale)
@@ -229,7 +233,9 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
 
     @always_inline
     def read[stage: Int](mut self):
-        """Reads the encoded activations of a stage."""
+        """Reads the activations of a stage, encoded or kept."""
+        comptime if Self.Source.left == KEPT:
+            return self.read_kept[stage]()
         var words = words_at[Self.shape.depth, Self.SCALE_WORDS, LANES](self.group_scales)
         comptime for step in range(Self.shape.steps()):
             comptime word, byte = divmod(step, WORD_SCALES)
@@ -241,15 +247,31 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             else:
                 self.a_scales[stage, step] = self.a_scales[stage, step - byte]
             comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
-            var codes = pieces_at[LANES](self.first_lds, Int32(place))
-            var piece = read_piece(codes, Coord(self.lane))
-            self.a[stage, step] = rebind[BlockCodes[Self.Source.left]](piece)
+            comptime LANE_PIECES = PIECES[Self.Source.left]
+            var pieces = pieces_at[LANE_PIECES, LANES](self.first_lds, Int32(place))
+            var codes = BlockCodes[Self.Source.left]()
+            comptime for i in range(LANE_PIECES):
+                var piece = read_piece(pieces, Coord(Idx[i], self.lane))
+                codes = codes.insert[offset=i * PIECE_WORDS](piece)
+            self.a[stage, step] = codes
+
+    @always_inline
+    def read_kept[stage: Int](mut self):
+        """Reads the floats of a stage where their sharers have fetched them to."""
+        comptime for step in range(Self.shape.steps()):
+            comptime own_step, sharer = divmod(step, Self.shape.sharers)
+            comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
+            var floats = pieces_at[Self.Source.PIECES](self.first_lds, Int32(place))
+            self.keep[stage, step](self.source.block({0, 0}, floats))
 
     @always_inline
     def multiply[stage: Int, step: Int](mut self):
         """Multiplies a tile of activations by all tiles of weights."""
         comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
         comptime if step == 0:
+            comptime if Self.Source.left == KEPT:
+                # More pieces of floats are on their way from LDS than a wait can count.
+                s_waitcnt[lgkmcnt=0]()
             comptime for word in range(Self.Weights.WORDS):
                 self.b_scales[stage, word] = self.weights.chosen_scales(
                     self.b_scales[stage, word], self.first_blocks[stage], self.lane

@@ -27,7 +27,7 @@ from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
 from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
 from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M
-from ..types import ProductTypes, float_bytes
+from ..types import Formats, ProductTypes, float_bytes
 
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
@@ -50,19 +50,27 @@ struct Sources(Equatable, TrivialRegisterPassable):
     """The kinds of activations that a row is for."""
 
     var floats: Bool
-    """Of `linear`."""
+    """Of `linear`, rounded to four bits."""
     var codes: Bool
-    """Of `matmul`."""
+    """Of `matmul`, of four bits."""
+    var wide: Bool
+    """Of more than four bits: kept floats, and those of eight bits."""
 
-    comptime FLOATS = Self(True, False)
+    comptime FLOATS = Self(True, False, False)
     """Of `linear` only."""
-    comptime CODES = Self(False, True)
+    comptime CODES = Self(False, True, False)
     """Of `matmul` only."""
-    comptime BOTH = Self(True, True)
+    comptime BOTH = Self(True, True, False)
+    """Of four bits."""
+    comptime WIDE = Self(False, False, True)
+    """Of more bits."""
+    comptime ALL = Self(True, True, True)
     """Any."""
 
     def include(self, types: ProductTypes) -> Bool:
         """Says whether the activations of `types` are among them."""
+        if types.formats != Formats.MXFP4:
+            return self.wide
         return self.floats if types.x else self.codes
 
 
@@ -184,6 +192,7 @@ def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> 
     return Choice(BOTH, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
 
 
+comptime WIDE = Sources.WIDE
 comptime CHOICES = [
     # K up to 512: four chunks.
     _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
@@ -193,6 +202,8 @@ comptime CHOICES = [
     _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K"),
     # One tile of rows.
     _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _decode(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
+    _decode(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
     _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
     _decode(
         7168,
@@ -250,7 +261,14 @@ comptime CHOICES = [
     # Many rows.
     _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
     _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
-    _decode(ANY, ANY, 2, 4, 8, "more rows than prefill kernels can count"),
+    # More than four bits: their tiles take more registers and LDS.
+    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    _decode(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
+    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
+    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
+    _decode(ANY, ANY, 4, 8, 4, "four waves share a large tile", sources=WIDE, depth=2, sharers=4),
+    _decode(ANY, ANY, 2, 4, 8, "more rows than prefill kernels can count", sources=Sources.ALL),
 ]
 """In order of preference."""
 

@@ -4,7 +4,7 @@ from ...launch.queue import Grid, Workspace
 from ...numbers.rounding import Rounding
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
-from ..types import Formats, ProductTypes
+from ..types import Formats, ProductTypes, has_kernels, unsupported
 from .dispatch import CHOICES, Choice, Family, choose
 
 
@@ -27,12 +27,13 @@ struct Explanation(Copyable, Movable):
         return String("cdna4/", room, "/kernel.mojo")
 
 
-def explain(m: Int, n: Int, k: Int, *, is_encoded: Bool) raises -> Explanation:
+def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raises -> Explanation:
     """Returns what happens to bfloat16 activations, or to codes, and to weights [n, k]."""
     comptime BF16 = DType.bfloat16
-    comptime floats = ProductTypes(Formats.MXFP4, Optional(BF16), Rounding.EVEN, BF16, None)
-    comptime codes = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, BF16, None)
-    var row = choose(m, n, k, codes if is_encoded else floats)
+    if not has_kernels(formats):
+        raise Error(unsupported(formats))
+    var x = Optional[DType](None) if is_encoded else Optional(BF16)
+    var row = choose(m, n, k, ProductTypes(formats, x, Rounding.EVEN, BF16, None))
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         if row == i:

@@ -1,24 +1,31 @@
-"""The scaled matrix instruction: a tile of weights times a tile of activations.
+"""The matrix instructions: a tile of weights times a tile of activations, 128 along K.
 
     v_mfma_scale_f32_16x16x128_f8f6f4    16 cycles for four-bit elements, else 32
+    v_mfma_f32_16x16x32_bf16             four of them, 64 cycles, for kept activations
 
-Each lane feeds a block of both operands. Weights go first, so that a lane receives
-neighbouring columns of one row of C, in the order of memory:
+Weights go first, so that a lane receives neighbouring columns of one row of C, in the order of
+memory. Of each operand it feeds as many bytes as a block has, in pieces of 16; of eight-bit codes
+these are not neighbours, though the scale is that of block l / 16:
 
-    lane l    feeds row l % 16, block l / 16
+    lane l    feeds row l % 16; piece p is the 16 bytes number 4 * p + l / 16 of the tile's row
               receives row l % 16, columns 4 * (l / 16) .. + 3
 
-A scale operand is a word of four scale bytes; a compile-time index picks one.
+A scale operand is a word of four scale bytes; a compile-time index picks one. Of kept activations
+a lane feeds block l / 16 as bfloat16, and the weights' block is decoded to the same.
 """
 
+from max.gpu.intrinsics import permlane_swap
 from linalg.arch.amd.block_scaled_mma import CDNA4F8F6F4MatrixFormat, cdna4_block_scaled_mfma
 from std.memory import bitcast
 from std.sys.intrinsics import llvm_intrinsic
 
 from ...numbers.elements import Element
-from ...numbers.formats import Format
+from ...numbers.floats import F32_MANTISSA_BITS
+from ...numbers.formats import Format, NO_FORMAT
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile
+from .lds import PIECE_BYTES, PIECE_WORDS
+from .vector import decode_pair
 
 comptime LANES = 64
 """Lanes of a wave."""
@@ -34,6 +41,18 @@ comptime SUMS = 4
 """Values of C that a lane holds: neighbouring columns of one row."""
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
+comptime BFLOAT16 = Element(len(Element.NAMES), 16, 8, 7, 127, 127, 0x7F7F, 0x7F80, 0x7F81)
+comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
+"""Activations that stay floats, in the place of a format: codes are bfloat16, scales are unused."""
+
+
+def name_of(format: Format) -> String:
+    """Returns the name of a format, or of activations that stay floats."""
+    return "bf16" if format == KEPT else format.name()
+
+
+comptime PIECES[format: Format] = format.block_bytes() // PIECE_BYTES
+"""Pieces of an operand that a lane feeds."""
 comptime CODE_WORDS[format: Format] = format.block_bytes() // 4
 """Words of the packed codes of one block."""
 comptime BlockCodes[format: Format] = SIMD[DType.uint32, CODE_WORDS[format]]
@@ -76,11 +95,47 @@ def multiply_tiles[
     sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
 ) -> Sums:
     """Returns `sums + b @ a.T`, scaled by byte `b_byte` and `a_byte` of the scale words."""
+    comptime if left == KEPT:
+        comptime assert right == Format.MXFP4, "kept activations multiply MXFP4 weights"
+        var floats = rebind[BlockCodes[KEPT]](a)
+        return _multiply_kept[b_byte](sums, rebind[BlockCodes[Format.MXFP4]](b), floats, b_scales)
+    else:
+        return _multiply_scaled[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
+
+
+@always_inline
+def _multiply_kept[
+    b_byte: Int
+](sums: Sums, b: BlockCodes[Format.MXFP4], a: BlockCodes[KEPT], b_scales: UInt32) -> Sums:
+    """Decodes the weights, a word of codes for each instruction, and multiplies."""
+    comptime PAIRS = 4
+    var exponent = (b_scales >> UInt32(8 * b_byte)) & 0xFF
+    var scale = bitcast[DType.float32](exponent << UInt32(F32_MANTISSA_BITS))
+    var result = sums
+    comptime for word in range(CODE_WORDS[Format.MXFP4]):
+        var weights = SIMD[DType.bfloat16, 2 * PAIRS]()
+        comptime for byte in range(PAIRS):
+            var pair = decode_pair[Element.E2M1, byte](b[word], scale)
+            weights = weights.insert[offset=2 * byte](pair)
+        var row = a.slice[PIECE_WORDS, offset=PIECE_WORDS * word]()
+        result = llvm_intrinsic["llvm.amdgcn.mfma.f32.16x16x32.bf16", Sums, has_side_effect=False](
+            weights, bitcast[DType.bfloat16, 2 * PAIRS](row), result, Int32(0), Int32(0), Int32(0)
+        )
+    return result
+
+
+@always_inline
+def _multiply_scaled[
+    left: Format, right: Format, b_byte: Int, a_byte: Int
+](
+    sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
+) -> Sums:
+    """Multiplies codes."""
     comptime assert feeds_matrix_instruction(left), String(
-        "no matrix instruction for ", left.name(), " on the left"
+        "no matrix instruction for ", name_of(left), " on the left"
     )
     comptime assert feeds_matrix_instruction(right), String(
-        "no matrix instruction for ", right.name(), " on the right"
+        "no matrix instruction for ", name_of(right), " on the right"
     )
     comptime LEFT = CDNA4F8F6F4MatrixFormat(operand_code(left.element).value())
     comptime RIGHT = CDNA4F8F6F4MatrixFormat(operand_code(right.element).value())
@@ -92,6 +147,25 @@ def multiply_tiles[
         bitcast[DType.int32](b_scales),
         bitcast[DType.int32](a_scales),
     )
+    return result
+
+
+@always_inline
+def fed[format: Format](block: BlockCodes[format]) -> BlockCodes[format]:
+    """Returns the pieces that a lane feeds; `block` is block `lane / 16` of its row.
+
+    Of eight-bit codes lane group g has the pieces 2 * g and 2 * g + 1 of a row and feeds g and
+    4 + g. With piece 4 * x + 2 * y + z in group 2 * x + y, place z, two exchanges of bits do it.
+    """
+    comptime ODD_ROWS, HALVES = 16, 32
+    comptime assert PIECES[format] <= 2, "a block is a piece or two"
+    var result = block
+    comptime if PIECES[format] == 2:
+        comptime for word in range(PIECE_WORDS):
+            comptime high = PIECE_WORDS + word
+            var words = permlane_swap[ODD_ROWS](result[word], result[high])
+            words = permlane_swap[HALVES](words[0], words[1])
+            result[word], result[high] = words[0], words[1]
     return result
 
 

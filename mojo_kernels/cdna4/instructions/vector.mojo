@@ -1,38 +1,82 @@
-"""What a lane computes on its own: the converter to codes, maxima of pairs, and two tricks.
+"""What a lane computes on its own: converters, maxima of pairs, and two tricks.
 
-    encode_pair        two floats to the codes of a byte, by the hardware's converter
+    encode_pair        two floats to codes, by the hardware's converter
+    decode_pair        two codes to bfloat16, by the hardware's converter
     maximum, minimum   chains of them become three-operand instructions
 """
 
 from std.sys._assembly import inlined_assembly
+from std.memory import bitcast
 from std.sys.intrinsics import llvm_intrinsic
 
 from ...numbers.elements import Element
 
 
+def _converter(element: Element, dtype: DType) -> StaticString:
+    """Returns the intrinsic from pairs of floats to codes; an empty name if there is none."""
+    if element == Element.E2M1:
+        if dtype == DType.bfloat16:
+            return "llvm.amdgcn.cvt.scalef32.pk.fp4.bf16"
+        if dtype == DType.float16:
+            return "llvm.amdgcn.cvt.scalef32.pk.fp4.f16"
+        return "llvm.amdgcn.cvt.scalef32.pk.fp4.f32"
+    if element == Element.E4M3:
+        if dtype == DType.bfloat16:
+            return "llvm.amdgcn.cvt.scalef32.pk.fp8.bf16"
+        return "llvm.amdgcn.cvt.scalef32.pk.fp8.f32"
+    if element == Element.E5M2:
+        if dtype == DType.bfloat16:
+            return "llvm.amdgcn.cvt.scalef32.pk.bf8.bf16"
+        return "llvm.amdgcn.cvt.scalef32.pk.bf8.f32"
+    return ""
+
+
 @always_inline
 def encode_pair[
-    element: Element, dtype: DType, byte: Int
+    element: Element, dtype: DType, part: Int
 ](word: UInt32, pair: SIMD[dtype, 2], scale: Float32) -> UInt32:
-    """Returns `word` with byte `byte` replaced by the codes of `pair / scale`.
+    """Returns `word` with part `part`, a byte or a half, replaced by the codes of `pair / scale`.
 
-    The scale counts by its exponent field alone. Rounds to nearest even and
-    saturates; the first element goes to the low nibble.
+    The scale counts by its exponent field alone. Rounds to nearest even; the first element goes
+    to the low bits. Codes of four bits saturate, others the caller keeps from overflowing.
+    """
+    comptime name = _converter(element, dtype)
+    comptime assert name != "", "no converter to this element"
+    comptime assert element.bits == 4 or dtype != DType.float16, "to eight bits from bf16 and f32"
+    comptime if element.bits == 4:
+        comptime if dtype == DType.float32:
+            return llvm_intrinsic[name, UInt32, has_side_effect=False](
+                word, pair[0], pair[1], scale, Int32(part)
+            )
+        else:
+            return llvm_intrinsic[name, UInt32, has_side_effect=False](
+                word, pair, scale, Int32(part)
+            )
+    else:
+        comptime HALVES = SIMD[DType.int16, 2]
+        comptime HIGH = Scalar[DType.bool](part == 1)
+        var halves = bitcast[DType.int16, 2](word)
+        comptime if dtype == DType.float32:
+            halves = llvm_intrinsic[name, HALVES, has_side_effect=False](
+                halves, pair[0], pair[1], scale, HIGH
+            )
+        else:
+            halves = llvm_intrinsic[name, HALVES, has_side_effect=False](halves, pair, scale, HIGH)
+        return bitcast[DType.uint32, 1](halves)
+
+
+@always_inline
+def decode_pair[
+    element: Element, byte: Int
+](word: UInt32, scale: Float32) -> SIMD[DType.bfloat16, 2]:
+    """Returns the numbers of the two codes in byte `byte` of a word, times the scale.
+
+    The scale counts by its exponent field alone; all ones are NaN.
     """
     comptime assert element == Element.E2M1, "two codes fill a byte: elements of four bits"
-    comptime if dtype == DType.float32:
-        return llvm_intrinsic["llvm.amdgcn.cvt.scalef32.pk.fp4.f32", UInt32, has_side_effect=False](
-            word, pair[0], pair[1], scale, Int32(byte)
-        )
-    elif dtype == DType.float16:
-        return llvm_intrinsic["llvm.amdgcn.cvt.scalef32.pk.fp4.f16", UInt32, has_side_effect=False](
-            word, pair, scale, Int32(byte)
-        )
-    else:
-        comptime assert dtype == DType.bfloat16, "the converter takes bf16, f16 and f32"
-        return llvm_intrinsic[
-            "llvm.amdgcn.cvt.scalef32.pk.fp4.bf16", UInt32, has_side_effect=False
-        ](word, pair, scale, Int32(byte))
+    return llvm_intrinsic[
+        "llvm.amdgcn.cvt.scalef32.pk.bf16.fp4", SIMD[DType.bfloat16, 2], has_side_effect=False
+    ](word, scale, Int32(byte))
 
 
 @always_inline

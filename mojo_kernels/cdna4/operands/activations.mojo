@@ -1,7 +1,7 @@
 """Where a wave gets the encoded blocks of its activations.
 
 Both sources feed the same kernels: `FloatSource` streams floats through LDS and encodes them
-in registers, `CodeSource` loads plain codes and scales to registers. A wave holds the state of
+in registers, or keeps them; `CodeSource` loads plain codes and scales to registers. A wave holds the state of
 its rows, a `Cursor` stands at a chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
@@ -13,7 +13,7 @@ its rows, a `Cursor` stands at a chunk:
 Nothing of a lane is computed before `settle`, so that the loads of weights, which come from
 further away, can go first.
 
-In a tile lane l holds row l % 16, block l / 16.
+In a tile lane l holds what it feeds of row l % 16, see `instructions/matrix`.
 """
 
 from std.memory import bitcast
@@ -21,8 +21,17 @@ from std.memory import bitcast
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import SharedPieces
-from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
+from ..instructions.lds import PIECE_BYTES, PIECE_WORDS, SharedPieces
+from ..instructions.matrix import (
+    BlockCodes,
+    CODE_WORDS,
+    KEPT,
+    PIECES,
+    TILE,
+    TILE_BLOCKS,
+    TILE_K,
+    fed,
+)
 from .encode import EncodedBlock, encode_block
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import FloatTile
@@ -63,7 +72,7 @@ trait ActivationSource(TrivialRegisterPassable):
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived; `kept` is what `fetch` returned."""
+        """Returns what the lane feeds of a tile that has arrived; `kept` is from `fetch`."""
         ...
 
 
@@ -166,7 +175,17 @@ struct FloatSource[
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived in LDS."""
+        """Returns what the lane feeds of a tile that has arrived in LDS."""
+        comptime if Self.format == KEPT:
+            var floats = Self.Tile.block(tile, self.first_piece).cast[DType.bfloat16]()
+            return {bitcast[DType.uint32, CODE_WORDS[Self.left]](floats), 0}
+        else:
+            var encoded = self.encoded(tile)
+            return {fed[Self.left](encoded.codes), encoded.scale}
+
+    @always_inline
+    def encoded(self, tile: SharedPieces[Self.PIECES]) -> EncodedBlock[Self.left]:
+        """Returns the lane's block, block `lane / 16` of row `lane % 16`, as it is stored."""
         return encode_block[Self.left, Self.dtype, Self.rounding](
             Self.Tile.block(tile, self.first_piece)
         )
@@ -199,7 +218,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """What the blocks are encoded in."""
     comptime CODE_BYTES = Self.format.block_bytes()
     """Bytes of the codes of a block."""
-    comptime LOADS = 2
+    comptime LOADS = PIECES[Self.format] + 1
     """The codes and the scale of a block."""
     comptime PIECES = 0
     """Straight to registers."""
@@ -264,21 +283,28 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     ]:
         """Starts loading a tile of the chunk to registers; `tile` is not used."""
         comptime first = Int32(k_tile * TILE_BLOCKS)
+        comptime LANE_PIECES = PIECES[Self.format]
+        var group = quotient[TILE](lane)
+        # The first piece of block `group` is further than piece `group` if a block has several.
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
+        code_offset -= group * Int32(Self.CODE_BYTES - PIECE_BYTES)
         var scale_offset = self.rows[m_tile] + first
         comptime if Self.k_tail:
-            var is_inside = first + quotient[TILE](lane) < at.blocks_left
-            code_offset = code_offset if is_inside else OUT_OF_RANGE
-            scale_offset = scale_offset if is_inside else OUT_OF_RANGE
-        var codes = at.codes.load[Self.CODE_BYTES](code_offset)
+            scale_offset = scale_offset if first + group < at.blocks_left else OUT_OF_RANGE
+        var codes = BlockCodes[Self.left]()
+        comptime for i in range(LANE_PIECES):
+            var offset = code_offset + Int32(i * TILE_BLOCKS * PIECE_BYTES)
+            comptime if Self.k_tail:
+                var block = first + quotient[LANE_PIECES](group + Int32(i * TILE_BLOCKS))
+                offset = offset if block < at.blocks_left else OUT_OF_RANGE
+            var piece = bitcast[DType.uint32, PIECE_WORDS](at.codes.load[PIECE_BYTES](offset))
+            codes = codes.insert[offset=i * PIECE_WORDS](piece)
         var scale = at.scales.load[1](scale_offset)
-        return EncodedBlock[Self.left](
-            bitcast[DType.uint32, Self.CODE_BYTES // 4](codes), scale.cast[DType.uint32]()
-        )
+        return EncodedBlock[Self.left](codes, scale.cast[DType.uint32]())
 
     @always_inline
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        """Returns the lane's block of a tile that has arrived in registers."""
+        """Returns what the lane feeds of a tile that has arrived in registers."""
         return kept

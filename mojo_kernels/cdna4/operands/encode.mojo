@@ -6,7 +6,8 @@ The largest magnitude of 16-bit floats comes from a chain of three-operand
 maxima and one of minima over packed pairs, both signed: no masks. The chains
 read bfloat16 as float16, whose bits order alike below 0x7c00.
 
-The fast path never meets a subnormal that matters, an infinity or a NaN: it is
+Hardware converters let eight-bit codes overflow, so those floats are clamped before, if the
+rounding rule leaves any that would. The fast path never meets a subnormal that matters, an infinity or a NaN: it is
 taken for blocks of zeros and for those whose maximum lies in a window of
 `_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
 every input. Both give the bits of `numbers/encode.mojo`.
@@ -15,11 +16,12 @@ every input. Both give the bits of `numbers/encode.mojo`.
 from std.memory import bitcast
 from std.sys import size_of
 
+from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
-from ..instructions.matrix import BLOCK, BlockCodes
+from ..instructions.matrix import BLOCK, BlockCodes, CODE_WORDS
 from ..instructions.vector import (
     encode_pair,
     maximum,
@@ -44,7 +46,7 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """The scale byte; the bits above it are zero."""
 
 
-struct _Window[dtype: DType]:
+struct _Window[dtype: DType, element: Element]:
     """The block maxima, as `FloatBits` sees them, that the fast path encodes.
 
     Below `LOW` subnormal elements may have codes other than zero, and scales
@@ -52,12 +54,13 @@ struct _Window[dtype: DType]:
     """
 
     comptime source = FloatBits[Self.dtype]
-    # An element reaches a code from a quarter of the scale on, and the scale
-    # is at least an eighth of the maximum: 2**5 above the smallest normal.
-    comptime MARGIN = 5
+    # An element reaches a code from half a unit of the scale on, of E2M1 a quarter, and the scale
+    # is at least an eighth of the maximum: of E2M1 2**5 above the smallest normal.
+    comptime MARGIN = (1 - Self.element.unit_exponent()) + (Self.element.emax + 1)
     comptime SMALLEST_NORMAL_FIELD = (F32_EXPONENT_BIAS - 14 if Self.dtype == DType.float16 else 1)
     comptime LOW = UInt32((Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS)
-    comptime HIGH = UInt32(0x7C00 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE)
+    # Bounds of what is clamped are below twice the maximum, and below the alias' infinity too.
+    comptime HIGH = UInt32(0x7B80 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE)
 
 
 @always_inline
@@ -65,8 +68,20 @@ def encode_block[
     format: Format, dtype: DType, rounding: Rounding
 ](x: BlockFloats[dtype]) -> EncodedBlock[format]:
     """Encodes one block."""
+    # Of float16 only blocks of large numbers would be in the window of eight-bit elements.
+    comptime if format.element.bits == 8 and dtype == DType.float16:
+        return _encode[format, DType.float32, rounding](x.cast[DType.float32]())
+    else:
+        return _encode[format, dtype, rounding](x)
+
+
+@always_inline
+def _encode[
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype]) -> EncodedBlock[format]:
+    """Encodes one block, on the fast path if it can."""
     comptime source = FloatBits[dtype]
-    comptime window = _Window[dtype]
+    comptime window = _Window[dtype, format.element]
     comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
     # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
     comptime OFFSET = UInt32(
@@ -81,28 +96,62 @@ def encode_block[
         return _encode_rare[format, dtype, rounding](bitcast[dtype, BLOCK](words))
 
     var scale = subtract_to_zero(amax, OFFSET)
-    var scale_value = bitcast[DType.float32]((scale << SCALE_SHIFT) & _F32_EXPONENT)
+    var scale_bits = (scale << SCALE_SHIFT) & _F32_EXPONENT
     return EncodedBlock[format](
-        _convert[format](x, scale_value), scale >> UInt32(source.MANTISSA_BITS)
+        _convert[format, dtype, rounding](x, scale_bits), scale >> UInt32(source.MANTISSA_BITS)
     )
 
 
 @always_inline
 def _convert[
-    format: Format, dtype: DType
-](x: BlockFloats[dtype], scale: Float32) -> BlockCodes[format]:
-    """Divides by a scale and encodes.
+    format: Format, dtype: DType, rounding: Rounding
+](x: BlockFloats[dtype], scale_bits: UInt32) -> BlockCodes[format]:
+    """Divides by a scale and encodes; the scale is an exponent field of float32.
 
-    The byte of a word runs outside: writes to one register back to back cost a wait.
+    The part of a word runs outside: writes to one register back to back cost a wait.
     """
+    comptime WORD_CODES = 32 // format.element.bits
+    var scale = bitcast[DType.float32](scale_bits)
     var codes = BlockCodes[format](0)
-    comptime for byte in range(4):
-        comptime for word in range(format.block_bytes() // 4):
-            comptime first = 8 * word + 2 * byte
-            codes[word] = encode_pair[format.element, dtype, byte](
-                codes[word], x.slice[2, offset=first](), scale
-            )
+    comptime for part in range(WORD_CODES // 2):
+        comptime for word in range(CODE_WORDS[format]):
+            var pair = x.slice[2, offset=WORD_CODES * word + 2 * part]()
+            comptime if _overflows[format.element, rounding]():
+                pair = _clamped[format.element](pair, scale_bits)
+            codes[word] = encode_pair[format.element, dtype, part](codes[word], pair, scale)
     return codes
+
+
+def _overflows[element: Element, rounding: Rounding]() -> Bool:
+    """Says whether the converter would round a block's maximum beyond the largest number.
+
+    By the fraction of a maximum that no longer takes the next scale.
+    """
+    comptime ONE = 1 << F32_MANTISSA_BITS
+    comptime carry = rounding.carry[F32_MANTISSA_BITS, element]()
+    var half_unit = ONE >> (element.mantissa_bits + 1)
+    var beyond = element.largest_fraction[F32_MANTISSA_BITS]() + half_unit
+    var largest = ONE - 1 - carry
+    return element.has_non_finite() and largest > beyond
+
+
+@always_inline
+def _clamped[
+    element: Element, dtype: DType
+](pair: SIMD[dtype, 2], scale_bits: UInt32) -> SIMD[dtype, 2]:
+    """Returns numbers that the element holds times the scale; bfloat16 read as float16."""
+    comptime LARGEST = UInt32(
+        (element.emax << F32_MANTISSA_BITS) + element.largest_fraction[F32_MANTISSA_BITS]()
+    )
+    var bits = scale_bits + LARGEST
+    comptime if dtype == DType.float32:
+        var bound = SIMD[dtype, 2](bitcast[dtype](bits))
+        return minimum(maximum(pair, -bound), bound)
+    else:
+        var half = (bits >> 16).cast[DType.uint16]()
+        var bound = bitcast[DType.float16, 2](SIMD[DType.uint16, 2](half))
+        var alias_pair = bitcast[DType.float16, 2](pair)
+        return bitcast[dtype, 2](minimum(maximum(alias_pair, -bound), bound))
 
 
 @always_inline
@@ -169,7 +218,7 @@ def _encode_rare[
     var shift = rescale if amax < TINY else -rescale
     var factor = ONE + shift
     var rescaled = (scale & _F32_EXPONENT) + shift
-    var codes = _convert[format](
-        x.cast[DType.float32]() * bitcast[DType.float32](factor), bitcast[DType.float32](rescaled)
+    var codes = _convert[format, DType.float32, rounding](
+        x.cast[DType.float32]() * bitcast[DType.float32](factor), rescaled
     )
     return EncodedBlock[format](codes, scale >> UInt32(F32_MANTISSA_BITS))

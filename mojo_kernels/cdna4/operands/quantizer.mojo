@@ -4,7 +4,7 @@ These are two by two tiles, so that the scales of a wave are the words of the
 preshuffled layout:
 
     lane l      encodes of each tile row l % 16, block l / 16
-                stores 16 bytes of codes a tile
+                stores the codes of a block a tile, 16 bytes at a time
                 preshuffled scales: word l of the group, for all four tiles
                 plain scales: a byte a tile
 
@@ -19,8 +19,8 @@ from std.memory import bitcast
 from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.lds import Lds, PIECE_BYTES, SharedPieces, pieces_at
-from ..instructions.matrix import TILE, TILE_BLOCKS
+from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, SharedPieces, pieces_at
+from ..instructions.matrix import PIECES, TILE, TILE_BLOCKS
 from .activations import FloatSource
 from .encode import EncodedBlock
 from .memory import OUT_OF_RANGE, Span, quotient
@@ -44,11 +44,11 @@ struct QuantizedRows[
 
     comptime CODE_BYTES = Self.format.block_bytes()
     """Bytes of the codes of a block."""
-    comptime STORES = 2 if Self.Layout == Plain else 1
+    comptime STORES = PIECES[Self.format] + (1 if Self.Layout == Plain else 0)
     """Stores of a tile; preshuffled scales of several tiles go together."""
 
     var codes: AMDBufferResource
-    """[M, K / 2]."""
+    """[M, bytes of K codes]."""
     var scales: AMDBufferResource
     """[M, K / 32] or its preshuffled form."""
     var rows: Int32
@@ -77,10 +77,12 @@ struct QuantizedRows[
     def put(self, encoded: EncodedBlock[Self.format], row: Int32, block: Int32):
         """Stores the codes of a block; drops them beyond the operand."""
         var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
-        self.codes.store[cache_policy=Self.policy](
-            offset if block < self.k_blocks else OUT_OF_RANGE,
-            bitcast[DType.uint8, Self.CODE_BYTES](encoded.codes),
-        )
+        comptime for i in range(PIECES[Self.format]):
+            var piece = encoded.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+            self.codes.store[cache_policy=Self.policy](
+                offset + Int32(i * PIECE_BYTES) if block < self.k_blocks else OUT_OF_RANGE,
+                bitcast[DType.uint8, PIECE_BYTES](piece),
+            )
 
     @always_inline
     def put_scale(self, scale: UInt32, row: Int32, block: Int32):
@@ -190,7 +192,7 @@ struct GroupQuantizer[
             comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
             s_waitcnt[vmcnt=Self._operations_after[tile, own_operations]()]()
             schedule_barrier()
-            var encoded = self.source.block({0, 0}, self._place[tile]())
+            var encoded = self.source.encoded(self._place[tile]())
 
             var row = self.pair * QUANTIZED_ROWS + Int32(m_tile * TILE) + self.lane % TILE
             var block = group * GROUP_BLOCKS + Int32(k_tile * TILE_BLOCKS)

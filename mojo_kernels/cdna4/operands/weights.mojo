@@ -1,6 +1,6 @@
 """A wave's preshuffled weights, straight from memory to registers.
 
-A load of 16 bytes a lane is a tile of 16 rows x 128. A word of scales a lane covers
+A load of 16 bytes a lane is a tile of 16 rows x 128, or half of one of eight-bit codes. A word of scales a lane covers
 32 rows x 256, a group:
 
     byte of the word     0               1                2               3
@@ -12,7 +12,8 @@ from std.math import ceildiv
 from std.memory import bitcast
 
 from ...numbers.formats import Format
-from ..instructions.matrix import BlockCodes, TILE, TILE_BLOCKS
+from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
+from ..instructions.matrix import BlockCodes, LANES, PIECES, TILE, TILE_BLOCKS
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 
@@ -48,7 +49,7 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     """Bytes of the codes of a tile."""
     comptime WORDS = ceildiv(Self.n_tiles, PAIR)
     """Words of scales for a chunk."""
-    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles
+    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * PIECES[Self.format]
     """Loads of a chunk."""
     comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
     """Blocks of a chunk along K."""
@@ -113,13 +114,20 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     def fetch_codes[
         k_tile: Int, n_tile: Int
     ](self, at: WeightCursor, lane: Int32) -> BlockCodes[Self.format]:
-        """Loads the codes of a tile: row `lane % 16`, block `lane / 16`."""
-        var offset = lane * Int32(Self.CODE_BYTES) + Int32(k_tile * Self.TILE_BYTES)
-        offset += Int32(n_tile) * self._tile_row_bytes()
-        comptime if Self.k_tail:
-            var block = at.first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
-            offset = offset if block < self.k_blocks else OUT_OF_RANGE
-        return bitcast[DType.uint32, Self.CODE_BYTES // 4](at.codes.load[Self.CODE_BYTES](offset))
+        """Loads what a lane feeds of a tile, of row `lane % 16`."""
+        comptime LANE_PIECES = PIECES[Self.format]
+        var codes = BlockCodes[Self.format]()
+        comptime for i in range(LANE_PIECES):
+            var offset = lane * Int32(PIECE_BYTES)
+            offset += Int32(k_tile * Self.TILE_BYTES + i * LANES * PIECE_BYTES)
+            offset += Int32(n_tile) * self._tile_row_bytes()
+            comptime if Self.k_tail:
+                var piece = quotient[TILE](lane) + Int32(i * TILE_BLOCKS)
+                var block = Int32(k_tile * TILE_BLOCKS) + quotient[LANE_PIECES](piece)
+                offset = offset if at.first_block + block < self.k_blocks else OUT_OF_RANGE
+            var piece = bitcast[DType.uint32, PIECE_WORDS](at.codes.load[PIECE_BYTES](offset))
+            codes = codes.insert[offset=i * PIECE_WORDS](piece)
+        return codes
 
     @always_inline
     def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:

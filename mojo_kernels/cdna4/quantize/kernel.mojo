@@ -15,7 +15,7 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ..chip import rows_at_once
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES
+from ..instructions.matrix import BLOCK, LANES, feeds_matrix_instruction
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
 from ..operands.tiles import GROUP_BLOCKS
@@ -64,8 +64,8 @@ struct QuantizeKernel[
     @staticmethod
     def launch[Q: Queue](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
         """Launches as often as it takes for contiguous floats [rows, k] at address `x`."""
-        comptime assert Self.format == Format.MXFP4, String(
-            "no gfx950 kernel quantizes to ", Self.format.name(), ", only to mxfp4"
+        comptime assert feeds_matrix_instruction(Self.format), String(
+            "no gfx950 kernel quantizes to ", Self.format.name(), ", which it does not multiply"
         )
         comptime ELEMENT_BYTES = size_of[Self.dtype]()
         var at_once = rows_at_once(k * ELEMENT_BYTES)

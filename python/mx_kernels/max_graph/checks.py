@@ -7,7 +7,7 @@ from max.dtype import DType
 from max.graph import DeviceRef, StaticDim, TensorValue
 
 from mx_kernels._arrays import show
-from mx_kernels._facts import DEFAULT_FORMAT, Format, facts
+from mx_kernels._facts import KEPT_FLOATS, Format, facts
 
 CPU_REF = DeviceRef.CPU()
 CDNA4 = "gfx950"
@@ -55,13 +55,16 @@ def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -
 
 
 def check_formats(value: TensorValue, what: str, *names: str) -> None:
-    """Raises unless the device of `value` has kernels for these formats."""
-    if is_on_cdna4(value) and any(name != DEFAULT_FORMAT for name in names):
-        got = " x ".join(map(repr, names))
-        raise ValueError(
-            f"{what}: got {got} on {value.device}, expected {DEFAULT_FORMAT!r}, the only format "
-            f"with kernels for {CDNA4}"
-        )
+    """Raises unless the device of `value` has kernels for a format, or for a pair."""
+    if is_on_cdna4(value):
+        pairs = facts().native.pairs_on_gfx950()
+        known = pairs if len(names) > 1 else {(left,) for left, _ in pairs if left != KEPT_FLOATS}
+        if names not in known:
+            expected = " or ".join(" x ".join(map(repr, pair)) for pair in sorted(known))
+            raise ValueError(
+                f"{what}: got {' x '.join(map(repr, names))} on {value.device}, expected "
+                f"{expected}: there are no other kernels for {CDNA4}"
+            )
 
 
 def check_scales(what: str, name: str) -> None:

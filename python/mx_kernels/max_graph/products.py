@@ -37,7 +37,7 @@ def quantize(
     Raises:
         TypeError: if x is not a float tensor of a graph.
         ValueError: if K is not a positive multiple of the block size, a name is unknown, or x
-            lies on a gfx950 GPU, which has MXFP4 alone.
+            lies on a gfx950 GPU, which has no kernel for the format.
     """
     fmt = format_named(format)
     k = check_floats(x, "x")
@@ -124,7 +124,7 @@ def linear(
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
         activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; a
-            gfx950 GPU has "mxfp4" alone.
+            gfx950 GPU has kernels for some pairs, see `mx_kernels.explain`.
 
     Raises:
         TypeError: if x is not a float tensor of a graph, or w not a quantized one.

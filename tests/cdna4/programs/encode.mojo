@@ -1,6 +1,7 @@
-"""Probes that encode one block or two in registers: `<input type>_<rounding>_<blocks>`.
+"""Probes of what a lane computes in registers:
 
-The difference between the two is what a block costs.
+    <input type>_<rounding>_<blocks>    encodes one block or two; the difference is what one costs
+    one_nan                             gives all NaNs one pattern
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
@@ -9,6 +10,7 @@ from std.python import PythonObject
 from std.utils import StaticTuple
 
 from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.decode.handover import PART, with_one_nan
 from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.instructions.matrix import BLOCK, LANES
 from mojo_kernels.cdna4.operands.encode import encode_block
@@ -49,8 +51,31 @@ struct Probe[dtype: DType, rounding: Rounding, blocks: Int](Listed):
         )
 
 
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(LANES)))
+def unify_nans(x: Input[DType.float32], sums: Output[DType.float32]):
+    """Adds the halves of x, as sums are added before they are handed over, and unifies NaNs."""
+    var place = Int(thread_idx.x) * PART
+    var first = x.unsafe_load[width=PART, alignment=8](place)
+    var second = x.unsafe_load[width=PART, alignment=8](LANES * PART + place)
+    sums.unsafe_store[alignment=8](place, with_one_nan(first + second))
+
+
+struct OneNan(Listed):
+    """A probe for one wave of pairs of sums."""
+
+    @staticmethod
+    def supports(m: Int, n: Int, k: Int) -> Bool:
+        return True
+
+    @staticmethod
+    def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
+        queue.launch[unify_nans](
+            Grid(1, threads=LANES), input[DType.float32](A), output[DType.float32](CODES)
+        )
+
+
 struct Encode(Catalogue):
-    """Every rounding of every input type, one block and two."""
+    """Every rounding of every input type, one block and two; and NaNs."""
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
@@ -61,6 +86,7 @@ struct Encode(Catalogue):
                     visitor.kernel[Probe[dtype, Rounding(code), blocks]](
                         String(dtype, "_", rule, "_", blocks)
                     )
+        visitor.kernel[OneNan]("one_nan")
 
 
 @export

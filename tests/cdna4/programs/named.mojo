@@ -2,6 +2,7 @@
 
     <op>_<input>_<rounding>_<output>_<bias>_m<tiles>n<tiles>k<tiles>w<waves>d<depth>s<splits>a<sharers>[u][t]
 
+Before it may stand a shape, or the formats of both sides, <left>-<right>/, unless they are MXFP4.
 `u` marks a kernel that fetches all chunks up front, `t` one for a K that ends within a chunk;
 matmul has no input and no rounding.
 """
@@ -34,9 +35,10 @@ def show_linear[
     result: DType = BF16,
     bias: Optional[DType] = NO_BIAS,
     rounding: Rounding = Rounding.EVEN,
+    formats: Formats = Formats.MXFP4,
 ](mut visitor: Some[Visitor], prefix: String = "") raises:
     """Shows a linear kernel."""
-    comptime types = ProductTypes(Formats.MXFP4, Optional(x), rounding, result, bias)
+    comptime types = ProductTypes(formats, Optional(x), rounding, result, bias)
     comptime rule = Rounding.NAMES[rounding.code]
     visitor.kernel[ListedProduct[types, DecodeKernel[types, shape]]](
         name_of(String(prefix, "linear_", x, "_", rule), types, shape)
@@ -44,10 +46,13 @@ def show_linear[
 
 
 def show_matmul[
-    shape: DecodeShape, result: DType = BF16, bias: Optional[DType] = NO_BIAS
+    shape: DecodeShape,
+    result: DType = BF16,
+    bias: Optional[DType] = NO_BIAS,
+    formats: Formats = Formats.MXFP4,
 ](mut visitor: Some[Visitor], prefix: String = "") raises:
     """Shows a matmul kernel."""
-    comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
+    comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
     visitor.kernel[ListedProduct[types, DecodeKernel[types, shape]]](
         name_of(String(prefix, "matmul"), types, shape)
     )

@@ -50,7 +50,8 @@ def export(path: str) -> None:
         x = graph.inputs[0].tensor
         fused = max_graph.linear(x, w, bias=torch.ones(N))
         codes = max_graph.quantize(x, rounding="rceil")
-        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"))
+        kept, eight = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp8"))
+        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), kept, eight)
     max_graph.export(graph, path, device=Accelerator())
 
 
@@ -63,10 +64,12 @@ def print_refusals(architecture: str) -> None:
     sizes = TensorType(DType.int32, [1], DeviceRef.GPU())
     with empty_graph(sizes) as graph:
         x, group_sizes = (value.tensor for value in graph.inputs)
+        w = max_graph.constant(shuffled, device=x.device)
         for call in (
             lambda: max_graph.linear(x, plain),
             lambda: max_graph.linear(x, max_graph.constant(shuffled)),
             lambda: max_graph.dequantize(max_graph.quantize(x)),
+            lambda: max_graph.linear(x, w, activations="mxint8"),
             lambda: max_graph.grouped_linear(x, experts, group_sizes),
         ):
             try:

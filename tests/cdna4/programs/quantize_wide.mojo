@@ -1,0 +1,35 @@
+"""The quantize kernel for eight-bit codes: `<format>_<input type>_<rounding>`, plain scales."""
+
+from std.os import abort
+from std.python import PythonObject
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
+
+
+struct QuantizeWide(Catalogue):
+    """Every rule of both formats for bfloat16; the other input types once."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for format in [Format.MXFP8, Format.MXFP8_E5M2]:
+            comptime for code in range(Rounding.COUNT):
+                comptime rule = Rounding.NAMES[code]
+                visitor.kernel[ListedQuantizer[format, DType.bfloat16, Rounding(code)]](
+                    String(format.name(), "_bfloat16_", rule)
+                )
+        comptime for dtype in [DType.float16, DType.float32]:
+            visitor.kernel[ListedQuantizer[Format.MXFP8, dtype, Rounding.EVEN]](
+                String("mxfp8_", dtype, "_even")
+            )
+
+
+@export
+def PyInit_quantize_wide() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[QuantizeWide]("quantize_wide")
+    except error:
+        abort(String("cannot create quantize_wide: ", error))

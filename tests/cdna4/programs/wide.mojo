@@ -1,0 +1,66 @@
+"""Emits decode kernels whose activations are wider than four bits: kept floats, eight-bit codes.
+
+Each pair of formats in every cut that differs in what a lane feeds: alone, shared, split,
+encoded already; any K.
+"""
+
+from std.os import abort
+from std.python import PythonObject
+
+from named import BF16, F16, F32, shape_of, show_linear, show_matmul
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.instructions.matrix import KEPT, name_of
+from mojo_kernels.cdna4.types import Formats, PAIRS
+from mojo_kernels.numbers.elements import Element
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
+
+comptime SMALL = shape_of(1, 2, 1, 2, k_tail=True)
+comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
+comptime SPLIT = shape_of(1, 4, 1, 4, splits=3, k_tail=True)
+comptime SHARED = shape_of(2, 4, 2, 4, depth=2, splits=2, sharers=2, k_tail=True)
+comptime AT_ONCE = shape_of(2, 6, 2, 6, depth=2, splits=2, sharers=3, up_front=True, k_tail=True)
+
+
+struct Wide(Catalogue):
+    """Every kernel."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for i in range(1, len(PAIRS)):
+            comptime formats = PAIRS[i]
+            var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
+            show_linear[SHARED, formats=formats](visitor, prefix)
+            comptime if formats.left != KEPT:
+                show_matmul[SHARED, formats=formats](visitor, prefix)
+            comptime if formats.left.element != Element.E5M2:
+                show_linear[ALONE, formats=formats](visitor, prefix)
+                comptime if formats.left != KEPT:
+                    show_matmul[ALONE, formats=formats](visitor, prefix)
+
+        # Inputs, results, biases, rules, and cuts that do not depend on formats.
+        comptime kept, w4a8 = Formats(KEPT, Format.MXFP4), Formats(Format.MXFP8, Format.MXFP4)
+        comptime for i in range(2):
+            comptime formats = kept if i == 0 else w4a8
+            var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
+            show_linear[SPLIT, formats=formats](visitor, prefix)
+            show_linear[AT_ONCE, formats=formats](visitor, prefix)
+            show_linear[SMALL, x=F16, result=F16, bias=Optional(F16), formats=formats](
+                visitor, prefix
+            )
+            show_linear[SMALL, x=F32, result=F32, bias=Optional(F32), formats=formats](
+                visitor, prefix
+            )
+        show_linear[SMALL, rounding=Rounding.FLOOR, formats=w4a8](visitor, "mxfp8-mxfp4/")
+        show_linear[SMALL, rounding=Rounding.RCEIL, formats=w4a8](visitor, "mxfp8-mxfp4/")
+
+
+@export
+def PyInit_wide() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Wide]("wide")
+    except error:
+        abort(String("cannot create wide: ", error))

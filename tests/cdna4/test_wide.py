@@ -1,0 +1,164 @@
+"""Activations of more than four bits on CDNA4: kept as bfloat16, or eight-bit codes.
+
+The decode kernels of every pair of formats, compiled and run in the simulator, against the oracle;
+and the kernel that quantizes to eight bits, bit for bit.
+"""
+
+import numpy as np
+import pytest
+
+import oracle
+from cases import blocks_of, blocks_under, every_value, float32_corners
+from tests.cdna4 import support as cdna4
+from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
+from tests.cdna4.test_quantize import normal_values, rows_of
+from tests.tiers import tiered
+
+SHAPES = [(1, 17, 32), (3, 40, 96), (20, 33, 160), (5, 100, 544), (33, 40, 1056), (70, 33, 672)]
+SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4k1w4d1s3a1t"
+SHARED = "linear_bfloat16_even_bfloat16_none_m2n4k2w4d2s2a2t"
+KEPT, W4A8 = "bf16-mxfp4/", "mxfp8-mxfp4/"
+FORMATS = ("mxfp8", "mxfp8_e5m2")
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return cdna4.compile_kernels("wide")
+
+
+@pytest.fixture(scope="module")
+def quantizers():
+    return cdna4.compile_kernels("quantize_wide")
+
+
+def problem_for(decode: Decode, rng, shape) -> Problem:
+    return Problem.random(rng, shape, decode.x or "bfloat16", decode.bias, decode.right)
+
+
+@pytest.mark.parametrize("late", tiered([False, True], first=[True]), ids=["at_once", "late"])
+@pytest.mark.parametrize("share", tiered(range(len(SHAPES)), first=[2]))
+def test_ragged_shapes_are_within_the_bound(kernels, rng, share, late):
+    for index, (name, kernel) in enumerate(kernels.items()):
+        decode = Decode.named(name)
+        shapes = [shape for shape in SHAPES if decode.supports(shape[2])]
+        shape = shapes[(share + index) % len(shapes)]
+        cdna4.assert_multiplies(kernel, decode, problem_for(decode, rng, shape), late=late)
+
+
+@pytest.mark.parametrize("label", [SPLIT, SHARED])
+@pytest.mark.parametrize("formats", tiered([KEPT, W4A8], first=[KEPT]))
+def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, formats, label):
+    kernel, decode = kernels[formats + label], Decode.named(formats + label)
+    problem = problem_for(decode, rng, (20, 70, 1056))
+    options = [(None, None), ("reverse", 1), (1, 1), (2, None)]
+    results = [
+        cdna4.multiply(kernel, decode, problem, order=order, batch=batch, check=False)
+        for order, batch in options
+    ]
+    for result in results[1:]:
+        oracle.assert_bitwise_equal(result, results[0])
+
+
+@pytest.mark.parametrize("label", tiered([SPLIT, SHARED], first=[SHARED]))
+@pytest.mark.parametrize("formats", tiered([KEPT, W4A8], first=[KEPT]))
+def test_waves_need_not_run_in_step(kernels, rng, formats, label):
+    decode = Decode.named(formats + label)
+    problem = problem_for(decode, rng, (20, 70, 544))
+    for order in (1, 2):
+        cdna4.assert_multiplies(
+            kernels[formats + label], decode, problem, lockstep=False, order=order
+        )
+
+
+def test_linear_equals_matmul_of_codes_to_the_bit(kernels, rng):
+    linears = [name for name in kernels if "/linear_bfloat16_even_bfloat16_none" in name]
+    pairs = [(name, name.replace("linear_bfloat16_even", "matmul")) for name in linears]
+    pairs = [pair for pair in pairs if pair[1] in kernels]
+    assert len(pairs) >= 4
+    for pair in pairs:
+        problem = problem_for(Decode.named(pair[0]), rng, (20, 33, 544))
+        results = [
+            cdna4.multiply(kernels[name], Decode.named(name), problem, check=False) for name in pair
+        ]
+        oracle.assert_bitwise_equal(*results)
+
+
+def test_each_element_of_the_weights_meets_its_own_activation(kernels):
+    """One product at a time, exact: any other order along K would move it."""
+    for name, kernel in kernels.items():
+        decode = Decode.named(name)
+        if decode.x == "bfloat16" and decode.rounding == "even" and decode.bias == "none":
+            k, fmt = 160, oracle.FORMATS[decode.right]
+            values = np.resize(fmt.element.decode(np.arange(8)), (16, k)) + np.eye(16, k)
+            codes = oracle.pack(fmt.element.encode(values), fmt.element.bits)
+            scales = np.resize(np.arange(120, 135), (16, k // oracle.BLOCK)).astype(np.uint8)
+            x = np.zeros((k, k), NUMPY_DTYPES["bfloat16"])
+            np.fill_diagonal(x, 1)
+            problem = Problem(x, (codes, scales), None, decode.right)
+            c = cdna4.multiply(kernel, decode, problem, check=False).astype(np.float64)
+            oracle.assert_bitwise_equal(c, oracle.dequantize(codes, scales, decode.right).T)
+
+
+@pytest.mark.parametrize("formats", [KEPT, W4A8])
+def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, formats):
+    for label in (SPLIT, SHARED):
+        decode = Decode.named(formats + label)
+        problem = problem_for(decode, rng, (20, 33, 544))
+        problem.x[3, 77] = np.nan
+        problem.weights[1][21, 16] = oracle.NAN_SCALE
+        c = cdna4.assert_multiplies(kernels[formats + label], decode, problem)
+        is_nan = np.isin(np.arange(20), [3])[:, None] | np.isin(np.arange(33), [21])
+        oracle.assert_bitwise_equal(np.isnan(c), is_nan)
+
+
+def assert_quantizes(kernel, values, name, **options):
+    """Compares codes and scales with the oracle's; `name` is that of the kernel."""
+    fmt, dtype, rounding = name.rsplit("_", 2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = np.ascontiguousarray(values.astype(NUMPY_DTYPES[dtype]))
+    rows, k = x.shape
+    found = cdna4.described(name, rows, 0, k)
+    codes = np.full((rows, k), 0xA5, np.uint8)
+    scales = np.full((rows, k // oracle.BLOCK), 0xA5, np.uint8)
+    launch = cdna4.Launch(
+        found.grid, found.threads, found.bind(a=x, codes=codes, scales=scales), ()
+    )
+    launch.run(kernel, **options)
+    expected = oracle.quantize(values, rounding, fmt)
+    oracle.assert_bitwise_equal(codes, expected[0], zeros_are_the_claim=True)
+    oracle.assert_bitwise_equal(scales, expected[1], zeros_are_the_claim=True)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+def test_every_bfloat16_can_be_the_largest_of_a_block(quantizers, fmt, rounding):
+    values = rows_of(blocks_under(every_value("bfloat16"), "bfloat16"))
+    name = f"{fmt}_bfloat16_{rounding}"
+    assert_quantizes(quantizers[name], values, name, check=False)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rounding", tiered(["even", "floor"], first=["even"]))
+@pytest.mark.parametrize("exponent", [-133, -120, -108, -107, -94, -93, -92, 0, 119, 120, 121, 127])
+def test_every_element_is_encoded_under_a_scale(quantizers, fmt, rounding, exponent):
+    elements = every_value("bfloat16")
+    values = rows_of(blocks_of(elements[np.isfinite(elements)], 2.0**exponent))
+    name = f"{fmt}_bfloat16_{rounding}"
+    assert_quantizes(quantizers[name], values, name, check=False)
+
+
+@pytest.mark.parametrize("dtype, exponent", [("float16", -14), ("float16", 15), ("float32", 0)])
+def test_elements_of_other_types_are_encoded_under_a_scale(quantizers, dtype, exponent):
+    elements = float32_corners() if dtype == "float32" else every_value(dtype)
+    values = rows_of(blocks_of(elements[np.isfinite(elements)], 2.0**exponent))
+    name = f"mxfp8_{dtype}_even"
+    assert_quantizes(quantizers[name], values, name, check=False)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+def test_any_number_of_rows_and_blocks_without_hazards(quantizers, rng, late):
+    for shape in ((1, 32), (17, 96), (33, 544)):
+        values = normal_values(rng, shape, "bfloat16")
+        for fmt in FORMATS:
+            name = f"{fmt}_bfloat16_even"
+            assert_quantizes(quantizers[name], values, name, late=late)
