@@ -114,7 +114,8 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
             call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # The threads that watch NCCL ask their own streams meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         call()
     return graph.replay
 

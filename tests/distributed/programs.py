@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import mx_kernels as mx
 import mx_kernels.distributed as mxd
+from mx_kernels.transformers import MXConfig
 from tests.distributed.models import (
     LAYOUTS_HERE,
     TOKENS,
@@ -156,6 +157,29 @@ def over_experts(folder):
     ids = torch.full_like(ids, 0) if rank == 0 else ids[:0]
     mine = slice(0, len(ids))
     found["all to one"] = nobody(x[mine], ids, weights[mine])
+    return found
+
+
+def transformers_plan(folder):
+    """A model of transformers by its own plan, our layers in it."""
+    import transformers  # noqa: PLC0415  only this program needs it
+
+    found = {}
+    for name in ("saved", "floats"):
+        more = {} if name == "saved" else {"quantization_config": MXConfig(activations="mxint8")}
+        config = transformers.DistributedConfig(tp_plan="auto", tp_size=dist.get_world_size())
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / name, distributed_config=config, dtype=torch.float32, **more
+        )
+        layer = model.model.layers[0]
+        with torch.no_grad():
+            found[name] = model(torch.arange(9)[None]).logits
+        found[f"{name}/rows"] = torch.tensor(layer.mlp.up_proj.weight.shape)
+        found[f"{name}/heads"] = torch.tensor(layer.self_attn.q_proj.weight.shape)
+    try:
+        model.save_pretrained(folder / "not written")
+    except NotImplementedError as error:
+        found["refusal"] = torch.tensor("without a tp_plan" in str(error))
     return found
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import mx_kernels as mx
@@ -16,6 +17,7 @@ import oracle
 from cases import values_of
 from mx_kernels.distributed import Colwise, Cut, ExpertParallel, Experts, Rowwise, bounds
 from mx_kernels.distributed.cuts import sizes
+from mx_kernels.transformers import MXConfig
 from oracle import assert_matmul
 from tests.distributed import ranks
 from tests.distributed.models import (
@@ -295,3 +297,24 @@ def test_a_rank_that_dies_gives_the_others_an_error_in_time(tmp_path):
     assert ends[1][0] == 3
     code, said = ends[0]
     assert code == 1 and "RuntimeError" in said
+
+
+@pytest.mark.deep
+def test_a_plan_of_transformers_cuts_our_layers_at_blocks(tmp_path):
+    torch.manual_seed(11)
+    sizes_of = {"hidden_size": 128, "intermediate_size": 224, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    config = transformers.LlamaConfig(**sizes_of, **heads, vocab_size=96, tie_word_embeddings=False)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "floats")
+    whole = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "floats", quantization_config=MXConfig(activations="mxint8"), dtype=torch.float32
+    )
+    whole.save_pretrained(tmp_path / "saved")
+    with torch.no_grad():
+        expected = whole(torch.arange(9)[None]).logits
+    for rank, one in enumerate(ranks.run("transformers_plan", 2, tmp_path)):
+        for name in ("saved", "floats"):
+            torch.testing.assert_close(one[name], expected, rtol=1e-2, atol=1e-2)
+            assert one[f"{name}/rows"].tolist() == [sizes(224, 2, BLOCK)[rank], 128]
+            assert one[f"{name}/heads"].tolist() == [64, 128]
+        assert one["refusal"]

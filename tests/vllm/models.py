@@ -60,9 +60,9 @@ def write_models(folder):
     write_checkpoint(folder / "gpt-oss", 2, **EXPERTS)
 
 
-def logits_along(folder, activations, prompt, tokens):
+def logits_along(folder, activations, prompt, tokens, dtype=torch.bfloat16):
     """Returns the logits before each token, when all before it are given."""
-    model = from_pretrained(folder, activations=activations, dtype=torch.bfloat16)
+    model = from_pretrained(folder, activations=activations, dtype=dtype)
     ids = torch.tensor([prompt + tokens])
     with torch.no_grad():
         return model(ids).logits[0, len(prompt) - 1 : -1].float()

@@ -1,8 +1,8 @@
 """vLLM's build for CPUs with our plugin: tiny models from file to token, and over HTTP.
 
 The reference is transformers with the same kernels, fed with vLLM's tokens: at each place vLLM's
-choice is the best there, or as good. Attention and norms are vLLM's own and round elsewhere, so of
-two tokens that are equally good it may take the other.
+choice is the best there, or as good. Attention and norms are vLLM's own and round elsewhere, which
+activations in 4 bits make much of: as good is what rounding to bfloat16 alone could exchange.
 """
 
 import http.client
@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from tests.vllm.environment import environment, python_with_vllm, said
 from tests.vllm.generate import __file__ as GENERATE
@@ -21,8 +22,8 @@ from tests.vllm.models import FORMS, NEW, PROMPTS, logits_along, write_models
 
 pytestmark = pytest.mark.deep
 
-AS_GOOD = 0.25
-"""In standard deviations of the logits; the best of 512 random ones is 3 above the mean."""
+AS_GOOD = 5
+"""Times what logits in bfloat16 and in float32 differ by, in the mean square."""
 JOBS = {
     **{form: "mxint8" for form in FORMS},
     "compressed-tensors, 4 bits": "mxfp4",
@@ -71,10 +72,13 @@ def assert_greedy(folder, name, activations, prompts, answers):
     best = 0
     for prompt, tokens in zip(prompts, answers, strict=True):
         logits = logits_along(source, activations, prompt, tokens)
+        noise = (logits - logits_along(source, activations, prompt, tokens, torch.float32)).std()
+        # A token by chance is 3 standard deviations below the best of 512.
+        assert AS_GOOD * noise < 2 * logits.std()
         for row, token in zip(logits, tokens, strict=True):
-            assert row.max() - row[token] <= AS_GOOD * row.std(), (prompt, tokens)
+            assert row.max() - row[token] <= AS_GOOD * noise, (prompt, tokens)
             best += int(row.argmax() == token)
-    assert best >= 0.75 * sum(map(len, answers))
+    assert best >= 0.6 * sum(map(len, answers))
 
 
 @pytest.mark.parametrize("name", JOBS)
