@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 """Of a whole program; its ranks give each other up after `PATIENCE_SECONDS`."""
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 def start(program: str, ranks: int, folder: Path) -> list[subprocess.Popen]:

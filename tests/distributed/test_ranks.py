@@ -4,6 +4,9 @@ Columns and experts are equal to the bit, since no sum is cut. Where sums are cu
 within the bound of a sum in any order. Each number of ranks runs `programs.products` once.
 """
 
+import os
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -318,3 +321,17 @@ def test_a_plan_of_transformers_cuts_our_layers_at_blocks(tmp_path):
             assert one[f"{name}/rows"].tolist() == [sizes(224, 2, BLOCK)[rank], 128]
             assert one[f"{name}/heads"].tolist() == [64, 128]
         assert one["refusal"]
+
+
+@pytest.mark.deep
+def test_the_example_computes_on_two_ranks_what_one_would(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    example = [str(ranks.ROOT / "examples" / "two_ranks.py")]
+    path = os.pathsep.join([str(ranks.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command + example, env=env, capture_output=True, text=True, timeout=240, check=True
+    )
+    errors = {float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
+    assert len(done.stdout.splitlines()) == 2
+    assert max(errors) < 1e-6
