@@ -66,9 +66,9 @@ def load(
 
 
 def gathered(model: nn.Module) -> dict[str, Tensor] | None:
-    """Returns the state dict of the whole model, plain and on the CPU; None but on rank 0.
+    """Returns the state dict of the whole model, plain and on the CPU.
 
-    Every rank calls it.
+    Every rank calls it; it is None for those that are not the first of their mesh.
     """
     state = {}
     is_first = True
@@ -87,15 +87,15 @@ def gathered(model: nn.Module) -> dict[str, Tensor] | None:
 
 
 def save(model: nn.Module, path: str | Path, **options) -> None:
-    """Writes the whole model, from rank 0; `options` are those of `mx_kernels.save`.
+    """Writes the whole model, from rank 0 of all; `options` are those of `mx_kernels.save`.
 
     Every rank calls it, and returns when the files are there.
     """
     state = gathered(model)
-    if state is not None:
+    # With more dimensions than this one, several ranks have it.
+    if state is not None and dist.get_rank() == 0:
         save_tensors(state, path, **options)
-    for mesh in {m.sharding.mesh for m in model.modules() if isinstance(m, Sharded)}:
-        dist.barrier(mesh.get_group())
+    dist.barrier()
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:

@@ -22,6 +22,8 @@ COLUMNS = {"colwise": False, "colwise_rep": True, "colwise_gather_output": True}
 """Styles of transformers that cut rows of weights, and whether each rank gets all columns."""
 ROWS = {"rowwise": False, "rowwise_rep": True, "rowwise_split_input": True}
 """Styles that cut K, and whether each rank has all of x."""
+EXPERTS = "moe_tp_experts"
+"""The style of experts of which each rank has a part."""
 
 
 def take(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
@@ -40,7 +42,7 @@ def take(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
         if isinstance(module, MXLinear) and style not in (None, *COLUMNS, *ROWS):
             known = " or ".join((*COLUMNS, *ROWS))
             raise ValueError(f"{name}: got the style {style!r}, expected {known}")
-        if style is not None:
+        if style in (EXPERTS, *COLUMNS, *ROWS):
             found[name] = style
     for key in ours & plan.keys():
         del plan[key]
@@ -55,6 +57,12 @@ def shard(model: nn.Module, styles: dict[str, str]) -> None:
 
     from mx_kernels.distributed import Colwise, Experts, Rowwise  # noqa: PLC0415
 
+    asked = model.config.distributed_config
+    if asked.ep_size > 1 and any(isinstance(m, MXExperts) for m in model.modules()):
+        raise NotImplementedError(
+            f"ep_size: got {asked.ep_size} for MXExperts, expected 1: load whole experts, and give "
+            "parallelize_module mx_kernels.distributed.ExpertParallel()"
+        )
     mesh = model._mesh_manager.get_mesh("tp")
     for name, style in styles.items():
         module = model.get_submodule(name)
