@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.vllm.environment import environment, python_with_vllm, said
-from tests.vllm.generate import __file__ as GENERATE
-from tests.vllm.generate import resident_bytes
-from tests.vllm.models import FORMS, NEW, PROMPTS, logits_along, write_models
+from tests.serving.environment import environment, python_with_vllm, said
+from tests.serving.generate import __file__ as GENERATE
+from tests.serving.generate import resident_bytes
+from tests.serving.models import FORMS, NEW, PROMPTS, logits_along, write_models
 
 pytestmark = pytest.mark.deep
 
