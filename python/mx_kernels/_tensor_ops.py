@@ -285,6 +285,9 @@ def _view(func, q, size):
         known = -_product(size)
         size[size.index(-1)] = q.numel() // known if known else 0
     whole = _whole_axes(q)
+    if size == [q.numel()] and whole == 1 and size[0]:
+        # Rows that lie one behind the other are one long row of blocks; FSDP wants it.
+        return q._with(q._codes.view(-1), q._scales.view(-1), size)
     if size[-whole:] != list(q.shape[-whole:]) or _product(size) != q.numel():
         kept = "rows and K stay" if whole == 2 else "K stays"
         raise ValueError(
@@ -294,6 +297,14 @@ def _view(func, q, size):
     lead = size[: len(size) - whole]
     parts = (t.view(*lead, *t.shape[t.ndim - whole :]) for t in (q._codes, q._scales))
     return q._with(*parts, size)
+
+
+@handles(_aten.as_strided.default)
+def _as_strided(func, q, size, stride, storage_offset=None):
+    """Takes what the tensor is already."""
+    if (list(size), list(stride), storage_offset or 0) != (list(q.shape), list(q.stride()), 0):
+        raise refusal(func)
+    return q._with(q._codes, q._scales)
 
 
 @handles(_aten.unsqueeze.default)

@@ -55,8 +55,8 @@ ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
 ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-v1"}
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
-    *("bench/", "cpu/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    *("house/test_readme", "house/test_docs"),
+    *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
+    *("house/test_readme", "house/test_docs", "serving/"),
 )
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 

@@ -213,3 +213,11 @@ def test_a_vector_is_cut_along_k():
     assert_numbers(q[32:], q, lambda x: x[32:])
     assert_numbers(torch.cat([q, q]), q, lambda x: torch.cat([x, x]))
     assert_numbers(torch.stack([q, q]), q, lambda x: torch.stack([x, x]))
+
+
+def test_rows_of_a_plain_tensor_are_one_long_row():
+    q = some(4, 96)
+    assert_numbers(q.view(-1), q, lambda p: p.reshape(-1))
+    assert_numbers(q.as_strided((4, 96), (96, 1)), q, lambda p: p)
+    with pytest.raises(NotImplementedError, match="as_strided"):
+        q.as_strided((2, 96), (192, 1))

@@ -14,6 +14,7 @@ for programs that call transformers themselves.
     config.py       MXConfig: what becomes of weights and activations
     quantizer.py    MXQuantizer: what transformers asks while it loads and saves
     loading.py      from_pretrained, register
+    parallel.py     tp_plan="auto": each rank a part of every layer
 """
 
 try:

@@ -39,6 +39,7 @@ from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.modules import MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
+from mx_kernels.transformers import parallel
 from mx_kernels.transformers.config import MXConfig
 
 READ = (OWN, FORMS[0])
@@ -103,6 +104,7 @@ class MXQuantizer(HfQuantizer):
         self._ways: dict = {}
         self._forms: tuple[Form, ...] = ()
         self._loaded: set[str] = set()
+        self._styles: dict[str, str] = {}
 
     # Before the weights are there.
 
@@ -174,6 +176,10 @@ class MXQuantizer(HfQuantizer):
         """Puts ours first: what the model does to floats is not done to codes."""
         return self.get_weight_conversions() + weight_conversions
 
+    def update_parallel_plan(self, model: PreTrainedModel, plan: dict[str, str]) -> None:
+        """Keeps the styles of our layers for when their weights are there."""
+        self._styles |= parallel.take(model, plan)
+
     # While they are loaded.
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs) -> bool:
@@ -218,6 +224,8 @@ class MXQuantizer(HfQuantizer):
         if not self.pre_quantized:
             refresh(model)
         self._ways = {}
+        if getattr(model, "_mesh_manager", None) is not None:
+            parallel.shard(model, self._styles)
         attach(model)
 
     def is_serializable(self) -> bool:
@@ -236,6 +244,7 @@ class MXQuantizer(HfQuantizer):
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict, dict]:
         """Returns what a file in our own form holds: plain bytes, and what they mean."""
+        parallel.check_whole(model)
         state, meanings = {}, {}
         for name, tensor in model.state_dict().items():
             if isinstance(tensor, MXTensor):

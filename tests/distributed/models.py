@@ -1,0 +1,55 @@
+"""Layers that tests put on several ranks: the same on each, since the seed is.
+
+Sizes are odd on purpose: 7 blocks are 4 and 3 on two ranks, 2, 2, 2 and 1 on four.
+"""
+
+import torch
+from torch import nn
+
+import mx_kernels as mx
+from cases import LAYOUTS
+
+WIDTH, INNER, TOKENS, EXPERTS, CHOSEN = 96, 224, 13, 8, 3
+LAYOUTS_HERE = ("plain", "preshuffled_cpu")
+
+
+def weights(*shape, layout="plain", format="mxfp4"):
+    q = mx.quantize(torch.randn(*shape) / shape[-1] ** 0.5, format=format)
+    device = LAYOUTS[layout]["device"]
+    return q.preshuffle(device=device) if device else q
+
+
+def mlp(layout="plain", dtype=torch.float32, activations="mxfp4", seed=1):
+    """Returns up, gate and down: x -> down(relu(up(x)))."""
+    torch.manual_seed(seed)
+
+    def layer(out, width):
+        bias = torch.randn(out, dtype=dtype)
+        return mx.MXLinear(weights(out, width, layout=layout), bias, activations=activations)
+
+    return nn.Sequential(layer(INNER, WIDTH), nn.ReLU(), layer(WIDTH, INNER))
+
+
+def experts(activation="swiglu_oai", layout="plain", dtype=torch.float32, activations="mxfp4"):
+    torch.manual_seed(2)
+    return mx.MXExperts(
+        weights(EXPERTS, 2 * INNER, WIDTH, layout=layout),
+        weights(EXPERTS, WIDTH, INNER, layout=layout),
+        gate_up_proj_bias=torch.randn(EXPERTS, 2 * INNER, dtype=dtype),
+        down_proj_bias=torch.randn(EXPERTS, WIDTH, dtype=dtype),
+        activation=activation,
+        activations=activations,
+    )
+
+
+def tokens(count=TOKENS, dtype=torch.float32, seed=3):
+    torch.manual_seed(seed)
+    return torch.randn(count, WIDTH).to(dtype)
+
+
+def routed(count=TOKENS, seed=4):
+    """Returns ids and weights of the experts of each token; some slots have none."""
+    torch.manual_seed(seed)
+    ids = torch.stack([torch.randperm(EXPERTS)[:CHOSEN] for _ in range(count)])
+    ids[1::5, 0] = -1
+    return ids, torch.rand(count, CHOSEN)

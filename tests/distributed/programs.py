@@ -1,0 +1,194 @@
+"""What ranks do in the tests: each program gives a dict of results by name."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+import mx_kernels as mx
+import mx_kernels.distributed as mxd
+from mx_kernels.transformers import MXConfig
+from tests.distributed.models import (
+    LAYOUTS_HERE,
+    TOKENS,
+    WIDTH,
+    experts,
+    mlp,
+    routed,
+    tokens,
+    weights,
+)
+
+
+def mesh():
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def products(folder):
+    """Everything that takes a moment, one thing after the other."""
+    found = {}
+    for part in (columns, rows, sequences, layers, gradients, files, replicated, over_experts):
+        found |= {f"{part.__name__}/{name}": t for name, t in part(folder).items()}
+    return found
+
+
+def columns(folder):
+    found = {}
+    for layout in LAYOUTS_HERE:
+        here, all_of_it = mlp(layout)[0], mlp(layout)[0]
+        parallelize_module(here, mesh(), mxd.Colwise())
+        parallelize_module(all_of_it, mesh(), mxd.Colwise(output_layouts=Replicate()))
+        found[f"{layout}/part"] = here(tokens())
+        found[f"{layout}/whole"] = all_of_it(tokens())
+        found[f"{layout}/weight"] = here.weight.detach()
+    torch.manual_seed(1)
+    plain = nn.Linear(WIDTH, 224)
+    plain.weight = nn.Parameter(mx.quantize(plain.weight.detach()), requires_grad=False)
+    parallelize_module(plain, mesh(), mxd.Colwise(output_layouts=Replicate()))
+    found["linear"] = plain(tokens())
+    return found
+
+
+def rows(folder):
+    found = {}
+    for layout in LAYOUTS_HERE:
+        for dtype in (torch.float32, torch.bfloat16):
+            m = mlp(layout, dtype)
+            parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+            found[f"{layout}/{dtype}"] = m(tokens(dtype=dtype))
+    m = mlp()[2]
+    parallelize_module(m, mesh(), mxd.Rowwise(input_layouts=Replicate()))
+    torch.manual_seed(5)
+    found["whole input"] = m(torch.randn(TOKENS, 224))
+    found["has bias"] = torch.tensor(m.bias is not None)
+    return found
+
+
+def sequences(folder):
+    """Tokens over ranks before and after: gathered, and the sum scattered."""
+    m = mlp()
+    styles = {
+        "0": mxd.Colwise(input_layouts=Shard(0)),
+        "2": mxd.Rowwise(output_layouts=Shard(0)),
+    }
+    parallelize_module(m, mesh(), styles)
+    x = tokens(12).chunk(dist.get_world_size())[dist.get_rank()]
+    return {"tokens": m(x)}
+
+
+def layers(folder):
+    found = {}
+    for layout in LAYOUTS_HERE:
+        for activation in ("swiglu_oai", "silu"):
+            m = experts(activation, layout)
+            parallelize_module(m, mesh(), mxd.Experts())
+            found[f"{layout}/{activation}"] = m(tokens(), *routed())
+            found[f"{layout}/{activation}/shape"] = torch.tensor(m.gate_up_proj.shape)
+    return found
+
+
+def gradients(folder):
+    m = mlp()
+    parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+    x = tokens().requires_grad_()
+    m(x).square().sum().backward()
+    return {"x": x.grad}
+
+
+def files(folder):
+    """Reads a checkpoint that the test wrote, gathers it, and writes it again."""
+    m = nn.ModuleDict({"mlp": mlp(seed=9), "experts": experts(), "norm": nn.LayerNorm(WIDTH)})
+    with torch.no_grad():
+        m["norm"].weight.zero_()
+    styles = {"mlp.0": mxd.Colwise(), "mlp.2": mxd.Rowwise(), "experts": mxd.Experts()}
+    parallelize_module(m, mesh(), styles)
+    mxd.load(m, folder / "whole", preshuffle=True)
+    found = {"y": m["mlp"](tokens()), "z": m["experts"](tokens(), *routed())}
+    mxd.save(m, folder / "again")
+    state = mxd.gathered(m)
+    assert (state is None) == (dist.get_rank() > 0)
+    held = sum(p.nbytes for p in m.parameters())
+    return found | {"held": torch.tensor(held)}
+
+
+def replicated(folder):
+    """FSDP2: parameters are over ranks, and whole while they are used."""
+    m = nn.Sequential(mx.MXLinear(weights_of(128)), nn.ReLU(), mx.MXLinear(weights_of(WIDTH, 128)))
+    fully_shard(m, mesh=mesh())
+    before = [type(p).__name__ for p in m.parameters()]
+    assert before == ["DTensor", "DTensor"] and isinstance(next(m.parameters()), DTensor)
+    rows = next(m.parameters()).to_local().shape[0]
+    return {"y": m(tokens()), "rows": torch.tensor(rows)}
+
+
+def weights_of(out, width=WIDTH):
+    torch.manual_seed(out)
+    return weights(out, width)
+
+
+def over_experts(folder):
+    """Each rank has experts, and tokens of its own."""
+    found = {}
+    rank, counts = dist.get_rank(), []
+    send, there = dist.all_to_all_single, []
+
+    def counted(output, *args, **kwargs):
+        there.append(output.nbytes)
+        return send(output, *args, **kwargs)
+
+    for layout in LAYOUTS_HERE:
+        for activations in ("mxfp4", "mxint8", "bf16"):
+            m = experts(layout=layout, activations=activations)
+            parallelize_module(m, mesh(), mxd.ExpertParallel())
+            dist.all_to_all_single = counted
+            x, chosen = tokens(TOKENS + rank, seed=rank), routed(TOKENS + rank, seed=rank)
+            found[f"{layout}/{activations}"] = m(x, *chosen)
+            dist.all_to_all_single = send
+            counts.append(there[-2:])
+            found[f"{layout}/{activations}/bytes"] = torch.tensor(there[-2])
+    nobody = experts()
+    parallelize_module(nobody, mesh(), mxd.ExpertParallel())
+    x, (ids, weights) = tokens(4), routed(4)
+    ids = torch.full_like(ids, 0) if rank == 0 else ids[:0]
+    mine = slice(0, len(ids))
+    found["all to one"] = nobody(x[mine], ids, weights[mine])
+    return found
+
+
+def transformers_plan(folder):
+    """A model of transformers by its own plan, our layers in it."""
+    import transformers  # noqa: PLC0415  only this program needs it
+
+    found = {}
+    for name in ("saved", "floats"):
+        more = {} if name == "saved" else {"quantization_config": MXConfig(activations="mxint8")}
+        config = transformers.DistributedConfig(tp_plan="auto", tp_size=dist.get_world_size())
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / name, distributed_config=config, dtype=torch.float32, **more
+        )
+        layer = model.model.layers[0]
+        with torch.no_grad():
+            found[name] = model(torch.arange(9)[None]).logits
+        found[f"{name}/rows"] = torch.tensor(layer.mlp.up_proj.weight.shape)
+        found[f"{name}/heads"] = torch.tensor(layer.self_attn.q_proj.weight.shape)
+    try:
+        model.save_pretrained(folder / "not written")
+    except NotImplementedError as error:
+        found["refusal"] = torch.tensor("without a tp_plan" in str(error))
+    return found
+
+
+def left_alone(folder):
+    """The last rank dies before the others have what they wait for."""
+    m = mlp()
+    parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+    m(tokens())
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os._exit(3)
+    m(tokens())
+    return {}

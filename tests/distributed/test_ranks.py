@@ -1,0 +1,337 @@
+"""Layers over ranks of gloo against the same layers whole, on two ranks and, deep, on four.
+
+Columns and experts are equal to the bit, since no sum is cut. Where sums are cut, results stay
+within the bound of a sum in any order. Each number of ranks runs `programs.products` once.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import mx_kernels as mx
+import oracle
+from cases import values_of
+from mx_kernels.distributed import Colwise, Cut, ExpertParallel, Experts, Rowwise, bounds
+from mx_kernels.distributed.cuts import sizes
+from mx_kernels.transformers import MXConfig
+from oracle import assert_matmul
+from tests.distributed import ranks
+from tests.distributed.models import (
+    EXPERTS,
+    INNER,
+    LAYOUTS_HERE,
+    TOKENS,
+    WIDTH,
+    experts,
+    mlp,
+    routed,
+    tokens,
+    weights,
+)
+from tests.tiers import tiered
+
+pytestmark = pytest.mark.filterwarnings("ignore:MX(Linear|Experts). weights in layout")
+BLOCK = 32
+
+
+@pytest.fixture(scope="module", params=tiered([2, 4], first=[2]))
+def found(request, tmp_path_factory):
+    """Returns what each rank found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mx.save(whole_model().state_dict(), folder / "whole")
+    found = ranks.run("products", request.param, folder)
+    return [one | {"folder": folder} for one in found]
+
+
+def whole_model():
+    return nn.ModuleDict({"mlp": mlp(), "experts": experts(), "norm": nn.LayerNorm(WIDTH)})
+
+
+def of_layouts(names):
+    return pytest.mark.parametrize(
+        "name", [f"{layout}/{n}" for layout in LAYOUTS_HERE for n in names]
+    )
+
+
+# Cuts
+
+
+def test_2880_over_4_ranks_is_cut_at_blocks():
+    assert sizes(2880, 4, BLOCK) == [736, 736, 736, 672]
+
+
+def test_parts_are_whole_blocks_and_together_everything():
+    for blocks in range(1, 20):
+        for count in range(1, 9):
+            size = blocks * BLOCK - 5
+            each = -(-blocks // count)
+            if each * (count - 1) >= blocks:
+                with pytest.raises(ValueError, match="something for each rank"):
+                    bounds(size, count, BLOCK)
+                continue
+            at = bounds(size, count, BLOCK)
+            assert at[0] == 0 and at[-1] == size and len(at) == count + 1
+            assert all(begin % BLOCK == 0 for begin in at[:-1])
+            assert list(at) == sorted(set(at))
+
+
+CUTS = [Cut(1, 2 * BLOCK), Cut(1, BLOCK, folds=2), Cut(2, BLOCK), Cut(0, 1), Cut(-1, 3 * BLOCK)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_HERE)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_the_parts_of_all_ranks_are_the_tensor(cut, layout):
+    whole = weights(4, 2 * INNER, INNER, layout=layout)
+    count = 3 if cut.axis else 2
+    parts = [cut.part(whole, count, rank) for rank in range(count)]
+    assert {part.layout for part in parts} == {layout}
+    together = cut.whole(parts)
+    assert torch.equal(together.codes, whole.unshuffle().codes)
+    assert torch.equal(together.scales, whole.unshuffle().scales)
+    floats = whole.dequantize()
+    for rank, part in enumerate(parts):
+        assert torch.equal(part.dequantize(), cut.part(floats, len(parts), rank))
+
+
+def test_a_block_is_never_cut():
+    with pytest.raises(ValueError, match="unit: got 16 for K"):
+        Cut(1, 16).part(weights(8, 64), 2, 0)
+
+
+@pytest.mark.parametrize(
+    "style, module, error",
+    [
+        (Colwise(), nn.Linear(64, 64), "expected an MXLinear"),
+        (Rowwise(), nn.LayerNorm(64), "expected an MXLinear"),
+        (Experts(), nn.Linear(64, 64), "expected an MXExperts"),
+        (ExpertParallel(), nn.Linear(64, 64), "expected an MXExperts"),
+    ],
+)
+def test_layers_that_cannot_be_cut_are_refused(style, module, error):
+    with pytest.raises(TypeError, match=error):
+        style._apply(module, None)
+
+
+# Tensor parallel
+
+
+@of_layouts(["whole"])
+def test_columns_over_ranks_are_those_of_the_whole_to_the_bit(found, name):
+    expected = mlp(name.partition("/")[0])[0](tokens())
+    parts = [one[f"columns/{name.replace('whole', 'part')}"] for one in found]
+    assert [p.shape[1] for p in parts] == sizes(INNER, len(found), BLOCK)
+    assert torch.equal(torch.cat(parts, 1), expected)
+    for one in found:
+        assert torch.equal(one[f"columns/{name}"], expected)
+
+
+def test_a_linear_layer_with_an_mxtensor_is_cut_the_same(found):
+    torch.manual_seed(1)
+    linear = nn.Linear(WIDTH, INNER)
+    linear.weight = nn.Parameter(mx.quantize(linear.weight.detach()), requires_grad=False)
+    for one in found:
+        assert torch.equal(one["columns/linear"], linear(tokens()))
+
+
+def test_every_rank_holds_its_part_in_its_layout(found):
+    for layout in LAYOUTS_HERE:
+        parts = [one[f"columns/{layout}/weight"] for one in found]
+        assert {part.layout for part in parts} == {layout}
+        whole = mlp()[0].weight.detach()
+        together = Cut(0, BLOCK).whole(parts)
+        assert torch.equal(together.codes, whole.codes)
+
+
+@of_layouts(["torch.float32", "torch.bfloat16"])
+def test_rows_over_ranks_add_up_within_the_bound_with_one_bias(found, name):
+    layout, _, dtype = name.partition("/")
+    dtype = getattr(torch, dtype.removeprefix("torch."))
+    first, relu, second = mlp(layout, dtype)
+    hidden = relu(first(tokens(dtype=dtype)))
+    check_sum(found, f"rows/{name}", hidden, second)
+
+
+def check_sum(found, name, hidden, layer):
+    """Claims the sum of the ranks' products, each rounded to the dtype of the result."""
+    a = oracle.dequantize(*oracle.quantize(values_of(hidden)))
+    weight = layer.weight.detach()
+    b, bias = values_of(weight.dequantize("float32")), values_of(layer.bias.detach())
+    got = [one[name] for one in found]
+    assert all(torch.equal(got[0], other) for other in got)
+    if hidden.dtype == torch.float32:
+        assert_matmul(values_of(got[0]), a, b, "float32", bias)
+        return
+    # Each part, and each of their sums, is rounded to bfloat16: half a unit of 8 bits.
+    at = bounds(INNER, len(found), BLOCK)
+    parts = [a[:, s:e] @ b[:, s:e].T for s, e in pairwise(at)]
+    parts[0] = parts[0] + bias
+    bound = len(parts) * 2.0**-8 * sum(abs(part) for part in parts) + 1e-6
+    assert (abs(values_of(got[0]) - sum(parts)) <= bound).all()
+
+
+def test_whole_activations_are_cut_where_the_weights_are(found):
+    torch.manual_seed(5)
+    check_sum(found, "rows/whole input", torch.randn(TOKENS, INNER), mlp()[2])
+    assert [bool(one["rows/has bias"]) for one in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_tokens_over_ranks_stay_where_they_are(found):
+    """Sequence parallel: gathered before, scattered behind."""
+    got = torch.cat([one["sequences/tokens"] for one in found])
+    torch.testing.assert_close(got, mlp()(tokens(12)), rtol=1e-5, atol=1e-5)
+
+
+@of_layouts(["swiglu_oai", "silu"])
+def test_parts_of_experts_add_up(found, name):
+    layout, _, activation = name.partition("/")
+    expected = experts(activation, layout)(tokens(), *routed())
+    for one in found:
+        torch.testing.assert_close(one[f"layers/{name}"], expected, rtol=1e-4, atol=1e-4)
+    shapes = [tuple(one[f"layers/{name}/shape"]) for one in found]
+    assert shapes == [(EXPERTS, 2 * n, WIDTH) for n in sizes(INNER, len(found), BLOCK)]
+
+
+def test_gradients_are_those_of_the_whole(found):
+    x = tokens().requires_grad_()
+    mlp()(x).square().sum().backward()
+    for one in found:
+        torch.testing.assert_close(one["gradients/x"], x.grad, rtol=1e-4, atol=1e-4)
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_is_read_in_parts_and_saved_whole(found):
+    model = whole_model()
+    for one in found:
+        expected = model["mlp"](tokens())
+        torch.testing.assert_close(one["files/y"], expected, rtol=1e-5, atol=1e-5)
+        expected = model["experts"](tokens(), *routed())
+        torch.testing.assert_close(one["files/z"], expected, rtol=1e-4, atol=1e-4)
+    again, before = (mx.load(found[0]["folder"] / name) for name in ("again", "whole"))
+    assert again.keys() == before.keys()
+    for name, tensor in before.items():
+        if isinstance(tensor, mx.MXTensor):
+            assert torch.equal(again[name].codes, tensor.codes), name
+            assert torch.equal(again[name].scales, tensor.scales), name
+        else:
+            assert torch.equal(again[name], tensor), name
+
+
+def test_no_rank_holds_more_than_its_part(found):
+    whole = sum(p.nbytes for p in whole_model().parameters())
+    share = sizes(INNER, len(found), BLOCK)[0] / INNER
+    assert all(one["files/held"] < 1.05 * share * whole for one in found)
+
+
+def test_fully_shard_gathers_the_bytes_of_rows(found):
+    torch.manual_seed(128)
+    first = weights(128, WIDTH)
+    torch.manual_seed(WIDTH)
+    second = weights(WIDTH, 128)
+    expected = nn.Sequential(mx.MXLinear(first), nn.ReLU(), mx.MXLinear(second))(tokens())
+    for one in found:
+        assert torch.equal(one["replicated/y"], expected)
+        assert one["replicated/rows"] == 128 // len(found)
+
+
+# Expert parallel
+
+
+@of_layouts(["mxfp4", "mxint8", "bf16"])
+def test_experts_over_ranks_give_what_one_rank_gives(found, name):
+    """Each rank has its own tokens; only the order in which experts are added up differs."""
+    layout, _, activations = name.partition("/")
+    whole = experts(layout=layout, activations=activations)
+    for rank, one in enumerate(found):
+        x, chosen = tokens(TOKENS + rank, seed=rank), routed(TOKENS + rank, seed=rank)
+        expected = whole(x, *chosen)
+        torch.testing.assert_close(one[f"over_experts/{name}"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_all_tokens_can_go_to_one_rank(found):
+    x, (ids, weights) = tokens(4), routed(4)
+    expected = experts()(x, torch.full_like(ids, 0), weights)
+    torch.testing.assert_close(found[0]["over_experts/all to one"], expected, rtol=1e-5, atol=1e-5)
+    for one in found[1:]:
+        assert one["over_experts/all to one"].shape == (0, WIDTH)
+
+
+def test_tokens_travel_in_the_bytes_of_their_format(found):
+    """A token with one of a rank's experts is a row: codes, scales, its ids and weights."""
+    owner = bounds(EXPERTS, len(found), 1)
+    slots = 3 * (4 + 4)
+    for rank, one in enumerate(found):
+        rows = 0
+        for other in range(len(found)):
+            ids, _ = routed(TOKENS + other, seed=other)
+            rows += ((ids >= owner[rank]) & (ids < owner[rank + 1])).any(1).sum().item()
+        for name, bits in (("mxfp4", 4.25), ("mxint8", 8.25), ("bf16", 32)):
+            expected = rows * (WIDTH * bits / 8 + slots)
+            assert one[f"over_experts/plain/{name}/bytes"] == expected, name
+
+
+@pytest.mark.parametrize("rounding", ["even", "floor", "ceil", "rceil"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8"])
+def test_quantizing_what_was_quantized_changes_nothing(format, rounding):
+    """Why experts multiply what came over the wire as if it were the token itself."""
+    torch.manual_seed(6)
+    x = torch.randn(512, 64) * torch.exp2(torch.randint(-8, 8, (512, 64)))
+    once = mx.quantize(x, format=format, rounding=rounding).dequantize("float32")
+    twice = mx.quantize(once, format=format, rounding=rounding).dequantize("float32")
+    assert torch.equal(once, twice)
+
+
+# What goes wrong
+
+
+@pytest.mark.deep
+def test_a_rank_that_dies_gives_the_others_an_error_in_time(tmp_path):
+    begin = time.monotonic()
+    ends = ranks.finish(ranks.start("left_alone", 2, tmp_path))
+    assert time.monotonic() - begin < ranks.PATIENCE_SECONDS
+    assert ends[1][0] == 3
+    code, said = ends[0]
+    assert code == 1 and "RuntimeError" in said
+
+
+@pytest.mark.deep
+def test_a_plan_of_transformers_cuts_our_layers_at_blocks(tmp_path):
+    torch.manual_seed(11)
+    sizes_of = {"hidden_size": 128, "intermediate_size": 224, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    config = transformers.LlamaConfig(**sizes_of, **heads, vocab_size=96, tie_word_embeddings=False)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "floats")
+    whole = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "floats", quantization_config=MXConfig(activations="mxint8"), dtype=torch.float32
+    )
+    whole.save_pretrained(tmp_path / "saved")
+    with torch.no_grad():
+        expected = whole(torch.arange(9)[None]).logits
+    for rank, one in enumerate(ranks.run("transformers_plan", 2, tmp_path)):
+        for name in ("saved", "floats"):
+            torch.testing.assert_close(one[name], expected, rtol=1e-2, atol=1e-2)
+            assert one[f"{name}/rows"].tolist() == [sizes(224, 2, BLOCK)[rank], 128]
+            assert one[f"{name}/heads"].tolist() == [64, 128]
+        assert one["refusal"]
+
+
+@pytest.mark.deep
+def test_the_example_computes_on_two_ranks_what_one_would(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    example = [str(ranks.ROOT / "examples" / "two_ranks.py")]
+    path = os.pathsep.join([str(ranks.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command + example, env=env, capture_output=True, text=True, timeout=240, check=True
+    )
+    errors = {float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
+    assert len(done.stdout.splitlines()) == 2
+    assert max(errors) < 1e-6

@@ -1,0 +1,68 @@
+"""Tiny random models as checkpoints that vLLM serves, and what transformers makes of them."""
+
+import torch
+import transformers as tf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from bench.gpt_oss import write_checkpoint
+from mx_kernels import checkpoints
+from mx_kernels.transformers import from_pretrained
+
+VOCABULARY = 512
+# Heads of 64 numbers are the smallest that vLLM's attention on CPUs has; 544 and 288 are multiples
+# of 32 alone.
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 544,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {
+    "experts": 8,
+    "active": 2,
+    "hidden": 256,
+    "inner": 288,
+    "heads": 4,
+    "kv_heads": 2,
+    "head": 64,
+    "vocabulary": VOCABULARY,
+    "window": 128,
+}
+FORMS = ("quark", "compressed-tensors", "mx_kernels")
+PROMPTS = [[1, 2, 3, 4], [9, 8, 7], [100, 200, 300, 400, 500, 11, 12]]
+NEW = 12
+
+
+def write_models(folder):
+    """Writes a Llama in each form, and a gpt-oss, each with a tokenizer of words w0, w1, ..."""
+    torch.manual_seed(7)
+    llama = tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES))
+    for p in llama.parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
+    llama.bfloat16().save_pretrained(folder / "floats")
+    words = {f"w{i}": i for i in range(VOCABULARY)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / "floats")
+    for form in FORMS:
+        checkpoints.convert(folder / "floats", folder / form, to=form)
+    write_checkpoint(folder / "gpt-oss", 2, **EXPERTS)
+
+
+def logits_along(folder, activations, prompt, tokens, dtype=torch.bfloat16):
+    """Returns the logits before each token, when all before it are given."""
+    model = from_pretrained(folder, activations=activations, dtype=dtype)
+    ids = torch.tensor([prompt + tokens])
+    with torch.no_grad():
+        return model(ids).logits[0, len(prompt) - 1 : -1].float()

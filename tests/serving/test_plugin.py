@@ -1,0 +1,23 @@
+"""The plugin without vLLM: it is announced, and imports nothing."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_vllm_finds_the_plugin_by_its_entry_point():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    entry = project["entry-points"]["vllm.general_plugins"]["mx_kernels"]
+    module, _, name = entry.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_importing_the_plugin_imports_neither_vllm_nor_our_kernels_for_it():
+    code = "import sys, mx_kernels.vllm; print([m for m in sys.modules if 'vllm' in m])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "['mx_kernels.vllm']"
