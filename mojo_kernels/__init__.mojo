@@ -136,14 +136,23 @@ Hopper's builds on the room of any GPU.
             stages.mojo           weights and tokens on the way
             weights.mojo          weights become operands in registers
             exact.mojo            marked tokens
+            gate.mojo             kernels that end at once where they are not needed
         middle/               dozens to hundreds of rows
             kernel.mojo           more warps decode, groups split K; the launch
             result.mojo           sums over warps and ranks, store
         many/                 many rows
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
+        fp8/                  many rows of MXFP4 activations: FP8 tensor cores
+            kernel.mojo           the kernel, which problems, and the launch
+            codes.mojo            four-bit codes as E5M2 bytes, exactly
+            bases.mojo            where ready rows lie, and who computes those that are not
+            rows.mojo             tokens as stages of bytes, the base of every row
+            weights.mojo          weights become bytes in registers
+            result.mojo           how sums get to C
         host/                 what the host decides
-            choices.mojo          the table: which kernel, which plan, why
+            choices.mojo          which kernel, which plan, why
+            measured.mojo         the table: what was fastest on the device
             dispatch.mojo         the launch of what was chosen
             explain.mojo          the same in words and numbers
 

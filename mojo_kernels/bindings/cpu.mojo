@@ -185,8 +185,8 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     var plan = found.choice.plan
     var row = Record()
     row.put("kernel", String(plan.kernel.file()))
-    row.put("reason", String(found.choice.reason))
-    row.put("row", found.row)
+    row.put("reason", found.choice.reason())
+    row.put("row", found.choice.row)
     row.put("cut", plan.name())
     row.put("tile_m", plan.tokens)
     row.put("tile_n", plan.columns)

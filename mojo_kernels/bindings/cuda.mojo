@@ -34,9 +34,10 @@ def py_max_few_rows() raises -> PythonObject:
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, k); returns the bytes that `multiply` may want."""
-    var space = workspace_of(Int(py=arguments[0]), Int(py=arguments[1]))
-    return PythonObject(space.num_bytes())
+    """Takes (m, n, k); returns the bytes that `multiply` may want."""
+    var args = Arguments(arguments)
+    var m, n = args.next(), args.next()
+    return PythonObject(workspace_of(m, n, args.next()).num_bytes())
 
 
 def py_open(index: PythonObject) raises -> PythonObject:

@@ -340,7 +340,7 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     if problem.m == 0:
         return
     # Freed in the order of the stream.
-    var num_bytes = workspace_of(problem.m, problem.k).num_bytes()
+    var num_bytes = workspace_of(problem.m, problem.n, problem.k).num_bytes()
     var workspace = context.enqueue_create_buffer[DType.uint8](max(1, num_bytes))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())

@@ -4,6 +4,7 @@
     few         8, 16, 32, 64     32 .. 256    1 .. 8    32 * rows + columns / 2 + ranks
     middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
     many        256               128          1         2**20
+    fp8         192               128          1         2**21
     portable    1                 32           1         none
 
 Ranks are the groups of a cluster, which split K.
@@ -20,6 +21,8 @@ from .layout import OPERANDS, TILE_ROWS
 
 comptime MORE_ROWS = 1 << 20
 """Codes of the kernels that want their activations expanded begin here."""
+comptime BYTE_ROWS = 1 << 21
+"""The code of the kernel that multiplies bytes."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 
@@ -34,6 +37,7 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime MIDDLE = Self(1)
     comptime MANY = Self(2)
     comptime PORTABLE = Self(3)
+    comptime FP8 = Self(4)
 
     def file(self) -> StaticString:
         """Returns where the kernel is, within the package."""
@@ -41,6 +45,8 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/few/kernel.mojo"
         if self == Self.MIDDLE:
             return "hopper/middle/kernel.mojo"
+        if self == Self.FP8:
+            return "hopper/fp8/kernel.mojo"
         return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
 
 
@@ -57,6 +63,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
     """Groups of a cluster, which split K."""
 
     comptime MANY = Self(Kernel.MANY, 256, 128, 1)
+    comptime FP8 = Self(Kernel.FP8, 192, 128, 1)
     comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1)
 
     @staticmethod
@@ -76,6 +83,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code == BYTE_ROWS:
+            return Self.FP8
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
     def name(self) -> String:

@@ -39,8 +39,8 @@ class _Device:
     handle: int
     max_few_rows: int
     """Up to this many rows of activations a product needs no workspace."""
-    workspace_bytes: Callable[[tuple[int, int]], int]
-    """Says how many bytes a product wants, from its rows and their length; remembers answers."""
+    workspace_bytes: Callable[[tuple[int, int, int]], int]
+    """Says how many bytes a product wants, from its sizes; remembers answers."""
 
 
 class Cuda:
@@ -83,7 +83,7 @@ class Cuda:
                 self.multiply(arguments, out, m, k)
             return
         # Torch's own memory, in the order of the stream; a tensor would take three times as long.
-        num_bytes = device.workspace_bytes((m, k))
+        num_bytes = device.workspace_bytes((m, arguments[-2], k))
         workspace = _allocate(num_bytes, stream)
         try:
             multiply((*arguments, device.handle, stream, workspace, self.plan))

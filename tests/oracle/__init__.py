@@ -37,7 +37,7 @@ from .formats import (
     unpack,
 )
 from .layouts import LAYOUTS, Layout, code_offset, scale_offset
-from .products import error_bound, finite_magnitude, matmul_reference
+from .products import error_bound, finite_magnitude, fp8_cutoff_bound, matmul_reference
 
 __all__ = [
     "BIAS",
@@ -64,6 +64,7 @@ __all__ = [
     "error_bound",
     "finite_magnitude",
     "float_scale",
+    "fp8_cutoff_bound",
     "fused_multiply_add",
     "gated",
     "matmul_reference",

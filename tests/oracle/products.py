@@ -60,3 +60,21 @@ def error_bound(a, b, bias=None, scale_roundings: int = 0):
     single = FLOATS["float32"]
     relative = gamma(single.unit_roundoff) + gamma(2.0**-53)
     return relative * finite_magnitude(a, b, bias) + additions * single.underflow
+
+
+def fp8_cutoff_bound(a, b):
+    """Returns what FP8 tensor cores may lose of `a @ b.T` beside float32's roundings.
+
+    An instruction adds 32 products to the sum so far and cuts each addend, that sum included, off
+    2**-13 below the largest one. After four instructions the sum is added to another in float32.
+    """
+    instruction, stage = 32, 128
+    lost = np.zeros((len(a), len(b)))
+    for first in range(0, a.shape[-1], stage):
+        so_far = np.zeros_like(lost)
+        for k in range(first, min(first + stage, a.shape[-1]), instruction):
+            products = abs(a[:, None, k : k + instruction] * b[None, :, k : k + instruction])
+            largest = np.maximum(products.max(-1), so_far)
+            so_far += products.sum(-1)
+            lost += (instruction + 1) * 2.0**-13 * largest
+    return lost

@@ -1,150 +1,82 @@
 """Which kernel computes a product on Hopper, and why.
 
-`CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and the last row
-covers every shape. A row names a kernel, how its groups share the work, and the reason; the
-dispatch and `mx_kernels.explain` read it. `PORTABLE` is for operands that no fast kernel takes.
+The policy is a table of what was fastest, `measured`: over a grid of shapes, every plan was timed
+on the device. A shape gets the plan of its neighbour in the grid:
 
-Few rows are bound by reading the weights: enough groups must run to keep all of memory busy, so a
-cluster splits K where there are few tiles of columns. More rows are bound by decoding weights, and
-then by tensor cores: as large a tile as still gives every multiprocessor a group.
+    rows          the next number of rows in the grid, or the last one
+    (N, K)        the weight with the least |log2 N / N'| + |log2 K / K'|
+
+FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`.
+`PORTABLE` is for operands that no fast kernel takes.
 """
 
-from std.utils.numerics import max_finite
+from std.math import log2
 
-from ..layout import BLOCK, TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
-from ..plan import MAX_RANKS, Plan
+from ..plan import Plan
+from .measured import BYTES, PLANS, ROWS, WEIGHTS
 
-comptime ANY = Int(max_finite[DType.int32]())
-"""No bound."""
-comptime MAX_FEW_ROWS = 32
-"""Up to this many rows of activations, no workspace is wanted. Guess."""
-comptime MUCH_STAGING = 1024
-"""Blocks of tokens from which on staging them weighs more than a cluster. H200, 2026-11-21."""
-comptime MOST = MULTIPROCESSORS * 3 // 4
-"""Groups that keep most multiprocessors busy."""
+comptime MAX_FEW_ROWS = 16
+"""Up to this many rows of activations, no plan of the table wants a workspace."""
+comptime NO_ROW = -1
+"""Stands for the row of the portable kernel, which is none of the table."""
 
 
 @fieldwise_init
 struct Choice(TrivialRegisterPassable):
-    """A row of the table: the shapes it covers, the plan for them, and why."""
+    """A plan, and the shape of the grid whose fastest it is."""
 
     var plan: Plan
-    var max_m: Int
-    """Rows of activations, at most."""
-    var max_staging: Int
-    """Blocks of all rows of activations, at most."""
-    var max_groups: Int
-    """Groups that the plan gives, at most."""
-    var min_groups: Int
-    """Groups that the plan gives, at least; fewer do where K is too short for more ranks."""
-    var min_blocks: Int
-    """Blocks of K from which on more ranks could share them; 0 where that does not matter."""
-    var reason: StaticString
-    """Why this plan is for these shapes."""
+    var row: Int
+    """The line of the table, then the weight in it; `NO_ROW` for the portable kernel."""
+    var m: Int
+    """The rows of activations for which it was measured."""
+    var n: Int
+    """The rows of the weight for which it was measured."""
+    var k: Int
+    """The length of those rows."""
 
-    def covers(self, m: Int, n: Int, k: Int) -> Bool:
-        """Says whether the row is for a shape."""
-        var groups = self.plan.groups(m, n)
-        var blocks = k // BLOCK
-        return (
-            _within(m, self.max_m)
-            and _within(m * blocks, self.max_staging)
-            and _within(groups, self.max_groups)
-            and (groups >= self.min_groups or blocks < self.min_blocks)
-        )
+    def reason(self) -> String:
+        """Returns why the plan was chosen."""
+        if self.row == NO_ROW:
+            return (
+                "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4 or bfloat16"
+                " activations"
+            )
+        return String("the fastest plan measured for ", self.m, " x ", self.n, " x ", self.k)
 
 
-def _within(count: Int, bound: Int) -> Bool:
-    """Says whether a bound allows a count."""
-    return bound == ANY or count <= bound
-
-
-def _warps_share_k(tokens: Int, reason: StaticString) -> Choice:
-    """Returns a row for few rows and columns: a tile of weights a group, whose warps share K."""
-    var plan = Plan.few(tokens, TILE_ROWS, 1)
-    return Choice(plan, tokens, MUCH_STAGING - 1, 2 * (MULTIPROCESSORS - 1), 0, 0, reason)
-
-
-def _few(tokens: Int, ranks: Int, reason: StaticString) -> Choice:
-    """Returns a row for few rows: a tile of weights a warp."""
-    var plan = Plan.few(tokens, 8 * TILE_ROWS, ranks)
-    # A multiprocessor holds two groups, but one of the widest.
-    var min_groups = MOST if tokens == MAX_FEW_ROWS else 2 * MULTIPROCESSORS * 3 // 4
-    var is_last = ranks == MAX_RANKS
-    return Choice(plan, tokens, ANY, ANY, 0 if is_last else min_groups, 2 * ranks, reason)
-
-
-def _middle(tokens: Int, ranks: Int, min_groups: Int, reason: StaticString) -> Choice:
-    """Returns a row for dozens to hundreds of rows."""
-    return Choice(Plan.middle(tokens, ranks), ANY, ANY, ANY, min_groups, 0, reason)
-
-
-def _many(min_groups: Int, reason: StaticString) -> Choice:
-    """Returns a row for many rows."""
-    return Choice(Plan.MANY, ANY, ANY, ANY, min_groups, 0, reason)
-
-
-comptime _SHARE_K = "little to stage, few columns: a tile of weights a group, whose warps share K"
-comptime _FULL = "few rows, enough tiles of weights: one a warp, nobody splits K"
-comptime _SPLIT_2 = "few rows, fewer tiles of weights: two groups of a cluster split K"
-comptime _SPLIT_4 = "few rows, few tiles of weights: four groups of a cluster split K"
-comptime _SPLIT_8 = "few rows, very few tiles of weights: eight groups of a cluster split K"
-
-comptime CHOICES = [
-    # Few rows: weights stream through registers, and tokens are staged by the group.
-    _warps_share_k(8, _SHARE_K),
-    _few(8, 1, _FULL),
-    _few(8, 2, _SPLIT_2),
-    _few(8, 4, _SPLIT_4),
-    _few(8, 8, _SPLIT_8),
-    _warps_share_k(16, _SHARE_K),
-    _few(16, 1, _FULL),
-    _few(16, 2, _SPLIT_2),
-    _few(16, 4, _SPLIT_4),
-    _few(16, 8, _SPLIT_8),
-    _warps_share_k(32, _SHARE_K),
-    _few(32, 1, _FULL),
-    _few(32, 2, _SPLIT_2),
-    _few(32, 4, _SPLIT_4),
-    _few(32, 8, _SPLIT_8),
-    # More rows: activations are expanded first.
-    _many(MOST, "a weight is decoded once for 256 rows, and most multiprocessors have a tile"),
-    _middle(128, 1, MOST + 1, "hundreds of rows: tiles of 128 rows for most multiprocessors"),
-    _middle(64, 1, MULTIPROCESSORS // 2 + 1, "tiles of 64 rows for half of the multiprocessors"),
-    _middle(64, 2, MULTIPROCESSORS // 2 + 1, "fewer tiles: two groups of a cluster split K"),
-    _middle(64, 4, MULTIPROCESSORS // 2 + 1, "few tiles: four groups of a cluster split K"),
-    _middle(64, 8, 0, "very few tiles: eight groups of a cluster split K"),
-]
-"""In order of preference."""
-
-comptime PORTABLE = Choice(
-    Plan.PORTABLE,
-    ANY,
-    ANY,
-    ANY,
-    0,
-    0,
-    "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4 or bfloat16 activations",
-)
+comptime PORTABLE = Choice(Plan.PORTABLE, NO_ROW, 0, 0, 0)
 """For everything else."""
 
 
-def choose(m: Int, n: Int, k: Int) -> Int:
-    """Returns the row of `CHOICES` for a shape."""
-    comptime last = len(CHOICES) - 1
-    comptime assert CHOICES[last].covers(ANY, ANY, ANY), "the last row covers every shape"
-    comptime for i in range(last):
-        comptime choice = CHOICES[i]
-        if choice.covers(m, n, k):
-            return i
-    return last
+def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:
+    """Returns the plan for a shape; `takes_bytes` says whether FP8 tensor cores may have it."""
+    comptime LAST = len(ROWS) - 1
+    comptime for i in range(LAST):
+        comptime rows = ROWS[i]
+        if m <= rows:
+            return _nearest[i](n, k, takes_bytes)
+    return _nearest[LAST](n, k, takes_bytes)
 
 
-def plan_of(row: Int) -> Plan:
-    """Returns the plan of a row of `CHOICES`."""
-    comptime for i in range(len(CHOICES)):
-        comptime plan = CHOICES[i].plan
-        if row == i:
-            return materialize[plan]()
-    return materialize[Plan.PORTABLE]()
+def _nearest[line: Int](n: Int, k: Int, takes_bytes: Bool) -> Choice:
+    """Returns the plan in a line of the table for a weight."""
+    var log_n, log_k = log2(Float32(n)), log2(Float32(k))
+    var found, least = 0, Float32.MAX
+    comptime for i in range(len(WEIGHTS)):
+        comptime log_of_n = log2(Float32(WEIGHTS[i][0]))
+        comptime log_of_k = log2(Float32(WEIGHTS[i][1]))
+        var distance = abs(log_n - log_of_n) + abs(log_k - log_of_k)
+        if distance < least:
+            found, least = i, distance
+    comptime for i in range(len(WEIGHTS)):
+        comptime plan = Plan.from_code(PLANS[line][i])
+        comptime row = line * len(WEIGHTS) + i
+        comptime choice = Choice(plan, row, ROWS[line], WEIGHTS[i][0], WEIGHTS[i][1])
+        if found == i:
+            var chosen = materialize[choice]()
+            comptime if BYTES[line][i] == 1:
+                if takes_bytes:
+                    chosen.plan = Plan.FP8
+            return chosen
+    return materialize[PORTABLE]()

@@ -11,18 +11,19 @@ from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
 from ..few import kernel as few
+from ..fp8 import kernel as fp8
+from ..fp8.bases import workspace_of as workspace_of_rows
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..plan import Kernel, Plan, may_take_operands
-from ..staged.activations import workspace_of as workspace_of_stages
-from .choices import MAX_FEW_ROWS, choose, plan_of
+from .choices import MAX_FEW_ROWS, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
     """Computes left @ right.T + bias; a plan that is not 0 takes the place of the table's."""
     var plan = Plan.PORTABLE
     if few.supports(problem):
-        plan = plan_of(choose(problem.m, problem.n, problem.k))
+        plan = choose(problem.m, problem.n, problem.k, fp8.supports(problem)).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
     launch[known](problem, plan, queue)
@@ -37,12 +38,14 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return middle.launch(problem, plan, queue)
         if plan.kernel == Kernel.MANY:
             return many.launch(problem, plan, queue)
+        if plan.kernel == Kernel.FP8:
+            return fp8.launch(problem, plan, queue)
     portable.launch[known](problem, queue)
 
 
-def workspace_of(m: Int, k: Int) -> Workspace:
-    """Returns the workspace that a product of `m` rows of activations may want."""
-    return Workspace(0, 0) if m <= MAX_FEW_ROWS else workspace_of_stages(m, k)
+def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
+    """Returns the workspace that a product may want."""
+    return Workspace(0, 0) if m <= MAX_FEW_ROWS else workspace_of_rows(m, n, k)
 
 
 def quantize[

@@ -5,40 +5,34 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Workspace
 from ...simt import matmul as portable
 from ..few import kernel as few
+from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
 from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..plan import Kernel, Plan, takes_formats
-from .choices import CHOICES, Choice, PORTABLE, choose
+from .choices import Choice, PORTABLE, choose
 from .dispatch import workspace_of
-
-comptime NO_ROW = -1
-"""The row of the portable kernel, which is none of the table."""
 
 
 @fieldwise_init
 struct Explanation(TrivialRegisterPassable):
-    """The row of the table for a product, and its launch."""
+    """The choice for a product, and its launch."""
 
-    var row: Int
     var choice: Choice
     var grid: Grid
     var workspace: Workspace
 
 
 def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises -> Explanation:
-    """Returns what happens to weights [n, k] that are preshuffled for CUDA."""
+    """Returns what happens to weights [n, k] that are preshuffled for CUDA.
+
+    The result is bfloat16.
+    """
     if not takes_formats(left_format, right_format):
-        var choice = materialize[PORTABLE]()
-        return Explanation(NO_ROW, choice, portable.grid(m, n), Workspace(0, 0))
-    var row = choose(m, n, k)
-    comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        if row == i:
-            var grid = _grid(materialize[choice]().plan, m, n, k)
-            return Explanation(row, materialize[choice](), grid, workspace_of(m, k))
-    raise Error(String("no row ", row))
+        return Explanation(materialize[PORTABLE](), portable.grid(m, n), Workspace(0, 0))
+    var choice = choose(m, n, k, fp8.takes(left_format, k))
+    return Explanation(choice, _grid(choice.plan, m, n, k), workspace_of(m, n, k))
 
 
 def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
@@ -50,4 +44,4 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return few.grid(m, n, plan, shape, share)
     if plan.kernel == Kernel.MIDDLE:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
-    return many.grid(m, n)
+    return fp8.grid(m, n) if plan.kernel == Kernel.FP8 else many.grid(m, n)

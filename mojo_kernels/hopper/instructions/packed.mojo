@@ -32,6 +32,21 @@ def join_bytes(word: UInt32, selector: UInt32) -> UInt32:
 
 
 @always_inline
+def pick_bytes(a: UInt32, b: UInt32, selector: UInt32) -> UInt32:
+    """Returns four of the eight bytes of two words, picked by the selector's lowest nibbles."""
+    return inlined_assembly[
+        "prmt.b32 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,r", has_side_effect=False
+    ](a, b, selector)
+
+
+@always_inline
+def set_signs(magnitudes: UInt32, signs: UInt32) -> UInt32:
+    """Returns four bytes with the top bits of four others; their own are zero."""
+    comptime TOP_BITS = UInt32(0x80808080)
+    return magnitudes | (signs & TOP_BITS)
+
+
+@always_inline
 def weight_fragment[pair: Int](row: Pairs, next_row: Pairs) -> SIMD[DType.uint32, 4]:
     """Returns a lane's left operand of 16 steps of K: two pairs of two rows, `pair` the first."""
     return {row[pair], next_row[pair], row[pair + 1], next_row[pair + 1]}

@@ -95,6 +95,17 @@ def load_word(address: UInt32) -> UInt32:
 
 
 @always_inline
+def store_pair(address: UInt32, values: SIMD[DType.uint32, 2]):
+    """Stores eight bytes."""
+    inlined_assembly[
+        "st.shared.v2.u32 [$0], {$1, $2};",
+        NoneType,
+        constraints="r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, values[0], values[1])
+
+
+@always_inline
 def store_word(address: UInt32, value: UInt32):
     """Stores four bytes."""
     inlined_assembly[
@@ -232,19 +243,33 @@ def wait_at[num_threads: Int](barrier: UInt32):
 
 
 @always_inline
-def any_thread(condition: Bool) -> Bool:
-    """Says whether the condition holds in any thread of the group; all threads call it."""
+def wait_turn[num_threads: Int](barrier: UInt32):
+    """Waits until others have passed the turn; both together are so many threads."""
+    wait_at[num_threads](barrier)
+
+
+@always_inline
+def pass_turn[num_threads: Int](barrier: UInt32):
+    """Lets others go on who wait at a hardware barrier; does not wait."""
+    inlined_assembly[
+        "bar.arrive $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
+    ](barrier, Int32(num_threads))
+
+
+@always_inline
+def any_thread[num_threads: Int](condition: Bool) -> Bool:
+    """Says whether the condition holds in any of the threads that call it, so many."""
     return (
         inlined_assembly[
             """{
             .reg .pred p;
             setp.ne.u32 p, $1, 0;
-            bar.red.or.pred p, 0, p;
+            bar.red.or.pred p, 0, $2, p;
             selp.u32 $0, 1, 0, p;
             }""",
             UInt32,
-            constraints="=r,r",
+            constraints="=r,r,n,~{memory}",
             has_side_effect=True,
-        ](UInt32(1) if condition else UInt32(0))
+        ](UInt32(1) if condition else UInt32(0), Int32(num_threads))
         != 0
     )

@@ -37,6 +37,7 @@ from ..layout import BLOCK
 from ..plan import Plan, takes_operands
 from ..staged.activations import StagedTokens, expand, num_steps_of
 from ..staged.exact import Exact, Marks
+from ..staged.gate import Gate
 from ..staged.stages import (
     Pipeline,
     READERS,
@@ -71,12 +72,16 @@ comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
 )
-def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result):
+def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result, gate: Gate):
     """Computes tiles of 128 columns of C for 256 rows.
 
     `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold.
     """
+    if gate.is_there:
+        wait_on_dependent_grids()
+        if gate.is_closed():
+            return
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
     var pipeline = Pipeline[TOKENS](base, 0, 0)
@@ -101,7 +106,7 @@ def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result
                 var token, column = first_of[TOKENS](schedule.tile(Int(index)))
                 var filler = warp - UInt32(CONSUMER_WARPS)
                 var source = Source[TOKENS].of(
-                    staged, w, token, column, result.columns, k, 0, filler
+                    staged.tokens, w, token, column, result.columns, k, 0, filler
                 )
                 if num_filled > 0:
                     fill_first_stages(pipeline, source, num_steps)
@@ -181,24 +186,32 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies."""
-    var staged = expand(problem, TOKENS, queue)
+    launch_product(problem, expand(problem, TOKENS, queue), Gate.open(), queue)
+
+
+def launch_product(
+    problem: Problem, staged: StagedTokens, gate: Gate, mut queue: Some[Queue]
+) raises:
+    """Multiplies activations that are expanded, if the gate is open."""
     queue.launch[matmul_many](
-        grid(problem.m, problem.n),
+        grid(problem.m, problem.n, gate.is_there),
         staged,
         Activations(problem),
         Weights(problem),
         Result(problem),
+        gate,
     )
 
 
-def grid(m: Int, n: Int) -> Grid:
+def grid(m: Int, n: Int, is_gated: Bool = False) -> Grid:
     """Returns the grid for C of [m, n].
 
-    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
+    Of few tiles a group takes several; many are dealt, so that slow groups get fewer. Groups
+    that mostly end at once are few.
     """
     var tiles = Plan.MANY.groups(m, n)
     return Grid(
-        min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
+        min(tiles, MULTIPROCESSORS) if is_gated or tiles <= MAX_SHARED_TILES else tiles,
         threads=THREADS,
         shared_bytes=Pipeline[TOKENS].NUM_BYTES,
         starts_early=True,

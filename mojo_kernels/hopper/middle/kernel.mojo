@@ -98,7 +98,7 @@ def matmul_middle[
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
             var source = Source[TOKENS].of(
-                staged, w, first_token, first_column, result.columns, k, first_step, filler
+                staged.tokens, w, first_token, first_column, result.columns, k, first_step, filler
             )
             fill_first_stages(pipeline, source, num_steps)
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.

@@ -31,7 +31,7 @@ from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import K_LANES
+from ..layout import BLOCK, K_LANES
 from ..operands.activations import (
     LANE_BYTES,
     TokenPairs,
@@ -63,9 +63,9 @@ comptime StageParts = TileTensor[
 
 
 @always_inline
-def num_steps_of(k: UInt32) -> UInt32:
-    """Returns the stages along K."""
-    return (k + UInt32(STEP - 1)) // UInt32(STEP)
+def num_steps_of[blocks: Int = STEP // BLOCK](k: UInt32) -> UInt32:
+    """Returns the stages along K, of so many blocks each."""
+    return (k + UInt32(blocks * BLOCK - 1)) // UInt32(blocks * BLOCK)
 
 
 @always_inline
@@ -151,14 +151,21 @@ def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
 
     The grid is (rows, marks of a row).
     """
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    expand_chunks(a, staged, UInt32(block_idx.x), UInt32(block_idx.y), token_tile)
+
+
+@always_inline
+def expand_chunks(
+    a: Activations, staged: StagedTokens, row: UInt32, mark: UInt32, token_tile: UInt32
+):
+    """Writes the chunks of a row that have a mark together; `THREADS` threads call it."""
     var k = UInt32(a.k)
-    var row = UInt32(block_idx.x)
-    var first_chunk = UInt32(block_idx.y) * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
+    var first_chunk = mark * UInt32(GROUP_CHUNKS) + UInt32(thread_idx.x)
     var row_chunks = k // UInt32(CHUNK)
     var quad_lane = first_chunk % UInt32(K_LANES)
     var num_steps = num_steps_of(k)
-    wait_on_dependent_grids()
-    launch_dependent_grids()
 
     # Whole quads of lanes are in or out of range; those outside repeat a block.
     var loaded = Array[TokenPairs, THREAD_CHUNKS](uninitialized=True)
@@ -189,10 +196,9 @@ def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
                 Coord(Int(tile), Int(step), Int(at), 0),
                 numbers if first_chunk + UInt32(i * THREADS) < row_chunks else Pairs(0),
             )
-    var any_overflow = any_thread(overflow)
+    var any_overflow = any_thread[THREADS](overflow)
     if thread_idx.x == 0:
-        var mark = UInt8(1) if any_overflow else UInt8(0)
-        staged.row_marks(k)[Int(row), Int(block_idx.y)] = mark
+        staged.row_marks(k)[Int(row), Int(mark)] = UInt8(1) if any_overflow else UInt8(0)
 
 
 def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:

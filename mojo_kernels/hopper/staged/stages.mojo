@@ -4,7 +4,7 @@
     rooms      for each of eight consumer warps: some tokens' sums on the way to C
     stage      64 steps of K: tokens, rows of 128 swizzled bytes, bfloat16;
                then the codes of four tiles of weight rows, then their scales
-    ...
+    ...        (or 128 steps of K: tokens are bytes)
 
 Eight warps read a stage: two for each tile, half of its rows each.
 
@@ -30,7 +30,7 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from .activations import STEP, StagedTokens, num_steps_of
+from .activations import STEP, num_steps_of
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
@@ -62,9 +62,9 @@ comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
 """Where a warp transposes its sums, [token, row]."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * Room.NUM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
-comptime StageCodes = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
+comptime StageCodes[blocks: Int] = TileAddresses[DType.uint32, TILES, blocks, 32, ROWS_PER_LANE]
 """A stage's codes, words of eight: [tile, block, lane, row]."""
-comptime StageScales = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
+comptime StageScales[blocks: Int] = TileAddresses[DType.uint32, TILES, blocks, ROW_LANES]
 """A stage's scales, words of four rows: [tile, block, row lane]."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
@@ -89,8 +89,8 @@ def first_of[num_tokens: Int](tile: Tile) -> Tuple[UInt32, UInt32]:
 
 
 @fieldwise_init
-struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
-    """Where stages and their barriers lie, and which one is next."""
+struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassable):
+    """Where stages of so many blocks of K and their barriers lie, and which one is next."""
 
     var base: UInt32
     """Start of the shared memory."""
@@ -101,9 +101,11 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
 
     comptime TOKENS_BYTES = Self.num_tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
-    comptime SCALES_AT = Self.TOKENS_BYTES + StageCodes.NUM_BYTES
+    comptime Codes = StageCodes[Self.blocks]
+    comptime Scales = StageScales[Self.blocks]
+    comptime SCALES_AT = Self.TOKENS_BYTES + Self.Codes.NUM_BYTES
     """Where the scales lie in a stage, behind the codes."""
-    comptime STAGE_BYTES = align_up(Self.SCALES_AT + StageScales.NUM_BYTES, SWIZZLE_BYTES)
+    comptime STAGE_BYTES = align_up(Self.SCALES_AT + Self.Scales.NUM_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""
@@ -147,14 +149,14 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
         return self.base + UInt32(STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
 
     @always_inline
-    def codes(self) -> StageCodes:
+    def codes(self) -> Self.Codes:
         """Returns where the stage's codes are."""
-        return StageCodes(self.tokens() + UInt32(Self.TOKENS_BYTES))
+        return Self.Codes(self.tokens() + UInt32(Self.TOKENS_BYTES))
 
     @always_inline
-    def scales(self) -> StageScales:
+    def scales(self) -> Self.Scales:
         """Returns where the stage's scales are."""
-        return StageScales(self.tokens() + UInt32(Self.SCALES_AT))
+        return Self.Scales(self.tokens() + UInt32(Self.SCALES_AT))
 
     @always_inline
     def advance(mut self, steps: Int = 1):
@@ -166,7 +168,7 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Source[num_tokens: Int](TrivialRegisterPassable):
+struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
     var tokens: DevicePointer[DType.uint8]
@@ -176,14 +178,16 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
     var scales: DevicePointer[DType.uint8]
     """The scales of the filler's tile in the first step."""
     var num_blocks: UInt32
-    """Blocks of K from the first step on; the last step may have one of two."""
+    """Blocks of K from the first step on; the last step may have fewer."""
     var filler: UInt32
     """The filler, which is its tile's place in the stage."""
+
+    comptime Stages = Pipeline[Self.num_tokens, Self.blocks]
 
     @staticmethod
     @always_inline
     def of(
-        staged: StagedTokens,
+        tokens: DevicePointer[DType.uint8],
         w: Weights,
         first_token: UInt32,
         first_column: UInt32,
@@ -193,15 +197,16 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
         filler: UInt32,
     ) -> Self:
         """Finds what a filler copies; the last tile of all stands in for those past it."""
-        var stage = Int(first_token // UInt32(Self.num_tokens)) * Int(num_steps_of(k))
+        var num_steps = num_steps_of[Self.blocks](k)
+        var stage = Int(first_token // UInt32(Self.num_tokens)) * Int(num_steps)
         stage += Int(first_step)
         var last_tile = (columns - 1) // UInt32(TILE_ROWS)
         var tile = min(first_column // UInt32(TILE_ROWS) + filler, last_tile)
         var row_blocks = k // UInt32(BLOCK)
-        var first_block = first_step * UInt32(STEP_BLOCKS)
+        var first_block = first_step * UInt32(Self.blocks)
         var block = Int(tile) * Int(row_blocks) + Int(first_block)
         return Self(
-            staged.tokens.unsafe_offset(stage * Pipeline[Self.num_tokens].TOKENS_BYTES),
+            tokens.unsafe_offset(stage * Self.Stages.TOKENS_BYTES),
             w.codes.unsafe_offset(block * TILE_BYTES),
             w.scales.unsafe_offset(block * TILE_ROWS),
             row_blocks - min(first_block, row_blocks),
@@ -209,26 +214,26 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def copy_weights(self, pipeline: Pipeline[Self.num_tokens], step: UInt32):
+    def copy_weights(self, pipeline: Self.Stages, step: UInt32):
         """Starts the copies of the filler's tile, for which the stage waits."""
-        var first_block = step * UInt32(STEP_BLOCKS)
-        var blocks = min(self.num_blocks - first_block, UInt32(STEP_BLOCKS))
-        arrive_expecting(pipeline.full(), blocks * UInt32(TILE_BYTES + TILE_ROWS))
+        var first_block = step * UInt32(Self.blocks)
+        var count = min(self.num_blocks - first_block, UInt32(Self.blocks))
+        arrive_expecting(pipeline.full(), count * UInt32(TILE_BYTES + TILE_ROWS))
         copy_bulk(
             pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
             self.codes.unsafe_offset(Int(first_block) * TILE_BYTES),
-            blocks * UInt32(TILE_BYTES),
+            count * UInt32(TILE_BYTES),
             pipeline.full(),
         )
         copy_bulk(
             pipeline.scales().at(Coord(self.filler, 0, 0)),
             self.scales.unsafe_offset(Int(first_block) * TILE_ROWS),
-            blocks * UInt32(TILE_ROWS),
+            count * UInt32(TILE_ROWS),
             pipeline.full(),
         )
 
     @always_inline
-    def copy_tokens(self, pipeline: Pipeline[Self.num_tokens], step: UInt32):
+    def copy_tokens(self, pipeline: Self.Stages, step: UInt32):
         """Starts the copy of the tokens, for which the stage waits."""
         comptime TOKENS_BYTES = pipeline.TOKENS_BYTES
         arrive_expecting(pipeline.full(), UInt32(TOKENS_BYTES))
@@ -242,8 +247,12 @@ struct Source[num_tokens: Int](TrivialRegisterPassable):
 
 @always_inline
 def fill_first_stages[
-    num_tokens: Int
-](var pipeline: Pipeline[num_tokens], source: Source[num_tokens], num_steps: UInt32):
+    num_tokens: Int, blocks: Int, //
+](
+    var pipeline: Pipeline[num_tokens, blocks],
+    source: Source[num_tokens, blocks],
+    num_steps: UInt32,
+):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
     for step in range(min(num_steps, UInt32(pipeline.STAGES))):
         source.copy_weights(pipeline, step)
@@ -253,10 +262,10 @@ def fill_first_stages[
 
 @always_inline
 def fill_stages[
-    num_tokens: Int
+    num_tokens: Int, blocks: Int, //
 ](
-    mut pipeline: Pipeline[num_tokens],
-    source: Source[num_tokens],
+    mut pipeline: Pipeline[num_tokens, blocks],
+    source: Source[num_tokens, blocks],
     num_steps: UInt32,
     num_filled: UInt32,
 ):
