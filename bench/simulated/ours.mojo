@@ -11,7 +11,7 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.host.dispatch import CHOICES
+from mojo_kernels.cdna4.host.dispatch import CHOICES, Family
 from mojo_kernels.numbers.formats import Format
 
 
@@ -31,7 +31,8 @@ struct Ours(Catalogue):
         comptime for i in range(len(CHOICES)):
             comptime if is_first[i]():
                 comptime choice = CHOICES[i]
-                visitor.kernel[Product[FLOATS, choice]](String("linear_", choice.name()))
+                comptime if choice.family != Family.MIDDLE:
+                    visitor.kernel[Product[FLOATS, choice]](String("linear_", choice.name()))
                 visitor.kernel[Product[CODES, choice]](String("matmul_", choice.name()))
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")
 
