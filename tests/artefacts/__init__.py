@@ -137,6 +137,7 @@ ARTEFACTS = (
     catalogue("cdna4/decode", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
+    catalogue("cdna4/middle", "cdna4/test_middle"),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
     catalogue("cdna4/encode"),

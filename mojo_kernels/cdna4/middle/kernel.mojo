@@ -17,7 +17,7 @@ from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
 from ..decode.handover import Handover, PART, PARTS
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
+from ..instructions.matrix import BLOCK, LANES, SUMS, TILE
 from ..instructions.memory import loaded
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Target

@@ -7,6 +7,7 @@ The operations come from `StageOrder`, as data. Of stage s, in ring place s % de
     weights        codes and scales in registers, from memory straight
 """
 
+from layout import Coord, Idx
 from max.gpu.sync import (
     AMDScheduleBarrierMask,
     s_waitcnt,
@@ -16,9 +17,8 @@ from max.gpu.sync import (
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.memory import bitcast
 
-from ...numbers.formats import Format
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import Lds, Piece, pieces_at, read_pair, read_piece
+from ..instructions.lds import Lds, PIECE_BYTES, pieces_at, read_pair, read_piece
 from ..instructions.matrix import (
     BlockCodes,
     CodeTile,
@@ -45,8 +45,6 @@ from .shape import (
     SLICES,
     STAGE_BLOCKS,
 )
-from layout import Coord, Idx
-from ..instructions.lds import PIECE_BYTES
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
