@@ -54,8 +54,6 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
     var tiles = ceildiv(m, rows) * ceildiv(n, columns)
     if choice.family == Family.PREFILL:
         return tiles >= CUS // MAX_ROUNDS
-    if choice.family == Family.MIDDLE:
-        return choice.middle().supports(k) and tiles >= CUS // MAX_ROUNDS
     var shape = choice.shape
     if shape.up_front and shape.chunks_per_wave(k) != shape.depth:
         return False
@@ -110,8 +108,7 @@ struct Candidates(Catalogue):
     @staticmethod
     def show[choice: Choice](mut visitor: Some[Visitor]) raises:
         """Shows a cut for floats and for codes."""
-        comptime if choice.family != Family.MIDDLE:
-            visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
+        visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
         visitor.kernel[Candidate[CODES, choice]](String("matmul_", choice.name()))
 
 

@@ -8,7 +8,6 @@ S - 1 nodes where their sums meet:
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from max.gpu.sync import schedule_barrier
 from std.math import ceildiv
 from std.memory import bitcast
 
@@ -25,8 +24,6 @@ comptime PARTS = SUMS // PART
 """Such parts of the sums of a lane."""
 comptime PART_BYTES = 4 * PART
 """Bytes of one."""
-comptime AT_ONCE = 16
-"""Tiles of sums that a wave exchanges at once."""
 comptime PartSums = SIMD[DType.float32, PART]
 """A part of a lane's sums."""
 
@@ -117,24 +114,15 @@ struct Handover[shape: DecodeShape]:
 
     @always_inline
     def _meet(mut self, node: Int32):
-        """Exchanges all sums at a node, as many at once as registers can hold of the partner's."""
-        comptime for first in range(0, Self.TILES, AT_ONCE):
-            self._exchange[first, min(AT_ONCE, Self.TILES - first)](node)
-            schedule_barrier()
-
-    @always_inline
-    def _exchange[first: Int, count: Int](mut self, node: Int32):
-        """Exchanges some tiles of sums at a node."""
-        var partner = in_registers[DType.uint32, PART, count, PARTS]()
-        comptime for i in range(count):
+        """Exchanges all sums at a node."""
+        var partner = in_registers[DType.uint32, PART, Self.TILES, PARTS]()
+        comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
-                comptime own = first + i
                 var left = ~bitcast[DType.uint32, PART](self.parts[own, part])
-                partner[i, part] = swap_published(self.nodes, self.places[own, part], node, left)
-        comptime for i in range(count):
+                partner[own, part] = swap_published(self.nodes, self.places[own, part], node, left)
+        comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
-                comptime own = first + i
-                var bits = partner[i, part]
+                var bits = partner[own, part]
                 var place = self.places[own, part] if any(bits.ne(0)) else OUT_OF_RANGE
                 publish(self.nodes, place, node, 0)
                 var partners = bitcast[DType.float32, PART](~bits)

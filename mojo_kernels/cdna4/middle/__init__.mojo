@@ -1,1 +1,0 @@
-"""Dozens to thousands of rows, both operands encoded: weights go straight to registers."""
