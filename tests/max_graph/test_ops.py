@@ -205,7 +205,7 @@ WRONG_CALLS = {
         lambda i: max_graph.linear(
             ops.cast(i.ints, DType.float32), weights("first"), activations="fp8"
         ),
-        (ValueError, "activations: got 'fp8', expected 'mxfp4' or .* or 'bf16'"),
+        (ValueError, "activations: got 'int4', expected 'mxfp4' or .* or 'bf16'"),
     ),
     "K is symbolic": (
         lambda i: max_graph.quantize(i.k_symbolic),

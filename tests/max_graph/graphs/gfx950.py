@@ -64,12 +64,13 @@ def print_refusals(architecture: str) -> None:
     sizes = TensorType(DType.int32, [1], DeviceRef.GPU())
     with empty_graph(sizes) as graph:
         x, group_sizes = (value.tensor for value in graph.inputs)
-        w = max_graph.constant(shuffled, device=x.device)
         for call in (
             lambda: max_graph.linear(x, plain),
             lambda: max_graph.linear(x, max_graph.constant(shuffled)),
             lambda: max_graph.dequantize(max_graph.quantize(x)),
-            lambda: max_graph.linear(x, w, activations="mxint8"),
+            lambda: max_graph.linear(
+                x, max_graph.constant(shuffled, device=x.device), activations="mxint8"
+            ),
             lambda: max_graph.grouped_linear(x, experts, group_sizes),
         ):
             try:
