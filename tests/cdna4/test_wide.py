@@ -12,13 +12,14 @@ from cases import blocks_of, blocks_under, every_value, float32_corners
 from tests.cdna4 import support as cdna4
 from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
 from tests.cdna4.test_quantize import normal_values, rows_of
-from tests.tiers import tiered
 
 SHAPES = [(1, 17, 32), (3, 40, 96), (20, 33, 160), (5, 100, 544), (33, 40, 1056), (70, 33, 672)]
 SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4k1w4d1s3a1t"
 SHARED = "linear_bfloat16_even_bfloat16_none_m2n4k2w4d2s2a2t"
 KEPT, W4A8 = "bf16-mxfp4/", "mxfp8-mxfp4/"
 FORMATS = ("mxfp8", "mxfp8_e5m2")
+
+pytestmark = pytest.mark.deep
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def problem_for(decode: Decode, rng, shape) -> Problem:
     return Problem.random(rng, shape, decode.x or "bfloat16", decode.bias, decode.right)
 
 
-@pytest.mark.parametrize("late", tiered([False, True], first=[True]), ids=["at_once", "late"])
-@pytest.mark.parametrize("share", tiered(range(len(SHAPES)), first=[2]))
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("share", range(len(SHAPES)))
 def test_ragged_shapes_are_within_the_bound(kernels, rng, share, late):
     for index, (name, kernel) in enumerate(kernels.items()):
         decode = Decode.named(name)
@@ -46,7 +47,7 @@ def test_ragged_shapes_are_within_the_bound(kernels, rng, share, late):
 
 
 @pytest.mark.parametrize("label", [SPLIT, SHARED])
-@pytest.mark.parametrize("formats", tiered([KEPT, W4A8], first=[KEPT]))
+@pytest.mark.parametrize("formats", [KEPT, W4A8])
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, formats, label):
     kernel, decode = kernels[formats + label], Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 1056))
@@ -59,8 +60,8 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, for
         oracle.assert_bitwise_equal(result, results[0])
 
 
-@pytest.mark.parametrize("label", tiered([SPLIT, SHARED], first=[SHARED]))
-@pytest.mark.parametrize("formats", tiered([KEPT, W4A8], first=[KEPT]))
+@pytest.mark.parametrize("label", [SPLIT, SHARED])
+@pytest.mark.parametrize("formats", [KEPT, W4A8])
 def test_waves_need_not_run_in_step(kernels, rng, formats, label):
     decode = Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 544))
@@ -138,7 +139,7 @@ def test_every_bfloat16_can_be_the_largest_of_a_block(quantizers, fmt, rounding)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rounding", tiered(["even", "floor"], first=["even"]))
+@pytest.mark.parametrize("rounding", ["even", "floor"])
 @pytest.mark.parametrize("exponent", [-133, -120, -108, -107, -94, -93, -92, 0, 119, 120, 121, 127])
 def test_every_element_is_encoded_under_a_scale(quantizers, fmt, rounding, exponent):
     elements = every_value("bfloat16")
