@@ -203,7 +203,7 @@ WRONG_CALLS = {
     ),
     "a mode is unknown": (
         lambda i: max_graph.linear(
-            ops.cast(i.ints, DType.float32), weights("first"), activations="fp8"
+            ops.cast(i.ints, DType.float32), weights("first"), activations="int4"
         ),
         (ValueError, "activations: got 'int4', expected 'mxfp4' or .* or 'bf16'"),
     ),
