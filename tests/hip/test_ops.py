@@ -207,6 +207,7 @@ def test_floats_with_gaps_or_odd_addresses_are_copied_first(gpu, rng, gap):
     assert torch.equal(mx.quantize(x).codes, mx.quantize(expected).codes)
 
 
+@deep
 def test_codes_at_odd_addresses_are_copied_first(gpu, rng):
     x, (_, w) = floats(rng, (7, 160)), weights(rng, 40, 160)
     a = mx.quantize(x)
