@@ -55,9 +55,12 @@ def main() -> None:
     with torch.no_grad():
         y, expected = layer(x), whole(x)
     error = (y - expected).norm() / expected.norm()
-    print(f"rank {rank}: {layer[0].out_features} of {INNER} rows, error {error:.1e}", flush=True)
-    dist.barrier()
+    # Rank 0 speaks for all: lines of several processes may run into each other.
+    said = [""] * dist.get_world_size()
+    line = f"rank {rank}: {layer[0].out_features} of {INNER} rows, error {error:.1e}"
+    dist.all_gather_object(said, line)
     if rank == 0:
+        print("\n".join(said))
         os.remove(path)
     dist.destroy_process_group()
 
