@@ -51,7 +51,10 @@ class _Cpu:
         return getattr(table.native, operation)((*arguments, team, threads))
 
     def multiply(self, arguments, out, m, k):
-        self.launch("multiply", arguments, out)
+        table, threads = _facts._facts, get_num_threads()
+        # Added, not unpacked: see `_calls`.
+        team = table.team if threads > 1 else 0, threads
+        table.native.multiply(arguments + team)
 
 
 CPU = _Cpu()
