@@ -14,6 +14,8 @@ Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.3; OCP 8-bit
 
 from std.memory import bitcast
 
+from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+
 
 @fieldwise_init
 struct Element(Equatable, TrivialRegisterPassable, Writable):
@@ -80,10 +82,8 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
 
     def largest(self) -> Float32:
         """Returns the largest number, of an element with exponents."""
-        comptime ONE_FIELD = 127
-        comptime MANTISSA_BITS = 23
-        var field = UInt32(ONE_FIELD + self.emax) << MANTISSA_BITS
-        return bitcast[DType.float32](field + UInt32(self.largest_fraction[MANTISSA_BITS]()))
+        var field = UInt32(F32_EXPONENT_BIAS + self.emax) << UInt32(F32_MANTISSA_BITS)
+        return bitcast[DType.float32](field + UInt32(self.largest_fraction[F32_MANTISSA_BITS]()))
 
     def bound_exponent(self) -> Int:
         """Returns the least exponent whose power of two every finite magnitude is below.

@@ -12,6 +12,7 @@ multiplications, are the magnitudes of all codes; four come out of an instructio
 zeros may have any scale: the byte of zero is zero in every table.
 """
 
+from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_BIAS
 from ..instructions.packed import join_bytes, pick_bytes, set_signs
 
@@ -86,6 +87,5 @@ def is_base(base: UInt32) -> Bool:
 @always_inline
 def factor_of(base: UInt32) -> Float32:
     """Returns the power of two that the numbers of a row are to be multiplied by."""
-    comptime MANTISSA_BITS = 23
     var exponent = base - UInt32(FACTOR_AT_BASE - E8M0_BIAS)
-    return Float32(from_bits=exponent << UInt32(MANTISSA_BITS))
+    return Float32(from_bits=exponent << UInt32(F32_MANTISSA_BITS))
