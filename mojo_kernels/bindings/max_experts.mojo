@@ -24,12 +24,21 @@ from ..cpu import experts as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from ..launch.context_queue import ContextQueue
-from ..layouts import LAYOUTS, OperandShape, code_rows, scale_blocks, scale_rows
+from ..layouts import LAYOUTS
 from ..numbers.formats import FORMATS
 from ..numbers.gates import Gate
 from ..problem import Known, NO_BIAS, Right
 from ..simt import experts as portable
-from .max_tensors import address_of, check_shape, check_sizes, dim_of, known_floats, left_of
+from .max_tensors import (
+    StoredSizes,
+    address_of,
+    check_scale_dtype,
+    check_shape,
+    check_sizes,
+    dim_of,
+    known_floats,
+    left_of,
+)
 from .names import dtype_code, gate_code
 
 
@@ -51,7 +60,7 @@ struct MXGroupedLinear:
         result: OutputTensor[dtype=dtype, rank=2, ...],
         x: InputTensor[dtype=x_dtype, rank=2, ...],
         w_codes: InputTensor[dtype=DType.uint8, rank=3, ...],
-        w_scales: InputTensor[dtype=DType.uint8, rank=3, ...],
+        w_scales: InputTensor[rank=3, ...],
         w_rows: Int64,
         group_sizes: InputTensor[dtype=DType.int32, rank=1, ...],
         bias: InputTensor[dtype=DType.float32, rank=2, ...],
@@ -113,9 +122,9 @@ struct MXMoe:
         result: OutputTensor[dtype=dtype, rank=2, ...],
         x: InputTensor[dtype=x_dtype, rank=2, ...],
         gate_up_codes: InputTensor[dtype=DType.uint8, rank=3, ...],
-        gate_up_scales: InputTensor[dtype=DType.uint8, rank=3, ...],
+        gate_up_scales: InputTensor[rank=3, ...],
         down_codes: InputTensor[dtype=DType.uint8, rank=3, ...],
-        down_scales: InputTensor[dtype=DType.uint8, rank=3, ...],
+        down_scales: InputTensor[rank=3, ...],
         expert_ids: InputTensor[dtype=id_dtype, rank=2, ...],
         expert_weights: InputTensor[dtype=weights_dtype, rank=2, ...],
         bias_gate_up: InputTensor[dtype=DType.float32, rank=2, ...],
@@ -247,7 +256,7 @@ def _experts[
 ](
     name: StaticString,
     codes: InputTensor[dtype=DType.uint8, rank=3, ...],
-    scales: InputTensor[dtype=DType.uint8, rank=3, ...],
+    scales: InputTensor[rank=3, ...],
     rows: Int,
     k: Int,
     bias_name: StaticString,
@@ -256,15 +265,10 @@ def _experts[
     """Views codes and scales as matrices [rows, k], which they must have room for."""
     comptime Layout = LAYOUTS[known.layout]
     comptime Encoding = FORMATS[known.right_format]
-    if k <= 0 or k % Encoding.block_k != 0:
-        raise Error(String("got K = ", k, ", expected a positive multiple of ", Encoding.block_k))
-    var shape, count = OperandShape(rows, k), codes.dim_size(0)
-    var codes_sizes = IndexList[3](count, code_rows[Layout](shape), shape.row_bytes[Encoding]())
-    check_sizes(name, codes, codes_sizes)
-    var scales_sizes = IndexList[3](
-        count, scale_rows[Layout](shape), scale_blocks[Layout, Encoding](shape)
-    )
-    check_sizes(name, scales, scales_sizes)
+    check_scale_dtype[Encoding, scales.dtype]()
+    var sizes, count = StoredSizes.of[Layout, Encoding](rows, k), codes.dim_size(0)
+    check_sizes(name, codes, IndexList[3](count, sizes.codes[0], sizes.codes[1]))
+    check_sizes(name, scales, IndexList[3](count, sizes.scales[0], sizes.scales[1]))
     var bias_dtype = NO_BIAS
     if bias.dim_size(0) != 0 or bias.dim_size(1) != 0:
         check_shape(bias_name, bias, count, rows)
@@ -272,8 +276,8 @@ def _experts[
     return Experts(
         right=Right(address_of(codes), address_of(scales), known.right_format, known.layout),
         count=count,
-        codes_step=codes_sizes[1] * codes_sizes[2],
-        scales_step=scales_sizes[1] * scales_sizes[2],
+        codes_step=sizes.codes[0] * sizes.codes[1],
+        scales_step=sizes.scales[0] * sizes.scales[1] * Encoding.scale.bytes,
         bias=address_of(bias),
         bias_dtype=bias_dtype,
     )

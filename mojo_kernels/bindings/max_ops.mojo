@@ -65,7 +65,7 @@ struct MXQuantize:
         dtype: DType, //, target: StaticString, format: StaticString, rounding: StaticString
     ](
         codes: OutputTensor[dtype=DType.uint8, rank=2, ...],
-        scales: OutputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: OutputTensor[rank=2, ...],
         x: InputTensor[dtype=dtype, rank=2, ...],
         context: DeviceContext,
     ) raises:
@@ -113,7 +113,7 @@ struct MXDequantize:
     ](
         result: OutputTensor[dtype=dtype, rank=2, ...],
         codes: InputTensor[dtype=DType.uint8, rank=2, ...],
-        scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        scales: InputTensor[rank=2, ...],
         rows: Int64,
         context: DeviceContext,
     ) raises:
@@ -163,9 +163,9 @@ struct MXMatmul:
     ](
         result: OutputTensor[dtype=dtype, rank=2, ...],
         a_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
-        a_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        a_scales: InputTensor[rank=2, ...],
         b_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
-        b_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        b_scales: InputTensor[rank=2, ...],
         b_rows: Int64,
         bias: InputTensor[dtype=DType.float32, rank=1, ...],
         context: DeviceContext,
@@ -205,7 +205,7 @@ struct MXLinear:
         result: OutputTensor[dtype=dtype, rank=2, ...],
         x: InputTensor[dtype=x_dtype, rank=2, ...],
         w_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
-        w_scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+        w_scales: InputTensor[rank=2, ...],
         w_rows: Int64,
         bias: InputTensor[dtype=DType.float32, rank=1, ...],
         context: DeviceContext,
@@ -275,7 +275,7 @@ def _multiply[
     m: Int,
     k: Int,
     codes: InputTensor[dtype=DType.uint8, rank=2, ...],
-    scales: InputTensor[dtype=DType.uint8, rank=2, ...],
+    scales: InputTensor[rank=2, ...],
     n: Int,
     bias: InputTensor[dtype=DType.float32, rank=1, ...],
     result: OutputTensor[dtype=dtype, rank=2, ...],

@@ -5,8 +5,9 @@ from layout.coord import coord_to_index_list
 from std.utils.index import IndexList
 
 from ..layouts import OperandLayout, OperandShape, code_rows, scale_blocks, scale_rows
-from ..numbers.formats import Format
+from ..numbers.formats import Format, K_MULTIPLE
 from ..numbers.rounding import Rounding
+from ..numbers.scales import Scale
 from ..operands import Matrix, Operand, matrix
 from ..problem import ANY, Known, Left, LeftKind
 from .names import KEPT, activations_code, dtype_code, format_code, layout_code, rounding_of
@@ -82,22 +83,49 @@ def floats_of[
     )
 
 
+@fieldwise_init
+struct StoredSizes(TrivialRegisterPassable):
+    """The sizes of codes and scales that hold a matrix."""
+
+    var codes: IndexList[2]
+    var scales: IndexList[2]
+
+    @staticmethod
+    def of[Layout: OperandLayout, format: Format](rows: Int, k: Int) raises -> Self:
+        """Returns those of [rows, k], a shape that there are kernels for."""
+        if k <= 0 or k % K_MULTIPLE != 0:
+            raise Error(String("got K = ", k, ", expected a positive multiple of ", K_MULTIPLE))
+        var shape = OperandShape(rows, k)
+        var scales = IndexList[2](scale_rows[Layout](shape), scale_blocks[Layout, format](shape))
+        comptime if format.scale == Scale.FLOAT32:
+            comptime BLOCK = format.block()
+            scales = IndexList[2](BLOCK.row_blocks(rows), BLOCK.k_blocks(k))
+        return Self(IndexList[2](code_rows[Layout](shape), shape.row_bytes[format]()), scales)
+
+
+def check_scale_dtype[format: Format, dtype: DType]():
+    """Stops the compilation of an op for scales of another type than the format's."""
+    comptime expected = DType.float32 if format.scale == Scale.FLOAT32 else DType.uint8
+    comptime assert dtype == expected, String("scales: got ", dtype, ", expected ", expected)
+
+
 def operand_of[
     Layout: OperandLayout, format: Format
 ](
     name: StaticString,
     codes: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
-    scales: ManagedTensorSlice[dtype=DType.uint8, rank=2, ...],
+    scales: ManagedTensorSlice[rank=2, ...],
     rows: Int,
     k: Int,
-) raises -> Operand[Layout, format]:
+) raises -> Operand[Layout, format.kin()]:
     """Views codes and scales as an operand of shape [rows, k], which they must have room for."""
-    if k <= 0 or k % format.block_k != 0:
-        raise Error(String("got K = ", k, ", expected a positive multiple of ", format.block_k))
-    var shape = OperandShape(rows, k)
-    check_shape(name, codes, code_rows[Layout](shape), shape.row_bytes[format]())
-    check_shape(name, scales, scale_rows[Layout](shape), scale_blocks[Layout, format](shape))
-    return Operand[Layout, format].at(Int(codes.unsafe_ptr()), Int(scales.unsafe_ptr()), rows, k)
+    check_scale_dtype[format, scales.dtype]()
+    var sizes = StoredSizes.of[Layout, format](rows, k)
+    check_sizes(name, codes, sizes.codes)
+    check_sizes(name, scales, sizes.scales)
+    return Operand[Layout, format.kin()].at(
+        address_of(codes), address_of(scales), rows, k, format.block()
+    )
 
 
 def check_shape(

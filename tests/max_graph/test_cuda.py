@@ -12,7 +12,7 @@ from max.graph import DeviceRef
 import mx_kernels as mx
 from mx_kernels import max_graph
 from tests import artefacts
-from tests.max_graph.graphs.layer import SLOTS, E, K, experts, graph_on, operands
+from tests.max_graph.graphs.layer import SLOTS, E, K, experts, float_scaled, graph_on, operands
 
 
 @pytest.mark.deep
@@ -39,6 +39,7 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device(device):
         model = max_graph.load(artefacts.path("max_graph/cpu"))
     w, other, bias = (part.to(device) for part in operands())
     gate_up, down = (part.to(device) for part in experts())
+    blocks = float_scaled().to(device)
     for rows in (1, 7, 200):
         x = torch.randn(rows, K).bfloat16()
         routing = torch.randint(-1, E, (rows, SLOTS)).int(), torch.rand(rows, SLOTS)
@@ -52,3 +53,4 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device(device):
         assert torch.equal(got[3], mx.dequantize(codes, dtype="float16"))
         assert torch.equal(got[4], mx.moe(x, gate_up, down, *routing))
         assert torch.equal(got[5], mx.grouped_linear(x, gate_up, sizes, activations="bf16"))
+        assert torch.equal(got[6], mx.linear(x, blocks, activations="fp8_block"))

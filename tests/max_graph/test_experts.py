@@ -257,8 +257,8 @@ WRONG_CALLS = {
     "a limit of zero": (lambda i: moe(i, limit=0), (ValueError, "limit: got 0")),
     "unknown rounding": (lambda i: moe(i, rounding="up"), (ValueError, "rounding: got 'up'")),
     "unknown activations": (
-        lambda i: grouped(i, activations="fp8"),
-        (ValueError, "activations: got 'fp8'"),
+        lambda i: grouped(i, activations="fp4"),
+        (ValueError, "activations: got 'fp4'"),
     ),
     "padding is missing": (
         lambda i: max_graph.MXValue(i.codes, i.scales, layout="preshuffled_cpu"),

@@ -171,6 +171,8 @@ def inside():
         "scales": (DType.uint8, [N, K // 32], CPU_REF),
         "e8m0": (DType.float8_e8m0fnu, [N, K // 32], CPU_REF),
         "nested": (DType.uint8, [2, N, K // 2], CPU_REF),
+        "eight_bit_codes": (DType.uint8, [N, K], CPU_REF),
+        "float_scales": (DType.float32, [N, K // 32], CPU_REF),
     }
     library = [max_graph.library()]
     inputs = [TensorType(*row) for row in types.values()]
@@ -250,6 +252,22 @@ WRONG_CALLS = {
     "scales are too many": (
         lambda i: max_graph.MXValue(i.codes, i.codes),
         (ValueError, r"scales: got \[50, 48\], expected \[50, 3\] for \[50, 96\] of mxfp4"),
+    ),
+    "scales are bytes": (
+        lambda i: max_graph.MXValue(i.eight_bit_codes, i.scales, format="fp8_block"),
+        (TypeError, "scales: got dtype uint8, expected float32"),
+    ),
+    "scales of rows are one for each block": (
+        lambda i: max_graph.MXValue(i.eight_bit_codes, i.float_scales, format="fp8"),
+        (ValueError, r"scales: got \[50, 3\], expected \[50, 1\] for \[50, 96\] of fp8"),
+    ),
+    "rows that share scales are not known": (
+        lambda i: max_graph.quantize(i.x, format="fp8_block_2d"),
+        (ValueError, r"x: got shape \[m, 96\], expected \[..., N, K\] with N known"),
+    ),
+    "activations share scales": (
+        lambda i: max_graph.linear(i.x, weights("first"), activations="fp8_block_2d"),
+        (ValueError, "activations: got 'fp8_block_2d'"),
     ),
     "padding is missing": (
         lambda i: max_graph.MXValue(i.codes, i.scales, layout="preshuffled_cpu"),

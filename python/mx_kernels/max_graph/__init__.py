@@ -13,7 +13,8 @@ graph is built; what depends on a symbolic dimension is checked again when it ru
 
 Tensors lie on the CPU, on an NVIDIA GPU, or on a gfx950 GPU, where weights have that device's
 preshuffled layout and nothing is dequantized.
-Codes and scales are uint8: MAX does not take float8_e8m0fnu tensors on the CPU.
+Codes are uint8, and so are scales but those that are float32: MAX does not take float8_e8m0fnu
+tensors on the CPU.
 
         values.py       codes and scales of a graph
         products.py     quantize, dequantize, matmul, linear

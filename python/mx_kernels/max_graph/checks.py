@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from max.driver import accelerator_architecture_name
 from max.dtype import DType
-from max.graph import DeviceRef, StaticDim, TensorValue
+from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._arrays import show
 from mx_kernels._facts import KEPT_FLOATS, Format, facts
@@ -67,17 +67,6 @@ def check_formats(value: TensorValue, what: str, *names: str) -> None:
             )
 
 
-def check_scales(what: str, name: str) -> None:
-    """Raises for a format whose scales are floats: no op takes these yet."""
-    formats = facts().formats
-    if name in formats and formats[name].has_float_scales:
-        known = [row.name for row in formats.values() if not row.has_float_scales]
-        raise ValueError(
-            f"{what}: got {name!r}, whose scales are {formats[name].scale}, expected "
-            f"{' or '.join(map(repr, known))} in a graph"
-        )
-
-
 def check_floats(x: TensorValue, name: str) -> int:
     """Raises unless `x` is [..., K] floats; returns K."""
     check_value(x, name)
@@ -94,20 +83,59 @@ def check_float_dtype(value: TensorValue, name: str) -> None:
         )
 
 
-def check_bytes(value: TensorValue, name: str) -> None:
-    """Raises unless `value` holds bytes."""
+def check_codes(value: TensorValue) -> None:
+    """Raises unless `value` holds codes."""
+    _check_stored(value, "codes", DType.uint8)
+
+
+def check_scales(value: TensorValue, fmt: Format) -> None:
+    """Raises unless `value` holds scales of a format."""
+    _check_stored(value, "scales", scale_dtype(fmt))
+
+
+def scale_dtype(fmt: Format) -> DType:
+    """Returns what a graph holds scales as."""
+    return DType.float32 if fmt.has_float_scales else DType.uint8
+
+
+def _check_stored(value: TensorValue, name: str, dtype: DType) -> None:
     check_value(value, name)
-    if value.dtype != DType.uint8:
-        raise TypeError(
-            f"{name}: got dtype {value.dtype.name}, expected uint8; declare the graph's input as "
-            f"uint8 and pass {name}.view(torch.uint8): MAX has no MX dtypes on the CPU"
+    if value.dtype == dtype:
+        return
+    hint = "declare the graph's input so"
+    if dtype == DType.uint8:
+        hint = (
+            f"declare the graph's input as uint8 and pass {name}.view(torch.uint8): MAX has no MX "
+            "dtypes on the CPU"
+        )
+    raise TypeError(f"{name}: got dtype {value.dtype.name}, expected {dtype.name}; {hint}")
+
+
+def plain_scales(name: str, lead, k: int, fmt: Format) -> list[Dim]:
+    """Returns the shape of the plain scales of [*lead, k]; rows that share one are known."""
+    lead = list(lead)
+    if fmt.block_rows > 1:
+        if not lead or not isinstance(lead[-1], StaticDim):
+            raise ValueError(
+                f"{name}: got shape {show([*lead, k])}, expected [..., N, K] with N known for "
+                f"{fmt.name}, whose blocks have {fmt.block_rows} rows"
+            )
+        lead[-1] = int(lead[-1])
+    return [Dim(dim) for dim in fmt.scales_of([*lead, k])]
+
+
+def check_one_matrix(name: str, shape, fmt: Format) -> None:
+    """Raises unless blocks of several rows lie in one matrix, as ops see it."""
+    if fmt.block_rows > 1 and len(shape) != 2:
+        raise ValueError(
+            f"{name}: got shape {show(shape)}, expected one matrix [N, K] for {fmt.name}, whose "
+            f"blocks have {fmt.block_rows} rows"
         )
 
 
 def check_k(name: str, k: int, fmt: Format) -> None:
     """Raises unless rows of `k` elements are made of blocks."""
-    check_scales("format", fmt.name)
-    block = fmt.block_k
+    block = fmt.k_multiple
     if k == 0 or k % block:
         raise ValueError(
             f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "

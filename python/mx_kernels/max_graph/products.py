@@ -22,8 +22,10 @@ from mx_kernels.max_graph.checks import (
     check_floats,
     check_formats,
     check_k,
-    check_scales,
+    check_one_matrix,
     is_on_cdna4,
+    plain_scales,
+    scale_dtype,
 )
 from mx_kernels.max_graph.values import MXValue, as_value, check_weights
 from mx_kernels.tensor import MXTensor
@@ -44,11 +46,12 @@ def quantize(
     check_k("x", k, fmt)
     check_rounding(rounding)
     check_formats(x, "format", format)
-    widths = (fmt.packed_bytes(k), k // fmt.block_k)
+    check_one_matrix("x", x.shape, fmt)
     rows = folded(x)
-    types = [type_of(DType.uint8, rows.shape[0], width, x.device) for width in widths]
+    codes = type_of(DType.uint8, rows.shape[0], fmt.packed_bytes(k), x.device)
+    scales = type_of(scale_dtype(fmt), *plain_scales("x", rows.shape[:1], k, fmt), x.device)
     names = {"format": format, "rounding": rounding}
-    values = ops.custom("mx_quantize", x.device, [rows], types, names)
+    values = ops.custom("mx_quantize", x.device, [rows], [codes, scales], names)
     return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
 
 
@@ -70,6 +73,7 @@ def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
             f"q: got shape {show(q.shape)} in layout {q.layout!r}, expected [N, K], one matrix; "
             "unshuffle the MXTensor first"
         )
+    check_one_matrix("q", q.shape, format_named(q.format))
     codes, scales, rows = parts_of(q)
     count = row_count(q, codes)
     names = {"format": q.format, "layout": q.layout}
@@ -132,7 +136,6 @@ def linear(
     """
     k = check_floats(x, "x")
     check_mode(activations, rounding)
-    check_scales("activations", activations)
     w = as_value(w, "w", x.device)
     check_weights(w, "w", k, "x", x.device)
     check_formats(x, "activations and weights", activations, w.format)

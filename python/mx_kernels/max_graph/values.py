@@ -11,11 +11,13 @@ from mx_kernels._facts import DEFAULT_FORMAT, facts
 from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,
-    check_bytes,
+    check_codes,
     check_device,
     check_k,
     check_scales,
     is_on_cdna4,
+    plain_scales,
+    scale_dtype,
     static_k,
 )
 from mx_kernels.tensor import MXTensor
@@ -27,14 +29,15 @@ class MXValue:
     Args:
         codes: the packed codes, uint8 in the order of `layout`; plain: [..., K] bytes of codes of
             8 bits, [..., K/2] of 4.
-        scales: the block scales, uint8 in the order of `layout`; plain: [..., K/32].
+        scales: the block scales, uint8 in the order of `layout`; plain: [..., K/32]; or float32,
+            as an MXTensor has them.
         shape: the logical shape [..., N, K] of a padded layout. None takes it from `codes`, where
             every stored row then counts.
         format: a name from the format table.
         layout: a name from the layout table; "plain" is row-major.
 
     Raises:
-        TypeError: if codes and scales are not uint8 tensors of a graph.
+        TypeError: if codes and scales are not tensors of a graph with those dtypes.
         ValueError: if shapes, devices and layout do not fit together.
     """
 
@@ -48,8 +51,8 @@ class MXValue:
         layout: str = "plain",
     ):
         fmt, order = format_named(format), layout_named(layout)
-        check_bytes(codes, "codes")
-        check_bytes(scales, "scales")
+        check_codes(codes)
+        check_scales(scales, fmt)
         check_device(scales, "scales", codes.device, "codes")
         self.codes = codes
         self.scales = scales
@@ -63,7 +66,7 @@ class MXValue:
             expected = [[*self.lead[:-1], *dims] for dims in matrix]
         else:
             self.lead = list(codes.shape[:-1])
-            expected = codes.shape, [*self.lead, self.k // fmt.block_k]
+            expected = codes.shape, plain_scales("codes", self.lead, self.k, fmt)
             if shape is not None and list(shape) != self.shape:
                 raise ValueError(f"shape: got {show(shape)}, expected {show(self.shape)}")
         for name, value, dims in (("codes", codes, expected[0]), ("scales", scales, expected[1])):
@@ -96,15 +99,13 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
 
     Raises:
         TypeError: if q is not an MXTensor.
-        ValueError: if q does not lie on the CPU, or its scales are floats.
+        ValueError: if q does not lie on the CPU.
     """
     check_operand(q, "q")
-    check_scales("q", q.format)
     if q.device.type != "cpu":
         raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
-    codes, scales = (
-        ops.constant(part.detach().numpy(), DType.uint8, device) for part in (q.codes, q.scales)
-    )
+    parts = (q.codes, DType.uint8), (q.scales, scale_dtype(format_named(q.format)))
+    codes, scales = (ops.constant(part.detach().numpy(), dtype, device) for part, dtype in parts)
     return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.layout)
 
 

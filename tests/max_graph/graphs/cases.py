@@ -16,10 +16,24 @@ from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
-from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from cases import (
+    DTYPES,
+    FORMATS,
+    FP8_FORMATS,
+    LAYOUTS,
+    ROUNDINGS,
+    mx_tensor,
+    random_operand,
+    torch_of,
+)
 from mx_kernels import max_graph
 
 CPU_REF = DeviceRef.CPU()
+FLOAT_SCALED_PAIRS = [
+    *(("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "mxfp4")),
+    *(("mxfp8", "fp8_block_2d"), ("bf16", "fp8_block")),
+]
+"""Activations and weights of which some have float32 scales."""
 K, HIDDEN, N = 96, 160, 50
 
 TORCH = SimpleNamespace(ops=mx, relu=torch.relu, value=mx.MXTensor)
@@ -42,6 +56,10 @@ SUBNORMAL_BIAS = torch.full((N,), 1e-42)
 def weights(name: str, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
     """Returns weights, the same in every process."""
     rng = np.random.default_rng(list(WEIGHTS).index(name))
+    if format in FP8_FORMATS:
+        floats = torch.from_numpy(rng.standard_normal(WEIGHTS[name]).astype(np.float32))
+        q = mx.quantize(floats, format=format)
+        return q.preshuffle(LAYOUTS[layout]["device"]) if layout != "plain" else q
     return mx_tensor(*random_operand(rng, *WEIGHTS[name], format=format), layout, format)
 
 
@@ -52,6 +70,8 @@ INPUTS = {
     "codes": ("uint8", ["m", K // 2]),
     "eight_bit_codes": ("uint8", ["m", K]),
     "scales": ("uint8", ["m", K // 32]),
+    "wide_codes": ("uint8", ["m", 512]),
+    "float_scales": ("float32", ["m", 4]),
     "bias": ("float16", [N]),
 }
 
@@ -108,6 +128,28 @@ CASES = {
         )
         for format in FORMATS[1:]
     },
+    **{
+        f"linear-{left}-{right}": lambda route, i, left=left, right=right: route.ops.linear(
+            i["wide"], weights("wide", "preshuffled_cpu", right), activations=left
+        )
+        for left, right in FLOAT_SCALED_PAIRS
+    },
+    **{
+        f"matmul-{left}-{right}": lambda route, i, left=left, right=right: route.ops.matmul(
+            route.ops.quantize(i["wide"], format=left), weights("wide", format=right)
+        )
+        for left, right in FLOAT_SCALED_PAIRS
+        if left != "bf16"
+    },
+    **{
+        f"dequantize-{format}": lambda route, i, format=format: route.ops.dequantize(
+            weights("wide", "preshuffled_cpu", format), dtype="float32"
+        )
+        for format in FP8_FORMATS
+    },
+    "dequantize-input-fp8_block": lambda route, i: route.ops.dequantize(
+        route.value(i["wide_codes"], i["float_scales"], format="fp8_block"), dtype="float32"
+    ),
     "dequantize-padded": lambda route, i: route.ops.dequantize(
         weights("second", "preshuffled_cpu")
     ),
@@ -135,6 +177,8 @@ FIRST = [
     "pair-mxfp8-mxfp4",
     "matmul-mxint8",
     "dequantize-mxfp8_e5m2",
+    "linear-fp8_block-fp8_block_2d",
+    "dequantize-input-fp8_block",
     "nested-quantized",
     "subnormal",
     "input-weights",

@@ -9,11 +9,21 @@ import sys
 from functools import cache
 
 import numpy as np
+import torch
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
-from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, mx_tensor, random_operand, torch_of
+from cases import (
+    DTYPES,
+    FORMATS,
+    FP8_FORMATS,
+    LAYOUTS,
+    ROUNDINGS,
+    mx_tensor,
+    random_operand,
+    torch_of,
+)
 from mx_kernels import max_graph
 from tests.max_graph.graphs.cases import GRAPH
 
@@ -31,6 +41,10 @@ BIASES = {
 def weights(n: int, k: int, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
     """Returns weights [E, n, k], the same in every process."""
     rng = np.random.default_rng([n, k])
+    if format in FP8_FORMATS:
+        floats = torch.from_numpy(rng.standard_normal((E, n, k)).astype(np.float32))
+        q = mx.quantize(floats, format=format)
+        return q.preshuffle(LAYOUTS[layout]["device"]) if layout != "plain" else q
     top = 124 if format == "mxfp4" else 118
     parts = [random_operand(rng, n, k, top - 4, top, format=format) for _ in range(E)]
     return mx_tensor(*map(np.stack, zip(*parts, strict=True)), layout, format)
@@ -66,6 +80,8 @@ def grouped(route, i, dtype="bfloat16", layout="preshuffled_cpu", format="mxfp4"
 
 
 MODES = [*FORMATS, "bf16"]
+FLOAT_SCALED = [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("bf16", "fp8_block_2d")]
+"""Activations and weights whose scales are float32."""
 CASES = {
     "moe": layer,
     "moe-silu": lambda route, i: layer(
@@ -94,6 +110,18 @@ CASES = {
         )
         for layout in LAYOUTS
         for format in FORMATS
+    },
+    **{
+        f"moe-{mode}-{format}": lambda route, i, mode=mode, format=format: layer(
+            route, i, formats=(format, format), activations=mode, out_dtype="float32"
+        )
+        for mode, format in FLOAT_SCALED
+    },
+    **{
+        f"grouped-{mode}-{format}": lambda route, i, mode=mode, format=format: grouped(
+            route, i, layout="plain", format=format, activations=mode
+        )
+        for mode, format in FLOAT_SCALED
     },
     **{
         f"grouped-{rounding}": lambda route, i, rounding=rounding: grouped(

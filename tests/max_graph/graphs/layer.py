@@ -31,6 +31,12 @@ def operands():
     return w.preshuffle(device="cuda"), w.preshuffle(device="cpu"), torch.arange(float(N)).cpu()
 
 
+def float_scaled():
+    """Returns weights whose blocks have float32 scales, on the CPU."""
+    torch.manual_seed(5)
+    return mx.quantize(torch.randn(N, K, device="cpu"), format="fp8_block_2d")
+
+
 def experts():
     """Returns the weights of a layer of experts, a preshuffled and a plain one, on the CPU."""
     torch.manual_seed(4)
@@ -60,6 +66,7 @@ def graph_on(device) -> Graph:
             max_graph.dequantize(codes, dtype="float16"),
             max_graph.moe(x, *experts(), ids, counts),
             max_graph.grouped_linear(x, experts()[0], sizes, activations="bf16"),
+            max_graph.linear(x, float_scaled(), activations="fp8_block"),
         )
     return graph
 
