@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     us: float
     """What the compiled table expects."""
     terms: list[float]
-    """What of it has a cost, then zeros."""
+    """What of it has a cost."""
 
 
 def plans(shape: Shape) -> list[Plan]:
@@ -189,8 +189,7 @@ def table(path: Path) -> str:
         ]
         if any(us > NOISE * times[plan] for us, plan in pairs):
             exceptions.append((*shape, *(plan for _, plan in pairs)))
-    num_terms = max(np.flatnonzero(line).max() for line in costs) + 1
-    lines = "\n".join(f"    [{', '.join(map(str, line[:num_terms]))}]," for line in costs)
+    lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
     defying = "\n".join(f"    {shape}," for shape in exceptions)
     return f'''"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
 

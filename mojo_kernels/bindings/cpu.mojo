@@ -204,8 +204,8 @@ def plans_cuda(arguments: PythonObject) raises -> PythonObject:
     var plans = Records()
     for plan in candidates(m, n, args.next()):
         var terms = Records()
-        for i in range(len(plan.terms)):
-            terms.add(PythonObject(plan.terms[i]))
+        for term in plan.terms:
+            terms.add(PythonObject(term))
         plans.add(Python.tuple(plan.family, plan.plan.code(), plan.us, terms.items))
     return plans.items
 

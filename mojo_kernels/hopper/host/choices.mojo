@@ -8,7 +8,7 @@ FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper
 """
 
 from ..plan import Kernel, Plan
-from .costs import FAMILIES, RANKS, Terms, cost_of, terms_of
+from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
 
 comptime MAX_FEW_ROWS = 16
@@ -16,15 +16,16 @@ comptime MAX_FEW_ROWS = 16
 
 
 @fieldwise_init
-struct Candidate(TrivialRegisterPassable):
+struct Candidate(Copyable, Movable):
     """A plan that is for a product."""
 
     var plan: Plan
     var family: Int
     """Its position in `FAMILIES`."""
-    var terms: Terms
     var us: Float64
     """What it is expected to take, in microseconds."""
+    var terms: List[Float64]
+    """What of it has a cost."""
 
 
 @fieldwise_init
@@ -60,16 +61,15 @@ def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:
         comptime known = EXCEPTIONS[i]
         if m == known[0] and n == known[1] and k == known[2]:
             return Choice(Plan.from_code(known[3] if takes_bytes else known[4]), 0, True)
-    var found = Choice(Plan.PORTABLE, Float64.MAX, False)
+    var found = Choice(Plan.PORTABLE, NEVER, False)
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
         if family.has(m) and (takes_bytes or family.plan.kernel != Kernel.FP8):
-            comptime for j in range(len(RANKS)):
-                comptime ranks = RANKS[j]
-                if ranks <= family.max_ranks(m, k):
-                    var us = cost_of[i](terms_of[family, ranks](m, n, k))
-                    if us < found.us:
-                        found = Choice(family.plan.with_ranks(ranks), us, False)
+            var us = costs_of[i](terms_of[family](m, n, k), m, k)
+            comptime for lane in range(len(RANKS)):
+                if us[lane] < found.us:
+                    comptime ranks = Int(RANKS[lane])
+                    found = Choice(family.plan.with_ranks(ranks), us[lane], False)
     return found
 
 
@@ -79,10 +79,10 @@ def candidates(m: Int, n: Int, k: Int) -> List[Candidate]:
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
         if family.has(m):
-            comptime for j in range(len(RANKS)):
-                comptime ranks = RANKS[j]
-                if ranks <= family.max_ranks(m, k):
-                    var terms = terms_of[family, ranks](m, n, k)
-                    var plan = family.plan.with_ranks(ranks)
-                    found.append(Candidate(plan, i, terms, cost_of[i](terms)))
+            var terms = terms_of[family](m, n, k)
+            var us = costs_of[i](terms, m, k)
+            comptime for lane in range(len(RANKS)):
+                if us[lane] < NEVER:
+                    var plan = family.plan.with_ranks(Int(RANKS[lane]))
+                    found.append(Candidate(plan, i, us[lane], [term[lane] for term in terms]))
     return found^

@@ -17,11 +17,11 @@ their share of K in steps:
     rounds, if the last loads ahead are not all needed   few: they end one by one
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
-to `measured`. The portable kernel has none.
+to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
+at once, in the lanes of a vector.
 """
 
-from std.bit import log2_floor
-from std.math import ceildiv
+from std.math import ceil, ceildiv
 
 from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
@@ -31,10 +31,24 @@ from ..plan import Kernel, MAX_RANKS, Plan
 from ..staged.stages import STEP_BLOCKS
 from .measured import COSTS
 
-comptime RANKS = [1, 2, 4, MAX_RANKS]
+comptime Lanes = SIMD[DType.float64, 4]
+"""A number for each of `RANKS`."""
+comptime RANKS = Lanes(1, 2, 4, MAX_RANKS)
 """The sizes that clusters may have."""
-comptime Terms = SIMD[DType.float64, 16]
-"""The terms, then zeros."""
+comptime LOG_RANKS = Lanes(0, 1, 2, 3)
+"""Their logarithms."""
+comptime PLACES = Lanes(MULTIPROCESSORS, MULTIPROCESSORS, 4 * 30, 8 * 14)
+"""Groups of a round, one on each multiprocessor.
+
+Clusters lie within a part of the device each, not all of whose multiprocessors they can use: 30
+clusters of four and 14 of eight are what fits the measured times best.
+"""
+comptime NEVER = Float64.MAX
+"""What plans take that are not for a product."""
+comptime NUM_TERMS = 11
+"""Terms of a plan's time."""
+comptime Terms = Array[Lanes, NUM_TERMS]
+"""The terms of the plans of a family."""
 comptime ANY_ROWS = Int.MAX
 """No more rows of activations than all."""
 comptime MANY_ROWS = 512
@@ -95,55 +109,46 @@ comptime FAMILIES = [
 """All plans, in the order of `COSTS`."""
 
 
-def places(ranks: Int) -> Int:
-    """Returns how many groups a round has, one on each multiprocessor.
-
-    Clusters lie within a part of the device each, not all of whose multiprocessors they can use:
-    30 clusters of four and 14 of eight are what fits the measured times best.
-    """
-    return MULTIPROCESSORS if ranks <= 2 else (4 * 30 if ranks == 4 else 8 * 14)
-
-
 @always_inline
-def terms_of[family: Family, ranks: Int](m: Int, n: Int, k: Int) -> Terms:
-    """Returns the terms of a plan for a product."""
+def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
+    """Returns the terms of a family's plans for a product."""
     comptime KERNEL = family.plan.kernel
-    comptime PLACES = places(ranks)
-    var groups = family.plan.groups(m, n) * ranks
-    var rounds = ceildiv(groups, PLACES)
-    var share = ceildiv(k // BLOCK, _step_blocks(KERNEL) * ranks)
+    var groups = Lanes(family.plan.groups(m, n)) * RANKS
+    var rounds = ceil(groups / PLACES)
+    var share = ceil(Lanes(k // BLOCK) / (RANKS * Lanes(_step_blocks(KERNEL))))
     var steps = share
-    var terms = Terms(0)
+    var terms = Terms(fill=0)
     comptime if KERNEL == Kernel.FEW:
         comptime shape = Shape(
             family.plan.tokens // TOKENS, family.plan.columns // TILE_ROWS, False
         )
-        comptime at_once = shape.min_groups() * PLACES
-        steps = ceildiv(share, shape.k_warps())
+        steps = ceil(share / Lanes(shape.k_warps()))
         comptime if shape.min_groups() > 1:
-            terms[7] = Float64(ceildiv(groups, at_once) * steps)
-        terms[8] = Float64(rounds if steps > SHORT else 0)
-        terms[9] = Float64(rounds * (ceildiv(share, shape.stage_blocks()) - 1))
-        terms[10] = Float64(rounds if steps % shape.loads_ahead() != 0 else 0)
+            terms[7] = ceil(groups / (PLACES * Lanes(shape.min_groups()))) * steps
+        terms[8] = steps.gt(Lanes(SHORT)).select(rounds, 0)
+        terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
+        var ahead = steps / Lanes(shape.loads_ahead())
+        terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
     terms[0] = 1
-    terms[1] = Float64(log2_floor(ranks))
-    terms[2] = Float64(rounds)
-    terms[3] = Float64(rounds * steps)
-    terms[4] = Float64(rounds * (ranks - 1))
-    terms[5] = Float64(groups) / MULTIPROCESSORS
-    terms[6] = Float64(m * k) / (1 << 20)
-    return terms
+    terms[1] = LOG_RANKS
+    terms[2] = rounds
+    terms[3] = rounds * steps
+    terms[4] = rounds * (RANKS - 1)
+    terms[5] = groups / MULTIPROCESSORS
+    terms[6] = Lanes(m * k) / (1 << 20)
+    return terms^
 
 
 @always_inline
-def cost_of[family: Int](terms: Terms) -> Float64:
-    """Returns what a plan of a family is expected to take, in microseconds."""
-    comptime costs = COSTS[family]
-    var us = Float64(0)
-    comptime for i in range(len(costs)):
-        comptime cost = costs[i]
-        us += cost * terms[i]
-    return us
+def costs_of[family: Int](terms: Terms, m: Int, k: Int) -> Lanes:
+    """Returns the microseconds that a family's plans are expected to take, `NEVER` for no plan."""
+    comptime of_family = FAMILIES[family]
+    var us = Lanes(0)
+    comptime for i in range(NUM_TERMS):
+        comptime cost = COSTS[family][i]
+        comptime if cost != 0:
+            us += cost * terms[i]
+    return RANKS.gt(Lanes(of_family.max_ranks(m, k))).select(NEVER, us)
 
 
 def _step_blocks(kernel: Kernel) -> Int:
