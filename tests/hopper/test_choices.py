@@ -130,6 +130,12 @@ def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, fo
     assert "fast kernels take MXFP4 weights" in decision.reason
 
 
-def test_few_rows_want_no_workspace_and_more_do():
-    assert mx.explain(16, 4096, 4096, device="cuda").workspace_bytes == 0
-    assert mx.explain(17, 4096, 4096, device="cuda").workspace_bytes > 17 * 4096 * 2
+def test_kernels_for_few_rows_want_no_workspace_and_others_do():
+    for m, n, k in product((1, 16, 17, 40, 64, 128, 500), (512, 2880, 7168), (512, 2048)):
+        decision = mx.explain(m, n, k, device="cuda")
+        if "few" in decision.kernel:
+            assert decision.workspace_bytes == 0
+        else:
+            assert m > 16
+            assert decision.workspace_bytes > 2 * m * k
+    assert "few" in mx.explain(64, 2880, 512, device="cuda").kernel
