@@ -1,7 +1,9 @@
-"""Measures every cut of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
+"""Measures every plan of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
 
-    python -m bench.cuda_tune measure FILE.csv     on the device: a line for each shape and cut
+    python -m bench.cuda_tune measure FILE.csv     on the device: a line for each shape and plan
     python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo
+    python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
+                                                   were not fitted to, and how good the choice is
 
 A line of the file is (m, n, k, plan, us): the median time of `linear` with MXFP4 activations and
 cold weights, see `bench.graph_timing`; plan -1 is cuBLAS on bfloat16. Terms of a plan's time, as
@@ -23,6 +25,10 @@ import numpy as np
 
 from mx_kernels._facts import facts
 
+Shape = tuple[int, int, int]
+Grid = dict[tuple[int, int], tuple[int, ...]]
+"""Rows of activations, for each weight."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULT = REPOSITORY / "bench" / "results" / "cuda_tune.csv"
 TABLE = REPOSITORY / "mojo_kernels" / "hopper" / "host" / "measured.mojo"
@@ -39,6 +45,14 @@ WEIGHTS = (
     (14336, 4096), (18944, 3584), (24576, 1536), (28672, 8192),
 )  # fmt: skip
 """N and K: layers of Llama 3, Qwen, gpt-oss and DeepSeek-V3, and smaller ones."""
+UNSEEN: Grid = {
+    (1152, 6912): (3, 40, 300),
+    (3840, 2560): (10, 100, 1200),
+    (11008, 4096): (6, 56, 640),
+    (13824, 5120): (20, 160, 3000),
+    (27648, 5120): (2, 30, 448),
+}
+"""Weights and rows that are not in the grid, to check the choice."""
 CUBLAS = -1
 BYTES = 1 << 21
 """The code of the plan that is for MXFP4 activations alone, see `hopper/plan.mojo`."""
@@ -47,8 +61,6 @@ LARGEST = 3e11
 COLD_BYTES, BIG, MAX_CALLS = 120_000_000, 2.5e10, 60
 NOISE = 1.01
 """Plans whose times are closer than this are equally fast."""
-
-Shape = tuple[int, int, int]
 
 
 class Plan(NamedTuple):
@@ -67,8 +79,8 @@ def plans(shape: Shape) -> list[Plan]:
     return [Plan(*found) for found in facts().native.plans_cuda(shape)]
 
 
-def measure(path: Path, log: Callable[[str], None] = print) -> None:
-    """Writes the times of all cuts of all shapes."""
+def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
+    """Writes the times of all plans of all shapes."""
     import torch  # noqa: PLC0415  the table is made where there is none
 
     import mx_kernels as mx  # noqa: PLC0415
@@ -83,11 +95,11 @@ def measure(path: Path, log: Callable[[str], None] = print) -> None:
         return round(graph.found().median_us, 2)
 
     def lines() -> Iterator[tuple]:
-        for n, k in WEIGHTS:
+        for (n, k), all_rows in grid.items():
             plain = mx.quantize(torch.randn(n, k, device="cuda") * 0.02)
             dense = cold_copies(mx.dequantize(plain, dtype="bfloat16"), COLD_BYTES)
             coded = cold_copies(plain.preshuffle(), COLD_BYTES)
-            for m in (rows for rows in ROWS if rows * n * k <= LARGEST):
+            for m in (rows for rows in all_rows if rows * n * k <= LARGEST):
                 x = torch.randn(m, k, device="cuda").bfloat16()
                 out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
                 work = m * n * k
@@ -112,6 +124,17 @@ def read(path: Path = RESULT) -> dict[Shape, dict[int, float]]:
             shape = int(row["m"]), int(row["n"]), int(row["k"])
             found[shape][int(row["plan"])] = float(row["us"])
     return dict(found)
+
+
+def check(found: dict[Shape, dict[int, float]]) -> str:
+    """Returns how the choices compare with the fastest plans that were measured."""
+    lines = [f"{'shape':>20} {'chosen':>9} {'us':>8} {'fastest':>9} {'us':>8} {'behind':>7}"]
+    for shape, times in found.items():
+        chosen = min(plans(shape), key=lambda plan: plan.us).code
+        best = fastest(times, takes_bytes=True)
+        line = f"{'x'.join(map(str, shape)):>20} {chosen:>9} {times[chosen]:>8} {best:>9}"
+        lines.append(f"{line} {times[best]:>8} {times[chosen] / times[best]:>7.3f}")
+    return "\n".join(lines)
 
 
 def fastest(times: dict[int, float], *, takes_bytes: bool = False) -> int:
@@ -212,7 +235,10 @@ comptime EXCEPTIONS: List[Tuple[Int, Int, Int, Int, Int]] = [
 if __name__ == "__main__":
     action, file = sys.argv[1:]
     if action == "measure":
-        measure(Path(file))
+        measure(Path(file), dict.fromkeys(WEIGHTS, ROWS))
+    elif action == "check":
+        measure(Path(file), UNSEEN)
+        print(check(read(Path(file))))
     elif action == "table":
         TABLE.write_text(table(Path(file)))
     else:

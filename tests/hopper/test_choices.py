@@ -96,6 +96,20 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
         assert row["splits"] <= k // 32
 
 
+def test_the_check_says_how_far_the_choice_is_behind(found):
+    shape = (256, 2048, 768)
+    chosen = min(cuda_tune.plans(shape), key=lambda plan: plan.us).code
+    _, line = cuda_tune.check({shape: found[shape]}).splitlines()
+    best = cuda_tune.fastest(found[shape], takes_bytes=True)
+    assert line.split()[:4] == ["256x2048x768", str(chosen), str(found[shape][chosen]), str(best)]
+    assert float(line.split()[-1]) == round(found[shape][chosen] / found[shape][best], 3) > 1.01
+
+
+def test_shapes_of_the_check_were_not_measured(found):
+    assert not cuda_tune.UNSEEN.keys() & set(cuda_tune.WEIGHTS)
+    assert not {m for rows in cuda_tune.UNSEEN.values() for m in rows} & set(cuda_tune.ROWS)
+
+
 @pytest.mark.parametrize("shape", [(16384, 57344, 8192), (65536, 4096, 4096), (8192, 28672, 16384)])
 def test_beyond_the_largest_shapes_measured_fp8_tensor_cores_compute(shape):
     assert mx.explain(*shape, device="cuda").kernel == "hopper/fp8/kernel.mojo"
