@@ -144,6 +144,13 @@ def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, fo
     assert "fast kernels take MXFP4 weights" in decision.reason
 
 
+def test_a_kernel_for_few_rows_has_them_whatever_activations_become(found):
+    """Else a product could need the workspace that it is told it does not."""
+    for shape in found:
+        kernels = (facts().native.explain_cuda((*shape, x, MXFP4))["kernel"] for x in (MXFP4, KEPT))
+        assert len({"few" in kernel for kernel in kernels}) == 1
+
+
 def test_kernels_for_few_rows_want_no_workspace_and_others_do():
     for m, n, k in product((1, 16, 17, 40, 64, 128, 500), (512, 2880, 7168), (512, 2048)):
         decision = mx.explain(m, n, k, device="cuda")
