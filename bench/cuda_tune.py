@@ -1,23 +1,33 @@
-"""Measures every cut of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
+"""Measures every plan of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
 
-    python -m bench.cuda_tune measure FILE.csv     on the device: a line for each shape and cut
+    python -m bench.cuda_tune measure FILE.csv     on the device: a line for each shape and plan
     python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo
+    python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
+                                                   were not fitted to, and how good the choice is
 
 A line of the file is (m, n, k, plan, us): the median time of `linear` with MXFP4 activations and
-cold weights, see `bench.graph_timing`; plan -1 is cuBLAS on bfloat16. The table has, for each
-number of rows in `ROWS` and each weight in `WEIGHTS`, the fastest plan, and whether bytes are
-faster still, which are for MXFP4 activations alone.
+cold weights, see `bench.graph_timing`; plan -1 is cuBLAS on bfloat16. Terms of a plan's time, as
+`hopper/host/costs.mojo` has them, get costs: those that come closest to what was measured. The
+table has these, and shapes for which they choose a plan that was not the fastest one.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
-import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mx_kernels._facts import facts
+
+Shape = tuple[int, int, int]
+Grid = dict[tuple[int, int], tuple[int, ...]]
+"""Rows of activations, for each weight."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULT = REPOSITORY / "bench" / "results" / "cuda_tune.csv"
@@ -35,41 +45,42 @@ WEIGHTS = (
     (14336, 4096), (18944, 3584), (24576, 1536), (28672, 8192),
 )  # fmt: skip
 """N and K: layers of Llama 3, Qwen, gpt-oss and DeepSeek-V3, and smaller ones."""
+UNSEEN: Grid = {
+    (1152, 6912): (3, 40, 300),
+    (3840, 2560): (10, 100, 1200),
+    (11008, 4096): (6, 56, 640),
+    (13824, 5120): (20, 160, 3000),
+    (27648, 5120): (2, 30, 448),
+}
+"""Weights and rows that are not in the grid, to check the choice."""
 CUBLAS = -1
-MIDDLE, MANY, BYTES = 1 << 20, 1 << 20, 1 << 21
-"""Codes of plans, the first ones of their kernels, see `hopper/plan.mojo`."""
+BYTES = 1 << 21
+"""The code of the plan that is for MXFP4 activations alone, see `hopper/plan.mojo`."""
 LARGEST = 3e11
 """Multiplications of the largest product that is measured."""
 COLD_BYTES, BIG, MAX_CALLS = 120_000_000, 2.5e10, 60
+NOISE = 1.01
+"""Plans whose times are closer than this are equally fast."""
 
 
-def cuts(m: int) -> list[int]:
-    """Returns the codes of the plans that may be the fastest for so many rows."""
+class Plan(NamedTuple):
+    """A plan for a shape."""
 
-    def few(tokens: int, columns: tuple[int, ...]) -> list[int]:
-        return [32 * tokens + c // 2 + ranks for c in columns for ranks in (1, 2, 4, 8)]
-
-    def middle(tokens: int, ranks: tuple[int, ...]) -> list[int]:
-        return [MIDDLE + 256 * tokens + count for count in ranks]
-
-    every, wide = (32, 64, 128, 256), (64, 128, 256)
-    if m <= 8:
-        return few(8, every)
-    if m <= 16:
-        return few(16, every)
-    if m <= 32:
-        return few(32, every) + (middle(64, (1, 2, 4, 8)) if m > 16 else [])
-    if m <= 64:
-        return few(32, every) + few(64, wide) + middle(64, (1, 2, 4, 8)) + [MANY]
-    if m <= 128:
-        return few(64, wide) + middle(64, (1, 2, 4, 8)) + middle(128, (1, 2, 4, 8)) + [MANY]
-    if m <= 512:
-        return middle(64, (1, 2, 4, 8)) + middle(128, (1, 2, 4, 8)) + [MANY]
-    return [*middle(64, (1, 2)), *middle(128, (1, 2, 4)), MANY, BYTES]
+    family: int
+    code: int
+    us: float
+    """What the compiled table expects."""
+    terms: list[float]
+    """What of it has a cost."""
 
 
-def measure(path: Path, log: Callable[[str], None] = print) -> None:
-    """Writes the times of all cuts of all shapes."""
+def plans(shape: Shape) -> list[Plan]:
+    """Returns the plans for a shape."""
+    return [Plan(*found) for found in facts().native.plans_cuda(shape)]
+
+
+def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
+    """Writes the times of all plans of all shapes."""
     import torch  # noqa: PLC0415  the table is made where there is none
 
     import mx_kernels as mx  # noqa: PLC0415
@@ -84,17 +95,17 @@ def measure(path: Path, log: Callable[[str], None] = print) -> None:
         return round(graph.found().median_us, 2)
 
     def lines() -> Iterator[tuple]:
-        for n, k in WEIGHTS:
+        for (n, k), all_rows in grid.items():
             plain = mx.quantize(torch.randn(n, k, device="cuda") * 0.02)
             dense = cold_copies(mx.dequantize(plain, dtype="bfloat16"), COLD_BYTES)
             coded = cold_copies(plain.preshuffle(), COLD_BYTES)
-            for m in (rows for rows in ROWS if rows * n * k <= LARGEST):
+            for m in (rows for rows in all_rows if rows * n * k <= LARGEST):
                 x = torch.randn(m, k, device="cuda").bfloat16()
                 out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
                 work = m * n * k
                 us = median_us(lambda w, x=x, out=out: torch.mm(x, w.T, out=out), dense, work)
                 yield m, n, k, CUBLAS, us
-                for plan in cuts(m):
+                for plan in (found.code for found in plans((m, n, k))):
                     CUDA.plan = plan
                     yield m, n, k, plan, median_us(lambda w, x=x: mx.linear(x, w), coded, work)
             log(f"{n} x {k}")
@@ -105,7 +116,7 @@ def measure(path: Path, log: Callable[[str], None] = print) -> None:
         writer.writerows(lines())
 
 
-def read(path: Path = RESULT) -> dict[tuple[int, int, int], dict[int, float]]:
+def read(path: Path = RESULT) -> dict[Shape, dict[int, float]]:
     """Returns the times of the plans of each shape."""
     found: dict = defaultdict(dict)
     with path.open() as file:
@@ -115,53 +126,107 @@ def read(path: Path = RESULT) -> dict[tuple[int, int, int], dict[int, float]]:
     return dict(found)
 
 
+def check(found: dict[Shape, dict[int, float]]) -> str:
+    """Returns how the choices compare with the fastest plans that were measured."""
+    lines = [f"{'shape':>20} {'chosen':>9} {'us':>8} {'fastest':>9} {'us':>8} {'behind':>7}"]
+    for shape, times in found.items():
+        chosen = min(plans(shape), key=lambda plan: plan.us).code
+        best = fastest(times, takes_bytes=True)
+        line = f"{'x'.join(map(str, shape)):>20} {chosen:>9} {times[chosen]:>8} {best:>9}"
+        lines.append(f"{line} {times[best]:>8} {times[chosen] / times[best]:>7.3f}")
+    return "\n".join(lines)
+
+
 def fastest(times: dict[int, float], *, takes_bytes: bool = False) -> int:
     """Returns the fastest plan of ours, of those that take the activations."""
     left_out = {CUBLAS} if takes_bytes else {CUBLAS, BYTES}
     return min((us, plan) for plan, us in times.items() if plan not in left_out)[1]
 
 
-def nearest_rows(m: int, weight: tuple[int, int], found: dict) -> tuple[int, int, int]:
-    """Returns the shape of the grid for some rows and a weight of it; the largest was measured."""
-    return max(r for r in ROWS if r <= m and (r, *weight) in found), *weight
+class Samples:
+    """What was measured, as the fit wants it: terms and times, by family."""
+
+    def __init__(self, found: dict[Shape, dict[int, float]]):
+        self.plans = {shape: plans(shape) for shape in found}
+        terms, self._shapes = defaultdict(list), defaultdict(list)
+        for shape, of_shape in self.plans.items():
+            times = found[shape]
+            best = times[fastest(times, takes_bytes=True)]
+            for plan in of_shape:
+                # Relative errors, and those of slow plans count less.
+                weight = best / times[plan.code] ** 2
+                row = [weight * term for term in plan.terms]
+                terms[plan.family].append([*row, weight * times[plan.code]])
+                self._shapes[plan.family].append(shape)
+        self._terms = {family: np.array(rows) for family, rows in terms.items()}
+
+    def costs(self, counts: Callable[[Shape], bool] = lambda _: True) -> list[np.ndarray]:
+        """Returns the costs of each family, fitted to the shapes that count."""
+        counted = {shape for shape in self.plans if counts(shape)}
+        fitted = []
+        for family in sorted(self._terms):
+            kept = [shape in counted for shape in self._shapes[family]]
+            rows = self._terms[family][kept]
+            fitted.append(non_negative(rows[:, :-1], rows[:, -1]))
+        return fitted
+
+    def choose(self, shape: Shape, costs: list[np.ndarray], *, takes_bytes: bool) -> int:
+        """Returns the code of the plan with the least cost."""
+        open_ = (p for p in self.plans[shape] if takes_bytes or p.code != BYTES)
+        return min(open_, key=lambda plan: costs[plan.family] @ plan.terms).code
+
+
+def non_negative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the x >= 0 with the least |a @ x - b|, by the method of Lawson and Hanson."""
+    gram, right = a.T @ a, a.T @ b
+    x, used = np.zeros(len(right)), np.zeros(len(right), bool)
+    while True:
+        gradient = np.where(used, -np.inf, right - gram @ x)
+        if gradient.max() <= 1e-9 * np.abs(right).max():
+            return x
+        used[gradient.argmax()] = True
+        while True:
+            wanted = np.zeros_like(x)
+            wanted[used] = np.linalg.solve(gram[np.ix_(used, used)], right[used])
+            negative = used & (wanted <= 0)
+            if not negative.any():
+                break
+            # As far as no x becomes negative; the first one that becomes zero stays so.
+            ahead = np.where(negative, x / np.where(negative, x - wanted, 1), np.inf)
+            x += ahead.min() * (wanted - x)
+            used[ahead.argmin()] = False
+            x[~used] = 0
+        x = wanted
 
 
 def table(path: Path) -> str:
-    """Returns the text of the Mojo file that has the fastest plans."""
+    """Returns the text of the Mojo file that has the costs, and the shapes that defy them."""
     found = read(path)
-    plans, bytes_ = [], []
-    for m in ROWS:
-        times = [found[nearest_rows(m, weight, found)] for weight in WEIGHTS]
-        plans.append([fastest(t) for t in times])
-        bytes_.append([int(fastest(t, takes_bytes=True) == BYTES) for t in times])
+    samples = Samples(found)
+    costs = [np.array([float(f"{cost:.4g}") for cost in line]) for line in samples.costs()]
+    exceptions = []
+    for shape, times in found.items():
+        pairs = [
+            (times[samples.choose(shape, costs, takes_bytes=way)], fastest(times, takes_bytes=way))
+            for way in (True, False)
+        ]
+        if any(us > NOISE * times[plan] for us, plan in pairs):
+            exceptions.append((*shape, *(plan for _, plan in pairs)))
+    lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
+    defying = "\n".join(f"    {shape}," for shape in exceptions)
+    return f'''"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
 
-    def wrapped(items: Iterable) -> str:
-        return textwrap.fill(", ".join(map(str, items)) + ",", 92, break_on_hyphens=False)
-
-    def lines(values: list[list[int]]) -> str:
-        nested = "".join(f"[\n{textwrap.indent(wrapped(line), '    ')}\n],\n" for line in values)
-        return textwrap.indent(nested.rstrip(), "    ")
-
-    weights = textwrap.indent("\n".join(f"({n}, {k})," for n, k in WEIGHTS), "    ")
-    return f'''"""What was fastest on an H200, as `python -m bench.cuda_tune table` writes it.
-
-A line of `PLANS` is for so many rows of activations as `ROWS` says; in it a code of `hopper.plan`
-for each weight of `WEIGHTS`, (N, K). `BYTES` says where FP8 tensor cores are faster still. The
-times are in bench/results/cuda_tune.csv.
+A line of `COSTS` has the cost of each term of `costs`, in microseconds, for a family of plans. Of
+`EXCEPTIONS`, each is a shape (M, N, K), the plan that was the fastest, and the one that was so of
+those for bfloat16 activations, where costs choose another. Times: bench/results/cuda_tune.csv.
 """
 
 # fmt: off
-comptime ROWS: List[Int] = [
-{textwrap.indent(wrapped(ROWS), "    ")}
+comptime COSTS: List[List[Float64]] = [
+{lines}
 ]
-comptime WEIGHTS: List[Tuple[Int, Int]] = [
-{weights}
-]
-comptime PLANS: List[List[Int]] = [
-{lines(plans)}
-]
-comptime BYTES: List[List[Int]] = [
-{lines(bytes_)}
+comptime EXCEPTIONS: List[Tuple[Int, Int, Int, Int, Int]] = [
+{defying}
 ]
 # fmt: on
 '''
@@ -170,7 +235,10 @@ comptime BYTES: List[List[Int]] = [
 if __name__ == "__main__":
     action, file = sys.argv[1:]
     if action == "measure":
-        measure(Path(file))
+        measure(Path(file), dict.fromkeys(WEIGHTS, ROWS))
+    elif action == "check":
+        measure(Path(file), UNSEEN)
+        print(check(read(Path(file))))
     elif action == "table":
         TABLE.write_text(table(Path(file)))
     else:

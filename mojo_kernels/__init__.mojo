@@ -152,7 +152,8 @@ Hopper's builds on the room of any GPU.
             result.mojo           how sums get to C
         host/                 what the host decides
             choices.mojo          which kernel, which plan, why
-            measured.mojo         the table: what was fastest on the device
+            costs.mojo            what a plan is expected to take
+            measured.mojo         the table: costs fitted to times on the device
             dispatch.mojo         the launch of what was chosen
             explain.mojo          the same in words and numbers
 

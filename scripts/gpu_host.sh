@@ -3,6 +3,7 @@
 #
 #   scripts/gpu_host.sh pack FOLDER    here: builds the modules, packs what they need (25 MB)
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
+#   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
 #
 # FOLDER/site is put on the Python path: packages that the host lacks, humming as a peer of the bench.
@@ -42,6 +43,7 @@ enter() {
 case "${1:-}" in
     pack)  pack "$2" ;;
     test)  enter "$2"; python3 -m pytest -q -k cuda "${TESTS[@]/#/tests/}" ;;
+    check) enter "$2"; python3 -m bench.cuda_tune check "$3" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
-    *)     sed -n '2,9p' "$0"; exit 2 ;;
+    *)     sed -n '2,10p' "$0"; exit 2 ;;
 esac

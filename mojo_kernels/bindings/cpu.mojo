@@ -38,6 +38,7 @@ from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
 from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
+from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
@@ -174,7 +175,7 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
 
 
 def explain_cuda(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format); returns the row of Hopper's table, -1 for none.
+    """Takes (m, n, k, left format, right format); returns what Hopper does with such a product.
 
     Weights are preshuffled for CUDA; activations of no format stay bfloat16.
     """
@@ -186,7 +187,6 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     var row = Record()
     row.put("kernel", String(plan.kernel.file()))
     row.put("reason", found.choice.reason())
-    row.put("row", found.choice.row)
     row.put("cut", plan.name())
     row.put("tile_m", plan.tokens)
     row.put("tile_n", plan.columns)
@@ -195,6 +195,19 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     row.put("threads", found.grid.threads)
     row.put("workspace_bytes", found.workspace.num_bytes())
     return row.fields
+
+
+def plans_cuda(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k); returns (family, code, expected us, terms) of the plans that Hopper has."""
+    var args = Arguments(arguments)
+    var m, n = args.next(), args.next()
+    var plans = Records()
+    for plan in candidates(m, n, args.next()):
+        var terms = Records()
+        for term in plan.terms:
+            terms.add(PythonObject(term))
+        plans.add(Python.tuple(plan.family, plan.plan.code(), plan.us, terms.items))
+    return plans.items
 
 
 def read_team(mut args: Arguments) raises -> OpenMPTeam:
@@ -281,6 +294,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[explain_gfx950]("explain_gfx950")
             module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
             module.def_function[explain_cuda]("explain_cuda")
+            module.def_function[plans_cuda]("plans_cuda")
             module.def_function[py_quantize]("quantize")
             module.def_function[py_dequantize]("dequantize")
             module.def_function[py_relayout]("relayout")

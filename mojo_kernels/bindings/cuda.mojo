@@ -34,10 +34,10 @@ def py_max_few_rows() raises -> PythonObject:
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k); returns the bytes that `multiply` may want."""
+    """Takes (m, n, k, plan); returns the bytes that `multiply` may want."""
     var args = Arguments(arguments)
-    var m, n = args.next(), args.next()
-    return PythonObject(workspace_of(m, n, args.next()).num_bytes())
+    var m, n, k = args.next(), args.next(), args.next()
+    return PythonObject(workspace_of(m, n, k, args.next()).num_bytes())
 
 
 def py_open(index: PythonObject) raises -> PythonObject:

@@ -87,6 +87,20 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.FP8
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
+    def with_ranks(self, ranks: Int) -> Self:
+        """Returns the plan that splits K so many ways."""
+        return Self(self.kernel, self.tokens, self.columns, ranks)
+
+    def code(self) -> Int:
+        """Returns the code that stands for the plan; 0 for the portable kernel."""
+        if self.kernel == Kernel.FEW:
+            return 32 * self.tokens + self.columns // 2 + self.ranks
+        if self.kernel == Kernel.MIDDLE:
+            return MORE_ROWS + 256 * self.tokens + self.ranks
+        if self.kernel == Kernel.MANY:
+            return MORE_ROWS
+        return BYTE_ROWS if self.kernel == Kernel.FP8 else 0
+
     def name(self) -> String:
         """Returns the cut in short: rows x columns of a group, and the ranks that split K."""
         var name = String(self.tokens, "x", self.columns)

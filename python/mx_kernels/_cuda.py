@@ -6,6 +6,9 @@ in the order of that stream; so calls can be captured in a CUDA graph. A device 
 the extension module of its architecture built or found, at its first launch.
 """
 
+# Adding tuples is faster than unpacking them.
+# ruff: noqa: RUF005
+
 from __future__ import annotations
 
 import functools
@@ -39,8 +42,8 @@ class _Device:
     handle: int
     max_few_rows: int
     """Up to this many rows of activations a product needs no workspace."""
-    workspace_bytes: Callable[[tuple[int, int, int]], int]
-    """Says how many bytes a product wants, from its sizes; remembers answers."""
+    workspace_bytes: Callable[[tuple[int, ...]], int]
+    """Says how many bytes a product wants, from its sizes and the plan; remembers answers."""
 
 
 class Cuda:
@@ -62,31 +65,31 @@ class Cuda:
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream = _current_stream(index)
-        queue = device.handle, stream
+        queue: tuple[int, ...] = (device.handle, stream)
         if operation == "multiply_experts":
             num_bytes = device.native.experts_workspace_bytes(arguments)
             workspace = out.new_empty(max(num_bytes, 1), dtype=torch.uint8)
-            queue = *queue, workspace.data_ptr()
-        getattr(device.native, operation)((*arguments, *queue))
+            queue += (workspace.data_ptr(),)
+        getattr(device.native, operation)(arguments + queue)
 
     def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`."""
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
-        stream = _current_stream(index)
-        multiply = device.native.multiply
-        if m <= device.max_few_rows:
-            multiply((*arguments, device.handle, stream, 0, self.plan))
+        stream, plan, num_bytes = _current_stream(index), self.plan, 0
+        if m > device.max_few_rows:
+            num_bytes = device.workspace_bytes((m, arguments[-2], k, plan))
+        if not num_bytes:
+            device.native.multiply(arguments + (device.handle, stream, 0, plan))
             return
         if index != current_device():
             with torch.cuda.device(index):
                 self.multiply(arguments, out, m, k)
             return
         # Torch's own memory, in the order of the stream; a tensor would take three times as long.
-        num_bytes = device.workspace_bytes((m, arguments[-2], k))
         workspace = _allocate(num_bytes, stream)
         try:
-            multiply((*arguments, device.handle, stream, workspace, self.plan))
+            device.native.multiply(arguments + (device.handle, stream, workspace, plan))
         finally:
             _free(workspace)
 

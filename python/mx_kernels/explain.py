@@ -177,7 +177,7 @@ def _on_gfx950(asked: Question) -> dict:
 
 
 def _on_cuda(asked: Question) -> dict:
-    """The row of Hopper's table, for preshuffled weights; or the portable kernel."""
+    """Hopper's plan of the least cost, for preshuffled weights; or the portable kernel."""
     sizes = (asked.m, asked.n, asked.k)
     return dict(facts().native.explain_cuda((*sizes, asked.left.format, asked.right.code)))
 

@@ -43,9 +43,12 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     portable.launch[known](problem, queue)
 
 
-def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
-    """Returns the workspace that a product may want."""
-    return Workspace(0, 0) if m <= MAX_FEW_ROWS else workspace_of_rows(m, n, k)
+def workspace_of(m: Int, n: Int, k: Int, plan_code: Int = 0) -> Workspace:
+    """Returns the workspace that a product may want, with the plan of a code that is not 0."""
+    if m <= MAX_FEW_ROWS:
+        return Workspace(0, 0)
+    var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
+    return Workspace(0, 0) if plan.kernel == Kernel.FEW else workspace_of_rows(m, n, k)
 
 
 def quantize[

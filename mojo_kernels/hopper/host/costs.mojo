@@ -1,0 +1,158 @@
+"""What a plan is expected to take: a sum of terms, each with a cost that was fitted to times.
+
+Groups run in rounds, of as many as the multiprocessors and clusters have places for, and walk
+their share of K in steps:
+
+    term                                                 what its cost stands for, us
+    1                                                    the launch
+    log2 ranks                                           a cluster's launch
+    rounds                                               begin and end of a group
+    rounds * steps                                       a step
+    rounds * (ranks - 1)                                 ranks add up
+    groups / multiprocessors                             groups beside each other
+    m * k / 2**20                                        encoding the activations
+    rounds of two groups a multiprocessor * steps        few: a step of both
+    rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
+    rounds * (stages of activations - 1)                 few: all wait for the next stage
+    rounds, if the last loads ahead are not all needed   few: they end one by one
+
+`python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
+to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
+at once, in the lanes of a vector.
+"""
+
+from std.math import ceil, ceildiv
+
+from ..few.shape import SHORT, Shape, TOKENS
+from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
+from ..layout import BLOCK, TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
+from ..plan import Kernel, MAX_RANKS, Plan
+from ..staged.stages import STEP_BLOCKS
+from .measured import COSTS
+
+comptime Lanes = SIMD[DType.float64, 4]
+"""A number for each of `RANKS`."""
+comptime RANKS = Lanes(1, 2, 4, MAX_RANKS)
+"""The sizes that clusters may have."""
+comptime LOG_RANKS = Lanes(0, 1, 2, 3)
+"""Their logarithms."""
+comptime PLACES = Lanes(MULTIPROCESSORS, MULTIPROCESSORS, 4 * 30, 8 * 14)
+"""Groups of a round, one on each multiprocessor.
+
+Clusters lie within a part of the device each, not all of whose multiprocessors they can use: 30
+clusters of four and 14 of eight are what fits the measured times best.
+"""
+comptime NEVER = Float64.MAX
+"""What plans take that are not for a product."""
+comptime NUM_TERMS = 11
+"""Terms of a plan's time."""
+comptime Terms = Array[Lanes, NUM_TERMS]
+"""The terms of the plans of a family."""
+comptime ANY_ROWS = Int.MAX
+"""No more rows of activations than all."""
+comptime MANY_ROWS = 512
+"""Beyond so many rows, there are tiles enough: K is split less."""
+
+
+@fieldwise_init
+struct Family(TrivialRegisterPassable):
+    """Plans that differ in their ranks alone, and the rows of activations they are for.
+
+    Beyond those rows they were not measured.
+    """
+
+    var plan: Plan
+    """The one of one rank."""
+    var first_m: Int
+    var last_m: Int
+
+    def has(self, m: Int) -> Bool:
+        """Says whether plans are for so many rows."""
+        return self.first_m <= m and m <= self.last_m
+
+    def max_ranks(self, m: Int, k: Int) -> Int:
+        """Returns the most ranks that are worth a try: each has a step of K."""
+        var most = MAX_RANKS
+        if self.plan.kernel == Kernel.MANY or self.plan.kernel == Kernel.FP8:
+            return 1
+        if self.plan.kernel == Kernel.MIDDLE and m > MANY_ROWS:
+            most = self.plan.tokens // 32
+        return min(most, ceildiv(k // BLOCK, _step_blocks(self.plan.kernel)))
+
+
+def _few(tokens: Int, columns: Int, first_m: Int, last_m: Int) -> Family:
+    return Family(Plan.few(tokens, columns, 1), first_m, last_m)
+
+
+comptime FAMILIES = [
+    _few(8, 32, 1, 8),
+    _few(8, 64, 1, 8),
+    _few(8, 128, 1, 8),
+    _few(8, 256, 1, 8),
+    _few(16, 32, 9, 16),
+    _few(16, 64, 9, 16),
+    _few(16, 128, 9, 16),
+    _few(16, 256, 9, 16),
+    _few(32, 32, 17, 64),
+    _few(32, 64, 17, 64),
+    _few(32, 128, 17, 64),
+    _few(32, 256, 17, 64),
+    _few(64, 64, 33, 128),
+    _few(64, 128, 33, 128),
+    _few(64, 256, 33, 128),
+    Family(Plan.middle(64, 1), 17, ANY_ROWS),
+    Family(Plan.middle(128, 1), 65, ANY_ROWS),
+    Family(Plan.MANY, 33, ANY_ROWS),
+    Family(Plan.FP8, MANY_ROWS + 1, ANY_ROWS),
+]
+"""All plans, in the order of `COSTS`."""
+
+
+@always_inline
+def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
+    """Returns the terms of a family's plans for a product."""
+    comptime KERNEL = family.plan.kernel
+    var groups = Lanes(family.plan.groups(m, n)) * RANKS
+    var rounds = ceil(groups / PLACES)
+    var share = ceil(Lanes(k // BLOCK) / (RANKS * Lanes(_step_blocks(KERNEL))))
+    var steps = share
+    var terms = Terms(fill=0)
+    comptime if KERNEL == Kernel.FEW:
+        comptime shape = Shape(
+            family.plan.tokens // TOKENS, family.plan.columns // TILE_ROWS, False
+        )
+        steps = ceil(share / Lanes(shape.k_warps()))
+        comptime if shape.min_groups() > 1:
+            terms[7] = ceil(groups / (PLACES * Lanes(shape.min_groups()))) * steps
+        terms[8] = steps.gt(Lanes(SHORT)).select(rounds, 0)
+        terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
+        var ahead = steps / Lanes(shape.loads_ahead())
+        terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
+    terms[0] = 1
+    terms[1] = LOG_RANKS
+    terms[2] = rounds
+    terms[3] = rounds * steps
+    terms[4] = rounds * (RANKS - 1)
+    terms[5] = groups / MULTIPROCESSORS
+    terms[6] = Lanes(m * k) / (1 << 20)
+    return terms^
+
+
+@always_inline
+def costs_of[family: Int](terms: Terms, m: Int, k: Int) -> Lanes:
+    """Returns the microseconds that a family's plans are expected to take, `NEVER` for no plan."""
+    comptime of_family = FAMILIES[family]
+    var us = Lanes(0)
+    comptime for i in range(NUM_TERMS):
+        comptime cost = COSTS[family][i]
+        comptime if cost != 0:
+            us += cost * terms[i]
+    return RANKS.gt(Lanes(of_family.max_ranks(m, k))).select(NEVER, us)
+
+
+def _step_blocks(kernel: Kernel) -> Int:
+    """Returns the blocks of a step of K; ranks have whole steps."""
+    if kernel == Kernel.FEW:
+        return 1
+    return FP8_STEP_BLOCKS if kernel == Kernel.FP8 else STEP_BLOCKS
