@@ -14,11 +14,13 @@ import mx_kernels as mx
 import mx_kernels.distributed as mxd
 from mx_kernels.transformers import MXConfig
 from tests.distributed.models import (
+    FORMATS,
     LAYOUTS_HERE,
     TOKENS,
     WIDTH,
     experts,
     mlp,
+    of_format,
     routed,
     tokens,
     weights,
@@ -32,7 +34,8 @@ def mesh():
 def products(folder):
     """Everything that takes a moment, one thing after the other."""
     found = {}
-    for part in (columns, rows, sequences, layers, gradients, files, replicated, over_experts):
+    parts = (columns, rows, sequences, layers, gradients, files, replicated, over_experts, formats)
+    for part in parts:
         found |= {f"{part.__name__}/{name}": t for name, t in part(folder).items()}
     return found
 
@@ -157,6 +160,28 @@ def over_experts(folder):
     ids = torch.full_like(ids, 0) if rank == 0 else ids[:0]
     mine = slice(0, len(ids))
     found["all to one"] = nobody(x[mine], ids, weights[mine])
+    return found
+
+
+def formats(folder):
+    """Weights of other blocks, cut in each way."""
+    found = {}
+    for format in FORMATS:
+        m = of_format(mlp, format)
+        parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+        found[f"{format}/columns"] = m[0](tokens())
+        found[f"{format}/rows"] = m(tokens())
+        for name, style in (("parts", mxd.Experts()), ("experts", mxd.ExpertParallel())):
+            m = of_format(experts, format)
+            parallelize_module(m, mesh(), style)
+            found[f"{format}/{name}"] = m(tokens(), *routed())
+            mxd.save(m, folder / f"{format} {name}")
+        m = of_format(mlp, format)
+        try:
+            fully_shard(m, mesh=mesh())
+            found[f"{format}/replicated"] = m(tokens())
+        except ValueError as error:
+            found[f"{format}/refused"] = torch.tensor("multiples of 128" in str(error))
     return found
 
 

@@ -70,7 +70,7 @@ def shard(model: nn.Module, styles: dict[str, str]) -> None:
             parallelize_module(module, mesh, Experts())
             continue
         above = model.get_submodule(name.rpartition(".")[0])
-        unit = math.lcm(facts().formats[module.format].block_k, getattr(above, "head_dim", 1))
+        unit = math.lcm(facts().formats[module.format].cut, getattr(above, "head_dim", 1))
         if style in COLUMNS:
             output = Replicate() if COLUMNS[style] else Shard(-1)
             parallelize_module(module, mesh, Colwise(output_layouts=output, unit=unit))

@@ -37,7 +37,7 @@ from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
-from mx_kernels.modules import MXModule, parameter, quantized
+from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
 from mx_kernels.transformers import parallel
 from mx_kernels.transformers.config import MXConfig
@@ -84,9 +84,10 @@ class Join(ConversionOps):
         codes, scales = parts
         codes = codes.flatten(-2) if self.form.has_block_axis else codes
         facts_of = {"shape": own.shape, "format": own.format, "dtype": own.dtype}
-        made = MXTensor(codes, scales, **facts_of)
+        read = MXTensor(codes, scales, **facts_of)
+        made = arranged(read)
         # In either case in memory of its own: parts are pages of a file.
-        made = made.preshuffle() if facts().layout_for(made.device) else made.clone()
+        made = made.clone() if made is read else made
         for part in parts:
             let_go(part)
         self.loaded.add(full_layer_name)
