@@ -77,7 +77,7 @@ class Format:
 
     @property
     def k_cut(self) -> int:
-        """What K is cut at multiples of: a block, or anything of a row, whose parts share its scale."""
+        """What K is cut at multiples of: a block, or anything where a row has one scale."""
         return self.k_multiple if self.has_whole_rows else self.block_k
 
     @property

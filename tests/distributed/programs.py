@@ -1,6 +1,7 @@
 """What ranks do in the tests: each program gives a dict of results by name."""
 
 import os
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -208,12 +209,46 @@ def transformers_plan(folder):
     return found
 
 
-def left_alone(folder):
+def transformers_experts(folder):
+    """Models of experts by transformers' plans; gpt-oss has none, and its experts get styles."""
+    import transformers  # noqa: PLC0415  only this program needs it
+
+    found = {}
+    load = partial(transformers.AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
+    asked = partial(transformers.DistributedConfig, tp_size=dist.get_world_size())
+    for name in ("qwen3_moe", "mixtral", "gpt_oss"):
+        if name == "gpt_oss":
+            model = load(folder / name)
+            parallelize_module(model, mesh(), {"model.layers.*.mlp.experts": mxd.Experts()})
+        else:
+            model = load(folder / name, distributed_config=asked(tp_plan="auto"))
+        with torch.no_grad():
+            found[name] = model(torch.arange(9)[None]).logits
+        layer = model.model.layers[1].mlp.experts
+        found[f"{name}/shape"] = torch.tensor(layer.gate_up_proj.shape)
+    try:
+        plan = {"model.layers.*.mlp.experts": "moe_tp_experts"}
+        load(folder / name, distributed_config=asked(tp_plan=plan))
+    except NotImplementedError as error:
+        found["refusal"] = torch.tensor("parallelize_module" in str(error))
+    return found
+
+
+def left_alone(folder, call=None):
     """The last rank dies before the others have what they wait for."""
-    m = mlp()
-    parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
-    m(tokens())
+    if call is None:
+        m = mlp()
+        parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+        call = partial(m, tokens())
+    call()
     if dist.get_rank() == dist.get_world_size() - 1:
         os._exit(3)
-    m(tokens())
+    call()
     return {}
+
+
+def left_alone_with_experts(folder):
+    """The same, of a rank that has experts."""
+    m = experts()
+    parallelize_module(m, mesh(), mxd.ExpertParallel())
+    return left_alone(folder, partial(m, tokens(), *routed()))
