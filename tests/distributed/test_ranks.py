@@ -299,6 +299,15 @@ def test_fully_shard_takes_formats_whose_blocks_lie_in_rows(found, format):
 # What goes wrong
 
 
+@pytest.mark.parametrize("wire", ["fp8_block_2d", "int4", None, "fp8"])
+def test_tokens_travel_only_in_formats_whose_blocks_lie_in_a_row(wire):
+    if wire in (None, "fp8"):
+        assert ExpertParallel(wire=wire).wire == wire
+        return
+    with pytest.raises(ValueError, match=f"wire: got '{wire}', expected 'mxfp4' or"):
+        ExpertParallel(wire=wire)
+
+
 @pytest.mark.parametrize(
     "style, module, error",
     [

@@ -26,8 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from mx_kernels import ops
-from mx_kernels._checks import check_mode, format_named
-from mx_kernels._facts import DEFAULT_ROUNDING, KEPT_FLOATS, facts
+from mx_kernels._checks import format_named
+from mx_kernels._facts import KEPT_FLOATS, facts
 from mx_kernels._storage import storage_of
 from mx_kernels.distributed.collectives import check_mesh
 from mx_kernels.distributed.cuts import Cut, bounds
@@ -51,8 +51,9 @@ class ExpertParallel(ParallelStyle):
 
     def __init__(self, *, wire: str | None = None):
         super().__init__()
-        if wire is not None:
-            check_mode(wire, DEFAULT_ROUNDING)
+        if wire is not None and wire not in facts().activations:
+            known = " or ".join(map(repr, facts().activations))
+            raise ValueError(f"wire: got {wire!r}, expected {known}")
         self.wire = wire
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
