@@ -183,6 +183,11 @@ class MXQuantizer(HfQuantizer):
 
     # While they are loaded.
 
+    def get_new_dtype(self, converter, param, dtype: torch.dtype | None) -> torch.dtype | None:
+        """Returns what floats are loaded as; scales that are floats stay what they are."""
+        is_part = any(isinstance(op, Join) for op in getattr(converter, "operations", ()))
+        return None if is_part else super().get_new_dtype(converter, param, dtype)
+
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs) -> bool:
         """Says whether a parameter cannot be taken as it is."""
         return param_name in self._ways
