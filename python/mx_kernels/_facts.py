@@ -75,6 +75,16 @@ class Format:
         """Whether a block is a whole row, so that rows can be cut, but not joined."""
         return self.block_k > MAX_K
 
+    @property
+    def k_cut(self) -> int:
+        """What K is cut at multiples of: a block, or anything where a row has one scale."""
+        return self.k_multiple if self.has_whole_rows else self.block_k
+
+    @property
+    def cut(self) -> int:
+        """What rows can be cut at multiples of, too: rows of one product are K of the next."""
+        return math.lcm(self.k_cut, self.block_rows)
+
     def k_blocks(self, k: int) -> int:
         """Returns the scales of a row of `k`."""
         return 1 if self.has_whole_rows else (k + self.block_k - 1) // self.block_k
@@ -112,7 +122,7 @@ class Layout:
 
     def k_unit(self, fmt: Format) -> int:
         """Elements of a row that fill whole tiles of scales."""
-        return fmt.k_multiple if fmt.has_whole_rows else fmt.block_k * self._scale_tile(fmt)[1]
+        return fmt.k_cut * self._scale_tile(fmt)[1]
 
     def scale_tile_rows(self, fmt: Format) -> int:
         """Rows of scales that lie together."""

@@ -207,11 +207,19 @@ def quantized(
 ) -> MXTensor:
     """Quantizes float weights and gives them the layout of `device`.
 
-    None is the device they lie on, where they stay plain if it has no layout of its own.
+    None is the device they lie on, see `arranged`.
     """
     weight = ops.quantize(weight.detach(), format=weights_format(format), rounding=rounding)
+    return arranged(weight, device)
+
+
+def arranged(weight: MXTensor, device: str | torch.device | None = None) -> MXTensor:
+    """Returns weights in the layout of `device`, which may be themselves.
+
+    None is the device they lie on, where they stay as they are if it has no layout of its own.
+    """
     if device is not None or facts().layout_for(weight.device):
-        weight = ops.preshuffle(weight, device=device)
+        return ops.preshuffle(weight, device=device)
     return weight
 
 

@@ -11,6 +11,10 @@ from cases import LAYOUTS
 
 WIDTH, INNER, TOKENS, EXPERTS, CHOSEN = 96, 224, 13, 8, 3
 LAYOUTS_HERE = ("plain", "preshuffled_cpu")
+WIDE = 480
+"""Blocks of 128 are 2 and 2 on two ranks, 1 each on four; the last one is three quarters."""
+FORMATS = {"mxint8": "mxint8", "fp8": "fp8", "fp8_block": "fp8_block", "fp8_block_2d": "fp8_block"}
+"""Weights of other blocks than MXFP4, and what their activations are multiplied as."""
 
 
 def weights(*shape, layout="plain", format="mxfp4"):
@@ -19,27 +23,40 @@ def weights(*shape, layout="plain", format="mxfp4"):
     return q.preshuffle(device=device) if device else q
 
 
-def mlp(layout="plain", dtype=torch.float32, activations="mxfp4", seed=1):
+def mlp(layout="plain", dtype=torch.float32, activations="mxfp4", seed=1, inner=INNER, **format):
     """Returns up, gate and down: x -> down(relu(up(x)))."""
     torch.manual_seed(seed)
 
     def layer(out, width):
         bias = torch.randn(out, dtype=dtype)
-        return mx.MXLinear(weights(out, width, layout=layout), bias, activations=activations)
+        weight = weights(out, width, layout=layout, **format)
+        return mx.MXLinear(weight, bias, activations=activations)
 
-    return nn.Sequential(layer(INNER, WIDTH), nn.ReLU(), layer(WIDTH, INNER))
+    return nn.Sequential(layer(inner, WIDTH), nn.ReLU(), layer(WIDTH, inner))
 
 
-def experts(activation="swiglu_oai", layout="plain", dtype=torch.float32, activations="mxfp4"):
+def experts(
+    activation="swiglu_oai",
+    layout="plain",
+    dtype=torch.float32,
+    activations="mxfp4",
+    inner=INNER,
+    **format,
+):
     torch.manual_seed(2)
     return mx.MXExperts(
-        weights(EXPERTS, 2 * INNER, WIDTH, layout=layout),
-        weights(EXPERTS, WIDTH, INNER, layout=layout),
-        gate_up_proj_bias=torch.randn(EXPERTS, 2 * INNER, dtype=dtype),
+        weights(EXPERTS, 2 * inner, WIDTH, layout=layout, **format),
+        weights(EXPERTS, WIDTH, inner, layout=layout, **format),
+        gate_up_proj_bias=torch.randn(EXPERTS, 2 * inner, dtype=dtype),
         down_proj_bias=torch.randn(EXPERTS, WIDTH, dtype=dtype),
         activation=activation,
         activations=activations,
     )
+
+
+def of_format(make, format):
+    """Returns a layer of weights and activations of FORMATS."""
+    return make(format=format, inner=WIDE, activations=FORMATS[format])
 
 
 def tokens(count=TOKENS, dtype=torch.float32, seed=3):

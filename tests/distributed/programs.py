@@ -1,6 +1,7 @@
 """What ranks do in the tests: each program gives a dict of results by name."""
 
 import os
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,11 +15,13 @@ import mx_kernels as mx
 import mx_kernels.distributed as mxd
 from mx_kernels.transformers import MXConfig
 from tests.distributed.models import (
+    FORMATS,
     LAYOUTS_HERE,
     TOKENS,
     WIDTH,
     experts,
     mlp,
+    of_format,
     routed,
     tokens,
     weights,
@@ -32,7 +35,8 @@ def mesh():
 def products(folder):
     """Everything that takes a moment, one thing after the other."""
     found = {}
-    for part in (columns, rows, sequences, layers, gradients, files, replicated, over_experts):
+    parts = (columns, rows, sequences, layers, gradients, files, replicated, over_experts, formats)
+    for part in parts:
         found |= {f"{part.__name__}/{name}": t for name, t in part(folder).items()}
     return found
 
@@ -160,6 +164,28 @@ def over_experts(folder):
     return found
 
 
+def formats(folder):
+    """Weights of other blocks, cut in each way."""
+    found = {}
+    for format in FORMATS:
+        m = of_format(mlp, format)
+        parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+        found[f"{format}/columns"] = m[0](tokens())
+        found[f"{format}/rows"] = m(tokens())
+        for name, style in (("parts", mxd.Experts()), ("experts", mxd.ExpertParallel())):
+            m = of_format(experts, format)
+            parallelize_module(m, mesh(), style)
+            found[f"{format}/{name}"] = m(tokens(), *routed())
+            mxd.save(m, folder / f"{format} {name}")
+        m = of_format(mlp, format)
+        try:
+            fully_shard(m, mesh=mesh())
+            found[f"{format}/replicated"] = m(tokens())
+        except ValueError as error:
+            found[f"{format}/refused"] = torch.tensor("multiples of 128" in str(error))
+    return found
+
+
 def transformers_plan(folder):
     """A model of transformers by its own plan, our layers in it."""
     import transformers  # noqa: PLC0415  only this program needs it
@@ -183,12 +209,46 @@ def transformers_plan(folder):
     return found
 
 
-def left_alone(folder):
+def transformers_experts(folder):
+    """Models of experts by transformers' plans; gpt-oss has none, and its experts get styles."""
+    import transformers  # noqa: PLC0415  only this program needs it
+
+    found = {}
+    load = partial(transformers.AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
+    asked = partial(transformers.DistributedConfig, tp_size=dist.get_world_size())
+    for name in ("qwen3_moe", "mixtral", "gpt_oss"):
+        if name == "gpt_oss":
+            model = load(folder / name)
+            parallelize_module(model, mesh(), {"model.layers.*.mlp.experts": mxd.Experts()})
+        else:
+            model = load(folder / name, distributed_config=asked(tp_plan="auto"))
+        with torch.no_grad():
+            found[name] = model(torch.arange(9)[None]).logits
+        layer = model.model.layers[1].mlp.experts
+        found[f"{name}/shape"] = torch.tensor(layer.gate_up_proj.shape)
+    try:
+        plan = {"model.layers.*.mlp.experts": "moe_tp_experts"}
+        load(folder / name, distributed_config=asked(tp_plan=plan))
+    except NotImplementedError as error:
+        found["refusal"] = torch.tensor("parallelize_module" in str(error))
+    return found
+
+
+def left_alone(folder, call=None):
     """The last rank dies before the others have what they wait for."""
-    m = mlp()
-    parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
-    m(tokens())
+    if call is None:
+        m = mlp()
+        parallelize_module(m, mesh(), {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+        call = partial(m, tokens())
+    call()
     if dist.get_rank() == dist.get_world_size() - 1:
         os._exit(3)
-    m(tokens())
+    call()
     return {}
+
+
+def left_alone_with_experts(folder):
+    """The same, of a rank that has experts."""
+    m = experts()
+    parallelize_module(m, mesh(), mxd.ExpertParallel())
+    return left_alone(folder, partial(m, tokens(), *routed()))

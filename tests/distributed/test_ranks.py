@@ -4,33 +4,33 @@ Columns and experts are equal to the bit, since no sum is cut. Where sums are cu
 within the bound of a sum in any order. Each number of ranks runs `programs.products` once.
 """
 
-import os
-import subprocess
-import sys
 import time
 from itertools import pairwise
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 import mx_kernels as mx
 import oracle
 from cases import values_of
+from mx_kernels._facts import facts
 from mx_kernels.distributed import Colwise, Cut, ExpertParallel, Experts, Rowwise, bounds
 from mx_kernels.distributed.cuts import sizes
-from mx_kernels.transformers import MXConfig
+from mx_kernels.distributed.styles import expert_cuts
 from oracle import assert_matmul
 from tests.distributed import ranks
 from tests.distributed.models import (
     EXPERTS,
+    FORMATS,
     INNER,
     LAYOUTS_HERE,
     TOKENS,
+    WIDE,
     WIDTH,
     experts,
     mlp,
+    of_format,
     routed,
     tokens,
     weights,
@@ -58,65 +58,6 @@ def of_layouts(names):
     return pytest.mark.parametrize(
         "name", [f"{layout}/{n}" for layout in LAYOUTS_HERE for n in names]
     )
-
-
-# Cuts
-
-
-def test_2880_over_4_ranks_is_cut_at_blocks():
-    assert sizes(2880, 4, BLOCK) == [736, 736, 736, 672]
-
-
-def test_parts_are_whole_blocks_and_together_everything():
-    for blocks in range(1, 20):
-        for count in range(1, 9):
-            size = blocks * BLOCK - 5
-            each = -(-blocks // count)
-            if each * (count - 1) >= blocks:
-                with pytest.raises(ValueError, match="something for each rank"):
-                    bounds(size, count, BLOCK)
-                continue
-            at = bounds(size, count, BLOCK)
-            assert at[0] == 0 and at[-1] == size and len(at) == count + 1
-            assert all(begin % BLOCK == 0 for begin in at[:-1])
-            assert list(at) == sorted(set(at))
-
-
-CUTS = [Cut(1, 2 * BLOCK), Cut(1, BLOCK, folds=2), Cut(2, BLOCK), Cut(0, 1), Cut(-1, 3 * BLOCK)]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS_HERE)
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_the_parts_of_all_ranks_are_the_tensor(cut, layout):
-    whole = weights(4, 2 * INNER, INNER, layout=layout)
-    count = 3 if cut.axis else 2
-    parts = [cut.part(whole, count, rank) for rank in range(count)]
-    assert {part.layout for part in parts} == {layout}
-    together = cut.whole(parts)
-    assert torch.equal(together.codes, whole.unshuffle().codes)
-    assert torch.equal(together.scales, whole.unshuffle().scales)
-    floats = whole.dequantize()
-    for rank, part in enumerate(parts):
-        assert torch.equal(part.dequantize(), cut.part(floats, len(parts), rank))
-
-
-def test_a_block_is_never_cut():
-    with pytest.raises(ValueError, match="unit: got 16 for K"):
-        Cut(1, 16).part(weights(8, 64), 2, 0)
-
-
-@pytest.mark.parametrize(
-    "style, module, error",
-    [
-        (Colwise(), nn.Linear(64, 64), "expected an MXLinear"),
-        (Rowwise(), nn.LayerNorm(64), "expected an MXLinear"),
-        (Experts(), nn.Linear(64, 64), "expected an MXExperts"),
-        (ExpertParallel(), nn.Linear(64, 64), "expected an MXExperts"),
-    ],
-)
-def test_layers_that_cannot_be_cut_are_refused(style, module, error):
-    with pytest.raises(TypeError, match=error):
-        style._apply(module, None)
 
 
 # Tensor parallel
@@ -289,49 +230,105 @@ def test_quantizing_what_was_quantized_changes_nothing(format, rounding):
     assert torch.equal(once, twice)
 
 
+# Weights of other blocks
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_weights_of_every_format_are_cut_and_add_up(found, format):
+    first, relu, second = of_format(mlp, format)
+    hidden, at = relu(first(tokens())), bounds(WIDE, len(found), facts().formats[format].cut)
+    columns = torch.cat([one[f"formats/{format}/columns"] for one in found], 1)
+    assert torch.equal(columns, first(tokens()))
+    # Where a row has one scale, each rank's part of the activations has its own.
+    weight, rule = second.weight.detach(), {"activations": FORMATS[format]}
+    parts = [
+        mx.linear(hidden[:, s:e].contiguous(), weight[:, s:e], **rule) for s, e in pairwise(at)
+    ]
+    expected = sum(part.double() for part in parts) + second.bias.detach()
+    for one in found:
+        torch.testing.assert_close(
+            one[f"formats/{format}/rows"].double(), expected, rtol=1e-5, atol=1e-5
+        )
+
+
+def parts_of(whole, ranks):
+    """Yields experts with the parts of each rank; the bias of the sum counts once."""
+    cuts, weights = expert_cuts(whole), dict(whole.named_parameters())
+    for rank in range(ranks):
+        own = {name: cut.part(weights[name].detach(), ranks, rank) for name, cut in cuts.items()}
+        own["down_proj_bias"] = weights["down_proj_bias"].detach() if rank == 0 else None
+        yield mx.MXExperts(**own, activation=whole.activation, activations=whole.activations)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_experts_of_every_format_are_cut_and_given_out(found, format):
+    whole = of_format(experts, format)
+    expected = whole(tokens(), *routed())
+    # Where a row has one scale, hidden numbers are quantized by parts of it.
+    parts = expected
+    if format == "fp8":
+        parts = sum(part(tokens(), *routed()) for part in parts_of(whole, len(found)))
+    for one in found:
+        torch.testing.assert_close(one[f"formats/{format}/experts"], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one[f"formats/{format}/parts"], parts, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("style", ["parts", "experts"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_gathered_of_every_format_is_what_was_cut(found, format, style):
+    again = mx.load(found[0]["folder"] / f"{format} {style}", preshuffle=False)
+    for name, weight in of_format(experts, format).named_parameters():
+        if not isinstance(weight, mx.MXTensor):
+            assert torch.equal(again[name], weight)
+            continue
+        assert again[name].format == format
+        assert torch.equal(again[name].codes, weight.codes), name
+        assert torch.equal(again[name].scales, weight.scales), name
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_fully_shard_takes_formats_whose_blocks_lie_in_rows(found, format):
+    for one in found:
+        if format == "fp8_block_2d":
+            assert one[f"formats/{format}/refused"]
+        else:
+            expected = of_format(mlp, format)(tokens())
+            assert torch.equal(one[f"formats/{format}/replicated"], expected)
+
+
 # What goes wrong
 
 
+@pytest.mark.parametrize("wire", ["fp8_block_2d", "int4", None, "fp8"])
+def test_tokens_travel_only_in_formats_whose_blocks_lie_in_a_row(wire):
+    if wire in (None, "fp8"):
+        assert ExpertParallel(wire=wire).wire == wire
+        return
+    with pytest.raises(ValueError, match=f"wire: got '{wire}', expected 'mxfp4' or"):
+        ExpertParallel(wire=wire)
+
+
+@pytest.mark.parametrize(
+    "style, module, error",
+    [
+        (Colwise(), nn.Linear(64, 64), "expected an MXLinear"),
+        (Rowwise(), nn.LayerNorm(64), "expected an MXLinear"),
+        (Experts(), nn.Linear(64, 64), "expected an MXExperts"),
+        (ExpertParallel(), nn.Linear(64, 64), "expected an MXExperts"),
+    ],
+)
+def test_layers_that_cannot_be_cut_are_refused(style, module, error):
+    with pytest.raises(TypeError, match=error):
+        style._apply(module, None)
+
+
 @pytest.mark.deep
-def test_a_rank_that_dies_gives_the_others_an_error_in_time(tmp_path):
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("program", ["left_alone", "left_alone_with_experts"])
+def test_a_rank_that_dies_gives_all_others_an_error_in_time(tmp_path, program, count):
     begin = time.monotonic()
-    ends = ranks.finish(ranks.start("left_alone", 2, tmp_path))
+    *others, dead = ranks.finish(ranks.start(program, count, tmp_path))
     assert time.monotonic() - begin < ranks.PATIENCE_SECONDS
-    assert ends[1][0] == 3
-    code, said = ends[0]
-    assert code == 1 and "RuntimeError" in said
-
-
-@pytest.mark.deep
-def test_a_plan_of_transformers_cuts_our_layers_at_blocks(tmp_path):
-    torch.manual_seed(11)
-    sizes_of = {"hidden_size": 128, "intermediate_size": 224, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-    config = transformers.LlamaConfig(**sizes_of, **heads, vocab_size=96, tie_word_embeddings=False)
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "floats")
-    whole = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "floats", quantization_config=MXConfig(activations="mxint8"), dtype=torch.float32
-    )
-    whole.save_pretrained(tmp_path / "saved")
-    with torch.no_grad():
-        expected = whole(torch.arange(9)[None]).logits
-    for rank, one in enumerate(ranks.run("transformers_plan", 2, tmp_path)):
-        for name in ("saved", "floats"):
-            torch.testing.assert_close(one[name], expected, rtol=1e-2, atol=1e-2)
-            assert one[f"{name}/rows"].tolist() == [sizes(224, 2, BLOCK)[rank], 128]
-            assert one[f"{name}/heads"].tolist() == [64, 128]
-        assert one["refusal"]
-
-
-@pytest.mark.deep
-def test_the_example_computes_on_two_ranks_what_one_would(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    example = [str(ranks.ROOT / "examples" / "two_ranks.py")]
-    path = os.pathsep.join([str(ranks.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command + example, env=env, capture_output=True, text=True, timeout=240, check=True
-    )
-    errors = {float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()}
-    assert len(done.stdout.splitlines()) == 2
-    assert max(errors) < 1e-6
+    assert dead[0] == 3
+    for code, said in others:
+        assert code == 1 and ("RuntimeError" in said or "DistBackendError" in said), said

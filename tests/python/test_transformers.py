@@ -90,6 +90,17 @@ def test_every_format_is_saved_and_loaded(floats, format, tmp_path):
     assert torch.equal(run(again, "mixtral"), run(model, "mixtral"))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("format", tiered(("fp8", "fp8_block"), first=("fp8",)))
+def test_scales_that_are_floats_are_no_floats_of_the_model(floats, format, dtype, tmp_path):
+    kind, config = class_of("mixtral"), MXConfig(format=format)
+    model = kind.from_pretrained(floats("mixtral"), quantization_config=config, dtype=dtype)
+    model.save_pretrained(tmp_path)
+    again = kind.from_pretrained(tmp_path, dtype=dtype)
+    assert again.model.layers[0].mlp.experts.down_proj.scales.dtype == torch.float32
+    assert_same_state(again, model)
+
+
 def test_names_keep_and_include_layers_and_choose_their_activations(floats, tmp_path):
     config = MXConfig(
         activations={"mlp": "bf16", "q_proj": "mxfp4"},

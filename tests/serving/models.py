@@ -8,15 +8,15 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from bench.gpt_oss import write_checkpoint
 from mx_kernels import checkpoints
-from mx_kernels.transformers import from_pretrained
+from mx_kernels.transformers import MXConfig, from_pretrained
 
 VOCABULARY = 512
-# Heads of 64 numbers are the smallest that vLLM's attention on CPUs has; 544 and 288 are multiples
-# of 32 alone.
+# Heads of 64 numbers are the smallest that vLLM's attention on CPUs has; 576 is no multiple of 128,
+# but on two ranks of 32; 288 is a multiple of 32 alone.
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
-    "intermediate_size": 544,
+    "intermediate_size": 576,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -39,6 +39,14 @@ EXPERTS = {
     "window": 128,
 }
 FORMS = ("quark", "compressed-tensors", "mx_kernels")
+OWN = {
+    "llama-fp8": "fp8",
+    "llama-mxint8": "mxint8",
+    "own-gpt-oss": "mxint8",
+    "qwen-mxfp4": "mxint8",
+    "qwen-fp8_block": "fp8_block",
+}
+"""More in our own form, and what their activations are multiplied as."""
 PROMPTS = [[1, 2, 3, 4], [9, 8, 7], [100, 200, 300, 400, 500, 11, 12]]
 NEW = 12
 
@@ -57,7 +65,30 @@ def write_models(folder):
     tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / "floats")
     for form in FORMS:
         checkpoints.convert(folder / "floats", folder / form, to=form)
+    for format in ("fp8", "mxint8"):
+        write_quantized(folder / "floats", folder / f"llama-{format}", format=format)
     write_checkpoint(folder / "gpt-oss", 2, **EXPERTS)
+    from_pretrained(folder / "gpt-oss").save_pretrained(folder / "own-gpt-oss")
+    write_qwen(folder)
+
+
+def write_qwen(folder):
+    """Writes a Qwen3-MoE, whose experts have gates first and are no multiple of 128 wide."""
+    config = tf.Qwen3MoeConfig(**SIZES, moe_intermediate_size=288, num_experts=8)
+    qwen = tf.Qwen3MoeForCausalLM(config)
+    for p in qwen.parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
+    qwen.bfloat16().save_pretrained(folder / "qwen")
+    for format in ("mxfp4", "fp8_block"):
+        write_quantized(folder / "qwen", folder / f"qwen-{format}", format=format)
+
+
+def write_quantized(source, target, **choices):
+    """Writes a model of floats in our own form."""
+    config = MXConfig(**choices)
+    model = tf.AutoModelForCausalLM.from_pretrained(source, quantization_config=config)
+    model.save_pretrained(target)
 
 
 def logits_along(folder, activations, prompt, tokens, dtype=torch.bfloat16):

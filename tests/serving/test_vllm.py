@@ -7,6 +7,7 @@ activations in 4 bits make much of: as good is what rounding to bfloat16 alone c
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import time
@@ -15,36 +16,35 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.serving.environment import environment, python_with_vllm, said
+from bench.serving.environment import environment, said
 from tests.serving.generate import __file__ as GENERATE
 from tests.serving.generate import resident_bytes
-from tests.serving.models import FORMS, NEW, PROMPTS, logits_along, write_models
+from tests.serving.models import FORMS, NEW, OWN, PROMPTS, logits_along
 
 pytestmark = pytest.mark.deep
 
 AS_GOOD = 5
 """Times what logits in bfloat16 and in float32 differ by, in the mean square."""
 JOBS = {
-    **{form: "mxint8" for form in FORMS},
-    "compressed-tensors, 4 bits": "mxfp4",
-    "gpt-oss": "mxint8",
-    "quark, compiled": "mxint8",
+    **{form: ("mx_kernels", "mxint8") for form in FORMS},
+    "compressed-tensors, 4 bits": ("mx_kernels", "mxfp4"),
+    "gpt-oss": ("gpt-oss", "mxint8"),
+    "quark, compiled": ("mx_kernels", "mxint8"),
+    **{name: (name, activations) for name, activations in OWN.items()},
+    "quark, two ranks": ("mx_kernels", "mxint8"),
+    "own-gpt-oss, two ranks": ("gpt-oss", "mxint8"),
 }
-"""What activations are multiplied as, by the first word's checkpoint."""
+"""By the first word's checkpoint: what transformers loads, what activations are multiplied as."""
+OPTIONS = {
+    "quark, compiled": {"enforce_eager": False},
+    "quark, two ranks": {"tensor_parallel_size": 2},
+    "own-gpt-oss, two ranks": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+}
+CORES = sorted(os.sched_getaffinity(0))
+TWO = f"{CORES[0]}|{CORES[-1]}"
+"""Which cores each of two ranks has: by itself vLLM wants a NUMA node for each."""
 START_SECONDS = 300
 REQUESTS, CLIENTS = 1000, 32
-
-
-@pytest.fixture(scope="module")
-def python():
-    return str(python_with_vllm())
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vllm")
-    write_models(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +55,21 @@ def generated(python, folder):
             "folder": str(folder / name.partition(",")[0]),
             "prompts": PROMPTS,
             "new": NEW,
-            "options": {"enforce_eager": "compiled" not in name},
-            "environment": {"MX_KERNELS_ACTIVATIONS": activations},
+            "options": OPTIONS.get(name, {}),
+            "environment": {
+                "MX_KERNELS_ACTIVATIONS": activations,
+                "VLLM_CPU_OMP_THREADS_BIND": TWO if "two ranks" in name else "auto",
+            },
         }
-        for name, activations in JOBS.items()
+        for name, (_, activations) in JOBS.items()
     ]
     lines = said([python, GENERATE, json.dumps(jobs)]).splitlines()
     answers = [json.loads(line)["tokens"] for line in lines if line.startswith('{"tokens"')]
     return dict(zip(JOBS, answers, strict=True))
 
 
-def assert_greedy(folder, name, activations, prompts, answers):
+def assert_greedy(source, activations, prompts, answers):
     """Claims that each token is the best there, or as good."""
-    form = name.partition(",")[0]
-    source = folder / ("gpt-oss" if form == "gpt-oss" else "mx_kernels")
     best = 0
     for prompt, tokens in zip(prompts, answers, strict=True):
         logits = logits_along(source, activations, prompt, tokens)
@@ -83,13 +84,14 @@ def assert_greedy(folder, name, activations, prompts, answers):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_vllm_generates_what_transformers_does(generated, folder, name):
-    answers = generated[name]
+    answers, (source, activations) = generated[name], JOBS[name]
     assert [len(tokens) for tokens in answers] == [NEW] * len(PROMPTS)
-    assert_greedy(folder, name, JOBS[name], PROMPTS, answers)
+    assert_greedy(folder / source, activations, PROMPTS, answers)
 
 
 def test_every_form_of_a_checkpoint_generates_the_same(generated):
     assert generated["quark"] == generated["compressed-tensors"] == generated["mx_kernels"]
+    assert generated["gpt-oss"] == generated["own-gpt-oss"]
 
 
 # Over HTTP
@@ -159,7 +161,7 @@ def completed(port, prompt, new):
 def test_the_openai_server_answers_over_http(server, folder):
     port, _ = server
     answers = [completed(port, prompt, NEW) for prompt in PROMPTS]
-    assert_greedy(folder, "quark", "mxint8", PROMPTS, answers)
+    assert_greedy(folder / "mx_kernels", "mxint8", PROMPTS, answers)
 
 
 def test_a_thousand_requests_are_answered_without_error_or_growth(server):

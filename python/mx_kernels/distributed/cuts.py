@@ -3,7 +3,8 @@
     bounds(2880, 4, 32)     0, 736, 1472, 2208, 2880      ranks have 736, 736, 736 and 672
 
 As `torch.chunk` cuts 90 blocks: every rank has as many as the first, the last one what is left.
-Blocks of weights lie along K, and rows of one product are K of the next: rows are cut alike.
+Blocks of weights lie along K, and rows of one product are K of the next: rows are cut alike. Where
+a row has one scale, the parts of the row all have it.
 
 A gate and its up stay together. Their rows take turns, and the unit is two blocks; or gates come
 first, and both halves are cut:
@@ -75,7 +76,7 @@ class Cut:
         # Layouts have units of their own: bytes are cut where every row lies for itself.
         plain = whole.unshuffle()
         parts = [plain.narrow(axis, at, end - at) for at, end in spans]
-        part = torch.cat(parts, axis) if len(parts) > 1 else parts[0].clone()
+        part = _joined(parts, axis) if len(parts) > 1 else parts[0].clone()
         return part._relayout(layout_named(whole.layout))
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
@@ -83,16 +84,36 @@ class Cut:
         axis = self.axis % parts[0].ndim
         plain = [p.unshuffle() if isinstance(p, MXTensor) else p for p in parts]
         folded = [p.split(p.shape[axis] // self.folds, axis) for p in plain]
-        return torch.cat([p[i] for i in range(self.folds) for p in folded], axis)
+        return _joined([p[i] for i in range(self.folds) for p in folded], axis)
 
     def _check_blocks(self, whole: MXTensor, axis: int, spans: list[tuple[int, int]]) -> None:
         """Raises if a block would be cut."""
-        block = facts().formats[whole.format].block_k
-        if axis == whole.ndim - 1 and self.unit % block:
+        fmt = facts().formats[whole.format]
+        blocks = {whole.ndim - 1: ("K", fmt.k_cut), whole.ndim - 2: ("rows", fmt.block_rows)}
+        what, block = blocks.get(axis, ("", 1))
+        if self.unit % block:
             raise ValueError(
-                f"unit: got {self.unit} for K of {show(whole.shape)}, expected a multiple of "
+                f"unit: got {self.unit} for {what} of {show(whole.shape)}, expected a multiple of "
                 f"{block}, the block of {whole.format}"
             )
+        if any(begin % block for begin, _ in spans):
+            fold = whole.shape[axis] // self.folds
+            raise ValueError(
+                f"got {show(whole.shape)} in {self.folds} folds of {fold} {what}, expected a "
+                f"multiple of {block}, the block of {whole.format}"
+            )
+
+
+def _joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Returns parts behind each other: of rows with one scale, the scale that all have."""
+    first = parts[0]
+    if not isinstance(first, MXTensor) or axis != first.ndim - 1:
+        return torch.cat(list(parts), axis)
+    if not facts().formats[first.format].has_whole_rows:
+        return torch.cat(list(parts), axis)
+    codes = torch.cat([part.codes for part in parts], axis)
+    shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))
+    return first._with(codes, first.scales, shape)
 
 
 def sizes(whole: int, ranks: int, unit: int) -> list[int]:

@@ -7,11 +7,12 @@
 A token goes once to each rank that has one of its experts, with all of its ids and weights, as one
 row of bytes. In MXFP4 that is 4.25 bits a number where bfloat16 has 16:
 
-    codes [packed H] | scales [H / 32] | ids [k] int32 | weights [k] float32
+    codes [packed H] | scales | ids [k] int32 | weights [k] float32
 
 How many rows each rank gets the ranks tell each other on their devices; the host waits once, for
 these counts. What an expert multiplies is what it would have made of the token itself: quantizing
-numbers that were quantized changes none.
+numbers that were quantized changes none. Scales that are floats come out of it within a rounding to
+the tokens' dtype.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class ExpertParallel(ParallelStyle):
 
     def __init__(self, *, wire: str | None = None):
         super().__init__()
-        if wire is not None and wire != KEPT_FLOATS:
-            format_named(wire)
+        if wire is not None and wire not in facts().activations:
+            known = " or ".join(map(repr, facts().activations))
+            raise ValueError(f"wire: got {wire!r}, expected {known}")
         self.wire = wire
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -111,8 +113,9 @@ class Wire:
         if self.name == KEPT_FLOATS:
             sizes = [width * like.element_size()]
         else:
-            stored = storage_of((1, width), format_named(self.name), facts().plain)
-            sizes = [size for _, size in stored]
+            fmt = format_named(self.name)
+            (_, codes), (_, scales) = storage_of((1, width), fmt, facts().plain)
+            sizes = [codes, scales * fmt.scale_bytes]
         # Copies begin where memory does, which numbers of several bytes need.
         *numbers, ids, weights = (
             part.clone(memory_format=torch.contiguous_format)
@@ -121,7 +124,8 @@ class Wire:
         if self.name == KEPT_FLOATS:
             x = numbers[0].view(like.dtype)
         else:
-            x = MXTensor(*numbers, format=self.name).dequantize(like.dtype)
+            codes, scales = numbers[0], numbers[1].view(fmt.scale_dtype)
+            x = MXTensor(codes, scales, format=self.name).dequantize(like.dtype)
         return x, ids.view(torch.int32), weights.view(torch.float32)
 
 

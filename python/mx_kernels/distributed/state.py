@@ -26,6 +26,7 @@ from mx_kernels.checkpoints.files import let_go
 from mx_kernels.checkpoints.forms import Parameter, plan
 from mx_kernels.checkpoints.loading import open_any
 from mx_kernels.distributed.styles import Sharded, Sharding
+from mx_kernels.modules import arranged
 from mx_kernels.tensor import MXTensor
 
 
@@ -142,7 +143,7 @@ def _read(parameter: Parameter, own: Tensor, module: nn.Module, device, preshuff
     if not isinstance(part, MXTensor):
         return part.to(device, own.dtype)
     part = part.to(device)
-    return part.preshuffle() if preshuffle and facts().layout_for(device) else part
+    return arranged(part) if preshuffle else part
 
 
 def _gather(name: str, part: Tensor, sharding: Sharding) -> Tensor | None:

@@ -122,7 +122,7 @@ class _LinearStyle(ParallelStyle):
         output_layouts: how ranks get the result.
         use_local_output: whether the result is a tensor, not a DTensor.
         unit: what sizes are multiples of but for the last rank's: for attention, the size of a
-            head. None is the block of the weights.
+            head. None is what blocks of the weights fill.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _LinearStyle(ParallelStyle):
                 "expected an MXLinear, or an nn.Linear with an MXTensor, once; layers of floats "
                 "take torch's own styles"
             )
-        return self.unit or facts().formats[module.weight.format].block_k
+        return self.unit or facts().formats[module.weight.format].cut
 
 
 class Colwise(_LinearStyle):
@@ -243,9 +243,9 @@ class Experts(ParallelStyle):
 
 def expert_cuts(module: MXExperts) -> dict[str, Cut]:
     """Returns how the parameters of experts are cut, each expert the same."""
-    block = facts().formats[module.down_proj.format].block_k
-    pairs = Cut(1, 2 * block) if module.activation == "swiglu_oai" else Cut(1, block, folds=2)
-    return {"gate_up_proj": pairs, "gate_up_proj_bias": pairs, "down_proj": Cut(2, block)}
+    unit = facts().formats[module.down_proj.format].cut
+    pairs = Cut(1, 2 * unit) if module.activation == "swiglu_oai" else Cut(1, unit, folds=2)
+    return {"gate_up_proj": pairs, "gate_up_proj_bias": pairs, "down_proj": Cut(2, unit)}
 
 
 def _as_columns(y: Tensor, width: int, mesh: DeviceMesh) -> DTensor:

@@ -36,7 +36,7 @@ def take(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
     for name, module in model.named_modules():
         if not isinstance(module, MXModule):
             continue
-        generic = re.sub(r"\.\d+(?=\.)", ".*", name)
+        generic = _generic(name)
         ours |= {generic, *(f"{generic}.{of}" for of, _ in module.named_parameters())}
         style = plan.get(generic)
         if isinstance(module, MXLinear) and style not in (None, *COLUMNS, *ROWS):
@@ -49,8 +49,17 @@ def take(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def _generic(name: str) -> str:
+    """Returns what plans call a layer: the same in every block."""
+    return re.sub(r"\.\d+(?=\.)", ".*", name)
+
+
 def shard(model: nn.Module, styles: dict[str, str]) -> None:
-    """Leaves each rank its part of our layers."""
+    """Leaves each rank its part of our layers.
+
+    Raises:
+        NotImplementedError: for plans that were not seen before transformers cut by them.
+    """
     # Who is alone on a machine may have a torch without it.
     from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
     from torch.distributed.tensor.parallel import parallelize_module  # noqa: PLC0415
@@ -63,6 +72,7 @@ def shard(model: nn.Module, styles: dict[str, str]) -> None:
             f"ep_size: got {asked.ep_size} for MXExperts, expected 1: load whole experts, and give "
             "parallelize_module mx_kernels.distributed.ExpertParallel()"
         )
+    _check_own_plan(model, asked.tp_plan)
     mesh = model._mesh_manager.get_mesh("tp")
     for name, style in styles.items():
         module = model.get_submodule(name)
@@ -70,13 +80,28 @@ def shard(model: nn.Module, styles: dict[str, str]) -> None:
             parallelize_module(module, mesh, Experts())
             continue
         above = model.get_submodule(name.rpartition(".")[0])
-        unit = math.lcm(facts().formats[module.format].block_k, getattr(above, "head_dim", 1))
+        unit = math.lcm(facts().formats[module.format].cut, getattr(above, "head_dim", 1))
         if style in COLUMNS:
             output = Replicate() if COLUMNS[style] else Shard(-1)
             parallelize_module(module, mesh, Colwise(output_layouts=output, unit=unit))
         else:
             given = Replicate() if ROWS[style] else Shard(-1)
             parallelize_module(module, mesh, Rowwise(input_layouts=given, unit=unit))
+
+
+def _check_own_plan(model: nn.Module, plan: dict[str, str] | str | None) -> None:
+    """Raises if a plan of the caller's has layers of ours: transformers adds it too late."""
+    names = plan if isinstance(plan, dict) else ()
+    for name, module in model.named_modules():
+        if not isinstance(module, MXModule):
+            continue
+        named = {name, _generic(name)}
+        if found := [key for key in names if named & {key, key.rpartition(".")[0]}]:
+            raise NotImplementedError(
+                f"tp_plan: got {found[0]!r}, which is {type(module).__name__}, expected 'auto' or "
+                "other layers: load the whole model, and give parallelize_module the styles of "
+                'mx_kernels.distributed: {"model.layers.*.mlp.experts": Experts()}'
+            )
 
 
 def check_whole(model: nn.Module) -> None:

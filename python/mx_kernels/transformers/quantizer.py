@@ -37,7 +37,7 @@ from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
-from mx_kernels.modules import MXModule, parameter, quantized
+from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
 from mx_kernels.transformers import parallel
 from mx_kernels.transformers.config import MXConfig
@@ -84,9 +84,10 @@ class Join(ConversionOps):
         codes, scales = parts
         codes = codes.flatten(-2) if self.form.has_block_axis else codes
         facts_of = {"shape": own.shape, "format": own.format, "dtype": own.dtype}
-        made = MXTensor(codes, scales, **facts_of)
+        read = MXTensor(codes, scales, **facts_of)
+        made = arranged(read)
         # In either case in memory of its own: parts are pages of a file.
-        made = made.preshuffle() if facts().layout_for(made.device) else made.clone()
+        made = made.clone() if made is read else made
         for part in parts:
             let_go(part)
         self.loaded.add(full_layer_name)
@@ -181,6 +182,11 @@ class MXQuantizer(HfQuantizer):
         self._styles |= parallel.take(model, plan)
 
     # While they are loaded.
+
+    def get_new_dtype(self, converter, param, dtype: torch.dtype | None) -> torch.dtype | None:
+        """Returns what floats are loaded as; scales that are floats stay what they are."""
+        is_part = any(isinstance(op, Join) for op in getattr(converter, "operations", ()))
+        return None if is_part else super().get_new_dtype(converter, param, dtype)
 
     def param_needs_quantization(self, model: PreTrainedModel, param_name: str, **kwargs) -> bool:
         """Says whether a parameter cannot be taken as it is."""

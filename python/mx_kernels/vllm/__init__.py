@@ -1,8 +1,8 @@
 """A plugin of vLLM: MXFP4 on CPUs, where vLLM has no kernel for it, and checkpoints of our own.
 
     vllm serve QUARK-OR-COMPRESSED-TENSORS     linear.py: a kernel for MXFP4 in the CPU's table
-    vllm serve GPT-OSS                         experts.py: its 4 bits stay 4 bits
-    vllm serve WHAT-SAVE_PRETRAINED-WROTE      config.py: quant_method "mx_kernels"
+    vllm serve GPT-OSS                         experts.py: on a CPU, its 4 bits stay 4 bits
+    vllm serve WHAT-SAVE_PRETRAINED-WROTE      config.py: quant_method "mx_kernels", anywhere
 
 vLLM finds `register` by the entry point `vllm.general_plugins` of this package and calls it in each
 of its processes; without vLLM nothing of this is imported. The variable MX_KERNELS_ACTIVATIONS

@@ -1,15 +1,17 @@
 """Checkpoints of our own in vLLM: what `save_pretrained` of a model with MXLinear wrote.
 
 The headers of the files say which weights are quantized, as for transformers; the config says what
-activations are multiplied as. Weights that vLLM joins, such as q, k and v, have one format.
-Experts of such a checkpoint are refused: in the form of gpt-oss they are served, which
-`python -m mx_kernels convert --to gpt-oss` writes.
+activations are multiplied as. Weights that vLLM joins, such as q, k and v, have one format. Names
+are the files' until vLLM has made the model, and then what vLLM calls its layers.
+
+    experts.gate_up_proj.codes [E, ...]    ->    experts.routed_experts.codes_of_gate_up_proj
 """
 
 # ruff: noqa: PLR0917  vLLM calls methods with its own arguments
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -17,6 +19,9 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.models.utils import WeightsMapper
+from vllm.model_executor.parameter import BlockQuantScaleParameter
 from vllm.model_executor.utils import set_weight_attrs
 
 from mx_kernels._arrays import show
@@ -26,9 +31,12 @@ from mx_kernels._storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path
 from mx_kernels.checkpoints.forms import plan
+from mx_kernels.vllm.experts import WEIGHTS, OwnExperts
 from mx_kernels.vllm.linear import activations_of, multiply, packed
 
 WEIGHT = "weight"
+EXPERTS = re.compile(rf"\.experts\.({'|'.join(WEIGHTS)})\.(codes|scales)$")
+"""How our files end the names of experts' parts."""
 
 
 class MXVllmConfig(QuantizationConfig):
@@ -78,15 +86,26 @@ class MXVllmConfig(QuantizationConfig):
             if p.format
         }
 
+    def apply_vllm_mapper(self, hf_to_vllm_mapper: WeightsMapper) -> None:
+        """Calls layers what vLLM does."""
+        self.formats = hf_to_vllm_mapper.apply_dict(self.formats)
+        if isinstance(self.activations, dict):
+            self.activations = hf_to_vllm_mapper.apply_dict(self.activations)
+
+    @staticmethod
+    def get_checkpoint_weight_mapper() -> WeightsMapper:
+        """Returns what the parts of experts are called in vLLM's models."""
+        return WeightsMapper(orig_to_new_regex={EXPERTS: r".experts.routed_experts.\2_of_\1"})
+
     def get_quant_method(self, layer: nn.Module, prefix: str):
         """Returns ours for layers whose weights are quantized."""
         if isinstance(layer, RoutedExperts):
-            if any(name.startswith(prefix) for name in self.formats):
-                raise NotImplementedError(
-                    f"{prefix}: got experts in the form of mx_kernels, expected gpt-oss' form: "
-                    "python -m mx_kernels convert --to gpt-oss"
-                )
-            return None
+            return self._experts_method(layer, prefix)
+        if isinstance(layer, ParallelLMHead) and prefix in self.formats:
+            raise NotImplementedError(
+                f"{prefix}: got an output head in {self.formats[prefix]}, expected floats: vLLM "
+                "makes it of the embedding's layer; keep it when the model is quantized"
+            )
         if not isinstance(layer, LinearBase):
             return None
         parts = self._parts(prefix)
@@ -99,9 +118,25 @@ class MXVllmConfig(QuantizationConfig):
         (format,) = formats
         if format is None:
             return UnquantizedLinearMethod()
+        return MXLinearMethod(format, self._said(parts[0]))
+
+    def _experts_method(self, layer: RoutedExperts, prefix: str) -> OwnExperts | None:
+        """Returns ours if all weights of a layer of experts are of one format."""
+        found = {name: f for name, f in self.formats.items() if name.startswith(f"{prefix}.")}
+        if not found:
+            return None
+        if len(found) != len(WEIGHTS) or len(set(found.values())) > 1:
+            said = ", ".join(f"{name} as {format}" for name, format in found.items())
+            raise ValueError(
+                f"{prefix}: got {said}, expected {' and '.join(WEIGHTS)} of all experts in one "
+                "format"
+            )
+        return OwnExperts(layer.moe_config, next(iter(found.values())), self._said(prefix))
+
+    def _said(self, name: str) -> str | None:
+        """Returns what the config says of a layer's activations."""
         said = self.activations
-        said = said.get(parts[0]) if isinstance(said, dict) else said
-        return MXLinearMethod(format, said)
+        return said.get(name) if isinstance(said, dict) else said
 
     def _parts(self, prefix: str) -> list[str]:
         """Returns what a layer is called in the checkpoint: several, if vLLM joins them."""
@@ -129,24 +164,44 @@ class MXLinearMethod(LinearMethodBase):
         """Makes room for codes and scales, under the names that our files have."""
         fmt = format_named(self.format)
         shape = sum(output_partition_sizes), input_size_per_partition
-        if input_size_per_partition % fmt.block_k:
+        is_cut = input_size_per_partition != input_size, shape[0] != output_size
+        if is_cut[0] and input_size_per_partition % fmt.k_cut:
             raise ValueError(
                 f"weight: got {show(shape)} of {input_size} inputs on this rank, expected a "
-                f"multiple of {fmt.block_k}; choose another tensor parallel size"
+                f"multiple of {fmt.k_cut}; choose another tensor parallel size"
+            )
+        # Several weights in one, or a part of one: blocks of rows stay whole.
+        is_joined = len(output_partition_sizes) > 1
+        if (is_joined or is_cut[1]) and any(n % fmt.block_rows for n in output_partition_sizes):
+            raise ValueError(
+                f"weight: got {output_partition_sizes} rows on this rank, expected multiples of "
+                f"{fmt.block_rows}, the rows of a block of {fmt.name}; choose another tensor "
+                "parallel size or format"
             )
         layer.params_dtype = params_dtype
         layer.weight = nn.Module()
-        for name, stored in zip(
-            ("codes", "scales"), storage_of(shape, fmt, facts().plain), strict=True
-        ):
-            part = nn.Parameter(torch.empty(stored, dtype=torch.uint8), requires_grad=False)
-            set_weight_attrs(part, {"input_dim": 1, "output_dim": 0, **extra_weight_attrs})
-            layer.weight.register_parameter(name, part)
+        codes, scales = storage_of(shape, fmt, facts().plain)
+        axes = {"input_dim": 1, "output_dim": 0}
+        part = nn.Parameter(torch.empty(codes, dtype=torch.uint8), requires_grad=False)
+        set_weight_attrs(part, axes | extra_weight_attrs)
+        layer.weight.register_parameter("codes", part)
+        data = torch.empty(scales, dtype=fmt.scale_dtype)
+        if fmt.block_rows > 1:
+            # By this class and this size vLLM knows how many rows of scales a rank has.
+            layer.weight_block_size = [fmt.block_rows, fmt.block_k]
+            part = BlockQuantScaleParameter(data=data, **axes, **extra_weight_attrs)
+        else:
+            part = nn.Parameter(data, requires_grad=False)
+            if fmt.has_whole_rows:
+                # Parts of a row all have its scale.
+                del axes["input_dim"]
+            set_weight_attrs(part, axes | extra_weight_attrs)
+        layer.weight.register_parameter("scales", part)
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Joins them."""
         parts = layer.weight.codes.data, layer.weight.scales.data
-        self.activations = activations_of(self.said, parts[0].device)
+        self.activations = activations_of(self.said, parts[0].device, self.format)
         del layer.weight
         layer.weight = packed(*parts, self.format, layer.params_dtype)
 

@@ -1,46 +1,62 @@
-"""Experts of gpt-oss in vLLM on a CPU: one call of `moe` for the layer, on the checkpoint's bits.
+"""Experts in vLLM: one call of `moe` for the layer, on the bits of the checkpoint.
 
-vLLM's own method for this checkpoint asks for a backend that the CPU has with AMX alone. What it
-calls its parameters, and how they are loaded, stays: w13 [E, 2I, H], gates and ups in turn, w2
-[E, H, I]. On several ranks each has some of the experts or a part of each, and vLLM adds up.
+    OwnExperts       of a checkpoint that `save_pretrained` wrote, in any format, on any device
+    GptOssExperts    of gpt-oss' own, on a CPU: vLLM's method asks for a backend that needs AMX
+
+    gate_up [E, 2I, H]     rows as the gate reads them: gates and ups in turn, or gates first
+    down    [E, H, I]
+
+On several ranks each has some of the experts or a part of each, and vLLM adds up.
 """
 
 # ruff: noqa: PLR0917  vLLM calls methods with its own arguments
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
-from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase
+from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase, RoutedExperts
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, GptOssMxfp4MoEMethod
+from vllm.model_executor.utils import set_weight_attrs
 
-from mx_kernels._facts import DEFAULT_FORMAT
+from mx_kernels._arrays import show
+from mx_kernels._checks import format_named
+from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, facts
+from mx_kernels._storage import storage_of
 from mx_kernels.experts import moe
 from mx_kernels.vllm.linear import activations_of, packed
 
 GPT_OSS = "gpt_oss_mxfp4"
 """What vLLM calls the method of gpt-oss' checkpoints."""
+GATES = {MoEActivation.SWIGLUOAI: "swiglu_oai", MoEActivation.SILU: "silu"}
+"""What vLLM's gated activations are called here."""
+WEIGHTS = ("gate_up_proj", "down_proj")
 
 
-class GptOssConfig(GptOssMxfp4Config):
-    """vLLM's config of these checkpoints, with our experts."""
+class MXExpertsMethod(FusedMoEMethodBase):
+    """What the experts of both kinds of checkpoints share, once weights are `w13_weight` and `w2`.
 
-    def _make_moe_method(self, moe):
-        return GptOssExperts(moe)
+    Args:
+        config: vLLM's, of the layer.
+        format: of the weights.
+        said: what the checkpoint says that activations are multiplied as.
+    """
 
-
-class GptOssExperts(GptOssMxfp4MoEMethod):
-    """Creates and loads weights as vLLM's method, and computes with ours."""
-
-    def __init__(self, moe):
-        # Not its own: it looks for a backend.
-        FusedMoEMethodBase.__init__(self, moe)
-        self.weight_dtype = GPT_OSS
-        if moe.activation is not MoEActivation.SWIGLUOAI:
+    def __init__(self, config, format: str = DEFAULT_FORMAT, said: str | None = None):
+        # Not that of a subclass of vLLM's: it looks for a backend.
+        FusedMoEMethodBase.__init__(self, config)
+        self.format, self.said = format, said
+        is_oai = config.activation is MoEActivation.SWIGLUOAI
+        limits = (config.swiglu_limit, config.swiglu_alpha)
+        if config.activation not in GATES or (limits != (None, None) and not is_oai):
+            known = " or ".join(str(known) for known in GATES)
             raise NotImplementedError(
-                f"activation: got {moe.activation}, expected {MoEActivation.SWIGLUOAI}, that of "
-                "gpt-oss"
+                f"activation: got {config.activation} with limit and alpha {limits}, expected "
+                f"{known}, the latter without them"
             )
 
     @property
@@ -61,16 +77,6 @@ class GptOssExperts(GptOssMxfp4MoEMethod):
         """Returns nothing: no kernel of vLLM's is asked."""
         return None
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Joins codes and scales."""
-        self.activations = activations_of(None, layer.w13_weight.device)
-        for name in ("w13", "w2"):
-            codes, scales = f"{name}_weight", f"{name}_weight_scale"
-            parts = getattr(layer, codes).data, getattr(layer, scales).data
-            weight = packed(*parts, DEFAULT_FORMAT, layer.params_dtype)
-            delattr(layer, scales)
-            setattr(layer, codes, weight)
-
     def apply(
         self,
         layer: nn.Module,
@@ -82,6 +88,7 @@ class GptOssExperts(GptOssMxfp4MoEMethod):
     ) -> Tensor:
         """Returns the weighted sum of each token's experts."""
         ids = topk_ids if layer.expert_map is None else layer.expert_map[topk_ids.long()]
+        limit, alpha = self.moe.swiglu_limit, self.moe.swiglu_alpha
         return moe(
             x,
             layer.w13_weight,
@@ -90,5 +97,125 @@ class GptOssExperts(GptOssMxfp4MoEMethod):
             topk_weights,
             bias_gate_up=getattr(layer, "w13_bias", None),
             bias_down=getattr(layer, "w2_bias", None),
+            activation=GATES[self.moe.activation],
+            limit=DEFAULT_LIMIT if limit is None else limit,
+            alpha=DEFAULT_ALPHA if alpha is None else alpha,
             activations=self.activations,
         )
+
+    def _join(self, layer: nn.Module, parts: dict[str, tuple[str, str]]) -> None:
+        """Makes a weight of each pair of codes and scales, which are let go."""
+        for name, pair in parts.items():
+            codes, scales = (getattr(layer, part).data for part in pair)
+            self.activations = activations_of(self.said, codes.device, self.format)
+            weight = packed(codes, scales, self.format, layer.params_dtype)
+            for part in pair:
+                delattr(layer, part)
+            setattr(layer, name, weight)
+
+
+class GptOssConfig(GptOssMxfp4Config):
+    """vLLM's config of these checkpoints, with our experts."""
+
+    def _make_moe_method(self, moe):
+        return GptOssExperts(moe)
+
+
+class GptOssExperts(MXExpertsMethod, GptOssMxfp4MoEMethod):
+    """Creates and loads weights as vLLM's method, and computes with ours."""
+
+    weight_dtype = GPT_OSS
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Joins codes and scales."""
+        names = ("w13_weight", "w2_weight")
+        self._join(layer, {name: (name, f"{name}_scale") for name in names})
+
+
+class OwnExperts(MXExpertsMethod):
+    """Experts as our files have them: codes and scales of all experts in one tensor each."""
+
+    def create_weights(
+        self,
+        layer: RoutedExperts,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs,
+    ) -> None:
+        """Makes room for codes and scales, under the names that the config gives them."""
+        inner, fmt = intermediate_size_per_partition, format_named(self.format)
+        if layer.apply_router_weight_on_input:
+            raise NotImplementedError(
+                "apply_router_weight_on_input: got True, expected False: weights of the router "
+                "count what experts return"
+            )
+        if self.moe.tp_size > 1 and inner % fmt.cut:
+            raise ValueError(
+                f"experts: got {inner} of {self.moe.intermediate_size} hidden numbers on this "
+                f"rank, expected a multiple of {fmt.cut}; choose another tensor parallel size, or "
+                "enable_expert_parallel"
+            )
+        layer.params_dtype = params_dtype
+        shapes = (num_experts, 2 * inner, hidden_size), (num_experts, hidden_size, inner)
+        for name, shape in zip(WEIGHTS, shapes, strict=True):
+            codes, scales = storage_of(shape, fmt, facts().plain)
+            own = partial(_own_part, layer, is_down=shape is shapes[1])
+            for part, size, dtype in (
+                ("codes", codes, torch.uint8),
+                ("scales", scales, fmt.scale_dtype),
+            ):
+                p = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
+                set_weight_attrs(p, {"weight_loader": partial(_load, own=own)})
+                layer.register_parameter(f"{part}_of_{name}", p)
+        if self.moe.has_bias:
+            for name, size in (("w13_bias", 2 * inner), ("w2_bias", hidden_size)):
+                bias = torch.zeros(num_experts, size, dtype=params_dtype)
+                layer.register_parameter(name, nn.Parameter(bias, requires_grad=False))
+                set_weight_attrs(getattr(layer, name), extra_weight_attrs)
+        # Not all models ask a parameter; the others ask the layer for what it knows by name.
+        layer.load_weights = partial(_load_by_name, layer)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Joins codes and scales."""
+        names = zip(("w13_weight", "w2_weight"), WEIGHTS, strict=True)
+        self._join(layer, {ours: (f"codes_of_{name}", f"scales_of_{name}") for ours, name in names})
+
+
+def _own_part(layer: RoutedExperts, whole: Tensor, *, is_down: bool) -> Tensor:
+    """Returns this rank's part of all experts' codes or scales."""
+    if layer.expert_map is not None:
+        # By their places on this rank, behind all that are elsewhere.
+        whole = whole[layer.expert_map.cpu().argsort()[-layer.local_num_experts :]]
+    config = layer.moe_config
+    axis = 2 if is_down else 1
+    if whole.shape[axis] == 1:
+        # The scale of a whole row.
+        return whole
+    halves = not is_down and config.activation is MoEActivation.SILU
+    folds = whole.chunk(2, axis) if halves else (whole,)
+    return torch.cat([fold.chunk(config.tp_size, axis)[config.tp_rank] for fold in folds], axis)
+
+
+def _load(param: nn.Parameter, whole: Tensor, *, own: partial) -> None:
+    """Copies this rank's part of a tensor of a checkpoint."""
+    part = own(whole)
+    if part.shape != param.shape or part.dtype != param.dtype:
+        raise ValueError(
+            f"experts: got {show(whole.shape)} of {whole.dtype}, of which this rank has "
+            f"{show(part.shape)}, expected {show(param.shape)} of {param.dtype}"
+        )
+    param.data.copy_(part)
+
+
+def _load_by_name(layer: RoutedExperts, weights: Iterable[tuple[str, Tensor]]) -> Iterable[str]:
+    """Loads what is called as our parameters, and the rest as vLLM does; yields the names."""
+    for name, tensor in weights:
+        own = name.removeprefix("routed_experts.")
+        if own in layer._parameters:
+            param = layer._parameters[own]
+            param.weight_loader(param, tensor)
+            yield own
+        else:
+            yield from type(layer).load_weights(layer, [(name, tensor)])

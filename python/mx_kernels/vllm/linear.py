@@ -16,21 +16,23 @@ from vllm.platforms import current_platform
 
 from mx_kernels import ops
 from mx_kernels._checks import check_mode
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
+from mx_kernels.modules import arranged, parameter
 from mx_kernels.tensor import MXTensor
 
 ACTIVATIONS = "MX_KERNELS_ACTIVATIONS"
 """The variable that names what activations are multiplied as."""
 
 
-def activations_of(said: str | None, device: torch.device) -> str:
+def activations_of(said: str | None, device: torch.device, weights: str = DEFAULT_FORMAT) -> str:
     """Returns what activations are multiplied as.
 
     Args:
         said: what the checkpoint says; None where it leaves them alone.
         device: where they are.
+        weights: the format of what they are multiplied by.
     """
-    chosen = os.environ.get(ACTIVATIONS) or said or activations_for(device)
+    chosen = os.environ.get(ACTIVATIONS) or said or activations_for(device, weights)
     check_mode(chosen, DEFAULT_ROUNDING)
     return chosen
 
@@ -38,9 +40,7 @@ def activations_of(said: str | None, device: torch.device) -> str:
 def packed(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> nn.Parameter:
     """Returns weights in the layout of their device."""
     weight = MXTensor(codes.contiguous(), scales.contiguous(), format=format, dtype=dtype)
-    if facts().layout_for(codes.device):
-        weight = weight.preshuffle()
-    return nn.Parameter(weight, requires_grad=False)
+    return parameter(arranged(weight))
 
 
 def multiply(layer: nn.Module, x: Tensor, bias: Tensor | None, activations: str) -> Tensor:
