@@ -55,6 +55,18 @@ def test_large_tiles_are_for_many_rows(op):
     assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
 
 
+@pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("mxfp8", "mxfp8")])
+@pytest.mark.parametrize("op", ["linear", "matmul"])
+def test_large_tiles_are_for_many_rows_of_eight_bits_too(op, left, right):
+    few, low, many = (
+        mx.explain(m, 4096, 4096, device="gfx950", op=op, activations=left, format=right)
+        for m in (16, 1024, 8192)
+    )
+    assert few.kernel == DECODE and low.cut == "prefill128" and many.cut == "prefill256"
+    codes = 8192 * 4096 if op == "linear" else 0
+    assert many.workspace_bytes == many.counter_bytes + 8192 * 4096 // 32 + codes
+
+
 def test_the_answer_is_a_sentence():
     text = str(mx.explain(16, 2112, 7168, device="gfx950"))
     assert text.startswith(

@@ -111,7 +111,7 @@ def linear_prefill[
     # Codes and scales of the rows that the crew shares.
     comptime LDS_BYTES = Tile.FREE_BYTES // WAVES
     comptime Work = EncodedGroups[types, LDS_BYTES]
-    var parts = CrewMemory[types.formats.left].of(Int(workgroup.tiles_m), Int(m), Int(k))
+    var parts = CrewMemory.of(types.formats.left, Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
     var codes = workspace.unsafe_offset(parts.codes)
     var first_row = workgroup.first_shared_row()
@@ -165,7 +165,7 @@ def matmul_prefill[
 
     # Scales in the order in which they are multiplied.
     comptime Scales = ReorderedScales[k_tail]
-    var parts = CrewMemory[types.formats.left].of(Int(workgroup.tiles_m), Int(m), Int(k))
+    var parts = CrewMemory.of(types.formats.left, Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
     var own_lds = lds.unsafe_offset(Int(workgroup.wave) * Scales.LDS_BYTES)
     var first_row = workgroup.first_shared_row()
@@ -197,7 +197,7 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
         var m, n, k = problem.m, problem.n, problem.k
         var grid = grid_of(Self.m_tiles, m, n)
         var workspace = queue.workspace(
-            workspace_of[Self.types.formats.left](Self.m_tiles, m, k, has_codes=Bool(Self.types.x))
+            workspace_of(Self.types.formats.left, Self.m_tiles, m, k, has_codes=Bool(Self.types.x))
         )
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.
