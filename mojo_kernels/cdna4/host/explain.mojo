@@ -3,6 +3,7 @@
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ..instructions.matrix import KEPT
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
 from ..types import Formats, ProductTypes, has_kernels, unsupported
@@ -51,5 +52,7 @@ def _explain(
         var shape = choice.shape
         var chunks = shape.chunks_per_wave(k)
         return Explanation(row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n))
-    var workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
+    var workspace = Workspace(0, 0)
+    if left != KEPT:
+        workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
     return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

@@ -1,7 +1,7 @@
 """How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
 
 A place holds 256 or 128 rows x 8 blocks, or 4 of eight bits. Codes go straight from memory to
-LDS, a row by eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
+LDS, a row by eight lanes; so do floats that are kept, a row by sixteen. So do scales from the preshuffled layout (`SharedScales`). Plain
 scales would cost a line of memory for each row and 256 along K; a crew of workgroups
 brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
 
@@ -31,15 +31,12 @@ from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
 from .shape import (
     PrefillTile,
-    ROW_BYTES,
     SCALE_GROUP_BYTES,
     SCALE_GROUP_ROWS,
     WAVES,
 )
-from .stages import ROW_PIECES, exchanged, row_offset
+from .stages import exchanged, row_offset
 
-comptime ROWS_PER_LOAD = 8
-"""Rows of codes that the lanes of a wave load at once."""
 comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
 comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
@@ -157,7 +154,9 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     """The workgroup's tile of C."""
     comptime CODE_BYTES = Self.formats.left.block_bytes()
     """Bytes of the codes of a block."""
-    comptime LOADS = Self.Tile.ROWS // ROWS_PER_LOAD // WAVES // Self.Tile.FETCHES
+    comptime ROWS_PER_LOAD = LANES // Self.Tile.ROW_PIECES
+    """Rows that the lanes of a wave load at once."""
+    comptime LOADS = Self.Tile.ROWS // Self.ROWS_PER_LOAD // WAVES // Self.Tile.FETCHES
     """Loads of a wave for one of the parts of a place."""
 
     var codes: Span
@@ -167,7 +166,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     var offsets: RegisterTile[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]
     """Where the lane's pieces of a place lie."""
     var lane_block: Int32
-    """Which block of a place the lane loads, of eight bits half of it."""
+    """Which block of a place the lane loads, or a part of."""
     var wave: Int32
     var at: AMDBufferResource
     """The place that is aimed at."""
@@ -186,7 +185,8 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     ) -> Self:
         """Describes the codes from row `first_row` on."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
-        var at = exchanged(wave * Int32(LANES) + lane)
+        comptime ROW_PIECES = Self.Tile.ROW_PIECES
+        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
         var row, piece = quotient[ROW_PIECES](at), remainder[ROW_PIECES](at)
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
         var offsets = in_registers[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]()
@@ -200,7 +200,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     @staticmethod
     def first_row[part: Int, load: Int]() -> Int:
         """Returns the first row of a load: a part has equally many rows of every wave."""
-        return (load * Self.Tile.FETCHES + part) * WAVES * ROWS_PER_LOAD
+        return (load * Self.Tile.FETCHES + part) * WAVES * Self.ROWS_PER_LOAD
 
     @always_inline
     def aim(mut self, place: Int32):
@@ -217,7 +217,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
             var offset = self.offsets[part, i]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.lane_block < self.k_blocks else OUT_OF_RANGE
-            var first = Int32(Self.first_row[part, i]()) + self.wave * Int32(ROWS_PER_LOAD)
+            var first = Int32(Self.first_row[part, i]()) + self.wave * Int32(Self.ROWS_PER_LOAD)
             load_to_lds[PIECE_BYTES](
-                self.at, offset, place.unsafe_offset(Int(first * Int32(ROW_BYTES)))
+                self.at, offset, place.unsafe_offset(Int(first * Int32(Self.Tile.ROW_BYTES)))
             )

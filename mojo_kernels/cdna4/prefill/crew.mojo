@@ -89,8 +89,26 @@ trait SharedWork:
         ...
 
 
+trait Meeting(TrivialRegisterPassable):
+    """What a workgroup waits for before it reads its activations."""
+
+    def meet(self, wave: Int32, lane: Int32):
+        """Waits."""
+        ...
+
+
 @fieldwise_init
-struct Crew[pairs: Int, waves: Int](TrivialRegisterPassable):
+struct NoMeeting(Meeting):
+    """Activations that are multiplied as they come: nobody waits."""
+
+    @always_inline
+    def meet(self, wave: Int32, lane: Int32):
+        """Returns at once."""
+        pass
+
+
+@fieldwise_init
+struct Crew[pairs: Int, waves: Int](Meeting):
     """The workgroups that share rows.
 
     Parameters:

@@ -22,6 +22,7 @@ with a part of the wave's rows each, and LDS holds two slices:
     fetches    half of slice s + 1: last      half of slice s + 2: rows of part 0,
                the rows of part 1             half of the weights
 
+Floats that are kept take twice as much again, at half the rows; a move decodes the weights.
 A place is fetched anew as soon as both groups have read it, in equal shares; a phase leaves in
 flight what it and the one before have fetched, but for weights that the next one needs. A slice
 of a small tile is one phase, and LDS holds three.
@@ -57,6 +58,8 @@ struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
     """Start loading the scales of the activations of the next stage."""
     comptime MULTIPLY = Self(5)
     """Multiply piece of work `subtile`."""
+    comptime DECODE = Self(13)
+    """Decode the weights that piece of work `subtile` has read."""
     comptime AIM_B = Self(6)
     """Turn to the next phase's weights to fetch."""
     comptime AIM_A = Self(7)
@@ -97,6 +100,8 @@ struct PingPong(TrivialRegisterPassable):
     """Loads of the scales of the activations of a stage."""
     var of_b_scales: Int
     """Loads of the scales of the weights of a stage."""
+    var decodes: Bool
+    """Whether weights are decoded, for floats that are kept."""
 
     def phases(self) -> Int:
         """Returns the phases of a stage in which a group multiplies."""
@@ -150,7 +155,8 @@ struct PingPong(TrivialRegisterPassable):
             var parts = self.fetches - self.late_parts(place)
             operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
             operations.append(OpDesc(tag=Ops.AIM_A.value))
-            operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+            if self.of_a_scales > 0:
+                operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
             for part in range(parts):
                 operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
             if place > 0:
@@ -168,6 +174,8 @@ struct PingPong(TrivialRegisterPassable):
         var operations = Operations()
         for phase in range(self.phases()):
             self._move(operations, phase)
+            if self.decodes and phase % self.parts == 0:
+                operations.append(OpDesc(tag=PingPongOps.DECODE.value, subtile=phase))
             operations.append(OpDesc.wait_vm_n(self.loads_in_flight(phase)))
             operations.append(OpDesc.barrier())
             operations.append(OpDesc(tag=PingPongOps.SET_PRIO.value, wait_value=1))
@@ -190,7 +198,7 @@ struct PingPong(TrivialRegisterPassable):
             operations.append(OpDesc(tag=Ops.READ.value, subtile=work))
         if phase == 0:
             operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
-        if phase == self.phases() - 1:
+        if phase == self.phases() - 1 and self.of_a_scales > 0:
             operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
         if self.ends_slices(phase):
             operations.append(fetch_b)

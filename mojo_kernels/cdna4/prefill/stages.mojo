@@ -6,7 +6,7 @@ Rows of activations keep their 128 bytes together, their pieces are exchanged:
     holds        piece ^ (r / 2) % 8 of the row, the codes of one block, or of half a block
 
 so that the 16 lanes that LDS serves together find all banks, and the eight
-lanes that load a row read one line of memory. Weights keep the order of their
+lanes that load a row read one line of memory; kept floats take two, as in `operands/tiles`. Weights keep the order of their
 layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 
@@ -28,17 +28,16 @@ from ..instructions.lds import (
     read_word,
     words_at,
 )
-from ..instructions.matrix import CodeTile, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import CodeTile, KEPT, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..operands.tiles import FloatTile, GROUP_BLOCKS, PAIR
 from ..types import Formats
 from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
     N_TILES,
     PrefillTile,
-    ROW_BYTES,
     SCALE_GROUP_BYTES,
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
@@ -82,10 +81,6 @@ def row_offset(row: Int32, row_bytes: Int32) -> Int32:
     return (row & LOW_24) * (row_bytes & LOW_24)
 
 
-comptime ROW_PIECES = ROW_BYTES // PIECE_BYTES
-"""Pieces of a row of activations in a place."""
-
-
 @fieldwise_init
 struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Where a wave's lane reads its fragments and scales.
@@ -97,6 +92,13 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
+
+    comptime IS_KEPT = Self.formats.left == KEPT
+    """Whether a lane feeds a block as it lies in memory."""
+    comptime BLOCK_PIECES = PIECES[KEPT] if Self.IS_KEPT else 1
+    """Pieces from the first that a lane feeds to the first of the next block's lane."""
+    comptime NEXT_PIECE = 1 if Self.IS_KEPT else TILE_BLOCKS
+    """Pieces from one that a lane feeds to the next."""
 
     var a: Int32
     """The lane's byte of the first tile of rows, first slice."""
@@ -112,7 +114,10 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     def of(wave: Int32, lane: Int32) -> Self:
         """Places a wave: waves of equal `wave % 4` share columns."""
         var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
-        var piece = exchanged(lane % Int32(TILE) * Int32(ROW_PIECES) + quotient[TILE](lane))
+        var block = quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
+        var piece = exchanged[Self.Tile.ROW_PIECES](
+            lane % Int32(TILE) * Int32(Self.Tile.ROW_PIECES) + block
+        )
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         return Self(
@@ -133,10 +138,10 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         """Reads the tiles of rows of a part of slice `slice` of a place."""
         comptime LANE_PIECES = PIECES[Self.formats.left]
         comptime for piece in range(LANE_PIECES):
-            # Pieces are exchanged within four and, as a whole, with the other four of a row.
-            comptime fours = slice * LANE_PIECES + piece
-            var first = self.a ^ Int32(fours * TILE_BLOCKS * PIECE_BYTES)
-            var pieces = pieces_at[Self.m_tiles, TILE * ROW_PIECES](place, first)
+            # An exchange is the same for all pieces of a row.
+            comptime number = slice * LANE_PIECES + piece
+            var first = self.a ^ Int32(number * Self.NEXT_PIECE * PIECE_BYTES)
+            var pieces = pieces_at[Self.m_tiles, TILE * Self.Tile.ROW_PIECES](place, first)
             comptime for tile in range(Self.Tile.PART_TILES):
                 comptime m_tile = part * Self.Tile.PART_TILES + tile
                 tiles[phase_slice, tile] = tiles[phase_slice, tile].insert[
@@ -167,10 +172,14 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
 
 @always_inline
-def exchanged(piece: Int32) -> Int32:
+def exchanged[row_pieces: Int](piece: Int32) -> Int32:
     """Returns which piece of activations stands in the place of `piece`; its own inverse."""
-    comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
-    return ROW_PAIR(piece)
+    comptime if row_pieces == FloatTile[DType.bfloat16].ROW_PIECES:
+        return FloatTile[DType.bfloat16].exchanged(piece)
+    else:
+        comptime assert row_pieces == 8, "a row is a line of memory or two"
+        comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+        return ROW_PAIR(piece)
 
 
 @fieldwise_init

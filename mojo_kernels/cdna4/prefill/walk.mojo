@@ -18,15 +18,21 @@ from max.gpu.sync import (
 from pipeline.types import OpDesc
 from std.memory import bitcast
 
+from ...numbers.formats import Format
 from ...tiles import in_registers
 from ..instructions.lds import Lds
 from ..instructions.matrix import (
+    BlockCodes,
     CODE_WORDS,
     CodeTile,
+    KEPT,
+    PIECES,
     SUMS,
     SumTile,
     Sums,
     WordTile,
+    decoded_block,
+    multiply_floats,
     multiply_tiles,
     set_priority,
 )
@@ -57,6 +63,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
+    comptime IS_KEPT = Self.formats.left == KEPT
+    """Whether activations stay floats, and weights are decoded to such."""
     comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
     """A place of activations in LDS."""
     comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
@@ -78,8 +86,9 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         fetches=Self.Tile.FETCHES,
         of_a=Self.Codes.LOADS,
         of_b=Self.Weights.LOADS,
-        of_a_scales=Self.Scales.LOADS,
+        of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
         of_b_scales=SharedScales[COLUMNS].LOADS,
+        decodes=Self.IS_KEPT,
     )
     """The order of the work."""
 
@@ -109,6 +118,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """Fragments of activations."""
     var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
     """Fragments of weights."""
+    var decoded: CodeTile[KEPT, N_TILES]
+    """The same decoded, for floats that are kept."""
     var a_scales: WordTile[Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
     var b_scales: WordTile[N_TILES // PAIR]
@@ -143,6 +154,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         comptime B_WORDS = CODE_WORDS[Self.formats.right]
         self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.Tile.PART_TILES]()
         self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
+        self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], N_TILES]()
         self.a_scales = in_registers[DType.uint32, 1, Self.m_tiles // PAIR]()
         self.b_scales = in_registers[DType.uint32, 1, N_TILES // PAIR]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
@@ -163,7 +175,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         comptime if work == 0:
             var scales = self.scales_of(self.used_scales)
-            self.reader.read_scales[True](scales, self.a_scales)
+            comptime if not Self.IS_KEPT:
+                self.reader.read_scales[True](scales, self.a_scales)
             self.reader.read_scales[False](scales, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
         comptime if part == 0:
@@ -191,30 +204,74 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.b_scale_source.aim(self.fetched_scales.index)
 
     @always_inline
+    def decode[work: Int](mut self):
+        """Decodes half of the weights of a slice, which the first products need."""
+        comptime if work == 0 and Self.k_tail:
+            self.weights.keep_inside(self.used_scales.index, self.b_scales)
+        self.decode_half[work // Self.Tile.PARTS, 0]()
+
+    @always_inline
+    def decode_half[slice: Int, half: Int](mut self):
+        """Decodes half of the weights of a slice."""
+        comptime COUNT = N_TILES // 2
+        comptime for n_tile in range(half * COUNT, (half + 1) * COUNT):
+            self.decoded[n_tile] = decoded_block[PAIR * slice + n_tile % PAIR](
+                rebind[BlockCodes[Format.MXFP4]](self.b[0, n_tile]), self.b_scales[n_tile // PAIR]
+            )
+
+    @always_inline
+    def product[m_tile: Int, tile: Int, n_tile: Int, slice: Int](self) -> Sums:
+        """Returns the sums of a tile with the products of a slice; `tile` is within the part."""
+        var sums = self.sums[m_tile, n_tile]
+        comptime phase_slice = slice % Self.PHASE_SLICES
+        comptime if Self.IS_KEPT:
+            var a = rebind[BlockCodes[KEPT]](self.a[phase_slice, tile])
+            return multiply_floats(sums, self.decoded[n_tile], a)
+        else:
+            return multiply_tiles[
+                Self.formats.left,
+                Self.formats.right,
+                PAIR * slice + n_tile % PAIR,
+                PAIR * slice + m_tile % PAIR,
+            ](
+                sums,
+                self.b[phase_slice, n_tile],
+                self.a[phase_slice, tile],
+                self.b_scales[n_tile // PAIR],
+                self.a_scales[m_tile // PAIR],
+            )
+
+    @always_inline
     def multiply[work: Int](mut self):
         """Multiplies the tiles of a part of a slice."""
-        comptime if work == 0 and Self.k_tail:
+        comptime if work == 0 and Self.k_tail and not Self.IS_KEPT:
             self.weights.keep_inside(self.used_scales.index, self.a_scales)
             self.weights.keep_inside(self.used_scales.index, self.b_scales)
         comptime slice, part = divmod(work, Self.Tile.PARTS)
-        comptime phase_slice = slice % Self.PHASE_SLICES
-        comptime for tile in range(Self.Tile.PART_TILES):
-            comptime m_tile = part * Self.Tile.PART_TILES + tile
-            comptime for n_tile in range(N_TILES):
-                self.sums[m_tile, n_tile] = multiply_tiles[
-                    Self.formats.left,
-                    Self.formats.right,
-                    PAIR * slice + n_tile % PAIR,
-                    PAIR * slice + m_tile % PAIR,
-                ](
-                    self.sums[m_tile, n_tile],
-                    self.b[phase_slice, n_tile],
-                    self.a[phase_slice, tile],
-                    self.b_scales[n_tile // PAIR],
-                    self.a_scales[m_tile // PAIR],
-                )
-                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
-                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+        comptime if Self.IS_KEPT:
+            self.multiply_kept[slice, part]()
+        else:
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                comptime for n_tile in range(N_TILES):
+                    self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def multiply_kept[slice: Int, part: Int](mut self):
+        """Multiplies kept floats; decodes the other half of the weights between products."""
+        comptime CONVERSIONS = 2  # As many between products as it takes.
+        comptime if part == 0:
+            self.decode_half[slice, 1]()
+        comptime for n_tile in range(N_TILES):
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                comptime for _ in range(PIECES[KEPT]):
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.VALU, CONVERSIONS, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
 
     @always_inline
     def fetch[op: OpDesc](mut self):
@@ -238,6 +295,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
             self.read[op.subtile]()
         elif tag == PingPongOps.MULTIPLY.value:
             self.multiply[op.subtile]()
+        elif tag == PingPongOps.DECODE.value:
+            self.decode[op.subtile]()
         elif tag == PingPongOps.AIM_B.value:
             self.aim_b()
         elif tag == PingPongOps.AIM_A.value:

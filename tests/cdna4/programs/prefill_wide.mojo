@@ -1,6 +1,7 @@
-"""The prefill kernels of eight-bit activations; `named_prefill.mojo` says how they are named.
+"""The prefill kernels of activations of more than four bits; `named_prefill.mojo` names them.
 
-Each pair of formats with a large and a small tile, from codes and from floats.
+Each pair of formats of eight bits with a large and a small tile, from codes and from floats; and
+floats that are kept.
 """
 
 from std.os import abort
@@ -10,6 +11,7 @@ from named_prefill import BF16, F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.instructions.matrix import KEPT
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.numbers.formats import Format
@@ -17,6 +19,7 @@ from mojo_kernels.numbers.formats import Format
 comptime FP8 = Formats(Format.MXFP8, Format.MXFP8)
 comptime W4A8 = Formats(Format.MXFP8, Format.MXFP4)
 comptime BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2)
+comptime W4A16 = Formats(KEPT, Format.MXFP4)
 comptime W4_BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP4)
 
 
@@ -39,6 +42,8 @@ struct PrefillWide(Catalogue):
         show_linear[4, BF16, BF16, NO_BIAS, False, FP8](visitor)
         show_linear[4, BF16, BF16, NO_BIAS, False, W4A8](visitor)
         show_linear[4, F32, F32, Optional(F32), True, BF8](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, W4A16](visitor)
+        show_linear[4, BF16, F32, Optional(F32), True, W4A16](visitor)
 
 
 @export
