@@ -23,7 +23,7 @@ from gfx950.timing import Profile, profile
 BLOCK = 32
 CUS = 256
 TILE = 16
-PREFILL = re.compile(r"(linear|matmul)_prefill(\d+)")
+PREFILL = re.compile(r"(linear|matmul)(?:_mxfp8)?_prefill(\d+)")
 """A prefill kernel and the rows of its tile of C."""
 PREFILL_COLUMNS = 256
 BF16 = np.dtype(ml_dtypes.bfloat16)

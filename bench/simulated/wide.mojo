@@ -36,7 +36,7 @@ struct Wide(Catalogue):
             comptime types = ProductTypes(formats, Optional(BF16), EVEN, BF16, None)
             comptime for i in range(len(CHOICES)):
                 comptime choice = CHOICES[i]
-                comptime if is_first[i]():
+                comptime if is_first[i]() and choice.fits(types):
                     visitor.kernel[Product[types, choice]](
                         String("linear_", name_of(left), "_", choice.name())
                     )

@@ -5,22 +5,25 @@ operands, and finds NaN in all padding of scales.
 """
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import gfx950
-import gfx950.timing
-import oracle
 from tests.cdna4 import support as cdna4
+from tests.cdna4.prefills import (
+    COLUMNS,
+    PAIR_ROWS,
+    loop_of,
+    model,
+    multiply,
+    random_floats,
+    rows_of,
+)
 from tests.tiers import deep, tiered
 
 STAGE_K = 256
-COLUMNS = 256
-"""Of C, of a workgroup."""
 NUM_XCDS = 8
-PAIR_ROWS = 32
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 TIERED_MODES = pytest.mark.parametrize(
     "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
@@ -34,7 +37,6 @@ LOW_LINEAR_TAIL = "linear_m4_float16_bfloat16_bfloat16t"
 MATMULS = (MATMUL, MATMUL_TAIL, LOW_MATMUL, LOW_MATMUL_TAIL)
 LINEARS = (LINEAR, LINEAR_TAIL, WIDE_LINEAR, LOW_LINEAR, LOW_LINEAR_TAIL)
 KERNELS = MATMULS + LINEARS
-NAME = re.compile(r"(linear|matmul)_m(\d)_(?:([a-z\d]+)_)?([a-z\d]+)_(none|[a-z]+\d+)t?")
 
 
 @pytest.fixture(scope="module")
@@ -45,106 +47,6 @@ def texts():
 @pytest.fixture(scope="module")
 def kernels(texts):
     return {name: gfx950.parse(text) for name, text in texts.items()}
-
-
-def rows_of(name):
-    """Returns the rows of C of a workgroup."""
-    return PAIR_ROWS * int(NAME.fullmatch(name)[2])
-
-
-def launch_of(name, m, n, k):
-    """Returns what the kernel's host code launches."""
-    return cdna4.described(name, m, n, k)
-
-
-@dataclass
-class Workspace:
-    """What a launch meets in; counters are words, a row for each crew."""
-
-    memory: np.ndarray
-    counters: np.ndarray
-    scales: np.ndarray
-    codes: np.ndarray
-
-    @classmethod
-    def of(cls, name, m, n, k, *, finished=0):
-        """Returns a workspace whose first `finished` parts of each pair others have prepared."""
-        found, crew = launch_of(name, m, n, k), cdna4.catalogue("prefill").crew
-        memory = found.workspace()
-        memory[found.cleared_bytes :] = 0xA5
-        counters = memory[: found.cleared_bytes].view(np.uint32).reshape(-1, crew["words"])
-        pairs = rows_of(name) // crew["pair_rows"]
-        counters[:, :pairs] = finished
-        counters[:, crew["finished_word"]] = pairs * finished
-        scale_bytes = cdna4.round_up(m, PAIR_ROWS) * cdna4.round_up(k // oracle.BLOCK, 8)
-        scales = memory[found.cleared_bytes :][:scale_bytes]
-        codes = memory[len(memory) - m * k // 2 :] if name.startswith("linear") else memory[:0]
-        return cls(memory, counters, scales, codes)
-
-    def check(self, a):
-        """Compares what workgroups handed over with plain codes and scales of activations."""
-        stored = oracle.LAYOUTS["preshuffled_cdna4"]
-        inside = stored.store(a[0], np.zeros_like(a[1]))[1].ravel() == 0
-        expected = stored.store(*a)[1].ravel()
-        assert not self.counters.any(), "counters are zero after a launch"
-        np.testing.assert_array_equal(self.scales[inside], expected[inside])
-        if self.codes.size:
-            np.testing.assert_array_equal(self.codes, a[0].ravel())
-
-
-@dataclass
-class Product:
-    """What a launch computed, from what."""
-
-    c: np.ndarray
-    a: tuple[np.ndarray, np.ndarray]
-    b: tuple[np.ndarray, np.ndarray]
-    bias: np.ndarray | None
-    out: str
-    run: gfx950.Result
-
-    def check(self):
-        """Compares C with the oracle's bound."""
-        a, b = oracle.dequantize(*self.a), oracle.dequantize(*self.b)
-        oracle.assert_matmul(self.c.astype(np.float64), a, b, self.out, self.bias)
-
-
-def multiply(kernel, name, rng, shape, *, x=None, **options):
-    """Launches a kernel on random operands, or on floats `x`; checks what workgroups shared."""
-    m, n, k = shape
-    op, _, source, out, bias_name = NAME.fullmatch(name).groups()
-    if op == "linear":
-        x = random_floats(rng, m, k) if x is None else x
-        stored_a = [x.astype(cdna4.NUMPY_DTYPES[source])]
-        a = oracle.quantize(stored_a[0].astype(np.float64))
-    else:
-        stored_a = a = random_operand(rng, m, k)
-    b = random_operand(rng, n, k)
-    bias = np.zeros(0, np.uint8)
-    if bias_name != "none":
-        bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name])
-    c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
-    found, workspace = launch_of(name, m, n, k), Workspace.of(name, m, n, k)
-    args = found.bind(
-        **dict(zip(("a", "a_scales"), stored_a, strict=False)),
-        **dict(zip(("w_codes", "w_scales"), cdna4.poisoned_weights(*b), strict=True)),
-        c=c, bias=bias, workspace=workspace.memory,
-    )  # fmt: skip
-    run = gfx950.run(kernel, found.grid, found.threads, args, **options).raise_on_hazards()
-    workspace.check(a)
-    return Product(c, a, b, bias.astype(np.float64) if bias.size else None, out, run)
-
-
-def random_floats(rng, rows, k):
-    """Draws floats; neighbouring blocks differ by up to 2**8."""
-    exponents = np.repeat(rng.integers(-4, 5, (rows, k // oracle.BLOCK)), oracle.BLOCK, 1)
-    return rng.standard_normal((rows, k)) * np.exp2(exponents)
-
-
-def random_operand(rng, rows, k):
-    """Draws plain codes and scales; the scales of neighbouring blocks differ by up to 2**8."""
-    codes = rng.integers(0, 256, (rows, k // 2), np.uint8)
-    return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
 
 
 @TIERED_MODES
@@ -235,41 +137,10 @@ def test_the_loop_multiplies_and_moves_a_stage(kernels, name):
     assert waits and min(waits) >= m_tiles // 4 + 3
 
 
-def loop_of(kernel):
-    """Returns the instructions of the loop that holds the matrix instructions."""
-    loops = [
-        kernel.instructions[i.target : i.pc + 1]
-        for i in kernel.instructions
-        if i.target is not None and i.target <= i.pc
-    ]
-    return max(loops, key=lambda loop: sum(i.name.startswith("v_mfma") for i in loop))
-
-
 @pytest.mark.parametrize("name", [MATMUL, LINEAR, LOW_LINEAR])
 def test_lds_has_no_bank_conflict_in_the_steady_state(kernels, name):
     p = model(kernels[name], name, 256, 512, 4 * STAGE_K)
     assert p.lds_cycles and not p.lds_conflicts, p.lds_conflicts
-
-
-def model(kernel, name, m, n, k):
-    """Times a launch whose workgroups do equal shares of what their teams prepare."""
-    op = NAME.fullmatch(name)[1]
-    sizes = {
-        "a": m * k // 2 if op == "matmul" else m * k * x_bytes(name), "a_scales": m * k // 32,
-        "w_codes": n * k // 2, "w_scales": n * k // 32, "c": 2 * m * n, "bias": 0,
-    }  # fmt: skip
-    operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
-    parts = cdna4.ceildiv(k, cdna4.catalogue("prefill").crew["part_k"][op])
-    own = cdna4.ceildiv(parts, cdna4.ceildiv(n, COLUMNS))
-    workspace = Workspace.of(name, m, n, k, finished=parts - own)
-    found = launch_of(name, m, n, k)
-    args = found.bind(**operands, workspace=workspace.memory)
-    return gfx950.timing.profile(kernel, found.grid, found.threads, args)
-
-
-def x_bytes(name):
-    """Returns the bytes of an element of x."""
-    return cdna4.NUMPY_DTYPES[NAME.fullmatch(name)[3]].itemsize
 
 
 @pytest.mark.parametrize("name, busy", [(MATMUL, 0.9), (LINEAR, 0.9), (LOW_LINEAR, 0.58)])

@@ -179,6 +179,21 @@ def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activ
 
 
 @deep
+def test_the_first_tile_of_many_rows_of_eight_bits_is_within_the_bound(gpu, rng):
+    m, n, k = MANY_ROWS[1]
+    choice = mx.explain(m, n, k, device=DEVICE, activations="mxfp8")
+    assert "prefill" in choice.kernel
+    rows, columns = choice.tile
+    gpu.groups = [0]
+    x = floats(rng, (m, k))
+    plain, w = weights(rng, n, k)
+    out = mx.linear(x, w, activations="mxfp8")
+    a = oracle.dequantize(*oracle.quantize(values_of(x), format="mxfp8"), "mxfp8")[:rows]
+    b = oracle.dequantize(*plain)[:columns]
+    oracle.assert_matmul(values_of(out[:rows, :columns]), a, b, "bfloat16")
+
+
+@deep
 def test_other_types_roundings_and_a_bias(gpu, rng):
     x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
     plain, w = weights(rng, 40, 160)

@@ -55,6 +55,18 @@ def test_large_tiles_are_for_many_rows(op):
     assert "steps of 256, 1024 x 1 x 1 workgroups" in str(many)
 
 
+@pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("mxfp8", "mxfp8")])
+@pytest.mark.parametrize("op", ["linear", "matmul"])
+def test_large_tiles_are_for_many_rows_of_eight_bits_too(op, left, right):
+    few, low, many = (
+        mx.explain(m, 4096, 4096, device="gfx950", op=op, activations=left, format=right)
+        for m in (16, 1024, 8192)
+    )
+    assert few.kernel == DECODE and low.cut == "prefill128" and many.cut == "prefill256"
+    codes = 8192 * 4096 if op == "linear" else 0
+    assert many.workspace_bytes == many.counter_bytes + 8192 * 4096 // 32 + codes
+
+
 def test_the_answer_is_a_sentence():
     text = str(mx.explain(16, 2112, 7168, device="gfx950"))
     assert text.startswith(
@@ -86,9 +98,10 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     few, more, many = (
         mx.explain(m, 4096, 4096, device="gfx950", activations=activations) for m in (1, 64, 4096)
     )
-    for found in (few, more, many):
-        assert f"{activations} x mxfp4 on gfx950: cdna4/decode/kernel.mojo" in str(found)
+    for found, kernel in ((few, DECODE), (more, DECODE), (many, PREFILL)):
+        assert f"{activations} x mxfp4 on gfx950: {kernel}" in str(found)
     assert few.tile[0] < more.tile[0] < many.tile[0]
+    assert (many.workspace_bytes > 0) == (activations != "bf16")
     assert mx.explain(1, 512, 4096, device="gfx950", activations=activations).splits > 1
     assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
 

@@ -26,7 +26,7 @@ from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
 from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
-from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M
+from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
 from ..types import Formats, ProductTypes, float_bytes
 
 comptime ANY = Int(max_finite[DType.int32]())
@@ -136,9 +136,9 @@ struct Choice(TrivialRegisterPassable):
         return shape
 
     def fits(self, types: ProductTypes) -> Bool:
-        """Says whether LDS has room for the activations of `types`."""
+        """Says whether there is such a kernel for `types`, and room in LDS for activations."""
         if self.family == Family.PREFILL:
-            return True
+            return has_tile(types, self.m_tiles)
         var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
         return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
@@ -185,11 +185,17 @@ def _decode(
     return Choice(sources, max_m, max_k, max_tiles, any_k, Family.DECODE, shape, 0, reason)
 
 
-def _prefill(max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString) -> Choice:
+def _prefill(
+    max_k: Int,
+    max_tiles: Int,
+    m_tiles: Int,
+    reason: StaticString,
+    *,
+    sources: Sources = Sources.BOTH,
+) -> Choice:
     """Returns a row with the prefill kernels; their counters bound M."""
-    comptime BOTH = Sources.BOTH
     var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    return Choice(BOTH, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
+    return Choice(sources, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
 
 
 comptime WIDE = Sources.WIDE
@@ -267,8 +273,22 @@ comptime CHOICES = [
     _decode(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
     _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
     _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
-    _decode(ANY, ANY, 4, 8, 4, "four waves share a large tile", sources=WIDE, depth=2, sharers=4),
-    _decode(ANY, ANY, 2, 4, 8, "more rows than prefill kernels can count", sources=Sources.ALL),
+    _decode(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
+    _decode(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),
+    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
+    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
+    _prefill(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
+    _decode(
+        ANY,
+        ANY,
+        4,
+        8,
+        4,
+        "more rows or wider floats than prefill kernels take",
+        sources=Sources.ALL,
+        depth=2,
+        sharers=4,
+    ),
 ]
 """In order of preference."""
 

@@ -1,7 +1,9 @@
 """What the dispatch does with a product, in words and numbers, without a launch."""
 
 from ...launch.queue import Grid, Workspace
+from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ..instructions.matrix import KEPT
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
 from ..types import Formats, ProductTypes, has_kernels, unsupported
@@ -37,16 +39,20 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         if row == i:
-            return _explain(choice, row, m, n, k, has_codes=not is_encoded)
+            return _explain(choice, row, m, n, k, formats.left, has_codes=not is_encoded)
     raise Error(String("no row ", row))
 
 
-def _explain(choice: Choice, row: Int, m: Int, n: Int, k: Int, *, has_codes: Bool) -> Explanation:
+def _explain(
+    choice: Choice, row: Int, m: Int, n: Int, k: Int, left: Format, *, has_codes: Bool
+) -> Explanation:
     """Returns the explanation of a row."""
     var k_tail = choice.has_tail(k)
     if choice.family == Family.DECODE:
         var shape = choice.shape
         var chunks = shape.chunks_per_wave(k)
         return Explanation(row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n))
-    var workspace = workspace_of[Formats.MXFP4.left](choice.m_tiles, m, k, has_codes=has_codes)
+    var workspace = Workspace(0, 0)
+    if left != KEPT:
+        workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
     return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

@@ -107,19 +107,38 @@ def multiply_tiles[
 def _multiply_kept[
     b_byte: Int
 ](sums: Sums, b: BlockCodes[Format.MXFP4], a: BlockCodes[KEPT], b_scales: UInt32) -> Sums:
-    """Decodes the weights, a word of codes for each instruction, and multiplies."""
+    """Decodes the weights and multiplies."""
+    return multiply_floats(sums, decoded_block[b_byte](b, b_scales), a)
+
+
+@always_inline
+def decoded_block[b_byte: Int](b: BlockCodes[Format.MXFP4], b_scales: UInt32) -> BlockCodes[KEPT]:
+    """Returns a block of weights as bfloat16, a word of codes for each matrix instruction."""
     comptime PAIRS = 4
     var exponent = (b_scales >> UInt32(8 * b_byte)) & 0xFF
     var scale = bitcast[DType.float32](exponent << UInt32(F32_MANTISSA_BITS))
-    var result = sums
+    var floats = BlockCodes[KEPT]()
     comptime for word in range(CODE_WORDS[Format.MXFP4]):
-        var weights = SIMD[DType.bfloat16, 2 * PAIRS]()
         comptime for byte in range(PAIRS):
             var pair = decode_pair[Element.E2M1, byte](b[word], scale)
-            weights = weights.insert[offset=2 * byte](pair)
-        var row = a.slice[PIECE_WORDS, offset=PIECE_WORDS * word]()
+            floats[PAIRS * word + byte] = bitcast[DType.uint32, 1](pair)
+    return floats
+
+
+@always_inline
+def multiply_floats(sums: Sums, b: BlockCodes[KEPT], a: BlockCodes[KEPT]) -> Sums:
+    """Returns `sums + b @ a.T` for bfloat16."""
+    comptime FED = 2 * PIECE_WORDS
+    var result = sums
+    comptime for piece in range(PIECES[KEPT]):
+        comptime first = PIECE_WORDS * piece
         result = llvm_intrinsic["llvm.amdgcn.mfma.f32.16x16x32.bf16", Sums, has_side_effect=False](
-            weights, bitcast[DType.bfloat16, 2 * PAIRS](row), result, Int32(0), Int32(0), Int32(0)
+            bitcast[DType.bfloat16, FED](b.slice[PIECE_WORDS, offset=first]()),
+            bitcast[DType.bfloat16, FED](a.slice[PIECE_WORDS, offset=first]()),
+            result,
+            Int32(0),
+            Int32(0),
+            Int32(0),
         )
     return result
 

@@ -1,8 +1,8 @@
 """How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
 
-A stage is 256 or 128 rows x 8 blocks. Codes go straight from memory to LDS, a row by
-eight lanes. So do scales from the preshuffled layout (`SharedScales`). Plain
-scales would cost a line of memory for each row and stage; a crew of workgroups
+A place holds 256 or 128 rows x 8 blocks, or 4 of eight bits. Codes go straight from memory to
+LDS, a row by eight lanes; so do floats that are kept, a row by sixteen. So do scales from the preshuffled layout (`SharedScales`). Plain
+scales would cost a line of memory for each row and 256 along K; a crew of workgroups
 brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
 
     lane l      row l % 32 of the pair, blocks 32 * (l / 32) .. + 31
@@ -23,24 +23,20 @@ from ..instructions.lds import (
     words_at,
     write_byte,
 )
-from ..instructions.matrix import LANES, TILE, TILE_BLOCKS
+from ..instructions.matrix import LANES, PIECES, TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient, remainder
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
-from .order import SLICES
 from .shape import (
     PrefillTile,
     SCALE_GROUP_BYTES,
     SCALE_GROUP_ROWS,
-    STAGE_BLOCKS,
     WAVES,
 )
 from .stages import exchanged, row_offset
 
-comptime ROWS_PER_LOAD = 8
-"""Rows of codes that the lanes of a wave load at once."""
 comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
 comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
@@ -151,27 +147,29 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     Parameters:
         formats: What is multiplied.
         m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
+        k_tail: Whether K may end within a place.
     """
 
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
     comptime CODE_BYTES = Self.formats.left.block_bytes()
     """Bytes of the codes of a block."""
-    comptime LOADS = Self.Tile.ROWS // ROWS_PER_LOAD // WAVES // SLICES
-    """Loads of a wave for one of the parts of a stage."""
+    comptime ROWS_PER_LOAD = LANES // Self.Tile.ROW_PIECES
+    """Rows that the lanes of a wave load at once."""
+    comptime LOADS = Self.Tile.ROWS // Self.ROWS_PER_LOAD // WAVES // Self.Tile.FETCHES
+    """Loads of a wave for one of the parts of a place."""
 
     var codes: Span
     """The codes from the workgroup's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var offsets: RegisterTile[DType.int32, 1, SLICES, Self.LOADS]
-    """Where the lane's pieces of a stage lie."""
-    var piece: Int32
-    """Which block of a stage the lane loads."""
+    var offsets: RegisterTile[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]
+    """Where the lane's pieces of a place lie."""
+    var lane_block: Int32
+    """Which block of a place the lane loads, or a part of."""
     var wave: Int32
     var at: AMDBufferResource
-    """The stage that is aimed at."""
+    """The place that is aimed at."""
     var block: Int32
     """Its first block."""
 
@@ -187,32 +185,39 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     ) -> Self:
         """Describes the codes from row `first_row` on."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
-        var at = exchanged(wave * Int32(LANES) + lane)
-        var row, piece = quotient[STAGE_BLOCKS](at), remainder[STAGE_BLOCKS](at)
+        comptime ROW_PIECES = Self.Tile.ROW_PIECES
+        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
+        var row, piece = quotient[ROW_PIECES](at), remainder[ROW_PIECES](at)
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
-        var offsets = in_registers[DType.int32, 1, SLICES, Self.LOADS]()
-        comptime for part in range(SLICES):
+        var offsets = in_registers[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]()
+        comptime for part in range(Self.Tile.FETCHES):
             comptime for i in range(Self.LOADS):
-                var load_row = row + Int32((part * Self.LOADS + i) * WAVES * ROWS_PER_LOAD)
+                var load_row = row + Int32(Self.first_row[part, i]())
                 offsets[part, i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
-        return Self(span, k_blocks, offsets, piece, wave, span.after(0), 0)
+        var block = quotient[PIECES[Self.formats.left]](piece)
+        return Self(span, k_blocks, offsets, block, wave, span.after(0), 0)
+
+    @staticmethod
+    def first_row[part: Int, load: Int]() -> Int:
+        """Returns the first row of a load: a part has equally many rows of every wave."""
+        return (load * Self.Tile.FETCHES + part) * WAVES * Self.ROWS_PER_LOAD
 
     @always_inline
-    def aim(mut self, stage: Int32):
-        """Turns to a stage; one beyond K reads as zeros."""
-        self.block = stage * Int32(STAGE_BLOCKS)
+    def aim(mut self, place: Int32):
+        """Turns to a place along K; one beyond K reads as zeros."""
+        self.block = place * Int32(Self.Tile.PLACE_BLOCKS)
         self.at = self.codes.after_if(
             self.block * Int32(Self.CODE_BYTES), self.block < self.k_blocks
         )
 
     @always_inline
-    def fetch[part: Int](self, stage: Lds):
-        """Starts loading a part of the rows of the stage; beyond K they read as zeros."""
+    def fetch[part: Int](self, place: Lds):
+        """Starts loading a part of the rows of the place; beyond K they read as zeros."""
         comptime for i in range(Self.LOADS):
             var offset = self.offsets[part, i]
             comptime if Self.k_tail:
-                offset = offset if self.block + self.piece < self.k_blocks else OUT_OF_RANGE
-            var first = (Int32((part * Self.LOADS + i) * WAVES) + self.wave) * Int32(ROWS_PER_LOAD)
+                offset = offset if self.block + self.lane_block < self.k_blocks else OUT_OF_RANGE
+            var first = Int32(Self.first_row[part, i]()) + self.wave * Int32(Self.ROWS_PER_LOAD)
             load_to_lds[PIECE_BYTES](
-                self.at, offset, stage.unsafe_offset(Int(first * Int32(Self.Tile.ROW_BYTES)))
+                self.at, offset, place.unsafe_offset(Int(first * Int32(Self.Tile.ROW_BYTES)))
             )

@@ -44,12 +44,8 @@ comptime _DEVICE = "agent"
 
 
 @fieldwise_init
-struct CrewMemory[format: Format](TrivialRegisterPassable):
-    """Where the parts of a workspace begin.
-
-    Parameters:
-        format: What activations are encoded in.
-    """
+struct CrewMemory(TrivialRegisterPassable):
+    """Where the parts of a workspace begin."""
 
     comptime ALIGNMENT = 256
     """What scales and codes are aligned to, at least a line of memory."""
@@ -63,20 +59,20 @@ struct CrewMemory[format: Format](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(crews: Int, rows: Int, k: Int) -> Self:
-        """Returns the workspace of a launch for activations [rows, k]."""
+    def of(format: Format, crews: Int, rows: Int, k: Int) -> Self:
+        """Returns the workspace of a launch for activations [rows, k], encoded in a format."""
         comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
         comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
         var k_blocks = k // BLOCK
         var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
         var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
         var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
-        return Self(counter_bytes, codes, codes + rows * Self.format.packed_bytes(k))
+        return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
 
 
-def workspace_of[format: Format](m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
+def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
     """Returns the memory of a launch, which has codes if activations come as floats."""
-    var memory = CrewMemory[format].of(ceildiv(rows, rows_of(m_tiles)), rows, k)
+    var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
     var num_bytes = memory.num_bytes if has_codes else memory.codes
     return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)
 
@@ -93,8 +89,26 @@ trait SharedWork:
         ...
 
 
+trait Meeting(TrivialRegisterPassable):
+    """What a workgroup waits for before it reads its activations."""
+
+    def meet(self, wave: Int32, lane: Int32):
+        """Waits."""
+        ...
+
+
 @fieldwise_init
-struct Crew[pairs: Int, waves: Int](TrivialRegisterPassable):
+struct NoMeeting(Meeting):
+    """Activations that are multiplied as they come: nobody waits."""
+
+    @always_inline
+    def meet(self, wave: Int32, lane: Int32):
+        """Returns at once."""
+        pass
+
+
+@fieldwise_init
+struct Crew[pairs: Int, waves: Int](Meeting):
     """The workgroups that share rows.
 
     Parameters:

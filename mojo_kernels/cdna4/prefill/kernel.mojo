@@ -9,9 +9,12 @@ says why not from floats; a workgroup needs
     256 x 256    floats     64 Ki + 17 Ki       1024              81
     128 x 512    floats     32 Ki + 34 Ki       1024              66, the least of its size
     256 x 256    codes      17 Ki + 17 Ki       1024              34
+    256 x 256    of 8 bits  33 Ki + 33 Ki       2048              33
+    128 x 256    bfloat16   32 Ki + 17 Ki       2048              25
 
 and gets about 33: 32 KiB in flight for some 1000 cycles (guesses of the simulator's
-model). Encoding once a launch costs one pass over x: 17 of 160 us at 8192^3.
+model). Encoding once a launch costs one pass over x: 17 of 160 us at 8192^3. Floats that
+are kept need no first act: their products take four times as long as those of four bits.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
@@ -23,15 +26,23 @@ from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
 from ...problem import Problem
 from ..instructions.lds import PIECE_BYTES, allocate_lds
-from ..instructions.matrix import BLOCK
+from ..instructions.matrix import BLOCK, KEPT
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.target import Target
 from ..operands.tiles import FloatTile, GROUP_TILES, PAIR
 from ..types import ProductTypes, has_kernels, unsupported
 from .activations import PART_BLOCKS, ReorderedScales
-from .crew import CrewMemory, FOR_THE_DEVICE, SharedWork, workspace_of
-from .shape import PrefillTile, SCALE_GROUP_ROWS, STAGE_BLOCKS, THREADS, WAVES, grid_of
+from .crew import CrewMemory, FOR_THE_DEVICE, NoMeeting, SharedWork, workspace_of
+from .shape import (
+    PrefillTile,
+    SCALE_GROUP_ROWS,
+    STAGE_BLOCKS,
+    THREADS,
+    WAVES,
+    grid_of,
+    has_tile,
+)
 from .workgroup import Inputs, Workgroup, multiply_tile
 
 comptime WAVES_PER_SIMD = 2
@@ -111,7 +122,7 @@ def linear_prefill[
     # Codes and scales of the rows that the crew shares.
     comptime LDS_BYTES = Tile.FREE_BYTES // WAVES
     comptime Work = EncodedGroups[types, LDS_BYTES]
-    var parts = CrewMemory[types.formats.left].of(Int(workgroup.tiles_m), Int(m), Int(k))
+    var parts = CrewMemory.of(types.formats.left, Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
     var codes = workspace.unsafe_offset(parts.codes)
     var first_row = workgroup.first_shared_row()
@@ -165,7 +176,7 @@ def matmul_prefill[
 
     # Scales in the order in which they are multiplied.
     comptime Scales = ReorderedScales[k_tail]
-    var parts = CrewMemory[types.formats.left].of(Int(workgroup.tiles_m), Int(m), Int(k))
+    var parts = CrewMemory.of(types.formats.left, Int(workgroup.tiles_m), Int(m), Int(k))
     var scales = workspace.unsafe_offset(parts.counter_bytes)
     var own_lds = lds.unsafe_offset(Int(workgroup.wave) * Scales.LDS_BYTES)
     var first_row = workgroup.first_shared_row()
@@ -175,6 +186,38 @@ def matmul_prefill[
     var inputs = Inputs.of(a_codes, scales, w_codes, w_scales, m, n, k)
     var target = Target[types.out, types.bias].of(result, bias, m, n)
     multiply_tile[k_tail](inputs, target, workgroup, crew, lds)
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `rocdl.waves_per_eu`=SIMDLength(WAVES_PER_SIMD),
+)
+def kept_prefill[
+    types: ProductTypes, m_tiles: Int, k_tail: Bool
+](
+    x: Input[DType.bfloat16],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    bias: Input[DType.uint8],
+):
+    """Multiplies x as it comes: C = x @ W.T + bias. Without `k_tail`, K % 256 == 0.
+
+    Weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    """
+    comptime Tile = PrefillTile[types.formats, m_tiles]
+    var workgroup = Workgroup[types.formats, m_tiles].this(m, n)
+    if not workgroup.has_tile():
+        return
+    var floats = Inputs.Bytes(unsafe_from_address=Int(x))
+    var codes = Inputs.Bytes(unsafe_from_address=Int(w_codes))
+    var scales = Inputs.Bytes(unsafe_from_address=Int(w_scales))
+    var inputs = Inputs(floats, scales, codes, scales, m, n, k)
+    var target = Target[types.out, types.bias].of(result, bias, m, n)
+    multiply_tile[k_tail](inputs, target, workgroup, NoMeeting(), allocate_lds[Tile.LDS_BYTES]())
 
 
 struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):
@@ -194,14 +237,29 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert has_tile(Self.types, Self.m_tiles), "LDS has no room for such a tile"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = grid_of(Self.m_tiles, m, n)
-        var workspace = queue.workspace(
-            workspace_of[Self.types.formats.left](Self.m_tiles, m, k, has_codes=Bool(Self.types.x))
-        )
+        var workspace = 0
+        comptime if Self.types.formats.left != KEPT:
+            comptime left = Self.types.formats.left
+            comptime has_codes = Bool(Self.types.x)
+            workspace = queue.workspace(workspace_of(left, Self.m_tiles, m, k, has_codes=has_codes))
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.
-        comptime if Self.types.x:
+        comptime if Self.types.formats.left == KEPT:
+            queue.launch[kept_prefill[Self.types, Self.m_tiles, Self.k_tail]](
+                grid,
+                input[DType.bfloat16](problem.left.values),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                output[Self.types.out](problem.result.values),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                input[DType.uint8](problem.result.bias),
+            )
+        elif Self.types.x:
             queue.launch[linear_prefill[Self.types, Self.m_tiles, Self.k_tail]](
                 grid,
                 input[Self.types.floats()](problem.left.values),

@@ -1,20 +1,26 @@
 """The size of a prefill workgroup's tile of C, and what that means for its LDS.
 
 A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four waves. In
-LDS is a stage of 256 along K, and the next ones on their way:
+LDS is what they multiply, and what comes next, on its way. Activations take places of a line of
+memory a row at least: two slices of 128 along K, a stage, or one slice of more than four bits:
 
-    activations    256 or 128 rows x 8 blocks of codes, 3 stages    96 or 48 KiB
-    weights        256 rows x 4 or 8 blocks of codes, 3 phases      48 or 96 KiB
-    scales         of both, in words of four, 3 stages                    12 KiB
+    four bits      activations    256 or 128 rows x 8 blocks, 3 stages       96 or 48 KiB
+                   weights        256 rows x 4 or 8 blocks, 3 phases         48 or 96 KiB
+    eight bits     activations    256 or 128 rows x 4 blocks, 2 or 3 slices  64 or 48 KiB
+                   weights        256 rows x 4 blocks, 2 or 3 slices         64 or 96 KiB
+    bfloat16       activations    128 rows x 4 blocks, 2 slices              64 KiB
+                   weights        256 rows x 4 blocks, 2 slices              32 KiB
+    scales         of both, in words of four, 3 stages                             12 KiB
 """
 
 from std.math import ceildiv
 
 from ...launch.queue import Grid
 from ...schedule.xcd import XcdBands
-from ..instructions.matrix import LANES, TILE, TILE_BLOCKS
+from ..instructions.lds import PIECE_BYTES
+from ..instructions.matrix import KEPT, LANES, TILE, TILE_BLOCKS
 from ..operands.tiles import GROUP_BLOCKS, PAIR
-from ..types import Formats
+from ..types import Formats, ProductTypes
 
 comptime WAVES_M = 2
 """Waves along the rows of C, one for each ping-pong group."""
@@ -28,10 +34,16 @@ comptime COLUMNS = WAVES_N * N_TILES * TILE
 """Columns of C of a workgroup."""
 comptime STAGE_BLOCKS = GROUP_BLOCKS
 """Blocks of a stage along K."""
-comptime DEPTH = 3
-"""Stages of activations and scales, and phases of weights, in LDS."""
-comptime PHASE_TILES = 32
-"""Tiles of C times slices that a wave multiplies in a phase."""
+comptime LINE_BYTES = 128
+"""Bytes of a line of memory."""
+comptime AHEAD = 2
+"""Stages of scales, slices or stages of activations, phases of weights: those on their way."""
+comptime SCALE_DEPTH = AHEAD + 1
+"""Stages of scales in LDS."""
+comptime MAX_KEPT_TILES = 4
+"""Tiles of rows of a wave for which LDS has room, of floats that are kept."""
+comptime PHASE_CYCLES = 512
+"""What a wave multiplies in a phase, in cycles of the matrix pipes."""
 
 comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
 """Bytes of the scales of two tiles of rows in a stage."""
@@ -55,27 +67,59 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
 
     comptime ROWS = rows_of(Self.m_tiles)
     """Rows of C."""
-    comptime ROW_BYTES = STAGE_BLOCKS * Self.formats.left.block_bytes()
-    """Bytes of a row of activations in a stage."""
+    comptime SLICE_CYCLES = Self.m_tiles * N_TILES * tile_cycles(Self.formats)
+    """Cycles of the matrix pipes that a wave's tiles of a slice take."""
+    comptime PARTS = ceildiv(Self.SLICE_CYCLES, PHASE_CYCLES)
+    """Phases of a slice, each with a part of the rows of a wave."""
+    comptime PART_TILES = Self.m_tiles // Self.PARTS
+    """Tiles of rows of a wave in a phase."""
+    comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
+    """Slices of a phase."""
+    comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * Self.formats.left.block_bytes())
+    """Bytes of a row of activations in a place."""
+    comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
+    """Pieces of it."""
+    comptime PLACE_BLOCKS = Self.ROW_BYTES // Self.formats.left.block_bytes()
+    """Blocks along K of a place of activations."""
+    comptime PLACE_SLICES = Self.PLACE_BLOCKS // TILE_BLOCKS
+    """Slices of a place of activations."""
+    comptime FETCHES = 2 if Self.PLACE_SLICES == 2 else Self.PARTS
+    """Parts in which the activations of a place are fetched."""
+    comptime DEPTH = AHEAD if Self.PARTS > 1 else AHEAD + 1
+    """Places of activations, and phases or slices of weights, in LDS."""
     comptime A_TILE_BYTES = TILE * Self.ROW_BYTES
-    """Bytes of a tile of rows in a stage."""
+    """Bytes of a tile of rows in a place."""
     comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
-    """Bytes of the activations of a stage."""
-    comptime PHASE_SLICES = PHASE_TILES // (Self.m_tiles * N_TILES)
+    """Bytes of a place of activations."""
     comptime B_TILE_BYTES = TILE * TILE_BLOCKS * Self.formats.right.block_bytes()
     """Bytes of a tile of weights."""
     comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES
     """Bytes of the weights of a slice."""
     comptime B_BYTES = Self.PHASE_SLICES * Self.B_SLICE_BYTES
     """Bytes of the weights of a phase."""
-    comptime B_PLACE = DEPTH * Self.A_BYTES
+    comptime B_PLACE = Self.DEPTH * Self.A_BYTES
     """Where weights begin in LDS; the first place is the last one to be filled."""
-    comptime FREE_BYTES = Self.B_PLACE + Self.B_BYTES
+    comptime FREE_BYTES = Self.B_PLACE + (Self.DEPTH - AHEAD) * Self.B_BYTES
     """Bytes that are free until the first activations are fetched."""
-    comptime SCALE_PLACE = Self.B_PLACE + DEPTH * Self.B_BYTES
+    comptime SCALE_PLACE = Self.B_PLACE + Self.DEPTH * Self.B_BYTES
     """Where scales begin."""
-    comptime LDS_BYTES = Self.SCALE_PLACE + DEPTH * SCALE_BYTES
+    comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
     """Bytes of LDS of a workgroup."""
+
+
+def has_tile(types: ProductTypes, m_tiles: Int) -> Bool:
+    """Says whether there is such a kernel: floats that are kept come as they are multiplied."""
+    if types.formats.left != KEPT:
+        return True
+    return types.x.value() == DType.bfloat16 and m_tiles == MAX_KEPT_TILES
+
+
+def tile_cycles(formats: Formats) -> Int:
+    """Returns the cycles of the matrix pipes that a tile of C takes for a slice."""
+    comptime FOUR_BITS, EIGHT_BITS, FLOATS = 16, 32, 64
+    if formats.left == KEPT:
+        return FLOATS
+    return FOUR_BITS if formats.left.element.bits == 4 else EIGHT_BITS
 
 
 def rows_of(m_tiles: Int) -> Int:

@@ -3,10 +3,10 @@
 Rows of activations keep their 128 bytes together, their pieces are exchanged:
 
     LDS piece    0 .. 7 of row r
-    holds        piece ^ (r / 2) % 8 of the row, the codes of one block
+    holds        piece ^ (r / 2) % 8 of the row, the codes of one block, or of half a block
 
 so that the 16 lanes that LDS serves together find all banks, and the eight
-lanes that load a row read one line of memory. Weights keep the order of their
+lanes that load a row read one line of memory; kept floats take two, as in `operands/tiles`. Weights keep the order of their
 layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 
@@ -15,29 +15,27 @@ would add anew: 221 and 148 instead of 219 and 144 instructions (compiled for
 gfx950, 2026-11-22).
 """
 
-from layout import Coord, Idx, TileTensor
+from layout import Coord, Idx
 from layout.swizzle import Swizzle
 from max.gpu.intrinsics import AMDBufferResource
-from std.memory import AddressSpace
-
 from ...numbers.formats import Format
 from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
+    PIECE_WORDS,
     pieces_at,
     read_piece,
     read_word,
     words_at,
 )
-from ..instructions.matrix import BlockCodes, CodeTile, LANES, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import CodeTile, KEPT, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import GROUP_BLOCKS, PAIR
+from ..operands.tiles import FloatTile, GROUP_BLOCKS, PAIR
 from ..types import Formats
 from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
-    DEPTH,
     N_TILES,
     PrefillTile,
     SCALE_GROUP_BYTES,
@@ -48,11 +46,32 @@ from .shape import (
 )
 
 
-@always_inline
-def next_of_ring[size: Int](offset: Int32) -> Int32:
-    """Returns the place behind `offset` in a ring of `DEPTH` places."""
-    comptime LAST = Int32((DEPTH - 1) * size)
-    return Int32(0) if offset == LAST else offset + Int32(size)
+@fieldwise_init
+struct Ring[num_bytes: Int, depth: Int](TrivialRegisterPassable):
+    """Which of the places that stages, slices or phases take in turn.
+
+    Parameters:
+        num_bytes: Bytes of a place.
+        depth: Places.
+    """
+
+    var index: Int32
+    """Which stage, slice or phase, counted from the beginning of K."""
+    var offset: Int32
+    """Where its place begins."""
+
+    @staticmethod
+    @always_inline
+    def before_first(place: Int = Self.depth - 1) -> Self:
+        """Returns what comes before the first, which is in the place behind `place`."""
+        return Self(-1, Int32(place * Self.num_bytes))
+
+    @always_inline
+    def next(self) -> Self:
+        """Returns the next one."""
+        comptime LAST = Int32((Self.depth - 1) * Self.num_bytes)
+        var is_last = self.offset == LAST
+        return Self(self.index + 1, Int32(0) if is_last else self.offset + Int32(Self.num_bytes))
 
 
 @always_inline
@@ -74,6 +93,13 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
 
+    comptime IS_KEPT = Self.formats.left == KEPT
+    """Whether a lane feeds a block as it lies in memory."""
+    comptime BLOCK_PIECES = PIECES[KEPT] if Self.IS_KEPT else 1
+    """Pieces from the first that a lane feeds to the first of the next block's lane."""
+    comptime NEXT_PIECE = 1 if Self.IS_KEPT else TILE_BLOCKS
+    """Pieces from one that a lane feeds to the next."""
+
     var a: Int32
     """The lane's byte of the first tile of rows, first slice."""
     var b: Int32
@@ -88,7 +114,10 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     def of(wave: Int32, lane: Int32) -> Self:
         """Places a wave: waves of equal `wave % 4` share columns."""
         var m, n = quotient[WAVES_N](wave), wave % Int32(WAVES_N)
-        var piece = exchanged(lane % Int32(TILE) * Int32(STAGE_BLOCKS) + quotient[TILE](lane))
+        var block = quotient[TILE](lane) * Int32(Self.BLOCK_PIECES)
+        var piece = exchanged[Self.Tile.ROW_PIECES](
+            lane % Int32(TILE) * Int32(Self.Tile.ROW_PIECES) + block
+        )
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         return Self(
@@ -100,27 +129,39 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
     @always_inline
     def read_a[
-        slice: Int, phase_slice: Int
-    ](self, stage: Lds, tiles: CodeTile[Self.formats.left, Self.Tile.PHASE_SLICES, Self.m_tiles]):
-        """Reads the tiles of rows of a slice."""
-        # Pieces are exchanged within a slice and, as a whole, between slices.
-        var first = self.a ^ Int32(slice * TILE_BLOCKS * PIECE_BYTES)
-        var pieces = pieces_at[Self.m_tiles, TILE * STAGE_BLOCKS](stage, first)
-        comptime for tile in range(Self.m_tiles):
-            tiles[phase_slice, tile] = _read_codes[Self.formats.left](
-                pieces, Coord(Idx[tile], Idx[0])
-            )
+        slice: Int, part: Int, phase_slice: Int
+    ](
+        self,
+        place: Lds,
+        tiles: CodeTile[Self.formats.left, Self.Tile.PHASE_SLICES, Self.Tile.PART_TILES],
+    ):
+        """Reads the tiles of rows of a part of slice `slice` of a place."""
+        comptime LANE_PIECES = PIECES[Self.formats.left]
+        comptime for piece in range(LANE_PIECES):
+            # An exchange is the same for all pieces of a row.
+            comptime number = slice * LANE_PIECES + piece
+            var first = self.a ^ Int32(number * Self.NEXT_PIECE * PIECE_BYTES)
+            var pieces = pieces_at[Self.m_tiles, TILE * Self.Tile.ROW_PIECES](place, first)
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                tiles[phase_slice, tile] = tiles[phase_slice, tile].insert[
+                    offset=piece * PIECE_WORDS
+                ](read_piece(pieces, Coord(Idx[m_tile], Idx[0])))
 
     @always_inline
     def read_b[
         phase_slice: Int
     ](self, phase: Lds, tiles: CodeTile[Self.formats.right, Self.Tile.PHASE_SLICES, N_TILES]):
         """Reads the tiles of columns of a slice."""
-        var pieces = pieces_at[Self.Tile.PHASE_SLICES, WAVES_N * N_TILES, LANES](phase, self.b)
+        comptime LANE_PIECES = PIECES[Self.formats.right]
+        comptime SLICES = Self.Tile.PHASE_SLICES
+        var pieces = pieces_at[SLICES, WAVES_N * N_TILES, LANE_PIECES, LANES](phase, self.b)
         comptime for tile in range(N_TILES):
-            tiles[phase_slice, tile] = _read_codes[Self.formats.right](
-                pieces, Coord(Idx[phase_slice], Idx[tile], Idx[0])
-            )
+            comptime for piece in range(LANE_PIECES):
+                var at = Coord(Idx[phase_slice], Idx[tile], Idx[piece], Idx[0])
+                tiles[phase_slice, tile] = tiles[phase_slice, tile].insert[
+                    offset=piece * PIECE_WORDS
+                ](read_piece(pieces, at))
 
     @always_inline
     def read_scales[count: Int, //, is_a: Bool](self, stage: Lds, words: WordTile[count]):
@@ -131,22 +172,14 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
 
 @always_inline
-def exchanged(piece: Int32) -> Int32:
-    """Returns which piece of a stage stands in the place of `piece`; its own inverse."""
-    comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
-    return ROW_PAIR(piece)
-
-
-@always_inline
-def _read_codes[
-    format: Format
-](
-    tile: TileTensor[DType.uint32, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
-    at: Coord,
-) -> BlockCodes[format]:
-    """Reads the codes of a block."""
-    comptime assert format.block_bytes() == PIECE_BYTES, "a block of codes is a piece"
-    return rebind[BlockCodes[format]](read_piece(tile, at))
+def exchanged[row_pieces: Int](piece: Int32) -> Int32:
+    """Returns which piece of activations stands in the place of `piece`; its own inverse."""
+    comptime if row_pieces == FloatTile[DType.bfloat16].ROW_PIECES:
+        return FloatTile[DType.bfloat16].exchanged(piece)
+    else:
+        comptime assert row_pieces == 8, "a row is a line of memory or two"
+        comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+        return ROW_PAIR(piece)
 
 
 @fieldwise_init
@@ -209,12 +242,15 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterPassable):
+struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
+    TrivialRegisterPassable
+):
     """A workgroup's columns of C: preshuffled weights on their way to LDS.
 
     Parameters:
         format: What the weights are.
-        slices: Slices of a phase.
+        slices: Slices that are fetched together.
+        parts: Parts in which they are fetched.
         k_tail: Whether K may end within a stage.
     """
 
@@ -223,8 +259,10 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
     comptime WAVE_TILES = COLUMNS // TILE // WAVES
     """Tiles of columns that a wave loads."""
-    comptime LOADS = Self.slices * Self.WAVE_TILES
-    """Loads of a wave for a phase."""
+    comptime TILE_LOADS = Self.WAVE_TILES * PIECES[Self.format]
+    """Loads of a wave for a slice."""
+    comptime LOADS = Self.slices * Self.TILE_LOADS // Self.parts
+    """Loads of a wave for a part."""
 
     var codes: Span
     """The codes from the workgroup's first row on."""
@@ -270,18 +308,21 @@ struct SharedWeights[format: Format, slices: Int, k_tail: Bool](TrivialRegisterP
         )
 
     @always_inline
-    def fetch(self, phase: Lds):
-        """Starts loading the wave's tiles of the phase; beyond K they read as zeros."""
-        comptime for slice in range(Self.slices):
-            var block = self.block + Int32(slice * TILE_BLOCKS) + quotient[TILE](self.lane)
-            comptime for i in range(Self.WAVE_TILES):
-                var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES)
-                comptime if Self.k_tail:
-                    offset = offset if block < self.k_blocks else OUT_OF_RANGE
-                var tile = self.wave + Int32((slice * Self.WAVE_TILES + i) * WAVES)
-                load_to_lds[PIECE_BYTES](
-                    self.at, offset, phase.unsafe_offset(Int(tile * Int32(Self.TILE_BYTES)))
-                )
+    def fetch[part: Int](self, phase: Lds):
+        """Starts loading a part of the wave's tiles; beyond K they read as zeros."""
+        comptime LANE_PIECES = PIECES[Self.format]
+        comptime for load in range(Self.LOADS):
+            comptime slice, tile_load = divmod(part * Self.LOADS + load, Self.TILE_LOADS)
+            comptime i, piece = divmod(tile_load, LANE_PIECES)
+            comptime piece_byte = piece * LANES * PIECE_BYTES
+            var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES + piece_byte)
+            comptime if Self.k_tail:
+                var fed = quotient[TILE](self.lane) + Int32(piece * TILE_BLOCKS)
+                var block = Int32(slice * TILE_BLOCKS) + quotient[LANE_PIECES](fed)
+                offset = offset if self.block + block < self.k_blocks else OUT_OF_RANGE
+            var tile = self.wave + Int32((slice * Self.WAVE_TILES + i) * WAVES)
+            var place = tile * Int32(Self.TILE_BYTES) + Int32(piece_byte)
+            load_to_lds[PIECE_BYTES](self.at, offset, phase.unsafe_offset(Int(place)))
 
     @always_inline
     def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):

@@ -3,8 +3,8 @@
 `PrefillWalk.ORDER` is the schedule (order.mojo); `perform` says what an
 operation means for what the workgroup shares in LDS (stages.mojo):
 
-    fetched     stage and phase that go from memory to LDS next
-    used        stage and phase whose fragments are read next
+    fetched     places of activations, weights and scales that go from memory to LDS next
+    used        places whose fragments are read next
     sums        8 x 4 or 4 x 4 tiles of C
 """
 
@@ -15,18 +15,24 @@ from max.gpu.sync import (
     schedule_barrier,
     schedule_group_barrier,
 )
-from pipeline.pipeline_dsl import ScheduleEntry
+from pipeline.types import OpDesc
 from std.memory import bitcast
 
+from ...numbers.formats import Format
 from ...tiles import in_registers
 from ..instructions.lds import Lds
 from ..instructions.matrix import (
+    BlockCodes,
     CODE_WORDS,
     CodeTile,
+    KEPT,
+    PIECES,
     SUMS,
     SumTile,
     Sums,
     WordTile,
+    decoded_block,
+    multiply_floats,
     multiply_tiles,
     set_priority,
 )
@@ -38,44 +44,12 @@ from .order import PingPong, PingPongOps
 from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
-    DEPTH,
     N_TILES,
     PrefillTile,
     SCALE_BYTES,
+    SCALE_DEPTH,
 )
-from .stages import Reader, SharedScales, SharedWeights, next_of_ring
-
-
-@fieldwise_init
-struct Ring[a_bytes: Int](TrivialRegisterPassable):
-    """A place among the stages and slices in LDS.
-
-    Parameters:
-        a_bytes: Bytes of the activations of a stage.
-    """
-
-    var stage: Int32
-    """The stage, counted from the beginning of K."""
-    var a: Int32
-    """Where its activations begin."""
-    var scales: Int32
-    """Where its scales begin."""
-
-    @staticmethod
-    @always_inline
-    def before_first() -> Self:
-        """Returns the place whose next one is that of the first stage."""
-        comptime LAST = DEPTH - 1
-        return Self(-1, Int32(LAST * Self.a_bytes), Int32(LAST * SCALE_BYTES))
-
-    @always_inline
-    def next(self) -> Self:
-        """Returns the next stage."""
-        return Self(
-            self.stage + 1,
-            next_of_ring[Self.a_bytes](self.a),
-            next_of_ring[SCALE_BYTES](self.scales),
-        )
+from .stages import Reader, Ring, SharedScales, SharedWeights
 
 
 struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
@@ -89,20 +63,32 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
-    comptime Place = Ring[Self.Tile.A_BYTES]
-    """A place in LDS."""
+    comptime IS_KEPT = Self.formats.left == KEPT
+    """Whether activations stay floats, and weights are decoded to such."""
+    comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
+    """A place of activations in LDS."""
+    comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
+    """A place of weights."""
+    comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
+    """A place of scales of both."""
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
-    comptime Weights = SharedWeights[Self.formats.right, Self.PHASE_SLICES, Self.k_tail]
+    comptime Weights = SharedWeights[
+        Self.formats.right, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
+    ]
     """The workgroup's weights."""
     comptime Codes = SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
     comptime Scales = SharedScales[Self.Tile.ROWS]
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
-        of_b=Self.Weights.LOADS,
+        parts=Self.Tile.PARTS,
+        place_slices=Self.Tile.PLACE_SLICES,
+        fetches=Self.Tile.FETCHES,
         of_a=Self.Codes.LOADS,
+        of_b=Self.Weights.LOADS,
+        of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
         of_b_scales=SharedScales[COLUMNS].LOADS,
-        of_a_scales=Self.Scales.LOADS,
+        decodes=Self.IS_KEPT,
     )
     """The order of the work."""
 
@@ -116,20 +102,24 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """Where the wave reads."""
     var lds: Lds
     """The workgroup's LDS."""
-    var fetched: Self.Place
-    """The stage that is fetched next."""
-    var used: Self.Place
-    """The stage that is read next."""
-    var fetched_phase: Int32
-    """The phase whose weights are fetched next."""
-    var fetched_b: Int32
-    """Where it goes, from the first weights on."""
-    var used_b: Int32
-    """Where the weights that are read next begin."""
-    var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.m_tiles]
+    var fetched_a: Self.APlace
+    """The activations that are fetched next."""
+    var used_a: Self.APlace
+    """The activations that are read next."""
+    var fetched_b: Self.BPlace
+    """The weights that are fetched next."""
+    var used_b: Self.BPlace
+    """The weights that are read next."""
+    var fetched_scales: Self.ScalePlace
+    """The scales that are fetched next."""
+    var used_scales: Self.ScalePlace
+    """The scales that are read next."""
+    var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.Tile.PART_TILES]
     """Fragments of activations."""
     var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
     """Fragments of weights."""
+    var decoded: CodeTile[KEPT, N_TILES]
+    """The same decoded, for floats that are kept."""
     var a_scales: WordTile[Self.m_tiles // PAIR]
     """Scales of a stage of activations."""
     var b_scales: WordTile[N_TILES // PAIR]
@@ -154,117 +144,181 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.weights = weights
         self.reader = reader
         self.lds = lds
-        self.fetched = Self.Place.before_first()
-        self.used = self.fetched.next()
-        self.fetched_phase = -1
-        self.fetched_b = 0
-        self.used_b = Int32(Self.Tile.B_BYTES)
+        self.fetched_a = Self.APlace.before_first()
+        self.used_a = self.fetched_a.next()
+        self.fetched_b = Self.BPlace.before_first(0)
+        self.used_b = self.fetched_b.next()
+        self.fetched_scales = Self.ScalePlace.before_first()
+        self.used_scales = self.fetched_scales.next()
         comptime A_WORDS = CODE_WORDS[Self.formats.left]
         comptime B_WORDS = CODE_WORDS[Self.formats.right]
-        self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.m_tiles]()
+        self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.Tile.PART_TILES]()
         self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
+        self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], N_TILES]()
         self.a_scales = in_registers[DType.uint32, 1, Self.m_tiles // PAIR]()
         self.b_scales = in_registers[DType.uint32, 1, N_TILES // PAIR]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
 
     @always_inline
-    def scales_of(self, ring: Self.Place) -> Lds:
+    def scales_of(self, place: Self.ScalePlace) -> Lds:
         """Returns where the scales of a stage begin."""
-        return self.lds.unsafe_offset(Int(ring.scales + Int32(Self.Tile.SCALE_PLACE)))
+        return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.SCALE_PLACE)))
 
     @always_inline
-    def read[slice: Int](mut self):
-        """Reads the fragments of a slice."""
-        comptime if slice == 0:
-            var scales = self.scales_of(self.used)
-            self.reader.read_scales[True](scales, self.a_scales)
+    def weights_of(self, place: Self.BPlace) -> Lds:
+        """Returns where the weights of a phase or slice begin."""
+        return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.B_PLACE)))
+
+    @always_inline
+    def read[work: Int](mut self):
+        """Reads the fragments of a part of a slice, with the first part the weights."""
+        comptime slice, part = divmod(work, Self.Tile.PARTS)
+        comptime if work == 0:
+            var scales = self.scales_of(self.used_scales)
+            comptime if not Self.IS_KEPT:
+                self.reader.read_scales[True](scales, self.a_scales)
             self.reader.read_scales[False](scales, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
-        var weights = self.lds.unsafe_offset(Int(self.used_b + Int32(Self.Tile.B_PLACE)))
-        self.reader.read_b[phase_slice](weights, self.b)
-        self.reader.read_a[slice, phase_slice](self.lds.unsafe_offset(Int(self.used.a)), self.a)
+        comptime if part == 0:
+            self.reader.read_b[phase_slice](self.weights_of(self.used_b), self.b)
+        var codes = self.lds.unsafe_offset(Int(self.used_a.offset))
+        self.reader.read_a[slice % Self.Tile.PLACE_SLICES, part, phase_slice](codes, self.a)
 
     @always_inline
     def aim_b(mut self):
-        """Turns to the next phase's weights to fetch."""
-        self.fetched_phase += 1
-        self.fetched_b = next_of_ring[Self.Tile.B_BYTES](self.fetched_b)
-        self.weights.aim(self.fetched_phase)
+        """Turns to the next weights to fetch."""
+        self.fetched_b = self.fetched_b.next()
+        self.weights.aim(self.fetched_b.index)
 
     @always_inline
-    def aim_stage(mut self):
-        """Turns to the next stage to fetch."""
-        self.fetched = self.fetched.next()
-        self.codes.aim(self.fetched.stage)
-        self.a_scale_source.aim(self.fetched.stage)
-        self.b_scale_source.aim(self.fetched.stage)
+    def aim_a(mut self):
+        """Turns to the next activations to fetch."""
+        self.fetched_a = self.fetched_a.next()
+        self.codes.aim(self.fetched_a.index)
 
     @always_inline
-    def multiply[slice: Int](mut self):
-        """Multiplies all tiles of a slice."""
-        comptime if slice == 0 and Self.k_tail:
-            self.weights.keep_inside(self.used.stage, self.a_scales)
-            self.weights.keep_inside(self.used.stage, self.b_scales)
+    def aim_scales(mut self):
+        """Turns to the next scales to fetch."""
+        self.fetched_scales = self.fetched_scales.next()
+        self.a_scale_source.aim(self.fetched_scales.index)
+        self.b_scale_source.aim(self.fetched_scales.index)
+
+    @always_inline
+    def decode[work: Int](mut self):
+        """Decodes half of the weights of a slice, which the first products need."""
+        comptime if work == 0 and Self.k_tail:
+            self.weights.keep_inside(self.used_scales.index, self.b_scales)
+        self.decode_half[work // Self.Tile.PARTS, 0]()
+
+    @always_inline
+    def decode_half[slice: Int, half: Int](mut self):
+        """Decodes half of the weights of a slice."""
+        comptime COUNT = N_TILES // 2
+        comptime for n_tile in range(half * COUNT, (half + 1) * COUNT):
+            self.decoded[n_tile] = decoded_block[PAIR * slice + n_tile % PAIR](
+                rebind[BlockCodes[Format.MXFP4]](self.b[0, n_tile]), self.b_scales[n_tile // PAIR]
+            )
+
+    @always_inline
+    def product[m_tile: Int, tile: Int, n_tile: Int, slice: Int](self) -> Sums:
+        """Returns the sums of a tile with the products of a slice; `tile` is within the part."""
+        var sums = self.sums[m_tile, n_tile]
         comptime phase_slice = slice % Self.PHASE_SLICES
-        comptime for m_tile in range(Self.m_tiles):
-            comptime for n_tile in range(N_TILES):
-                self.sums[m_tile, n_tile] = multiply_tiles[
-                    Self.formats.left,
-                    Self.formats.right,
-                    PAIR * slice + n_tile % PAIR,
-                    PAIR * slice + m_tile % PAIR,
-                ](
-                    self.sums[m_tile, n_tile],
-                    self.b[phase_slice, n_tile],
-                    self.a[phase_slice, m_tile],
-                    self.b_scales[n_tile // PAIR],
-                    self.a_scales[m_tile // PAIR],
-                )
-                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
-                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+        comptime if Self.IS_KEPT:
+            var a = rebind[BlockCodes[KEPT]](self.a[phase_slice, tile])
+            return multiply_floats(sums, self.decoded[n_tile], a)
+        else:
+            return multiply_tiles[
+                Self.formats.left,
+                Self.formats.right,
+                PAIR * slice + n_tile % PAIR,
+                PAIR * slice + m_tile % PAIR,
+            ](
+                sums,
+                self.b[phase_slice, n_tile],
+                self.a[phase_slice, tile],
+                self.b_scales[n_tile // PAIR],
+                self.a_scales[m_tile // PAIR],
+            )
 
     @always_inline
-    def fetch[entry: ScheduleEntry](mut self):
+    def multiply[work: Int](mut self):
+        """Multiplies the tiles of a part of a slice."""
+        comptime if work == 0 and Self.k_tail and not Self.IS_KEPT:
+            self.weights.keep_inside(self.used_scales.index, self.a_scales)
+            self.weights.keep_inside(self.used_scales.index, self.b_scales)
+        comptime slice, part = divmod(work, Self.Tile.PARTS)
+        comptime if Self.IS_KEPT:
+            self.multiply_kept[slice, part]()
+        else:
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                comptime for n_tile in range(N_TILES):
+                    self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def multiply_kept[slice: Int, part: Int](mut self):
+        """Multiplies kept floats; decodes the other half of the weights between products."""
+        comptime CONVERSIONS = 2  # As many between products as it takes.
+        comptime if part == 0:
+            self.decode_half[slice, 1]()
+        comptime for n_tile in range(N_TILES):
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                comptime for _ in range(PIECES[KEPT]):
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.VALU, CONVERSIONS, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def fetch[op: OpDesc](mut self):
         """Starts the loads of one operation of the schedule."""
-        comptime tag = entry.op.tag
-        comptime if tag == PingPongOps.FETCH_B.value:
-            var phase = self.fetched_b + Int32(Self.Tile.B_PLACE)
-            self.weights.fetch(self.lds.unsafe_offset(Int(phase)))
-        elif tag == PingPongOps.FETCH_A.value:
-            self.codes.fetch[entry.op.subtile](self.lds.unsafe_offset(Int(self.fetched.a)))
-        elif tag == PingPongOps.FETCH_B_SCALES.value:
-            var place = self.scales_of(self.fetched).unsafe_offset(A_SCALE_BYTES)
+        comptime if op.tag == PingPongOps.FETCH_B.value:
+            self.weights.fetch[op.subtile](self.weights_of(self.fetched_b))
+        elif op.tag == PingPongOps.FETCH_A.value:
+            self.codes.fetch[op.subtile](self.lds.unsafe_offset(Int(self.fetched_a.offset)))
+        elif op.tag == PingPongOps.FETCH_B_SCALES.value:
+            var place = self.scales_of(self.fetched_scales).unsafe_offset(A_SCALE_BYTES)
             self.b_scale_source.fetch(place)
         else:
-            comptime assert tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
-            self.a_scale_source.fetch(self.scales_of(self.fetched))
+            comptime assert op.tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
+            self.a_scale_source.fetch(self.scales_of(self.fetched_scales))
 
     @always_inline
-    def perform[entry: ScheduleEntry](mut self):
+    def perform[op: OpDesc](mut self):
         """Carries out one operation of the schedule."""
-        comptime tag = entry.op.tag
+        comptime tag = op.tag
         comptime if tag == PingPongOps.READ.value:
-            self.read[entry.op.subtile]()
+            self.read[op.subtile]()
         elif tag == PingPongOps.MULTIPLY.value:
-            self.multiply[entry.op.subtile]()
+            self.multiply[op.subtile]()
+        elif tag == PingPongOps.DECODE.value:
+            self.decode[op.subtile]()
         elif tag == PingPongOps.AIM_B.value:
             self.aim_b()
-        elif tag == PingPongOps.AIM_STAGE.value:
-            self.aim_stage()
+        elif tag == PingPongOps.AIM_A.value:
+            self.aim_a()
+        elif tag == PingPongOps.AIM_SCALES.value:
+            self.aim_scales()
         elif tag == PingPongOps.REWIND.value:
-            self.fetched = Self.Place.before_first()
-        elif tag == PingPongOps.NEXT_WEIGHTS.value:
-            self.used_b = next_of_ring[Self.Tile.B_BYTES](self.used_b)
-        elif tag == PingPongOps.NEXT_STAGE.value:
-            self.used = self.used.next()
+            self.fetched_scales = Self.ScalePlace.before_first()
+        elif tag == PingPongOps.NEXT_B.value:
+            self.used_b = self.used_b.next()
+        elif tag == PingPongOps.NEXT_A.value:
+            self.used_a = self.used_a.next()
+        elif tag == PingPongOps.NEXT_SCALES.value:
+            self.used_scales = self.used_scales.next()
         elif tag == PingPongOps.WAIT_VM.value:
-            s_waitcnt[vmcnt=UInt32(entry.op.wait_value), lgkmcnt=0]()
+            s_waitcnt[vmcnt=UInt32(op.wait_value), lgkmcnt=0]()
         elif tag == PingPongOps.BARRIER.value:
             s_waitcnt_barrier()
         elif tag == PingPongOps.SET_PRIO.value:
-            set_priority[entry.op.wait_value]()
+            set_priority[op.wait_value]()
         else:
-            self.fetch[entry]()
+            self.fetch[op]()
         comptime if not PingPongOps(tag).is_scalar():
             schedule_barrier()
 
@@ -272,7 +326,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     def fetch_weights(mut self):
         """Starts loading the first weights; only `FREE_BYTES` of LDS are free from now on."""
         comptime weights = Self.ORDER.weights()
-        comptime for i in range(PingPong.WEIGHTS_LENGTH):
+        comptime for i in range(len(weights)):
             self.perform[weights[i]]()
 
     @always_inline
@@ -289,14 +343,14 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     def walk(mut self, group: Int32, num_stages: Int32):
         """Walks along K; the second group is a phase behind the first."""
         comptime activations = Self.ORDER.activations()
-        comptime for i in range(PingPong.ACTIVATIONS_LENGTH):
+        comptime for i in range(len(activations)):
             self.perform[activations[i]]()
         if group != 0:
             s_waitcnt_barrier()
 
-        comptime steady = Self.ORDER.steady[Self.ORDER.steady_length()]()
+        comptime steady = Self.ORDER.steady()
         for _ in range(num_stages):
-            comptime for i in range(Self.ORDER.steady_length()):
+            comptime for i in range(len(steady)):
                 self.perform[steady[i]]()
 
     @always_inline

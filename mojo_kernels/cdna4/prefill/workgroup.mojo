@@ -18,7 +18,7 @@ from ..instructions.matrix import BLOCK, LANES, TILE
 from ..operands.memory import quotient
 from ..operands.target import Target
 from ..types import Formats
-from .crew import Crew
+from .crew import Crew, Meeting
 from .result import bias_of_tiles, rounded_tiles, store_tiles
 from .shape import (
     COLUMNS,
@@ -94,14 +94,15 @@ struct Workgroup[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
 @fieldwise_init
 struct Inputs(TrivialRegisterPassable):
-    """What is multiplied: plain codes, all else preshuffled."""
+    """What is multiplied: plain codes or floats, all else preshuffled."""
 
     comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
     """Any of it."""
 
     var a_codes: Self.Bytes
-    """Codes of activations."""
+    """Codes of activations, or floats."""
     var a_scales: Self.Bytes
+    """Their scales; anything for floats."""
     var w_codes: Self.Bytes
     """Codes of weights."""
     var w_scales: Self.Bytes
@@ -141,16 +142,17 @@ def multiply_tile[
     m_tiles: Int,
     out_dtype: DType,
     bias_dtype: Optional[DType],
+    Others: Meeting,
     //,
     k_tail: Bool,
 ](
     inputs: Inputs,
     target: Target[out_dtype, bias_dtype],
     workgroup: Workgroup[formats, m_tiles],
-    crew: Workgroup[formats, m_tiles].WorkCrew,
+    others: Others,
     lds: Lds,
 ):
-    """Computes the workgroup's tile of C, once the crew has prepared the activations."""
+    """Computes the workgroup's tile of C, once others too have prepared the activations."""
     comptime Walk = PrefillWalk[formats, m_tiles, k_tail]
     var wave, lane = workgroup.wave, workgroup.lane
     var first_row = workgroup.row * Int32(Walk.Tile.ROWS)
@@ -168,7 +170,7 @@ def multiply_tile[
     )
     walk.fetch_weights()
     walk.clear()
-    crew.meet(wave, lane)
+    others.meet(wave, lane)
     var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
     var group = quotient[WAVES_N](wave)
     walk.walk(group, num_stages)

@@ -1,50 +1,13 @@
-"""The prefill kernels, by name:
-
-    matmul_m<tiles of rows of a wave>_<output>_<bias>[t]
-    linear_m<tiles>_<input>_<output>_<bias>[t]
-
-`t` marks a kernel for a K that ends within a stage.
-"""
+"""The prefill kernels of MXFP4; `named_prefill.mojo` says how they are named."""
 
 from std.os import abort
 from std.python import PythonObject
 
+from named_prefill import BF16, F16, F32, show_linear, show_matmul
+
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedProduct, Visitor
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.operands.target import NO_BIAS
-from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
-from mojo_kernels.cdna4.types import Formats, ProductTypes
-from mojo_kernels.numbers.rounding import Rounding
-
-comptime BF16 = DType.bfloat16
-comptime F16 = DType.float16
-comptime F32 = DType.float32
-
-
-def name_of(op: String, types: ProductTypes, k_tail: Bool) -> String:
-    """Returns the name of a kernel."""
-    var bias = String(types.bias.value()) if types.bias else "none"
-    return String(op, "_", types.out, "_", bias, "t" if k_tail else "")
-
-
-def show_matmul[
-    m_tiles: Int, result: DType, bias: Optional[DType], k_tail: Bool
-](mut visitor: Some[Visitor]) raises:
-    """Shows a matmul kernel."""
-    comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
-    visitor.kernel[ListedProduct[types, PrefillKernel[types, m_tiles, k_tail]]](
-        name_of(String("matmul_m", m_tiles), types, k_tail)
-    )
-
-
-def show_linear[
-    m_tiles: Int, x: DType, result: DType, bias: Optional[DType], k_tail: Bool
-](mut visitor: Some[Visitor]) raises:
-    """Shows a linear kernel."""
-    comptime types = ProductTypes(Formats.MXFP4, Optional(x), Rounding.EVEN, result, bias)
-    visitor.kernel[ListedProduct[types, PrefillKernel[types, m_tiles, k_tail]]](
-        name_of(String("linear_m", m_tiles, "_", x), types, k_tail)
-    )
 
 
 struct Prefill(Catalogue):

@@ -1,0 +1,55 @@
+"""The prefill kernels of activations of more than four bits; `named_prefill.mojo` names them.
+
+Each pair of formats of eight bits with a large and a small tile, from codes and from floats; and
+floats that are kept.
+"""
+
+from std.os import abort
+from std.python import PythonObject
+
+from named_prefill import BF16, F16, F32, show_linear, show_matmul
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.instructions.matrix import KEPT
+from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.types import Formats
+from mojo_kernels.numbers.formats import Format
+
+comptime FP8 = Formats(Format.MXFP8, Format.MXFP8)
+comptime W4A8 = Formats(Format.MXFP8, Format.MXFP4)
+comptime BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2)
+comptime W4A16 = Formats(KEPT, Format.MXFP4)
+comptime W4_BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP4)
+
+
+struct PrefillWide(Catalogue):
+    """Every kernel."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        show_matmul[8, BF16, NO_BIAS, False, FP8](visitor)
+        show_matmul[8, BF16, NO_BIAS, False, W4A8](visitor)
+        show_matmul[8, F32, Optional(F32), True, FP8](visitor)
+        show_matmul[8, F32, Optional(F32), True, W4A8](visitor)
+        show_matmul[8, BF16, Optional(BF16), False, BF8](visitor)
+        show_matmul[4, BF16, NO_BIAS, False, FP8](visitor)
+        show_matmul[4, BF16, NO_BIAS, True, FP8](visitor)
+        show_matmul[4, BF16, NO_BIAS, False, W4A8](visitor)
+        show_linear[8, BF16, BF16, NO_BIAS, False, FP8](visitor)
+        show_linear[8, BF16, BF16, NO_BIAS, True, W4_BF8](visitor)
+        show_linear[8, F16, F16, Optional(F16), True, W4A8](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, FP8](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, W4A8](visitor)
+        show_linear[4, F32, F32, Optional(F32), True, BF8](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, W4A16](visitor)
+        show_linear[4, BF16, F32, Optional(F32), True, W4A16](visitor)
+
+
+@export
+def PyInit_prefill_wide() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[PrefillWide]("prefill_wide")
+    except error:
+        abort(String("cannot create prefill_wide: ", error))
