@@ -27,6 +27,9 @@ from .activations import SharedRows
 from .shape import MiddleShape, ROW_BYTES, STAGE_BLOCKS, THREADS, WAVES
 from .walk import MiddleWalk
 
+comptime MOST_SHARED = 16
+"""Tiles of sums of a wave that can be added to a partner's."""
+
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
@@ -139,6 +142,8 @@ struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
         comptime assert not Self.types.x, "activations are encoded"
+        comptime sums = Self.shape.m_tiles * Self.shape.n_tiles
+        comptime assert Self.shape.splits == 1 or sums <= MOST_SHARED, "registers for two sums"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = Self.shape.grid(m, n)
         var workspace = queue.workspace(Self.shape.workspace(m, n))
