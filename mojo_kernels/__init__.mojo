@@ -87,6 +87,12 @@ Hopper's builds on the room of any GPU.
             order.mojo            the order of a wave's work, as data
             walk.mojo             a wave's way along K
             handover.mojo         workgroups with parts of K add up
+        middle/               dozens to thousands of rows, from codes: four waves share a tile
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a workgroup cuts its work and its LDS
+            order.mojo            what stands between matrix instructions, as data
+            walk.mojo             a wave's way along K
+            activations.mojo      how codes and scales get into LDS
         prefill/              many rows: eight waves share a large tile
             kernel.mojo           the kernels, which problems, and the launch
             shape.mojo            the size of the tile, and what it means for LDS

@@ -54,6 +54,10 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
     var tiles = ceildiv(m, rows) * ceildiv(n, columns)
     if choice.family == Family.PREFILL:
         return tiles >= CUS // MAX_ROUNDS
+    if choice.family == Family.MIDDLE:
+        var share = choice.middle()
+        var most = CUS // share.splits if share.splits > 1 else MAX_ROUNDS * CUS
+        return share.supports(k) and CUS // MAX_ROUNDS <= tiles * share.splits and tiles <= most
     var shape = choice.shape
     if shape.up_front and shape.chunks_per_wave(k) != shape.depth:
         return False
@@ -108,7 +112,8 @@ struct Candidates(Catalogue):
     @staticmethod
     def show[choice: Choice](mut visitor: Some[Visitor]) raises:
         """Shows a cut for floats and for codes."""
-        visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
+        comptime if choice.family != Family.MIDDLE:
+            visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
         visitor.kernel[Candidate[CODES, choice]](String("matmul_", choice.name()))
 
 

@@ -26,6 +26,8 @@ TILE = 16
 PREFILL = re.compile(r"(linear|matmul)(?:_mxfp8)?_prefill(\d+)")
 """A prefill kernel and the rows of its tile of C."""
 PREFILL_COLUMNS = 256
+MIDDLE = re.compile(r"matmul_middle(\d+)x(\d+)(?:s\d+)?")
+"""A middle kernel, and the rows and columns of its tile of C."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -107,6 +109,10 @@ def ours(catalogue: Catalogue, label: str, operands: Operands) -> Launch:
 def last_workgroup(grid: tuple[int, int, int], label: str, shape: Shape) -> int:
     """Returns the last workgroup that has a tile: the grid's x extent may be rounded up."""
     x, y, z = grid
+    wide = MIDDLE.fullmatch(label)
+    if wide:
+        rows, columns = map(int, wide.groups())
+        return (y * z - 1) * x + -(-shape.m // rows) * -(-shape.n // columns) - 1
     columns = TILE * int(re.search(r"n(\d+)", label)[1])
     return (y * z - 1) * x + -(-shape.n // columns) - 1
 

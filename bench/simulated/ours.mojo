@@ -11,7 +11,7 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.host.dispatch import CHOICES
+from mojo_kernels.cdna4.host.dispatch import CHOICES, Family
 from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.numbers.formats import Format
 
@@ -33,7 +33,7 @@ struct Ours(Catalogue):
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(len(CHOICES)):
             comptime choice = CHOICES[i]
-            comptime if is_first[FLOATS, i]():
+            comptime if is_first[FLOATS, i]() and choice.family != Family.MIDDLE:
                 visitor.kernel[Product[FLOATS, choice]](String("linear_", choice.name()))
             comptime if is_first[CODES, i]():
                 visitor.kernel[Product[CODES, choice]](String("matmul_", choice.name()))

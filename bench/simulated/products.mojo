@@ -3,6 +3,7 @@
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
 from mojo_kernels.cdna4.host.catalogue import Listed
 from mojo_kernels.cdna4.host.dispatch import Choice, Family
+from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
@@ -26,5 +27,8 @@ struct Product[types: ProductTypes, choice: Choice](Listed):
         var problem = Self.types.problem(m, n, k)
         comptime if Self.choice.family == Family.DECODE:
             DecodeKernel[Self.types, Self.choice.shape].launch(problem, queue)
+        elif Self.choice.family == Family.MIDDLE:
+            comptime shape = Self.choice.middle()
+            MiddleKernel[Self.types, shape].launch(problem, queue)
         else:
             PrefillKernel[Self.types, Self.choice.m_tiles, False].launch(problem, queue)

@@ -6,7 +6,7 @@
 The rows of `CHOICES` in cdna4/host/dispatch.mojo come from what this prints; the CSV file shows
 for each class what the table chooses, what would have been fastest, and by how much. Cuts
 that spill registers are left out. As for shapes with many workgroups, only those of one compute
-unit are executed, except where K is split.
+unit are executed, except where K is split: then all are, so cuts with much work are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ MORE = (
     Shape(48, 2560, 4096), Shape(128, 4096, 4096), Shape(1024, 2880, 512),
     Shape(1024, 4096, 4096), Shape(4096, 4096, 4096), Shape(8192, 8192, 8192),
 )  # fmt: skip
+MORE_OF_CODES = (
+    Shape(256, 8192, 2048), Shape(320, 7168, 1024),
+    Shape(640, 8192, 1024), Shape(768, 8192, 1024), Shape(672, 9216, 1024),
+    Shape(896, 8192, 1024), Shape(1280, 8192, 1024), Shape(1536, 8192, 1024),
+    Shape(1024, 12288, 512), Shape(1024, 2880, 384), Shape(1152, 13312, 1024),
+    Shape(2880, 7168, 1024), Shape(3200, 7168, 1024),
+)  # fmt: skip
+"""For `matmul` only, which has a kernel for each size of a tile."""
 SHOWN = 8
+MOST_SHARED_WORK = 2e10
+"""Multiplications and additions of a cut that splits K: all its workgroups are executed."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +78,12 @@ class TunedRow:
         return Shape(self.m, self.n, self.k)
 
 
-def classes() -> list[Shape]:
-    """Returns a shape of each class, and the named ones."""
+def classes() -> list[tuple[str, Shape]]:
+    """Returns an operation and a shape of each class, and the named shapes."""
     grid = (Shape(m, n, k) for m, (n, k) in product(ROWS, WEIGHTS))
-    return list(dict.fromkeys([*NAMED_SHAPES, *MORE, *grid]))
+    shapes = dict.fromkeys([*NAMED_SHAPES, *MORE, *grid])
+    of_both = [(op, shape) for shape in shapes for op in OPS]
+    return of_both + [("matmul", shape) for shape in MORE_OF_CODES]
 
 
 def rank(op: str, operands: Operands) -> list[tuple[float, str]]:
@@ -80,8 +92,10 @@ def rank(op: str, operands: Operands) -> list[tuple[float, str]]:
     chosen = chosen_label(operands.shape, op)
     timed = {chosen: _time_us(kernels.ours(), chosen, operands)}
     for label, kernel in candidates.kernels.items():
-        could_pay = label.startswith(op) and candidates.launch(label, *operands.shape)
-        if could_pay and label not in timed and not kernel.scratch_bytes:
+        if not label.startswith(op) or label in timed or kernel.scratch_bytes:
+            continue
+        launch = candidates.launch(label, *operands.shape)
+        if launch and (launch.grid[2] == 1 or operands.shape.flops <= MOST_SHARED_WORK):
             timed[label] = _time_us(candidates, label, operands)
     return sorted((time_us, _cut_of(label)) for label, time_us in timed.items())
 
@@ -95,22 +109,20 @@ def _time_us(catalogue: Catalogue, label: str, operands: Operands) -> float:
     return launches.ours(catalogue, label, operands).profile(whole_grid=False).time_us
 
 
-def tune(shapes: Sequence[Shape]) -> Iterator[TunedRow]:
-    """Yields what the table chooses and what would have been fastest, for each operation."""
+def tune(cases: Sequence[tuple[str, Shape]]) -> Iterator[TunedRow]:
+    """Yields what the table chooses and what would have been fastest, for each case."""
     commit, date = device.describe_commit(), device.today()
-    for shape in shapes:
-        operands = Operands(shape)
-        for op in OPS:
-            ranked = rank(op, operands)
-            times = {name: time_us for time_us, name in ranked}
-            chosen = _cut_of(chosen_label(shape, op))
-            row = mx.explain(*shape, device="gfx950", op=op).row
-            fastest_us, fastest = ranked[0]
-            yield TunedRow(
-                op, *shape, row=row, chosen=chosen, chosen_us=times[chosen],
-                fastest=fastest, fastest_us=fastest_us, times_fastest=times[chosen] / fastest_us,
-                cuts=len(ranked), source="model", commit=commit, date=date,
-            )  # fmt: skip
+    for op, shape in cases:
+        ranked = rank(op, Operands(shape))
+        times = {name: time_us for time_us, name in ranked}
+        chosen = _cut_of(chosen_label(shape, op))
+        row = mx.explain(*shape, device="gfx950", op=op).row
+        fastest_us, fastest = ranked[0]
+        yield TunedRow(
+            op, *shape, row=row, chosen=chosen, chosen_us=times[chosen],
+            fastest=fastest, fastest_us=fastest_us, times_fastest=times[chosen] / fastest_us,
+            cuts=len(ranked), source="model", commit=commit, date=date,
+        )  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ from std.utils.lock import BlockingScopedLock, BlockingSpinLock
 
 from .queue import Workspace
 
-comptime CLEARED_BYTES = 1 << 21
+comptime CLEARED_BYTES = 1 << 22
 """Room for what is zero between launches."""
 comptime SMALLEST_BYTES = 1 << 22
 """Of what is handed over."""

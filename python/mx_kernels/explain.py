@@ -54,9 +54,9 @@ class Explanation:
     row: int = 0
     """The row of the dispatch table."""
     cut: str = ""
-    """What the row launches: prefill<rows>, or m<tiles of rows>n<of columns>w<waves> and, where
-    there is more than one, s<splits of K>, k<tiles of a chunk>, d<chunks in flight>, h<waves that
-    share activations>; `u` if all chunks are in flight at once."""
+    """What the row launches: prefill<rows>, middle<rows>x<columns>, or m<tiles of rows>n<of
+    columns>w<waves> and, where there is more than one, s<splits of K>, k<tiles of a chunk>,
+    d<chunks in flight>, h<waves that share activations>; `u` if all chunks are in flight."""
     chunk_k: int = 0
     """Elements along K of a step."""
     waves: int = 0
@@ -70,7 +70,7 @@ class Explanation:
     k_tail: bool = False
     """Whether the kernel is the one that can end within a step."""
     grid: tuple[int, int, int] = (0, 0, 0)
-    """Workgroups along N, M and K; of a prefill kernel all of them, and ones."""
+    """Workgroups along N, M and K; where one line counts all tiles, their number comes first."""
     threads: int = 0
     """Threads of a workgroup."""
     chunks_per_wave: int = 0

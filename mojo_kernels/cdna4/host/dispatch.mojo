@@ -6,6 +6,7 @@ work, and the reason; the kernel's own `launch` knows the rest. MAX ops and the 
 modules go through `launch` below; `mx_kernels.explain` and the benchmark ask the table.
 
     decode     tiles of C for each workgroup, its waves share K
+    middle     tiles of C for each workgroup, waves with columns of their own: from codes only
     prefill    large tiles of C, two groups of waves take turns at the matrix pipes
 
 Rows are ordered by K, then by tile: as large a tile as it takes to have no more
@@ -24,6 +25,8 @@ from ..chip import CUS, LDS_BYTES, MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
 from ..decode.kernel import DecodeKernel
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
+from ..middle.kernel import MiddleKernel
+from ..middle.shape import MiddleShape
 from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
 from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
@@ -43,6 +46,8 @@ struct Family(Equatable, TrivialRegisterPassable):
     """Of `decode/kernel.mojo`."""
     comptime PREFILL = Self(1)
     """Of `prefill/kernel.mojo`."""
+    comptime MIDDLE = Self(2)
+    """Of `middle/kernel.mojo`."""
 
 
 @fieldwise_init
@@ -90,17 +95,21 @@ struct Choice(TrivialRegisterPassable):
     """Whether K may end within a chunk."""
     var family: Family
     var shape: DecodeShape
-    """How a decode kernel cuts its work; `k_tail` is settled by K."""
+    """How a decode kernel cuts its work, or a middle one; `k_tail` is settled by K."""
     var m_tiles: Int
     """Tiles of rows of a wave of a prefill kernel."""
     var reason: StaticString
     """Why this kernel is for these shapes."""
 
     def name(self) -> String:
-        """Returns the name of the cut: prefill<rows>, or m<tiles>n<tiles>w<waves> and more."""
+        """Returns the name: prefill<rows>, middle<tile>, or m<tiles>n<tiles>w<waves> and more."""
         if self.family == Family.PREFILL:
             return String("prefill", self.tile()[0])
         var shape = self.shape
+        if self.family == Family.MIDDLE:
+            var rows, columns = self.tile()
+            var splits = String("s", shape.splits) if shape.splits > 1 else ""
+            return String("middle", rows, "x", columns, splits)
         var name = String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves)
         for letter, count in [
             ("s", shape.splits),
@@ -135,10 +144,17 @@ struct Choice(TrivialRegisterPassable):
         shape.k_tail = k_tail
         return shape
 
+    def middle(self) -> MiddleShape:
+        """Returns the cut of a middle kernel."""
+        var shape = self.shape
+        return MiddleShape(shape.m_tiles, shape.n_tiles // shape.waves, shape.depth, shape.splits)
+
     def fits(self, types: ProductTypes) -> Bool:
         """Says whether there is such a kernel for `types`, and room in LDS for activations."""
         if self.family == Family.PREFILL:
             return has_tile(types, self.m_tiles)
+        if self.family == Family.MIDDLE:
+            return True
         var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
         return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
@@ -149,6 +165,7 @@ struct Choice(TrivialRegisterPassable):
             and k <= self.max_k
             and (self.any_k or not self.has_tail(k))
             and self.fits(types)
+            and (self.family != Family.MIDDLE or self.middle().supports(k))
         )
         if not is_possible:
             return 0
@@ -198,6 +215,23 @@ def _prefill(
     return Choice(sources, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
 
 
+def _middle(
+    max_k: Int,
+    max_tiles: Int,
+    m_tiles: Int,
+    n_tiles: Int,
+    depth: Int,
+    reason: StaticString,
+    *,
+    splits: Int = 1,
+) -> Choice:
+    """Returns a row with a middle kernel; `n_tiles` are those of a wave."""
+    var shape = MiddleShape(m_tiles, n_tiles, depth, splits).handover()
+    return Choice(Sources.CODES, ANY, max_k, max_tiles, False, Family.MIDDLE, shape, 0, reason)
+
+
+comptime FLOATS = Sources.FLOATS
+comptime CODES = Sources.CODES
 comptime WIDE = Sources.WIDE
 comptime CHOICES = [
     # K up to 512: four chunks.
@@ -205,7 +239,7 @@ comptime CHOICES = [
     _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
     _decode(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
     _decode(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
-    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K"),
+    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
     # One tile of rows.
     _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
     _decode(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
@@ -222,7 +256,7 @@ comptime CHOICES = [
         splits=7,
         up_front=True,
     ),
-    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=Sources.CODES, max_m=16),
+    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=CODES, max_m=16),
     _decode(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
     _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
     _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
@@ -243,29 +277,36 @@ comptime CHOICES = [
     ),
     _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
     _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU"),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU"),
-    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=Sources.CODES),
-    _decode(
-        2048,
-        CUS // 2,
-        2,
-        8,
-        16,
-        "K at once, in halves: fewer bytes for each CU",
-        sources=Sources.FLOATS,
-        max_m=64,
-        any_k=False,
-        k_tiles=2,
-        splits=2,
-        sharers=4,
-        up_front=True,
-    ),
+    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU", sources=FLOATS),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", sources=FLOATS),
+    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, few rows", sources=CODES, max_m=64),
+    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, rather few rows", sources=CODES, max_m=128),
+    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=CODES),
+    _decode(8192, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=CODES),
+    # From codes: weights straight to registers.
+    _middle(3584, CUS, 4, 2, 4, "a tile for each CU, K is short"),
+    _middle(ANY, CUS // 2, 4, 2, 4, "two CUs share K of a tile", splits=2),
+    _middle(ANY, CUS, 4, 2, 4, "a tile for each CU"),
+    _middle(ANY, CUS, 6, 2, 4, "a larger tile for each CU"),
+    _middle(ANY, CUS, 8, 2, 4, "a square tile for each CU"),
+    _middle(ANY, CUS, 10, 2, 4, "a high tile for each CU"),
+    _middle(ANY, CUS, 12, 2, 4, "a higher tile for each CU"),
+    _middle(ANY, CUS, 6, 4, 3, "a low and wide tile for each CU"),
+    _middle(ANY, CUS, 14, 2, 3, "as high a tile for each CU as LDS has room for"),
+    _middle(ANY, CUS, 8, 4, 3, "a wide tile for each CU"),
+    _middle(ANY, CUS, 10, 4, 3, "a wide and higher tile for each CU"),
+    _middle(ANY, CUS, 12, 4, 3, "as large a tile as a wave has registers for"),
+    _middle(ANY, CUS, 8, 6, 2, "as large a tile, wider than high"),
+    _decode(512, 4 * CUS, 2, 6, 2, "K is short and no multiple of 256", sources=CODES),
     _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
     _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
     _decode(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
     # Many rows.
     _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
+    _prefill(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
+    _middle(ANY, 2 * CUS, 8, 4, 3, "two wide tiles for each CU"),
+    _middle(ANY, 2 * CUS, 10, 4, 3, "two wide and higher tiles for each CU"),
+    _middle(ANY, 2 * CUS, 12, 4, 3, "two tiles for each CU, as large as registers allow"),
     _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
     # More than four bits: their tiles take more registers and LDS.
     _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
@@ -396,6 +437,9 @@ def _launch_chosen[
                             comptime if choice.family == Family.DECODE:
                                 comptime shape = choice.shape_of(k_tail)
                                 return DecodeKernel[types, shape].launch(problem, queue)
+                            elif choice.family == Family.MIDDLE:
+                                comptime shape = choice.middle()
+                                return MiddleKernel[types, shape].launch(problem, queue)
                             else:
                                 comptime Kernel = PrefillKernel[types, choice.m_tiles, k_tail]
                                 return Kernel.launch(problem, queue)

@@ -19,13 +19,14 @@ struct Explanation(Copyable, Movable):
     var k_tail: Bool
     """Whether the kernel is the one that can end within a step."""
     var chunks_per_wave: Int
-    """Steps of a wave of a decode kernel; 0 for others."""
+    """Steps of a wave of a decode or middle kernel; 0 for others."""
     var grid: Grid
     var workspace: Workspace
 
     def kernel(self) -> String:
         """Returns the file of the kernel."""
         var room = "decode" if self.choice.family == Family.DECODE else "prefill"
+        room = "middle" if self.choice.family == Family.MIDDLE else room
         return String("cdna4/", room, "/kernel.mojo")
 
 
@@ -52,6 +53,10 @@ def _explain(
         var shape = choice.shape
         var chunks = shape.chunks_per_wave(k)
         return Explanation(row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n))
+    if choice.family == Family.MIDDLE:
+        var shape = choice.middle()
+        var stages = shape.stages(k)
+        return Explanation(row, choice, k_tail, stages, shape.grid(m, n), shape.workspace(m, n))
     var workspace = Workspace(0, 0)
     if left != KEPT:
         workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)

@@ -95,6 +95,19 @@ def read_word(
 
 
 @always_inline
+def read_pair(place: Lds) -> SIMD[DType.uint32, 2]:
+    """Reads two words at a multiple of 8 bytes."""
+    comptime Words = SIMD[DType.uint32, 2]
+    var words = __mlir_op.`llvm.load`[
+        _type=__mlir_type.`vector<2 x i32>`,
+        alignment=to_i64(Int64(8)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](_llvm_pointer(place))
+    return Words(mlir_value=__mlir_op.`pop.cast_from_builtin`[_type=Words._mlir_type](words))
+
+
+@always_inline
 def write_byte(
     tile: TileTensor[DType.uint8, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
     at: Coord,

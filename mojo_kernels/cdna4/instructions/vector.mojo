@@ -102,6 +102,14 @@ def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
+def chosen_bytes(words: SIMD[DType.uint32, 2], selector: UInt32) -> UInt32:
+    """Returns four bytes of two words; byte i of the selector says which, 12 says zero."""
+    return llvm_intrinsic["llvm.amdgcn.perm", UInt32, has_side_effect=False](
+        words[1], words[0], selector
+    )
+
+
+@always_inline
 def here(x: UInt64) -> UInt64:
     """Returns x, in a way that the compiler cannot compute it later."""
     return inlined_assembly["", UInt64, constraints="=v,0", has_side_effect=True](x)

@@ -1,0 +1,1 @@
+"""Dozens to thousands of rows, both operands encoded: weights go straight to registers."""

@@ -1,0 +1,163 @@
+"""Matmul for dozens to thousands of rows: C[M, N] = A @ W.T (+ bias) from codes, in one launch.
+
+Four waves compute a tile of C. Weights, which no two waves share, go from memory straight
+to registers, for which their layout is made; activations and their plain scales go through
+LDS, where all waves read them. The waves meet once in 256 along K (order.mojo). Where tiles
+of C are fewer than compute units, workgroups share K and add up (decode/handover.mojo).
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Queue
+from ...problem import Problem
+from ...schedule.xcd import XcdBands
+from ...tiles import in_registers
+from ..decode.handover import Handover, PART, PARTS
+from ..instructions.lds import allocate_lds
+from ..instructions.matrix import BLOCK, LANES, SUMS, TILE
+from ..instructions.memory import loaded
+from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.target import Target
+from ..prefill.result import bias_of_tiles, rounded_tiles, store_tiles
+from ..types import ProductTypes, has_kernels, unsupported
+from .activations import SharedRows
+from .shape import MiddleShape, ROW_BYTES, STAGE_BLOCKS, THREADS, WAVES
+from .walk import MiddleWalk
+
+comptime MOST_SHARED = 16
+"""Tiles of sums of a wave that can be added to a partner's."""
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `rocdl.waves_per_eu`=SIMDLength(1),
+)
+def matmul_middle[
+    types: ProductTypes, shape: MiddleShape
+](
+    a_codes: Input[DType.uint8],
+    a_scales: Input[DType.uint8],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    result: Output[types.out],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    num_stages: Int32,
+    bias: Input[DType.uint8],
+    workspace: Output[DType.uint8],
+):
+    """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias, K % 256 == 0."""
+    comptime Walk = MiddleWalk[types.formats, shape]
+    comptime ROWS, COLUMNS = shape.rows(), shape.columns()
+    var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
+    var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
+    var tile = XcdBands(Int(tiles_m), Int(tiles_n)).tile(Int(block_idx.x))
+    var row, column = Int32(tile.row), Int32(tile.column)
+    if row >= tiles_m:
+        return  # The grid is rounded up to a multiple of the XCDs.
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var share = Int32(block_idx.z) if shape.splits > 1 else Int32(0)
+
+    # Along K.
+    var lds = allocate_lds[shape.lds_bytes()]()
+    var k_blocks = quotient[BLOCK](k)
+    var first_row = row * Int32(ROWS)
+    var first_stage = share * num_stages
+    var own_stages = num_stages
+    comptime if shape.splits > 1:
+        var all = quotient[STAGE_BLOCKS](k_blocks)
+        own_stages = min(num_stages, all - first_stage)
+    comptime CODE_BYTES = types.formats.left.block_bytes()
+    var first_byte = first_stage * Int32(ROW_BYTES)
+    var first_tile = (column * Int32(WAVES) + wave) * Int32(shape.n_tiles)
+    var walk = Walk(
+        SharedRows.of(a_codes, m, k_blocks * Int32(CODE_BYTES), first_row, first_byte, wave, lane),
+        SharedRows.of(
+            a_scales, m, k_blocks, first_row, first_stage * Int32(STAGE_BLOCKS), wave, lane
+        ),
+        Walk.Weights.of(w_codes, w_scales, n, k_blocks, first_tile),
+        first_stage,
+        own_stages,
+        lds,
+        wave,
+        lane,
+    )
+    walk.start()
+    var meeting_place = workspace
+    comptime if shape.splits > 1:
+        meeting_place = loaded(workspace)
+    walk.clear()
+    walk.walk()
+
+    # To memory.
+    var target = Target[types.out, types.bias].of(result, bias, m, n)
+    var first_column = first_tile * Int32(TILE)
+    comptime if shape.splits == 1:
+        var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
+        var values = rounded_tiles[types.out](walk.sums, addend)
+        store_tiles(target, walk.sums, addend, values, first_row, first_column, lane)
+    else:
+        comptime SHAPE = shape.handover()
+        comptime TILES = SHAPE.own_tiles()
+        var sums = in_registers[DType.float32, SUMS, SHAPE.own_tiles()]()
+        comptime for i in range(TILES):
+            comptime m_tile, n_tile = divmod(i, shape.n_tiles)
+            sums[i] = walk.sums[m_tile, n_tile]
+        var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
+        var handover = Handover[SHAPE](
+            meeting_place, column + tiles_n * row, tiles_n * tiles_m, sums, wave, lane
+        )
+        handover.climb(share)
+        comptime for i in range(TILES):
+            comptime m_tile, n_tile = divmod(i, shape.n_tiles)
+            comptime for part in range(PARTS):
+                if handover.is_mine[i, part]():
+                    target.store_part[part * PART, PART](
+                        handover.parts[i, part],
+                        addend[n_tile],
+                        first_row + Int32(m_tile * TILE),
+                        first_column + Int32(n_tile * TILE),
+                        lane,
+                    )
+
+
+struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
+    """The kernel for one cut.
+
+    Parameters:
+        types: What it is compiled for.
+        shape: How a workgroup cuts its work.
+    """
+
+    @staticmethod
+    def supports(problem: Problem) -> Bool:
+        return Self.types.match(problem) and Self.shape.supports(problem.k)
+
+    @staticmethod
+    def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
+        comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert not Self.types.x, "activations are encoded"
+        comptime sums = Self.shape.m_tiles * Self.shape.n_tiles
+        comptime assert Self.shape.splits == 1 or sums <= MOST_SHARED, "registers for two sums"
+        var m, n, k = problem.m, problem.n, problem.k
+        var grid = Self.shape.grid(m, n)
+        var workspace = queue.workspace(Self.shape.workspace(m, n))
+        queue.launch[matmul_middle[Self.types, Self.shape]](
+            grid,
+            input[DType.uint8](problem.left.values),
+            input[DType.uint8](problem.left.scales),
+            input[DType.uint8](problem.right.codes),
+            input[DType.uint8](problem.right.scales),
+            output[Self.types.out](problem.result.values),
+            Int32(m),
+            Int32(n),
+            Int32(k),
+            Int32(Self.shape.stages(k)),
+            input[DType.uint8](problem.result.bias),
+            output[DType.uint8](workspace),
+        )

@@ -1,0 +1,111 @@
+"""How a workgroup of a middle kernel cuts its work, and where things lie in its LDS.
+
+Four waves, one a SIMD, have all rows of the workgroup's tile of C and a quarter of its
+columns each. K goes by in stages of 256. In LDS, for rows of 128 bytes:
+
+    codes     a stage of activations, `depth` of them in a ring
+    scales    of 4096 along K, and of the next 4096
+"""
+
+from std.math import ceildiv
+
+from ...launch.queue import Grid, Workspace
+from ...schedule.xcd import XcdBands
+from ..decode.shape import DecodeShape
+from ..instructions.lds import PIECE_BYTES
+from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS
+from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES
+
+comptime WAVES = 4
+"""Waves of a workgroup, each with columns of its own."""
+comptime THREADS = WAVES * LANES
+"""Threads of a workgroup."""
+comptime SLICES = GROUP_TILES
+"""Tiles along K of a stage."""
+comptime STAGE_BLOCKS = GROUP_BLOCKS
+"""Blocks along K of a stage."""
+comptime STAGE_K = STAGE_BLOCKS * BLOCK
+"""Elements along K of a stage."""
+comptime ROW_PIECES = 8
+"""Pieces of a row in LDS: codes of as many blocks, or scales of 16 times as many."""
+comptime ROW_BYTES = ROW_PIECES * PIECE_BYTES
+"""Bytes of such a row."""
+comptime LOAD_ROWS = LANES // ROW_PIECES
+"""Rows that a wave loads at once."""
+comptime ROUND_ROWS = WAVES * LOAD_ROWS
+"""Rows that all waves load at once."""
+comptime CHUNK_STAGES = ROW_BYTES // STAGE_BLOCKS
+"""Stages of which a row of scales has the scales."""
+comptime LOAD_BYTES = LANES * PIECE_BYTES
+"""Bytes of such a load."""
+
+
+@fieldwise_init
+struct MiddleShape(Equatable, TrivialRegisterPassable):
+    """How a workgroup cuts its work."""
+
+    var m_tiles: Int
+    """Tiles of 16 rows: an even number."""
+    var n_tiles: Int
+    """Tiles of 16 columns of a wave: an even number."""
+    var depth: Int
+    """Stages of activations in LDS, and of weights in registers."""
+    var splits: Int
+    """Workgroups that share a tile of C, each with a part of K."""
+
+    def rows(self) -> Int:
+        """Returns the rows of C of a workgroup."""
+        return self.m_tiles * TILE
+
+    def columns(self) -> Int:
+        """Returns the columns of C of a workgroup."""
+        return WAVES * self.n_tiles * TILE
+
+    def rounds(self) -> Int:
+        """Returns the loads with which each wave gets its share of the rows."""
+        return self.rows() // ROUND_ROWS
+
+    def ring_bytes(self) -> Int:
+        """Returns the bytes of LDS of a stage of activations, and of a chunk of scales."""
+        return self.rows() * ROW_BYTES
+
+    def scale_place(self) -> Int:
+        """Returns where scales begin."""
+        return self.depth * self.ring_bytes()
+
+    def lds_bytes(self) -> Int:
+        """Returns all bytes of LDS."""
+        return self.scale_place() + 2 * self.ring_bytes()
+
+    def stages(self, k: Int) -> Int:
+        """Returns the stages of a workgroup."""
+        return ceildiv(ceildiv(k, STAGE_K), self.splits)
+
+    def supports(self, k: Int) -> Bool:
+        """Says whether the kernel computes products of that K: each workgroup has some of it."""
+        return k % STAGE_K == 0 and (self.splits - 1) * self.stages(k) < k // STAGE_K
+
+    def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
+        """Returns the tiles of C that workgroups compute."""
+        return XcdBands(ceildiv(m, self.rows()), ceildiv(n, self.columns()))
+
+    def grid(self, m: Int, n: Int) -> Grid:
+        """Returns the grid of a launch."""
+        return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=THREADS)
+
+    def handover(self) -> DecodeShape:
+        """Returns the same tile of C as a cut of waves that share its columns and split K."""
+        return DecodeShape(
+            self.m_tiles,
+            WAVES * self.n_tiles,
+            SLICES,
+            WAVES,
+            self.depth,
+            False,
+            self.splits,
+            sharers=WAVES,
+        )
+
+    def workspace(self, m: Int, n: Int) -> Workspace:
+        """Returns the memory in which workgroups with parts of K add up."""
+        return self.handover().workspace(m, n)

@@ -1,0 +1,344 @@
+"""A wave's way along K in a middle kernel: what it holds, and what each operation does.
+
+The operations come from `StageOrder`, as data. Of stage s, in ring place s % depth:
+
+    activations    codes in LDS; fragments of some tiles of rows in registers
+    their scales   in LDS, by 4096 along K; a word a tile of rows: byte i for slice i
+    weights        codes and scales in registers, from memory straight
+"""
+
+from layout import Coord, Idx
+from max.gpu.sync import (
+    AMDScheduleBarrierMask,
+    s_waitcnt,
+    s_waitcnt_barrier,
+    schedule_barrier,
+)
+from pipeline.pipeline_dsl import ScheduleEntry
+from std.memory import bitcast
+
+from ...tiles import RegisterTile, in_registers
+from ..instructions.lds import Lds, PIECE_BYTES, pieces_at, read_pair, read_piece
+from ..instructions.matrix import (
+    BlockCodes,
+    CodeTile,
+    CODE_WORDS,
+    SUMS,
+    SumTile,
+    Sums,
+    TILE,
+    WordTile,
+    multiply_tiles,
+)
+from ..instructions.vector import chosen_bytes, zero_of_a_branch
+from ..operands.memory import quotient, remainder
+from ..operands.tiles import PAIR
+from ..operands.weights import WeightFragments
+from ..types import Formats
+from .activations import SharedRows, exchanged, first_byte_of_lane, place_of_round
+from .order import MiddleOps, StageOrder
+from .shape import (
+    CHUNK_STAGES,
+    MiddleShape,
+    ROW_BYTES,
+    ROW_PIECES,
+    SLICES,
+    STAGE_BLOCKS,
+)
+
+comptime TILE_BYTES = TILE * ROW_BYTES
+"""Bytes of a tile of rows in LDS."""
+comptime MOST_COUNTED = 63
+"""Loads that a wait can leave in flight."""
+comptime _HALF_PIECE = PIECE_BYTES // 2
+"""Bytes of the scales of a stage of a row."""
+
+
+struct MiddleWalk[formats: Formats, shape: MiddleShape]:
+    """A wave's way along K.
+
+    Parameters:
+        formats: What is multiplied.
+        shape: How the workgroup cuts its work.
+    """
+
+    comptime Weights = WeightFragments[Self.formats.right, Self.shape.n_tiles, SLICES, False]
+    """The wave's weights."""
+    comptime ORDER = StageOrder(Self.shape)
+    """The order of the work of a stage."""
+    comptime FRAGMENTS = Self.ORDER.fragments()
+    """Fragments of activations in registers."""
+    comptime DEPTH = Self.shape.depth
+
+    var codes: SharedRows
+    """Codes of activations."""
+    var scales: SharedRows
+    """Scales of activations."""
+    var weights: Self.Weights
+    var first_stage: Int32
+    """The first stage of the workgroup, counted from the beginning of K."""
+    var num_stages: Int32
+    """Stages of the workgroup."""
+    var stage: Int32
+    """The stage that is multiplied."""
+    var lds: Lds
+    """The workgroup's LDS."""
+    var wave: Int32
+    var lane: Int32
+    var a_place: Int32
+    """Where the lane reads the first fragment of a stage."""
+    var scale_place: Int32
+    """Where the lane's row of scales begins."""
+    var next_scales: Int32
+    """Where the lane reads the scales of the next stage."""
+    var selector: UInt32
+    """Which bytes of two words are the lane's scales."""
+    var a: CodeTile[Self.formats.left, Self.FRAGMENTS]
+    """Fragments of activations."""
+    var read_scales: RegisterTile[DType.uint32, 2, Self.shape.m_tiles]
+    """Scales of activations as they are in LDS."""
+    var a_scales: WordTile[Self.shape.m_tiles]
+    """Scales of activations in their places."""
+    var b: CodeTile[Self.formats.right, Self.DEPTH, SLICES, Self.shape.n_tiles]
+    """Weights."""
+    var b_scales: WordTile[Self.DEPTH, Self.Weights.WORDS]
+    """Their scales."""
+    var sums: SumTile[Self.shape.m_tiles, Self.shape.n_tiles]
+    """C."""
+
+    @always_inline
+    def __init__(
+        out self,
+        codes: SharedRows,
+        scales: SharedRows,
+        weights: Self.Weights,
+        first_stage: Int32,
+        num_stages: Int32,
+        lds: Lds,
+        wave: Int32,
+        lane: Int32,
+    ):
+        """Finds this lane's part of the work."""
+        self.codes = codes
+        self.scales = scales
+        self.weights = weights
+        self.first_stage = first_stage
+        self.num_stages = num_stages
+        self.stage = 0
+        self.lds = lds
+        self.wave = wave
+        self.lane = lane
+        self.a_place = first_byte_of_lane(lane)
+        var row = exchanged(lane % Int32(TILE) * Int32(ROW_PIECES))
+        self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
+        self.next_scales = self.scale_place
+        comptime ZEROS = UInt32(0x0C0C0400)
+        self.selector = ZEROS + quotient[TILE](lane).cast[DType.uint32]() * 0x0101
+        comptime A_WORDS = CODE_WORDS[Self.formats.left]
+        comptime B_WORDS = CODE_WORDS[Self.formats.right]
+        self.a = in_registers[DType.uint32, A_WORDS, Self.FRAGMENTS]()
+        self.read_scales = in_registers[DType.uint32, 2, Self.shape.m_tiles]()
+        self.a_scales = in_registers[DType.uint32, 1, Self.shape.m_tiles]()
+        self.b = in_registers[DType.uint32, B_WORDS, Self.DEPTH, SLICES, Self.shape.n_tiles]()
+        self.b_scales = in_registers[DType.uint32, 1, Self.DEPTH, Self.Weights.WORDS]()
+        self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.shape.n_tiles]()
+
+    @always_inline
+    def fetch_a[ring: Int](self, round: Int, stage: Int32):
+        """Starts a load of the activations of a stage to its place in the ring."""
+        comptime FIRST = Int32(ring * Self.shape.ring_bytes())
+        var place = FIRST + place_of_round(Int32(round), self.wave)
+        self.codes.fetch(
+            stage * Int32(ROW_BYTES),
+            Int32(round),
+            stage < self.num_stages,
+            self.lds.unsafe_offset(Int(place)),
+        )
+
+    @always_inline
+    def fetch_a_scales(self, chunk: Int32, round: Int32):
+        """Starts a load of the scales of a chunk, if there is such a load."""
+        comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
+        if round < Int32(Self.shape.rounds()) and chunk * Int32(CHUNK_STAGES) < self.num_stages:
+            var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
+            place += place_of_round(round, self.wave)
+            self.scales.fetch(
+                chunk * Int32(ROW_BYTES), round, True, self.lds.unsafe_offset(Int(place))
+            )
+
+    @always_inline
+    def fetch_b_scales[ring: Int, word: Int](mut self, stage: Int32):
+        """Starts loading scales of the weights of a stage."""
+        var at = self.weights.cursor(self._counted_from_k(stage))
+        self.b_scales[ring, word] = self.weights.fetch_scales[word](at, self.lane)
+
+    @always_inline
+    def fetch_b[ring: Int, slice: Int, tile: Int](mut self, stage: Int32):
+        """Starts loading a tile of the weights of a stage."""
+        var at = self.weights.cursor(self._counted_from_k(stage))
+        self.b[ring, slice, tile] = self.weights.fetch_codes[slice, tile](at, self.lane)
+
+    @always_inline
+    def _counted_from_k(self, stage: Int32) -> Int32:
+        """Returns a stage of the workgroup as one of K; behind the last one nothing is loaded."""
+        comptime BEYOND = Int32(1 << 22)
+        return self.first_stage + stage if stage < self.num_stages else BEYOND
+
+    @always_inline
+    def read_a[ring: Int, step: Int](mut self):
+        """Reads a fragment of activations."""
+        comptime slice, tile = divmod(step, Self.shape.m_tiles)
+        comptime BLOCKS = STAGE_BLOCKS // SLICES
+        comptime FIRST = Int32(ring * Self.shape.ring_bytes() + tile * TILE_BYTES)
+        var place = self.a_place ^ Int32(slice * BLOCKS * PIECE_BYTES)
+        var piece = read_piece(
+            pieces_at[1](self.lds.unsafe_offset(Int(place)), FIRST), Coord(Idx[0])
+        )
+        self.a[step % Self.FRAGMENTS] = rebind[BlockCodes[Self.formats.left]](piece)
+
+    @always_inline
+    def aim_scales(mut self, stage: Int32):
+        """Finds the lane's scales of a stage."""
+        comptime STAGES = Int32(CHUNK_STAGES)
+        comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
+        var chunk = quotient[CHUNK_STAGES](stage) & 1
+        var in_row = remainder[CHUNK_STAGES](stage) * Int32(_HALF_PIECE)
+        self.next_scales = (self.scale_place - Int32(Self.shape.scale_place())) ^ in_row
+        self.next_scales += chunk * CHUNK_BYTES + Int32(Self.shape.scale_place())
+
+    @always_inline
+    def read_a_scales[tile: Int](mut self):
+        """Reads the scales of a tile of rows."""
+        var place = self.next_scales + Int32(tile * TILE_BYTES)
+        self.read_scales[tile] = read_pair(self.lds.unsafe_offset(Int(place)))
+
+    @always_inline
+    def apply_a_scales[tile: Int](mut self):
+        """Puts the scales of a tile of rows in their places."""
+        self.a_scales[tile] = chosen_bytes(self.read_scales[tile], self.selector)
+
+    @always_inline
+    def multiply[ring: Int, slot: Int](mut self):
+        """Multiplies a tile."""
+        comptime step, n_tile = divmod(slot, Self.shape.n_tiles)
+        comptime slice, m_tile = divmod(step, Self.shape.m_tiles)
+        self.sums[m_tile, n_tile] = multiply_tiles[
+            Self.formats.left, Self.formats.right, PAIR * slice + n_tile % PAIR, slice
+        ](
+            self.sums[m_tile, n_tile],
+            self.b[ring, slice, n_tile],
+            self.a[step % Self.FRAGMENTS],
+            self.b_scales[ring, n_tile // PAIR],
+            self.a_scales[m_tile],
+        )
+
+    @always_inline
+    def meet[later_loads: Int](self):
+        """Waits until the next stage is there for all waves, and nobody reads this one."""
+        schedule_barrier()
+        s_waitcnt[vmcnt=UInt32(min(later_loads, MOST_COUNTED)), lgkmcnt=0]()
+        s_waitcnt_barrier()
+        schedule_barrier()
+
+    @always_inline
+    def perform[entry: ScheduleEntry, ring: Int](mut self):
+        """Carries out one operation on the stage in a place of the ring."""
+        comptime Ops = MiddleOps
+        comptime tag = entry.op.tag
+        comptime index = entry.op.subtile
+        comptime behind = (ring + Self.DEPTH - 1) % Self.DEPTH
+        var ahead = self.stage + Int32(Self.DEPTH)
+        comptime if tag == Ops.MULTIPLY.value:
+            self.multiply[ring, index]()
+        elif tag == Ops.READ.value:
+            self.read_a[ring, index]()
+        elif tag == Ops.READ_NEXT.value:
+            self.read_a[(ring + 1) % Self.DEPTH, index]()
+        elif tag == Ops.APPLY_SCALES.value:
+            self.apply_a_scales[index]()
+        elif tag == Ops.READ_SCALES.value:
+            comptime if index == 0:
+                self.aim_scales(self.stage + 1)
+            self.read_a_scales[index]()
+        elif tag == Ops.FETCH_A.value:
+            self.fetch_a[behind](index, ahead - 1)
+        elif tag == Ops.FETCH_A_SCALES.value:
+            var chunk = quotient[CHUNK_STAGES](self.stage) + 1
+            self.fetch_a_scales(chunk, remainder[CHUNK_STAGES](self.stage))
+        elif tag == Ops.FETCH_B_SCALES.value:
+            self.fetch_b_scales[behind, index](ahead - 1)
+        elif tag == Ops.FETCH_LATE_B.value:
+            self.fetch_b[behind, 1, index](ahead - 1)
+        elif tag == Ops.FETCH_EARLY_B.value:
+            self.fetch_b[ring, 0, index](ahead)
+        elif tag == Ops.MEET.value:
+            self.meet[Self.ORDER.later_loads()]()
+        else:
+            comptime assert tag == Ops.NEXT.value, "an operation nobody carries out"
+            self.stage += 1
+        schedule_barrier(AMDScheduleBarrierMask.SALU)
+
+    @always_inline
+    def start(mut self):
+        """Starts the loads of the first stages, in the order in which they are waited for."""
+        comptime for round in range(Self.shape.rounds()):
+            self.fetch_a_scales(0, Int32(round))
+        comptime for ring in range(Self.DEPTH):
+            comptime for slice in range(SLICES if ring < Self.DEPTH - 1 else 1):
+                comptime if slice == 0 and ring < Self.DEPTH - 1:
+                    comptime for round in range(Self.shape.rounds()):
+                        self.fetch_a[ring](round, Int32(ring))
+                    comptime for word in range(Self.Weights.WORDS):
+                        self.fetch_b_scales[ring, word](Int32(ring))
+                comptime for tile in range(Self.shape.n_tiles):
+                    self.fetch_b[ring, slice, tile](Int32(ring))
+            schedule_barrier()
+
+    @always_inline
+    def clear(mut self):
+        """Sets the sums to zero here, where there is time, not at the loop."""
+        comptime for m_tile in range(Self.shape.m_tiles):
+            comptime for n_tile in range(Self.shape.n_tiles):
+                var zeros = Sums(0)
+                comptime for i in range(SUMS):
+                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
+                self.sums[m_tile, n_tile] = zeros
+
+    @always_inline
+    def run_rest[ring: Int](mut self, count: Int32):
+        """Multiplies the stages that do not fill the ring: what they need is on its way."""
+        comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
+        comptime if ring < Self.DEPTH - 1:
+            if count > Int32(ring):
+                comptime for i in range(Self.ORDER.length()):
+                    comptime ops = MiddleOps(operations[i].op.tag)
+                    comptime if ops.value == MiddleOps.MEET.value:
+                        comptime if ring < Self.DEPTH - 2:
+                            self.meet[Self.ORDER.later_loads_of_rest(ring)]()
+                    elif not ops.is_fetch():
+                        self.perform[operations[i], ring]()
+                self.run_rest[ring + 1](count)
+
+    @always_inline
+    def walk(mut self):
+        """Walks along K."""
+        # The first stage has arrived: behind it are the other stages, and its own weights.
+        comptime OF_A_AND_SCALES = Self.shape.rounds()
+        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + Self.shape.n_tiles
+        s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MOST_COUNTED))]()
+        s_waitcnt_barrier()
+        schedule_barrier()
+        comptime for tile in range(Self.shape.m_tiles):
+            self.read_a_scales[tile]()
+        comptime for step in range(Self.FRAGMENTS):
+            self.read_a[0, step]()
+        self.apply_a_scales[0]()
+        schedule_barrier()
+
+        comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
+        for _ in range(quotient[Self.DEPTH](self.num_stages)):
+            comptime for ring in range(Self.DEPTH):
+                comptime for i in range(Self.ORDER.length()):
+                    self.perform[operations[i], ring]()
+        self.run_rest[0](self.num_stages % Int32(Self.DEPTH))
+        s_waitcnt[vmcnt=0]()

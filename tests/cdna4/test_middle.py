@@ -1,0 +1,146 @@
+"""The CDNA4 middle kernels, compiled and run in the simulator, against the oracle.
+
+Every launch executes every workgroup, is checked for hazards and for accesses beyond the
+operands, and finds NaN in all padding of scales.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import gfx950
+import oracle
+from gfx950.timing import profile
+from tests.cdna4 import support as cdna4
+from tests.tiers import tiered
+
+NARROW, SPLIT = "m4n2d4s1_bfloat16_none", "m4n2d4s2_bfloat16_bfloat16"
+WIDE_SPLIT, WIDE = "m4n4d3s2_float32_float32", "m12n4d3s1_bfloat16_none"
+HIGH, WIDEST = "m14n2d3s1_bfloat16_float32", "m8n6d2s1_bfloat16_bfloat16"
+KERNELS = (NARROW, SPLIT, WIDE_SPLIT, WIDE, HIGH, WIDEST)
+TIERED = tiered(KERNELS, first=[NARROW, SPLIT, WIDEST])
+NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
+STAGE_K, CHUNK_K = 256, 4096
+WAVES = 4
+SHAPES = [(17, 100, 1024), (100, 130, 1792), (1, 1, 512), (70, 257, 2304), (33, 40, CHUNK_K + 512)]
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return cdna4.compile_kernels("middle")
+
+
+def random_operand(rng, rows, k):
+    """Draws codes and scales; neighbouring blocks differ by up to 2**8."""
+    codes = rng.integers(0, 256, (rows, k // 2), np.uint8)
+    return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
+
+
+def multiply(kernel, name, shape, **options):
+    """Launches a kernel on random operands; compares C with the oracle's bound and returns it."""
+    (m, n, k), rng = shape, np.random.default_rng(7)
+    out, bias_name = NAME.fullmatch(name).groups()[4:]
+    a, b = random_operand(rng, m, k), random_operand(rng, n, k)
+    has_bias = bias_name != "none"
+    bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name]) if has_bias else None
+    c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
+    found = cdna4.described(name, m, n, k)
+    workspace = found.workspace()
+    w_codes, w_scales = cdna4.poisoned_weights(*b)
+    args = found.bind(
+        a=a[0], a_scales=a[1], w_codes=w_codes, w_scales=w_scales, c=c, workspace=workspace,
+        bias=bias if has_bias else np.zeros(0, np.uint8), none=np.zeros(0, np.uint8),
+    )  # fmt: skip
+    gfx950.run(kernel, found.grid, found.threads, args, **options).raise_on_hazards()
+    assert not workspace.any(), "the workspace is zero after a launch"
+    addend = bias.astype(np.float64) if has_bias else None
+    left, right = oracle.dequantize(*a), oracle.dequantize(*b)
+    oracle.assert_matmul(c.astype(np.float64), left, right, out, addend)
+    return c
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("shape", tiered(SHAPES, first=SHAPES[:2]))
+@pytest.mark.parametrize("name", TIERED)
+def test_ragged_shapes_are_within_the_bound(kernels, name, shape, late):
+    multiply(kernels[name], name, shape, late=late)
+
+
+@pytest.mark.parametrize("stages", tiered(range(2, 20), first=[3]))
+def test_any_number_of_stages_is_within_the_bound(kernels, stages):
+    for name in KERNELS:
+        multiply(kernels[name], name, (20, 48, stages * STAGE_K))
+
+
+@pytest.mark.parametrize("name", tiered([SPLIT, WIDE_SPLIT], first=[SPLIT]))
+def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
+    shape = (70, 130, 3 * STAGE_K)
+    results = {
+        multiply(kernels[name], name, shape, order=order, late=late, lockstep=False).tobytes()
+        for order, late in [("reverse", False), (0, False), (1, True)]
+    }
+    assert len(results) == 1
+
+
+def test_every_tile_of_c_is_computed_once(kernels):
+    """More than a band of rows, on a grid that the XCDs do not divide."""
+    multiply(kernels[NARROW], NARROW, (9 * 64 + 1, 2 * 128 + 1, STAGE_K), check=False)
+
+
+def test_a_k_that_ends_within_a_stage_or_leaves_a_workgroup_none_is_refused():
+    cdna4.compile_texts("middle")
+    assert cdna4.described(NARROW, 64, 128, STAGE_K + 32) is None
+    assert cdna4.described(SPLIT, 64, 128, STAGE_K) is None
+    assert cdna4.described(SPLIT, 64, 128, 2 * STAGE_K) is not None
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_spills_and_arguments_are_preloaded(name):
+    text = cdna4.compile_texts("middle")[name]
+    for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
+        assert re.search(rf"\.{count}:\s+0\n", text), count
+    assert int(re.search(r"\.amdhsa_user_sgpr_kernarg_preload_length (\d+)", text)[1]) >= 13
+
+
+@pytest.mark.parametrize("name", [NARROW, WIDE])
+def test_a_stage_meets_once_and_loads_no_weight_twice(kernels, name):
+    m_tiles, n_tiles, depth, *_ = map(int, NAME.fullmatch(name).groups()[:4])
+    names = [instruction.name for instruction in loop_of(kernels[name])]
+    assert names.count("s_barrier") == depth
+    assert sum(name.startswith("v_mfma") for name in names) == 2 * m_tiles * n_tiles * depth
+    of_a, of_b = m_tiles * 16 // (8 * WAVES), 2 * n_tiles
+    # Scales of activations, which few stages load, may be one more.
+    sure = (of_a + of_b) * depth
+    assert sure <= names.count("buffer_load_dwordx4") <= sure + depth
+
+
+def loop_of(kernel):
+    """Returns the instructions of the innermost loop with most matrix instructions."""
+    loops = [
+        kernel.instructions[i.target : i.pc + 1]
+        for i in kernel.instructions
+        if i.target is not None and i.target <= i.pc
+    ]
+    count = {id(loop): sum(i.name.startswith("v_mfma") for i in loop) for loop in loops}
+    most = max(count.values())
+    return min((loop for loop in loops if count[id(loop)] == most), key=len)
+
+
+def model(kernel, name, m, n, k):
+    """Times a launch."""
+    found = cdna4.described(name, m, n, k)
+    sizes = {
+        "a": m * k // 2, "a_scales": m * k // 32, "w_codes": n * k // 2, "w_scales": n * k // 32,
+        "c": 2 * m * n, "bias": 0, "none": 0,
+    }  # fmt: skip
+    operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
+    args = found.bind(**operands, workspace=found.workspace())
+    return profile(kernel, found.grid, found.threads, args)
+
+
+@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7)])
+def test_matrix_pipes_are_as_busy_as_memory_lets_them_be(kernels, name, busy):
+    p = model(kernels[name], name, 768, 8192, 4096)
+    assert p.loop.mfma_utilisation >= busy
+    assert p.lds_cycles and not p.lds_conflicts, p.lds_conflicts
