@@ -142,6 +142,7 @@ ARTEFACTS = (
     catalogue("cdna4/prefill_wide", deep=True),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
+    catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),

@@ -32,7 +32,7 @@ from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
-from ..operands.target import Target
+from ..operands.target import Destination, Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover, PART, PARTS
 from .shape import DecodeLds, DecodeShape
@@ -40,20 +40,21 @@ from .walk import DecodeWalk
 
 
 @always_inline
-def _decode[
-    Source: ActivationSource, //, types: ProductTypes, shape: DecodeShape
+def multiply_tile[
+    Source: ActivationSource, Sums: Destination, //, types: ProductTypes, shape: DecodeShape
 ](
     source: Source,
     w_codes: Input[DType.uint8],
     w_scales: Input[DType.uint8],
-    target: Target[types.out, types.bias],
+    target: Sums,
+    first_row: Int32,
     m: Int32,
     n: Int32,
     k: Int32,
     chunks_per_wave: Int32,
     workspace: Output[DType.uint8],
 ):
-    """Computes a workgroup's tile of C."""
+    """Computes a workgroup's tile of C, whose rows begin at `first_row`."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
     comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime Walk = DecodeWalk[Source, types.formats.right, shape]
@@ -102,14 +103,14 @@ def _decode[
                 return
 
     # Across workgroups, and to memory.
-    var m_tile0, n_tile0 = y * Int32(shape.m_tiles), x * Int32(shape.n_tiles)
+    var n_tile0 = x * Int32(shape.n_tiles)
     comptime if shape.splits == 1:
         comptime for i in range(shape.own_tiles()):
             var tile = shape.tile_of(wave, i)
             if tile < Int32(shape.tiles()):
                 var m_tile, n_tile = shape.corner(tile)
-                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                target.store(sums[i], bias[i], row, column, lane)
+                var row, column = first_row + m_tile * TILE, (n_tile0 + n_tile) * TILE
+                target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
     else:
         var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
         var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
@@ -121,7 +122,7 @@ def _decode[
             comptime for part in range(PARTS):
                 if handover.is_mine[own, part]():
                     var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
-                    var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+                    var row, column = first_row + m_tile * TILE, (n_tile0 + n_tile) * TILE
                     target.store_part[part * PART, PART](
                         handover.parts[own, part], bias[own], row, column, lane
                     )
@@ -187,11 +188,12 @@ def linear_decode[
         shape.k_tail,
     ]
     var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    _decode[types, shape](
+    multiply_tile[types, shape](
         Source(x, m, k, first_row),
         w_codes,
         w_scales,
         Target[types.out, types.bias].of(result, bias, m, n),
+        first_row,
         m,
         n,
         k,
@@ -224,11 +226,12 @@ def matmul_decode[
         types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
     ]
     var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    _decode[types, shape](
+    multiply_tile[types, shape](
         Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row),
         w_codes,
         w_scales,
         Target[types.out, types.bias].of(result, bias, m, n),
+        first_row,
         m,
         n,
         k,
