@@ -19,6 +19,9 @@ from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
 
+GATES = ["swiglu_oai", "silu"]
+
+
 @cache
 def program():
     """Returns the module that knows the launches."""
@@ -37,13 +40,19 @@ def kernel(text: str) -> gfx950.Kernel:
 
 
 def run(launches, operands: dict, workspace: np.ndarray | None = None, **options) -> list:
-    """Runs launches one after another; raises on hazards."""
+    """Runs launches one after another; raises on hazards.
+
+    A place in the workspace ends where the next one begins.
+    """
+    places = {a[0] for launch in launches for a in launch["arguments"] if isinstance(a, tuple)}
+    ends = [*sorted(places), None]
     found = []
     for launch in launches:
         args = []
         for argument in launch["arguments"]:
             if isinstance(argument, tuple):
-                args.append(workspace[argument[0] :])
+                end = ends[ends.index(argument[0]) + 1]
+                args.append(workspace[argument[0] : end])
             elif isinstance(argument, str):
                 args.append(operands[argument])
             else:
@@ -98,3 +107,75 @@ def grouped(name: str, x, experts: Experts, sizes, **options) -> np.ndarray:
     assert len(launches) == (1 if m * n else 0)
     run(launches, operands, **options)
     return c
+
+
+@dataclass
+class Layer:
+    """A layer of experts and what comes in; what its launches leave in the workspace."""
+
+    name: str
+    x: np.ndarray
+    gate_up: Experts
+    down: Experts
+    ids: np.ndarray
+    weights: np.ndarray
+    gate: str = "swiglu_oai"
+
+    def slots(self) -> int:
+        """Returns the slots of all tokens."""
+        return self.ids.size
+
+    def launches(self) -> tuple[list, int]:
+        """Returns the launches and the bytes of their workspace."""
+        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
+        sizes = (tokens, self.ids.shape[1], width, 2 * half, count)
+        kinds = self.ids.dtype.itemsize, weights, GATES.index(self.gate)
+        return program().layer(self.name, (*sizes, *kinds))
+
+    def run(self, **options) -> Parts:
+        """Runs the layer; returns what each of its launches computed."""
+        launches, num_bytes = self.launches()
+        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        workspace = np.full(num_bytes, 0xA5, np.uint8)
+        y = np.full((tokens, width), np.nan, NUMPY_DTYPES[self.name.split("_")[2]])
+        operands = {
+            **dict(zip(("w_codes", "w_scales", "bias"), self.gate_up.stored(), strict=True)),
+            **dict(zip(("down_codes", "down_scales", "down_bias"), self.down.stored(), strict=True)),
+            "x": self.x, "ids": self.ids, "weights": self.weights, "c": y,
+            "none": np.zeros(0, np.uint8),
+        }  # fmt: skip
+        run(launches, operands, workspace, **options)
+        if not self.slots():
+            return Parts(y)
+        route, add = launches[0]["arguments"], launches[-1]["arguments"]
+        down = launches[-2]["arguments"]
+
+        def part(argument, dtype, *shape):
+            return workspace[argument[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
+
+        return Parts(
+            y,
+            part(route[6], np.int32, count),
+            part(route[7], np.int32, self.slots()),
+            part(route[8], np.int32, self.slots()),
+            part(down[7], self.x.dtype, self.slots(), 2 * half),
+            part(add[0], np.float32, self.slots(), width),
+        )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the launches of a layer computed."""
+
+    y: np.ndarray
+    sizes: np.ndarray | None = None
+    """Rows of each expert."""
+    tokens: np.ndarray | None = None
+    """Of rows."""
+    places: np.ndarray | None = None
+    """Rows of slots; negative for none."""
+    hidden: np.ndarray | None = None
+    """Of rows."""
+    rows: np.ndarray | None = None
+    """Results of the second product."""

@@ -3,22 +3,34 @@
 A cut has tiles of as many rows as a group has on average, which is all that the host knows: an
 expert's weights are read once for each tile of its rows, and rows that a tile lacks are free.
 
-    grouped_linear    one launch
+    grouped product    one launch
+
+    layer              route_slots      ids -> rows of tokens, sorted by expert
+                       experts_decode   tokens, gathered -> hidden numbers, gated on the way
+                       experts_decode   hidden numbers -> rows, float32
+                       add_slots        rows, by token and in the order of slots -> y
+
+Gates that are not neighbours of their ups take a launch of their own, `gate_sums`, between the
+products. What the launches hand over lies in the workspace, see `LayerMemory`.
 """
 
-from std.math import ceildiv
+from std.math import align_up, ceildiv
 
-from ...experts import Experts, GroupedProblem
-from ...launch.queue import Queue
+from ...experts import Experts, ExpertsProblem, GroupedProblem
+from ...launch.queue import Queue, Workspace
 from ...numbers.floats import float_code
+from ...numbers.formats import Format
 from ...numbers.gates import Gate
-from ...problem import Left
+from ...numbers.rounding import Rounding
+from ...problem import ANY, Known, Left
 from ..chip import LDS_BYTES, MAX_TENSOR_BYTES
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import TILE, TILE_K
-from ..types import ProductTypes, float_bytes
+from ..types import Formats, ProductTypes, float_bytes
 from .groups import most_tiles
 from .kernel import ExpertRows, ExpertsKernel, Rows
+from .routing import route
+from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
 """What HIP takes."""
@@ -107,3 +119,132 @@ def _check_bytes(name: String, num_bytes: Int, m: Int, n: Int, k: Int) raises:
                 "), expected less than 2 GiB",
             )
         )  # fmt: skip
+
+
+@fieldwise_init
+struct LayerMemory(TrivialRegisterPassable):
+    """Where in the workspace lie what the launches of a layer hand over, in bytes."""
+
+    var places: Int
+    """Of slots, [slots]."""
+    var tokens: Int
+    """Of rows, [slots]."""
+    var sizes: Int
+    """Of groups, [experts]."""
+    var hidden: Int
+    """[slots, inner], floats like the tokens."""
+    var rows: Int
+    """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
+    var num_bytes: Int
+
+    @staticmethod
+    def of(problem: ExpertsProblem, first: Int, float_bytes: Int) -> Self:
+        """Lays out a layer from an address on."""
+        comptime ALIGNMENT = 256
+        comptime WORD = 4
+        var slots = problem.routing.count()
+        var tokens = align_up(first + slots * WORD, ALIGNMENT)
+        var sizes = align_up(tokens + slots * WORD, ALIGNMENT)
+        var hidden = align_up(sizes + problem.gate_up.count * WORD, ALIGNMENT)
+        var rows = align_up(hidden + slots * problem.inner * float_bytes, ALIGNMENT)
+        var columns = problem.width
+        if not problem.gate.is_interleaved():
+            columns = max(columns, 2 * problem.inner)
+        return Self(first, tokens, sizes, hidden, rows, rows + slots * columns * WORD - first)
+
+
+@fieldwise_init
+struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
+    """What a layer is compiled for."""
+
+    var left: Format
+    """What activations are rounded to."""
+    var x: DType
+    """The type of the tokens."""
+    var rounding: Rounding
+    var gate_up: Format
+    var gate_up_bias: Optional[DType]
+    var down: Format
+    var down_bias: Optional[DType]
+    var out: DType
+    var gate: Int
+    """Position in `GATES`, or `ANY`."""
+
+    @staticmethod
+    def of(gate_up: Known, down: Known, result: DType, gate: Int) -> Self:
+        """Returns what is known of both products; all of it but their layouts must be."""
+        var first, second = ProductTypes.of(gate_up), ProductTypes.of(down)
+        return Self(
+            first.formats.left,
+            first.floats(),
+            first.rounding,
+            first.formats.right,
+            first.bias,
+            second.formats.right,
+            second.bias,
+            result,
+            gate,
+        )
+
+    def first(self, result: DType) -> ProductTypes:
+        """Returns the types of the first product, whose results are of type `result`."""
+        var formats = Formats(self.left, self.gate_up)
+        return ProductTypes(formats, Optional(self.x), self.rounding, result, self.gate_up_bias)
+
+    def second(self) -> ProductTypes:
+        """Returns the types of the second product."""
+        var formats = Formats(self.left, self.down)
+        var x = Optional(self.x)
+        return ProductTypes(formats, x, self.rounding, DType.float32, self.down_bias)
+
+
+def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
+    """Returns the workspace of a layer of experts."""
+    return Workspace(0, LayerMemory.of(problem, 0, float_bytes(types.x)).num_bytes)
+
+
+def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts."""
+    if problem.routing.tokens == 0:
+        return
+    comptime hidden_types = types.first(types.x)
+    var width, inner, slots = problem.width, problem.inner, problem.routing.count()
+    _check[hidden_types](problem.left, problem.gate_up, 2 * inner, width)
+    var left = problem.left
+    left.row_stride = inner
+    _check[types.second()](left, problem.down, width, inner)
+    if problem.dtype != float_code(types.out):
+        raise Error("got a result of another type than was compiled for gfx950")
+    _check_bytes(
+        "results", problem.routing.tokens * width * float_bytes(types.out), slots, width, inner
+    )
+
+    var space = workspace_of[types](problem)
+    var at = LayerMemory.of(problem, queue.workspace(space), float_bytes(types.x))
+    if slots > 0:
+        route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
+        _launch_hidden[types](problem, at, queue)
+        var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
+        launch[types.second(), Rows.DOWN](hidden, problem.down, Gate.NONE, width, inner, queue)
+    launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
+
+
+def _launch_hidden[
+    types: LayerTypes
+](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
+    """Launches the first product, which leaves hidden numbers."""
+    comptime may_be_halves = types.gate == ANY or not Gate(types.gate, 0, 0).is_interleaved()
+    comptime may_be_neighbours = types.gate == ANY or Gate(types.gate, 0, 0).is_interleaved()
+    var n, k, slots = 2 * problem.inner, problem.width, problem.routing.count()
+    var rows = ExpertRows(
+        problem.left.values, at.sizes, slots, at.tokens, problem.routing.tokens, at.hidden
+    )
+    comptime if may_be_neighbours:
+        if problem.gate.is_interleaved():
+            comptime first = types.first(types.x)
+            return launch[first, Rows.HIDDEN](rows, problem.gate_up, problem.gate, n, k, queue)
+    comptime if may_be_halves:
+        comptime first = types.first(DType.float32)
+        rows.result = at.rows
+        launch[first, Rows.SUMS](rows, problem.gate_up, Gate.NONE, n, k, queue)
+        launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)

@@ -24,9 +24,9 @@ from ...schedule.xcd import XcdColumns
 from ..decode.kernel import multiply_tile
 from ..decode.shape import DecodeShape
 from ..instructions.matrix import LANES, SUMS, Sums, TILE
-from ..operands.activations import FloatSource
+from ..operands.activations import ActivationSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
-from ..operands.target import NO_BIAS, Target
+from ..operands.target import Destination, NO_BIAS, Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .groups import GroupTile, most_tiles
 from .hidden import Hidden
@@ -80,66 +80,69 @@ def experts_decode[
     alpha: Float32,
 ):
     """Multiplies rows of one group by the weights of its expert."""
-    comptime ROWS = shape.m_tiles * TILE
     comptime C = Target[types.out, types.bias]
     comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
     var lane = Int32(thread_idx.x) % LANES
-    var tile = GroupTile.find[ROWS](sizes, groups, m, Int32(block_idx.y), lane)
+    var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+    var tile = GroupTile.find[shape.m_tiles * TILE](sizes, groups, m, y, lane)
     if tile.is_empty():
         return
+    var columns = quotient[2](n) if rows.are_gated else n
+    var values = result.unsafe_offset(Int(tile.first_row) * Int(columns))
+    var num_rows = tile.end_row - tile.first_row
     if tile.expert == groups:
         comptime if rows.fill:
-            _clear[shape](Target[types.out, NO_BIAS].of(result, bias, m, n), tile.first_row, lane)
+            _clear[shape](Target[types.out, NO_BIAS].of(values, bias, num_rows, n), lane)
         return
 
+    # What is the expert's.
     var codes = w_codes.unsafe_offset(Int(tile.expert) * Int(codes_step))
     var scales = w_scales.unsafe_offset(Int(tile.expert) * Int(scales_step))
-    var of_expert = bias.unsafe_offset(Int(tile.expert) * Int(n) * BIAS_BYTES)
-    var unused = output[DType.uint8](0)
-    comptime Floats = FloatSource[
-        types.formats.left, types.floats(), types.rounding, shape.m_tiles, shape.k_tiles, True
-    ]
-    comptime Gathered = GatheredSource[
-        types.formats.left, types.floats(), types.rounding, shape.m_tiles, shape.k_tiles
-    ]
+    var addend = bias.unsafe_offset(Int(tile.expert) * Int(n) * BIAS_BYTES)
     comptime if rows.are_gathered:
-        var source = Gathered.of(x, num_tokens, k, tokens, tile.first_row, tile.end_row)
+        comptime Source = GatheredSource[
+            types.formats.left, types.floats(), types.rounding, shape.m_tiles, shape.k_tiles
+        ]
+        var source = Source.of(x, num_tokens, k, tokens, tile.first_row, tile.end_row)
         comptime if rows.are_gated:
             var gate = Gate(Gate.SWIGLU_OAI, limit, alpha)
-            var hidden = Hidden[types.out, types.bias].of(result, of_expert, tile.end_row, n, gate)
-            multiply_tile[types, shape](
-                source, codes, scales, hidden, tile.first_row, m, n, k, chunks_per_wave, unused
-            )
+            var hidden = Hidden[types.out, types.bias].of(values, addend, num_rows, n, gate)
+            _multiply[types, shape](source, hidden, codes, scales, n, k, chunks_per_wave)
         else:
-            multiply_tile[types, shape](
-                source,
-                codes,
-                scales,
-                C.of(result, of_expert, tile.end_row, n),
-                tile.first_row,
-                m,
-                n,
-                k,
-                chunks_per_wave,
-                unused,
-            )
+            var sums = C.of(values, addend, num_rows, n)
+            _multiply[types, shape](source, sums, codes, scales, n, k, chunks_per_wave)
     else:
-        multiply_tile[types, shape](
-            Floats(x, tile.end_row, k, tile.first_row),
-            codes,
-            scales,
-            C.of(result, of_expert, tile.end_row, n),
-            tile.first_row,
-            m,
-            n,
-            k,
-            chunks_per_wave,
-            unused,
-        )
+        comptime Source = FloatSource[
+            types.formats.left, types.floats(), types.rounding, shape.m_tiles, shape.k_tiles, True
+        ]
+        var source = Source(x, tile.end_row, k, tile.first_row)
+        var sums = C.of(values, addend, num_rows, n)
+        _multiply[types, shape](source, sums, codes, scales, n, k, chunks_per_wave)
 
 
 @always_inline
-def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], first_row: Int32, lane: Int32):
+def _multiply[
+    types: ProductTypes, shape: DecodeShape
+](
+    source: Some[ActivationSource],
+    target: Some[Destination],
+    codes: Input[DType.uint8],
+    scales: Input[DType.uint8],
+    n: Int32,
+    k: Int32,
+    chunks_per_wave: Int32,
+):
+    """Computes a workgroup's tile, with which source and target begin."""
+    comptime assert shape.splits == 1, "workgroups share no tile"
+    var no_workspace = output[DType.uint8](0)
+    var m = Int32(shape.m_tiles * TILE)
+    multiply_tile[types, shape](
+        source, codes, scales, target, 0, m, n, k, chunks_per_wave, no_workspace
+    )
+
+
+@always_inline
+def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], lane: Int32):
     """Stores zeros to a workgroup's tile of C."""
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var first_column = Int32(block_idx.x) * Int32(shape.n_tiles * TILE)
@@ -147,9 +150,8 @@ def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], first_row: Int32, lan
         var tile = wave + Int32(i * shape.waves)
         if tile < Int32(shape.tiles()):
             var m_tile, n_tile = divmod(tile, Int32(shape.n_tiles))
-            target.store_part[0, SUMS](
-                Sums(0), Sums(0), first_row + m_tile * TILE, first_column + n_tile * TILE, lane
-            )
+            var column = first_column + n_tile * TILE
+            target.store_part[0, SUMS](Sums(0), Sums(0), m_tile * TILE, column, lane)
 
 
 @fieldwise_init
@@ -178,7 +180,7 @@ struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
     ) raises:
         """Launches the product of all groups."""
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
-        comptime assert Self.shape.splits == 1 and Self.shape.sharers == 1 and Self.shape.k_tail
+        comptime assert Self.shape.sharers == 1 and Self.shape.k_tail
         var tiles = most_tiles(of.m, experts.count, Self.shape.m_tiles * TILE)
         var x, y = XcdColumns(tiles, ceildiv(n, Self.shape.n_tiles * TILE)).grid()
         queue.launch[experts_decode[Self.types, Self.shape, Self.rows]](
