@@ -197,12 +197,16 @@ def build(gpu: str = "") -> Graph:
     Args:
         gpu: a GPU's device in the table of layouts, as "gfx950"; it is MAX's accelerator.
     """
-    rows = TensorType(DType.float32, ["tokens", CONFIG.hidden_size], DeviceRef.GPU() if gpu else CPU)
+    rows = TensorType(
+        DType.float32, ["tokens", CONFIG.hidden_size], DeviceRef.GPU() if gpu else CPU
+    )
     library = [max_graph.library()]
     with Graph("gpt_oss_layers", input_types=[rows], custom_extensions=library) as graph:
         x = graph.inputs[0].tensor
         layers = range(CONFIG.num_hidden_layers)
-        graph.output(*(decoder_layer(x, random_layer(i, gpu or "cpu")[1], CONFIG, i) for i in layers))
+        graph.output(
+            *(decoder_layer(x, random_layer(i, gpu or "cpu")[1], CONFIG, i) for i in layers)
+        )
     return graph
 
 

@@ -18,7 +18,6 @@ import oracle
 from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
-
 GATES = ["swiglu_oai", "silu"]
 
 
@@ -139,9 +138,10 @@ class Layer:
         (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
         workspace = np.full(num_bytes, 0xA5, np.uint8)
         y = np.full((tokens, width), np.nan, NUMPY_DTYPES[self.name.split("_")[2]])
+        first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")
         operands = {
-            **dict(zip(("w_codes", "w_scales", "bias"), self.gate_up.stored(), strict=True)),
-            **dict(zip(("down_codes", "down_scales", "down_bias"), self.down.stored(), strict=True)),
+            **dict(zip(first, self.gate_up.stored(), strict=True)),
+            **dict(zip(second, self.down.stored(), strict=True)),
             "x": self.x, "ids": self.ids, "weights": self.weights, "c": y,
             "none": np.zeros(0, np.uint8),
         }  # fmt: skip

@@ -116,7 +116,9 @@ def test_irregular_rows_and_experts_disturb_no_others(rng):
 
 
 def test_no_rows_are_no_launch(rng):
-    c = layers.grouped(GROUPED[0], floats(rng, GROUPED[0], 0, 64), Experts.random(rng, 3, 8, 64), [])
+    c = layers.grouped(
+        GROUPED[0], floats(rng, GROUPED[0], 0, 64), Experts.random(rng, 3, 8, 64), []
+    )
     assert c.shape == (0, 8)
 
 
@@ -235,7 +237,9 @@ def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
 
 def test_no_kernel_spills_or_touches_scratch():
     for m in (1, 32, 64):
-        launches = [launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))]
+        launches = [
+            launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))
+        ]
         for name in LAYERS:
             for gate in range(len(layers.GATES)):
                 launches += layers.program().layer(name, (m, 1, 64, 64, 1, 8, 0, gate))[0]
