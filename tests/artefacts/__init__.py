@@ -134,7 +134,7 @@ ARTEFACTS = (
         extension(
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
-            "hip/",
+            "hip/test_ops",
             deep=name not in {"floats", "codes"},
         )
         for name, kind in KINDS.items()

@@ -25,6 +25,9 @@ LAYERS = [
     "mxfp4_bfloat16_bfloat16_none",
     "mxfp4_bfloat16_bfloat16_float32",
     "mxfp4_float32_float32_bfloat16",
+    "mxfp8_bfloat16_bfloat16_float32",
+    "bf16_bfloat16_bfloat16_none",
+    "bf16_float32_float32_float32",
 ]
 GROUPS = [
     # Rows of each expert, rows behind them, n, k.

@@ -1,7 +1,7 @@
 """How grouped products and layers of experts are launched on CDNA4, and with which cut.
 
 A cut has tiles of as many rows as a group has on average, which is all that the host knows: an
-expert's weights are read once for each tile of its rows, and rows that a tile lacks are free.
+expert's weights are read once for each tile of its rows, and a tile has rows of one expert.
 
     grouped product    one launch
 
@@ -82,7 +82,8 @@ def launch[
     """Launches a product of experts with the cut that is chosen for it."""
     _check_bytes("activations", of.num_tokens * types.row_bytes(k), of.m, n, k)
     _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
-    _check_bytes("an expert's weights", types.formats.right.packed_bytes(n * k), of.m, n, k)
+    var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
+    _check_bytes("an expert's weights", weights, of.m, n, k)
     var choice = choose(of.m, experts.count, types)
     comptime for i in range(len(CUTS)):
         comptime cut = CUTS[i]
