@@ -39,20 +39,21 @@ CONFIG = GptOssConfig(
 """A tiny model: layer 0 slides, layer 1 does not."""
 
 
-def constant(array) -> TensorValue:
-    """Puts floats into the graph."""
-    return ops.constant(np.ascontiguousarray(array, dtype=np.float32), DType.float32, CPU)
+def constant(array, like: TensorValue) -> TensorValue:
+    """Puts floats into the graph, where a tensor is."""
+    floats = np.ascontiguousarray(array, dtype=np.float32)
+    return ops.constant(floats, DType.float32, like.device)
 
 
 def dense(x: TensorValue, parameters: dict, name: str) -> TensorValue:
     """Multiplies by a matrix that is not quantized, and adds its bias."""
-    weight = constant(parameters[f"{name}.weight"].T)
-    return ops.matmul(x, weight) + constant(parameters[f"{name}.bias"])
+    weight = constant(parameters[f"{name}.weight"].T, x)
+    return ops.matmul(x, weight) + constant(parameters[f"{name}.bias"], x)
 
 
 def rms_norm(x: TensorValue, weight, eps: float) -> TensorValue:
     """Divides rows by their root mean square."""
-    return x * ops.rsqrt(ops.mean(x * x, axis=-1) + eps) * constant(weight)
+    return x * ops.rsqrt(ops.mean(x * x, axis=-1) + eps) * constant(weight, x)
 
 
 def yarn(rope: dict, dim: int) -> tuple[np.ndarray, float]:
@@ -93,9 +94,9 @@ def attention(x: TensorValue, parameters: dict, config, is_sliding: bool) -> Ten
         rows = dense(x, parameters, f"self_attn.{name}")
         return ops.permute(ops.reshape(rows, [tokens, count, dim]), [1, 0, 2])
 
-    position = ops.range(0, tokens, 1, out_dim=tokens, dtype=DType.int64, device=CPU)
+    position = ops.range(0, tokens, 1, out_dim=tokens, dtype=DType.int64, device=x.device)
     frequencies, factor = yarn(config.rope_parameters, dim)
-    turns = ops.unsqueeze(ops.cast(position, DType.float32), 1) * constant(frequencies)
+    turns = ops.unsqueeze(ops.cast(position, DType.float32), 1) * constant(frequencies, x)
     turn = ops.cos(turns) * factor, ops.sin(turns) * factor
 
     queries = rotated(heads_of("q_proj", heads), *turn)
@@ -111,10 +112,10 @@ def attention(x: TensorValue, parameters: dict, config, is_sliding: bool) -> Ten
     is_seen = distance >= 0
     if is_sliding:
         is_seen = ops.logical_and(is_seen, ops.logical_not(distance >= config.sliding_window))
-    scores = ops.where(is_seen, scores, constant(-1e30))
+    scores = ops.where(is_seen, scores, constant(-1e30, x))
 
     # A sink takes its share of attention and gives nothing.
-    sinks = constant(parameters["self_attn.sinks"].reshape(kv_heads, group, 1, 1))
+    sinks = constant(parameters["self_attn.sinks"].reshape(kv_heads, group, 1, 1), x)
     largest = ops.max(ops.max(scores, axis=-1), sinks)
     shares = ops.exp(scores - largest)
     shares = shares / (ops.sum(shares, axis=-1) + ops.exp(sinks - largest))
@@ -155,10 +156,10 @@ def decoder_layer(x: TensorValue, parameters: dict, config, index: int) -> Tenso
     return x + experts(normed, parameters, config)
 
 
-def random_layer(index: int) -> tuple[GptOssDecoderLayer, dict]:
+def random_layer(index: int, device: str = "cpu") -> tuple[GptOssDecoderLayer, dict]:
     """Returns transformers' layer in float64, and its parameters with experts in MXFP4.
 
-    Its experts are what the quantized ones stand for.
+    Its experts are what the quantized ones stand for, which have a device's layout.
     """
     torch.manual_seed(index)
     layer = GptOssDecoderLayer(CONFIG, index).double().eval()
@@ -172,7 +173,7 @@ def random_layer(index: int) -> tuple[GptOssDecoderLayer, dict]:
             weight = getattr(layer.mlp.experts, name)
             q = mx.quantize(weight.float().transpose(1, 2).contiguous())
             weight.copy_(q.dequantize("float32").transpose(1, 2))
-            parameters[f"mlp.experts.{name}"] = q.preshuffle()
+            parameters[f"mlp.experts.{name}"] = mx.preshuffle(q, device=device)
     return layer, parameters
 
 
@@ -190,14 +191,22 @@ def expected(layer: GptOssDecoderLayer, x: torch.Tensor, index: int) -> torch.Te
     return out[0]
 
 
-def build() -> Graph:
-    """Returns a graph of both layers, each on its own input's tokens."""
-    rows = TensorType(DType.float32, ["tokens", CONFIG.hidden_size], CPU)
+def build(gpu: str = "") -> Graph:
+    """Returns a graph of both layers, each on its own input's tokens, for the CPU or for a GPU.
+
+    Args:
+        gpu: a GPU's device in the table of layouts, as "gfx950"; it is MAX's accelerator.
+    """
+    rows = TensorType(
+        DType.float32, ["tokens", CONFIG.hidden_size], DeviceRef.GPU() if gpu else CPU
+    )
     library = [max_graph.library()]
     with Graph("gpt_oss_layers", input_types=[rows], custom_extensions=library) as graph:
         x = graph.inputs[0].tensor
         layers = range(CONFIG.num_hidden_layers)
-        graph.output(*(decoder_layer(x, random_layer(i)[1], CONFIG, i) for i in layers))
+        graph.output(
+            *(decoder_layer(x, random_layer(i, gpu or "cpu")[1], CONFIG, i) for i in layers)
+        )
     return graph
 
 

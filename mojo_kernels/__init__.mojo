@@ -72,6 +72,7 @@ Hopper's builds on the room of any GPU.
             matrix.mojo           the scaled matrix instruction, and what it takes
             vector.mojo           the converter to codes, maxima of pairs
             memory.mojo           straight to LDS, and past the L2
+            wave.mojo             sums, votes and words across lanes
             lds.mojo              tiles of pieces, words and bytes in LDS
         operands/             what a wave multiplies, and where it comes from
             memory.mojo           tensors through descriptors
@@ -103,6 +104,14 @@ Hopper's builds on the room of any GPU.
             activations.mojo      how encoded blocks get there
             crew.mojo             workgroups that prepare the rows they share
             result.mojo           how sums get to C
+        experts/              one of several matrices for each row, few rows each
+            dispatch.mojo         grouped products and layers: launches, cuts, workspace
+            kernel.mojo           the decode kernel on rows of a group
+            groups.mojo           which rows and whose weights, from the sizes
+            rows.mojo             rows of tokens in a list
+            hidden.mojo           gates and ups become hidden numbers on their way to memory
+            routing.mojo          slots of tokens, sorted by expert
+            slots.mojo            rows of slots added up, and gates that are not neighbours
         quantize/             quantize as a kernel of its own
             kernel.mojo           the kernel and the launch
         host/                 what happens before a launch
@@ -176,5 +185,6 @@ Hopper's builds on the room of any GPU.
         names.mojo            names in a graph, as positions in the tables
         hip.mojo              Python extension module of gfx950 devices
         hip_product.mojo      the same for products, one kind a module
+        hip_experts.mojo      the same for experts
         catalogue.mojo        Python extension module of gfx950 kernels, without a GPU
 """

@@ -9,7 +9,7 @@
 
 Codes and scales have three dimensions, the first one counts experts; a bias is float32, of two, or
 [0, 0] for none. What else holds, see `max_ops`. On the CPU sizes and ids that do not fit raise; a
-GPU computes what `simt.routing` says.
+GPU computes what `simt.routing` says, gfx950 with its own kernels, which want its own layout.
 """
 
 import extensibility
@@ -19,7 +19,10 @@ from max.gpu.host.info import is_cpu
 from std.sys import size_of
 from std.utils.index import IndexList
 
-from ..backend import is_nvidia
+from ..backend import has_cdna4, is_nvidia
+from ..cdna4.experts import dispatch as cdna4
+from ..cdna4.experts.dispatch import LayerTypes
+from ..cdna4.types import ProductTypes
 from ..cpu import experts as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
@@ -38,6 +41,7 @@ from .max_tensors import (
     dim_of,
     known_floats,
     left_of,
+    with_bias,
 )
 from .names import dtype_code, gate_code
 
@@ -93,6 +97,12 @@ struct MXGroupedLinear:
                         " or fewer together",
                     )
                 )
+        elif has_cdna4():
+            check_shape("x", x, m, k)
+            var queue = ContextQueue(context)
+            comptime has_bias = Int(bias.static_spec.shape_tuple[1]) != 0
+            comptime types = ProductTypes.of(with_bias(known, has_bias))
+            cdna4.multiply_grouped[types](problem, queue)
         else:
             _require_nvidia["mx_grouped_linear", target]()
             var queue = ContextQueue(context)
@@ -202,6 +212,18 @@ struct MXMoe:
                         " experts; a negative id stands for none",
                     )
                 )
+        elif has_cdna4():
+            check_shape("x", x, tokens, width)
+            comptime has_bias_up = Int(bias_gate_up.static_spec.shape_tuple[1]) != 0
+            comptime has_bias_down = Int(bias_down.static_spec.shape_tuple[1]) != 0
+            comptime types = LayerTypes.of(
+                with_bias(known_up, has_bias_up),
+                with_bias(known_down, has_bias_down),
+                dtype,
+                gate_code[activation](),
+            )
+            var queue = ContextQueue(context)
+            cdna4.multiply_experts[types](problem, queue)
         else:
             _require_nvidia["mx_moe", target]()
             # Freed in the order of the stream.
@@ -247,7 +269,10 @@ def mx_moe_shape(
 def _require_nvidia[operation: StaticString, target: StaticString]():
     """Stops the compilation of an op for a device that has no kernels."""
     comptime assert is_nvidia(), String(
-        operation, " has no kernels for target '", target, "', only for CPUs and NVIDIA GPUs"
+        operation,
+        " has no kernels for target '",
+        target,
+        "', only for CPUs, gfx950 and NVIDIA GPUs",
     )
 
 

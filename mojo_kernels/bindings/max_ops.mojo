@@ -52,6 +52,7 @@ from .max_tensors import (
     known_product,
     left_of,
     operand_of,
+    with_bias,
 )
 from .names import dtype_code, format_code, layout_code, rounding_of
 
@@ -316,19 +317,12 @@ def _multiply_on_gfx950[
     comptime assert Layout.NAME == PreshuffledCdna4.NAME, String(
         "weights: got layout '", Layout.NAME, "', on gfx950 expected '", PreshuffledCdna4.NAME, "'"
     )
-    comptime types = ProductTypes.of(_with_bias(known, has_bias))
+    comptime types = ProductTypes.of(with_bias(known, has_bias))
     comptime assert has_kernels(types.formats), unsupported(types.formats)
     comptime k = types.formats.right.elements(row_bytes)
     comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
     var queue = ContextQueue(context)
     cdna4.launch[types, KnownWeights(stored_rows, k)](problem, queue)
-
-
-def _with_bias(known: Known, has_bias: Bool) -> Known:
-    """Returns what is known where the bias is known too."""
-    var result = known
-    result.bias_dtype = dtype_code[DType.float32]() if has_bias else NO_BIAS
-    return result
 
 
 def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) raises:

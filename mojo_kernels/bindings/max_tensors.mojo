@@ -9,7 +9,7 @@ from ..numbers.formats import Format, K_MULTIPLE
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..operands import Matrix, Operand, matrix
-from ..problem import ANY, Known, Left, LeftKind
+from ..problem import ANY, Known, Left, LeftKind, NO_BIAS
 from .names import KEPT, activations_code, dtype_code, format_code, layout_code, rounding_of
 
 
@@ -42,6 +42,13 @@ def known_floats[
     return known_product[layout, right_format, dtype](
         KIND, dtype_code[x_dtype](), activations_code[activations](), rounding_of[rounding]()
     )
+
+
+def with_bias(known: Known, has_bias: Bool) -> Known:
+    """Returns what is known where the bias is known too."""
+    var result = known
+    result.bias_dtype = dtype_code[DType.float32]() if has_bias else NO_BIAS
+    return result
 
 
 def left_of[

@@ -7,6 +7,7 @@ compiled where they run, like the CPU's:
     bindings/hip.mojo            quantize, dequantize, relayout
     bindings/hip_product.mojo    products of one kind: formats, the element types of x, result
                                  and bias, the rounding; compiled when first asked for
+    bindings/hip_experts.mojo    experts of one kind, likewise
 
 Results and workspaces come from torch's allocator, which reuses memory in the order of the
 stream; so a call can be captured in a graph once its module is loaded. Proven with a stand-in for
@@ -18,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -65,6 +66,21 @@ class Kind(NamedTuple):
         """Returns the compiler's definitions."""
         codes = self._asdict().items()
         return tuple(f"{name.upper()}={code}" for name, code in codes if code is not None)
+
+
+class ExpertsKind(NamedTuple):
+    """What a module of experts is compiled for: a grouped product, or a layer with its second."""
+
+    first: Kind
+    down: int | None = None
+    """The format of a layer's second weights."""
+    down_bias: int | None = None
+
+    def defines(self) -> tuple[str, ...]:
+        """Returns the compiler's definitions."""
+        more = {"DOWN": self.down, "DOWN_BIAS": self.down_bias}
+        codes = (f"{name}={code}" for name, code in more.items() if code is not None)
+        return (*self.first.defines(), *codes)
 
 
 class Workspace(NamedTuple):
@@ -145,6 +161,21 @@ class Call:
         self.launch(self._native, "relayout", (*arguments, *self._queue))
         return (*moved, fmt, wanted.code)
 
+    def experts(self, experts: tuple[int, ...], shape: tuple[int, int]) -> tuple[int, ...]:
+        """Returns preshuffled weights of all experts: as given, or moved one by one."""
+        codes, scales, fmt, layout, count, *steps, bias, bias_dtype = experts
+        wanted = _preshuffled()
+        if layout == wanted.code and not (codes | scales | steps[0] | steps[1]) % ALIGNMENT:
+            return experts
+        moved = [self.empty((count, *part)) for part in wanted.storage(*shape, _format(fmt))]
+        for i in range(count):
+            source = (codes + i * steps[0], scales + i * steps[1], layout)
+            target = (*(part[i].data_ptr() for part in moved), wanted.code)
+            self.launch(self._native, "relayout", (*source, *target, fmt, *shape, *self._queue))
+        codes, scales = (part.data_ptr() for part in moved)
+        steps = (part.stride(0) for part in moved)
+        return (codes, scales, fmt, wanted.code, count, *steps, bias, bias_dtype)
+
 
 class Rocm:
     """Launches kernels on any gfx950 device of this process."""
@@ -152,19 +183,20 @@ class Rocm:
     def __init__(self):
         self._lock = threading.Lock()
         self._native: ModuleType | None = None
-        self._products: dict[Kind, ModuleType] = {}
+        self._products: dict[Kind | ExpertsKind, ModuleType] = {}
         self._devices: dict[int, int] = {}
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
     def launch(self, operation: str, arguments: tuple[int, ...], out: Tensor) -> None:
         """Launches an operation but a product, which writes `out`."""
-        if operation in {"multiply_grouped", "multiply_experts"}:
-            raise ValueError(
-                f"x: got device {out.device}, expected cpu: experts have no kernels for "
-                f'{ARCHITECTURE}; move x and the weights with .to("cpu")'
-            )
         queue = self._queue(out)
         call = Call(self._native, queue, out)
+        if operation == "multiply_grouped":
+            self._multiply_grouped(call, queue, arguments)
+            return
+        if operation == "multiply_experts":
+            self._multiply_experts(call, queue, arguments)
+            return
         if operation == "quantize":
             x, dtype, row_stride, rows, k, fmt, *rest = arguments
             known = {left for left, _ in self._native.pairs()} - {KEPT_FLOATS}
@@ -206,6 +238,45 @@ class Rocm:
         left = (kind, values, scales, left[3], k, left_format, left[6])
         call.launch(product, "multiply", (*left, *right, *result, m, n, k, *queue, room))
 
+    def _multiply_grouped(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
+        """Launches a grouped product."""
+        left, experts, (*ends, m, n, k) = arguments[:7], arguments[7:16], arguments[16:]
+        kind = ExpertsKind(self._first(left, experts, ends[2]))
+        left, experts = self._rows(call, left, (m, k)), call.experts(experts, (n, k))
+        arguments = (*left, *experts, *ends, m, n, k, *queue)
+        call.launch(self._experts(kind), "multiply_grouped", arguments)
+
+    def _multiply_experts(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
+        """Launches a layer of experts."""
+        left, gate_up, down, rest = (
+            arguments[i:j] for i, j in ((0, 7), (7, 16), (16, 25), (25, None))
+        )
+        tokens, dtype, width, inner = rest[4], *rest[-3:]
+        self._check_formats(left[0], left[5], down[2])
+        down_bias = None if down[8] == NO_CODE else down[8]
+        kind = ExpertsKind(self._first(left, gate_up, dtype), down[2], down_bias)
+        left = self._rows(call, left, (tokens, width))
+        gate_up = call.experts(gate_up, (2 * inner, width))
+        down = call.experts(down, (width, inner))
+        arguments = (*left, *gate_up, *down, *rest)
+        module = self._experts(kind)
+        room = call.empty((max(module.experts_workspace_bytes(arguments), 1),)).data_ptr()
+        call.launch(module, "multiply_experts", (*arguments, *queue, room))
+
+    def _first(self, left: tuple, experts: tuple, out: int) -> Kind:
+        """Returns the kind of a product of experts; raises unless there are kernels for it."""
+        kind, _, _, x_dtype, _, left_format, rounding = left
+        self._check_formats(kind, left_format, experts[2])
+        encoded_in = None if kind == KEPT else left_format
+        bias = None if experts[8] == NO_CODE else experts[8]
+        return Kind(encoded_in, experts[2], x_dtype, rounding, out, bias)
+
+    @staticmethod
+    def _rows(call: Call, left: tuple, shape: tuple[int, int]) -> tuple:
+        """Returns a left side whose rows kernels can read."""
+        kind, values, scales, dtype, row_stride, *rest = left
+        return (kind, call.rows(values, row_stride, shape, dtype), scales, dtype, shape[1], *rest)
+
     def _check_formats(self, kind: int, left: int, right: int) -> None:
         """Raises unless there are kernels for a product of these formats."""
         names = KEPT_FLOATS if kind == KEPT else _format(left).name, _format(right).name
@@ -239,10 +310,18 @@ class Rocm:
 
     def _product(self, kind: Kind) -> ModuleType:
         """Returns the module of a kind of product."""
+        return self._module(kind, _native.hip_product_extension)
+
+    def _experts(self, kind: ExpertsKind) -> ModuleType:
+        """Returns the module of a kind of experts."""
+        return self._module(kind, _native.hip_experts_extension)
+
+    def _module(self, kind: Kind | ExpertsKind, extension_of: Callable) -> ModuleType:
+        """Returns a module, which is loaded once."""
         if kind not in self._products:
             with self._lock:
                 if kind not in self._products:
-                    extension = _native.hip_product_extension(ARCHITECTURE, kind.defines())
+                    extension = extension_of(ARCHITECTURE, kind.defines())
                     self._products[kind] = _native.load_extension(extension)
         return self._products[kind]
 

@@ -105,6 +105,12 @@ def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extens
     return Extension(name, source, "", _levels.pick(), architecture, defines)
 
 
+def hip_experts_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
+    """Returns the module of one kind of experts for the same."""
+    name, source = "_mx_kernels_hip_experts", "bindings/hip_experts.mojo"
+    return Extension(name, source, "", _levels.pick(), architecture, defines)
+
+
 def load_extension(extension: Extension) -> ModuleType:
     """Imports a module, building it first where there is none yet; the caller keeps it.
 

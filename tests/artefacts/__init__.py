@@ -48,7 +48,7 @@ from tests.artefacts.kinds import (
     object_file,
     program,
 )
-from tests.hip.kinds import KINDS
+from tests.hip.kinds import EXPERTS, KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
@@ -117,6 +117,14 @@ ARTEFACTS = (
     ),
     graph("max_graph/cpu", script="layer", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
+    graph(
+        "max_graph/gpt_oss_gfx950",
+        "max_graph/test_gfx950",
+        deep=True,
+        script="gpt_oss",
+        arguments=("gfx950",),
+        example="max_gpt_oss_layer",
+    ),
     graph("max_graph/gfx950", deep=True),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
@@ -126,10 +134,19 @@ ARTEFACTS = (
         extension(
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
-            "hip/",
+            "hip/test_ops",
             deep=name not in {"floats", "codes"},
         )
         for name, kind in KINDS.items()
+    ),
+    *(
+        extension(
+            f"hip/{name}",
+            partial(_native.hip_experts_extension, GFX950, kind.defines()),
+            "hip/test_experts",
+            deep=True,
+        )
+        for name, kind in EXPERTS.items()
     ),
     program("gfx950/max_matmul"),
     program("gfx950/max_ping_pong"),
@@ -143,6 +160,7 @@ ARTEFACTS = (
     catalogue("cdna4/middle", "cdna4/test_middle"),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
+    catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),

@@ -1,6 +1,6 @@
 """The kinds of products that tests launch, by name; each is a module of its own."""
 
-from mx_kernels._hip import Kind
+from mx_kernels._hip import ExpertsKind, Kind
 
 KINDS = {
     "floats": Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
@@ -11,3 +11,9 @@ KINDS = {
 }
 """bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; float32 in, float16 out
 and a float32 bias."""
+
+EXPERTS = {
+    "grouped": ExpertsKind(KINDS["floats"]._replace(out=2)),
+    "layer": ExpertsKind(KINDS["floats"]._replace(out=2), down=0),
+}
+"""Grouped products and layers, bfloat16 in and float32 out, without a bias."""

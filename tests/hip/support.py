@@ -62,6 +62,11 @@ def memory_at(address: int) -> np.ndarray:
     raise ValueError(f"{address:#x} is in no tensor's memory")
 
 
+def room(address: int, addresses: set[int]) -> int | None:
+    """Returns the bytes up to the next address, for operands in one tensor's memory."""
+    return min((other - address for other in addresses if other > address), default=None)
+
+
 @dataclass(frozen=True)
 class Launch:
     """A launch as the runtime saw it."""
@@ -202,11 +207,13 @@ class StandIn:
             return INVALID_VALUE
         assert (lds, extra, device) == (0, None, self.current)
         if self.execute:
+            rows = list(zip(code.arguments, values, strict=True))
+            addresses = {v for row, v in rows if row[".value_kind"] == "global_buffer" and v}
             operands = [
-                memory_at(value)
-                if row[".value_kind"] == "global_buffer" and value
+                memory_at(value)[: room(value, addresses)]
+                if value in addresses and row[".value_kind"] == "global_buffer"
                 else value.to_bytes(row[".size"], "little")
-                for row, value in zip(code.arguments, values, strict=True)
+                for row, value in rows
             ]
             kernel = kernel_of(code.image)
             gfx950.run(kernel, grid, block, operands, order=self.groups).raise_on_hazards()

@@ -32,7 +32,7 @@ from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
-from ..operands.target import Target
+from ..operands.target import Destination, Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover, PART, PARTS
 from .shape import DecodeLds, DecodeShape
@@ -40,28 +40,29 @@ from .walk import DecodeWalk
 
 
 @always_inline
-def _decode[
-    Source: ActivationSource, //, types: ProductTypes, shape: DecodeShape
+def multiply_tile[
+    Source: ActivationSource, C: Destination, //, types: ProductTypes, shape: DecodeShape
 ](
     source: Source,
     w_codes: Input[DType.uint8],
     w_scales: Input[DType.uint8],
-    target: Target[types.out, types.bias],
+    target: C,
+    y: Int32,
     m: Int32,
     n: Int32,
     k: Int32,
     chunks_per_wave: Int32,
     workspace: Output[DType.uint8],
 ):
-    """Computes a workgroup's tile of C."""
+    """Computes a workgroup's tile of C; the target has `y` such tiles of rows before it."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
     comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime Walk = DecodeWalk[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
-    var tile_of_c = XcdColumns.tile(Int(block_idx.x), Int(block_idx.y))
-    var x, y, z = Int32(tile_of_c.column), Int32(tile_of_c.row), Int32(block_idx.z)
+    var x = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).column)
+    var z = Int32(block_idx.z)
     if x * COLUMNS >= n:
         return  # Rounds the grid up to a multiple of the XCDs.
 
@@ -109,7 +110,7 @@ def _decode[
             if tile < Int32(shape.tiles()):
                 var m_tile, n_tile = shape.corner(tile)
                 var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                target.store(sums[i], bias[i], row, column, lane)
+                target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
     else:
         var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
         var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
@@ -186,12 +187,13 @@ def linear_decode[
         shape.fetched_k_tiles(),
         shape.k_tail,
     ]
-    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    _decode[types, shape](
-        Source(x, m, k, first_row),
+    var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+    multiply_tile[types, shape](
+        Source(x, m, k, y * Int32(shape.m_tiles * TILE)),
         w_codes,
         w_scales,
         Target[types.out, types.bias].of(result, bias, m, n),
+        y,
         m,
         n,
         k,
@@ -223,12 +225,13 @@ def matmul_decode[
     comptime Source = CodeSource[
         types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
     ]
-    var first_row = Int32(block_idx.y) * Int32(shape.m_tiles * TILE)
-    _decode[types, shape](
-        Source(a_codes, a_scales, m, quotient[BLOCK](k), first_row),
+    var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+    multiply_tile[types, shape](
+        Source(a_codes, a_scales, m, quotient[BLOCK](k), y * Int32(shape.m_tiles * TILE)),
         w_codes,
         w_scales,
         Target[types.out, types.bias].of(result, bias, m, n),
+        y,
         m,
         n,
         k,

@@ -15,8 +15,29 @@ comptime NO_BIAS = Optional[DType]()
 """The bias type of a kernel without one."""
 
 
+trait Destination(TrivialRegisterPassable):
+    """Where the sums of tiles go."""
+
+    def bias_of(self, first_column: Int32, lane: Int32) -> Sums:
+        """Starts loading the bias of a lane's columns of a tile; any value beyond N."""
+        ...
+
+    def store_part[
+        first: Int, width: SIMDLength
+    ](
+        self,
+        sums: SIMD[DType.float32, width],
+        bias: Sums,
+        first_row: Int32,
+        first_column: Int32,
+        lane: Int32,
+    ):
+        """Stores what a lane holds of a tile from its column `first` on, with its bias."""
+        ...
+
+
 @fieldwise_init
-struct Target[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable):
+struct Target[dtype: DType, bias_dtype: Optional[DType]](Destination):
     """C = sums + bias, [M, N] and contiguous."""
 
     var values: AMDBufferResource
@@ -58,12 +79,8 @@ struct Target[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable
     ):
         """Stores what a lane holds of a tile from its column `first` on."""
         comptime BYTES = Int32(size_of[Self.dtype]())
-        var row = first_row + lane % TILE
-        var column = first_column + quotient[TILE](lane) * Int32(SUMS) + Int32(first)
-        var total = sums
-        comptime if Self.bias_dtype:
-            total += bias.slice[width, offset=first]()
-        var values = total.cast[Self.dtype]()
+        var row, column = self.place[first](first_row, first_column, lane)
+        var values = self.biased[first](sums, bias).cast[Self.dtype]()
         var offset = (row * self.n + column) * BYTES
         if self.n % Int32(SUMS) == 0:
             self.values.store[cache_policy=CacheOperation.STREAMING](
@@ -77,6 +94,26 @@ struct Target[dtype: DType, bias_dtype: Optional[DType]](TrivialRegisterPassable
                     place if column + Int32(i) < self.n else OUT_OF_RANGE,
                     bitcast[DType.uint8, size_of[Self.dtype]()](values[i]),
                 )
+
+    @staticmethod
+    @always_inline
+    def place[
+        first: Int
+    ](first_row: Int32, first_column: Int32, lane: Int32) -> Tuple[Int32, Int32]:
+        """Returns row and column of what a lane holds of a tile from its column `first` on."""
+        var column = first_column + quotient[TILE](lane) * Int32(SUMS) + Int32(first)
+        return (first_row + lane % TILE, column)
+
+    @staticmethod
+    @always_inline
+    def biased[
+        first: Int, width: SIMDLength
+    ](sums: SIMD[DType.float32, width], bias: Sums) -> SIMD[DType.float32, width]:
+        """Adds the bias to what a lane holds of a tile from its column `first` on."""
+        comptime if Self.bias_dtype:
+            return sums + bias.slice[width, offset=first]()
+        else:
+            return sums
 
     @always_inline
     def bias_of(self, first_column: Int32, lane: Int32) -> Sums:

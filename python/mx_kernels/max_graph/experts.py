@@ -16,13 +16,12 @@ from mx_kernels._checks import (
 from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, DEFAULT_ROUNDING
 from mx_kernels.max_graph.calls import bias_of, call, number
 from mx_kernels.max_graph.checks import (
-    CDNA4,
     CPU_REF,
     check_device,
     check_float_dtype,
     check_floats,
+    check_formats,
     check_value,
-    is_on_cdna4,
 )
 from mx_kernels.max_graph.values import MXValue, as_value, check_operands
 from mx_kernels.tensor import MXTensor
@@ -53,11 +52,12 @@ def grouped_linear(
     Raises:
         TypeError: if x holds no floats, w is not quantized or group_sizes holds no int32.
         ValueError: if shapes or devices do not fit together, a name is unknown, or x lies on a
-            gfx950 GPU, which has no kernels for experts.
+            gfx950 GPU, which has no kernels for those formats or that layout.
     """
     k = _check_rows(x, "[T, K], rows sorted by expert")
     check_mode(activations, rounding)
     w = _experts(w, "w", "[E, N, K]", x, k)
+    check_formats(x, "activations and weights", activations, w.format)
     _check_integers(group_sizes, "group_sizes", (DType.int32,), x.device)
     if list(group_sizes.shape) != w.lead[:1]:
         raise ValueError(
@@ -110,13 +110,16 @@ def moe(
     Raises:
         TypeError: if an argument is of another type or dtype.
         ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
-            not positive, or x lies on a gfx950 GPU, which has no kernels for experts.
+            not positive, or x lies on a gfx950 GPU, which has no kernels for those formats or that
+            layout.
     """
     width = _check_rows(x, "[T, H], a row for each token")
     check_mode(activations, rounding)
     check_gate(activation, limit, alpha)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
+    for w in (gate_up, down):
+        check_formats(x, "activations and weights", activations, w.format)
     check_layer_shapes(gate_up.shape, down.shape)
     _check_routing(x, expert_ids, expert_weights)
     operands = [x, gate_up.codes, gate_up.scales, down.codes, down.scales]
@@ -138,11 +141,6 @@ def _check_rows(x: TensorValue, expected: str) -> int:
     k = check_floats(x, "x")
     if x.rank != 2:
         raise ValueError(f"x: got shape {show(x.shape)}, expected {expected}")
-    if is_on_cdna4(x):
-        raise ValueError(
-            f"x: got device {x.device} ({CDNA4}), expected {CPU_REF} or an NVIDIA GPU: experts "
-            "have no kernels there; move x with ops.transfer_to(x, DeviceRef.CPU())"
-        )
     return k
 
 

@@ -1,6 +1,6 @@
-"""The graph of the example of gpt-oss.
+"""The graph of the example of gpt-oss, for the CPU or for a gfx950 GPU that is not here.
 
-gpt_oss.py FILE.mef
+gpt_oss.py FILE.mef [gfx950]
 """
 
 import sys
@@ -9,4 +9,13 @@ from examples import max_gpt_oss_layer
 from mx_kernels import max_graph
 
 if __name__ == "__main__":
-    max_graph.export(max_gpt_oss_layer.build(), sys.argv[1])
+    path, *gpus = sys.argv[1:]
+    device = None
+    if gpus:
+        from max.driver import Accelerator
+
+        from tests.max_graph.graphs.gfx950 import use_virtual
+
+        use_virtual(gpus[0])
+        device = Accelerator()
+    max_graph.export(max_gpt_oss_layer.build(*gpus), path, device=device)

@@ -1,0 +1,1 @@
+"""Products with one of several matrices for each row."""

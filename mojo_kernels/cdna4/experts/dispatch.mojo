@@ -1,0 +1,251 @@
+"""How grouped products and layers of experts are launched on CDNA4, and with which cut.
+
+A cut has tiles of as many rows as a group has on average, which is all that the host knows: an
+expert's weights are read once for each tile of its rows, and a tile has rows of one expert.
+
+    grouped product    one launch
+
+    layer              route_slots      ids -> rows of tokens, sorted by expert
+                       experts_decode   tokens, gathered -> hidden numbers, gated on the way
+                       experts_decode   hidden numbers -> rows, float32
+                       add_slots        rows, by token and in the order of slots -> y
+
+Gates that are not neighbours of their ups take a launch of their own, `gate_sums`, between the
+products. What the launches hand over lies in the workspace, see `LayerMemory`.
+"""
+
+from std.math import align_up, ceildiv
+
+from ...experts import Experts, ExpertsProblem, GroupedProblem
+from ...launch.queue import Queue, Workspace
+from ...numbers.floats import float_code
+from ...numbers.formats import Format
+from ...numbers.gates import Gate
+from ...numbers.rounding import Rounding
+from ...problem import ANY, Known, Left
+from ..chip import LDS_BYTES, MAX_TENSOR_BYTES
+from ..decode.shape import DecodeLds, DecodeShape
+from ..instructions.matrix import TILE, TILE_K
+from ..types import Formats, ProductTypes, float_bytes
+from .groups import most_tiles
+from .kernel import ExpertRows, ExpertsKernel, Rows
+from .routing import route
+from .slots import launch_gates, launch_sums
+
+comptime MAX_GRID_Y = (1 << 16) - 1
+"""What HIP takes."""
+
+
+def _cut(m_tiles: Int) -> DecodeShape:
+    """Returns a cut with so many tiles of rows: eight waves share K, which may end anywhere."""
+    return DecodeShape(m_tiles, 4, 1, 8, 1, True, 1)
+
+
+comptime CUTS = [_cut(1), _cut(2), _cut(4)]
+"""For groups of more and more rows."""
+
+
+def fits(cut: DecodeShape, types: ProductTypes) -> Bool:
+    """Says whether LDS has room for the activations of `types`."""
+    var tile_bytes = TILE * TILE_K * float_bytes(types.floats())
+    return DecodeLds(cut, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
+
+
+def choose(m: Int, groups: Int, types: ProductTypes) -> Int:
+    """Returns the position in `CUTS` of the first that covers an average group, or of the last."""
+    var found = 0
+    comptime for i in range(len(CUTS)):
+        comptime cut = CUTS[i]
+        if fits(cut, types):
+            found = i
+            if ceildiv(m, max(groups, 1)) <= cut.m_tiles * TILE:
+                return i
+    return found
+
+
+def multiply_grouped[types: ProductTypes](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    """Launches a grouped product."""
+    if problem.m == 0 or problem.n == 0:
+        return
+    _check[types](problem.left, problem.experts, problem.n, problem.k)
+    if problem.dtype != float_code(types.out):
+        raise Error("got a result of another type than was compiled for gfx950")
+    var rows = ExpertRows(
+        problem.left.values, problem.sizes, problem.m, 0, problem.m, problem.values
+    )
+    launch[types, Rows.GROUPED](rows, problem.experts, Gate.NONE, problem.n, problem.k, queue)
+
+
+def launch[
+    types: ProductTypes, rows: Rows
+](of: ExpertRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
+    """Launches a product of experts with the cut that is chosen for it."""
+    _check_bytes("activations", of.num_tokens * types.row_bytes(k), of.m, n, k)
+    _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
+    var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
+    _check_bytes("an expert's weights", weights, of.m, n, k)
+    var choice = choose(of.m, experts.count, types)
+    comptime for i in range(len(CUTS)):
+        comptime cut = CUTS[i]
+        comptime if fits(cut, types):
+            if choice == i:
+                var tiles = most_tiles(of.m, experts.count, cut.m_tiles * TILE)
+                if tiles > MAX_GRID_Y:
+                    raise Error(
+                        String(
+                            "got ", of.m, " rows of ", experts.count, " experts, which can be ",
+                            tiles, " tiles, expected at most ", MAX_GRID_Y,
+                            ": call with fewer rows at a time",
+                        )
+                    )  # fmt: skip
+                return ExpertsKernel[types, cut, rows].launch(of, experts, gate, n, k, queue)
+
+
+def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) raises:
+    """Raises unless a product is of what was compiled."""
+    var problem = types.problem(1, n, k)
+    problem.left = left
+    problem.right = experts.right
+    problem.result.bias_dtype = experts.bias_dtype
+    if not types.match(problem) or (left.row_stride != k):
+        raise Error("got experts of other formats, types or layout than were compiled for gfx950")
+
+
+def _check_bytes(name: String, num_bytes: Int, m: Int, n: Int, k: Int) raises:
+    """Raises unless a tensor has fewer bytes than a kernel can count."""
+    if num_bytes >= MAX_TENSOR_BYTES:
+        raise Error(
+            String(
+                "got ", name, " of ", num_bytes, " bytes for (M, N, K) = (", m, ", ", n, ", ", k,
+                "), expected less than 2 GiB",
+            )
+        )  # fmt: skip
+
+
+@fieldwise_init
+struct LayerMemory(TrivialRegisterPassable):
+    """Where in the workspace lie what the launches of a layer hand over, in bytes."""
+
+    var places: Int
+    """Of slots, [slots]."""
+    var tokens: Int
+    """Of rows, [slots]."""
+    var sizes: Int
+    """Of groups, [experts]."""
+    var hidden: Int
+    """[slots, inner], floats like the tokens."""
+    var rows: Int
+    """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
+    var num_bytes: Int
+
+    @staticmethod
+    def of(problem: ExpertsProblem, first: Int, float_bytes: Int) -> Self:
+        """Lays out a layer from an address on."""
+        comptime ALIGNMENT = 256
+        comptime WORD = 4
+        var slots = problem.routing.count()
+        var tokens = align_up(first + slots * WORD, ALIGNMENT)
+        var sizes = align_up(tokens + slots * WORD, ALIGNMENT)
+        var hidden = align_up(sizes + problem.gate_up.count * WORD, ALIGNMENT)
+        var rows = align_up(hidden + slots * problem.inner * float_bytes, ALIGNMENT)
+        var columns = problem.width
+        if not problem.gate.is_interleaved():
+            columns = max(columns, 2 * problem.inner)
+        return Self(first, tokens, sizes, hidden, rows, rows + slots * columns * WORD - first)
+
+
+@fieldwise_init
+struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
+    """What a layer is compiled for."""
+
+    var left: Format
+    """What activations are rounded to."""
+    var x: DType
+    """The type of the tokens."""
+    var rounding: Rounding
+    var gate_up: Format
+    var gate_up_bias: Optional[DType]
+    var down: Format
+    var down_bias: Optional[DType]
+    var out: DType
+    var gate: Int
+    """Position in `GATES`, or `ANY`."""
+
+    @staticmethod
+    def of(gate_up: Known, down: Known, result: DType, gate: Int) -> Self:
+        """Returns what is known of both products; all of it but their layouts must be."""
+        var first, second = ProductTypes.of(gate_up), ProductTypes.of(down)
+        return Self(
+            first.formats.left,
+            first.floats(),
+            first.rounding,
+            first.formats.right,
+            first.bias,
+            second.formats.right,
+            second.bias,
+            result,
+            gate,
+        )
+
+    def first(self, result: DType) -> ProductTypes:
+        """Returns the types of the first product, whose results are of type `result`."""
+        var formats = Formats(self.left, self.gate_up)
+        return ProductTypes(formats, Optional(self.x), self.rounding, result, self.gate_up_bias)
+
+    def second(self) -> ProductTypes:
+        """Returns the types of the second product."""
+        var formats = Formats(self.left, self.down)
+        var x = Optional(self.x)
+        return ProductTypes(formats, x, self.rounding, DType.float32, self.down_bias)
+
+
+def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
+    """Returns the workspace of a layer of experts."""
+    return Workspace(0, LayerMemory.of(problem, 0, float_bytes(types.x)).num_bytes)
+
+
+def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts."""
+    if problem.routing.tokens == 0:
+        return
+    comptime hidden_types = types.first(types.x)
+    var width, inner, slots = problem.width, problem.inner, problem.routing.count()
+    _check[hidden_types](problem.left, problem.gate_up, 2 * inner, width)
+    var left = problem.left
+    left.row_stride = inner
+    _check[types.second()](left, problem.down, width, inner)
+    if problem.dtype != float_code(types.out):
+        raise Error("got a result of another type than was compiled for gfx950")
+    _check_bytes(
+        "results", problem.routing.tokens * width * float_bytes(types.out), slots, width, inner
+    )
+
+    var space = workspace_of[types](problem)
+    var at = LayerMemory.of(problem, queue.workspace(space), float_bytes(types.x))
+    if slots > 0:
+        route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
+        _launch_hidden[types](problem, at, queue)
+        var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
+        launch[types.second(), Rows.DOWN](hidden, problem.down, Gate.NONE, width, inner, queue)
+    launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
+
+
+def _launch_hidden[
+    types: LayerTypes
+](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
+    """Launches the first product, which leaves hidden numbers."""
+    comptime may_be_halves = types.gate == ANY or not Gate(types.gate, 0, 0).is_interleaved()
+    comptime may_be_neighbours = types.gate == ANY or Gate(types.gate, 0, 0).is_interleaved()
+    var n, k, slots = 2 * problem.inner, problem.width, problem.routing.count()
+    var rows = ExpertRows(
+        problem.left.values, at.sizes, slots, at.tokens, problem.routing.tokens, at.hidden
+    )
+    comptime if may_be_neighbours:
+        if problem.gate.is_interleaved():
+            comptime first = types.first(types.x)
+            return launch[first, Rows.HIDDEN](rows, problem.gate_up, problem.gate, n, k, queue)
+    comptime if may_be_halves:
+        comptime first = types.first(DType.float32)
+        rows.result = at.rows
+        launch[first, Rows.SUMS](rows, problem.gate_up, Gate.NONE, n, k, queue)
+        launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)

@@ -1,0 +1,66 @@
+"""What the lanes of a wave find out together; all of them take part.
+
+    sums_up_to     what the lanes up to this one have, added up
+    votes          a bit for each lane that says yes
+    of_lane        what one lane has, for all
+"""
+
+from std.bit import pop_count
+from std.sys.intrinsics import llvm_intrinsic
+
+comptime _ROW_SHIFT = 0x110
+"""Takes what a lane of the same row of 16 has, so many lanes before."""
+comptime _ROW_TO_NEXT = 0x142
+"""Takes what the last lane of the row before has."""
+comptime _HALF_TO_NEXT = 0x143
+"""Takes what the last lane of the first half has."""
+comptime _ALL_ROWS = 0xF
+comptime _ODD_ROWS = 0xA
+comptime _LAST_ROWS = 0xC
+
+
+@always_inline
+def sums_up_to(x: Int32) -> Int32:
+    """Returns the sum of what the lanes up to this one have."""
+    var sum = x
+    comptime for lanes in [1, 2, 4, 8]:
+        sum += _moved[_ROW_SHIFT + lanes, _ALL_ROWS](sum)
+    sum += _moved[_ROW_TO_NEXT, _ODD_ROWS](sum)
+    return sum + _moved[_HALF_TO_NEXT, _LAST_ROWS](sum)
+
+
+@always_inline
+def _moved[control: Int, rows: Int](x: Int32) -> Int32:
+    """Returns what another lane has; 0 outside of `rows` and where no lane is."""
+    return llvm_intrinsic["llvm.amdgcn.update.dpp.i32", Int32, has_side_effect=False](
+        Int32(0), x, Int32(control), Int32(rows), Int32(_ALL_ROWS), True
+    )
+
+
+@always_inline
+def votes(condition: Bool) -> UInt64:
+    """Returns a bit for each lane that says yes."""
+    return llvm_intrinsic["llvm.amdgcn.ballot.i64", UInt64, has_side_effect=False](condition)
+
+
+@always_inline
+def count(votes: UInt64) -> Int32:
+    """Returns how many say yes."""
+    return Int32(pop_count(votes))
+
+
+@always_inline
+def count_before(votes: UInt64) -> Int32:
+    """Returns how many of the lanes before this one say yes."""
+    var low = llvm_intrinsic["llvm.amdgcn.mbcnt.lo", Int32, has_side_effect=False](
+        votes.cast[DType.int32](), Int32(0)
+    )
+    return llvm_intrinsic["llvm.amdgcn.mbcnt.hi", Int32, has_side_effect=False](
+        (votes >> 32).cast[DType.int32](), low
+    )
+
+
+@always_inline
+def of_lane(x: Int32, lane: Int32) -> Int32:
+    """Returns what one lane has; `lane` is the same for all."""
+    return llvm_intrinsic["llvm.amdgcn.readlane.i32", Int32, has_side_effect=False](x, lane)

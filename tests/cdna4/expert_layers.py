@@ -1,0 +1,181 @@
+"""Finds the launches of experts on gfx950 and runs them in the simulator.
+
+`Launches` asks `programs/experts.mojo`, whose launches are those of the dispatch. Every launch is
+checked for hazards, and arrays are exactly as long as the operands.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+import gfx950
+import oracle
+from tests import artefacts
+from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
+
+GATES = ["swiglu_oai", "silu"]
+
+
+@cache
+def program():
+    """Returns the module that knows the launches."""
+    path = artefacts.path("cdna4/experts")
+    loader = importlib.machinery.ExtensionFileLoader("experts", str(path))
+    spec = importlib.util.spec_from_file_location("experts", path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@cache
+def kernel(text: str) -> gfx950.Kernel:
+    """Returns a kernel for the simulator."""
+    return gfx950.parse(text)
+
+
+def run(launches, operands: dict, workspace: np.ndarray | None = None, **options) -> list:
+    """Runs launches one after another; raises on hazards.
+
+    A place in the workspace ends where the next one begins.
+    """
+    places = {a[0] for launch in launches for a in launch["arguments"] if isinstance(a, tuple)}
+    ends = [*sorted(places), None]
+    found = []
+    for launch in launches:
+        args = []
+        for argument in launch["arguments"]:
+            if isinstance(argument, tuple):
+                end = ends[ends.index(argument[0]) + 1]
+                args.append(workspace[argument[0] : end])
+            elif isinstance(argument, str):
+                args.append(operands[argument])
+            else:
+                args.append(np.int32(argument))
+        run = gfx950.run(kernel(launch["text"]), launch["grid"], launch["threads"], args, **options)
+        found.append(run.raise_on_hazards())
+    return found
+
+
+@dataclass
+class Experts:
+    """Weights of all experts, as parts of plain MXFP4 and as stored."""
+
+    codes: np.ndarray
+    """[E, N, K / 2]."""
+    scales: np.ndarray
+    """[E, N, K / 32]."""
+    bias: np.ndarray | None
+    """[E, N]."""
+
+    @classmethod
+    def random(cls, rng, count, n, k, bias="none", top=127) -> Experts:
+        """Draws weights; the largest scale is that of `top`."""
+        codes = rng.integers(0, 256, (count, n, k // 2), np.uint8)
+        scales = rng.integers(top - 9, top, (count, n, k // oracle.BLOCK)).astype(np.uint8)
+        addend = None
+        if bias != "none":
+            addend = rng.standard_normal((count, n)).astype(NUMPY_DTYPES[bias])
+        return cls(codes, scales, addend)
+
+    def stored(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns codes, scales and bias in memory; scales in the padding are NaN."""
+        pairs = [poisoned_weights(*pair) for pair in zip(self.codes, self.scales, strict=True)]
+        codes, scales = map(np.stack, zip(*pairs, strict=True))
+        return codes, scales, np.zeros(0, np.uint8) if self.bias is None else self.bias
+
+    def matrix(self, expert: int) -> np.ndarray:
+        """Returns what the weights of an expert stand for."""
+        return oracle.dequantize(self.codes[expert], self.scales[expert])
+
+
+def grouped(name: str, x, experts: Experts, sizes, **options) -> np.ndarray:
+    """Runs a grouped product; returns C, which begins as NaN."""
+    (m, k), (count, n, _) = x.shape, experts.codes.shape
+    w_codes, w_scales, bias = experts.stored()
+    c = np.full((m, n), np.nan, NUMPY_DTYPES[name.split("_")[2]])
+    operands = {
+        "x": x, "w_codes": w_codes, "w_scales": w_scales, "bias": bias, "c": c,
+        "sizes": np.asarray(sizes, np.int32), "none": np.zeros(0, np.uint8),
+    }  # fmt: skip
+    launches = program().grouped(name, (m, n, k, count))
+    assert len(launches) == (1 if m * n else 0)
+    run(launches, operands, **options)
+    return c
+
+
+@dataclass
+class Layer:
+    """A layer of experts and what comes in; what its launches leave in the workspace."""
+
+    name: str
+    x: np.ndarray
+    gate_up: Experts
+    down: Experts
+    ids: np.ndarray
+    weights: np.ndarray
+    gate: str = "swiglu_oai"
+
+    def slots(self) -> int:
+        """Returns the slots of all tokens."""
+        return self.ids.size
+
+    def launches(self) -> tuple[list, int]:
+        """Returns the launches and the bytes of their workspace."""
+        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
+        sizes = (tokens, self.ids.shape[1], width, 2 * half, count)
+        kinds = self.ids.dtype.itemsize, weights, GATES.index(self.gate)
+        return program().layer(self.name, (*sizes, *kinds))
+
+    def run(self, **options) -> Parts:
+        """Runs the layer; returns what each of its launches computed."""
+        launches, num_bytes = self.launches()
+        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        workspace = np.full(num_bytes, 0xA5, np.uint8)
+        y = np.full((tokens, width), np.nan, NUMPY_DTYPES[self.name.split("_")[2]])
+        first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")
+        operands = {
+            **dict(zip(first, self.gate_up.stored(), strict=True)),
+            **dict(zip(second, self.down.stored(), strict=True)),
+            "x": self.x, "ids": self.ids, "weights": self.weights, "c": y,
+            "none": np.zeros(0, np.uint8),
+        }  # fmt: skip
+        run(launches, operands, workspace, **options)
+        if not self.slots():
+            return Parts(y)
+        route, add = launches[0]["arguments"], launches[-1]["arguments"]
+        down = launches[-2]["arguments"]
+
+        def part(argument, dtype, *shape):
+            return workspace[argument[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
+
+        return Parts(
+            y,
+            part(route[6], np.int32, count),
+            part(route[7], np.int32, self.slots()),
+            part(route[8], np.int32, self.slots()),
+            part(down[7], self.x.dtype, self.slots(), 2 * half),
+            part(add[0], np.float32, self.slots(), width),
+        )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the launches of a layer computed."""
+
+    y: np.ndarray
+    sizes: np.ndarray | None = None
+    """Rows of each expert."""
+    tokens: np.ndarray | None = None
+    """Of rows."""
+    places: np.ndarray | None = None
+    """Rows of slots; negative for none."""
+    hidden: np.ndarray | None = None
+    """Of rows."""
+    rows: np.ndarray | None = None
+    """Results of the second product."""

@@ -1,0 +1,251 @@
+"""Experts on gfx950, compiled and run in the simulator, against the oracle.
+
+Every launch executes every workgroup and is checked for hazards and for accesses beyond the
+operands, whose padding is poisoned.
+"""
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+import oracle
+from tests.cdna4 import expert_layers as layers
+from tests.cdna4.expert_layers import Experts, Layer
+from tests.cdna4.support import NUMPY_DTYPES
+
+pytestmark = pytest.mark.deep
+
+MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+ORDERS = [(None, None), ("reverse", None), (1, None), (2, 1), (None, 1)]
+"""Orders of workgroups, and how many run at a time."""
+GROUPED = ["mxfp4_bfloat16_bfloat16_none", "mxfp4_float32_float32_float32"]
+LAYERS = [
+    "mxfp4_bfloat16_bfloat16_none",
+    "mxfp4_bfloat16_bfloat16_float32",
+    "mxfp4_float32_float32_bfloat16",
+    "mxfp8_bfloat16_bfloat16_float32",
+    "bf16_bfloat16_bfloat16_none",
+    "bf16_float32_float32_float32",
+]
+GROUPS = [
+    # Rows of each expert, rows behind them, n, k.
+    ([5], 0, 48, 96),
+    ([0, 3, 1, 0, 17, 2], 3, 33, 64),
+    ([0, 0, 40], 0, 7, 32),
+    ([1] * 70, 5, 64, 544),
+    ([100, 3], 20, 100, 160),
+    ([200], 1, 20, 288),
+    ([0, 0], 5, 32, 32),
+    ([0] * 127 + [9], 0, 80, 2080),
+]
+
+
+def floats(rng, name, *shape):
+    """Draws rows as the types of a name have them."""
+    return rng.standard_normal(shape).astype(NUMPY_DTYPES[name.split("_")[1]])
+
+
+def rounded(x, name):
+    """Returns what a kernel multiplies: rows rounded to its left format."""
+    left = name.split("_")[0]
+    if left == "bf16":
+        return x.astype(NUMPY_DTYPES["bfloat16"]).astype(np.float64)
+    return oracle.dequantize(*oracle.quantize(x.astype(np.float64), format=left), left)
+
+
+def assert_grouped(name, c, x, experts, sizes):
+    """Compares a grouped product with the oracle's bound, group by group."""
+    result, left, first = name.split("_")[2], rounded(x, name), 0
+    for expert, size in enumerate(sizes):
+        rows = slice(first, first + size)
+        if size:
+            bias = None if experts.bias is None else experts.bias[expert].astype(np.float64)
+            got = c[rows].astype(np.float64)
+            oracle.assert_matmul(got, left[rows], experts.matrix(expert), result, bias)
+        first += size
+    assert (c[first:] == 0).all()
+
+
+@MODES
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_grouped_product_is_within_the_bound_for_each_group(rng, name, late):
+    for sizes, rest, n, k in GROUPS:
+        x = floats(rng, name, sum(sizes) + rest, k)
+        experts = Experts.random(rng, len(sizes), n, k, name.split("_")[3])
+        c = layers.grouped(name, x, experts, sizes, late=late)
+        assert_grouped(name, c, x, experts, sizes)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_grouped_product_has_the_same_bits_in_every_order_of_workgroups(rng, name):
+    sizes, (m, n, k) = [7, 0, 40, 1, 19], (70, 100, 544)
+    x, experts = floats(rng, name, m, k), Experts.random(rng, 5, n, k, name.split("_")[3])
+    results = [
+        layers.grouped(name, x, experts, sizes, order=order, batch=batch, check=False)
+        for order, batch in ORDERS
+    ]
+    assert_grouped(name, results[0], x, experts, sizes)
+    for result in results[1:]:
+        oracle.assert_bitwise_equal(result, results[0])
+
+
+@pytest.mark.parametrize(
+    "sizes, meant",
+    [
+        ([-5, 3, 2], [0, 3, 2]),
+        ([30, 30, 30], [30, 10, 0]),
+        ([2**31 - 1, 2**31 - 1, 1], [40, 0, 0]),
+        ([-(2**31), 2**31 - 1, -1], [0, 40, 0]),
+    ],
+)
+def test_sizes_that_do_not_fit_end_where_the_rows_end(rng, sizes, meant):
+    name = GROUPED[0]
+    x, experts = floats(rng, name, 40, 96), Experts.random(rng, 3, 33, 96)
+    assert_grouped(name, layers.grouped(name, x, experts, sizes), x, experts, meant)
+
+
+def test_irregular_rows_and_experts_disturb_no_others(rng):
+    name, sizes = GROUPED[0], [4, 9, 0, 5]
+    x, experts = floats(rng, name, 20, 96), Experts.random(rng, 4, 40, 96)
+    x[2, 5] = x[19, 3] = np.nan
+    experts.scales[1, 21, 2] = oracle.NAN_SCALE
+    c = layers.grouped(name, x, experts, sizes)
+    assert_grouped(name, c, x, experts, sizes)
+    expected = np.zeros((20, 40), bool)
+    expected[2] = expected[4:13, 21] = True
+    oracle.assert_bitwise_equal(np.isnan(c), expected)
+
+
+def test_no_rows_are_no_launch(rng):
+    c = layers.grouped(
+        GROUPED[0], floats(rng, GROUPED[0], 0, 64), Experts.random(rng, 3, 8, 64), []
+    )
+    assert c.shape == (0, 8)
+
+
+def layer(rng, name, tokens, slots, width, inner, count, gate="swiglu_oai", dtypes=None):
+    """Draws a layer whose hidden numbers are about one; a tenth of its slots has no expert."""
+    bias = name.split("_")[3]
+    gate_up = Experts.random(rng, count, 2 * inner, width, bias, top=125)
+    down = Experts.random(rng, count, width, inner, bias, top=125)
+    ids = rng.integers(0, count, (tokens, slots))
+    ids[rng.random(ids.shape) < 0.1] = -1
+    ids_dtype, weights_dtype = dtypes or (np.int64, np.float32)
+    weights = rng.standard_normal((tokens, slots)).astype(weights_dtype)
+    x = floats(rng, name, tokens, width)
+    return Layer(name, x, gate_up, down, ids.astype(ids_dtype), weights, gate)
+
+
+same = partial(oracle.assert_bitwise_equal, zeros_are_the_claim=True)
+
+
+def assert_is_made_of_its_parts(layer, parts):
+    """Compares what each launch computed with what it got."""
+    ids, (count, width, _) = layer.ids.reshape(-1), layer.down.codes.shape
+    order = np.argsort(ids, kind="stable")
+    order = order[(ids[order] >= 0) & (ids[order] < count)]
+    places = np.where(ids < 0, -1, -2).astype(np.int32)
+    places[order] = np.arange(len(order))
+    same(parts.places, places)
+    sizes = np.bincount(ids[order].astype(np.int64), minlength=count).astype(np.int32)
+    same(parts.sizes, sizes)
+    tokens = order // layer.ids.shape[1]
+    same(parts.tokens[: len(order)], tokens.astype(np.int32))
+
+    # The same cut for as many rows has the same sums.
+    left, x, _, bias = layer.name.split("_")
+    rows = np.zeros((ids.size, width), layer.x.dtype)
+    rows[: len(order)] = layer.x[tokens]
+    sums = layers.grouped(f"{left}_{x}_float32_{bias}", rows, layer.gate_up, sizes, check=False)
+    sums = sums[: len(order)]
+    assert_grouped(f"{left}_{x}_float32_{bias}", sums, rows[: len(order)], layer.gate_up, sizes)
+    exact, error = oracle.gated(sums, layer.gate)
+    low, high = (oracle.round_to(exact + e, x) for e in (-error, error))
+    hidden = parts.hidden[: len(order)]
+    finite = np.isfinite(exact)
+    assert ((low <= hidden) & (hidden <= high))[finite].all()
+    assert np.isnan(hidden.astype(np.float64)[~finite]).all()
+
+    second = f"{left}_{x}_float32_{bias}"
+    assert_grouped(second, parts.rows[: len(order)], hidden, layer.down, sizes)
+    y = np.zeros((len(layer.x), width), np.float32)
+    slots = layer.ids.shape[1]
+    for slot, place in enumerate(places):
+        if place >= 0:
+            weight = np.float32(layer.weights.reshape(-1)[slot])
+            total = y[slot // slots]
+            y[slot // slots] = oracle.fused_multiply_add(weight, parts.rows[place], total)
+        elif place == -2:
+            y[slot // slots] = np.nan
+    same(parts.y, y.astype(parts.y.dtype))
+
+
+@MODES
+@pytest.mark.parametrize("gate", layers.GATES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
+    for sizes in ((1, 2, 96, 64, 4), (9, 3, 96, 64, 4), (40, 4, 160, 96, 3)):
+        found = layer(rng, name, *sizes, gate)
+        assert_is_made_of_its_parts(found, found.run(late=late))
+
+
+@pytest.mark.parametrize(
+    "tokens, slots, count",
+    [*((5, slots, 16) for slots in range(1, 9)), *((9, 2, count) for count in (1, 2, 32, 128))],
+)
+def test_a_layer_has_any_number_of_slots_and_experts(rng, tokens, slots, count):
+    found = layer(rng, LAYERS[0], tokens, slots, 64, 32, count)
+    assert_is_made_of_its_parts(found, found.run())
+
+
+def test_more_slots_than_a_stretch_of_each_wave(rng):
+    found = layer(rng, LAYERS[0], 700, 4, 32, 32, 5)
+    assert_is_made_of_its_parts(found, found.run(check=False))
+
+
+def test_all_slots_may_go_to_one_expert(rng):
+    found = layer(rng, LAYERS[0], 40, 2, 64, 64, 8)
+    found.ids[:] = 6
+    assert_is_made_of_its_parts(found, found.run())
+
+
+@pytest.mark.parametrize("ids", [np.int32, np.int64])
+@pytest.mark.parametrize("weights", NUMPY_DTYPES)
+def test_ids_and_weights_have_any_type(rng, ids, weights):
+    dtypes = ids, NUMPY_DTYPES[weights]
+    found = layer(rng, LAYERS[0], 9, 2, 64, 32, 4, dtypes=dtypes)
+    low, high = np.iinfo(ids).min, np.iinfo(ids).max
+    found.ids[2, 1], found.ids[5, 0], found.ids[6, 0] = 4, high, low
+    parts = found.run()
+    assert_is_made_of_its_parts(found, parts)
+    isnan = np.isnan(parts.y.astype(np.float64)).all(1)
+    oracle.assert_bitwise_equal(isnan, np.isin(np.arange(9), [2, 5]))
+
+
+def test_a_layer_without_tokens_or_slots_is_nothing_or_zeros(rng):
+    assert layer(rng, LAYERS[0], 0, 2, 64, 32, 4).launches()[0] == []
+    y = layer(rng, LAYERS[0], 3, 0, 64, 32, 4).run().y
+    same(y, np.zeros_like(y))
+
+
+@pytest.mark.parametrize("gate", layers.GATES)
+def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
+    found = layer(rng, LAYERS[1], 30, 3, 160, 96, 5, gate)
+    results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
+    for result in results[1:]:
+        oracle.assert_bitwise_equal(result, results[0])
+
+
+def test_no_kernel_spills_or_touches_scratch():
+    for m in (1, 32, 64):
+        launches = [
+            launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))
+        ]
+        for name in LAYERS:
+            for gate in range(len(layers.GATES)):
+                launches += layers.program().layer(name, (m, 1, 64, 64, 1, 8, 0, gate))[0]
+        for launch in launches:
+            assert re.search(r"\.vgpr_spill_count: +0\b", launch["text"])
+            assert re.search(r"\.private_segment_fixed_size: +0\b", launch["text"])

@@ -1,0 +1,81 @@
+"""Experts on gfx950 through HIP: the stand-in for the runtime, the simulator for the GPU."""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from tests.hip import support as hip_support
+from tests.numerics.test_experts import assert_is_composed, composed, routes
+
+pytestmark = pytest.mark.deep
+
+LAYOUT = "preshuffled_cdna4"
+
+
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    stand_in = hip_support.StandIn()
+    stand_in.install(hip_support.build_runtime(tmp_path), monkeypatch)
+    yield stand_in
+    assert not stand_in.failures, stand_in.failures
+
+
+def experts(rng, count, n, k):
+    """Draws weights [count, n, k]; returns plain parts, and the preshuffled tensor."""
+    codes = rng.integers(0, 256, (count, n, k // 2), np.uint8)
+    scales = rng.integers(118, 125, (count, n, k // 32)).astype(np.uint8)
+    pairs = [oracle.LAYOUTS[LAYOUT].store(*pair) for pair in zip(codes, scales, strict=True)]
+    stored = [torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True)]
+    return (codes, scales), mx.MXTensor(*stored, layout=LAYOUT, shape=(count, n, k))
+
+
+def floats(rng, *shape):
+    return torch.from_numpy(rng.standard_normal(shape)).bfloat16()
+
+
+def test_a_grouped_product_is_one_launch_within_the_bound(gpu, rng):
+    sizes, x = [7, 0, 20], floats(rng, 30, 160)
+    (codes, scales), w = experts(rng, 3, 40, 160)
+    out = mx.grouped_linear(x, w, torch.tensor(sizes).int(), out_dtype="float32")
+    assert len(gpu.launches) == 1
+    left = oracle.dequantize(*oracle.quantize(x.double().numpy()))
+    for rows, expert in ((slice(7), 0), (slice(7, 27), 2)):
+        right = oracle.dequantize(codes[expert], scales[expert])
+        oracle.assert_matmul(out[rows].double().numpy(), left[rows], right, "float32")
+    assert (out[27:] == 0).all()
+
+
+def test_weights_in_other_layouts_and_rows_with_gaps_are_moved_first(gpu, rng):
+    (codes, scales), w = experts(rng, 3, 40, 160)
+    plain = mx.MXTensor(torch.from_numpy(codes), torch.from_numpy(scales))
+    x, sizes = floats(rng, 60, 192)[::2, :160], torch.tensor([7, 0, 20]).int()
+    expected = mx.grouped_linear(x.contiguous(), w, sizes, out_dtype="float32")
+    got = mx.grouped_linear(x, plain, sizes, out_dtype="float32")
+    oracle.assert_bitwise_equal(got.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation):
+    (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
+    x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)
+    rules = {"activation": activation, "activations": "mxfp4", "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert len(gpu.launches) == 4 + (activation == "silu")
+    assert "hipStreamSynchronize" not in gpu.calls and "hipMalloc" not in gpu.calls
+    assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
+
+
+def test_an_id_of_no_expert_makes_its_token_nan(gpu, rng):
+    (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
+    x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)
+    ids[5, 1] = 4
+    y = mx.moe(x, gate_up, down, ids, weights, out_dtype="float32")
+    assert y[5].isnan().all() and not y[torch.arange(9) != 5].isnan().any()
+
+
+def test_formats_without_kernels_are_named(gpu, rng):
+    _, w = experts(rng, 3, 40, 160)
+    with pytest.raises(ValueError, match="mxint8"):
+        mx.grouped_linear(floats(rng, 9, 160), w, torch.ones(3).int(), activations="mxint8")
