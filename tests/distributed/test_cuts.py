@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import cases
 from mx_kernels._facts import facts
 from mx_kernels.distributed import Cut, bounds
 from mx_kernels.distributed.cuts import sizes
@@ -53,7 +54,7 @@ def test_a_block_is_never_cut():
         Cut(1, 16).part(weights(8, 64), 2, 0)
 
 
-@pytest.mark.parametrize("format", facts().formats)
+@pytest.mark.parametrize("format", cases.FORMATS + cases.FP8_FORMATS)
 def test_weights_are_cut_at_their_blocks(format):
     """Rows as well, of which the next product's K is made."""
     row = facts().formats[format]

@@ -47,7 +47,7 @@ struct Ids(TrivialRegisterPassable):
 
     @always_inline
     def of(self, slot: Int32) -> Int32:
-        """Returns the expert of a slot, `NO_ROW`, `NO_EXPERT`, or something else behind the last."""
+        """Returns the expert of a slot, `NO_ROW`, `NO_EXPERT`, or what lies behind the last."""
         var offset = slot * self.bytes
         var low = bitcast[DType.int32, 1](self.memory.load[DType.uint8, WORD_BYTES](offset))[0]
         var high = low >> 31

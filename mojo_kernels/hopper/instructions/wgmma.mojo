@@ -125,8 +125,9 @@ def multiply_bytes[adds: Bool](weights: SIMD[DType.uint32, 4], tokens: UInt32, m
     comptime COUNT = FP8_TOKENS // 2
     comptime ADDS: StaticString = "1" if adds else "0"
     comptime TEXT = (
-        "{ .reg .pred p; setp.ne.b32 p, " + ADDS + ", 0;"
-        " wgmma.mma_async.sync.aligned.m64n192k32.f32.e5m2.e5m2 {"
+        "{ .reg .pred p; setp.ne.b32 p, "
+        + ADDS
+        + ", 0; wgmma.mma_async.sync.aligned.m64n192k32.f32.e5m2.e5m2 {"
         + _operands[0, COUNT, "$"]()
         + "}, {"
         + _operands[COUNT, 4, "$"]()
