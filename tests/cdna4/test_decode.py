@@ -113,14 +113,8 @@ def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, r
         assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
 
 
-@pytest.mark.parametrize(
-    "shape", tiered([(13, 200, 7168), (37, 200, 2048)], first=[(37, 200, 2048)])
-)
-def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, rng, shape):
-    (like,) = (contest for contest in CONTEST if contest[2] == shape[2])
-    kernel, decode = contest_kernels[like, "linear"]
+def same_bits_in_every_order(kernel, decode, problem):
     assert decode.splits > 1
-    problem = Problem.random(rng, shape)
     results = [
         cdna4.multiply(kernel, decode, problem, order=order, batch=batch, check=False)
         for order in (None, "reverse", 1, 2, 3)
@@ -128,6 +122,20 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(contest_kernels, 
     ]
     for result in results[1:]:
         oracle.assert_bitwise_equal(result, results[0])
+
+
+def test_split_k_gives_the_same_bits_in_every_order_of_arrival(ragged_kernels, rng):
+    label = LINEAR + "m4n4k1w4d1s3a1t"
+    problem = Problem.random(rng, (20, 33, 1056))
+    same_bits_in_every_order(ragged_kernels[label], Decode.named(label), problem)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("shape", [(13, 200, 7168), (37, 200, 7168)])
+def test_a_contest_kernel_gives_the_same_bits_in_every_order(contest_kernels, rng, shape):
+    (like,) = (contest for contest in CONTEST if contest[2] == shape[2])
+    kernel, decode = contest_kernels[like, "linear"]
+    same_bits_in_every_order(kernel, decode, Problem.random(rng, shape))
 
 
 @pytest.mark.parametrize(

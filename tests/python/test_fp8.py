@@ -147,10 +147,3 @@ def test_wrong_calls_are_sentences(case):
 def test_scales_of_another_dtype_are_a_type_error():
     with pytest.raises(TypeError, match="scales: got dtype uint8, expected float32 for fp8"):
         mx.MXTensor(torch.zeros(4, 64).byte(), torch.ones(4, 1).byte(), format="fp8")
-
-
-def test_graphs_refuse_float_scales_by_name():
-    from mx_kernels import max_graph  # noqa: PLC0415  it imports MAX
-
-    with pytest.raises(ValueError, match="q: got 'fp8', whose scales are float32"):
-        max_graph.constant(some("fp8", 16, 64)[0])

@@ -145,19 +145,19 @@ def check_weights(w: MXValue, name: str, k: int, other: str, device: DeviceRef) 
     if len(w.lead) != 1:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
     check_operands(w, name, k, other, device)
-    wanted = facts().layout_for(CDNA4).name
-    if w.layout != wanted and is_on_cdna4(w.codes):
-        raise ValueError(
-            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
-            f'preshuffle the MXTensor for "{CDNA4}" first'
-        )
 
 
 def check_operands(w: MXValue, name: str, k: int, other: str, device: DeviceRef) -> None:
-    """Raises unless the rows of `w` have `k` elements, on `device`."""
+    """Raises unless the rows of `w` have `k` elements, on `device`, in a layout it reads."""
     if w.k != k:
         raise ValueError(
             f"{other} and {name}: got K = {k} and K = {w.k}, expected one K; {name} is [N, K], "
             "not [K, N]"
         )
     check_device(w.codes, name, device, other)
+    wanted = facts().layout_for(CDNA4).name
+    if w.layout != wanted and is_on_cdna4(w.codes):
+        raise ValueError(
+            f"{name}: got layout {w.layout!r}, on a {CDNA4} GPU expected {wanted!r}; "
+            f'preshuffle the MXTensor for "{CDNA4}" first'
+        )
