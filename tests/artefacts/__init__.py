@@ -157,7 +157,7 @@ ARTEFACTS = (
     catalogue("cdna4/quantize_wide", deep=True),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill_wide", deep=True),
-    catalogue("cdna4/middle", "cdna4/test_middle"),
+    catalogue("cdna4/middle", deep=True),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
     catalogue("cdna4/experts", deep=True),

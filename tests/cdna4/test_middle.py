@@ -13,13 +13,12 @@ import gfx950
 import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
-from tests.tiers import tiered
 
 NARROW, SPLIT = "m4n2d4s1_bfloat16_none", "m4n2d4s2_bfloat16_bfloat16"
 WIDE_SPLIT, WIDE = "m4n4d3s2_float32_float32", "m12n4d3s1_bfloat16_none"
 HIGH, WIDEST = "m14n2d3s1_bfloat16_float32", "m8n6d2s1_bfloat16_bfloat16"
 KERNELS = (NARROW, SPLIT, WIDE_SPLIT, WIDE, HIGH, WIDEST)
-TIERED = tiered(KERNELS, first=[NARROW, SPLIT, WIDEST])
+pytestmark = pytest.mark.deep
 NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
 STAGE_K, CHUNK_K = 256, 4096
 WAVES = 4
@@ -61,19 +60,19 @@ def multiply(kernel, name, shape, **options):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
-@pytest.mark.parametrize("shape", tiered(SHAPES, first=SHAPES[:2]))
-@pytest.mark.parametrize("name", TIERED)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", KERNELS)
 def test_ragged_shapes_are_within_the_bound(kernels, name, shape, late):
     multiply(kernels[name], name, shape, late=late)
 
 
-@pytest.mark.parametrize("stages", tiered(range(2, 20), first=[3]))
+@pytest.mark.parametrize("stages", range(2, 20))
 def test_any_number_of_stages_is_within_the_bound(kernels, stages):
     for name in KERNELS:
         multiply(kernels[name], name, (20, 48, stages * STAGE_K))
 
 
-@pytest.mark.parametrize("name", tiered([SPLIT, WIDE_SPLIT], first=[SPLIT]))
+@pytest.mark.parametrize("name", [SPLIT, WIDE_SPLIT])
 def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
     shape = (70, 130, 3 * STAGE_K)
     results = {

@@ -12,7 +12,7 @@ import pytest
 import gfx950
 from tests.cdna4 import support as cdna4
 from tests.cdna4.test_prefill import LOW_LINEAR, MATMUL, multiply
-from tests.tiers import deep, tiered
+from tests.tiers import deep
 
 SHAPES = {LOW_LINEAR: (128, 512, 512), MATMUL: (256, 512, 2048)}
 HARMLESS = {
@@ -50,7 +50,8 @@ def findings(kernel, name, rng):
     return []
 
 
-@pytest.mark.parametrize("name", tiered(SHAPES, first=[LOW_LINEAR]))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", SHAPES)
 def test_every_mutation_that_matters_is_caught(kernels, name):
     kernel = kernels[name]
     caught, survivors = set(), {}

@@ -139,7 +139,7 @@ def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
         oracle.assert_bitwise_equal(got.numpy(), expected)
 
 
-@pytest.mark.parametrize("shape", tiered(FEW_ROWS, first=[FEW_ROWS[0], SPLIT]))
+@pytest.mark.parametrize("shape", tiered(FEW_ROWS, first=FEW_ROWS[:1]))
 def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
@@ -150,7 +150,8 @@ def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, s
     torch.testing.assert_close(mx.matmul(operand(a), w), out, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shape", tiered(MANY_ROWS, first=MANY_ROWS[:1]))
+@pytest.mark.deep
+@pytest.mark.parametrize("shape", MANY_ROWS)
 def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
     choice = mx.explain(*shape, device=DEVICE)
     assert "prefill" in choice.kernel
@@ -214,7 +215,8 @@ GAPS = {
 }
 
 
-@pytest.mark.parametrize("gap", tiered(GAPS, first=["stride"]))
+@pytest.mark.deep
+@pytest.mark.parametrize("gap", GAPS)
 def test_floats_with_gaps_or_odd_addresses_are_copied_first(gpu, rng, gap):
     x, (_, w) = GAPS[gap](floats(rng, (7, 320))), weights(rng, 40, 160)
     expected = x.clone()

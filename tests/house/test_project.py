@@ -86,6 +86,7 @@ def test_pixi_has_the_tasks_of_make():
     }
 
 
+@pytest.mark.deep
 def test_the_first_tier_is_part_of_the_second_and_tests_every_room(tmp_path):
     """To collect them compiles nothing."""
     assert PIXI["tasks"]["test"] == PIXI["tasks"]["test-deep"] + ' -m "not deep"'
