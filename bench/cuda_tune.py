@@ -162,41 +162,21 @@ class Samples:
 
     def costs(self, counts: Callable[[Shape], bool] = lambda _: True) -> list[np.ndarray]:
         """Returns the costs of each family, fitted to the shapes that count."""
+        # The device's host, which only measures, may lack SciPy.
+        from scipy.optimize import nnls  # noqa: PLC0415
+
         counted = {shape for shape in self.plans if counts(shape)}
         fitted = []
         for family in sorted(self._terms):
             kept = [shape in counted for shape in self._shapes[family]]
             rows = self._terms[family][kept]
-            fitted.append(non_negative(rows[:, :-1], rows[:, -1]))
+            fitted.append(nnls(rows[:, :-1], rows[:, -1])[0])
         return fitted
 
     def choose(self, shape: Shape, costs: list[np.ndarray], *, takes_bytes: bool) -> int:
         """Returns the code of the plan with the least cost."""
         open_ = (p for p in self.plans[shape] if takes_bytes or p.code != BYTES)
         return min(open_, key=lambda plan: costs[plan.family] @ plan.terms).code
-
-
-def non_negative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the x >= 0 with the least |a @ x - b|, by the method of Lawson and Hanson."""
-    gram, right = a.T @ a, a.T @ b
-    x, used = np.zeros(len(right)), np.zeros(len(right), bool)
-    while True:
-        gradient = np.where(used, -np.inf, right - gram @ x)
-        if gradient.max() <= 1e-9 * np.abs(right).max():
-            return x
-        used[gradient.argmax()] = True
-        while True:
-            wanted = np.zeros_like(x)
-            wanted[used] = np.linalg.solve(gram[np.ix_(used, used)], right[used])
-            negative = used & (wanted <= 0)
-            if not negative.any():
-                break
-            # As far as no x becomes negative; the first one that becomes zero stays so.
-            ahead = np.where(negative, x / np.where(negative, x - wanted, 1), np.inf)
-            x += ahead.min() * (wanted - x)
-            used[ahead.argmin()] = False
-            x[~used] = 0
-        x = wanted
 
 
 def table(path: Path) -> str:
