@@ -6,6 +6,8 @@ comptime CUS = 256
 """Compute units."""
 comptime LDS_BYTES = 160 * 1024
 """Of a compute unit."""
+comptime MAX_COUNT = 63
+"""Loads that a wait can leave in flight."""
 comptime MAX_TENSOR_BYTES = 1 << 31
 """Kernels count bytes in 32 bits."""
 comptime MAX_ROWS = 1 << 20

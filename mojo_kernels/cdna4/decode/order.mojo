@@ -19,6 +19,7 @@ from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
+from ..chip import MAX_COUNT
 from .shape import DecodeShape
 
 
@@ -55,9 +56,6 @@ struct Stream(TrivialRegisterPassable):
     """Loads of the weights and scales of a stage."""
     var of_tile: Int
     """Loads of a tile of activations."""
-
-    comptime MAX_COUNT = 63
-    """The largest count that a wait can name."""
 
     def is_shared(self) -> Bool:
         """Says whether waves share encoded activations."""
@@ -133,7 +131,7 @@ struct Stream(TrivialRegisterPassable):
 
     def _wait(self, later: Int) -> OpDesc:
         """Returns a wait for all loads but the latest."""
-        return OpDesc.wait_vm_n(min(later, Self.MAX_COUNT))
+        return OpDesc.wait_vm_n(min(later, MAX_COUNT))
 
     def prologue[length: Int](self) -> Array[ScheduleEntry, length]:
         """Returns the operations before the loop: `prologue_length()` of them."""

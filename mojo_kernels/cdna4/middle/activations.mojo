@@ -2,34 +2,21 @@
 
 Memory that is read at once, 128 bytes of a row, is a row of LDS: codes of 256 along K,
 or scales of 4096. Eight lanes load a row, a wave eight rows, all waves 32. Pieces of 16
-bytes are exchanged within their row:
-
-    LDS piece    0 .. 7 of row r
-    holds        piece ^ (r / 2) % 8 of the row
-
-so that the 16 lanes that LDS serves together find all banks.
+bytes are exchanged within their row, see `operands/tiles.mojo`.
 """
-
-from layout.swizzle import Swizzle
 
 from ..instructions.lds import Lds, PIECE_BYTES
 from ..instructions.matrix import LANES, TILE
 from ..operands.memory import View, quotient, remainder
+from ..operands.tiles import exchanged
 from .shape import LOAD_BYTES, ROUND_ROWS, ROW_PIECES, WAVES
-
-
-@always_inline
-def exchanged(piece: Int32) -> Int32:
-    """Returns which piece of some rows stands in the place of `piece`; its own inverse."""
-    comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
-    return ROW_PAIR(piece)
 
 
 @always_inline
 def first_byte_of_lane(lane: Int32) -> Int32:
     """Returns where a lane finds piece `lane / 16` of row `lane % 16`; others by exclusive or."""
     var piece = lane % Int32(TILE) * Int32(ROW_PIECES) + quotient[TILE](lane)
-    return exchanged(piece) * Int32(PIECE_BYTES)
+    return exchanged[ROW_PIECES](piece) * Int32(PIECE_BYTES)
 
 
 @fieldwise_init
@@ -56,7 +43,7 @@ struct SharedRows(TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the rows from `first_row` and from byte `first_byte` of each on."""
-        var at = exchanged(wave * Int32(LANES) + lane)
+        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
         var row, piece = quotient[ROW_PIECES](at), remainder[ROW_PIECES](at)
         var memory = View.of(bytes, rows * row_bytes).moved(first_row * row_bytes + first_byte)
         return Self(memory, row_bytes, row * row_bytes + piece * Int32(PIECE_BYTES), wave)

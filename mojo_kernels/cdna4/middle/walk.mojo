@@ -18,6 +18,7 @@ from pipeline.pipeline_dsl import ScheduleEntry
 from std.memory import bitcast
 
 from ...tiles import RegisterTile, in_registers
+from ..chip import MAX_COUNT
 from ..instructions.lds import Lds, PIECE_BYTES, pieces_at, read_pair, read_piece
 from ..instructions.matrix import (
     BlockCodes,
@@ -32,10 +33,10 @@ from ..instructions.matrix import (
 )
 from ..instructions.vector import chosen_bytes, zero_of_a_branch
 from ..operands.memory import quotient, remainder
-from ..operands.tiles import PAIR
+from ..operands.tiles import PAIR, exchanged
 from ..operands.weights import WeightFragments
 from ..types import Formats
-from .activations import SharedRows, exchanged, first_byte_of_lane, place_of_round
+from .activations import SharedRows, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
 from .shape import (
     CHUNK_STAGES,
@@ -48,8 +49,6 @@ from .shape import (
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
-comptime MOST_COUNTED = 63
-"""Loads that a wait can leave in flight."""
 comptime _HALF_PIECE = PIECE_BYTES // 2
 """Bytes of the scales of a stage of a row."""
 
@@ -129,7 +128,7 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape]:
         self.wave = wave
         self.lane = lane
         self.a_place = first_byte_of_lane(lane)
-        var row = exchanged(lane % Int32(TILE) * Int32(ROW_PIECES))
+        var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = self.scale_place
         comptime ZEROS = UInt32(0x0C0C0400)
@@ -236,7 +235,7 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape]:
     def meet[later_loads: Int](self):
         """Waits until the next stage is there for all waves, and nobody reads this one."""
         schedule_barrier()
-        s_waitcnt[vmcnt=UInt32(min(later_loads, MOST_COUNTED)), lgkmcnt=0]()
+        s_waitcnt[vmcnt=UInt32(min(later_loads, MAX_COUNT)), lgkmcnt=0]()
         s_waitcnt_barrier()
         schedule_barrier()
 
@@ -325,7 +324,7 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape]:
         # The first stage has arrived: behind it are the other stages, and its own weights.
         comptime OF_A_AND_SCALES = Self.shape.rounds()
         comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + Self.shape.n_tiles
-        s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MOST_COUNTED))]()
+        s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MAX_COUNT))]()
         s_waitcnt_barrier()
         schedule_barrier()
         comptime for tile in range(Self.shape.m_tiles):

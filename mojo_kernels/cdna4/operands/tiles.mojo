@@ -7,6 +7,11 @@ banks; for 16-bit floats, rows of 256 bytes:
 
     LDS piece    0 .. 15 of row r
     holds        piece ^ f(r) of the row, f(r) = (r & 3) | (r & 4) << 1
+
+Rows that a workgroup shares are a line of memory, 128 bytes, of which 16 lanes read one piece each:
+
+    LDS piece    0 .. 7 of row r
+    holds        piece ^ (r / 2) % 8 of the row
 """
 
 from layout import Coord, Idx
@@ -90,3 +95,14 @@ struct FloatTile[dtype: DType]:
             var piece = read_piece(tile, Coord(first_piece ^ Int32(i)))
             words = words.insert[offset=PIECE_WORDS * i](piece)
         return bitcast[Self.dtype, BLOCK](words)
+
+
+@always_inline
+def exchanged[row_pieces: Int](piece: Int32) -> Int32:
+    """Returns which piece of activations stands in the place of `piece`; its own inverse."""
+    comptime if row_pieces == FloatTile[DType.bfloat16].ROW_PIECES:
+        return FloatTile[DType.bfloat16].exchanged(piece)
+    else:
+        comptime assert row_pieces == 8, "a row is a line of memory or two"
+        comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+        return ROW_PAIR(piece)

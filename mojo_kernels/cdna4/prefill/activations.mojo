@@ -26,7 +26,7 @@ from ..instructions.lds import (
 from ..instructions.matrix import LANES, PIECES, TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient, remainder
-from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
+from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
 from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
 from .shape import (
@@ -35,7 +35,7 @@ from .shape import (
     SCALE_GROUP_ROWS,
     WAVES,
 )
-from .stages import exchanged, row_offset
+from .stages import row_offset
 
 comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""

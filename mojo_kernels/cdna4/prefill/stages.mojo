@@ -1,12 +1,8 @@
 """What the waves of a prefill workgroup share in LDS, on its way there and out of it.
 
-Rows of activations keep their 128 bytes together, their pieces are exchanged:
-
-    LDS piece    0 .. 7 of row r
-    holds        piece ^ (r / 2) % 8 of the row, the codes of one block, or of half a block
-
-so that the 16 lanes that LDS serves together find all banks, and the eight
-lanes that load a row read one line of memory; kept floats take two, as in `operands/tiles`. Weights keep the order of their
+Rows of activations keep their 128 bytes together, so that the eight lanes that load a row read one
+line of memory; kept floats take two. A piece has the codes of one block, or of half a block, and
+pieces are exchanged within their row, see `operands/tiles.mojo`. Weights keep the order of their
 layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles.
 
@@ -16,7 +12,6 @@ gfx950, 2026-11-22).
 """
 
 from layout import Coord, Idx
-from layout.swizzle import Swizzle
 from max.gpu.intrinsics import AMDBufferResource
 from ...numbers.formats import Format
 from ..instructions.lds import (
@@ -31,7 +26,7 @@ from ..instructions.lds import (
 from ..instructions.matrix import CodeTile, KEPT, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import FloatTile, GROUP_BLOCKS, PAIR
+from ..operands.tiles import GROUP_BLOCKS, PAIR, exchanged
 from ..types import Formats
 from .shape import (
     A_SCALE_BYTES,
@@ -169,17 +164,6 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var shared = words_at[count, LANES](stage, self.a_scales if is_a else self.b_scales)
         comptime for word in range(count):
             words[word] = read_word(shared, Coord(Idx[word], Idx[0]))
-
-
-@always_inline
-def exchanged[row_pieces: Int](piece: Int32) -> Int32:
-    """Returns which piece of activations stands in the place of `piece`; its own inverse."""
-    comptime if row_pieces == FloatTile[DType.bfloat16].ROW_PIECES:
-        return FloatTile[DType.bfloat16].exchanged(piece)
-    else:
-        comptime assert row_pieces == 8, "a row is a line of memory or two"
-        comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
-        return ROW_PAIR(piece)
 
 
 @fieldwise_init
