@@ -26,6 +26,7 @@ from ...problem import ANY, Known, Left
 from ..chip import LDS_BYTES, MAX_TENSOR_BYTES
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import TILE, TILE_K
+from ..operands.memory import WORD_BYTES
 from ..types import Formats, ProductTypes, float_bytes
 from .groups import most_tiles
 from .kernel import ExpertRows, ExpertsKernel, Rows
@@ -142,16 +143,15 @@ struct LayerMemory(TrivialRegisterPassable):
     def of(problem: ExpertsProblem, first: Int, float_bytes: Int) -> Self:
         """Lays out a layer from an address on."""
         comptime ALIGNMENT = 256
-        comptime WORD = 4
         var slots = problem.routing.count()
-        var tokens = align_up(first + slots * WORD, ALIGNMENT)
-        var sizes = align_up(tokens + slots * WORD, ALIGNMENT)
-        var hidden = align_up(sizes + problem.gate_up.count * WORD, ALIGNMENT)
+        var tokens = align_up(first + slots * WORD_BYTES, ALIGNMENT)
+        var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
+        var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
         var rows = align_up(hidden + slots * problem.inner * float_bytes, ALIGNMENT)
         var columns = problem.width
         if not problem.gate.is_interleaved():
             columns = max(columns, 2 * problem.inner)
-        return Self(first, tokens, sizes, hidden, rows, rows + slots * columns * WORD - first)
+        return Self(first, tokens, sizes, hidden, rows, rows + slots * columns * WORD_BYTES - first)
 
 
 @fieldwise_init

@@ -11,14 +11,9 @@ Every wave of a workgroup looks at 64 sizes at a time. They may be any numbers: 
 taken for 0, and groups end where the rows end.
 """
 
-from std.memory import bitcast
-
 from ..instructions.matrix import LANES
 from ..instructions.wave import count, of_lane, sums_up_to, votes
-from ..operands.memory import Input, Span, quotient
-
-comptime SIZE_BYTES = 4
-"""Bytes of the size of a group."""
+from ..operands.memory import Input, Span, WORD_BYTES, load_word, quotient
 
 
 def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
@@ -46,8 +41,7 @@ struct GroupTile(TrivialRegisterPassable):
         # Rows and tiles before those of the groups that the lanes see.
         var row, tile = Int32(0), Int32(0)
         for first in range(Int32(0), groups, LANES):
-            var bytes = memory.load[DType.uint8, SIZE_BYTES]((first + lane) * Int32(SIZE_BYTES))
-            var size = min(max(bitcast[DType.int32, 1](bytes)[0], 0), m)
+            var size = min(max(load_word(memory, (first + lane) * Int32(WORD_BYTES)), 0), m)
             var end = row + sums_up_to(size)
             var tiles = quotient[rows](size + Int32(rows - 1))
             var end_tile = tile + sums_up_to(tiles)

@@ -21,7 +21,17 @@ from ...launch.queue import Grid, Queue
 from ..instructions.lds import allocate_lds, tile_at
 from ..instructions.matrix import LANES
 from ..instructions.wave import count, count_before, votes
-from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, output, quotient
+from ..operands.memory import (
+    Input,
+    OUT_OF_RANGE,
+    Output,
+    Span,
+    WORD_BYTES,
+    input,
+    load_word,
+    output,
+    quotient,
+)
 
 comptime WAVES = 16
 """Waves of a workgroup."""
@@ -31,7 +41,6 @@ comptime NO_EXPERT = Int32(-2)
 """The place of a slot whose expert there is not."""
 comptime _BEHIND = Int32(-3)
 """What is behind the last slot has."""
-comptime WORD_BYTES = 4
 
 
 @fieldwise_init
@@ -49,11 +58,10 @@ struct Ids(TrivialRegisterPassable):
     def of(self, slot: Int32) -> Int32:
         """Returns the expert of a slot, `NO_ROW`, `NO_EXPERT`, or what lies behind the last."""
         var offset = slot * self.bytes
-        var low = bitcast[DType.int32, 1](self.memory.load[DType.uint8, WORD_BYTES](offset))[0]
+        var low = load_word(self.memory, offset)
         var high = low >> 31
         if self.bytes != Int32(WORD_BYTES):
-            var bytes = self.memory.load[DType.uint8, WORD_BYTES](offset + Int32(WORD_BYTES))
-            high = bitcast[DType.int32, 1](bytes)[0]
+            high = load_word(self.memory, offset + Int32(WORD_BYTES))
         var is_there = high == 0 and low.cast[DType.uint32]() < self.experts.cast[DType.uint32]()
         var expert = low if is_there else (NO_ROW if high < 0 else NO_EXPERT)
         return expert if slot < self.slots else _BEHIND

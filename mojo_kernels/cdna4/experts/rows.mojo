@@ -1,7 +1,6 @@
 """The left side of a product whose rows are gathered: row r is that of token `tokens[r]`."""
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
@@ -9,10 +8,7 @@ from ..instructions.lds import SharedPieces
 from ..instructions.matrix import TILE
 from ..operands.activations import ActivationSource, FloatSource
 from ..operands.encode import EncodedBlock
-from ..operands.memory import Input, Span
-
-comptime TOKEN_BYTES = 4
-"""Bytes of the number of a token."""
+from ..operands.memory import Input, Span, WORD_BYTES, load_word
 
 
 @fieldwise_init
@@ -58,7 +54,7 @@ struct GatheredSource[format: Format, dtype: DType, rounding: Rounding, m_tiles:
         end_row: Int32,
     ) -> Self:
         """Begins at row `first_row` of the list."""
-        var list = Span.of(tokens, end_row).after(first_row * Int32(TOKEN_BYTES))
+        var list = Span.of(tokens, end_row).after(first_row * Int32(WORD_BYTES))
         return Self(Self.Floats(x, num_tokens, k, 0), list)
 
     @always_inline
@@ -69,9 +65,8 @@ struct GatheredSource[format: Format, dtype: DType, rounding: Rounding, m_tiles:
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
                 var row, byte = Tile.source[load](lane)
-                var place = (Int32(m_tile * TILE) + row) * Int32(TOKEN_BYTES)
-                var bytes = self.tokens.load[DType.uint8, TOKEN_BYTES](place)
-                var token = bitcast[DType.int32, 1](bytes)[0]
+                var place = (Int32(m_tile * TILE) + row) * Int32(WORD_BYTES)
+                var token = load_word(self.tokens, place)
                 self.floats.offsets[m_tile, load] = token * row_bytes + byte
 
     @always_inline

@@ -16,8 +16,8 @@ from ...experts import Routing
 from ...launch.queue import Grid, Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.gates import Gate
-from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, output
-from .routing import NO_EXPERT, NO_ROW, WORD_BYTES
+from ..operands.memory import Input, Output, Span, WORD_BYTES, input, load_word, output
+from .routing import NO_EXPERT
 
 comptime THREADS = 256
 """Of a workgroup."""
@@ -89,8 +89,7 @@ def add_slots[
     var place_memory = Span.of(places, slots).after(0)
     var total = SIMD[DType.float32, NUMBERS](0)
     for slot in range(token * per_token, (token + 1) * per_token):
-        var bytes = place_memory.load[DType.uint8, WORD_BYTES](slot * Int32(WORD_BYTES))
-        var place = bitcast[DType.int32, 1](bytes)[0]
+        var place = load_word(place_memory, slot * Int32(WORD_BYTES))
         var weight = SIMD[DType.float32, NUMBERS](_weight(weights, weights_dtype, slot))
         if place >= 0:
             total = _load(row_memory, place * width + column).fma(weight, total)

@@ -9,6 +9,7 @@ moved out of range.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
+from std.memory import bitcast
 from std.sys import size_of
 
 from ..instructions.lds import Lds
@@ -20,6 +21,8 @@ comptime Output[dtype: DType] = MutPointer[Scalar[dtype], MutAnyOrigin]
 """A tensor that a kernel writes, as its argument."""
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
+comptime WORD_BYTES = 4
+"""Bytes of an int32 or a float32."""
 
 
 @always_inline
@@ -44,6 +47,12 @@ def quotient[divisor: Int](x: Int32) -> Int32:
 def remainder[divisor: Int](x: Int32) -> Int32:
     """Returns what is left of such a division: one mask."""
     return (x.cast[DType.uint32]() % UInt32(divisor)).cast[DType.int32]()
+
+
+@always_inline
+def load_word(memory: AMDBufferResource, offset: Int32) -> Int32:
+    """Loads the int32 at a lane's byte `offset`."""
+    return bitcast[DType.int32, 1](memory.load[DType.uint8, WORD_BYTES](offset))[0]
 
 
 @fieldwise_init
