@@ -58,7 +58,7 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
         raise _no_axis()
     code = check_rounding(rounding)
     fmt = format_named(format)
-    _check_rule(rounding, fmt, f"format={format!r}")
+    check_rule(rounding, fmt, f"format={format!r}")
     check_axes("x", shape, fmt)
     k, block = shape[-1], fmt.k_multiple
     if k == 0 or k % block:
@@ -198,7 +198,7 @@ def check_rounding(rounding: str) -> int:
     return known[rounding]
 
 
-def _check_rule(rounding: str, fmt: Format, said: str) -> None:
+def check_rule(rounding: str, fmt: Format, said: str) -> None:
     """Checks that the scales of a format can follow a rule."""
     if rounding not in fmt.roundings:
         raise ValueError(
@@ -220,7 +220,7 @@ def check_mode(activations: str, rounding: str) -> Mode:
             f"activations: got {activations!r}, expected {' or '.join(map(repr, known))}"
         )
     if activations != KEPT_FLOATS:
-        _check_rule(rounding, facts().formats[activations], f"activations={activations!r}")
+        check_rule(rounding, facts().formats[activations], f"activations={activations!r}")
     raise ValueError(
         f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
         "rule nothing to do; leave the rounding out"

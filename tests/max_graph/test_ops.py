@@ -265,6 +265,10 @@ WRONG_CALLS = {
         lambda i: max_graph.quantize(i.x, format="fp8_block_2d"),
         (ValueError, r"x: got shape \[m, 96\], expected \[..., N, K\] with N known"),
     ),
+    "a rule that scales of floats cannot follow": (
+        lambda i: max_graph.quantize(i.x, format="fp8_block", rounding="floor"),
+        (ValueError, "rounding: got 'floor' with format='fp8_block', whose scales are float32"),
+    ),
     "activations share scales": (
         lambda i: max_graph.linear(i.x, weights("first"), activations="fp8_block_2d"),
         (ValueError, "activations: got 'fp8_block_2d'"),

@@ -6,7 +6,7 @@ from max.dtype import DType
 from max.graph import TensorValue, ops
 
 from mx_kernels._arrays import Array, show
-from mx_kernels._checks import check_mode, check_rounding, format_named
+from mx_kernels._checks import check_mode, check_rounding, check_rule, format_named
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
 from mx_kernels.max_graph.calls import (
     bias_of,
@@ -45,6 +45,7 @@ def quantize(
     k = check_floats(x, "x")
     check_k("x", k, fmt)
     check_rounding(rounding)
+    check_rule(rounding, fmt, f"format={format!r}")
     check_formats(x, "format", format)
     check_one_matrix("x", x.shape, fmt)
     rows = folded(x)
