@@ -181,7 +181,17 @@ def quarters(rng, rows: int, k: int, format: str):
 
 def mx_tensor(codes, scales, layout: str = "plain", format: str = "mxfp4"):
     """Returns the MXTensor of plain NumPy codes and scales, in `layout`."""
-    q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format)
+    return in_layout(mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format), layout)
+
+
+def quantized_normal(rng, shape, layout: str = "plain", format: str = "fp8"):
+    """Returns quantized normal numbers, for formats whose scales are no bytes to draw."""
+    floats = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+    return in_layout(mx.quantize(floats, format=format), layout)
+
+
+def in_layout(q, layout: str):
+    """Returns a plain MXTensor in a layout."""
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
 
 

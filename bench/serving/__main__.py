@@ -20,6 +20,7 @@ from bench import device
 from bench.rows import write_csv
 from bench.run import TRIAL_RESULTS, make_console
 from bench.serving.environment import VLLM, environment, python_with_vllm
+from bench.serving.models import COMMON, write_random
 from mx_kernels import checkpoints
 
 SIZES = {
@@ -29,12 +30,7 @@ SIZES = {
     "num_hidden_layers": 6,
     "num_attention_heads": 16,
     "num_key_value_heads": 4,
-    "head_dim": 64,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
+    **COMMON,
 }
 """Of the Llama: 69 million weights in its layers, 138 MB in bfloat16."""
 VARIANTS = {
@@ -118,10 +114,7 @@ def write_llama(folder: Path) -> None:
 
     torch.manual_seed(7)
     llama = tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES))
-    for p in llama.parameters():
-        if p.ndim > 1:
-            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
-    llama.bfloat16().save_pretrained(folder / "floats")
+    write_random(llama, folder / "floats")
     checkpoints.convert(folder / "floats", folder / "quark", to="quark")
     for name, weight in checkpoints.load(folder / "quark", preshuffle=False).items():
         if hasattr(weight, "dequantize"):

@@ -7,12 +7,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from bench.gpt_oss import write_checkpoint
+from bench.serving.models import COMMON, write_random
 from mx_kernels import checkpoints
 from mx_kernels.transformers import MXConfig, from_pretrained
 
 VOCABULARY = 512
-# Heads of 64 numbers are the smallest that vLLM's attention on CPUs has; 576 is no multiple of 128,
-# but on two ranks of 32; 288 is a multiple of 32 alone.
+# 576 is no multiple of 128, but on two ranks of 32; 288 is a multiple of 32 alone.
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 256,
@@ -20,12 +20,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
+    **COMMON,
 }
 EXPERTS = {
     "experts": 8,
@@ -55,10 +50,7 @@ def write_models(folder):
     """Writes a Llama in each form, and a gpt-oss, each with a tokenizer of words w0, w1, ..."""
     torch.manual_seed(7)
     llama = tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES))
-    for p in llama.parameters():
-        if p.ndim > 1:
-            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
-    llama.bfloat16().save_pretrained(folder / "floats")
+    write_random(llama, folder / "floats")
     words = {f"w{i}": i for i in range(VOCABULARY)}
     tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -76,10 +68,7 @@ def write_qwen(folder):
     """Writes a Qwen3-MoE, whose experts have gates first and are no multiple of 128 wide."""
     config = tf.Qwen3MoeConfig(**SIZES, moe_intermediate_size=288, num_experts=8)
     qwen = tf.Qwen3MoeForCausalLM(config)
-    for p in qwen.parameters():
-        if p.ndim > 1:
-            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
-    qwen.bfloat16().save_pretrained(folder / "qwen")
+    write_random(qwen, folder / "qwen")
     for format in ("mxfp4", "fp8_block"):
         write_quantized(folder / "qwen", folder / f"qwen-{format}", format=format)
 

@@ -23,6 +23,7 @@ from cases import (
     LAYOUTS,
     ROUNDINGS,
     mx_tensor,
+    quantized_normal,
     random_operand,
     torch_of,
 )
@@ -57,9 +58,7 @@ def weights(name: str, layout: str = "plain", format: str = "mxfp4") -> mx.MXTen
     """Returns weights, the same in every process."""
     rng = np.random.default_rng(list(WEIGHTS).index(name))
     if format in FP8_FORMATS:
-        floats = torch.from_numpy(rng.standard_normal(WEIGHTS[name]).astype(np.float32))
-        q = mx.quantize(floats, format=format)
-        return q.preshuffle(LAYOUTS[layout]["device"]) if layout != "plain" else q
+        return quantized_normal(rng, WEIGHTS[name], layout, format)
     return mx_tensor(*random_operand(rng, *WEIGHTS[name], format=format), layout, format)
 
 

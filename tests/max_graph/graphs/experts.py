@@ -9,7 +9,6 @@ import sys
 from functools import cache
 
 import numpy as np
-import torch
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
@@ -21,6 +20,7 @@ from cases import (
     LAYOUTS,
     ROUNDINGS,
     mx_tensor,
+    quantized_normal,
     random_operand,
     torch_of,
 )
@@ -42,9 +42,7 @@ def weights(n: int, k: int, layout: str = "plain", format: str = "mxfp4") -> mx.
     """Returns weights [E, n, k], the same in every process."""
     rng = np.random.default_rng([n, k])
     if format in FP8_FORMATS:
-        floats = torch.from_numpy(rng.standard_normal((E, n, k)).astype(np.float32))
-        q = mx.quantize(floats, format=format)
-        return q.preshuffle(LAYOUTS[layout]["device"]) if layout != "plain" else q
+        return quantized_normal(rng, (E, n, k), layout, format)
     top = 124 if format == "mxfp4" else 118
     parts = [random_operand(rng, n, k, top - 4, top, format=format) for _ in range(E)]
     return mx_tensor(*map(np.stack, zip(*parts, strict=True)), layout, format)
