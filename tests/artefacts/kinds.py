@@ -143,19 +143,25 @@ def extension(
 def run_script(script: Path, *arguments: Path | str) -> str:
     """Runs a Python script of the tests in a process of its own; returns what it prints.
 
+    One that dies of a signal is started once more: on a busy machine MAX's threads may outlast
+    what `max_graph` grants them, and abort a process that has finished.
+
     Raises:
         NativeBuildError: if it fails; carries its output.
     """
     path = os.pathsep.join(map(str, (ROOT / "python", TESTS, ROOT)))
     # As a module: beside a script, its siblings would hide modules of the same name.
     module = ".".join(script.relative_to(ROOT).with_suffix("").parts)
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode >= 0:
+            break
     if done.returncode:
         raise NativeBuildError(f"{script} failed:\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
+from functools import cache
 from pathlib import Path
 
 from max.driver import CPU, Device
@@ -13,6 +16,8 @@ from mx_kernels import _builds, _native
 from mx_kernels._builds import Build, Sources
 
 PACKAGE = "mojo_kernels"
+LAST_MOMENT = 0.2
+"""Seconds that MAX's threads get when Python ends."""
 
 
 def library() -> Path:
@@ -73,4 +78,15 @@ def load(path: str | os.PathLike, *, device: Device | None = None) -> Model:
 
 
 def _session(device: Device | None) -> InferenceSession:
+    _let_threads_finish()
     return InferenceSession(devices=[CPU() if device is None else device])
+
+
+@cache
+def _let_threads_finish() -> None:
+    """Lets MAX's threads drop what they hold before Python ends.
+
+    Without it one compilation in some dozens aborts its process, all done: a thread of MAX that
+    still has a Python object wants Python's lock, and Python ends threads that come for it late.
+    """
+    atexit.register(time.sleep, LAST_MOMENT)
