@@ -6,20 +6,11 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from tests.hip import support as hip_support
 from tests.numerics.test_experts import assert_is_composed, composed, routes
 
 pytestmark = pytest.mark.deep
 
 LAYOUT = "preshuffled_cdna4"
-
-
-@pytest.fixture
-def gpu(tmp_path, monkeypatch):
-    stand_in = hip_support.StandIn()
-    stand_in.install(hip_support.build_runtime(tmp_path), monkeypatch)
-    yield stand_in
-    assert not stand_in.failures, stand_in.failures
 
 
 def experts(rng, count, n, k):

@@ -17,7 +17,6 @@ import oracle
 from mx_kernels import _cuda, _hip, _launch
 from mx_kernels._facts import facts
 from tests import artefacts
-from tests.hip import support as hip_support
 from tests.hip.code_object import embedded_in, loaded
 from tests.tiers import deep, tiered
 
