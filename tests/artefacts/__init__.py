@@ -128,14 +128,16 @@ ARTEFACTS = (
     graph("max_graph/gfx950", deep=True),
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
-    extension("hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native"),
+    extension(
+        "hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native", deep=True
+    ),
     extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
     *(
         extension(
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
-            deep=name not in {"floats", "codes"},
+            deep=name != "floats",
         )
         for name, kind in KINDS.items()
     ),

@@ -33,19 +33,6 @@ MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
 """Shapes that take the kernels for many rows, with tiles of 128 and of 256."""
 
 
-@pytest.fixture(scope="session")
-def runtime(tmp_path_factory):
-    return hip_support.build_runtime(tmp_path_factory.mktemp("hip"))
-
-
-@pytest.fixture
-def gpu(runtime, monkeypatch):
-    stand_in = hip_support.StandIn()
-    stand_in.install(runtime, monkeypatch)
-    yield stand_in
-    assert not stand_in.failures, stand_in.failures
-
-
 @pytest.fixture
 def recorder(gpu):
     """A device that records launches and does not execute them."""
@@ -139,14 +126,20 @@ def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
 
 
 @pytest.mark.parametrize("shape", tiered(FEW_ROWS, first=FEW_ROWS[:1]))
-def test_linear_and_matmul_are_within_the_bound_and_agree_to_the_bit(gpu, rng, shape):
+def test_linear_is_within_the_bound(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
-    out = mx.linear(x, w)
-    a = oracle.quantize(values_of(x))
-    assert_product(out, a, plain)
-    torch.testing.assert_close(mx.matmul(operand(a), w), out, rtol=0, atol=0)
+    assert_product(mx.linear(x, w), oracle.quantize(values_of(x)), plain)
+
+
+@deep
+@pytest.mark.parametrize("shape", FEW_ROWS)
+def test_matmul_gives_the_bits_of_linear(gpu, rng, shape):
+    m, n, k = shape
+    x, (_, w) = floats(rng, (m, k)), weights(rng, n, k)
+    a = operand(oracle.quantize(values_of(x)))
+    torch.testing.assert_close(mx.matmul(a, w), mx.linear(x, w), rtol=0, atol=0)
 
 
 @pytest.mark.deep
@@ -251,7 +244,7 @@ def code_objects(module):
     "module",
     tiered(
         ["module", "floats", "codes", "kept", "eight_bits", "others"],
-        first=["module", "floats", "codes"],
+        first=["module", "floats"],
     ),
 )
 def test_every_code_object_is_one_that_the_device_takes(module):
