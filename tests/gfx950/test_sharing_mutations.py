@@ -201,6 +201,7 @@ def test_what_changes_results_is_caught(program, part, say):
         assert_no_luck(kernel, say)
 
 
+@pytest.mark.deep
 def test_what_changes_results_is_caught_in_a_kernel_that_shares_in_both_ways(say):
     """The smallest one whose waves share activations and whose workgroups share sums; no waits."""
     for kernel in kernels_of("decode"):

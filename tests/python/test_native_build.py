@@ -141,6 +141,7 @@ def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, cap
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.deep
 def test_a_killed_build_takes_its_compiler_along_and_leaves_nothing_for_long(sources, cache):
     process = start(sources, cache)
     deadline = time.monotonic() + 60
@@ -268,6 +269,7 @@ def test_files_that_are_not_imported_do_not_change_the_key(sources):
     assert key_at() == before
 
 
+@pytest.mark.deep
 def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
     """What the key overlooks cannot get into a build."""
     module = module_of(sources)
