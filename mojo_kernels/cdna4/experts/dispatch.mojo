@@ -138,20 +138,23 @@ struct LayerMemory(TrivialRegisterPassable):
     var rows: Int
     """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
     var num_bytes: Int
+    """Enough for an address that is not aligned."""
 
     @staticmethod
-    def of(problem: ExpertsProblem, first: Int, float_bytes: Int) -> Self:
+    def of(problem: ExpertsProblem, address: Int, float_bytes: Int) -> Self:
         """Lays out a layer from an address on."""
         comptime ALIGNMENT = 256
         var slots = problem.routing.count()
-        var tokens = align_up(first + slots * WORD_BYTES, ALIGNMENT)
+        var places = align_up(address, ALIGNMENT)
+        var tokens = align_up(places + slots * WORD_BYTES, ALIGNMENT)
         var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
         var rows = align_up(hidden + slots * problem.inner * float_bytes, ALIGNMENT)
         var columns = problem.width
         if not problem.gate.is_interleaved():
             columns = max(columns, 2 * problem.inner)
-        return Self(first, tokens, sizes, hidden, rows, rows + slots * columns * WORD_BYTES - first)
+        var num_bytes = rows + slots * columns * WORD_BYTES - places + ALIGNMENT
+        return Self(places, tokens, sizes, hidden, rows, num_bytes)
 
 
 @fieldwise_init
