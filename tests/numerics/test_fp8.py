@@ -222,7 +222,11 @@ def test_matmul_is_the_product_of_the_dequantized_operands(rng, pair, layout):
         left, right = tensor(*a, pair[0]), tensor(*b, pair[1], layout)
         for out in DTYPES:
             got = mx.matmul(left, right, out_dtype=out, bias=torch_of(bias, "float32"))
-            assert_matmul(values_of(got), x, w, out, bias, scale_roundings=SCALE_ROUNDINGS)
+            lost = 0.0
+            if got.is_cuda and layout == "preshuffled_cuda" and out != "float32":
+                lost = oracle.fp8_cutoff_bound(x, w)
+            assert_matmul(values_of(got), x, w, out, bias, scale_roundings=SCALE_ROUNDINGS,
+                          more_error=lost)  # fmt: skip
 
 
 @every_layout

@@ -1,0 +1,157 @@
+"""Tokens as stages of bytes, with their factors: encoded here, or as they come.
+
+A group takes a row; a thread takes chunks of eight elements, sixteen neighbours share the factor
+of a stage. What lies past the end of K is zero.
+"""
+
+from layout import Coord
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.sync import barrier
+from std.bit import log2_floor
+from std.utils import StaticTuple
+
+from ...launch.queue import DevicePointer, Grid, Queue
+from ...numbers.elements import Element
+from ...numbers.formats import block_of
+from ...numbers.rounding import float_scale_from_amax
+from ...problem import Problem
+from ...simt.arguments import Activations
+from ...simt.codec import CHUNK, Chunk, Codes
+from ...simt.codec import amax_of_lanes, encode_over, magnitude_of_chunk, pack, unpack
+from ...simt.views import flat_of, rows_of
+from ..instructions.shared_memory import load_word, shared_base, store_word
+from ..instructions.warp import keep_branch
+from ..instructions.wgmma import ROW_BYTES
+from .stages import TokenStages
+
+comptime THREADS = 256
+"""Threads of a group."""
+comptime WARPS = THREADS // 32
+"""Warps of a group."""
+comptime ELEMENT = Element.E4M3
+"""What tokens are encoded as."""
+comptime STAGE_CHUNKS = ROW_BYTES // CHUNK
+"""Chunks of a token in a stage."""
+comptime PART_CHUNKS = 2
+"""Chunks of a part, which is swizzled as one."""
+comptime CHUNK_WORDS = CHUNK // 4
+"""Words of a chunk's codes."""
+comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
+"""The codes of a chunk."""
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def prepare_bytes(a: Activations, stages: TokenStages):
+    """Writes the codes and the factors of a row."""
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    if a.is_encoded():
+        copy_row(a, stages, UInt32(block_idx.x))
+    else:
+        keep_branch()
+        encode_row(a, stages, UInt32(block_idx.x))
+
+
+@always_inline
+def copy_row(a: Activations, stages: TokenStages, row: UInt32):
+    """Copies codes and scales."""
+    var thread = UInt32(thread_idx.x)
+    var row_chunks = UInt32(a.k // CHUNK)
+    var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
+    for chunk in range(thread, stages.num_steps * UInt32(STAGE_CHUNKS), UInt32(THREADS)):
+        var words = Words(0)
+        if chunk < row_chunks:
+            words = codes.load[width=CHUNK_WORDS, alignment=CHUNK](
+                Coord(Int(row), Int(chunk) * CHUNK_WORDS)
+            )
+        store_chunk(stages, row, chunk, words)
+    var block = block_of(Int(a.format))
+    var scales = flat_of(a.scales.unsafe_bitcast[Float32]())
+    for step in range(thread, stages.num_steps, UInt32(THREADS)):
+        var at = block.index(Int(row), Int(step) * ROW_BYTES, a.k)
+        flat_of(stages.factor(row, step))[0] = scales[at]
+
+
+@always_inline
+def encode_row(a: Activations, stages: TokenStages, row: UInt32):
+    """Encodes floats."""
+    var thread = UInt32(thread_idx.x)
+    var row_chunks = UInt32(a.k // CHUNK)
+    var has_one_scale = block_of(Int(a.format)).k_blocks(a.k) == 1
+    var row_amax = UInt32(0)
+    if has_one_scale:
+        for chunk in range(thread, row_chunks, UInt32(THREADS)):
+            row_amax = max(row_amax, magnitude_of_chunk(load_chunk(a, row, chunk)))
+        row_amax = largest_of_group(row_amax)
+    # All threads take every round; stages begin and end with sixteen neighbours.
+    var num_chunks = stages.num_steps * UInt32(STAGE_CHUNKS)
+    for first in range(UInt32(0), num_chunks, UInt32(THREADS)):
+        var chunk = first + thread
+        var x = Chunk(0)
+        if chunk < row_chunks:
+            x = load_chunk(a, row, chunk)
+        var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of_chunk(x))
+        if has_one_scale:
+            amax = row_amax
+        var scale = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
+        var packed = pack[ELEMENT.bits](encode_over(x, scale, materialize[ELEMENT]()))
+        if chunk < num_chunks:
+            store_chunk(stages, row, chunk, Words(packed[0], packed[1]))
+            var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
+            if in_step == 0:
+                flat_of(stages.factor(row, step))[0] = scale
+
+
+@always_inline
+def load_chunk(a: Activations, row: UInt32, chunk: UInt32) -> Chunk:
+    """Loads eight floats of a row."""
+    return a.floats().load[CHUNK, CHUNK](Int(row), Int(chunk) * CHUNK)
+
+
+@always_inline
+def load_stored(stages: TokenStages, row: UInt32, chunk: UInt32) -> Codes:
+    """Returns eight codes of a row that is stored."""
+    var stored = flat_of(_place(stages, row, chunk)).load[width=CHUNK_WORDS, alignment=CHUNK](
+        Coord(0)
+    )
+    return unpack[ELEMENT.bits]({stored[0], stored[1]})
+
+
+@always_inline
+def store_chunk(stages: TokenStages, row: UInt32, chunk: UInt32, words: Words):
+    """Stores eight codes of a row: half a part of a stage."""
+    flat_of(_place(stages, row, chunk)).store[alignment=CHUNK](Coord(0), words)
+
+
+@always_inline
+def _place(stages: TokenStages, row: UInt32, chunk: UInt32) -> DevicePointer[DType.uint32]:
+    """Returns where a chunk of a row lies."""
+    var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
+    var part, half = divmod(in_step, UInt32(PART_CHUNKS))
+    var at = stages.part(row, step, part).unsafe_offset(Int(half) * CHUNK)
+    return at.unsafe_bitcast[UInt32]()
+
+
+@always_inline
+def largest_of_group(value: UInt32) -> UInt32:
+    """Returns the largest of the values of all threads."""
+    var largest = amax_of_lanes[5](value)
+    var base = shared_base()
+    if thread_idx.x % 32 == 0:
+        store_word(base + UInt32(thread_idx.x) // 8, largest)
+    barrier()
+    comptime for warp in range(WARPS):
+        largest = max(largest, load_word(base + UInt32(4 * warp)))
+    return largest
+
+
+def prepare(problem: Problem, mut queue: Some[Queue]) raises -> TokenStages:
+    """Launches the kernel; returns where the stages will be."""
+    var stages = TokenStages.of(problem, queue)
+    queue.launch[prepare_bytes](
+        Grid(problem.m, threads=THREADS, shared_bytes=4 * WARPS, starts_early=True),
+        Activations(problem),
+        stages,
+    )
+    return stages

@@ -1,0 +1,169 @@
+"""The stages of a product of bytes, in the workspace and in shared memory.
+
+    in the workspace        192 tokens x 128 bytes, swizzled; then a float32 factor of each token
+    in shared memory        the tokens; codes of four tiles of weight rows; the tokens' factors
+
+Stages of a tile of tokens follow one another along K. A factor is the scale of a token's block;
+a block is 128 elements, or the whole row, whose scale then stands in every stage. Tokens that do
+not exist have anything. The pipeline is that of `staged`: where four-bit weights have scales, the
+factors lie.
+"""
+
+from layout import Coord
+from max.gpu.primitives.grid_controls import wait_on_dependent_grids
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import ceildiv
+
+from ...launch.queue import DevicePointer, Queue, Workspace, device_pointer
+from ...layouts import GRANULE_BYTES
+from ...problem import Problem
+from ...simt.arguments import Weights
+from ..fp8.bases import STEP_BLOCKS
+from ..instructions.shared_memory import arrive_expecting, copy_bulk, wait_phase
+from ..instructions.wgmma import FP8_TOKENS, ROW_BYTES
+from ..layout import TILE_BYTES, TILE_ROWS
+from ..staged.activations import PARTS, SWIZZLE, num_steps_of
+from ..staged.stages import Pipeline
+
+comptime GRANULES = ROW_BYTES // GRANULE_BYTES
+"""Tiles of codes of a stage, along K."""
+comptime Stages = Pipeline[FP8_TOKENS, GRANULES]
+"""Where stages and their barriers lie in shared memory."""
+comptime FACTORS_BYTES = 4 * FP8_TOKENS
+"""Bytes of a stage's factors."""
+comptime STAGE_BYTES = Stages.TOKENS_BYTES + FACTORS_BYTES
+"""Bytes of a stage in the workspace."""
+
+
+@fieldwise_init
+struct TokenStages(DevicePassable, TrivialRegisterPassable):
+    """Stages in the workspace."""
+
+    comptime device_type: AnyType = Self
+
+    var first: DevicePointer[DType.uint8]
+    """The first stage of the first tile."""
+    var num_steps: UInt32
+    """Stages of a tile."""
+
+    @staticmethod
+    def of(problem: Problem, mut queue: Some[Queue]) raises -> Self:
+        """Finds the stages of a product."""
+        var space = workspace_of(problem.m, problem.k)
+        var steps = num_steps_of[STEP_BLOCKS](UInt32(problem.k))
+        return Self(device_pointer[DType.uint8](queue.workspace(space)), steps)
+
+    @always_inline
+    def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
+        """Returns where a stage begins."""
+        return self.first.unsafe_offset((Int(tile) * Int(self.num_steps) + Int(step)) * STAGE_BYTES)
+
+    @always_inline
+    def part(self, token: UInt32, step: UInt32, part: UInt32) -> DevicePointer[DType.uint8]:
+        """Returns where sixteen bytes of a token lie."""
+        var tile, row = divmod(token, UInt32(FP8_TOKENS))
+        var at = SWIZZLE(row * UInt32(PARTS) + part) * UInt32(GRANULE_BYTES)
+        return self.stage(tile, step).unsafe_offset(Int(at))
+
+    @always_inline
+    def factor(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factor of a token lies."""
+        var tile, row = divmod(token, UInt32(FP8_TOKENS))
+        var at = self.stage(tile, step).unsafe_offset(Stages.TOKENS_BYTES + 4 * Int(row))
+        return at.unsafe_bitcast[Float32]()
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "TokenStages"
+
+
+def workspace_of(m: Int, k: Int) -> Workspace:
+    """Returns the workspace that a product wants."""
+    var steps = Int(num_steps_of[STEP_BLOCKS](UInt32(k)))
+    return Workspace(0, ceildiv(m, FP8_TOKENS) * steps * STAGE_BYTES)
+
+
+@fieldwise_init
+struct Source(TrivialRegisterPassable):
+    """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
+
+    var tokens: DevicePointer[DType.uint8]
+    """The first stage; the next ones follow."""
+    var codes: DevicePointer[DType.uint8]
+    """The codes of the filler's tile in the first step."""
+    var num_granules: UInt32
+    """Tiles of codes along K; the last step may have fewer."""
+    var filler: UInt32
+    """The filler, which is its tile's place in the stage."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        stages: TokenStages,
+        w: Weights,
+        first_token: UInt32,
+        first_column: UInt32,
+        columns: UInt32,
+        k: UInt32,
+        filler: UInt32,
+    ) -> Self:
+        """Finds what a filler copies; the last tile of all stands in for those past it."""
+        var last_tile = (columns - 1) // UInt32(TILE_ROWS)
+        var tile = min(first_column // UInt32(TILE_ROWS) + filler, last_tile)
+        var num_granules = k // UInt32(GRANULE_BYTES)
+        return Self(
+            stages.stage(first_token // UInt32(FP8_TOKENS), 0),
+            w.codes.unsafe_offset(Int(tile) * Int(num_granules) * TILE_BYTES),
+            num_granules,
+            filler,
+        )
+
+    @always_inline
+    def copy_weights(self, pipeline: Stages, step: UInt32):
+        """Starts the copy of the filler's tile, for which the stage waits."""
+        var first = step * UInt32(GRANULES)
+        var num_bytes = min(self.num_granules - first, UInt32(GRANULES)) * UInt32(TILE_BYTES)
+        arrive_expecting(pipeline.full(), num_bytes)
+        copy_bulk(
+            pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
+            self.codes.unsafe_offset(Int(first) * TILE_BYTES),
+            num_bytes,
+            pipeline.full(),
+        )
+
+    @always_inline
+    def copy_tokens(self, pipeline: Stages, step: UInt32):
+        """Starts the copies of tokens and factors, for which the stage waits."""
+        var stage = self.tokens.unsafe_offset(Int(step) * STAGE_BYTES)
+        arrive_expecting(pipeline.full(), UInt32(STAGE_BYTES))
+        copy_bulk(pipeline.tokens(), stage, UInt32(Stages.TOKENS_BYTES), pipeline.full())
+        copy_bulk(
+            pipeline.scales().base,
+            stage.unsafe_offset(Stages.TOKENS_BYTES),
+            UInt32(FACTORS_BYTES),
+            pipeline.full(),
+        )
+
+
+@always_inline
+def fill_first_stages(var pipeline: Stages, source: Source, num_steps: UInt32):
+    """Copies the weights of as many stages as there are, then waits for the grid before."""
+    for step in range(min(num_steps, UInt32(pipeline.STAGES))):
+        source.copy_weights(pipeline, step)
+        pipeline.advance()
+    wait_on_dependent_grids()
+
+
+@always_inline
+def fill_stages(mut pipeline: Stages, source: Source, num_steps: UInt32, num_filled: UInt32):
+    """Copies tokens, and the weights of all stages but the first `num_filled`, where they are."""
+    for step in range(num_steps):
+        if step >= num_filled:
+            wait_phase(pipeline.empty(), pipeline.parity)
+            source.copy_weights(pipeline, step)
+        if source.filler == 0:
+            source.copy_tokens(pipeline, step)
+        pipeline.advance()
