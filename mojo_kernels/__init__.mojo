@@ -165,7 +165,7 @@ Hopper's builds on the room of any GPU.
             rows.mojo             tokens as stages of bytes, the base of every row
             weights.mojo          weights become bytes in registers
             result.mojo           how sums get to C
-        bytes/                E4M3 codes under float32 scales: FP8 tensor cores
+        bytes/                E4M3 codes on both sides: FP8 tensor cores
             kernel.mojo           the kernel, which problems, and the launch
             stages.mojo           tokens and codes on the way
             rows.mojo             tokens as stages of bytes: encoded, or as they come

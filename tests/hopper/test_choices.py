@@ -156,11 +156,19 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 128)
 
 
+@pytest.mark.parametrize("m", [1, 16, 200, 8192])
+def test_mxfp8_on_both_sides_has_it_too(m):
+    decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format="mxfp8")
+    assert decision.kernel == "hopper/bytes/kernel.mojo"
+    # A float32 for each block.
+    assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 32)
+
+
 @pytest.mark.parametrize("activations, format", [("fp8", "mxfp8"), ("bf16", "fp8")])
 def test_fp8_on_one_side_goes_to_the_portable_kernel(activations, format):
     decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
     assert decision.kernel == "simt/matmul.mojo" and decision.workspace_bytes == 0
-    assert "FP8 with float32 scales on both sides" in decision.reason
+    assert "FP8 with float32 scales, on both sides" in decision.reason
 
 
 def test_a_kernel_for_few_rows_has_them_whatever_activations_become(found):

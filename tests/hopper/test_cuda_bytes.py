@@ -1,6 +1,6 @@
-"""Codes of E4M3 under float32 scales on FP8 tensor cores: bounded, and exact where sums are small.
+"""Codes of E4M3 on both sides on FP8 tensor cores: bounded, and exact where sums are small.
 
-Other tests of these formats are `numerics/test_fp8`. Results of float32 and weights in another
+Other tests of float scales are `numerics/test_fp8`. Results of float32 and weights in another
 layout go to the portable kernel.
 """
 
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.skipif(
 
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 ROWS, BLOCKS, SQUARES = FP8_FORMATS
-LEFT = [ROWS, BLOCKS]
-PAIRS = [(left, right) for left in FP8_FORMATS for right in FP8_FORMATS]
+MX = ("mxfp8", "mxfp8")
+PAIRS = [*((left, right) for left in FP8_FORMATS for right in FP8_FORMATS), MX]
+LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX]
 SCALE_ROUNDINGS = 2
 SHAPES = [
     (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
@@ -27,12 +28,17 @@ SHAPES = [
 ]  # fmt: skip
 
 
+def scaled(scales, exponents):
+    """Writes powers of two, of whole exponents where scales are bytes."""
+    scales.copy_(2.0**exponents if scales.is_floating_point() else 127 + exponents.round())
+
+
 def coded(rows, k, format, seed=0, spread=3):
-    """Returns random codes, and scales of any mantissa."""
+    """Returns random codes, and float scales of any mantissa."""
     generator = torch.Generator(device="cuda").manual_seed(rows + 3 * k + seed)
     q = mx.quantize(torch.randn(rows, k, generator=generator, device="cuda"), format=format)
     exponents = torch.rand(q.scales.shape, generator=generator, device="cuda")
-    q.scales.copy_(2.0 ** (2 * spread * exponents - spread - 6))
+    scaled(q.scales, 2 * spread * exponents - spread - 6)
     return q
 
 
@@ -43,7 +49,7 @@ def small_integers(rows, k, format, seed):
     q = mx.quantize(x, format=format)
     q.codes.copy_(x.to(torch.float8_e4m3fn).view(torch.uint8))
     exponents = torch.randint(-2, 3, q.scales.shape, generator=generator, device="cuda")
-    q.scales.copy_(2.0 ** exponents.float())
+    scaled(q.scales, exponents.float())
     return q
 
 
@@ -64,7 +70,7 @@ def check(a, w, *, dtype=torch.bfloat16, bias=None):
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_products_of_small_integers_are_exact(pair, shape):
     m, n, k = shape
-    if m * n > 1e6 and pair not in {(ROWS, ROWS), (BLOCKS, SQUARES)}:
+    if m * n > 1e6 and pair not in LINEAR:
         m, n, k = 200, 300, k + 128
     a, w = small_integers(m, k, pair[0], 1), small_integers(n, k, pair[1], 2)
     got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
@@ -78,7 +84,7 @@ def test_products_of_any_codes_are_within_the_bound(pair):
         check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2))
 
 
-@pytest.mark.parametrize("pair", [(ROWS, ROWS), (BLOCKS, SQUARES)], ids="-".join)
+@pytest.mark.parametrize("pair", LINEAR, ids="-".join)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_bias_is_added_after_the_scales(dtype, pair):
     for n in (40, 35):
@@ -87,15 +93,15 @@ def test_bias_is_added_after_the_scales(dtype, pair):
 
 
 @pytest.mark.parametrize("rounding", ["even", "rceil"])
-@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("left, right", LINEAR)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_linear_is_matmul_of_what_quantize_gives(dtype, left, rounding):
+def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, rounding):
     for m, n, k in [(3, 40, 96), (200, 130, 2336), (70, 64, 4128)]:
         x = (torch.randn(m, k, device="cuda") * 2.0 ** torch.randint(-9, 9, (m, 1)).cuda()).to(
             dtype
         )
         x[m // 2], x[0, :32] = 0, 0
-        w = coded(n, k, SQUARES).preshuffle()
+        w = coded(n, k, right).preshuffle()
         got = mx.linear(x, w, activations=left, rounding=rounding, out_dtype=torch.bfloat16)
         a = mx.quantize(x, format=left, rounding=rounding)
         assert got.any() and torch.equal(got, mx.matmul(a, w, out_dtype=torch.bfloat16))
@@ -103,7 +109,7 @@ def test_linear_is_matmul_of_what_quantize_gives(dtype, left, rounding):
 
 @pytest.mark.parametrize("row, scale, other", [(0, 2.0**-140, 20), (-1, 2.0**110, -60), (0, 0, 0)])
 @pytest.mark.parametrize("right", FP8_FORMATS)
-@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("left", [ROWS, BLOCKS])
 def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, other):
     a, w = coded(70, 288, left), coded(200, 288, right)
     a.scales *= 2.0**other
@@ -111,19 +117,29 @@ def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, ot
     check(a, w)
 
 
+@pytest.mark.parametrize("left, right", [(0, 254), (254, 0), (200, 40), (40, 200), (127, 1)])
+def test_scales_of_mx_blocks_are_any_power_of_two(left, right):
+    a, w = coded(70, 416, "mxfp8"), coded(200, 416, "mxfp8", 1)
+    a.scales[:, 1:3], w.scales[:150, 1:3] = left, right
+    check(a, w)
+    a.scales[:], w.scales[:] = left, right
+    check(a, w)
+
+
 def test_scales_of_activations_may_have_any_size():
     for exponent in (-140, -100, 60, 100):
-        for left, right in [(ROWS, ROWS), (BLOCKS, SQUARES)]:
+        for left, right in LINEAR[:2]:
             a, w = coded(40, 288, left), coded(50, 288, right)
             a.scales *= 2.0**exponent
             check(a, w)
 
 
-@pytest.mark.parametrize("pair", [(ROWS, ROWS), (BLOCKS, BLOCKS)], ids="-".join)
+@pytest.mark.parametrize("pair", [(ROWS, ROWS), (BLOCKS, BLOCKS), MX], ids="-".join)
 def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(pair):
     a, w = coded(200, 288, pair[0]), coded(140, 288, pair[1])
     a.codes[3, 200], w.codes[9, 287] = 0x7F, 0xFF
-    a.scales[150, 0], w.scales[130, 0] = float("nan"), float("inf")
+    a.scales[150, 0] = 255 if pair == MX else float("nan")
+    w.scales[130, 0] = 255 if pair == MX else float("inf")
     got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
     rows, columns = torch.zeros(200, 1).cuda() > 0, torch.zeros(140).cuda() > 0
     rows[[3, 150]], columns[[9, 130]] = True, True
@@ -133,8 +149,8 @@ def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(pair):
 def test_activations_that_are_no_numbers_spoil_their_block_or_row():
     x = torch.randn(200, 288, device="cuda").bfloat16()
     x[7, 5], x[199, 287] = float("nan"), float("inf")
-    for left in LEFT:
-        got = mx.linear(x, coded(64, 288, SQUARES).preshuffle(), activations=left)
+    for left, right in LINEAR:
+        got = mx.linear(x, coded(64, 288, right).preshuffle(), activations=left)
         assert got.isnan().all(1).nonzero().flatten().tolist() == [7, 199]
         assert int(got.isnan().sum()) == 128
 
@@ -167,8 +183,9 @@ def test_a_graph_replays_with_new_activations_on_its_own_stream():
 
 
 def test_a_product_gives_the_same_bits_every_time():
-    a, w = coded(1000, 1056, BLOCKS), coded(1000, 1056, SQUARES).preshuffle()
-    first = mx.matmul(a, w, out_dtype=torch.bfloat16)
-    for _ in range(20):
-        assert torch.equal(first, mx.matmul(a, w, out_dtype=torch.bfloat16))
-    assert np.isfinite(values_of(first)).all()
+    for left, right in LINEAR:
+        a, w = coded(1000, 1056, left), coded(1000, 1056, right).preshuffle()
+        first = mx.matmul(a, w, out_dtype=torch.bfloat16)
+        for _ in range(20):
+            assert torch.equal(first, mx.matmul(a, w, out_dtype=torch.bfloat16))
+        assert np.isfinite(values_of(first)).all()

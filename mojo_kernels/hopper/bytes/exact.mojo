@@ -4,13 +4,14 @@ from max.gpu.primitives.warp import sum as warp_sum
 from max.gpu.sync import syncwarp
 
 from ...layouts import PreshuffledCuda, RUN_BYTES
+from ...numbers.scales import decode_scale
 from ...simt.arguments import Result, Weights
 from ...simt.codec import CHUNK, decode_chunk, unpack
 from ...simt.views import PackedRows, flat_of
 from ..instructions.warp import lane_here
 from ..staged.stages import WARP_ROWS
 from .rows import ELEMENT, STAGE_CHUNKS, load_stored
-from .stages import TokenStages
+from .stages import MX_SETS, TokenStages
 from .weights import WeightScales
 
 
@@ -38,8 +39,12 @@ def store_exactly(
             )
             var x = decode_chunk(load_stored(stages, token, chunk), materialize[ELEMENT]())
             var y = decode_chunk(row, materialize[ELEMENT]())
-            var factor = flat_of(stages.factor(token, step))[0].cast[DType.float64]()
-            factor *= scales.at(scales.of_row(column), step).cast[DType.float64]()
+            var set = chunk % UInt32(STAGE_CHUNKS) // (UInt32(STAGE_CHUNKS) // stages.sets)
+            var factor = flat_of(stages.factor(token, step, set))[0].cast[DType.float64]()
+            if stages.sets == UInt32(MX_SETS):
+                factor *= decode_scale(codes.scale(Int(column), Int(step * stages.sets + set)))
+            else:
+                factor *= scales.at(scales.of_row(column), step).cast[DType.float64]()
             sum += (x * y).reduce_add().cast[DType.float64]() * factor
         var total = warp_sum(sum).cast[DType.float32]()
         if lane == 0:

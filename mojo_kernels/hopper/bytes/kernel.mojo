@@ -1,4 +1,4 @@
-"""Rows of E4M3 codes under float32 scales: FP8 tensor cores, twice the rate of bfloat16.
+"""Rows of E4M3 codes on both sides: FP8 tensor cores, twice the rate of bfloat16.
 
 The kernel is that of `fp8` but for its operands: weights are codes that need no decoding, tokens
 have natural order. Two warp groups of consumers take turns, fillers copy stages of 128 steps of K:
@@ -8,18 +8,24 @@ have natural order. Two warp groups of consumers take turns, fillers copy stages
 
 After a stage its sums are added to those in float32 registers. Where a side has a scale for each
 128 elements they are first multiplied by the factors of both rows; where both sides have one scale
-a row, sums are multiplied in the end.
+a row, sums are multiplied in the end. Of MX formats sums of each block of 32 are: 285 instructions, of
+two warps that share a scheduler, for 192 cycles of tensor cores. That costs 2280 cycles a stage
+where codes that became bfloat16 numbers would take 1536, and their decoding.
 
 An instruction adds 32 products to what there is so far, each cut off 13 bits below the largest one,
 which would grow with K if the tensor core went on adding. So an element of C is as far from the
 exact product as float32 sums are, and for each instruction at most 33 * 2 ** -13 times its largest
 addend: less than bfloat16 and float16 show, but more than float32 does.
 
-A warp with a weight scale beyond 2 ** -116 .. 2 ** 64 computes its columns once more, in float64.
+A warp with a weight scale beyond 2 ** -116 .. 2 ** 64 (MX: above 2 ** 64) computes its columns once more, in float64.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
-from max.gpu.compute.mma import wgmma_wait_group_sync
+from max.gpu.compute.mma import (
+    wgmma_commit_group_sync,
+    wgmma_fence_aligned,
+    wgmma_wait_group_sync,
+)
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
@@ -28,7 +34,7 @@ from std.utils import StaticTuple
 from ...launch.queue import Grid, Queue
 from ...layouts import LAYOUTS
 from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
+from ...numbers.formats import FORMATS, Format, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.arguments import Activations, Result, Weights
@@ -54,8 +60,10 @@ from ..instructions.wgmma import (
     Fp8Sums,
     PART_SUMS,
     ROW_BYTES,
+    UNIT_BYTES,
     limit_registers,
     lower_word,
+    multiply_bytes,
     settle,
 )
 from ..many.kernel import CONSUMER_WARPS, MAX_SHARED_TILES, MULTIPROCESSORS, THREADS
@@ -66,8 +74,25 @@ from ..staged.weights import first_row_of
 from .exact import store_exactly
 from .result import TileFactors, add_scaled
 from .rows import prepare
-from .stages import Source, Stages, TokenStages, fill_first_stages, fill_stages
-from .weights import RowScales, WeightScales, flag_extremes, load_operands
+from .stages import (
+    FACTORS_BYTES,
+    MX_SETS,
+    Source,
+    Stages,
+    TokenStages,
+    factors_at,
+    fill_first_stages,
+    fill_stages,
+)
+from .weights import (
+    RowScales,
+    WeightScales,
+    flag_extremes,
+    flag_large,
+    load_operand,
+    load_operands,
+    mx_factors,
+)
 
 
 @__llvm_metadata(
@@ -75,15 +100,12 @@ from .weights import RowScales, WeightScales, flag_extremes, load_operands
     `nvvm.minctasm`=SIMDLength(1),
 )
 def matmul_bytes[
-    has_blocks: Bool
+    scaling: Scaling
 ](stages: TokenStages, a: Activations, w: Weights, scales: WeightScales, result: Result):
-    """Computes tiles of 128 columns of C for 192 rows.
-
-    `has_blocks` says that a side has a scale for each 128 elements of a row.
-    """
+    """Computes tiles of 128 columns of C for 192 rows."""
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Stages(base, 0, 0)
+    var pipeline = Stages[scaling.sets](base, 0, 0)
     if thread_idx.x == 0:
         pipeline.init_barriers()
     barrier()
@@ -103,7 +125,9 @@ def matmul_bytes[
             while index < num_tiles:
                 var token, column = first_of[FP8_TOKENS](schedule.tile(Int(index)))
                 var filler = warp - UInt32(CONSUMER_WARPS)
-                var source = Source.of(stages, w, token, column, result.columns, length, filler)
+                var source = Source[scaling.sets].of(
+                    stages, w, token, column, result.columns, length, filler
+                )
                 if num_filled > 0:
                     fill_first_stages(pipeline, source, stages.num_steps)
                 fill_stages(pipeline, source, stages.num_steps, num_filled)
@@ -119,11 +143,14 @@ def matmul_bytes[
             var token, column = first_of[FP8_TOKENS](schedule.tile(Int(index)))
             column += first_row_of(warp)
             index += UInt32(grid_dim.x)
-            var rows = RowScales.of(scales, column, result.columns)
-            consume[has_blocks](pipeline, length, warp, rows, sums)
+            comptime if scaling == Scaling.MX_BLOCKS:
+                consume_blocks[scaling.sets](pipeline, length, warp, sums)
+            else:
+                var rows = RowScales.of(scales, column, result.columns)
+                consume[scaling](pipeline, length, warp, rows, sums)
             if index >= num_tiles:
                 launch_dependent_grids()
-            var factors = TileFactors[not has_blocks](stages, scales)
+            var factors = TileFactors[scaling == Scaling.ROWS](stages, scales)
             if stores_in_halves(result):
                 store_tokens[True](sums, pipeline.room(warp), factors, result, token, column)
             else:
@@ -137,9 +164,17 @@ def matmul_bytes[
 
 @always_inline
 def consume[
-    has_blocks: Bool
-](mut pipeline: Stages, length: UInt32, warp: UInt32, rows: RowScales, mut sums: Fp8Sums):
+    scaling: Scaling
+](
+    mut pipeline: Stages[scaling.sets],
+    length: UInt32,
+    warp: UInt32,
+    rows: RowScales,
+    mut sums: Fp8Sums,
+):
     """Multiplies the stages of a tile as they fill; raises the warp's flag for extreme factors.
+
+    Factors are those of a stage, or wait for the end.
 
     The warp groups take turns: one loads and adds up while the instructions of the other run.
     """
@@ -165,14 +200,14 @@ def consume[
         var next = Array[Operand, STEP_BLOCKS](uninitialized=True)
         var next_factors = factors
         if step + 1 < num_steps:
-            comptime if has_blocks:
+            comptime if scaling == Scaling.STAGES:
                 next_factors = rows.load(step + 1)
             wait_phase(pipeline.full(), pipeline.parity)
             next = load_operands(pipeline, warp, num_blocks - (step + 1) * UInt32(STEP_BLOCKS))
         wgmma_wait_group_sync[0]()
         settle(partial)
-        comptime if has_blocks:
-            add_scaled(partial, previous, factors, sums)
+        comptime if scaling == Scaling.STAGES:
+            add_scaled(partial, factors_at[scaling.sets](previous), factors, sums)
             flag_extremes(next_factors, pipeline.flag(warp))
             factors = next_factors
         else:
@@ -183,19 +218,77 @@ def consume[
         operands = next^
 
 
+@always_inline
+def consume_blocks[
+    sets: Int
+](mut pipeline: Stages[sets], length: UInt32, warp: UInt32, mut sums: Fp8Sums):
+    """The same of MX formats: sums of each block are multiplied by its factors."""
+    var partial = Fp8Sums(fill=0)
+    sums = Fp8Sums(fill=0)
+    var group = warp // UInt32(TILES)
+    var is_first_lane = lane_here() == 0
+    var num_blocks = length // UInt32(FP8_K)
+    store_word(pipeline.flag(warp), 0)
+    for index in range(num_blocks):
+        var block = index % UInt32(STEP_BLOCKS)
+        if block == 0:
+            wait_phase(pipeline.full(), pipeline.parity)
+        var operand = load_operand(pipeline, warp, block)
+        var factors = mx_factors(pipeline, warp, block)
+        flag_large(factors, pipeline.flag(warp))
+
+        wait_turn[CONSUMERS](turn_of(group))
+        wgmma_fence_aligned()
+        var tokens = lower_word(pipeline.tokens()) + block * UInt32(FP8_K // UNIT_BYTES)
+        multiply_bytes["e4m3", False](operand, tokens, partial)
+        wgmma_commit_group_sync()
+        pass_turn[CONSUMERS](turn_of(1 - group))
+
+        wgmma_wait_group_sync[0]()
+        settle(partial)
+        var tokens_at = factors_at[sets](pipeline) + block * UInt32(FACTORS_BYTES)
+        add_scaled(partial, tokens_at, factors, sums)
+        if block == UInt32(STEP_BLOCKS - 1) or index + 1 == num_blocks:
+            if is_first_lane:
+                arrive(pipeline.empty())
+            pipeline.advance()
+
+
 comptime IS_ON = True
 """Whether products get the kernel; else the portable one."""
+comptime MX_IS_ON = True
+"""Whether those of MX formats do."""
 
 
-def takes_format(format: Int) -> Bool:
-    """Says whether the kernel takes a format: E4M3, a float32 scale for 128 elements or a row."""
-    comptime for i in range(len(FORMATS)):
-        comptime F = FORMATS[i]
-        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
-        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
-            if format == i:
-                return True
-    return False
+@fieldwise_init
+struct Scaling(Equatable, TrivialRegisterPassable):
+    """When sums are multiplied by factors."""
+
+    var sets: Int
+    """Sets of tokens' factors of a stage."""
+    var waits: Bool
+    """Whether factors wait for the end."""
+
+    comptime ROWS = Self(1, True)
+    """In the end: sides have a scale a row."""
+    comptime STAGES = Self(1, False)
+    """After each stage: a side has a scale for each 128 elements of a row."""
+    comptime MX_BLOCKS = Self(MX_SETS, False)
+    """After each block of 32."""
+
+    @staticmethod
+    def of(problem: Problem) -> Self:
+        """Returns that of a problem that the kernel takes."""
+        var left, right = problem.left.format, problem.right.format
+        if sets_of(left) == MX_SETS:
+            return Self(MX_SETS, False)
+        var left_blocks = block_of(left).k_blocks(problem.k)
+        return Self(1, max(left_blocks, block_of(right).k_blocks(problem.k)) == 1)
+
+
+def sets_of(format: Int) -> Int:
+    """Returns the sets of factors of a stage that activations of a format have."""
+    return MX_SETS if format == Format.MXFP8.code() else 1
 
 
 def may_take_operands[known: Known]() -> Bool:
@@ -209,11 +302,26 @@ def may_take_operands[known: Known]() -> Bool:
 
 
 def takes_formats(left: Int, right: Int) -> Bool:
-    """Says whether the kernel takes a pair of formats."""
+    """Says whether the kernel takes a pair of formats: float scales on both sides, or MXFP8."""
+    comptime MXFP8 = Format.MXFP8.code()
+    comptime if MX_IS_ON:
+        if left == MXFP8 and right == MXFP8:
+            return True
     comptime if IS_ON:
-        return takes_format(left) and takes_format(right)
+        return has_stages(left) and has_stages(right)
     else:
         return False
+
+
+def has_stages(format: Int) -> Bool:
+    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
+    comptime for i in range(len(FORMATS)):
+        comptime F = FORMATS[i]
+        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
+        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
+            if format == i:
+                return True
+    return False
 
 
 def supports(problem: Problem) -> Bool:
@@ -232,11 +340,12 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the rows and multiplies."""
-    var stages = prepare(problem, queue)
-    comptime for has_blocks in [False, True]:
-        if _has_blocks(problem) == has_blocks:
-            queue.launch[matmul_bytes[has_blocks]](
-                grid(problem.m, problem.n),
+    var scaling = Scaling.of(problem)
+    var stages = prepare(problem, scaling.sets, queue)
+    comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.MX_BLOCKS]:
+        if scaling == known:
+            queue.launch[matmul_bytes[known]](
+                grid(problem.m, problem.n, known.sets),
                 stages,
                 Activations(problem),
                 Weights(problem),
@@ -245,18 +354,12 @@ def launch(problem: Problem, mut queue: Some[Queue]) raises:
             )
 
 
-def _has_blocks(problem: Problem) -> Bool:
-    """Says whether a row of either side has several scales."""
-    var left, right = block_of(problem.left.format), block_of(problem.right.format)
-    return max(left.k_blocks(problem.k), right.k_blocks(problem.k)) > 1
-
-
-def grid(m: Int, n: Int) -> Grid:
+def grid(m: Int, n: Int, sets: Int) -> Grid:
     """Returns the grid for C of [m, n]; see that of `many`."""
     var tiles = Plan.BYTES.groups(m, n)
     return Grid(
         min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
         threads=THREADS,
-        shared_bytes=Stages.NUM_BYTES,
+        shared_bytes=Stages[MX_SETS].NUM_BYTES if sets == MX_SETS else Stages[1].NUM_BYTES,
         starts_early=True,
     )

@@ -18,7 +18,7 @@ from ..instructions.wgmma import FP8_TOKENS, Fp8Sums, OCTET, PART_SUMS
 from ..layout import K_LANES
 from ..many.result import Columns
 from ..staged.weights import ROWS
-from .stages import Stages, TokenStages
+from .stages import TokenStages
 from .weights import Factors, WeightScales
 
 comptime PAIR = 2
@@ -26,13 +26,13 @@ comptime PAIR = 2
 
 
 @always_inline
-def add_scaled(partial: Fp8Sums, stage: Stages, factors: Factors, mut sums: Fp8Sums):
-    """Adds the sums of a stage, times the factors of weight rows and of the stage's tokens.
+def add_scaled(partial: Fp8Sums, tokens_at: UInt32, factors: Factors, mut sums: Fp8Sums):
+    """Adds sums, times the factors of weight rows and of tokens, a set of which lies somewhere.
 
-    No lane of the warp reads the stage's factors afterwards.
+    No lane of the warp reads the set afterwards.
     """
     comptime order = row_major[FP8_TOKENS // OCTET, ROWS, PAIR]()
-    var pairs = stage.scales().base + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
+    var pairs = tokens_at + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
     comptime for octet in range(FP8_TOKENS // OCTET):
         var tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(4 * OCTET * octet)))
         comptime for row in range(ROWS):
@@ -62,6 +62,6 @@ struct TileFactors[in_the_end: Bool](RowFactors):
     def scale(self, sums: Columns, token: Int, of_weights: Columns) -> Columns:
         comptime if Self.in_the_end:
             # The token's last: only C itself may be too large or too small.
-            return sums * of_weights * flat_of(self.stages.factor(UInt32(token), 0))[0]
+            return sums * of_weights * flat_of(self.stages.factor(UInt32(token), 0, 0))[0]
         else:
             return sums

@@ -1,7 +1,7 @@
 """Tokens as stages of bytes, with their factors: encoded here, or as they come.
 
-A group takes a row; a thread takes chunks of eight elements, sixteen neighbours share the factor
-of a stage. What lies past the end of K is zero.
+A group takes a row; a thread takes chunks of eight elements. Sixteen neighbours share the factor
+of a stage, or four that of an MX block. What lies past the end of K is zero.
 """
 
 from layout import Coord
@@ -13,17 +13,18 @@ from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid, Queue
 from ...numbers.elements import Element
-from ...numbers.formats import block_of
+from ...numbers.formats import block_of, has_float_scales
 from ...numbers.rounding import float_scale_from_amax
 from ...problem import Problem
 from ...simt.arguments import Activations
 from ...simt.codec import CHUNK, Chunk, Codes
-from ...simt.codec import amax_of_lanes, encode_over, magnitude_of_chunk, pack, unpack
+from ...simt.codec import amax_of_lanes, encode_chunk, encode_over, f32_of_scale
+from ...simt.codec import magnitude_of_chunk, pack, scale_of_block, unpack
 from ...simt.views import flat_of, rows_of
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import keep_branch
-from ..instructions.wgmma import ROW_BYTES
-from .stages import TokenStages
+from ..instructions.wgmma import FP8_K, ROW_BYTES
+from .stages import MX_SETS, TokenStages
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -66,11 +67,22 @@ def copy_row(a: Activations, stages: TokenStages, row: UInt32):
                 Coord(Int(row), Int(chunk) * CHUNK_WORDS)
             )
         store_chunk(stages, row, chunk, words)
-    var block = block_of(Int(a.format))
-    var scales = flat_of(a.scales.unsafe_bitcast[Float32]())
-    for step in range(thread, stages.num_steps, UInt32(THREADS)):
-        var at = block.index(Int(row), Int(step) * ROW_BYTES, a.k)
-        flat_of(stages.factor(row, step))[0] = scales[at]
+    for i in range(thread, stages.num_steps * stages.sets, UInt32(THREADS)):
+        var step, set = divmod(i, stages.sets)
+        flat_of(stages.factor(row, step, set))[0] = stored_factor(a, stages, row, i)
+
+
+@always_inline
+def stored_factor(a: Activations, stages: TokenStages, row: UInt32, index: UInt32) -> Float32:
+    """Returns the scale of a row's part that has a factor, as a float; one past the end of K."""
+    if stages.sets == UInt32(MX_SETS):
+        var num_blocks = UInt32(a.k // FP8_K)
+        if index >= num_blocks:
+            return 1
+        var scales = rows_of(a.scales, Int(num_blocks))
+        return f32_of_scale(scales[Int(row), Int(index)].cast[DType.uint32]())
+    var at = block_of(Int(a.format)).index(Int(row), Int(index) * ROW_BYTES, a.k)
+    return flat_of(a.scales.unsafe_bitcast[Float32]())[at]
 
 
 @always_inline
@@ -78,7 +90,9 @@ def encode_row(a: Activations, stages: TokenStages, row: UInt32):
     """Encodes floats."""
     var thread = UInt32(thread_idx.x)
     var row_chunks = UInt32(a.k // CHUNK)
-    var has_one_scale = block_of(Int(a.format)).k_blocks(a.k) == 1
+    var has_one_scale = (
+        has_float_scales(Int(a.format)) and block_of(Int(a.format)).k_blocks(a.k) == 1
+    )
     var row_amax = UInt32(0)
     if has_one_scale:
         for chunk in range(thread, row_chunks, UInt32(THREADS)):
@@ -91,16 +105,25 @@ def encode_row(a: Activations, stages: TokenStages, row: UInt32):
         var x = Chunk(0)
         if chunk < row_chunks:
             x = load_chunk(a, row, chunk)
-        var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of_chunk(x))
-        if has_one_scale:
-            amax = row_amax
-        var scale = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
-        var packed = pack[ELEMENT.bits](encode_over(x, scale, materialize[ELEMENT]()))
+        var factor: Float32
+        var codes: Codes
+        if stages.sets == UInt32(MX_SETS):
+            var scale = scale_of_block(x, a.carry, materialize[ELEMENT]())
+            factor = f32_of_scale(scale)
+            codes = encode_chunk[False](x, scale, materialize[ELEMENT]())
+        else:
+            var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of_chunk(x))
+            if has_one_scale:
+                amax = row_amax
+            factor = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
+            codes = encode_over(x, factor, materialize[ELEMENT]())
+        var packed = pack[ELEMENT.bits](codes)
         if chunk < num_chunks:
             store_chunk(stages, row, chunk, Words(packed[0], packed[1]))
             var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
-            if in_step == 0:
-                flat_of(stages.factor(row, step))[0] = scale
+            var set, in_set = divmod(in_step, UInt32(STAGE_CHUNKS) // stages.sets)
+            if in_set == 0:
+                flat_of(stages.factor(row, step, set))[0] = factor
 
 
 @always_inline
@@ -146,9 +169,9 @@ def largest_of_group(value: UInt32) -> UInt32:
     return largest
 
 
-def prepare(problem: Problem, mut queue: Some[Queue]) raises -> TokenStages:
-    """Launches the kernel; returns where the stages will be."""
-    var stages = TokenStages.of(problem, queue)
+def prepare(problem: Problem, sets: Int, mut queue: Some[Queue]) raises -> TokenStages:
+    """Launches the kernel for so many factors of a token in a stage; returns where stages are."""
+    var stages = TokenStages.of(problem, sets, queue)
     queue.launch[prepare_bytes](
         Grid(problem.m, threads=THREADS, shared_bytes=4 * WARPS, starts_early=True),
         Activations(problem),

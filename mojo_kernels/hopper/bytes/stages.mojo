@@ -1,12 +1,13 @@
 """The stages of a product of bytes, in the workspace and in shared memory.
 
-    in the workspace        192 tokens x 128 bytes, swizzled; then a float32 factor of each token
-    in shared memory        the tokens; codes of four tiles of weight rows; the tokens' factors
+    in the workspace        192 tokens x 128 bytes, swizzled; then sets of a float32 factor a token
+    in shared memory        the tokens; codes of four tiles of weight rows; scales of MX weights
+                            or nothing; the tokens' factors
 
-Stages of a tile of tokens follow one another along K. A factor is the scale of a token's block;
-a block is 128 elements, or the whole row, whose scale then stands in every stage. Tokens that do
-not exist have anything. The pipeline is that of `staged`: where four-bit weights have scales, the
-factors lie.
+Stages of a tile of tokens follow one another along K. A factor is the scale of a token's block:
+there is one set for a stage, where a block is 128 elements or the whole row, whose scale then
+stands in every stage; of MX formats there is one for each block. Tokens that do not exist have
+anything. The pipeline is that of `staged`: factors lie where four-bit weights have scales.
 """
 
 from layout import Coord
@@ -20,19 +21,45 @@ from ...problem import Problem
 from ...simt.arguments import Weights
 from ..fp8.bases import STEP_BLOCKS
 from ..instructions.shared_memory import arrive_expecting, copy_bulk, wait_phase
-from ..instructions.wgmma import FP8_TOKENS, ROW_BYTES
+from ..instructions.wgmma import FP8_K, FP8_TOKENS, ROW_BYTES
 from ..layout import TILE_BYTES, TILE_ROWS
 from ..staged.activations import PARTS, SWIZZLE, num_steps_of
-from ..staged.stages import Pipeline
+from ..staged.stages import Pipeline, StageScales
 
 comptime GRANULES = ROW_BYTES // GRANULE_BYTES
 """Tiles of codes of a stage, along K."""
-comptime Stages = Pipeline[FP8_TOKENS, GRANULES]
-"""Where stages and their barriers lie in shared memory."""
 comptime FACTORS_BYTES = 4 * FP8_TOKENS
-"""Bytes of a stage's factors."""
-comptime STAGE_BYTES = Stages.TOKENS_BYTES + FACTORS_BYTES
-"""Bytes of a stage in the workspace."""
+"""Bytes of a set of factors."""
+comptime MX_SETS = STEP_BLOCKS
+"""Sets of factors of a stage of MX formats."""
+comptime Scales = StageScales[STEP_BLOCKS]
+"""A stage's scales of MX weights, words of four rows: [tile, block, row lane]."""
+comptime Stages[sets: Int] = Pipeline[FP8_TOKENS, GRANULES, more_bytes_of(sets)]
+"""Where stages and their barriers lie in shared memory."""
+comptime TOKENS_BYTES = FP8_TOKENS * ROW_BYTES
+"""Bytes of a stage's tokens."""
+
+
+def scales_bytes_of(sets: Int) -> Int:
+    """Returns the bytes of a stage's scales of weights."""
+    return Scales.NUM_BYTES if sets == MX_SETS else 0
+
+
+def more_bytes_of(sets: Int) -> Int:
+    """Returns the bytes of a stage behind those that scales of four-bit weights would take."""
+    var there = StageScales[GRANULES].NUM_BYTES
+    return max(scales_bytes_of(sets) + sets * FACTORS_BYTES - there, 0)
+
+
+def stage_bytes_of(sets: Int) -> Int:
+    """Returns the bytes of a stage in the workspace."""
+    return TOKENS_BYTES + sets * FACTORS_BYTES
+
+
+@always_inline
+def factors_at[sets: Int](stage: Stages[sets]) -> UInt32:
+    """Returns where a stage's factors are, in shared memory."""
+    return stage.scales().base + UInt32(scales_bytes_of(sets))
 
 
 @fieldwise_init
@@ -45,18 +72,21 @@ struct TokenStages(DevicePassable, TrivialRegisterPassable):
     """The first stage of the first tile."""
     var num_steps: UInt32
     """Stages of a tile."""
+    var sets: UInt32
+    """Sets of factors of a stage."""
 
     @staticmethod
-    def of(problem: Problem, mut queue: Some[Queue]) raises -> Self:
+    def of(problem: Problem, sets: Int, mut queue: Some[Queue]) raises -> Self:
         """Finds the stages of a product."""
-        var space = workspace_of(problem.m, problem.k)
+        var space = workspace_of(problem.m, problem.k, sets)
         var steps = num_steps_of[STEP_BLOCKS](UInt32(problem.k))
-        return Self(device_pointer[DType.uint8](queue.workspace(space)), steps)
+        return Self(device_pointer[DType.uint8](queue.workspace(space)), steps, UInt32(sets))
 
     @always_inline
     def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
         """Returns where a stage begins."""
-        return self.first.unsafe_offset((Int(tile) * Int(self.num_steps) + Int(step)) * STAGE_BYTES)
+        var index = Int(tile) * Int(self.num_steps) + Int(step)
+        return self.first.unsafe_offset(index * stage_bytes_of(Int(self.sets)))
 
     @always_inline
     def part(self, token: UInt32, step: UInt32, part: UInt32) -> DevicePointer[DType.uint8]:
@@ -66,11 +96,11 @@ struct TokenStages(DevicePassable, TrivialRegisterPassable):
         return self.stage(tile, step).unsafe_offset(Int(at))
 
     @always_inline
-    def factor(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        """Returns where the factor of a token lies."""
+    def factor(self, token: UInt32, step: UInt32, set: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factor of a token lies, in a set of a stage."""
         var tile, row = divmod(token, UInt32(FP8_TOKENS))
-        var at = self.stage(tile, step).unsafe_offset(Stages.TOKENS_BYTES + 4 * Int(row))
-        return at.unsafe_bitcast[Float32]()
+        var at = TOKENS_BYTES + Int(set) * FACTORS_BYTES + 4 * Int(row)
+        return self.stage(tile, step).unsafe_offset(at).unsafe_bitcast[Float32]()
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -80,20 +110,22 @@ struct TokenStages(DevicePassable, TrivialRegisterPassable):
         return "TokenStages"
 
 
-def workspace_of(m: Int, k: Int) -> Workspace:
+def workspace_of(m: Int, k: Int, sets: Int) -> Workspace:
     """Returns the workspace that a product wants."""
     var steps = Int(num_steps_of[STEP_BLOCKS](UInt32(k)))
-    return Workspace(0, ceildiv(m, FP8_TOKENS) * steps * STAGE_BYTES)
+    return Workspace(0, ceildiv(m, FP8_TOKENS) * steps * stage_bytes_of(sets))
 
 
 @fieldwise_init
-struct Source(TrivialRegisterPassable):
+struct Source[sets: Int](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
     var tokens: DevicePointer[DType.uint8]
     """The first stage; the next ones follow."""
     var codes: DevicePointer[DType.uint8]
     """The codes of the filler's tile in the first step."""
+    var scales: DevicePointer[DType.uint8]
+    """The scales of the filler's tile in the first step, of MX weights."""
     var num_granules: UInt32
     """Tiles of codes along K; the last step may have fewer."""
     var filler: UInt32
@@ -112,44 +144,61 @@ struct Source(TrivialRegisterPassable):
     ) -> Self:
         """Finds what a filler copies; the last tile of all stands in for those past it."""
         var last_tile = (columns - 1) // UInt32(TILE_ROWS)
-        var tile = min(first_column // UInt32(TILE_ROWS) + filler, last_tile)
+        var tile = Int(min(first_column // UInt32(TILE_ROWS) + filler, last_tile))
         var num_granules = k // UInt32(GRANULE_BYTES)
+        var num_blocks = Int(k // UInt32(FP8_K))
         return Self(
             stages.stage(first_token // UInt32(FP8_TOKENS), 0),
-            w.codes.unsafe_offset(Int(tile) * Int(num_granules) * TILE_BYTES),
+            w.codes.unsafe_offset(tile * Int(num_granules) * TILE_BYTES),
+            w.scales.unsafe_offset(tile * num_blocks * TILE_ROWS),
             num_granules,
             filler,
         )
 
     @always_inline
-    def copy_weights(self, pipeline: Stages, step: UInt32):
-        """Starts the copy of the filler's tile, for which the stage waits."""
+    def copy_weights(self, pipeline: Stages[Self.sets], step: UInt32):
+        """Starts the copies of the filler's tile, for which the stage waits."""
+        comptime BLOCK_GRANULES = GRANULES // STEP_BLOCKS
         var first = step * UInt32(GRANULES)
-        var num_bytes = min(self.num_granules - first, UInt32(GRANULES)) * UInt32(TILE_BYTES)
-        arrive_expecting(pipeline.full(), num_bytes)
+        var count = min(self.num_granules - first, UInt32(GRANULES))
+        var num_bytes = count * UInt32(TILE_BYTES)
+        var num_scales = UInt32(0)
+        comptime if Self.sets == MX_SETS:
+            num_scales = count // UInt32(BLOCK_GRANULES) * UInt32(TILE_ROWS)
+        arrive_expecting(pipeline.full(), num_bytes + num_scales)
         copy_bulk(
             pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
             self.codes.unsafe_offset(Int(first) * TILE_BYTES),
             num_bytes,
             pipeline.full(),
         )
+        comptime if Self.sets == MX_SETS:
+            copy_bulk(
+                Scales(pipeline.scales().base).at(Coord(self.filler, 0, 0)),
+                self.scales.unsafe_offset(Int(step) * STEP_BLOCKS * TILE_ROWS),
+                num_scales,
+                pipeline.full(),
+            )
 
     @always_inline
-    def copy_tokens(self, pipeline: Stages, step: UInt32):
+    def copy_tokens(self, pipeline: Stages[Self.sets], step: UInt32):
         """Starts the copies of tokens and factors, for which the stage waits."""
+        comptime STAGE_BYTES = stage_bytes_of(Self.sets)
         var stage = self.tokens.unsafe_offset(Int(step) * STAGE_BYTES)
         arrive_expecting(pipeline.full(), UInt32(STAGE_BYTES))
-        copy_bulk(pipeline.tokens(), stage, UInt32(Stages.TOKENS_BYTES), pipeline.full())
+        copy_bulk(pipeline.tokens(), stage, UInt32(TOKENS_BYTES), pipeline.full())
         copy_bulk(
-            pipeline.scales().base,
-            stage.unsafe_offset(Stages.TOKENS_BYTES),
-            UInt32(FACTORS_BYTES),
+            factors_at[Self.sets](pipeline),
+            stage.unsafe_offset(TOKENS_BYTES),
+            UInt32(Self.sets * FACTORS_BYTES),
             pipeline.full(),
         )
 
 
 @always_inline
-def fill_first_stages(var pipeline: Stages, source: Source, num_steps: UInt32):
+def fill_first_stages[
+    sets: Int
+](var pipeline: Stages[sets], source: Source[sets], num_steps: UInt32):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
     for step in range(min(num_steps, UInt32(pipeline.STAGES))):
         source.copy_weights(pipeline, step)
@@ -158,7 +207,9 @@ def fill_first_stages(var pipeline: Stages, source: Source, num_steps: UInt32):
 
 
 @always_inline
-def fill_stages(mut pipeline: Stages, source: Source, num_steps: UInt32, num_filled: UInt32):
+def fill_stages[
+    sets: Int
+](mut pipeline: Stages[sets], source: Source[sets], num_steps: UInt32, num_filled: UInt32):
     """Copies tokens, and the weights of all stages but the first `num_filled`, where they are."""
     for step in range(num_steps):
         if step >= num_filled:

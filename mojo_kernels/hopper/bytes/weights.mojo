@@ -17,36 +17,48 @@ from ...launch.queue import DevicePointer, device_pointer
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import block_of
 from ...problem import Problem
+from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
 from ..fp8.bases import STEP_BLOCKS
+from ..fp8.codes import scale_at
 from ..fp8.weights import Operand
-from ..instructions.shared_memory import load_pair, store_word
+from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..layout import K_LANES, ROW_LANES
 from ..staged.stages import TILES
 from ..staged.weights import ROWS, half_of
-from .stages import GRANULES, Stages
+from .stages import GRANULES, Scales, Stages
 
 comptime SMALLEST_FACTOR = UInt32((F32_EXPONENT_BIAS - 116) << F32_MANTISSA_BITS)
 """The bits of the smallest factor, 2**-116, which `quantize` gives zeros: sums stay precise."""
 comptime LARGEST_FACTOR = UInt32((F32_EXPONENT_BIAS + 64) << F32_MANTISSA_BITS)
 """The bits of the largest one, 2**64; sums of a row of codes are below 2**40."""
+comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
+"""The bits of infinity; NaN has larger ones."""
 
 
 @always_inline
-def load_operands(
-    pipeline: Stages, warp: UInt32, blocks_left: UInt32
-) -> Array[Operand, STEP_BLOCKS]:
-    """Loads a stage that is full, of which so many blocks of 32 steps of K exist."""
-    comptime PER_BLOCK = GRANULES // STEP_BLOCKS
+def load_operand[sets: Int](pipeline: Stages[sets], warp: UInt32, block: UInt32) -> Operand:
+    """Loads a block of 32 steps of K, of a stage that is full."""
+    comptime BLOCK_GRANULES = GRANULES // STEP_BLOCKS
     var lane = UInt32(thread_idx.x) % 32
     var tile = warp % UInt32(TILES)
+    var operand = Operand()
+    comptime for i in range(BLOCK_GRANULES):
+        var granule = block * UInt32(BLOCK_GRANULES) + UInt32(i)
+        var at = Coord(tile, granule, lane, half_of(warp) * UInt32(ROWS))
+        operand = operand.insert[offset=ROWS * i](load_pair(pipeline.codes().at(at)))
+    return operand
+
+
+@always_inline
+def load_operands[
+    sets: Int
+](pipeline: Stages[sets], warp: UInt32, blocks_left: UInt32) -> Array[Operand, STEP_BLOCKS]:
+    """Loads all blocks of a stage, of which so many exist."""
     var operands = Array[Operand, STEP_BLOCKS](uninitialized=True)
     comptime for block in range(STEP_BLOCKS):
-        comptime for i in range(PER_BLOCK):
-            var at = Coord(tile, block * PER_BLOCK + i, lane, half_of(warp) * UInt32(ROWS))
-            var words = load_pair(pipeline.codes().at(at))
-            operands[block] = operands[block].insert[offset=ROWS * i](words)
+        operands[block] = load_operand(pipeline, warp, UInt32(block))
     # What lies past the end may be no numbers: zeros.
     if blocks_left < UInt32(STEP_BLOCKS):
         comptime for block in range(1, STEP_BLOCKS):
@@ -128,9 +140,32 @@ struct RowScales(TrivialRegisterPassable):
 
 
 @always_inline
+def mx_factors[sets: Int](stage: Stages[sets], warp: UInt32, block: UInt32) -> Factors:
+    """Loads the factors of a block of a stage."""
+    var at = Coord(warp % UInt32(TILES), block, lane_here() // UInt32(K_LANES))
+    var scales = load_word(Scales(stage.scales().base).at(at))
+    var factors = Factors()
+    comptime for i in range(ROWS):
+        factors[i] = f32_of_scale(scale_at(scales, half_of(warp) * UInt32(ROWS) + UInt32(i)))
+    return factors
+
+
+@always_inline
+def flag_large(factors: Factors, flag: UInt32):
+    """Raises a flag if sums times a factor of a power of two may be too large for float32.
+
+    None is too small: the smallest, which blocks of zeros have, costs sums what lies below 2**-150.
+    """
+    var magnitudes = bitcast[DType.uint32, ROWS](factors)
+    comptime for i in range(ROWS):
+        if magnitudes[i] > LARGEST_FACTOR and magnitudes[i] <= INFINITY:
+            keep_branch()
+            store_word(flag, 1)
+
+
+@always_inline
 def flag_extremes(factors: Factors, flag: UInt32):
     """Raises a flag if sums times a factor may leave float32 where C does not."""
-    comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
     var magnitudes = bitcast[DType.uint32, ROWS](factors) & 0x7FFFFFFF
     comptime for i in range(ROWS):
         if magnitudes[i] - SMALLEST_FACTOR > LARGEST_FACTOR - SMALLEST_FACTOR:

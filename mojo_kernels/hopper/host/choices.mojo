@@ -45,7 +45,7 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4 or bfloat16"
-                " activations, and FP8 with float32 scales on both sides"
+                " activations, and MXFP8, or FP8 with float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.BYTES:
             return "codes of E4M3 on both sides multiply as they are, on FP8 tensor cores"

@@ -58,7 +58,7 @@ def workspace_of(
     Only of formats that `hopper.bytes` takes, few rows want one.
     """
     if bytes.takes_formats(left_format, right_format):
-        return workspace_of_stages(m, k)
+        return workspace_of_stages(m, k, bytes.sets_of(left_format))
     if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
