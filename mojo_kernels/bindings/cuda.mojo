@@ -23,6 +23,7 @@ from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
 from mojo_kernels.hopper.host.dispatch import workspace_of
 from mojo_kernels.hopper.layout import OPERANDS
 from mojo_kernels.launch.context_queue import ContextQueue, Device
+from mojo_kernels.numbers.formats import NO_FORMAT
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.experts import multiply_experts, multiply_grouped
 from mojo_kernels.simt.experts import workspace_of as workspace_of_experts
@@ -30,8 +31,10 @@ from mojo_kernels.simt.quantize import dequantize, relayout
 
 
 def py_max_few_rows() raises -> PythonObject:
-    """Returns (rows, format): up to so many with weights of the format need no workspace."""
-    return Python.tuple(MAX_FEW_ROWS, OPERANDS.code())
+    """Returns rows, and pairs of formats of which up to so many need no workspace."""
+    comptime MXFP4 = OPERANDS.code()
+    var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
+    return Python.tuple(MAX_FEW_ROWS, pairs)
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:

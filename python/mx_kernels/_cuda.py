@@ -43,9 +43,9 @@ class _Device:
     native: ModuleType
     handle: int
     max_few_rows: int
-    """Up to this many rows of activations a product needs no workspace, if its weights have..."""
-    few_format: int
-    """...this format."""
+    """Up to this many rows of activations a product needs no workspace, if its formats are..."""
+    few_formats: tuple[tuple[int, int], ...]
+    """...one of these pairs, of activations and weights."""
     workspace_bytes: Callable[[tuple[int, ...]], int]
     """Says how many bytes a product wants: from sizes, formats and the plan; remembers answers."""
 
@@ -81,8 +81,8 @@ class Cuda:
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream, plan, num_bytes = _current_stream(index), self.plan, 0
-        if m > device.max_few_rows or arguments[_RIGHT_FORMAT] != device.few_format:
-            formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
+        formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
+        if m > device.max_few_rows or formats not in device.few_formats:
             num_bytes = device.workspace_bytes((m, arguments[-2], k) + formats + (plan,))
         if not num_bytes:
             device.native.multiply(arguments + (device.handle, stream, 0, plan))

@@ -137,7 +137,7 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
     assert decision.kernel == "hopper/many/kernel.mojo"
 
 
-@pytest.mark.parametrize("activations, format", [("mxfp8", "mxfp4"), ("bf16", "mxfp8")])
+@pytest.mark.parametrize("activations, format", [("mxint8", "mxfp4"), ("bf16", "mxfp8")])
 def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, format):
     decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
     assert decision.kernel == "simt/matmul.mojo"
@@ -157,8 +157,9 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
 
 
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
-def test_mxfp8_on_both_sides_has_it_too(m):
-    decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format="mxfp8")
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp4"])
+def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
+    decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format=format)
     assert decision.kernel == "hopper/bytes/kernel.mojo"
     # A float32 for each block.
     assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 32)

@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 ROWS, BLOCKS, SQUARES = FP8_FORMATS
 MX = ("mxfp8", "mxfp8")
-PAIRS = [*((left, right) for left in FP8_FORMATS for right in FP8_FORMATS), MX]
-LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX]
+NARROW = ("mxfp8", "mxfp4")
+PAIRS = [*((left, right) for left in FP8_FORMATS for right in FP8_FORMATS), MX, NARROW]
+LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX, NARROW]
 SCALE_ROUNDINGS = 2
 SHAPES = [
     (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
@@ -47,7 +48,8 @@ def small_integers(rows, k, format, seed):
     generator = torch.Generator(device="cuda").manual_seed(rows + 3 * k + seed)
     x = torch.randint(-2, 3, (rows, k), generator=generator, device="cuda").float()
     q = mx.quantize(x, format=format)
-    q.codes.copy_(x.to(torch.float8_e4m3fn).view(torch.uint8))
+    if format != "mxfp4":  # whose codes are small integers anyway
+        q.codes.copy_(x.to(torch.float8_e4m3fn).view(torch.uint8))
     exponents = torch.randint(-2, 3, q.scales.shape, generator=generator, device="cuda")
     scaled(q.scales, exponents.float())
     return q
@@ -118,8 +120,9 @@ def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, ot
 
 
 @pytest.mark.parametrize("left, right", [(0, 254), (254, 0), (200, 40), (40, 200), (127, 1)])
-def test_scales_of_mx_blocks_are_any_power_of_two(left, right):
-    a, w = coded(70, 416, "mxfp8"), coded(200, 416, "mxfp8", 1)
+@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
+def test_scales_of_mx_blocks_are_any_power_of_two(weights, left, right):
+    a, w = coded(70, 416, "mxfp8"), coded(200, 416, weights, 1)
     a.scales[:, 1:3], w.scales[:150, 1:3] = left, right
     check(a, w)
     a.scales[:], w.scales[:] = left, right

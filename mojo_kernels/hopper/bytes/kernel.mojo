@@ -1,15 +1,16 @@
 """Rows of E4M3 codes on both sides: FP8 tensor cores, twice the rate of bfloat16.
 
-The kernel is that of `fp8` but for its operands: weights are codes that need no decoding, tokens
-have natural order. Two warp groups of consumers take turns, fillers copy stages of 128 steps of K:
+The kernel is that of `fp8` but for its operands: weights are codes that need no decoding, or
+those of four bits, all of which E4M3 has. Two warp groups of consumers take turns, fillers copy
+stages of 128 steps of K:
 
     group 0      multiply   add up, load     multiply   add up, load     ...
     group 1                 multiply         add up, load     multiply   ...
 
 After a stage its sums are added to those in float32 registers. Where a side has a scale for each
 128 elements they are first multiplied by the factors of both rows; where both sides have one scale
-a row, sums are multiplied in the end. Of MX formats sums of each block of 32 are: 285 instructions, of
-two warps that share a scheduler, for 192 cycles of tensor cores. That costs 2280 cycles a stage
+a row, sums are multiplied in the end. Of MX formats sums of each block of 32 are: 285 instructions
+of both warps that share a scheduler, for 192 cycles of tensor cores. That is 2280 cycles a stage,
 where codes that became bfloat16 numbers would take 1536, and their decoding.
 
 An instruction adds 32 products to what there is so far, each cut off 13 bits below the largest one,
@@ -17,7 +18,8 @@ which would grow with K if the tensor core went on adding. So an element of C is
 exact product as float32 sums are, and for each instruction at most 33 * 2 ** -13 times its largest
 addend: less than bfloat16 and float16 show, but more than float32 does.
 
-A warp with a weight scale beyond 2 ** -116 .. 2 ** 64 (MX: above 2 ** 64) computes its columns once more, in float64.
+A warp with a weight scale beyond 2 ** -116 .. 2 ** 64 (of MX: above it) computes its columns once
+more, in float64.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
@@ -32,9 +34,8 @@ from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
-from ...layouts import LAYOUTS
 from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, Format, WHOLE_ROW, block_of
+from ...numbers.formats import FORMATS, Format, WHOLE_ROW
 from ...numbers.scales import Scale
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.arguments import Activations, Result, Weights
@@ -77,6 +78,7 @@ from .rows import prepare
 from .stages import (
     FACTORS_BYTES,
     MX_SETS,
+    Scaling,
     Source,
     Stages,
     TokenStages,
@@ -125,7 +127,7 @@ def matmul_bytes[
             while index < num_tiles:
                 var token, column = first_of[FP8_TOKENS](schedule.tile(Int(index)))
                 var filler = warp - UInt32(CONSUMER_WARPS)
-                var source = Source[scaling.sets].of(
+                var source = Source[scaling].of(
                     stages, w, token, column, result.columns, length, filler
                 )
                 if num_filled > 0:
@@ -143,8 +145,8 @@ def matmul_bytes[
             var token, column = first_of[FP8_TOKENS](schedule.tile(Int(index)))
             column += first_row_of(warp)
             index += UInt32(grid_dim.x)
-            comptime if scaling == Scaling.MX_BLOCKS:
-                consume_blocks[scaling.sets](pipeline, length, warp, sums)
+            comptime if scaling.sets == MX_SETS:
+                consume_blocks[scaling](pipeline, length, warp, sums)
             else:
                 var rows = RowScales.of(scales, column, result.columns)
                 consume[scaling](pipeline, length, warp, rows, sums)
@@ -159,7 +161,7 @@ def matmul_bytes[
             if any_lane(load_word(pipeline.flag(warp)) != 0):
                 keep_branch()
                 for row in range(token, min(token + UInt32(FP8_TOKENS), result.rows)):
-                    store_exactly(stages, w, scales, result, row, column, length)
+                    store_exactly[scaling](stages, w, scales, result, row, column, length)
 
 
 @always_inline
@@ -188,7 +190,7 @@ def consume[
     store_word(pipeline.flag(warp), 0)
     flag_extremes(factors, pipeline.flag(warp))
     wait_phase(pipeline.full(), pipeline.parity)
-    var operands = load_operands(pipeline, warp, num_blocks)
+    var operands = load_operands[scaling](pipeline, warp, num_blocks)
     for step in range(num_steps):
         wait_turn[CONSUMERS](turn_of(group))
         multiply_stage["e4m3"](operands, lower_word(pipeline.tokens()), partial)
@@ -203,7 +205,9 @@ def consume[
             comptime if scaling == Scaling.STAGES:
                 next_factors = rows.load(step + 1)
             wait_phase(pipeline.full(), pipeline.parity)
-            next = load_operands(pipeline, warp, num_blocks - (step + 1) * UInt32(STEP_BLOCKS))
+            next = load_operands[scaling](
+                pipeline, warp, num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
+            )
         wgmma_wait_group_sync[0]()
         settle(partial)
         comptime if scaling == Scaling.STAGES:
@@ -220,8 +224,8 @@ def consume[
 
 @always_inline
 def consume_blocks[
-    sets: Int
-](mut pipeline: Stages[sets], length: UInt32, warp: UInt32, mut sums: Fp8Sums):
+    scaling: Scaling
+](mut pipeline: Stages[scaling.sets], length: UInt32, warp: UInt32, mut sums: Fp8Sums):
     """The same of MX formats: sums of each block are multiplied by its factors."""
     var partial = Fp8Sums(fill=0)
     sums = Fp8Sums(fill=0)
@@ -233,7 +237,7 @@ def consume_blocks[
         var block = index % UInt32(STEP_BLOCKS)
         if block == 0:
             wait_phase(pipeline.full(), pipeline.parity)
-        var operand = load_operand(pipeline, warp, block)
+        var operand = load_operand[scaling](pipeline, warp, block)
         var factors = mx_factors(pipeline, warp, block)
         flag_large(factors, pipeline.flag(warp))
 
@@ -246,7 +250,7 @@ def consume_blocks[
 
         wgmma_wait_group_sync[0]()
         settle(partial)
-        var tokens_at = factors_at[sets](pipeline) + block * UInt32(FACTORS_BYTES)
+        var tokens_at = factors_at[scaling.sets](pipeline) + block * UInt32(FACTORS_BYTES)
         add_scaled(partial, tokens_at, factors, sums)
         if block == UInt32(STEP_BLOCKS - 1) or index + 1 == num_blocks:
             if is_first_lane:
@@ -260,37 +264,6 @@ comptime MX_IS_ON = True
 """Whether those of MX formats do."""
 
 
-@fieldwise_init
-struct Scaling(Equatable, TrivialRegisterPassable):
-    """When sums are multiplied by factors."""
-
-    var sets: Int
-    """Sets of tokens' factors of a stage."""
-    var waits: Bool
-    """Whether factors wait for the end."""
-
-    comptime ROWS = Self(1, True)
-    """In the end: sides have a scale a row."""
-    comptime STAGES = Self(1, False)
-    """After each stage: a side has a scale for each 128 elements of a row."""
-    comptime MX_BLOCKS = Self(MX_SETS, False)
-    """After each block of 32."""
-
-    @staticmethod
-    def of(problem: Problem) -> Self:
-        """Returns that of a problem that the kernel takes."""
-        var left, right = problem.left.format, problem.right.format
-        if sets_of(left) == MX_SETS:
-            return Self(MX_SETS, False)
-        var left_blocks = block_of(left).k_blocks(problem.k)
-        return Self(1, max(left_blocks, block_of(right).k_blocks(problem.k)) == 1)
-
-
-def sets_of(format: Int) -> Int:
-    """Returns the sets of factors of a stage that activations of a format have."""
-    return MX_SETS if format == Format.MXFP8.code() else 1
-
-
 def may_take_operands[known: Known]() -> Bool:
     """Says whether what is known of a problem leaves it possible that the kernel takes it."""
     comptime if not may_be(known.layout, PRESHUFFLED):
@@ -302,10 +275,10 @@ def may_take_operands[known: Known]() -> Bool:
 
 
 def takes_formats(left: Int, right: Int) -> Bool:
-    """Says whether the kernel takes a pair of formats: float scales on both sides, or MXFP8."""
-    comptime MXFP8 = Format.MXFP8.code()
+    """Says whether the kernel takes a pair of formats: float scales on both sides, or MX."""
+    comptime MXFP8, MXFP4 = Format.MXFP8.code(), Format.MXFP4.code()
     comptime if MX_IS_ON:
-        if left == MXFP8 and right == MXFP8:
+        if left == MXFP8 and right in (MXFP8, MXFP4):
             return True
     comptime if IS_ON:
         return has_stages(left) and has_stages(right)
@@ -340,12 +313,12 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the rows and multiplies."""
-    var scaling = Scaling.of(problem)
-    var stages = prepare(problem, scaling.sets, queue)
-    comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.MX_BLOCKS]:
+    var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
+    var stages = prepare(problem, scaling, queue)
+    comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.MXFP8, Scaling.MXFP4]:
         if scaling == known:
             queue.launch[matmul_bytes[known]](
-                grid(problem.m, problem.n, known.sets),
+                grid(problem.m, problem.n, known),
                 stages,
                 Activations(problem),
                 Weights(problem),
@@ -354,12 +327,12 @@ def launch(problem: Problem, mut queue: Some[Queue]) raises:
             )
 
 
-def grid(m: Int, n: Int, sets: Int) -> Grid:
+def grid(m: Int, n: Int, scaling: Scaling) -> Grid:
     """Returns the grid for C of [m, n]; see that of `many`."""
     var tiles = Plan.BYTES.groups(m, n)
     return Grid(
         min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
         threads=THREADS,
-        shared_bytes=Stages[MX_SETS].NUM_BYTES if sets == MX_SETS else Stages[1].NUM_BYTES,
+        shared_bytes=Stages[MX_SETS].NUM_BYTES if scaling.sets == MX_SETS else Stages[1].NUM_BYTES,
         starts_early=True,
     )

@@ -2,6 +2,9 @@
 
 A group takes a row; a thread takes chunks of eight elements. Sixteen neighbours share the factor
 of a stage, or four that of an MX block. What lies past the end of K is zero.
+
+Codes lie in their order. For weights of four bits a chunk's first word goes to the first part of
+its block and the second word to the second one, as weights become operands in registers.
 """
 
 from layout import Coord
@@ -24,7 +27,7 @@ from ...simt.views import flat_of, rows_of
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import FP8_K, ROW_BYTES
-from .stages import MX_SETS, TokenStages
+from .stages import MX_SETS, Scaling, TokenStages
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -36,6 +39,8 @@ comptime STAGE_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a token in a stage."""
 comptime PART_CHUNKS = 2
 """Chunks of a part, which is swizzled as one."""
+comptime BLOCK_CHUNKS = FP8_K // CHUNK
+"""Chunks of a block of 32."""
 comptime CHUNK_WORDS = CHUNK // 4
 """Words of a chunk's codes."""
 comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
@@ -135,25 +140,30 @@ def load_chunk(a: Activations, row: UInt32, chunk: UInt32) -> Chunk:
 @always_inline
 def load_stored(stages: TokenStages, row: UInt32, chunk: UInt32) -> Codes:
     """Returns eight codes of a row that is stored."""
-    var stored = flat_of(_place(stages, row, chunk)).load[width=CHUNK_WORDS, alignment=CHUNK](
-        Coord(0)
-    )
-    return unpack[ELEMENT.bits]({stored[0], stored[1]})
+    var words = Words()
+    comptime for i in range(CHUNK_WORDS):
+        words[i] = flat_of(_place(stages, row, chunk, UInt32(i)))[0]
+    return unpack[ELEMENT.bits]({words[0], words[1]})
 
 
 @always_inline
 def store_chunk(stages: TokenStages, row: UInt32, chunk: UInt32, words: Words):
-    """Stores eight codes of a row: half a part of a stage."""
-    flat_of(_place(stages, row, chunk)).store[alignment=CHUNK](Coord(0), words)
+    """Stores eight codes of a row."""
+    comptime for i in range(CHUNK_WORDS):
+        flat_of(_place(stages, row, chunk, UInt32(i)))[0] = words[i]
 
 
 @always_inline
-def _place(stages: TokenStages, row: UInt32, chunk: UInt32) -> DevicePointer[DType.uint32]:
-    """Returns where a chunk of a row lies."""
+def _place(
+    stages: TokenStages, row: UInt32, chunk: UInt32, word: UInt32
+) -> DevicePointer[DType.uint32]:
+    """Returns where a word of a chunk of a row lies."""
     var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
-    var part, half = divmod(in_step, UInt32(PART_CHUNKS))
-    var at = stages.part(row, step, part).unsafe_offset(Int(half) * CHUNK)
-    return at.unsafe_bitcast[UInt32]()
+    var part, at = in_step // UInt32(PART_CHUNKS), in_step % UInt32(PART_CHUNKS) * 2 + word
+    if stages.weight_bits == 4:
+        part = in_step // UInt32(BLOCK_CHUNKS) * 2 + word
+        at = in_step % UInt32(BLOCK_CHUNKS)
+    return stages.part(row, step, part).unsafe_bitcast[UInt32]().unsafe_offset(Int(at))
 
 
 @always_inline
@@ -169,9 +179,9 @@ def largest_of_group(value: UInt32) -> UInt32:
     return largest
 
 
-def prepare(problem: Problem, sets: Int, mut queue: Some[Queue]) raises -> TokenStages:
-    """Launches the kernel for so many factors of a token in a stage; returns where stages are."""
-    var stages = TokenStages.of(problem, sets, queue)
+def prepare(problem: Problem, scaling: Scaling, mut queue: Some[Queue]) raises -> TokenStages:
+    """Launches the kernel; returns where the stages will be."""
+    var stages = TokenStages.of(problem, scaling, queue)
     queue.launch[prepare_bytes](
         Grid(problem.m, threads=THREADS, shared_bytes=4 * WARPS, starts_early=True),
         Activations(problem),

@@ -17,6 +17,7 @@ from std.math import ceildiv
 
 from ...launch.queue import DevicePointer, Queue, Workspace, device_pointer
 from ...layouts import GRANULE_BYTES
+from ...numbers.formats import Format, block_of
 from ...problem import Problem
 from ...simt.arguments import Weights
 from ..fp8.bases import STEP_BLOCKS
@@ -24,10 +25,10 @@ from ..instructions.shared_memory import arrive_expecting, copy_bulk, wait_phase
 from ..instructions.wgmma import FP8_K, FP8_TOKENS, ROW_BYTES
 from ..layout import TILE_BYTES, TILE_ROWS
 from ..staged.activations import PARTS, SWIZZLE, num_steps_of
-from ..staged.stages import Pipeline, StageScales
+from ..staged.stages import Pipeline, StageCodes, StageScales
 
 comptime GRANULES = ROW_BYTES // GRANULE_BYTES
-"""Tiles of codes of a stage, along K."""
+"""Tiles of codes of a stage along K, if codes have eight bits."""
 comptime FACTORS_BYTES = 4 * FP8_TOKENS
 """Bytes of a set of factors."""
 comptime MX_SETS = STEP_BLOCKS
@@ -63,6 +64,39 @@ def factors_at[sets: Int](stage: Stages[sets]) -> UInt32:
 
 
 @fieldwise_init
+struct Scaling(Equatable, TrivialRegisterPassable):
+    """When sums are multiplied by factors, and what weights are."""
+
+    var sets: Int
+    """Sets of tokens' factors of a stage."""
+    var waits: Bool
+    """Whether factors wait for the end."""
+    var weight_bits: Int
+    """Bits of a weight's code."""
+
+    comptime ROWS = Self(1, True, 8)
+    """In the end: sides have a scale a row."""
+    comptime STAGES = Self(1, False, 8)
+    """After each stage: a side has a scale for each 128 elements of a row."""
+    comptime MXFP8 = Self(MX_SETS, False, 8)
+    """After each block of 32."""
+    comptime MXFP4 = Self(MX_SETS, False, 4)
+    """The same where weights have four bits."""
+
+    @staticmethod
+    def of(left: Int, right: Int, k: Int) -> Self:
+        """Returns that of a pair of formats that the kernel takes."""
+        if left == Format.MXFP8.code():
+            return Self.MXFP4 if right == Format.MXFP4.code() else Self.MXFP8
+        var blocks = max(block_of(left).k_blocks(k), block_of(right).k_blocks(k))
+        return Self.ROWS if blocks == 1 else Self.STAGES
+
+    def step_tiles(self) -> Int:
+        """Returns the tiles of codes of a stage, along K."""
+        return ROW_BYTES * self.weight_bits // 8 // GRANULE_BYTES
+
+
+@fieldwise_init
 struct TokenStages(DevicePassable, TrivialRegisterPassable):
     """Stages in the workspace."""
 
@@ -74,13 +108,19 @@ struct TokenStages(DevicePassable, TrivialRegisterPassable):
     """Stages of a tile."""
     var sets: UInt32
     """Sets of factors of a stage."""
+    var weight_bits: UInt32
+    """Bits of a weight's code, which decide the order of the tokens', see `rows`."""
 
     @staticmethod
-    def of(problem: Problem, sets: Int, mut queue: Some[Queue]) raises -> Self:
+    def of(problem: Problem, scaling: Scaling, mut queue: Some[Queue]) raises -> Self:
         """Finds the stages of a product."""
-        var space = workspace_of(problem.m, problem.k, sets)
-        var steps = num_steps_of[STEP_BLOCKS](UInt32(problem.k))
-        return Self(device_pointer[DType.uint8](queue.workspace(space)), steps, UInt32(sets))
+        var space = workspace_of(problem.m, problem.k, scaling)
+        return Self(
+            device_pointer[DType.uint8](queue.workspace(space)),
+            num_steps_of[STEP_BLOCKS](UInt32(problem.k)),
+            UInt32(scaling.sets),
+            UInt32(scaling.weight_bits),
+        )
 
     @always_inline
     def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
@@ -110,14 +150,14 @@ struct TokenStages(DevicePassable, TrivialRegisterPassable):
         return "TokenStages"
 
 
-def workspace_of(m: Int, k: Int, sets: Int) -> Workspace:
+def workspace_of(m: Int, k: Int, scaling: Scaling) -> Workspace:
     """Returns the workspace that a product wants."""
     var steps = Int(num_steps_of[STEP_BLOCKS](UInt32(k)))
-    return Workspace(0, ceildiv(m, FP8_TOKENS) * steps * stage_bytes_of(sets))
+    return Workspace(0, ceildiv(m, FP8_TOKENS) * steps * stage_bytes_of(scaling.sets))
 
 
 @fieldwise_init
-struct Source[sets: Int](TrivialRegisterPassable):
+struct Source[scaling: Scaling](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
     var tokens: DevicePointer[DType.uint8]
@@ -145,7 +185,7 @@ struct Source[sets: Int](TrivialRegisterPassable):
         """Finds what a filler copies; the last tile of all stands in for those past it."""
         var last_tile = (columns - 1) // UInt32(TILE_ROWS)
         var tile = Int(min(first_column // UInt32(TILE_ROWS) + filler, last_tile))
-        var num_granules = k // UInt32(GRANULE_BYTES)
+        var num_granules = k // UInt32(8 * GRANULE_BYTES // Self.scaling.weight_bits)
         var num_blocks = Int(k // UInt32(FP8_K))
         return Self(
             stages.stage(first_token // UInt32(FP8_TOKENS), 0),
@@ -156,23 +196,23 @@ struct Source[sets: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def copy_weights(self, pipeline: Stages[Self.sets], step: UInt32):
+    def copy_weights(self, pipeline: Stages[Self.scaling.sets], step: UInt32):
         """Starts the copies of the filler's tile, for which the stage waits."""
-        comptime BLOCK_GRANULES = GRANULES // STEP_BLOCKS
-        var first = step * UInt32(GRANULES)
-        var count = min(self.num_granules - first, UInt32(GRANULES))
+        comptime STEP_TILES = Self.scaling.step_tiles()
+        var first = step * UInt32(STEP_TILES)
+        var count = min(self.num_granules - first, UInt32(STEP_TILES))
         var num_bytes = count * UInt32(TILE_BYTES)
         var num_scales = UInt32(0)
-        comptime if Self.sets == MX_SETS:
-            num_scales = count // UInt32(BLOCK_GRANULES) * UInt32(TILE_ROWS)
+        comptime if Self.scaling.sets == MX_SETS:
+            num_scales = count // UInt32(STEP_TILES // STEP_BLOCKS) * UInt32(TILE_ROWS)
         arrive_expecting(pipeline.full(), num_bytes + num_scales)
         copy_bulk(
-            pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
+            StageCodes[STEP_TILES](pipeline.codes().base).at(Coord(self.filler, 0, 0, 0)),
             self.codes.unsafe_offset(Int(first) * TILE_BYTES),
             num_bytes,
             pipeline.full(),
         )
-        comptime if Self.sets == MX_SETS:
+        comptime if Self.scaling.sets == MX_SETS:
             copy_bulk(
                 Scales(pipeline.scales().base).at(Coord(self.filler, 0, 0)),
                 self.scales.unsafe_offset(Int(step) * STEP_BLOCKS * TILE_ROWS),
@@ -181,24 +221,24 @@ struct Source[sets: Int](TrivialRegisterPassable):
             )
 
     @always_inline
-    def copy_tokens(self, pipeline: Stages[Self.sets], step: UInt32):
+    def copy_tokens(self, pipeline: Stages[Self.scaling.sets], step: UInt32):
         """Starts the copies of tokens and factors, for which the stage waits."""
-        comptime STAGE_BYTES = stage_bytes_of(Self.sets)
+        comptime STAGE_BYTES = stage_bytes_of(Self.scaling.sets)
         var stage = self.tokens.unsafe_offset(Int(step) * STAGE_BYTES)
         arrive_expecting(pipeline.full(), UInt32(STAGE_BYTES))
         copy_bulk(pipeline.tokens(), stage, UInt32(TOKENS_BYTES), pipeline.full())
         copy_bulk(
-            factors_at[Self.sets](pipeline),
+            factors_at[Self.scaling.sets](pipeline),
             stage.unsafe_offset(TOKENS_BYTES),
-            UInt32(Self.sets * FACTORS_BYTES),
+            UInt32(Self.scaling.sets * FACTORS_BYTES),
             pipeline.full(),
         )
 
 
 @always_inline
 def fill_first_stages[
-    sets: Int
-](var pipeline: Stages[sets], source: Source[sets], num_steps: UInt32):
+    scaling: Scaling
+](var pipeline: Stages[scaling.sets], source: Source[scaling], num_steps: UInt32):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
     for step in range(min(num_steps, UInt32(pipeline.STAGES))):
         source.copy_weights(pipeline, step)
@@ -208,8 +248,13 @@ def fill_first_stages[
 
 @always_inline
 def fill_stages[
-    sets: Int
-](mut pipeline: Stages[sets], source: Source[sets], num_steps: UInt32, num_filled: UInt32):
+    scaling: Scaling
+](
+    mut pipeline: Stages[scaling.sets],
+    source: Source[scaling],
+    num_steps: UInt32,
+    num_filled: UInt32,
+):
     """Copies tokens, and the weights of all stages but the first `num_filled`, where they are."""
     for step in range(num_steps):
         if step >= num_filled:

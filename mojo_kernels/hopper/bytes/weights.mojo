@@ -6,6 +6,9 @@ word of two rows, four codes each; two granules are the left operand of an instr
     register    0               1               2                3
     row         r               r + 8           r                r + 8
     k           4 t .. 4 t + 3  4 t .. 4 t + 3  16 + 4 t ..      16 + 4 t ..     in lane 4 r + t
+
+Of four-bit codes a granule is a block: a lane's words are of k = 8 t .. 8 t + 7, its first four
+codes become the registers 0 and 1.
 """
 
 from layout import Coord
@@ -20,15 +23,19 @@ from ...problem import Problem
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
 from ..fp8.bases import STEP_BLOCKS
-from ..fp8.codes import scale_at
+from ..fp8.codes import pick_codes, scale_at
 from ..fp8.weights import Operand
 from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..layout import K_LANES, ROW_LANES
-from ..staged.stages import TILES
+from ..staged.stages import StageCodes, TILES
 from ..staged.weights import ROWS, half_of
-from .stages import GRANULES, Scales, Stages
+from .stages import Scales, Scaling, Stages
 
+comptime LOW_CODES = UInt32(0x3C383000)
+"""E4M3 codes of the four-bit magnitudes 0 to 3: 0, 0.5, 1, 1.5."""
+comptime HIGH_CODES = UInt32(0x4C484440)
+"""Those of 4 to 7: 2, 3, 4, 6."""
 comptime SMALLEST_FACTOR = UInt32((F32_EXPONENT_BIAS - 116) << F32_MANTISSA_BITS)
 """The bits of the smallest factor, 2**-116, which `quantize` gives zeros: sums stay precise."""
 comptime LARGEST_FACTOR = UInt32((F32_EXPONENT_BIAS + 64) << F32_MANTISSA_BITS)
@@ -38,27 +45,36 @@ comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
 
 
 @always_inline
-def load_operand[sets: Int](pipeline: Stages[sets], warp: UInt32, block: UInt32) -> Operand:
+def load_operand[
+    scaling: Scaling
+](pipeline: Stages[scaling.sets], warp: UInt32, block: UInt32) -> Operand:
     """Loads a block of 32 steps of K, of a stage that is full."""
-    comptime BLOCK_GRANULES = GRANULES // STEP_BLOCKS
+    comptime STEP_TILES = scaling.step_tiles()
+    comptime BLOCK_TILES = STEP_TILES // STEP_BLOCKS
+    var codes = StageCodes[STEP_TILES](pipeline.codes().base)
     var lane = UInt32(thread_idx.x) % 32
-    var tile = warp % UInt32(TILES)
     var operand = Operand()
-    comptime for i in range(BLOCK_GRANULES):
-        var granule = block * UInt32(BLOCK_GRANULES) + UInt32(i)
-        var at = Coord(tile, granule, lane, half_of(warp) * UInt32(ROWS))
-        operand = operand.insert[offset=ROWS * i](load_pair(pipeline.codes().at(at)))
+    comptime for i in range(BLOCK_TILES):
+        var tile = block * UInt32(BLOCK_TILES) + UInt32(i)
+        var at = Coord(warp % UInt32(TILES), tile, lane, half_of(warp) * UInt32(ROWS))
+        var words = load_pair(codes.at(at))
+        comptime if scaling.weight_bits == 8:
+            operand = operand.insert[offset=ROWS * i](words)
+        else:
+            var upper = pick_codes(words[0], LOW_CODES, HIGH_CODES)
+            var lower = pick_codes(words[1], LOW_CODES, HIGH_CODES)
+            operand = Operand(upper[0], lower[0], upper[1], lower[1])
     return operand
 
 
 @always_inline
 def load_operands[
-    sets: Int
-](pipeline: Stages[sets], warp: UInt32, blocks_left: UInt32) -> Array[Operand, STEP_BLOCKS]:
+    scaling: Scaling
+](pipeline: Stages[scaling.sets], warp: UInt32, blocks_left: UInt32) -> Array[Operand, STEP_BLOCKS]:
     """Loads all blocks of a stage, of which so many exist."""
     var operands = Array[Operand, STEP_BLOCKS](uninitialized=True)
     comptime for block in range(STEP_BLOCKS):
-        operands[block] = load_operand(pipeline, warp, UInt32(block))
+        operands[block] = load_operand[scaling](pipeline, warp, UInt32(block))
     # What lies past the end may be no numbers: zeros.
     if blocks_left < UInt32(STEP_BLOCKS):
         comptime for block in range(1, STEP_BLOCKS):

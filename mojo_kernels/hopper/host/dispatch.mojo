@@ -11,7 +11,7 @@ from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
 from ..bytes import kernel as bytes
-from ..bytes.stages import workspace_of as workspace_of_stages
+from ..bytes.stages import Scaling, workspace_of as workspace_of_stages
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
@@ -58,7 +58,7 @@ def workspace_of(
     Only of formats that `hopper.bytes` takes, few rows want one.
     """
     if bytes.takes_formats(left_format, right_format):
-        return workspace_of_stages(m, k, bytes.sets_of(left_format))
+        return workspace_of_stages(m, k, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan

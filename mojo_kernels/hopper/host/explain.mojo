@@ -5,6 +5,7 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Workspace
 from ...simt import matmul as portable
 from ..bytes import kernel as bytes
+from ..bytes.stages import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
