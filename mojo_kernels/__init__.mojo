@@ -127,7 +127,7 @@ Hopper's builds on the room of any GPU.
         experts.mojo          the same where every row has an expert; layers of experts
         routing.mojo          which expert a row goes to, found on the device
         copy.mojo             rows with gaps, made contiguous
-    hopper/               NVIDIA Hopper, MXFP4 weights: four bits until registers
+    hopper/               NVIDIA Hopper: MXFP4 weights, four bits until registers; and FP8
         layout.mojo           the tile of its weight layout, in the kernels' words
         plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
@@ -165,6 +165,13 @@ Hopper's builds on the room of any GPU.
             rows.mojo             tokens as stages of bytes, the base of every row
             weights.mojo          weights become bytes in registers
             result.mojo           how sums get to C
+        bytes/                E4M3 codes on both sides: FP8 tensor cores
+            kernel.mojo           the kernel, which problems, and the launch
+            stages.mojo           tokens and codes on the way
+            rows.mojo             tokens as stages of bytes: encoded, or as they come
+            weights.mojo          codes to registers, and the factors of their rows
+            result.mojo           where sums meet their factors
+            exact.mojo            elements of C in float64, for factors beyond float32 sums
         host/                 what the host decides
             choices.mojo          which kernel, which plan, why
             costs.mojo            what a plan is expected to take

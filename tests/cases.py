@@ -47,6 +47,22 @@ def values_of(array):
     return np.asarray(array).astype(np.float64)
 
 
+MX_PAIRS_OF_CODES = [("mxfp8", "mxfp8"), ("mxfp8", "mxfp4")]
+"""What Hopper multiplies as codes, of MX formats."""
+
+
+def cut_off(got, pair, layout: str, a, b):
+    """Returns what the tensor cores that computed `got` may lose of `a @ b.T`: `more_error`.
+
+    Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it and
+    `got` has two bytes a number.
+    """
+    has_codes = set(pair) <= set(FP8_FORMATS) or tuple(pair) in MX_PAIRS_OF_CODES
+    if has_codes and layout == "preshuffled_cuda" and got.is_cuda and got.dtype != torch.float32:
+        return oracle.fp8_cutoff_bound(a, b)
+    return 0.0
+
+
 def bytes_of(array):
     """Returns the uint8 NumPy array behind codes or scales."""
     return array.cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)

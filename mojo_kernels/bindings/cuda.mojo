@@ -6,7 +6,7 @@ Nothing waits and nothing is allocated: results are memory that the caller hands
 """
 
 from std.os import abort
-from std.python import PythonObject
+from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.nvidia import multiply, quantize
@@ -21,7 +21,9 @@ from mojo_kernels.bindings.protocol import (
 )
 from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
 from mojo_kernels.hopper.host.dispatch import workspace_of
+from mojo_kernels.hopper.layout import OPERANDS
 from mojo_kernels.launch.context_queue import ContextQueue, Device
+from mojo_kernels.numbers.formats import NO_FORMAT
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.experts import multiply_experts, multiply_grouped
 from mojo_kernels.simt.experts import workspace_of as workspace_of_experts
@@ -29,15 +31,19 @@ from mojo_kernels.simt.quantize import dequantize, relayout
 
 
 def py_max_few_rows() raises -> PythonObject:
-    """Returns the rows of activations up to which a product needs no workspace."""
-    return PythonObject(MAX_FEW_ROWS)
+    """Returns rows, and pairs of formats of which up to so many need no workspace."""
+    comptime MXFP4 = OPERANDS.code()
+    var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
+    return Python.tuple(MAX_FEW_ROWS, pairs)
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, plan); returns the bytes that `multiply` may want."""
+    """Takes (m, n, k, left format, right format, plan); returns the bytes that `multiply` may want."""
     var args = Arguments(arguments)
     var m, n, k = args.next(), args.next(), args.next()
-    return PythonObject(workspace_of(m, n, k, args.next()).num_bytes())
+    var left_format, right_format = args.next(), args.next()
+    var space = workspace_of(m, n, k, left_format, right_format, args.next())
+    return PythonObject(space.num_bytes())
 
 
 def py_open(index: PythonObject) raises -> PythonObject:

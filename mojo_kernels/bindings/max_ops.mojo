@@ -334,8 +334,10 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     if problem.m == 0:
         return
     # Freed in the order of the stream.
-    var num_bytes = workspace_of(problem.m, problem.n, problem.k).num_bytes()
-    var workspace = context.enqueue_create_buffer[DType.uint8](max(1, num_bytes))
+    var space = workspace_of(
+        problem.m, problem.n, problem.k, problem.left.format, problem.right.format
+    )
+    var workspace = context.enqueue_create_buffer[DType.uint8](max(1, space.num_bytes()))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())
     nvidia.multiply[known](problem, queue)

@@ -5,6 +5,7 @@
     middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
     many        256               128          1         2**20
     fp8         192               128          1         2**21
+    bytes       192               128          1         none
     portable    1                 32           1         none
 
 Ranks are the groups of a cluster, which split K.
@@ -25,6 +26,8 @@ comptime BYTE_ROWS = 1 << 21
 """The code of the kernel that multiplies bytes."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
+comptime PRESHUFFLED = _preshuffled()
+"""The position in `LAYOUTS` of Hopper's weights."""
 
 
 @fieldwise_init
@@ -38,6 +41,7 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime MANY = Self(2)
     comptime PORTABLE = Self(3)
     comptime FP8 = Self(4)
+    comptime BYTES = Self(5)
 
     def file(self) -> StaticString:
         """Returns where the kernel is, within the package."""
@@ -47,6 +51,8 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/middle/kernel.mojo"
         if self == Self.FP8:
             return "hopper/fp8/kernel.mojo"
+        if self == Self.BYTES:
+            return "hopper/bytes/kernel.mojo"
         return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
 
 
@@ -64,6 +70,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
 
     comptime MANY = Self(Kernel.MANY, 256, 128, 1)
     comptime FP8 = Self(Kernel.FP8, 192, 128, 1)
+    comptime BYTES = Self(Kernel.BYTES, 192, 128, 1)
     comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1)
 
     @staticmethod
@@ -92,7 +99,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(self.kernel, self.tokens, self.columns, ranks)
 
     def code(self) -> Int:
-        """Returns the code that stands for the plan; 0 for the portable kernel."""
+        """Returns the code that stands for the plan; 0 for one that has no other beside it."""
         if self.kernel == Kernel.FEW:
             return 32 * self.tokens + self.columns // 2 + self.ranks
         if self.kernel == Kernel.MIDDLE:
@@ -126,14 +133,14 @@ def may_take_operands[known: Known]() -> Bool:
     comptime MXFP4 = OPERANDS.code()
     comptime is_left = may_be(known.left_format, MXFP4) or may_be(known.left_format, NO_FORMAT)
     comptime is_right = may_be(known.right_format, MXFP4)
-    return is_left and is_right and may_be(known.layout, _preshuffled())
+    return is_left and is_right and may_be(known.layout, PRESHUFFLED)
 
 
 def takes_operands(problem: Problem) -> Bool:
     """Says whether fast kernels can read the operands of a problem, and write C."""
     return (
         takes_formats(problem.left.format, problem.right.format)
-        and problem.right.layout == _preshuffled()
+        and problem.right.layout == PRESHUFFLED
         and is_aligned(problem)
     )
 

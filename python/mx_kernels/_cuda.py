@@ -32,6 +32,8 @@ current_device, _current_stream, _allocate, _free = (
         "cudaCachingAllocator_raw_delete",
     )
 )
+_LEFT_FORMAT, _RIGHT_FORMAT = 5, 9
+"""Where the formats stand in what `multiply` takes, see `_calls`."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,11 @@ class _Device:
     native: ModuleType
     handle: int
     max_few_rows: int
-    """Up to this many rows of activations a product needs no workspace."""
+    """Up to this many rows of activations a product needs no workspace, if its formats are..."""
+    few_formats: tuple[tuple[int, int], ...]
+    """...one of these pairs, of activations and weights."""
     workspace_bytes: Callable[[tuple[int, ...]], int]
-    """Says how many bytes a product wants, from its sizes and the plan; remembers answers."""
+    """Says how many bytes a product wants: from sizes, formats and the plan; remembers answers."""
 
 
 class Cuda:
@@ -77,8 +81,9 @@ class Cuda:
         index = out.get_device()
         device = self._devices.get(index) or self._open(index)
         stream, plan, num_bytes = _current_stream(index), self.plan, 0
-        if m > device.max_few_rows:
-            num_bytes = device.workspace_bytes((m, arguments[-2], k, plan))
+        formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
+        if m > device.max_few_rows or formats not in device.few_formats:
+            num_bytes = device.workspace_bytes((m, arguments[-2], k) + formats + (plan,))
         if not num_bytes:
             device.native.multiply(arguments + (device.handle, stream, 0, plan))
             return
@@ -102,7 +107,7 @@ class Cuda:
                     extension = _native.gpu_extension(name)
                     self._modules[name] = _native.load_extension(extension)
                 native = self._modules[name]
-                facts = native.max_few_rows(), functools.lru_cache(native.workspace_bytes)
+                facts = *native.max_few_rows(), functools.lru_cache(native.workspace_bytes)
                 self._devices[index] = _Device(native, native.open(index), *facts)
             return self._devices[index]
 

@@ -137,11 +137,39 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
     assert decision.kernel == "hopper/many/kernel.mojo"
 
 
-@pytest.mark.parametrize("activations, format", [("mxfp8", "mxfp4"), ("bf16", "mxfp8")])
+@pytest.mark.parametrize("activations, format", [("mxint8", "mxfp4"), ("bf16", "mxfp8")])
 def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, format):
     decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
     assert decision.kernel == "simt/matmul.mojo"
     assert "fast kernels take MXFP4 weights" in decision.reason
+
+
+@pytest.mark.parametrize("format", ["fp8", "fp8_block", "fp8_block_2d"])
+@pytest.mark.parametrize("activations", ["fp8", "fp8_block"])
+@pytest.mark.parametrize("m", [1, 16, 200, 8192])
+def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
+    decision = mx.explain(m, 4096, 4096, device="cuda", activations=activations, format=format)
+    assert decision.kernel == "hopper/bytes/kernel.mojo"
+    assert "FP8 tensor cores" in decision.reason
+    assert decision.tile == (192, 128) and decision.threads == 384
+    # Codes of whole tiles, and a float32 for each 128 of them.
+    assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 128)
+
+
+@pytest.mark.parametrize("m", [1, 16, 200, 8192])
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp4"])
+def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
+    decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format=format)
+    assert decision.kernel == "hopper/bytes/kernel.mojo"
+    # A float32 for each block.
+    assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 32)
+
+
+@pytest.mark.parametrize("activations, format", [("fp8", "mxfp8"), ("bf16", "fp8")])
+def test_fp8_on_one_side_goes_to_the_portable_kernel(activations, format):
+    decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
+    assert decision.kernel == "simt/matmul.mojo" and decision.workspace_bytes == 0
+    assert "FP8 with float32 scales, on both sides" in decision.reason
 
 
 def test_a_kernel_for_few_rows_has_them_whatever_activations_become(found):

@@ -21,8 +21,11 @@ from ...problem import Problem
 from ...simt.views import flat_of
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK
+from ..many.result import Columns
 from ..staged.activations import WIDEST_TILE, num_steps_of, workspace_of as workspace_of_numbers
 from ..staged.gate import Gate
+from .codes import factor_of
+from .result import RowFactors
 
 comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage."""
@@ -35,7 +38,7 @@ comptime VECTOR = 16
 
 
 @fieldwise_init
-struct ByteRows(DevicePassable, TrivialRegisterPassable):
+struct ByteRows(DevicePassable, RowFactors, TrivialRegisterPassable):
     """Stages of bytes, and the bases of all rows."""
 
     comptime device_type: AnyType = Self
@@ -88,6 +91,14 @@ struct ByteRows(DevicePassable, TrivialRegisterPassable):
     def weight_bases(self) -> Flat[DType.uint8]:
         """Views the bases of weight rows."""
         return flat_of(self.bases.unsafe_offset(Int(self.weights_at)))
+
+    @always_inline
+    def of_weight(self, row: Int) -> Float32:
+        return factor_of(self.weight_bases()[row].cast[DType.uint32]())
+
+    @always_inline
+    def scale(self, sums: Columns, token: Int, of_weights: Columns) -> Columns:
+        return sums * (of_weights * factor_of(self.token_bases()[token].cast[DType.uint32]()))
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

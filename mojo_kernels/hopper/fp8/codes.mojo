@@ -57,13 +57,22 @@ struct ByteTable(TrivialRegisterPassable):
         """Returns eight codes of a block as bytes, the first four and the last four."""
         var low = scale * Self.LOW_STEP + self.low
         var high = scale * Self.HIGH_STEP + self.high
-        var codes = word & MAGNITUDES
-        # Signs of even codes come from the shifted word, those of odd ones from the word.
-        var evens = word << 4
-        return {
-            set_signs(pick_bytes(low, high, codes), pick_bytes(evens, word, UInt32(0x5140))),
-            set_signs(pick_bytes(low, high, codes >> 16), pick_bytes(evens, word, UInt32(0x7362))),
-        }
+        return pick_codes(word, low, high)
+
+
+@always_inline
+def pick_codes(word: UInt32, low: UInt32, high: UInt32) -> SIMD[DType.uint32, 2]:
+    """Returns eight codes as bytes, the first four and the last four.
+
+    `low` has the bytes of the magnitudes 0 to 3, `high` those of 4 to 7.
+    """
+    var codes = word & MAGNITUDES
+    # Signs of even codes come from the shifted word, those of odd ones from the word.
+    var evens = word << 4
+    return {
+        set_signs(pick_bytes(low, high, codes), pick_bytes(evens, word, UInt32(0x5140))),
+        set_signs(pick_bytes(low, high, codes >> 16), pick_bytes(evens, word, UInt32(0x7362))),
+    }
 
 
 @always_inline

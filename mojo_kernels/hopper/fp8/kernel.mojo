@@ -163,12 +163,14 @@ def expand_rows(a: Activations, staged: StagedTokens, num_rows: UInt32):
 
 
 @always_inline
-def multiply_stage(operands: Array[Operand, STEP_BLOCKS], token_rows: UInt32, mut partial: Fp8Sums):
+def multiply_stage[
+    type: StaticString
+](operands: Array[Operand, STEP_BLOCKS], token_rows: UInt32, mut partial: Fp8Sums):
     """Starts the products of a stage; those of its first block begin new sums."""
     wgmma_fence_aligned()
     comptime for block in range(STEP_BLOCKS):
         comptime at = block * FP8_K // UNIT_BYTES
-        multiply_bytes[block > 0](operands[block], token_rows + UInt32(at), partial)
+        multiply_bytes[type, block > 0](operands[block], token_rows + UInt32(at), partial)
     wgmma_commit_group_sync()
 
 
@@ -195,7 +197,7 @@ def consume(
     var operands = codes.decode(tables, warp)
     for step in range(num_steps):
         wait_turn[CONSUMERS](turn_of(group))
-        multiply_stage(operands, lower_word(pipeline.tokens()), partial)
+        multiply_stage["e5m2"](operands, lower_word(pipeline.tokens()), partial)
         pass_turn[CONSUMERS](turn_of(1 - group))
 
         var previous = pipeline

@@ -12,18 +12,27 @@ from ..instructions.wgmma import FP8_TOKENS, Fp8Sums, OCTET, PART_SUMS
 from ..layout import K_LANES
 from ..many.result import Columns, LaneColumns, joined
 from ..staged.stages import ROOM_TOKENS, Room, WARP_ROWS
-from .bases import ByteRows
-from .codes import factor_of
+
+
+trait RowFactors(TrivialRegisterPassable):
+    """What the sums of a row of tokens and a row of weights are multiplied by."""
+
+    def of_weight(self, row: Int) -> Float32:
+        """Returns the factor of a row of weights."""
+        ...
+
+    def scale(self, sums: Columns, token: Int, of_weights: Columns) -> Columns:
+        """Applies both factors to the sums of a token; `of_weights` are those of the columns."""
+        ...
 
 
 @always_inline
-def factors_of(rows: ByteRows, first_column: UInt32, result: Result) -> Columns:
+def factors_of(rows: Some[RowFactors], first_column: UInt32, result: Result) -> Columns:
     """Returns the factors of the weight rows of a lane's columns; zeros past the end."""
     var factors = Columns(0)
     comptime for i in range(CHUNK):
         if first_column + UInt32(i) < result.columns:
-            var base = rows.weight_bases()[Int(first_column) + i]
-            factors[i] = factor_of(base.cast[DType.uint32]())
+            factors[i] = rows.of_weight(Int(first_column) + i)
     return factors
 
 
@@ -51,7 +60,7 @@ def store_tokens[
 ](
     sums: Fp8Sums,
     room: Room,
-    rows: ByteRows,
+    rows: Some[RowFactors],
     result: Result,
     first_token: UInt32,
     first_column: UInt32,
@@ -72,6 +81,5 @@ def store_tokens[
         syncwarp()
         var row = first_token + UInt32(first) + token
         if row < result.rows:
-            var base = rows.token_bases()[Int(row)].cast[DType.uint32]()
-            var scaled = joined(low, high) * (factors * factor_of(base))
+            var scaled = rows.scale(joined(low, high), Int(row), factors)
             columns.store[in_halves](result, row, scaled)

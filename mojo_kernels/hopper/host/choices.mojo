@@ -3,8 +3,8 @@
 Every plan that is for the rows of activations has a cost, see `costs`; the least one is chosen. Of
 the shapes that were measured, `measured` names those where another plan was faster, which they get.
 
-FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`.
-`PORTABLE` is for operands that no fast kernel takes.
+FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`. `BYTES` is
+the one plan for activations of E4M3, and `PORTABLE` for operands that no fast kernel takes.
 """
 
 from ..plan import Kernel, Plan
@@ -44,13 +44,17 @@ struct Choice(TrivialRegisterPassable):
             return "the fastest plan that was measured for this shape"
         if self.plan.kernel == Kernel.PORTABLE:
             return (
-                "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4 or bfloat16"
-                " activations"
+                "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
+                " bfloat16 activations, and MXFP8, or FP8 with float32 scales, on both sides"
             )
+        if self.plan.kernel == Kernel.BYTES:
+            return "codes multiply as E4M3 on both sides, on FP8 tensor cores"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
 
+comptime BYTES = Choice(Plan.BYTES, 0, False)
+"""For codes of eight bits, see `hopper.bytes`: any number of rows."""
 comptime PORTABLE = Choice(Plan.PORTABLE, 0, False)
 """For everything else."""
 

@@ -10,6 +10,8 @@ from ...problem import ANY, Known, Problem
 from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
+from ..bytes import kernel as bytes
+from ..bytes.stages import Scaling, workspace_of as workspace_of_stages
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
@@ -26,6 +28,8 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         plan = choose(problem.m, problem.n, problem.k, fp8.supports(problem)).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
+    elif bytes.supports(problem):
+        plan = Plan.BYTES
     launch[known](problem, plan, queue)
 
 
@@ -40,11 +44,21 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return many.launch(problem, plan, queue)
         if plan.kernel == Kernel.FP8:
             return fp8.launch(problem, plan, queue)
+    comptime if bytes.may_take_operands[known]():
+        if plan.kernel == Kernel.BYTES:
+            return bytes.launch(problem, queue)
     portable.launch[known](problem, queue)
 
 
-def workspace_of(m: Int, n: Int, k: Int, plan_code: Int = 0) -> Workspace:
-    """Returns the workspace that a product may want, with the plan of a code that is not 0."""
+def workspace_of(
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int = 0
+) -> Workspace:
+    """Returns the workspace that a product may want, with the plan of a code that is not 0.
+
+    Only of formats that `hopper.bytes` takes, few rows want one.
+    """
+    if bytes.takes_formats(left_format, right_format):
+        return workspace_of_stages(m, k, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan

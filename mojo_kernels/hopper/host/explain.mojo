@@ -4,6 +4,8 @@ from std.math import ceildiv
 
 from ...launch.queue import Grid, Workspace
 from ...simt import matmul as portable
+from ..bytes import kernel as bytes
+from ..bytes.stages import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -11,7 +13,7 @@ from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..plan import Kernel, Plan, takes_formats
-from .choices import Choice, PORTABLE, choose
+from .choices import BYTES, Choice, PORTABLE, choose
 from .dispatch import workspace_of
 
 
@@ -29,10 +31,15 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
 
     The result is bfloat16.
     """
+    var workspace = workspace_of(m, n, k, left_format, right_format)
+    if bytes.takes_formats(left_format, right_format):
+        return Explanation(
+            materialize[BYTES](), bytes.grid(m, n, bytes.sets_of(left_format)), workspace
+        )
     if not takes_formats(left_format, right_format):
         return Explanation(materialize[PORTABLE](), portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k))
-    return Explanation(choice, _grid(choice.plan, m, n, k), workspace_of(m, n, k))
+    return Explanation(choice, _grid(choice.plan, m, n, k), workspace)
 
 
 def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:

@@ -117,17 +117,24 @@ def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
 
 
 @always_inline
-def multiply_bytes[adds: Bool](weights: SIMD[DType.uint32, 4], tokens: UInt32, mut sums: Fp8Sums):
-    """Starts the products of 32 steps of K of E5M2 bytes; adds them to the sums, or begins anew.
+def multiply_bytes[
+    type: StaticString, adds: Bool
+](weights: SIMD[DType.uint32, 4], tokens: UInt32, mut sums: Fp8Sums):
+    """Starts the products of 32 steps of K of bytes; adds them to the sums, or begins anew.
 
-    `tokens` is the lower word of the descriptor of the rows of tokens.
+    `type` is the instruction's name of what a byte is, on both sides, and `tokens` the lower word
+    of the descriptor of the rows of tokens.
     """
     comptime COUNT = FP8_TOKENS // 2
     comptime ADDS: StaticString = "1" if adds else "0"
     comptime TEXT = (
         "{ .reg .pred p; setp.ne.b32 p, "
         + ADDS
-        + ", 0; wgmma.mma_async.sync.aligned.m64n192k32.f32.e5m2.e5m2 {"
+        + ", 0; wgmma.mma_async.sync.aligned.m64n192k32.f32."
+        + type
+        + "."
+        + type
+        + " {"
         + _operands[0, COUNT, "$"]()
         + "}, {"
         + _operands[COUNT, 4, "$"]()

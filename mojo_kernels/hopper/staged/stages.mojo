@@ -89,8 +89,13 @@ def first_of[num_tokens: Int](tile: Tile) -> Tuple[UInt32, UInt32]:
 
 
 @fieldwise_init
-struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassable):
-    """Where stages of so many blocks of K and their barriers lie, and which one is next."""
+struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS, more_bytes: Int = 0](
+    TrivialRegisterPassable
+):
+    """Where stages of so many blocks of K and their barriers lie, and which one is next.
+
+    Behind the scales, a stage has `more_bytes`.
+    """
 
     var base: UInt32
     """Start of the shared memory."""
@@ -105,7 +110,9 @@ struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassa
     comptime Scales = StageScales[Self.blocks]
     comptime SCALES_AT = Self.TOKENS_BYTES + Self.Codes.NUM_BYTES
     """Where the scales lie in a stage, behind the codes."""
-    comptime STAGE_BYTES = align_up(Self.SCALES_AT + Self.Scales.NUM_BYTES, SWIZZLE_BYTES)
+    comptime STAGE_BYTES = align_up(
+        Self.SCALES_AT + Self.Scales.NUM_BYTES + Self.more_bytes, SWIZZLE_BYTES
+    )
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""

@@ -1,0 +1,194 @@
+"""Codes of E4M3 on both sides on FP8 tensor cores: bounded, and exact where sums are small.
+
+Other tests of float scales are `numerics/test_fp8`. Results of float32 and weights in another
+layout go to the portable kernel.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import FP8_FORMATS, bytes_of, values_of
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device on this machine"
+)
+
+NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+ROWS, BLOCKS, SQUARES = FP8_FORMATS
+MX = ("mxfp8", "mxfp8")
+NARROW = ("mxfp8", "mxfp4")
+PAIRS = [*((left, right) for left in FP8_FORMATS for right in FP8_FORMATS), MX, NARROW]
+LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX, NARROW]
+SCALE_ROUNDINGS = 2
+SHAPES = [
+    (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
+    (385, 1000, 2080), (2600, 2300, 544), (4200, 4300, 96),
+]  # fmt: skip
+
+
+def scaled(scales, exponents):
+    """Writes powers of two, of whole exponents where scales are bytes."""
+    scales.copy_(2.0**exponents if scales.is_floating_point() else 127 + exponents.round())
+
+
+def coded(rows, k, format, seed=0, spread=3):
+    """Returns random codes, and float scales of any mantissa."""
+    generator = torch.Generator(device="cuda").manual_seed(rows + 3 * k + seed)
+    q = mx.quantize(torch.randn(rows, k, generator=generator, device="cuda"), format=format)
+    exponents = torch.rand(q.scales.shape, generator=generator, device="cuda")
+    scaled(q.scales, 2 * spread * exponents - spread - 6)
+    return q
+
+
+def small_integers(rows, k, format, seed):
+    """Returns codes of -2 .. 2 under powers of two: every sum of a stage is exact, and C too."""
+    generator = torch.Generator(device="cuda").manual_seed(rows + 3 * k + seed)
+    x = torch.randint(-2, 3, (rows, k), generator=generator, device="cuda").float()
+    q = mx.quantize(x, format=format)
+    if format != "mxfp4":  # whose codes are small integers anyway
+        q.codes.copy_(x.to(torch.float8_e4m3fn).view(torch.uint8))
+    exponents = torch.randint(-2, 3, q.scales.shape, generator=generator, device="cuda")
+    scaled(q.scales, exponents.float())
+    return q
+
+
+def numbers(q):
+    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales), q.format)
+
+
+def check(a, w, *, dtype=torch.bfloat16, bias=None):
+    got = mx.matmul(a, w.preshuffle(), bias=bias, out_dtype=dtype)
+    x, y = numbers(a), numbers(w)
+    lost = 0.0 if dtype == torch.float32 else oracle.fp8_cutoff_bound(x, y)
+    bias = None if bias is None else values_of(bias)
+    oracle.assert_matmul(values_of(got), x, y, NAMES[dtype], bias,
+                         scale_roundings=SCALE_ROUNDINGS, more_error=lost)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_products_of_small_integers_are_exact(pair, shape):
+    m, n, k = shape
+    if m * n > 1e6 and pair not in LINEAR:
+        m, n, k = 200, 300, k + 128
+    a, w = small_integers(m, k, pair[0], 1), small_integers(n, k, pair[1], 2)
+    got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
+    exact = mx.dequantize(a, "float32").double() @ mx.dequantize(w, "float32").double().T
+    assert exact.any() and torch.equal(got, exact.bfloat16())
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_products_of_any_codes_are_within_the_bound(pair):
+    for m, n, k in [(5, 40, 288), (70, 130, 544)]:
+        check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2))
+
+
+@pytest.mark.parametrize("pair", LINEAR, ids="-".join)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_bias_is_added_after_the_scales(dtype, pair):
+    for n in (40, 35):
+        bias = torch.randn(n, device="cuda").to(dtype)
+        check(coded(70, 416, pair[0]), coded(n, 416, pair[1]), dtype=dtype, bias=bias)
+
+
+@pytest.mark.parametrize("rounding", ["even", "rceil"])
+@pytest.mark.parametrize("left, right", LINEAR)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, rounding):
+    for m, n, k in [(3, 40, 96), (200, 130, 2336), (70, 64, 4128)]:
+        x = (torch.randn(m, k, device="cuda") * 2.0 ** torch.randint(-9, 9, (m, 1)).cuda()).to(
+            dtype
+        )
+        x[m // 2], x[0, :32] = 0, 0
+        w = coded(n, k, right).preshuffle()
+        got = mx.linear(x, w, activations=left, rounding=rounding, out_dtype=torch.bfloat16)
+        a = mx.quantize(x, format=left, rounding=rounding)
+        assert got.any() and torch.equal(got, mx.matmul(a, w, out_dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("row, scale, other", [(0, 2.0**-140, 20), (-1, 2.0**110, -60), (0, 0, 0)])
+@pytest.mark.parametrize("right", FP8_FORMATS)
+@pytest.mark.parametrize("left", [ROWS, BLOCKS])
+def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, other):
+    a, w = coded(70, 288, left), coded(200, 288, right)
+    a.scales *= 2.0**other
+    w.scales[row] = scale
+    check(a, w)
+
+
+@pytest.mark.parametrize("left, right", [(0, 254), (254, 0), (200, 40), (40, 200), (127, 1)])
+@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
+def test_scales_of_mx_blocks_are_any_power_of_two(weights, left, right):
+    a, w = coded(70, 416, "mxfp8"), coded(200, 416, weights, 1)
+    a.scales[:, 1:3], w.scales[:150, 1:3] = left, right
+    check(a, w)
+    a.scales[:], w.scales[:] = left, right
+    check(a, w)
+
+
+def test_scales_of_activations_may_have_any_size():
+    for exponent in (-140, -100, 60, 100):
+        for left, right in LINEAR[:2]:
+            a, w = coded(40, 288, left), coded(50, 288, right)
+            a.scales *= 2.0**exponent
+            check(a, w)
+
+
+@pytest.mark.parametrize("pair", [(ROWS, ROWS), (BLOCKS, BLOCKS), MX], ids="-".join)
+def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(pair):
+    a, w = coded(200, 288, pair[0]), coded(140, 288, pair[1])
+    a.codes[3, 200], w.codes[9, 287] = 0x7F, 0xFF
+    a.scales[150, 0] = 255 if pair == MX else float("nan")
+    w.scales[130, 0] = 255 if pair == MX else float("inf")
+    got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
+    rows, columns = torch.zeros(200, 1).cuda() > 0, torch.zeros(140).cuda() > 0
+    rows[[3, 150]], columns[[9, 130]] = True, True
+    assert torch.equal(~got.isfinite(), rows | columns)
+
+
+def test_activations_that_are_no_numbers_spoil_their_block_or_row():
+    x = torch.randn(200, 288, device="cuda").bfloat16()
+    x[7, 5], x[199, 287] = float("nan"), float("inf")
+    for left, right in LINEAR:
+        got = mx.linear(x, coded(64, 288, right).preshuffle(), activations=left)
+        assert got.isnan().all(1).nonzero().flatten().tolist() == [7, 199]
+        assert int(got.isnan().sum()) == 128
+
+
+def test_what_it_does_not_take_is_multiplied_all_the_same():
+    a, w = coded(40, 288, BLOCKS), coded(50, 288, SQUARES)
+    x, y = numbers(a), numbers(w)
+    for weights in (w, w.preshuffle("cpu")):
+        got = mx.matmul(a, weights, out_dtype=torch.float32)
+        oracle.assert_matmul(values_of(got), x, y, scale_roundings=SCALE_ROUNDINGS)
+    kept = torch.randn(40, 288, device="cuda").bfloat16()
+    got = mx.linear(kept, w.preshuffle(), activations="bf16", out_dtype=torch.float32)
+    oracle.assert_matmul(values_of(got), values_of(kept), y, scale_roundings=SCALE_ROUNDINGS)
+
+
+def test_a_graph_replays_with_new_activations_on_its_own_stream():
+    x = torch.randn(300, 416, device="cuda").bfloat16()
+    w = mx.quantize(torch.randn(200, 416, device="cuda"), format=SQUARES).preshuffle()
+    mx.linear(x, w, activations=BLOCKS)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = mx.linear(x, w, activations=BLOCKS)
+    for _ in range(3):
+        x.copy_(torch.randn(300, 416, device="cuda"))
+        graph.replay()
+        assert torch.equal(out, mx.linear(x, w, activations=BLOCKS))
+    x64 = mx.dequantize(mx.quantize(x, format=BLOCKS), "float32").double()
+    w64 = mx.dequantize(w.unshuffle(), "float32").double()
+    assert float((out - x64 @ w64.T).norm() / (x64 @ w64.T).norm()) < 3e-3
+
+
+def test_a_product_gives_the_same_bits_every_time():
+    for left, right in LINEAR:
+        a, w = coded(1000, 1056, left), coded(1000, 1056, right).preshuffle()
+        first = mx.matmul(a, w, out_dtype=torch.bfloat16)
+        for _ in range(20):
+            assert torch.equal(first, mx.matmul(a, w, out_dtype=torch.bfloat16))
+        assert np.isfinite(values_of(first)).all()
