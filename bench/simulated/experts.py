@@ -147,7 +147,9 @@ class SimulatedLayer:
             rest_us = 0.0
             rest = int(np.prod(launch["grid"]) - np.prod(used))
             if rest:
-                nothing = {self.launches[0]["arguments"][6]: np.zeros(self.routes.experts, np.int32)}
+                nothing = {
+                    self.launches[0]["arguments"][6]: np.zeros(self.routes.experts, np.int32)
+                }
                 grid = (used[0], rest // used[0], 1) if launch["grid"][1] > 1 else (rest, 1, 1)
                 rest_us = self._profile(launch, grid, nothing).kernel_us
             yield name, found.time_us + rest_us, found.variants["latency"] + rest_us
