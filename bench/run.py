@@ -112,13 +112,16 @@ def simulate(target: str, quick: bool, folder: Path, record: bool, console: Cons
     if record and quick:
         raise typer.BadParameter("--record takes a complete run: drop --quick")
     origin = Origin(f"{target}, simulated", device.describe_commit(), device.today())
-    rows = list(targets.load(target).simulate(origin, console.print, quick=quick))
-    for table in simulated.tables(rows):
+    module = targets.load(target)
+    rows = list(module.simulate(origin, console.print, quick=quick))
+    for table in module.tables(rows):
         console.print(table.to_rich())
     path = folder / f"{target}.csv"
     write_csv(path, rows)
     console.print(f"wrote {_relative(path)}")
-    if record:
+    if target in targets.WITHOUT_PAGE:
+        path.with_suffix(".md").write_text(module.text(rows))
+    elif record:
         markers = simulated.BEGIN, simulated.END
         page = PAGES / f"{target}.md"
         report.update_page(page, simulated.page_text(rows), markers)

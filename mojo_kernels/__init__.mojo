@@ -104,9 +104,10 @@ Hopper's builds on the room of any GPU.
             activations.mojo      how encoded blocks get there
             crew.mojo             workgroups that prepare the rows they share
             result.mojo           how sums get to C
-        experts/              one of several matrices for each row, few rows each
+        experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: launches, cuts, workspace
             kernel.mojo           the decode kernel on rows of a group
+            encoded.mojo          the middle kernel on rows of a group, encoded before
             groups.mojo           which rows and whose weights, from the sizes
             rows.mojo             rows of tokens in a list
             hidden.mojo           gates and ups become hidden numbers on their way to memory

@@ -53,11 +53,7 @@ class Catalogue:
     @classmethod
     def load(cls, path: Path, stem: str) -> Catalogue:
         """Loads the module that was made of `<stem>.mojo`."""
-        loader = importlib.machinery.ExtensionFileLoader(stem, str(path))
-        spec = importlib.util.spec_from_file_location(stem, path, loader=loader)
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        return cls(module)
+        return cls(module_of(path, stem))
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -80,6 +76,15 @@ class Catalogue:
         if found is None:
             return None
         return Described(**{**found, "arguments": tuple(found["arguments"])})
+
+
+def module_of(path: Path, stem: str) -> ModuleType:
+    """Returns the module that was made of `<stem>.mojo`."""
+    loader = importlib.machinery.ExtensionFileLoader(stem, str(path))
+    spec = importlib.util.spec_from_file_location(stem, path, loader=loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def build(entry: Path, folders: Sequence[Path]) -> Build:

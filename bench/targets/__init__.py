@@ -6,7 +6,8 @@ imported only inside a worker process, after that was pinned to its cores. To ad
 a device, write its module and list it in `MODULES`.
 
 A target of `SIMULATED` is a device that is not here. Its module has `simulate(origin,
-progress, quick=)`, which yields rows of a timing model; threads mean nothing to it.
+progress, quick=)`, which yields rows of a timing model, and `tables(rows)`; without a page it has
+`text(rows)` too. Threads mean nothing to it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,18 @@ SWEEP = "cpu-sweep"
 """The target whose rows are points of curves (`bench.sweep`)."""
 EXPERTS = "cpu-experts"
 """The target whose rows are layers of experts (`bench.experts`)."""
-WITHOUT_PAGE = (SWEEP, EXPERTS)
+SIMULATED_EXPERTS = "gfx950-experts"
+"""The same on the timing model of gfx950."""
+WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS)
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
 GPUS = ("cuda",)
 """Targets that are measured by one process, whatever its threads: their rows have zero."""
-SIMULATED = {"gfx950": "bench.targets.gfx950"}
+SIMULATED = {
+    "gfx950": "bench.targets.gfx950",
+    "gfx950-experts": "bench.targets.gfx950_experts",
+}
 """The same for targets that are simulated."""
 
 EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")

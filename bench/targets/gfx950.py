@@ -15,11 +15,13 @@ from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
 from bench.simulated.kept import recorded
 from bench.simulated.kernels import WIDE
 from bench.simulated.launches import BLOCK, Operands
-from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
+from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow, tables
 from bench.simulated.systems import Offer, Stopwatch, offers
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing import Profile
 from gfx950.timing.parameters import Machine
+
+__all__ = ["simulate", "tables"]
 
 SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
 FOUR_BIT_OPS = ("linear", "matmul", "quantize")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
 GATES = ["swiglu_oai", "silu"]
+LAUNCHES_THAT_ENCODE_NOT = 5
+"""The most launches of a layer whose products encode their rows."""
 
 
 @cache
@@ -149,19 +151,41 @@ class Layer:
         if not self.slots():
             return Parts(y)
         route, add = launches[0]["arguments"], launches[-1]["arguments"]
-        down = launches[-2]["arguments"]
-
-        def part(argument, dtype, *shape):
-            return workspace[argument[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
-
+        hidden = launches[-3]["arguments"][0] if encodes(launches) else launches[-2]["arguments"][7]
+        part = partial(part_of, workspace)
         return Parts(
             y,
             part(route[6], np.int32, count),
             part(route[7], np.int32, self.slots()),
             part(route[8], np.int32, self.slots()),
-            part(down[7], self.x.dtype, self.slots(), 2 * half),
+            part(hidden, self.x.dtype, self.slots(), 2 * half),
             part(add[0], np.float32, self.slots(), width),
         )
+
+    def sums(self) -> np.ndarray:
+        """Returns gates and ups of rows, which the same kernels store where gates are halves."""
+        halves = replace(self, gate="silu")
+        launches, num_bytes = halves.launches()
+        gates = len(launches) // 2
+        workspace = np.full(num_bytes, 0xA5, np.uint8)
+        first = dict(zip(("w_codes", "w_scales", "bias"), self.gate_up.stored(), strict=True))
+        operands = {
+            **first, "x": self.x, "ids": self.ids, "weights": self.weights,
+            "none": np.zeros(0, np.uint8),
+        }  # fmt: skip
+        run(launches[:gates], operands, workspace, check=False)
+        shape = self.slots(), self.gate_up.codes.shape[1]
+        return part_of(workspace, launches[gates]["arguments"][0], np.float32, *shape)
+
+
+def encodes(launches: list) -> bool:
+    """Says whether the launches of a layer encode rows before they multiply them."""
+    return len(launches) > LAUNCHES_THAT_ENCODE_NOT
+
+
+def part_of(workspace: np.ndarray, place: tuple[int], dtype, *shape: int) -> np.ndarray:
+    """Returns what lies at a place in the workspace."""
+    return workspace[place[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -154,13 +154,9 @@ def assert_is_made_of_its_parts(layer, parts):
     tokens = order // layer.ids.shape[1]
     same(parts.tokens[: len(order)], tokens.astype(np.int32))
 
-    # The same cut for as many rows has the same sums.
     left, x, _, bias = layer.name.split("_")
-    rows = np.zeros((ids.size, width), layer.x.dtype)
-    rows[: len(order)] = layer.x[tokens]
-    sums = layers.grouped(f"{left}_{x}_float32_{bias}", rows, layer.gate_up, sizes, check=False)
-    sums = sums[: len(order)]
-    assert_grouped(f"{left}_{x}_float32_{bias}", sums, rows[: len(order)], layer.gate_up, sizes)
+    sums = layer.sums()[: len(order)]
+    assert_grouped(f"{left}_{x}_float32_{bias}", sums, layer.x[tokens], layer.gate_up, sizes)
     exact, error = oracle.gated(sums, layer.gate)
     low, high = (oracle.round_to(exact + e, x) for e in (-error, error))
     hidden = parts.hidden[: len(order)]
@@ -189,6 +185,32 @@ def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
     for sizes in ((1, 2, 96, 64, 4), (9, 3, 96, 64, 4), (40, 4, 160, 96, 3)):
         found = layer(rng, name, *sizes, gate)
         assert_is_made_of_its_parts(found, found.run(late=late))
+
+
+ENCODED = [(40, 2, 3), (40, 4, 3), (60, 4, 2), (110, 4, 2)]
+"""Tokens, slots and experts of layers for each cut of encoded rows."""
+
+
+@MODES
+@pytest.mark.parametrize("tokens, slots, count", ENCODED)
+@pytest.mark.parametrize("name", LAYERS[1:3])
+def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
+    rng, name, tokens, slots, count, late
+):
+    found = layer(rng, name, tokens, slots, 288, 160, count)
+    assert layers.encodes(found.launches()[0])
+    assert_is_made_of_its_parts(found, found.run(late=late))
+
+
+@pytest.mark.parametrize("tokens, slots, count", ENCODED)
+def test_encoded_rows_may_all_go_to_one_of_many_experts(rng, tokens, slots, count):
+    found = layer(rng, LAYERS[1], tokens, slots, 96, 64, count + 66)
+    found.ids[:] = count + 65
+    found.ids[3] = 1
+    many = layer(rng, LAYERS[1], tokens * 16, slots, 96, 64, count + 66)
+    many.ids[:] = 64
+    for one in (found, many):
+        assert_is_made_of_its_parts(one, one.run(check=False))
 
 
 @pytest.mark.parametrize(
@@ -232,14 +254,15 @@ def test_a_layer_without_tokens_or_slots_is_nothing_or_zeros(rng):
 
 @pytest.mark.parametrize("gate", layers.GATES)
 def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
-    found = layer(rng, LAYERS[1], 30, 3, 160, 96, 5, gate)
-    results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
-    for result in results[1:]:
-        oracle.assert_bitwise_equal(result, results[0])
+    for sizes in ((12, 3, 160, 96, 5), (110, 3, 160, 160, 3)):
+        found = layer(rng, LAYERS[1], *sizes, gate)
+        results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
+        for result in results[1:]:
+            oracle.assert_bitwise_equal(result, results[0])
 
 
 def test_no_kernel_spills_or_touches_scratch():
-    for m in (1, 32, 64):
+    for m in (1, 32, 64, 128, 256):
         launches = [
             launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))
         ]

@@ -58,6 +58,18 @@ def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation
     assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
 
 
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_a_layer_with_more_rows_encodes_them_once_for_each_product(gpu, rng, activation):
+    (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
+    x, (ids, weights) = floats(rng, 40, 96), routes(rng, 40, 3, 4)
+    rules = {"activation": activation, "activations": "mxfp4", "out_dtype": "float32"}
+    got = mx.moe(x, gate_up, down, ids, weights, **rules)
+    assert len(gpu.launches) == 6 + (activation == "silu")
+    # Sums are added in another order than those of `grouped_linear`, so few bits differ.
+    expected, _ = composed(x, gate_up, down, ids, weights, **rules)
+    assert torch.linalg.norm(got - expected) <= 1e-2 * torch.linalg.norm(expected)
+
+
 def test_an_id_of_no_expert_makes_its_token_nan(gpu, rng):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)

@@ -272,6 +272,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             comptime if Self.Source.left == KEPT:
                 # More pieces of floats are on their way from LDS than a wait can count.
                 s_waitcnt[lgkmcnt=0]()
+                schedule_barrier()
             comptime for word in range(Self.Weights.WORDS):
                 self.b_scales[stage, word] = self.weights.chosen_scales(
                     self.b_scales[stage, word], self.first_blocks[stage], self.lane

@@ -10,6 +10,14 @@ expert's weights are read once for each tile of its rows, and a tile has rows of
                        experts_decode   hidden numbers -> rows, float32
                        add_slots        rows, by token and in the order of slots -> y
 
+With more rows than tiles of the decode kernel are made for, a layer of four-bit activations
+encodes before each product, once (`encoded.mojo`), which is two launches more:
+
+                       quantize_listed  tokens, gathered -> codes
+                       experts_middle   codes -> hidden numbers
+                       quantize_listed  hidden numbers -> codes
+                       experts_middle   codes -> rows
+
 Gates that are not neighbours of their ups take a launch of their own, `gate_sums`, between the
 products. What the launches hand over lies in the workspace, see `LayerMemory`.
 """
@@ -23,11 +31,18 @@ from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Known, Left
-from ..chip import LDS_BYTES, MAX_TENSOR_BYTES
+from ..chip import CUS, LDS_BYTES, MAX_TENSOR_BYTES
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import TILE, TILE_K
 from ..operands.memory import WORD_BYTES
 from ..types import Formats, ProductTypes, float_bytes
+from .encoded import (
+    EncodedRows,
+    encoded_bytes,
+    launch_encoded,
+    launch_quantize,
+    usual_rows,
+)
 from .groups import most_tiles
 from .kernel import ExpertRows, ExpertsKernel, Rows
 from .routing import route
@@ -37,13 +52,13 @@ comptime MAX_GRID_Y = (1 << 16) - 1
 """What HIP takes."""
 
 
-def _cut(m_tiles: Int) -> DecodeShape:
-    """Returns a cut with so many tiles of rows: eight waves share K, which may end anywhere."""
-    return DecodeShape(m_tiles, 4, 1, 8, 1, True, 1)
+def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> DecodeShape:
+    """Returns a cut whose waves share K, which may end anywhere."""
+    return DecodeShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
 
 
-comptime CUTS = [_cut(1), _cut(2), _cut(4)]
-"""For groups of more and more rows."""
+comptime CUTS = [_cut(1, 4, 8, 1), _cut(1, 12, 4, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
+"""For few workgroups, then for groups of more and more rows."""
 
 
 def fits(cut: DecodeShape, types: ProductTypes) -> Bool:
@@ -52,14 +67,19 @@ def fits(cut: DecodeShape, types: ProductTypes) -> Bool:
     return DecodeLds(cut, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
 
-def choose(m: Int, groups: Int, types: ProductTypes) -> Int:
-    """Returns the position in `CUTS` of the first that covers an average group, or of the last."""
+def choose(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
+    """Returns the position in `CUTS` of the first that covers an average group, or of the last.
+
+    The first is for so few rows that the second would leave compute units without work.
+    """
     var found = 0
     comptime for i in range(len(CUTS)):
         comptime cut = CUTS[i]
         if fits(cut, types):
             found = i
-            if ceildiv(m, max(groups, 1)) <= cut.m_tiles * TILE:
+            comptime next_columns = CUTS[1].n_tiles * TILE
+            var fills = i > 0 or min(m, groups) * ceildiv(n, next_columns) < CUS
+            if fills and ceildiv(m, max(groups, 1)) <= cut.m_tiles * TILE:
                 return i
     return found
 
@@ -81,11 +101,8 @@ def launch[
     types: ProductTypes, rows: Rows
 ](of: ExpertRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
     """Launches a product of experts with the cut that is chosen for it."""
-    _check_bytes("activations", of.num_tokens * types.row_bytes(k), of.m, n, k)
-    _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
-    var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
-    _check_bytes("an expert's weights", weights, of.m, n, k)
-    var choice = choose(of.m, experts.count, types)
+    _check_all_bytes[types](of, experts, n, k)
+    var choice = choose(of.m, n, experts.count, types)
     comptime for i in range(len(CUTS)):
         comptime cut = CUTS[i]
         comptime if fits(cut, types):
@@ -110,6 +127,14 @@ def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) ra
     problem.result.bias_dtype = experts.bias_dtype
     if not types.match(problem) or (left.row_stride != k):
         raise Error("got experts of other formats, types or layout than were compiled for gfx950")
+
+
+def _check_all_bytes[types: ProductTypes](of: ExpertRows, experts: Experts, n: Int, k: Int) raises:
+    """Raises unless kernels can count the bytes of all tensors."""
+    _check_bytes("activations", of.num_tokens * types.row_bytes(k), of.m, n, k)
+    _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
+    var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
+    _check_bytes("an expert's weights", weights, of.m, n, k)
 
 
 def _check_bytes(name: String, num_bytes: Int, m: Int, n: Int, k: Int) raises:
@@ -137,11 +162,15 @@ struct LayerMemory(TrivialRegisterPassable):
     """[slots, inner], floats like the tokens."""
     var rows: Int
     """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
+    var encoded: Int
+    """Codes and scales of the rows that come next; `NOT_ENCODED` if a product encodes them."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
+    comptime NOT_ENCODED = -1
+
     @staticmethod
-    def of(problem: ExpertsProblem, address: Int, float_bytes: Int) -> Self:
+    def of[types: LayerTypes](problem: ExpertsProblem, address: Int) -> Self:
         """Lays out a layer from an address on."""
         comptime ALIGNMENT = 256
         var slots = problem.routing.count()
@@ -149,12 +178,18 @@ struct LayerMemory(TrivialRegisterPassable):
         var tokens = align_up(places + slots * WORD_BYTES, ALIGNMENT)
         var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
-        var rows = align_up(hidden + slots * problem.inner * float_bytes, ALIGNMENT)
+        var hidden_bytes = slots * problem.inner * float_bytes(types.x)
+        var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var columns = problem.width
         if not problem.gate.is_interleaved():
             columns = max(columns, 2 * problem.inner)
-        var num_bytes = rows + slots * columns * WORD_BYTES - places + ALIGNMENT
-        return Self(places, tokens, sizes, hidden, rows, num_bytes)
+        var end = rows + slots * columns * WORD_BYTES
+        var encoded = Self.NOT_ENCODED
+        if types.encodes_before(slots, problem.gate_up.count):
+            encoded = align_up(end, ALIGNMENT)
+            var k = max(problem.width, problem.inner)
+            end = encoded + encoded_bytes(slots, k, types.left)
+        return Self(places, tokens, sizes, hidden, rows, encoded, end - places + ALIGNMENT)
 
 
 @fieldwise_init
@@ -190,6 +225,15 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
             gate,
         )
 
+    def has_encoded_kernels(self) -> Bool:
+        """Says whether there are kernels for rows that are encoded before."""
+        comptime MXFP4 = Format.MXFP4
+        return self.left == MXFP4 and self.gate_up == MXFP4 and self.down == MXFP4
+
+    def encodes_before(self, slots: Int, groups: Int) -> Bool:
+        """Says whether rows are encoded before the products: not if groups have few."""
+        return self.has_encoded_kernels() and usual_rows(slots, groups) > TILE
+
     def first(self, result: DType) -> ProductTypes:
         """Returns the types of the first product, whose results are of type `result`."""
         var formats = Formats(self.left, self.gate_up)
@@ -204,7 +248,7 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
 
 def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
-    return Workspace(0, LayerMemory.of(problem, 0, float_bytes(types.x)).num_bytes)
+    return Workspace(0, LayerMemory.of[types](problem, 0).num_bytes)
 
 
 def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
@@ -224,13 +268,33 @@ def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some
     )
 
     var space = workspace_of[types](problem)
-    var at = LayerMemory.of(problem, queue.workspace(space), float_bytes(types.x))
+    var at = LayerMemory.of[types](problem, queue.workspace(space))
     if slots > 0:
         route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
         _launch_hidden[types](problem, at, queue)
         var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
-        launch[types.second(), Rows.DOWN](hidden, problem.down, Gate.NONE, width, inner, queue)
+        _product[types.second(), Rows.DOWN](
+            hidden, at.encoded, problem.down, Gate.NONE, width, inner, queue
+        )
     launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
+
+
+def _product[
+    types: ProductTypes, rows: Rows
+](
+    of: ExpertRows, encoded: Int, experts: Experts, gate: Gate, n: Int, k: Int,
+    mut queue: Some[Queue],
+) raises:  # fmt: skip
+    """Launches a product of a layer, whose rows are encoded to `encoded` before if that is there."""
+    comptime if types.formats == Formats.MXFP4:
+        if encoded != LayerMemory.NOT_ENCODED:
+            _check_all_bytes[types](of, experts, n, k)
+            launch_quantize[types, rows.are_gathered](
+                of.x, of.num_tokens, of.tokens, encoded, of.m, k, queue
+            )
+            var codes = EncodedRows(encoded, of.sizes, of.m, of.result)
+            return launch_encoded[types, rows](codes, experts, gate, n, k, queue)
+    launch[types, rows](of, experts, gate, n, k, queue)
 
 
 def _launch_hidden[
@@ -246,9 +310,11 @@ def _launch_hidden[
     comptime if may_be_neighbours:
         if problem.gate.is_interleaved():
             comptime first = types.first(types.x)
-            return launch[first, Rows.HIDDEN](rows, problem.gate_up, problem.gate, n, k, queue)
+            return _product[first, Rows.HIDDEN](
+                rows, at.encoded, problem.gate_up, problem.gate, n, k, queue
+            )
     comptime if may_be_halves:
         comptime first = types.first(DType.float32)
         rows.result = at.rows
-        launch[first, Rows.SUMS](rows, problem.gate_up, Gate.NONE, n, k, queue)
+        _product[first, Rows.SUMS](rows, at.encoded, problem.gate_up, Gate.NONE, n, k, queue)
         launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)

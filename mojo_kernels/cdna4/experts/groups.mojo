@@ -21,6 +21,22 @@ def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
     return min(m, (m + (groups + 1) * (rows - 1)) // rows)
 
 
+@always_inline
+def count_tiles[
+    rows: Int
+](sizes: Input[DType.int32], groups: Int32, m: Int32, lane: Int32) -> Int32:
+    """Returns how many tiles of `rows` rows the groups have."""
+    var memory = Span.of(sizes, groups).after(0)
+    var row, tiles = Int32(0), Int32(0)
+    for first in range(Int32(0), groups, LANES):
+        var size = min(max(load_word(memory, (first + lane) * Int32(WORD_BYTES)), 0), m)
+        var end = row + sums_up_to(size)
+        var inside = max(min(end, m) - (end - size), 0)
+        tiles += of_lane(sums_up_to(quotient[rows](inside + Int32(rows - 1))), Int32(LANES - 1))
+        row = min(of_lane(end, Int32(LANES - 1)), m)
+    return tiles
+
+
 @fieldwise_init
 struct GroupTile(TrivialRegisterPassable):
     """Rows of one group."""

@@ -16,11 +16,23 @@ from ...experts import Routing
 from ...launch.queue import Grid, Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.gates import Gate
-from ..operands.memory import Input, Output, Span, WORD_BYTES, input, load_word, output
-from .routing import NO_EXPERT
+from ...tiles import in_registers
+from ..operands.memory import (
+    Input,
+    OUT_OF_RANGE,
+    Output,
+    Span,
+    WORD_BYTES,
+    input,
+    load_word,
+    output,
+)
+from .routing import NO_EXPERT, NO_ROW
 
 comptime THREADS = 256
 """Of a workgroup."""
+comptime SLOTS = 4
+"""Slots whose rows are loaded together."""
 comptime NUMBERS = 4
 """Neighbours in a row that a thread computes: rows are made of blocks, so none is cut."""
 
@@ -36,9 +48,11 @@ def _here(columns: Int32, rows: Int32) -> Tuple[Int32, Int32]:
 
 
 @always_inline
-def _load(memory: AMDBufferResource, index: Int32) -> SIMD[DType.float32, NUMBERS]:
-    """Loads neighbours."""
-    var offset = index * Int32(WORD_BYTES)
+def _load(
+    memory: AMDBufferResource, index: Int32, is_wanted: Bool = True
+) -> SIMD[DType.float32, NUMBERS]:
+    """Loads neighbours; zeros if they are not wanted."""
+    var offset = index * Int32(WORD_BYTES) if is_wanted else OUT_OF_RANGE
     return bitcast[DType.float32, NUMBERS](memory.load[DType.uint8, NUMBERS * WORD_BYTES](offset))
 
 
@@ -88,13 +102,26 @@ def add_slots[
     var row_memory = Span.of(rows, slots * width).after(0)
     var place_memory = Span.of(places, slots).after(0)
     var total = SIMD[DType.float32, NUMBERS](0)
-    for slot in range(token * per_token, (token + 1) * per_token):
-        var place = load_word(place_memory, slot * Int32(WORD_BYTES))
-        var weight = SIMD[DType.float32, NUMBERS](_weight(weights, weights_dtype, slot))
-        if place >= 0:
-            total = _load(row_memory, place * width + column).fma(weight, total)
-        elif place == NO_EXPERT:
-            total = nan[DType.float32]()
+    var first, end = token * per_token, (token + 1) * per_token
+    for slot in range(first, end, SLOTS):
+        # All loads of some slots are on their way before the first is waited for.
+        var row_places = in_registers[DType.int32, 1, SLOTS]()
+        var slot_weights = in_registers[DType.float32, 1, SLOTS]()
+        var numbers = in_registers[DType.float32, NUMBERS, SLOTS]()
+        comptime for i in range(SLOTS):
+            var own = min(slot + Int32(i), end - 1)
+            row_places[i] = load_word(place_memory, own * Int32(WORD_BYTES))
+            slot_weights[i] = _weight(weights, weights_dtype, own)
+        comptime for i in range(SLOTS):
+            var place = row_places[i] if slot + Int32(i) < end else NO_ROW
+            row_places[i] = place
+            numbers[i] = _load(row_memory, place * width + column, place >= 0)
+        comptime for i in range(SLOTS):
+            var weight = SIMD[DType.float32, NUMBERS](slot_weights[i])
+            if row_places[i] >= 0:
+                total = numbers[i].fma(weight, total)
+            elif row_places[i] == NO_EXPERT:
+                total = nan[DType.float32]()
     _store[dtype](Span.of(result, tokens * width).after(0), token * width + column, total)
 
 

@@ -26,6 +26,12 @@ def loaded(pointer: MutPointer[UInt8, MutAnyOrigin]) -> MutPointer[UInt8, MutAny
     return MutPointer[UInt8, MutAnyOrigin](unsafe_from_address=Int(address))
 
 
+@always_inline
+def loaded(number: Float32) -> Float32:
+    """Returns a kernel argument after it has arrived in a scalar register."""
+    return inlined_assembly["", Float32, constraints="=s,0", has_side_effect=True](number)
+
+
 comptime _DEVICE_SCOPE = Int32(0x10)
 """The cache bit `sc1`: past the L2, which only the workgroups of an XCD share."""
 

@@ -53,15 +53,16 @@ comptime _HALF_PIECE = PIECE_BYTES // 2
 """Bytes of the scales of a stage of a row."""
 
 
-struct MiddleWalk[formats: Formats, shape: MiddleShape]:
+struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     """A wave's way along K.
 
     Parameters:
         formats: What is multiplied.
         shape: How the workgroup cuts its work.
+        k_tail: Whether K may end within a stage; activations are zeros behind it.
     """
 
-    comptime Weights = WeightFragments[Self.formats.right, Self.shape.n_tiles, SLICES, False]
+    comptime Weights = WeightFragments[Self.formats.right, Self.shape.n_tiles, SLICES, Self.k_tail]
     """The wave's weights."""
     comptime ORDER = StageOrder(Self.shape)
     """The order of the work of a stage."""
@@ -221,6 +222,12 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape]:
         """Multiplies a tile."""
         comptime step, n_tile = divmod(slot, Self.shape.n_tiles)
         comptime slice, m_tile = divmod(step, Self.shape.m_tiles)
+        comptime if Self.k_tail and slot == 0:
+            var first_block = (self.first_stage + self.stage) * Int32(STAGE_BLOCKS)
+            comptime for word in range(Self.Weights.WORDS):
+                self.b_scales[ring, word] = self.weights.chosen_scales(
+                    self.b_scales[ring, word], first_block, self.lane
+                )
         self.sums[m_tile, n_tile] = multiply_tiles[
             Self.formats.left, Self.formats.right, PAIR * slice + n_tile % PAIR, slice
         ](

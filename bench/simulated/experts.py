@@ -1,0 +1,262 @@
+"""A layer of gpt-oss's experts on the simulator's timing model, beside its two floors.
+
+The launches are those of the dispatch, as the tests' catalogue of experts has them. Each is
+timed by itself; routes are random and the same for all. Of a launch with many workgroups those
+of one compute unit's first round are executed, sharers of a line spread over the XCDs at random:
+tiles of one expert do better than that.
+
+The grid of a product is for as many tiles as sizes could make. Workgroups that have no tile are
+timed as a launch of their own, whose kernel time is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+import gfx950
+from bench.device import REPOSITORY
+from bench.report import Table
+from bench.rows import Origin
+from bench.simulated import catalogue
+from gfx950.timing import profile
+from gfx950.timing.parameters import Machine
+
+PROGRAM = REPOSITORY / "tests" / "cdna4" / "programs" / "experts.mojo"
+TYPES = "mxfp4_bfloat16_bfloat16_float32"
+"""Activations bfloat16, rounded to MXFP4; biases float32."""
+MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
+"""Experts of a layer."""
+WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
+TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
+QUICK_TOKENS = (1, 64)
+PUBLISHED = {
+    ("gpt-oss-120b", 1): 25.5, ("gpt-oss-120b", 16): 137, ("gpt-oss-120b", 64): 278,
+    ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 615,
+    ("gpt-oss-120b", 16384): 2088,
+}  # fmt: skip
+"""What AITER publishes for an MI355X, us, activations of eight bits (4096: of four), padded to
+3072: measured there, not modelled."""
+FLOPS_PER_CYCLE = 4096
+"""Of a SIMD, four-bit operands."""
+STEPS = {
+    4: ("route", "gate_up", "down", "add"),
+    6: ("route", "encode", "gate_up", "encode", "down", "add"),
+}
+"""What the launches of a layer are, by how many there are."""
+DECODE_ROWS = (16, 32, 64)
+"""Rows of a tile of the decode cuts."""
+ENCODED_TILES = ((64, 128), (96, 128), (160, 256), (192, 256))
+"""Rows and columns of a tile of the cuts for encoded rows."""
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer for some tokens."""
+
+    model: str
+    tokens: int
+    launches: int
+    time_us: float
+    """All launches, their cost included."""
+    latency_us: float
+    """The same in the other reading of the machine (timing.parameters)."""
+    weight_floor_us: float
+    """Reading the weights of the experts that have rows, once."""
+    flop_floor_us: float
+    """The products at the peak."""
+    times_floor: float
+    """Time over the larger of the two."""
+    aiter_us: float | None
+    """What AITER publishes for hardware."""
+    steps: str
+    """Time of each launch."""
+    source: str
+    commit: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which experts tokens go to."""
+
+    ids: np.ndarray
+    """[tokens, slots]."""
+    experts: int
+
+    @classmethod
+    def random(cls, tokens: int, experts: int) -> Routes:
+        """Draws different experts for each token."""
+        scores = np.random.default_rng(0).standard_normal((tokens, experts))
+        return cls(np.argsort(scores, axis=1)[:, :PER_TOKEN].astype(np.int32), experts)
+
+    def sizes(self) -> np.ndarray:
+        """Returns the rows of each expert."""
+        return np.bincount(self.ids.reshape(-1), minlength=self.experts).astype(np.int32)
+
+    def order(self) -> np.ndarray:
+        """Returns the slots in the order of rows."""
+        return np.argsort(self.ids.reshape(-1), kind="stable").astype(np.int32)
+
+    def tiles(self, rows: int) -> int:
+        """Returns the tiles of so many rows."""
+        return int((-(-self.sizes() // rows)).sum())
+
+
+class SimulatedLayer:
+    """The launches of a layer and what they read; most of it is zeros."""
+
+    def __init__(self, model: str, tokens: int):
+        self.routes = Routes.random(tokens, MODELS[model])
+        path = catalogue.build(PROGRAM, [PROGRAM.parent, REPOSITORY]).find_or_make()
+        module = catalogue.module_of(path, PROGRAM.stem)
+        experts, slots = self.routes.experts, self.routes.ids.size
+        sizes = (tokens, PER_TOKEN, WIDTH, INNER, experts)
+        int32, float32, swiglu = 4, 2, 0
+        self.launches, num_bytes = module.layer(TYPES, (*sizes, int32, float32, swiglu))
+        self.workspace = np.zeros(num_bytes, np.uint8)
+        route = self.launches[0]["arguments"]
+        order = self.routes.order()
+        self._put(route[6], self.routes.sizes())
+        self._put(route[7], order // PER_TOKEN)
+        places = np.empty(slots, np.int32)
+        places[order] = np.arange(slots)
+        self._put(route[8], places)
+        self.operands = {
+            "x": np.ones((tokens, WIDTH), BF16), "ids": self.routes.ids,
+            "weights": np.ones((tokens, PER_TOKEN), np.float32),
+            "c": np.zeros((tokens, WIDTH), BF16), "none": np.zeros(0, np.uint8),
+            **_weights(("w_codes", "w_scales", "bias"), experts, 2 * INNER, WIDTH),
+            **_weights(("down_codes", "down_scales", "down_bias"), experts, WIDTH, INNER),
+        }  # fmt: skip
+
+    def _put(self, place: tuple[int], values: np.ndarray) -> None:
+        """Puts what an earlier launch computes into the workspace."""
+        self.workspace[place[0] : place[0] + values.nbytes] = values.view(np.uint8)
+
+    def times(self) -> Iterator[tuple[str, float, float]]:
+        """Yields name and time of each launch, in both readings of the machine."""
+        for name, launch in zip(STEPS[len(self.launches)], self.launches, strict=True):
+            columns = {"gate_up": 2 * INNER, "down": WIDTH}.get(name)
+            used = launch["grid"] if columns is None else self._used(launch["grid"], columns)
+            found = self._profile(launch, used, {})
+            rest_us = 0.0
+            rest = int(np.prod(launch["grid"]) - np.prod(used))
+            if rest:
+                nothing = {
+                    self.launches[0]["arguments"][6]: np.zeros(self.routes.experts, np.int32)
+                }
+                grid = (used[0], rest // used[0], 1) if launch["grid"][1] > 1 else (rest, 1, 1)
+                rest_us = self._profile(launch, grid, nothing).kernel_us
+            yield name, found.time_us + rest_us, found.variants["latency"] + rest_us
+
+    def _used(self, grid: tuple[int, ...], columns: int) -> tuple[int, int, int]:
+        """Returns the part of a product's grid whose workgroups have tiles.
+
+        Raises:
+            ValueError: if no known tile makes such a grid.
+        """
+        if grid[1] > 1:
+            for rows in DECODE_ROWS:
+                if grid[1] == self._most_tiles(rows):
+                    return grid[0], self.routes.tiles(rows), 1
+        for rows, width in ENCODED_TILES:
+            across = -(-columns // width)
+            if grid[0] == _of_xcds(self._most_tiles(rows) * across):
+                return _of_xcds(self.routes.tiles(rows) * across), 1, 1
+        raise ValueError(f"got a grid of {grid}, which none of the known tiles makes")
+
+    def _most_tiles(self, rows: int) -> int:
+        """Returns the tiles that a launch is made for (experts/groups.mojo)."""
+        slots = self.routes.ids.size
+        return min(slots, (slots + (self.routes.experts + 1) * (rows - 1)) // rows)
+
+    def _profile(self, launch: dict, grid: tuple[int, ...], instead: dict):
+        """Times a launch; `instead` has other contents for places in the workspace."""
+        starts = {a[0] for one in self.launches for a in one["arguments"] if isinstance(a, tuple)}
+        ends = [*sorted(starts), None]
+        args = []
+        for a in launch["arguments"]:
+            if isinstance(a, tuple):
+                args.append(instead.get(a, self.workspace[a[0] : ends[ends.index(a[0]) + 1]]))
+            else:
+                args.append(self.operands[a] if isinstance(a, str) else np.int32(a))
+        kernel = gfx950.parse(launch["text"])
+        return profile(kernel, grid, launch["threads"], args, with_variants=True)
+
+
+def _of_xcds(workgroups: int) -> int:
+    """Returns a grid that the XCDs share evenly."""
+    xcds = Machine().num_xcds
+    return -(-workgroups // xcds) * xcds
+
+
+def _weights(names: tuple[str, str, str], experts: int, n: int, k: int) -> dict:
+    """Returns codes and scales of preshuffled weights, and biases, by name."""
+    codes = np.zeros((experts, n, k // 2), np.uint8)
+    scales = np.zeros((experts, n, -(-k // 256) * 8), np.uint8)
+    return dict(zip(names, (codes, scales, np.zeros((experts, n), np.float32)), strict=True))
+
+
+def floors_us(routes: Routes, machine: Machine) -> tuple[float, float]:
+    """Returns how long reading weights takes at least, and multiplying."""
+    products = 3 * WIDTH * INNER
+    num_bytes = np.count_nonzero(routes.sizes()) * products * (1 / 2 + 1 / 32)
+    simds = machine.num_cus * machine.simds_per_cu
+    peak = simds * FLOPS_PER_CYCLE * machine.peak_ghz * 1e3
+    return num_bytes / (machine.hbm_gbps * 1e3), 2 * routes.ids.size * products / peak
+
+
+def rows(
+    origin: Origin, progress: Callable[[str], None], tokens: Sequence[int]
+) -> Iterator[LayerRow]:
+    """Yields a row for each model and number of tokens."""
+    for model in MODELS:
+        for count in tokens:
+            progress(f"{model}, {count} tokens: compiling, executing and timing on the model")
+            layer = SimulatedLayer(model, count)
+            found = list(layer.times())
+            time_us = sum(us for _, us, _ in found)
+            weights, flops = floors_us(layer.routes, Machine())
+            yield LayerRow(
+                model, count, len(found), time_us, sum(us for *_, us in found), weights, flops,
+                time_us / max(weights, flops), PUBLISHED.get((model, count)),
+                " + ".join(f"{name} {us:.1f}" for name, us, _ in found),
+                "model", origin.commit, origin.date,
+            )  # fmt: skip
+
+
+def tables(found: Sequence[LayerRow]) -> list[Table]:
+    """Returns one table."""
+    headings = [
+        "model", "tokens", "launches", "us", "weights, us", "FLOPs, us", "x floor",
+        "AITER, published", "each launch, us",
+    ]  # fmt: skip
+    cells = [
+        [
+            row.model, str(row.tokens), str(row.launches),
+            f"{min(row.time_us, row.latency_us):.1f} .. {max(row.time_us, row.latency_us):.1f}",
+            f"{row.weight_floor_us:.1f}", f"{row.flop_floor_us:.1f}", f"{row.times_floor:.2f}",
+            "" if row.aiter_us is None else f"{row.aiter_us:g}", row.steps,
+        ]
+        for row in found
+    ]  # fmt: skip
+    return [Table("A layer of experts, MXFP4 x MXFP4, *simulated*", headings, cells)]
+
+
+def text(found: Sequence[LayerRow]) -> str:
+    """Returns the table as a document."""
+    title = (
+        "A layer of experts, weights and activations of MXFP4, *simulated*: a timing model of "
+        "gfx950, no number of ours was measured on a GPU. A range is between the two readings of "
+        "what the model was fitted to; launch cost included, once a launch. Floors: reading the "
+        "weights of the experts that have rows once, and the products at the peak. AITER: "
+        "published for an MI355X, activations of eight bits (4096 tokens: four), padded to 3072; "
+        "measured on hardware, so not to be divided by. "
+        f"Commit {found[0].commit}, {found[0].date}."
+    )
+    return "\n\n".join([title, tables(found)[0].to_markdown()]) + "\n"
