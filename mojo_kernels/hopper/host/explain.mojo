@@ -33,9 +33,8 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     """
     var workspace = workspace_of(m, n, k, left_format, right_format)
     if bytes.takes_formats(left_format, right_format):
-        return Explanation(
-            materialize[BYTES](), bytes.grid(m, n, bytes.sets_of(left_format)), workspace
-        )
+        var grid = bytes.grid(m, n, Scaling.of(left_format, right_format, k))
+        return Explanation(materialize[BYTES](), grid, workspace)
     if not takes_formats(left_format, right_format):
         return Explanation(materialize[PORTABLE](), portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k))
