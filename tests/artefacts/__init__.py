@@ -129,7 +129,11 @@ ARTEFACTS = (
     graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
     graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
     extension(
-        "hopper/sm_90a", partial(_native.gpu_extension, SM_90A), "python/test_native", deep=True
+        "hopper/sm_90a",
+        partial(_native.gpu_extension, SM_90A),
+        "python/test_native",
+        "hopper/test_machine_code",
+        deep=True,
     ),
     extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
     *(

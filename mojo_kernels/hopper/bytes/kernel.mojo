@@ -44,7 +44,6 @@ from ...simt.views import FLOAT32
 from ..fp8.bases import STEP_BLOCKS
 from ..fp8.kernel import CONSUMERS, CONSUMER_REGISTERS, FILLER_REGISTERS, multiply_stage, turn_of
 from ..fp8.result import store_tokens
-from ..fp8.weights import Operand
 from ..instructions.shared_memory import (
     arrive,
     load_word,
@@ -178,7 +177,7 @@ def consume[
 
     Factors are those of a stage, or wait for the end.
 
-    The warp groups take turns: one loads and adds up while the instructions of the other run.
+    The warp groups take turns: one adds up and loads while the instructions of the other run.
     """
     var partial = Fp8Sums(fill=0)
     sums = Fp8Sums(fill=0)
@@ -198,16 +197,10 @@ def consume[
 
         var previous = pipeline
         pipeline.advance()
-        # Others than those in use: instructions read their operands until the wait.
-        var next = Array[Operand, STEP_BLOCKS](uninitialized=True)
         var next_factors = factors
-        if step + 1 < num_steps:
-            comptime if scaling == Scaling.STAGES:
+        comptime if scaling == Scaling.STAGES:
+            if step + 1 < num_steps:
                 next_factors = rows.load(step + 1)
-            wait_phase(pipeline.full(), pipeline.parity)
-            next = load_operands[scaling](
-                pipeline, warp, num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
-            )
         wgmma_wait_group_sync[0]()
         settle(partial)
         comptime if scaling == Scaling.STAGES:
@@ -219,7 +212,12 @@ def consume[
                 sums[i] += partial[i]
         if is_first_lane:
             arrive(previous.empty())
-        operands = next^
+        # Not before the wait: instructions read their operands until then, and the compiler, which
+        # does not know that, loads into the same registers.
+        if step + 1 < num_steps:
+            wait_phase(pipeline.full(), pipeline.parity)
+            var blocks_left = num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
+            operands = load_operands[scaling](pipeline, warp, blocks_left)
 
 
 @always_inline

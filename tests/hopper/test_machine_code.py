@@ -1,0 +1,52 @@
+"""What the compiler made of Hopper's kernels, in the module's PTX; no GPU is asked.
+
+Tensor cores read the registers of their left operand until the wait that follows. The compiler
+takes them for free once the instruction is written, and may load what comes next into them.
+"""
+
+import re
+
+import pytest
+
+from tests import artefacts
+
+PRODUCT = re.compile(r"wgmma\.mma_async\S+ \{[^}]*\}, \{([^}]*)\}")
+"""An instruction whose left operand lies in registers."""
+WRITTEN = re.compile(r"\s*(?:@!?%p\d+ )?([a-z]\S*)\s+(\{[^}]*\}|%r\d+)")
+READS_ONLY = ("st.", "bra", "bar", "red", "mbarrier")
+
+
+def registers(text):
+    return set(re.findall(r"%r\d+", text))
+
+
+def written_in_flight(kernel):
+    """Returns the lines that write a register which an instruction before may still read."""
+    in_flight, lines = set(), []
+    for line in kernel.splitlines():
+        if "wgmma.wait_group" in line:
+            in_flight = set()
+        elif found := PRODUCT.search(line):
+            in_flight |= registers(found[1])
+        else:
+            found = WRITTEN.match(line)
+            writes = found and not found[1].startswith(READS_ONLY)
+            if writes and registers(found[2]) & in_flight:
+                lines.append(line.strip())
+    return lines
+
+
+@pytest.mark.deep
+def test_no_register_is_written_that_an_instruction_in_flight_reads():
+    module = artefacts.path("hopper/sm_90a").read_bytes().decode("latin-1")
+    kernels = [text for text in module.split(".entry")[1:] if PRODUCT.search(text)]
+    assert len(kernels) >= 2
+    assert not [line for kernel in kernels for line in written_in_flight(kernel)]
+
+
+def test_a_load_before_the_wait_is_found():
+    product = "wgmma.mma_async.sync {%r1,%r2}, {%r7,%r8}, %rd1, p, 1, 1;\n"
+    wait = "wgmma.wait_group.sync.aligned 0;\n"
+    load = "ld.shared.v2.u32 {%r8, %r9}, [%r3];\n"
+    assert written_in_flight(product + load + wait) == [load.strip()]
+    assert not written_in_flight(product + wait + load)
