@@ -23,7 +23,16 @@ from ..instructions.lds import (
     read_word,
     words_at,
 )
-from ..instructions.matrix import CodeTile, KEPT, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import (
+    CodeTile,
+    KEPT,
+    LANES,
+    LANE_BYTES,
+    PIECES,
+    TILE,
+    TILE_BLOCKS,
+    WordTile,
+)
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.tiles import GROUP_BLOCKS, PAIR, exchanged
@@ -238,7 +247,7 @@ struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
         k_tail: Whether K may end within a stage.
     """
 
-    comptime CODE_BYTES = Self.format.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.format]
     """Bytes of the codes of a block."""
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
     comptime WAVE_TILES = COLUMNS // TILE // WAVES

@@ -1,0 +1,50 @@
+"""Kernels of products of FP8 with float32 scales: of rows, and of 1 x 128 by 128 x 128.
+
+Decode kernels in every cut that differs in where scales come from: alone, shared, split; any K.
+`named.mojo` names them.
+"""
+
+from std.os import abort
+from std.python import PythonObject
+
+from named import BF16, F32, shape_of, show_matmul
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.instructions.matrix import name_of
+from mojo_kernels.cdna4.types import Formats
+from mojo_kernels.numbers.formats import Format
+
+comptime ONE = shape_of(1, 1, 1, 2, k_tail=True)
+comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
+comptime WHOLE = shape_of(1, 4, 2, 2, depth=2)
+comptime SPLIT = shape_of(1, 4, 1, 4, splits=3, k_tail=True)
+comptime SHARED = shape_of(2, 4, 2, 4, depth=2, splits=2, sharers=2, k_tail=True)
+comptime HIGH = shape_of(4, 8, 1, 4, depth=2, sharers=4, k_tail=True)
+comptime ROWS = Formats(Format.FP8, Format.FP8)
+comptime BLOCKS = Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D)
+
+
+struct Fp8(Catalogue):
+    """Every kernel."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for i in range(2):
+            comptime formats = ROWS if i == 0 else BLOCKS
+            var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
+            show_matmul[ONE, F32, formats=formats](visitor, prefix)
+            show_matmul[ALONE, formats=formats](visitor, prefix)
+            show_matmul[WHOLE, F32, Optional(F32), formats=formats](visitor, prefix)
+            show_matmul[SPLIT, bias=Optional(BF16), formats=formats](visitor, prefix)
+            show_matmul[SHARED, F32, formats=formats](visitor, prefix)
+            show_matmul[HIGH, formats=formats](visitor, prefix)
+
+
+@export
+def PyInit_fp8() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[Fp8]("fp8")
+    except error:
+        abort(String("cannot create fp8: ", error))
