@@ -4,14 +4,19 @@ Every launch executes every workgroup and is checked for hazards and for accesse
 operands. Scales are numbers of any mantissa: a product is rounded twice more than one of MX formats.
 """
 
+import re
+
 import numpy as np
 import pytest
 
 import gfx950
 import oracle
 from tests.cdna4 import support as cdna4
-from tests.cdna4.support import NUMPY_DTYPES, Decode
+from tests.cdna4.support import NUMPY_DTYPES
 
+NAME = re.compile(
+    r"(\w+)-(\w+)/matmul_(?:m\d_)?([a-z\d]+)_(none|[a-z]+\d+)(?:_m\d+n\d+k\d+w\w+|t?)"
+)
 ROWS, BLOCKS = "fp8-fp8/", "fp8_block-fp8_block_2d/"
 SPLIT = "matmul_bfloat16_bfloat16_m1n4k1w4d1s3a1t"
 SHARED = "matmul_float32_none_m2n4k2w4d2s2a2t"
@@ -45,12 +50,12 @@ def stored(codes, scales):
 
 def multiply(kernels, name, shape, rng, *, a=None, b=None, **options):
     """Launches a kernel; compares C with the oracle's bound and returns it."""
-    (m, n, k), made = shape, Decode.named(name)
-    a = operand(rng, m, k, made.left) if a is None else a
-    b = operand(rng, n, k, made.right) if b is None else b
-    has_bias = made.bias != "none"
-    bias = rng.standard_normal(n).astype(NUMPY_DTYPES[made.bias]) if has_bias else None
-    c = np.full((m, n), np.nan, NUMPY_DTYPES[made.result])
+    (m, n, k), (left, right, out, bias_name) = shape, NAME.fullmatch(name).groups()
+    a = operand(rng, m, k, left) if a is None else a
+    b = operand(rng, n, k, right) if b is None else b
+    has_bias = bias_name != "none"
+    bias = rng.standard_normal(n).astype(NUMPY_DTYPES[bias_name]) if has_bias else None
+    c = np.full((m, n), np.nan, NUMPY_DTYPES[out])
     found = cdna4.described(name, m, n, k)
     workspace = found.workspace()
     w_codes, w_scales = stored(*b)
@@ -62,9 +67,9 @@ def multiply(kernels, name, shape, rng, *, a=None, b=None, **options):
     assert not workspace.any(), "the workspace is zero after a launch"
     oracle.assert_matmul(
         c.astype(np.float64),
-        oracle.dequantize(*a, made.left),
-        oracle.dequantize(*b, made.right),
-        made.result,
+        oracle.dequantize(*a, left),
+        oracle.dequantize(*b, right),
+        out,
         bias.astype(np.float64) if has_bias else None,
         scale_roundings=SCALE_ROUNDINGS,
     )

@@ -3,7 +3,6 @@
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.matrix import KEPT
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
 from ..types import Formats, ProductTypes, has_kernels, unsupported
@@ -57,7 +56,5 @@ def _explain(
         var shape = choice.middle()
         var stages = shape.stages(k)
         return Explanation(row, choice, k_tail, stages, shape.grid(m, n), shape.workspace(m, n))
-    var workspace = Workspace(0, 0)
-    if left != KEPT:
-        workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
+    var workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
     return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

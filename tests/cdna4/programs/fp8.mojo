@@ -1,17 +1,19 @@
 """Kernels of products of FP8 with float32 scales: of rows, and of 1 x 128 by 128 x 128.
 
-Decode kernels in every cut that differs in where scales come from: alone, shared, split; any K.
-`named.mojo` names them.
+Decode kernels in every cut that differs in where scales come from: alone, shared, split; any K;
+and prefill kernels. `named.mojo` and `named_prefill.mojo` name them.
 """
 
 from std.os import abort
 from std.python import PythonObject
 
 from named import BF16, F32, shape_of, show_matmul
+from named_prefill import show_matmul as show_prefill
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.instructions.matrix import name_of
+from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.numbers.formats import Format
 
@@ -39,6 +41,10 @@ struct Fp8(Catalogue):
             show_matmul[SPLIT, bias=Optional(BF16), formats=formats](visitor, prefix)
             show_matmul[SHARED, F32, formats=formats](visitor, prefix)
             show_matmul[HIGH, formats=formats](visitor, prefix)
+            show_prefill[8, BF16, NO_BIAS, False, formats](visitor)
+            show_prefill[4, BF16, NO_BIAS, False, formats](visitor)
+            show_prefill[8, F32, Optional(F32), True, formats](visitor)
+            show_prefill[4, BF16, Optional(BF16), True, formats](visitor)
 
 
 @export
