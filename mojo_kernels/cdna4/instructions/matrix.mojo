@@ -114,10 +114,10 @@ def multiply_tiles[
     elif left.scale == Scale.E8M0:
         return _multiply_scaled[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
     elif left.has_row_scales():
-        return _multiply_codes[left, right](sums, b, a)
+        return multiply_codes[left, right](sums, b, a)
     else:
         var scale = bitcast[DType.float32](a_scales) * bitcast[DType.float32](b_scales)
-        return _multiply_codes[left, right](Sums(0), b, a).fma(Sums(scale), sums)
+        return multiply_codes[left, right](Sums(0), b, a).fma(Sums(scale), sums)
 
 
 @always_inline
@@ -177,7 +177,7 @@ def _multiply_scaled[
 
 
 @always_inline
-def _multiply_codes[
+def multiply_codes[
     left: Format, right: Format
 ](sums: Sums, b: BlockCodes[right], a: BlockCodes[left]) -> Sums:
     """Multiplies codes without scales: zeros that are constants choose that instruction."""

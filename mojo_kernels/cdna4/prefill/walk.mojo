@@ -17,6 +17,7 @@ from max.gpu.sync import (
 )
 from pipeline.types import OpDesc
 from std.memory import bitcast
+from std.sys.intrinsics import readfirstlane
 
 from ...numbers.formats import Format
 from ...tiles import in_registers
@@ -32,6 +33,7 @@ from ..instructions.matrix import (
     Sums,
     WordTile,
     decoded_block,
+    multiply_codes,
     multiply_floats,
     multiply_tiles,
     set_priority,
@@ -259,6 +261,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         comptime if Self.IS_KEPT:
             self.multiply_kept[slice, part]()
+        elif Self.HAS_SCALES and not Self.HAS_BYTES:
+            self.multiply_blocks[part]()
         else:
             comptime for tile in range(Self.Tile.PART_TILES):
                 comptime m_tile = part * Self.Tile.PART_TILES + tile
@@ -266,6 +270,32 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
                     self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
                     schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
                     schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def multiply_blocks[part: Int](mut self):
+        """Multiplies codes of blocks with float scales, and adds products when they are there."""
+        comptime LAG, ADDITIONS = 2, 4
+        comptime TILES = Self.Tile.PART_TILES * N_TILES
+        var scales = in_registers[DType.float32, 1, Self.Tile.PART_TILES]()
+        var b_scale = bitcast[DType.float32, 1](readfirstlane(self.b_scales[0]))
+        comptime for tile in range(Self.Tile.PART_TILES):
+            scales[tile] = bitcast[DType.float32, 1](self.a_scales[tile]) * b_scale
+        var products = in_registers[DType.float32, SUMS, LAG + 1]()
+        comptime for i in range(TILES + LAG):
+            comptime if i < TILES:
+                comptime tile, n_tile = divmod(i, N_TILES)
+                products[i % (LAG + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
+                    Sums(0), self.b[0, n_tile], self.a[0, tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+            comptime if i >= LAG:
+                comptime tile, n_tile = divmod(i - LAG, N_TILES)
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = products[(i - LAG) % (LAG + 1)].fma(
+                    Sums(scales[tile]), self.sums[m_tile, n_tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
 
     @always_inline
     def multiply_kept[slice: Int, part: Int](mut self):

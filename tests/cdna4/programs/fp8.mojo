@@ -1,7 +1,8 @@
 """Kernels of products of FP8 with float32 scales: of rows, and of 1 x 128 by 128 x 128.
 
 Decode kernels in every cut that differs in where scales come from: alone, shared, split; any K;
-and prefill kernels. `named.mojo` and `named_prefill.mojo` name them.
+and prefill kernels. `named.mojo` and `named_prefill.mojo` name them. Quantizers are called
+`<format>_<input type>_<rounding>`.
 """
 
 from std.os import abort
@@ -11,11 +12,12 @@ from named import BF16, F32, shape_of, show_matmul
 from named_prefill import show_matmul as show_prefill
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.instructions.matrix import name_of
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
 
 comptime ONE = shape_of(1, 1, 1, 2, k_tail=True)
 comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
@@ -45,6 +47,15 @@ struct Fp8(Catalogue):
             show_prefill[4, BF16, NO_BIAS, False, formats](visitor)
             show_prefill[8, F32, Optional(F32), True, formats](visitor)
             show_prefill[4, BF16, Optional(BF16), True, formats](visitor)
+        comptime for format in [Format.FP8, Format.FP8_BLOCK, Format.FP8_BLOCK_2D]:
+            comptime for rounding in [Rounding.EVEN, Rounding.RCEIL]:
+                comptime rule = Rounding.NAMES[rounding.code]
+                visitor.kernel[ListedQuantizer[format, BF16, rounding]](
+                    String(format.name(), "_bfloat16_", rule)
+                )
+            visitor.kernel[ListedQuantizer[format, F32, Rounding.EVEN]](
+                String(format.name(), "_float32_even")
+            )
 
 
 @export
