@@ -155,7 +155,7 @@ class Call:
         wanted = _preshuffled()
         if layout == wanted.code and not (codes | scales) % ALIGNMENT:
             return right
-        storage = wanted.storage(*shape, _format(fmt))
+        storage = _stored_bytes(wanted, shape, fmt)
         moved = tuple(self.empty(part).data_ptr() for part in storage)
         arguments = (codes, scales, layout, *moved, wanted.code, fmt, *shape)
         self.launch(self._native, "relayout", (*arguments, *self._queue))
@@ -167,7 +167,7 @@ class Call:
         wanted = _preshuffled()
         if layout == wanted.code and not (codes | scales | steps[0] | steps[1]) % ALIGNMENT:
             return experts
-        moved = [self.empty((count, *part)) for part in wanted.storage(*shape, _format(fmt))]
+        moved = [self.empty((count, *part)) for part in _stored_bytes(wanted, shape, fmt)]
         for i in range(count):
             source = (codes + i * steps[0], scales + i * steps[1], layout)
             target = (*(part[i].data_ptr() for part in moved), wanted.code)
@@ -219,7 +219,7 @@ class Rocm:
         self._check_formats(kind, left_format, right[2], self._native.pairs())
         if kind == ENCODED:
             x_dtype = rounding = None
-            storage = facts().plain.storage(m, k, _format(left_format))
+            storage = _stored_bytes(facts().plain, (m, k), left_format)
             values, scales = (
                 call.rows(address, shape[1], shape)
                 for address, shape in zip((values, scales), storage, strict=True)
@@ -348,6 +348,15 @@ def _in_words_of_torch(operation: str) -> Iterator[None]:
 def _format(code: int) -> Format:
     """Returns the format at a place of the table."""
     return next(fmt for fmt in facts().formats.values() if fmt.code == code)
+
+
+def _stored_bytes(
+    layout: Layout, shape: tuple[int, int], code: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns rows and row bytes of codes and scales of an operand of a format."""
+    fmt = _format(code)
+    codes, (rows, columns) = layout.storage(*shape, fmt)
+    return codes, (rows, columns * fmt.scale_bytes)
 
 
 @cache

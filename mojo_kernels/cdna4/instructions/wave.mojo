@@ -2,6 +2,7 @@
 
     sums_up_to     what the lanes up to this one have, added up
     votes          a bit for each lane that says yes
+    lane_here      which lane this is
     of_lane        what one lane has, for all
     maximum_of_row the largest of 16 lanes
 """
@@ -73,6 +74,12 @@ def count_before(votes: UInt64) -> Int32:
     return llvm_intrinsic["llvm.amdgcn.mbcnt.hi", Int32, has_side_effect=False](
         (votes >> 32).cast[DType.int32](), low
     )
+
+
+@always_inline
+def lane_here() -> Int32:
+    """Returns which lane this is, found out anew: no register has to keep it until now."""
+    return count_before(~UInt64(0))
 
 
 @always_inline

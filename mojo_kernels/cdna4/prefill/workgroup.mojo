@@ -15,6 +15,7 @@ from std.sys.intrinsics import readfirstlane
 from ...schedule.xcd import XcdBands
 from ..instructions.lds import Lds
 from ..instructions.matrix import BLOCK, LANES, TILE
+from ..instructions.wave import lane_here
 from ..operands.memory import quotient
 from ..operands.row_scales import RowScales
 from ..operands.target import Target
@@ -176,7 +177,8 @@ def multiply_tile[
     var group = quotient[WAVES_N](wave)
     walk.walk(group, num_stages)
 
-    # To memory.
+    # To memory, by lanes that nobody has kept all along K.
+    lane = lane_here()
     first_row += group * Int32(m_tiles * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
     comptime if formats.left.has_row_scales():
