@@ -117,11 +117,11 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
 
     def quantizes_first(self) -> Bool:
-        """Says whether floats are quantized by a launch of their own: float scales take all of K."""
+        """Says whether a launch of its own quantizes floats: float scales take all of K."""
         return Bool(self.x) and self.formats.left.scale == Scale.FLOAT32
 
     def encoded(self) -> Self:
-        """Returns the types of the product of what such a launch makes; the same if there is none."""
+        """Returns the types of the product of what it makes; the same if there is none."""
         var types = self
         if self.quantizes_first():
             types.x = None

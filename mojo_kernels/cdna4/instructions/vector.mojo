@@ -104,7 +104,7 @@ def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
 
 @always_inline
 def mantissa_of[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns numbers of 0.5 to 1 that are x over a power of two; zeros, infinities, NaN as such."""
+    """Returns x over a power of two, 0.5 to 1; zeros, infinities and NaN as such."""
     var mantissas = SIMD[DType.float32, width]()
     comptime for i in range(Int(width)):
         mantissas[i] = llvm_intrinsic["llvm.amdgcn.frexp.mant.f32", Float32, has_side_effect=False](

@@ -7,8 +7,8 @@ scale is split into a mantissa and an exponent, and mantissas and exponents meet
 
     sums * (mantissa * mantissa), times 2 ** (exponent + exponent)
 
-which is rounded where the first two are multiplied, and where the sums are. Lanes hold sums as in `target.mojo`:
-row l % 16 of a tile, columns 4 * (l / 16) .. + 3.
+which is rounded where mantissas are multiplied, and where sums are. Lanes hold sums as in
+`target.mojo`: row l % 16 of a tile, columns 4 * (l / 16) .. + 3.
 """
 
 from std.memory import bitcast
@@ -16,7 +16,7 @@ from std.memory import bitcast
 from ...tiles import in_registers
 from ..instructions.matrix import SUMS, SumTile, Sums, TILE
 from ..instructions.vector import exponent_of, mantissa_of, times_power
-from .memory import OUT_OF_RANGE, View, WORD_BYTES, quotient
+from .memory import View, WORD_BYTES, quotient
 
 
 @fieldwise_init
@@ -27,14 +27,12 @@ struct RowScales(TrivialRegisterPassable):
     """[M] float32."""
     var right: View
     """[N] float32."""
-    var n: Int32
-    """Rows of the right operand."""
 
     @staticmethod
     @always_inline
     def of(left: ImmPointer[UInt8, _], right: ImmPointer[UInt8, _], m: Int32, n: Int32) -> Self:
         """Describes scales at two addresses."""
-        return Self(View.of(left, m * Int32(WORD_BYTES)), View.of(right, n * Int32(WORD_BYTES)), n)
+        return Self(View.of(left, m * Int32(WORD_BYTES)), View.of(right, n * Int32(WORD_BYTES)))
 
     @always_inline
     def of_row(self, first_row: Int32, lane: Int32) -> Float32:

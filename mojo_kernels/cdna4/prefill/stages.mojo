@@ -5,7 +5,7 @@ line of memory; kept floats take two. A piece has the codes of one block, or of 
 pieces are exchanged within their row, see `operands/tiles.mojo`. Weights keep the order of their
 layout, which is that of the lanes. Scales have the order of the preshuffled
 layout, whatever it was in memory: a word feeds 2 x 2 tiles. Float scales of blocks are words: of
-activations 32 rows x 2 blocks of 128 a wave, lane by lane; of weights those that the wave itself needs.
+activations 32 rows x 2 blocks of 128 a wave, lane by lane; of weights what the wave itself needs.
 
 Wave and lane are in these places as bytes, not as coordinates of a tile, which the main loop
 would add anew: 221 and 148 instead of 219 and 144 instructions (compiled for
@@ -275,7 +275,7 @@ struct SharedScales[format: Format, shared_rows: Int, k_tail: Bool](TrivialRegis
         wave: Int32,
         lane: Int32,
     ) -> Self:
-        """Describes float scales: a lane's is that of a row and a slice, or of the wave's columns."""
+        """Describes float scales: a lane's is of a row and a slice, or of the wave's columns."""
         comptime ROWS = Self.format.block_rows if Self.LOADS > 0 else 1
         var row_bytes = quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1)) * Int32(WORD_BYTES)
         var row = first_row + wave * Int32(SCALE_GROUP_ROWS) + lane % SCALE_GROUP_ROWS

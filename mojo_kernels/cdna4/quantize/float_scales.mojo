@@ -1,4 +1,4 @@
-"""Quantizes floats to FP8 with float32 scales: reads a block twice, for its maximum and to encode it.
+"""Quantizes to FP8 with float32 scales: reads a block twice, for its maximum and to encode it.
 
 A lane has eight neighbours of a row at a time. A workgroup has, in turns of its lanes,
 
@@ -6,8 +6,8 @@ A lane has eight neighbours of a row at a time. A workgroup has, in turns of its
     fp8_block_2d    one block, 128 x 128
     fp8_block       2048 of a row: 16 lanes share a block of 128, whose maximum stays among them
 
-Lanes find the maximum of their 16 in registers, and those of a workgroup in LDS. Scale, quotients and
-codes are those of `numbers/`: the same bits on every device.
+Lanes find the maximum of their 16 in registers, and those of a workgroup in LDS. Scale, quotients
+and codes are those of `numbers/`: the same bits on every device.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -52,7 +52,7 @@ def grid_of(format: Format, rows: Int, k: Int) -> Grid:
 
 @fieldwise_init
 struct Rows[dtype: DType](TrivialRegisterPassable):
-    """Rows of floats and of their codes, chunk by chunk; others read as zeros and are not written."""
+    """Rows of floats and their codes, by chunks; others read as zeros and are not written."""
 
     var x: AMDBufferResource
     """The floats from the workgroup's first row on."""
