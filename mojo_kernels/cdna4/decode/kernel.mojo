@@ -301,6 +301,7 @@ struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert not Self.types.quantizes_first(), "another launch quantizes before"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = Self.shape.grid(m, n)
         var workspace = queue.workspace(Self.shape.workspace(m, n))

@@ -276,6 +276,7 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert not Self.types.quantizes_first(), "another launch quantizes before"
         comptime assert has_tile(Self.types, Self.m_tiles), "LDS has no room for such a tile"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = grid_of(Self.m_tiles, m, n)
