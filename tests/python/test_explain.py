@@ -113,6 +113,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
             matmul.grid,
         )
         assert linear.kernel == f"cdna4/{kernel}/kernel.mojo"
+        assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
 
 
 @pytest.mark.parametrize("activations", ["bf16", "mxfp8", "mxfp8_e5m2"])
