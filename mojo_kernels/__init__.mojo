@@ -81,6 +81,7 @@ Hopper's builds on the room of any GPU.
             activations.mojo      the left side: codes, or floats encoded on the way
             weights.mojo          the right side, preshuffled
             quantizer.mojo        from floats to codes in memory, a wave's part
+            row_scales.mojo       scales of rows, applied to sums
             target.mojo           C: bias, rounding, store
         decode/               few rows: waves share K
             kernel.mojo           the kernel, which problems, and the launch
@@ -114,7 +115,8 @@ Hopper's builds on the room of any GPU.
             routing.mojo          slots of tokens, sorted by expert
             slots.mojo            rows of slots added up, and gates that are not neighbours
         quantize/             quantize as a kernel of its own
-            kernel.mojo           the kernel and the launch
+            kernel.mojo           blocks of MX formats, and the launch
+            float_scales.mojo     blocks with float scales
         host/                 what happens before a launch
             dispatch.mojo         which kernel, and why
             explain.mojo          the same without a launch

@@ -18,7 +18,7 @@ from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 from std.sys import get_defined_int
 
-from mojo_kernels.bindings.pairs import pairs_on_gfx950
+from mojo_kernels.bindings.pairs import expert_pairs_on_gfx950, pairs_on_gfx950
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -293,6 +293,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[explain_cpu]("explain_cpu")
             module.def_function[explain_gfx950]("explain_gfx950")
             module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
+            module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
             module.def_function[explain_cuda]("explain_cuda")
             module.def_function[plans_cuda]("plans_cuda")
             module.def_function[py_quantize]("quantize")

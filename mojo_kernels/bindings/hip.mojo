@@ -13,7 +13,7 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import size_of
 
-from mojo_kernels.bindings.pairs import pairs_on_gfx950
+from mojo_kernels.bindings.pairs import expert_pairs_on_gfx950, pairs_on_gfx950
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -21,8 +21,7 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
-from mojo_kernels.cdna4.instructions.matrix import feeds_matrix_instruction
-from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel
+from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel, quantizes_to
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
 from mojo_kernels.launch.queue import Grid, device_pointer
 from mojo_kernels.numbers.floats import FLOAT_TYPES
@@ -82,7 +81,7 @@ def py_quantize(arguments: PythonObject) raises:
         comptime format = FORMATS[f]
         comptime for i in range(len(FLOAT_TYPES)):
             comptime for j in range(Rounding.COUNT):
-                comptime if feeds_matrix_instruction(format):
+                comptime if quantizes_to(format, Rounding(j)):
                     comptime Kernel = QuantizeKernel[format, FLOAT_TYPES[i], Rounding(j)]
                     if call.format == f and call.dtype == i and call.rounding == Rounding(j):
                         return Kernel.launch(
@@ -138,6 +137,7 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
         var module = PythonModuleBuilder("_mx_kernels_hip")
         module.def_function[py_functions]("functions")
         module.def_function[pairs_on_gfx950]("pairs")
+        module.def_function[expert_pairs_on_gfx950]("expert_pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

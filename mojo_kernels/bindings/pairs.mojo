@@ -3,13 +3,24 @@
 from std.python import Python, PythonObject
 
 from ..cdna4.instructions.matrix import name_of
-from ..cdna4.types import PAIRS
+from ..cdna4.types import PAIRS, has_expert_kernels
 
 
 def pairs_on_gfx950() raises -> PythonObject:
     """Returns the formats of activations and weights that there are kernels for."""
+    return _pairs[False]()
+
+
+def expert_pairs_on_gfx950() raises -> PythonObject:
+    """Returns those of products with one of several matrices for each row."""
+    return _pairs[True]()
+
+
+def _pairs[of_experts: Bool]() raises -> PythonObject:
+    """Returns pairs by name."""
     var pairs = Python.list()
     comptime for i in range(len(PAIRS)):
         comptime pair = PAIRS[i]
-        pairs.append(Python.tuple(name_of(pair.left), name_of(pair.right)))
+        comptime if not of_experts or has_expert_kernels(pair):
+            pairs.append(Python.tuple(name_of(pair.left), name_of(pair.right)))
     return pairs

@@ -15,6 +15,7 @@ from ..layouts import LAYOUTS, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES, float_code
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
+from ..numbers.scales import Scale
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 from .instructions.matrix import KEPT, name_of
 
@@ -45,6 +46,8 @@ comptime PAIRS = [
     Formats(Format.MXFP8, Format.MXFP8),
     Formats(Format.MXFP8_E5M2, Format.MXFP4),
     Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2),
+    Formats(Format.FP8, Format.FP8),
+    Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
 ]
 """Formats of activations and of weights that there are kernels for."""
 
@@ -66,6 +69,11 @@ def unsupported(formats: Formats) -> String:
         ", only for ",
         supported_pairs(),
     )
+
+
+def has_expert_kernels(formats: Formats) -> Bool:
+    """Says the same of products with one of several matrices for each row."""
+    return has_kernels(formats) and formats.left.scale == Scale.E8M0
 
 
 def has_kernels(formats: Formats) -> Bool:
@@ -107,6 +115,17 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         if self.formats.left == KEPT:
             return LeftKind.KEPT
         return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
+
+    def quantizes_first(self) -> Bool:
+        """Says whether a launch of its own quantizes floats: float scales take all of K."""
+        return Bool(self.x) and self.formats.left.scale == Scale.FLOAT32
+
+    def encoded(self) -> Self:
+        """Returns the types of the product of what it makes; the same if there is none."""
+        var types = self
+        if self.quantizes_first():
+            types.x = None
+        return types
 
     def floats(self) -> DType:
         """Returns the type of activations in memory, bytes for codes."""

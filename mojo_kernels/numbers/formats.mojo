@@ -95,6 +95,10 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
         """Returns the bytes of the scales of a plain operand."""
         return self.block().row_blocks(rows) * ceildiv(k, self.block_k) * self.scale.bytes
 
+    def has_row_scales(self) -> Bool:
+        """Says whether a scale is that of a row, so that sums over K may be multiplied by it."""
+        return self.block_k == WHOLE_ROW
+
     def kin(self) -> Self:
         """Returns what kernels are compiled for: blocks of `K_MULTIPLE` where a run tells more."""
         if self.scale == Scale.E8M0:

@@ -155,7 +155,7 @@ class Call:
         wanted = _preshuffled()
         if layout == wanted.code and not (codes | scales) % ALIGNMENT:
             return right
-        storage = wanted.storage(*shape, _format(fmt))
+        storage = _stored_bytes(wanted, shape, fmt)
         moved = tuple(self.empty(part).data_ptr() for part in storage)
         arguments = (codes, scales, layout, *moved, wanted.code, fmt, *shape)
         self.launch(self._native, "relayout", (*arguments, *self._queue))
@@ -167,7 +167,7 @@ class Call:
         wanted = _preshuffled()
         if layout == wanted.code and not (codes | scales | steps[0] | steps[1]) % ALIGNMENT:
             return experts
-        moved = [self.empty((count, *part)) for part in wanted.storage(*shape, _format(fmt))]
+        moved = [self.empty((count, *part)) for part in _stored_bytes(wanted, shape, fmt)]
         for i in range(count):
             source = (codes + i * steps[0], scales + i * steps[1], layout)
             target = (*(part[i].data_ptr() for part in moved), wanted.code)
@@ -199,7 +199,7 @@ class Rocm:
             return
         if operation == "quantize":
             x, dtype, row_stride, rows, k, fmt, *rest = arguments
-            known = {left for left, _ in self._native.pairs()} - {KEPT_FLOATS}
+            known = {name for pair in self._native.pairs() for name in pair} - {KEPT_FLOATS}
             if _format(fmt).name not in known:
                 raise ValueError(
                     f"format: got {_format(fmt).name!r}, which no {ARCHITECTURE} kernel "
@@ -216,10 +216,10 @@ class Rocm:
         left, right, result, n = arguments[:7], arguments[7:11], arguments[11:15], arguments[16]
         kind, values, scales, x_dtype, row_stride, left_format, rounding = left
         _, out_dtype, _, bias_dtype = result
-        self._check_formats(kind, left_format, right[2])
+        self._check_formats(kind, left_format, right[2], self._native.pairs())
         if kind == ENCODED:
             x_dtype = rounding = None
-            storage = facts().plain.storage(m, k, _format(left_format))
+            storage = _stored_bytes(facts().plain, (m, k), left_format)
             values, scales = (
                 call.rows(address, shape[1], shape)
                 for address, shape in zip((values, scales), storage, strict=True)
@@ -252,7 +252,7 @@ class Rocm:
             arguments[i:j] for i, j in ((0, 7), (7, 16), (16, 25), (25, None))
         )
         tokens, dtype, width, inner = rest[4], *rest[-3:]
-        self._check_formats(left[0], left[5], down[2])
+        self._check_formats(left[0], left[5], down[2], self._native.expert_pairs())
         down_bias = None if down[8] == NO_CODE else down[8]
         kind = ExpertsKind(self._first(left, gate_up, dtype), down[2], down_bias)
         left = self._rows(call, left, (tokens, width))
@@ -266,7 +266,7 @@ class Rocm:
     def _first(self, left: tuple, experts: tuple, out: int) -> Kind:
         """Returns the kind of a product of experts; raises unless there are kernels for it."""
         kind, _, _, x_dtype, _, left_format, rounding = left
-        self._check_formats(kind, left_format, experts[2])
+        self._check_formats(kind, left_format, experts[2], self._native.expert_pairs())
         encoded_in = None if kind == KEPT else left_format
         bias = None if experts[8] == NO_CODE else experts[8]
         return Kind(encoded_in, experts[2], x_dtype, rounding, out, bias)
@@ -277,10 +277,10 @@ class Rocm:
         kind, values, scales, dtype, row_stride, *rest = left
         return (kind, call.rows(values, row_stride, shape, dtype), scales, dtype, shape[1], *rest)
 
-    def _check_formats(self, kind: int, left: int, right: int) -> None:
-        """Raises unless there are kernels for a product of these formats."""
+    @staticmethod
+    def _check_formats(kind: int, left: int, right: int, pairs: list) -> None:
+        """Raises unless a product of these formats is among the pairs that have kernels."""
         names = KEPT_FLOATS if kind == KEPT else _format(left).name, _format(right).name
-        pairs = self._native.pairs()
         if names not in pairs:
             raise unsupported(*names, ARCHITECTURE, pairs)
 
@@ -348,6 +348,15 @@ def _in_words_of_torch(operation: str) -> Iterator[None]:
 def _format(code: int) -> Format:
     """Returns the format at a place of the table."""
     return next(fmt for fmt in facts().formats.values() if fmt.code == code)
+
+
+def _stored_bytes(
+    layout: Layout, shape: tuple[int, int], code: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns rows and row bytes of codes and scales of an operand of a format."""
+    fmt = _format(code)
+    codes, (rows, columns) = layout.storage(*shape, fmt)
+    return codes, (rows, columns * fmt.scale_bytes)
 
 
 @cache

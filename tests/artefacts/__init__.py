@@ -161,6 +161,7 @@ ARTEFACTS = (
     catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/wide", deep=True),
     catalogue("cdna4/quantize_wide", deep=True),
+    catalogue("cdna4/fp8", "cdna4/test_fp8", deep=True),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill_wide", deep=True),
     catalogue("cdna4/middle", deep=True),

@@ -7,10 +7,13 @@ KINDS = {
     "codes": Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
     "kept": Kind(left=None, right=0, x=0, rounding=0, out=0, bias=None),
     "eight_bits": Kind(left=1, right=0, x=0, rounding=1, out=0, bias=None),
+    "row_scales": Kind(left=4, right=4, x=None, rounding=None, out=0, bias=None),
+    "block_scales": Kind(left=5, right=6, x=0, rounding=1, out=0, bias=None),
     "others": Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
 }
-"""bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; float32 in, float16 out
-and a float32 bias."""
+"""bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; codes of FP8
+with scales of rows; bfloat16 rounded to FP8 with scales of blocks; float32 in, float16 out and a
+float32 bias."""
 
 EXPERTS = {
     "grouped": ExpertsKind(KINDS["floats"]._replace(out=2)),

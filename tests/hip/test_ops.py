@@ -18,6 +18,7 @@ from mx_kernels import _cuda, _hip, _launch
 from mx_kernels._facts import facts
 from tests import artefacts
 from tests.hip.code_object import embedded_in, loaded
+from tests.hip.kinds import KINDS
 from tests.tiers import deep, tiered
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -171,6 +172,64 @@ def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activ
     oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
 
 
+FLOAT_SCALED = ["fp8", "fp8_block", "fp8_block_2d"]
+SCALE_ROUNDINGS = 2
+"""Of products: float scales are no powers of two."""
+
+
+def float_scaled(rng, rows, k, fmt):
+    """Draws numbers and returns what the device makes of them, and what they stand for."""
+    q = mx.quantize(floats(rng, (rows, k)), format=fmt)
+    return q, oracle.dequantize(q.codes.numpy(), q.scales.numpy(), fmt)
+
+
+@deep
+@pytest.mark.parametrize("fmt", FLOAT_SCALED)
+@pytest.mark.parametrize("rounding", ["even", "rceil"])
+def test_quantize_to_float_scales_gives_the_bits_of_the_format(gpu, rng, fmt, rounding):
+    x = floats(rng, (137, 544))
+    q = mx.quantize(x, format=fmt, rounding=rounding)
+    expected = oracle.quantize(values_of(x), rounding, fmt)
+    for got, part in zip((q.codes, q.scales), expected, strict=True):
+        oracle.assert_bitwise_equal(got.numpy(), part)
+
+
+@deep
+@pytest.mark.parametrize("shape", [(5, 40, 160), SPLIT, (70, 140, 544)])
+def test_matmul_of_codes_with_scales_of_rows_is_within_the_bound(gpu, rng, shape):
+    m, n, k = shape
+    (a, left), (w, right) = (float_scaled(rng, rows, k, "fp8") for rows in (m, n))
+    out = mx.matmul(a, w.preshuffle(DEVICE))
+    torch.testing.assert_close(mx.matmul(a, w), out, rtol=0, atol=0)
+    oracle.assert_matmul(values_of(out), left, right, "bfloat16", scale_roundings=SCALE_ROUNDINGS)
+
+
+@deep
+@pytest.mark.parametrize("shape", [(5, 40, 160), SPLIT, (70, 140, 544)])
+def test_linear_with_scales_of_blocks_is_within_the_bound(gpu, rng, shape):
+    m, n, k = shape
+    x, (w, right) = floats(rng, (m, k)), float_scaled(rng, n, k, "fp8_block_2d")
+    out = mx.linear(x, w.preshuffle(DEVICE), activations="fp8_block")
+    left = oracle.dequantize(*oracle.quantize(values_of(x), format="fp8_block"), "fp8_block")
+    oracle.assert_matmul(values_of(out), left, right, "bfloat16", scale_roundings=SCALE_ROUNDINGS)
+
+
+@deep
+def test_the_first_tile_of_many_rows_with_scales_of_rows_is_within_the_bound(gpu, rng):
+    m, n, k = MANY_ROWS[0]
+    choice = mx.explain(m, n, k, device=DEVICE, op="matmul", activations="fp8", format="fp8")
+    assert "prefill" in choice.kernel
+    rows, columns = choice.tile
+    (a, left), (w, right) = (float_scaled(rng, size, k, "fp8") for size in (m, n))
+    w = w.preshuffle(DEVICE)
+    gpu.groups = [0]
+    out = mx.matmul(a, w)
+    oracle.assert_matmul(
+        values_of(out[:rows, :columns]), left[:rows], right[:columns], "bfloat16",
+        scale_roundings=SCALE_ROUNDINGS,
+    )  # fmt: skip
+
+
 @deep
 def test_the_first_tile_of_many_rows_of_eight_bits_is_within_the_bound(gpu, rng):
     m, n, k = MANY_ROWS[1]
@@ -243,7 +302,7 @@ def code_objects(module):
 @pytest.mark.parametrize(
     "module",
     tiered(
-        ["module", "floats", "codes", "kept", "eight_bits", "others"],
+        ["module", *KINDS],
         first=["module", "floats"],
     ),
 )

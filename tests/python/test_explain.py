@@ -101,6 +101,21 @@ def test_the_cpu_explains_every_pair(pair):
     assert mx.explain(4, 64, 96, activations="bf16", format=right).kernel
 
 
+@pytest.mark.parametrize("left, right", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d")])
+def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, right):
+    formats = {"device": "gfx950", "activations": left, "format": right}
+    for m, kernel in ((16, "decode"), (8192, "prefill")):
+        linear = mx.explain(m, 8192, 8192, **formats)
+        matmul = mx.explain(m, 8192, 8192, op="matmul", **formats)
+        assert (linear.kernel, linear.tile, linear.grid) == (
+            matmul.kernel,
+            matmul.tile,
+            matmul.grid,
+        )
+        assert linear.kernel == f"cdna4/{kernel}/kernel.mojo"
+        assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
+
+
 @pytest.mark.parametrize("activations", ["bf16", "mxfp8", "mxfp8_e5m2"])
 def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     few, more, many = (

@@ -26,12 +26,13 @@ from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
-from ...tiles import in_registers
+from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import Lds, PIECE_BYTES, allocate_lds, tile_at
 from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.row_scales import RowScales
 from ..operands.target import Destination, Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover, PART, PARTS
@@ -53,12 +54,14 @@ def multiply_tile[
     k: Int32,
     chunks_per_wave: Int32,
     workspace: Output[DType.uint8],
+    row_scales: Optional[RowScales] = None,
 ):
     """Computes a workgroup's tile of C; the target has `y` such tiles of rows before it."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
     comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime Walk = DecodeWalk[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
+    comptime HAS_ROW_SCALES = types.formats.left.has_row_scales()
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var x = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).column)
@@ -88,6 +91,9 @@ def multiply_tile[
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
         bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
+    var scales = _OwnScales[shape]()
+    comptime if HAS_ROW_SCALES:
+        scales.fetch(row_scales.value(), y, x, wave, lane)
     walk.finish(chunks_per_wave)
 
     # Across groups: each wave gets some tiles.
@@ -101,6 +107,9 @@ def multiply_tile[
         comptime if shape.waves > shape.tiles():
             if wave >= Int32(shape.tiles()):
                 return
+
+    comptime if HAS_ROW_SCALES:
+        scales.apply(sums)
 
     # Across workgroups, and to memory.
     var m_tile0, n_tile0 = y * Int32(shape.m_tiles), x * Int32(shape.n_tiles)
@@ -126,6 +135,39 @@ def multiply_tile[
                     target.store_part[part * PART, PART](
                         handover.parts[own, part], bias[own], row, column, lane
                     )
+
+
+struct _OwnScales[shape: DecodeShape]:
+    """The scales of the rows and columns of the tiles that a wave finishes.
+
+    Parameters:
+        shape: How a workgroup cuts its work.
+    """
+
+    var rows: RegisterTile[DType.float32, 1, Self.shape.own_tiles()]
+    var columns: SumTile[Self.shape.own_tiles()]
+
+    @always_inline
+    def __init__(out self):
+        """Begins with any."""
+        self.rows = in_registers[DType.float32, 1, Self.shape.own_tiles()]()
+        self.columns = in_registers[DType.float32, SUMS, Self.shape.own_tiles()]()
+
+    @always_inline
+    def fetch(mut self, scales: RowScales, y: Int32, x: Int32, wave: Int32, lane: Int32):
+        """Starts loading them for the tile of C in row `y`, column `x`."""
+        comptime for i in range(Self.shape.own_tiles()):
+            var m_tile, n_tile = Self.shape.corner(Self.shape.tile_of(wave, i))
+            var first_row = (y * Int32(Self.shape.m_tiles) + m_tile) * TILE
+            var first_column = (x * Int32(Self.shape.n_tiles) + n_tile) * TILE
+            self.rows[i] = scales.of_row(first_row, lane)
+            self.columns[i] = scales.of_columns(first_column, lane)
+
+    @always_inline
+    def apply(self, sums: SumTile[Self.shape.own_tiles()]):
+        """Multiplies the tiles by their scales."""
+        comptime for i in range(Self.shape.own_tiles()):
+            sums[i] = RowScales.applied(sums[i], self.rows[i], self.columns[i])
 
 
 @always_inline
@@ -225,6 +267,9 @@ def matmul_decode[
     comptime Source = CodeSource[
         types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
     ]
+    var row_scales = Optional[RowScales](None)
+    comptime if types.formats.left.has_row_scales():
+        row_scales = RowScales.of(a_scales, w_scales, m, n)
     var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
     multiply_tile[types, shape](
         Source(a_codes, a_scales, m, quotient[BLOCK](k), y * Int32(shape.m_tiles * TILE)),
@@ -237,6 +282,7 @@ def matmul_decode[
         k,
         chunks_per_wave,
         workspace,
+        row_scales,
     )
 
 
@@ -255,6 +301,7 @@ struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert not Self.types.quantizes_first(), "another launch quantizes before"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = Self.shape.grid(m, n)
         var workspace = queue.workspace(Self.shape.workspace(m, n))

@@ -9,8 +9,10 @@ from std.math import align_up, ceildiv
 
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ..instructions.lds import PIECE_BYTES
-from ..instructions.matrix import LANES, SUMS, TILE, TILE_BLOCKS, TILE_K
+from ..instructions.matrix import BLOCK, LANES, SUMS, TILE, TILE_BLOCKS, TILE_K
+from ..operands.memory import WORD_BYTES
 from ..operands.tiles import GROUP_TILES, PAIR, WORD_SCALES
 from ...schedule.xcd import XcdColumns
 
@@ -172,7 +174,7 @@ struct DecodeLds(TrivialRegisterPassable):
 
     def tile_bytes(self) -> Int:
         """Returns the bytes of a tile of activations: on its way, then, if shared, its codes."""
-        var code_bytes = TILE * TILE_BLOCKS * self.format.block_bytes()
+        var code_bytes = TILE * TILE_BLOCKS * self.format.packed_bytes(BLOCK)
         return max(self.float_bytes, code_bytes if self.shape.sharers > 1 else 0)
 
     def tile(self, stage: Int, own_step: Int) -> Int:
@@ -188,18 +190,22 @@ struct DecodeLds(TrivialRegisterPassable):
         """Returns the tiles of a stage, with those that fill up the last round of the sharers."""
         return self.shape.own_steps() * self.shape.sharers
 
+    def word_scales(self) -> Int:
+        """Returns the shared scales of a word: bytes of four tiles, or a float."""
+        return WORD_SCALES if self.format.scale == Scale.E8M0 else 1
+
     def unused_scales(self) -> Int:
         """Returns the scales of the last word of a stage that no tile has."""
-        return align_up(self.slots(), WORD_SCALES) - self.slots()
+        return align_up(self.slots(), self.word_scales()) - self.slots()
 
     def scale_words(self) -> Int:
         """Returns the words of a lane's shared scales of a stage."""
-        return ceildiv(self.slots(), WORD_SCALES)
+        return 0 if self.format.has_row_scales() else ceildiv(self.slots(), self.word_scales())
 
     def group_bytes(self) -> Int:
         """Returns the area of a group of sharers."""
         var words = self.scale_words() if self.shape.sharers > 1 else 0
-        return self.shape.depth * words * LANES * WORD_SCALES
+        return self.shape.depth * words * LANES * WORD_BYTES
 
     def first_group(self) -> Int:
         """Returns where the areas of groups begin."""

@@ -23,6 +23,7 @@ from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
 
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import (
     Lds,
@@ -36,6 +37,7 @@ from ..instructions.lds import (
     words_at,
     write_byte,
     write_piece,
+    write_word,
 )
 from ..instructions.matrix import (
     BlockCodes,
@@ -52,7 +54,7 @@ from ..instructions.matrix import (
 from ..operands.activations import ActivationSource
 from ..operands.encode import EncodedBlock
 from ..operands.memory import quotient
-from ..operands.tiles import PAIR, WORD_SCALES
+from ..operands.tiles import WORD_SCALES
 from ..operands.weights import WeightFragments
 from .order import Stream, StreamOps
 from .shape import DecodeLds, DecodeShape
@@ -81,6 +83,10 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """Bytes of the area of a group."""
     comptime SCALE_WORDS = Self.LDS.scale_words()
     """Words of the scales of a stage in it."""
+    comptime SHARED_SCALES = Self.LDS.word_scales()
+    """Scales of such a word."""
+    comptime HAS_SCALES = not Self.Source.left.has_row_scales()
+    """Whether products are multiplied by scales; sums are by those of rows."""
     comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
     """The order of its work."""
 
@@ -102,12 +108,12 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """The first block along K of each stage."""
     var b: CodeTile[Self.right, Self.shape.depth, Self.shape.k_tiles, Self.COLUMNS]
     """Weights in flight."""
-    var b_scales: WordTile[Self.shape.depth, Self.Weights.WORDS]
-    """Their scales, a word for two tiles of columns."""
+    var b_scales: WordTile[Self.shape.depth, max(Self.Weights.WORDS, 1)]
+    """Their scales, some words."""
     var a: CodeTile[Self.Source.left, Self.shape.depth, Self.shape.steps()]
     """Activations: what the source keeps of those in flight, then those of the stage in use."""
     var a_scales: WordTile[Self.shape.depth, Self.shape.steps()]
-    """Their scales; if shared, each is a word of four tiles."""
+    """Their scales; if shared, of bytes each is a word of four tiles."""
     var sums: SumTile[Self.shape.m_tiles, Self.COLUMNS]
     """The tile of C."""
 
@@ -137,7 +143,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         comptime B_WORDS = CODE_WORDS[Self.right]
         self.first_blocks = in_registers[DType.int32, 1, DEPTH]()
         self.b = in_registers[DType.uint32, B_WORDS, DEPTH, Self.shape.k_tiles, Self.COLUMNS]()
-        self.b_scales = in_registers[DType.uint32, 1, DEPTH, Self.Weights.WORDS]()
+        self.b_scales = in_registers[DType.uint32, 1, DEPTH, max(Self.Weights.WORDS, 1)]()
         self.a = in_registers[DType.uint32, A_WORDS, DEPTH, STEPS]()
         self.a_scales = in_registers[DType.uint32, 1, DEPTH, STEPS]()
         self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.COLUMNS]()
@@ -152,12 +158,16 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         return pieces_at[Self.Source.PIECES](self.lds, Int32(place))
 
     @always_inline
-    def share[stage: Int](self, tile: Int32, scale: UInt8):
+    def share[stage: Int](self, tile: Int32, scale: UInt32):
         """Writes the lane's scale of an encoded tile for all sharers."""
         comptime DEPTH = Self.shape.depth
-        var scales = bytes_at[DEPTH, Self.SCALE_WORDS, LANES, WORD_SCALES](self.group_scales)
-        var word, byte = divmod(tile, Int32(WORD_SCALES))
-        write_byte(scales, Coord(Idx[stage], word, self.lane, byte), scale)
+        comptime if Self.Source.left.scale == Scale.E8M0:
+            var scales = bytes_at[DEPTH, Self.SCALE_WORDS, LANES, WORD_SCALES](self.group_scales)
+            var word, byte = divmod(tile, Int32(WORD_SCALES))
+            write_byte(scales, Coord(Idx[stage], word, self.lane, byte), scale.cast[DType.uint8]())
+        elif Self.HAS_SCALES:
+            var scales = words_at[DEPTH, Self.SCALE_WORDS, LANES](self.group_scales)
+            write_word(scales, Coord(Idx[stage], tile, self.lane), scale)
 
     @always_inline
     def fetch[stage: Int, is_first: Bool](mut self):
@@ -219,15 +229,14 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             comptime for i in range(LANE_PIECES):
                 var piece = block.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
                 write_piece(codes, Coord(Idx[i], self.lane), piece)
-            var scale = block.scale.cast[DType.uint8]()
             var tile = self.sharer + Int32(step * Self.shape.sharers)
-            self.share[stage](tile, scale)
+            self.share[stage](tile, block.scale)
             # Words are read as a whole: nothing in them is left undefined.
             comptime unused = Self.LDS.unused_scales()
             comptime slots = Self.LDS.slots()
             comptime if step == 0 and unused > 0:
                 if self.sharer < Int32(unused):
-                    self.share[stage](Int32(slots) + tile, scale)
+                    self.share[stage](Int32(slots) + tile, block.scale)
         else:
             self.keep[stage, step](block)
 
@@ -236,11 +245,13 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
         """Reads the activations of a stage, encoded or kept."""
         comptime if Self.Source.left == KEPT:
             return self.read_kept[stage]()
-        var words = words_at[Self.shape.depth, Self.SCALE_WORDS, LANES](self.group_scales)
         comptime for step in range(Self.shape.steps()):
-            comptime word, byte = divmod(step, WORD_SCALES)
+            comptime word, byte = divmod(step, Self.SHARED_SCALES)
             comptime own_step, sharer = divmod(step, Self.shape.sharers)
-            comptime if byte == 0:
+            comptime if not Self.HAS_SCALES:
+                self.a_scales[stage, step] = 0
+            elif byte == 0:
+                var words = words_at[Self.shape.depth, Self.SCALE_WORDS, LANES](self.group_scales)
                 self.a_scales[stage, step] = read_word(
                     words, Coord(Idx[stage], Idx[word], self.lane)
                 )
@@ -278,15 +289,16 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
                     self.b_scales[stage, word], self.first_blocks[stage], self.lane
                 )
         comptime for n_tile in range(Self.COLUMNS):
+            comptime b_word = Self.Weights.scale_word[k_tile, n_tile]()
             comptime b_byte = Self.Weights.scale_byte[k_tile, n_tile]()
-            comptime a_byte = step % WORD_SCALES if Self.IS_SHARED else 0
+            comptime a_byte = step % Self.SHARED_SCALES if Self.IS_SHARED else 0
             self.sums[m_tile, n_tile] = multiply_tiles[
                 Self.Source.left, Self.right, b_byte, a_byte
             ](
                 self.sums[m_tile, n_tile],
                 self.b[stage, k_tile, n_tile],
                 self.a[stage, step],
-                self.b_scales[stage, n_tile // PAIR],
+                self.b_scales[stage, b_word],
                 self.a_scales[stage, step],
             )
 

@@ -27,7 +27,7 @@ from ..instructions.matrix import LANES, SUMS, Sums, TILE
 from ..operands.activations import ActivationSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Destination, NO_BIAS, Target
-from ..types import ProductTypes, has_kernels, unsupported
+from ..types import ProductTypes, has_expert_kernels, unsupported
 from .groups import GroupTile, most_tiles
 from .hidden import Hidden
 from .rows import GatheredSource
@@ -179,7 +179,7 @@ struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
         of: ExpertRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]
     ) raises:
         """Launches the product of all groups."""
-        comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert has_expert_kernels(Self.types.formats), unsupported(Self.types.formats)
         comptime assert Self.shape.sharers == 1 and Self.shape.k_tail
         var tiles = most_tiles(of.m, experts.count, Self.shape.m_tiles * TILE)
         var x, y = XcdColumns(tiles, ceildiv(n, Self.shape.n_tiles * TILE)).grid()

@@ -10,7 +10,7 @@ from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...launch.recorder import Recorded, Recorder
 from ...layouts import OperandLayout, Plain
-from ...numbers.formats import Format
+from ...numbers.formats import Format, K_MULTIPLE
 from ...numbers.rounding import Rounding
 from ..quantize.kernel import QuantizeKernel
 from ..types import A, CODES, ProductTypes, SCALES, WORKSPACE
@@ -49,7 +49,7 @@ struct ListedQuantizer[
 
     @staticmethod
     def supports(m: Int, n: Int, k: Int) -> Bool:
-        return k % Self.format.block_k == 0
+        return k % K_MULTIPLE == 0
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:

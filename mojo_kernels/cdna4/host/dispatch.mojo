@@ -14,13 +14,14 @@ workgroups than compute units. `python -m bench.simulated.tune --table` measures
 every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
 """
 
-from std.math import ceildiv
+from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
 from ...launch.kernel import ProductKernel
-from ...launch.queue import Queue
+from ...launch.queue import Queue, Workspace
 from ...launch.workspace import CLEARED_BYTES
-from ...problem import Problem
+from ...numbers.formats import Format
+from ...problem import Left, Problem
 from ..chip import CUS, LDS_BYTES, MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
 from ..decode.kernel import DecodeKernel
 from ..decode.shape import DecodeLds, DecodeShape
@@ -30,6 +31,7 @@ from ..middle.shape import MiddleShape
 from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
 from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
+from ..quantize.kernel import QuantizeKernel
 from ..types import Formats, ProductTypes, float_bytes
 
 comptime ANY = Int(max_finite[DType.int32]())
@@ -408,7 +410,9 @@ def launch[
     var at_once = rows_at_once(row_bytes)
     for row in range(0, problem.m, at_once):
         var part = rows_of[types](problem, row, min(at_once, problem.m - row))
-        _launch_chosen[types, known](part, queue)
+        comptime if types.quantizes_first():
+            part = _quantized[types](part, queue)
+        _launch_chosen[types.encoded(), known](part, queue)
 
 
 def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Problem:
@@ -416,9 +420,33 @@ def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Prob
     var part = problem
     part.m = count
     part.left.values += row * types.row_bytes(problem.k)
-    part.left.scales += row * (problem.k // types.formats.left.block_k)
+    part.left.scales += types.formats.left.scale_bytes(row, problem.k)
     part.result.values += row * problem.n * float_bytes(types.out)
     return part
+
+
+def _quantized[types: ProductTypes, Q: Queue](problem: Problem, mut queue: Q) raises -> Problem:
+    """Launches what makes codes and scales of floats; returns their product.
+
+    They are handed over in the workspace, where such products have nothing but counters.
+    """
+    comptime format, dtype = types.formats.left, types.floats()
+    var m, k = problem.m, problem.k
+    var space = quantized_workspace(format, m, k)
+    var scales = queue.workspace(space)
+    var codes = scales + space.num_bytes() - format.packed_bytes(m * k)
+    comptime Kernel = QuantizeKernel[format, dtype, types.rounding]
+    Kernel.launch(problem.left.values, codes, scales, m, k, queue)
+    var part = problem
+    part.left = Left.encoded(codes, scales, format.code())
+    return part
+
+
+def quantized_workspace(format: Format, m: Int, k: Int) -> Workspace:
+    """Returns the memory of scales and, behind them, codes of a quantized left side."""
+    comptime ALIGNMENT = 256
+    var scale_bytes = align_up(format.scale_bytes(m, k), ALIGNMENT)
+    return Workspace(0, scale_bytes + format.packed_bytes(m * k))
 
 
 def _launch_chosen[

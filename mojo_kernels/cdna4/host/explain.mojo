@@ -3,11 +3,10 @@
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.matrix import KEPT
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
 from ..types import Formats, ProductTypes, has_kernels, unsupported
-from .dispatch import CHOICES, Choice, Family, choose
+from .dispatch import CHOICES, Choice, Family, choose, quantized_workspace
 
 
 @fieldwise_init
@@ -36,11 +35,16 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
     if not has_kernels(formats):
         raise Error(unsupported(formats))
     var x = Optional[DType](None) if is_encoded else Optional(BF16)
-    var row = choose(m, n, k, ProductTypes(formats, x, Rounding.EVEN, BF16, None))
+    var types = ProductTypes(formats, x, Rounding.EVEN, BF16, None)
+    var row = choose(m, n, k, types.encoded())
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         if row == i:
-            return _explain(choice, row, m, n, k, formats.left, has_codes=not is_encoded)
+            var found = _explain(choice, row, m, n, k, formats.left, has_codes=not is_encoded)
+            if types.quantizes_first():
+                var handed_over = quantized_workspace(formats.left, m, k).handed_over_bytes
+                found.workspace.handed_over_bytes = handed_over
+            return found^
     raise Error(String("no row ", row))
 
 
@@ -57,7 +61,5 @@ def _explain(
         var shape = choice.middle()
         var stages = shape.stages(k)
         return Explanation(row, choice, k_tail, stages, shape.grid(m, n), shape.workspace(m, n))
-    var workspace = Workspace(0, 0)
-    if left != KEPT:
-        workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
+    var workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
     return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)

@@ -126,6 +126,24 @@ def write_byte(
 
 
 @always_inline
+def write_word(
+    tile: TileTensor[DType.uint32, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
+    at: Coord,
+    value: UInt32,
+):
+    """Writes a word."""
+    __mlir_op.`llvm.store`[
+        _type=None,
+        alignment=to_i64(Int64(4)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](
+        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.i32](value._mlir_value),
+        _llvm_pointer(place_of(tile, at)),
+    )
+
+
+@always_inline
 def read_piece(
     tile: TileTensor[DType.uint32, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
     at: Coord,

@@ -1,6 +1,7 @@
 """The matrix instructions: a tile of weights times a tile of activations, 128 along K.
 
     v_mfma_scale_f32_16x16x128_f8f6f4    16 cycles for four-bit elements, else 32
+    v_mfma_f32_16x16x128_f8f6f4          the same without scales
     v_mfma_f32_16x16x32_bf16             four of them, 64 cycles, for kept activations
 
 Weights go first, so that a lane receives neighbouring columns of one row of C, in the order of
@@ -12,6 +13,9 @@ these are not neighbours, though the scale is that of block l / 16:
 
 A scale operand is a word of four scale bytes; a compile-time index picks one. Of kept activations
 a lane feeds block l / 16 as bfloat16, and the weights' block is decoded to the same.
+
+The instruction knows no float scales. One of a row waits for the sums; others are those of the
+128 along K of one instruction, whose products are summed on their own and multiplied by both.
 """
 
 from max.gpu.intrinsics import permlane_swap
@@ -51,12 +55,14 @@ def name_of(format: Format) -> String:
     return "bf16" if format == KEPT else format.name()
 
 
-comptime PIECES[format: Format] = format.block_bytes() // PIECE_BYTES
+comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
+"""Bytes of the packed codes that a lane feeds."""
+comptime PIECES[format: Format] = LANE_BYTES[format] // PIECE_BYTES
 """Pieces of an operand that a lane feeds."""
-comptime CODE_WORDS[format: Format] = format.block_bytes() // 4
-"""Words of the packed codes of one block."""
+comptime CODE_WORDS[format: Format] = LANE_BYTES[format] // 4
+"""Words of the same."""
 comptime BlockCodes[format: Format] = SIMD[DType.uint32, CODE_WORDS[format]]
-"""The packed codes of one block in registers: what a lane feeds."""
+"""The same in registers: of MX formats one block."""
 comptime CodeTile[format: Format, *sizes: Int] = RegisterTile[
     DType.uint32, CODE_WORDS[format], *sizes
 ]
@@ -79,7 +85,10 @@ def operand_code(element: Element) -> Optional[Int]:
 
 
 def feeds_matrix_instruction(format: Format) -> Bool:
-    """Says whether the instruction takes operands of a format: their element, block and scale."""
+    """Says whether the instruction takes operands of a format: their element, block and scale.
+
+    Of formats with float scales it takes the codes alone.
+    """
     return (
         Bool(operand_code(format.element))
         and format.scale == Scale.E8M0
@@ -94,13 +103,21 @@ def multiply_tiles[
 ](
     sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
 ) -> Sums:
-    """Returns `sums + b @ a.T`, scaled by byte `b_byte` and `a_byte` of the scale words."""
+    """Returns `sums + b @ a.T`, scaled by byte `b_byte` and `a_byte` of the scale words.
+
+    A float scale is a word; those of rows are applied elsewhere.
+    """
     comptime if left == KEPT:
         comptime assert right == Format.MXFP4, "kept activations multiply MXFP4 weights"
         var floats = rebind[BlockCodes[KEPT]](a)
         return _multiply_kept[b_byte](sums, rebind[BlockCodes[Format.MXFP4]](b), floats, b_scales)
-    else:
+    elif left.scale == Scale.E8M0:
         return _multiply_scaled[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
+    elif left.has_row_scales():
+        return multiply_codes[left, right](sums, b, a)
+    else:
+        var scale = bitcast[DType.float32](a_scales) * bitcast[DType.float32](b_scales)
+        return multiply_codes[left, right](Sums(0), b, a).fma(Sums(scale), sums)
 
 
 @always_inline
@@ -149,20 +166,38 @@ def _multiply_scaled[
 ](
     sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
 ) -> Sums:
-    """Multiplies codes."""
+    """Multiplies codes with their scales."""
     comptime assert feeds_matrix_instruction(left), String(
         "no matrix instruction for ", name_of(left), " on the left"
     )
     comptime assert feeds_matrix_instruction(right), String(
         "no matrix instruction for ", name_of(right), " on the right"
     )
+    return _multiply_words[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
+
+
+@always_inline
+def multiply_codes[
+    left: Format, right: Format
+](sums: Sums, b: BlockCodes[right], a: BlockCodes[left]) -> Sums:
+    """Multiplies codes without scales: zeros that are constants choose that instruction."""
+    return _multiply_words[left, right, 0, 0](sums, b, a, 0, 0)
+
+
+@always_inline
+def _multiply_words[
+    left: Format, right: Format, b_byte: Int, a_byte: Int
+](
+    sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
+) -> Sums:
+    """Emits the instruction."""
     comptime LEFT = CDNA4F8F6F4MatrixFormat(operand_code(left.element).value())
     comptime RIGHT = CDNA4F8F6F4MatrixFormat(operand_code(right.element).value())
     var result = sums
     cdna4_block_scaled_mfma[Int32(b_byte), Int32(a_byte), RIGHT, LEFT](
         result,
-        bitcast[DType.uint8, right.block_bytes()](b),
-        bitcast[DType.uint8, left.block_bytes()](a),
+        bitcast[DType.uint8, LANE_BYTES[right]](b),
+        bitcast[DType.uint8, LANE_BYTES[left]](a),
         bitcast[DType.int32](b_scales),
         bitcast[DType.int32](a_scales),
     )

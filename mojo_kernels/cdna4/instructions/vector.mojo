@@ -3,6 +3,7 @@
     encode_pair        two floats to codes, by the hardware's converter
     decode_pair        two codes to bfloat16, by the hardware's converter
     maximum, minimum   chains of them become three-operand instructions
+    mantissa_of, ..    floats taken apart, and multiplied by powers of two
 """
 
 from std.sys._assembly import inlined_assembly
@@ -99,6 +100,41 @@ def minimum[
 def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
     """Returns `a - b`, or 0 where that would be negative."""
     return llvm_intrinsic["llvm.usub.sat", UInt32, has_side_effect=False](a, b)
+
+
+@always_inline
+def mantissa_of[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns x over a power of two, 0.5 to 1; zeros, infinities and NaN as such."""
+    var mantissas = SIMD[DType.float32, width]()
+    comptime for i in range(Int(width)):
+        mantissas[i] = llvm_intrinsic["llvm.amdgcn.frexp.mant.f32", Float32, has_side_effect=False](
+            x[i]
+        )
+    return mantissas
+
+
+@always_inline
+def exponent_of[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.int32, width]:
+    """Returns the exponents of those powers; 0 of what is none."""
+    var exponents = SIMD[DType.int32, width]()
+    comptime for i in range(Int(width)):
+        exponents[i] = llvm_intrinsic[
+            "llvm.amdgcn.frexp.exp.i32.f32", Int32, has_side_effect=False
+        ](x[i])
+    return exponents
+
+
+@always_inline
+def times_power[
+    width: SIMDLength
+](x: SIMD[DType.float32, width], exponents: SIMD[DType.int32, width]) -> SIMD[DType.float32, width]:
+    """Returns x times 2 to the power of `exponents`, rounded once."""
+    var result = SIMD[DType.float32, width]()
+    comptime for i in range(Int(width)):
+        result[i] = llvm_intrinsic["llvm.ldexp.f32.i32", Float32, has_side_effect=False](
+            x[i], exponents[i]
+        )
+    return result
 
 
 @always_inline

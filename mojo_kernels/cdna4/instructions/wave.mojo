@@ -2,12 +2,18 @@
 
     sums_up_to     what the lanes up to this one have, added up
     votes          a bit for each lane that says yes
+    lane_here      which lane this is
     of_lane        what one lane has, for all
+    maximum_of_row the largest of 16 lanes
 """
 
 from std.bit import pop_count
 from std.sys.intrinsics import llvm_intrinsic
 
+comptime ROW_LANES = 16
+"""Lanes that exchange what they have at once."""
+comptime _ROW_ROTATION = 0x120
+"""Takes what a lane of the same row of 16 has, so many lanes before, around its end."""
 comptime _ROW_SHIFT = 0x110
 """Takes what a lane of the same row of 16 has, so many lanes before."""
 comptime _ROW_TO_NEXT = 0x142
@@ -38,6 +44,16 @@ def _moved[control: Int, rows: Int](x: Int32) -> Int32:
 
 
 @always_inline
+def maximum_of_row(x: UInt32) -> UInt32:
+    """Returns the largest number of the lane's row of 16."""
+    var largest = x
+    comptime for lanes in [1, 2, 4, 8]:
+        var other = _moved[_ROW_ROTATION + lanes, _ALL_ROWS](largest.cast[DType.int32]())
+        largest = max(largest, other.cast[DType.uint32]())
+    return largest
+
+
+@always_inline
 def votes(condition: Bool) -> UInt64:
     """Returns a bit for each lane that says yes."""
     return llvm_intrinsic["llvm.amdgcn.ballot.i64", UInt64, has_side_effect=False](condition)
@@ -58,6 +74,12 @@ def count_before(votes: UInt64) -> Int32:
     return llvm_intrinsic["llvm.amdgcn.mbcnt.hi", Int32, has_side_effect=False](
         (votes >> 32).cast[DType.int32](), low
     )
+
+
+@always_inline
+def lane_here() -> Int32:
+    """Returns which lane this is, found out anew: no register has to keep it until now."""
+    return count_before(~UInt64(0))
 
 
 @always_inline

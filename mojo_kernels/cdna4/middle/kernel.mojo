@@ -17,7 +17,7 @@ from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
 from ..decode.handover import Handover, PART, PARTS
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, SUMS, TILE
+from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, TILE
 from ..instructions.memory import loaded
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Target
@@ -72,7 +72,7 @@ def matmul_middle[
     comptime if shape.splits > 1:
         var all = quotient[STAGE_BLOCKS](k_blocks)
         own_stages = min(num_stages, all - first_stage)
-    comptime CODE_BYTES = types.formats.left.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[types.formats.left]
     var first_byte = first_stage * Int32(ROW_BYTES)
     var first_tile = (column * Int32(WAVES) + wave) * Int32(shape.n_tiles)
     var walk = Walk(

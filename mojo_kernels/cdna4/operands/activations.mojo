@@ -20,12 +20,14 @@ from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import PIECE_BYTES, PIECE_WORDS, SharedPieces
 from ..instructions.matrix import (
     BlockCodes,
     CODE_WORDS,
     KEPT,
+    LANE_BYTES,
     PIECES,
     TILE,
     TILE_BLOCKS,
@@ -216,9 +218,13 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     comptime left = Self.format
     """What the blocks are encoded in."""
-    comptime CODE_BYTES = Self.format.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.format]
     """Bytes of the codes of a block."""
-    comptime LOADS = PIECES[Self.format] + 1
+    comptime HAS_SCALES = not Self.format.has_row_scales()
+    """Whether scales are multiplied here; those of rows are not."""
+    comptime SCALE_BLOCKS = 1 if Self.format.scale == Scale.E8M0 else TILE_BLOCKS
+    """Blocks of the instruction that share a scale: one or those of a tile."""
+    comptime LOADS = PIECES[Self.format] + (1 if Self.HAS_SCALES else 0)
     """The codes and the scale of a block."""
     comptime PIECES = 0
     """Straight to registers."""
@@ -233,6 +239,8 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """Blocks of a row."""
     var rows: SIMD[DType.int32, Self.m_tiles]
     """The lane's block in the first tile along K of each tile of rows."""
+    var scale_rows: SIMD[DType.int32, Self.m_tiles]
+    """Its scale, counted likewise."""
 
     @always_inline
     def __init__(
@@ -246,16 +254,30 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
         self.codes = View.of(codes, rows * row_bytes).moved(first_row * row_bytes)
-        self.scales = View.of(scales, rows * k_blocks).moved(first_row * k_blocks)
         self.k_blocks = k_blocks
         self.rows = {}
+        self.scale_rows = {}
+        self.scales = View.of(scales, 0)
+        comptime if Self.HAS_SCALES:
+            comptime SCALE_BYTES = Int32(Self.format.scale.bytes)
+            var row_bytes = self._scales_of_row() * SCALE_BYTES
+            self.scales = View.of(scales, rows * row_bytes).moved(first_row * row_bytes)
+
+    @always_inline
+    def _scales_of_row(self) -> Int32:
+        """Returns the scales of a row."""
+        return quotient[Self.SCALE_BLOCKS](self.k_blocks + Int32(Self.SCALE_BLOCKS - 1))
 
     @always_inline
     def settle(mut self, lane: Int32):
         """Computes the lane's offsets."""
         comptime for m_tile in range(Self.m_tiles):
             var row = Int32(m_tile * TILE) + lane % TILE
-            self.rows[m_tile] = row * self.k_blocks + quotient[TILE](lane)
+            var block = quotient[TILE](lane)
+            self.rows[m_tile] = row * self.k_blocks + block
+            comptime if Self.HAS_SCALES:
+                var scale = quotient[Self.SCALE_BLOCKS](block)
+                self.scale_rows[m_tile] = row * self._scales_of_row() + scale
 
     @always_inline
     def settle_block(mut self, lane: Int32):
@@ -269,10 +291,13 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         var blocks_left = self.k_blocks - first
         var is_inside = is_wanted and blocks_left > 0
         var offset = m_tile * Int32(TILE) * self.k_blocks + first
+        var scales = self.scales
+        comptime if Self.HAS_SCALES:
+            var scale = m_tile * Int32(TILE) * self._scales_of_row()
+            scale += quotient[Self.SCALE_BLOCKS](first)
+            scales = scales.moved_if(scale * Int32(Self.format.scale.bytes), is_inside)
         return CodeCursor(
-            self.codes.moved_if(offset * Int32(Self.CODE_BYTES), is_inside),
-            self.scales.moved_if(offset, is_inside),
-            blocks_left,
+            self.codes.moved_if(offset * Int32(Self.CODE_BYTES), is_inside), scales, blocks_left
         )
 
     @always_inline
@@ -288,9 +313,6 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         # The first piece of block `group` is further than piece `group` if a block has several.
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
         code_offset -= group * Int32(Self.CODE_BYTES - PIECE_BYTES)
-        var scale_offset = self.rows[m_tile] + first
-        comptime if Self.k_tail:
-            scale_offset = scale_offset if first + group < at.blocks_left else OUT_OF_RANGE
         var codes = BlockCodes[Self.left]()
         comptime for i in range(LANE_PIECES):
             var offset = code_offset + Int32(i * TILE_BLOCKS * PIECE_BYTES)
@@ -299,8 +321,24 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
                 offset = offset if block < at.blocks_left else OUT_OF_RANGE
             var piece = bitcast[DType.uint32, PIECE_WORDS](at.codes.load[PIECE_BYTES](offset))
             codes = codes.insert[offset=i * PIECE_WORDS](piece)
-        var scale = at.scales.load[1](scale_offset)
-        return EncodedBlock[Self.left](codes, scale.cast[DType.uint32]())
+        return EncodedBlock[Self.left](codes, self._fetch_scale[k_tile, m_tile](at, group))
+
+    @always_inline
+    def _fetch_scale[k_tile: Int, m_tile: Int](self, at: Self.Cursor, group: Int32) -> UInt32:
+        """Starts loading the scale of a lane's block of a tile: a byte, or the bits of a float."""
+        comptime if not Self.HAS_SCALES:
+            return 0
+        comptime SCALE_BYTES = Int32(Self.format.scale.bytes)
+        comptime first = k_tile * TILE_BLOCKS
+        var offset = self.scale_rows[m_tile] + Int32(first // Self.SCALE_BLOCKS)
+        offset *= SCALE_BYTES
+        comptime if Self.k_tail:
+            var own = quotient[Self.SCALE_BLOCKS](group) * Int32(Self.SCALE_BLOCKS)
+            offset = offset if Int32(first) + own < at.blocks_left else OUT_OF_RANGE
+        comptime if Self.format.scale == Scale.E8M0:
+            return at.scales.load[1](offset).cast[DType.uint32]()
+        else:
+            return bitcast[DType.uint32, 1](at.scales.load[Scale.FLOAT32.bytes](offset))
 
     @always_inline
     def block(

@@ -20,7 +20,7 @@ from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, SharedPieces, pieces_at
-from ..instructions.matrix import PIECES, TILE, TILE_BLOCKS
+from ..instructions.matrix import LANE_BYTES, PIECES, TILE, TILE_BLOCKS
 from .activations import FloatSource
 from .encode import EncodedBlock
 from .memory import OUT_OF_RANGE, Span, quotient
@@ -42,7 +42,7 @@ struct QuantizedRows[
         policy: Who sees the stores before the kernel ends.
     """
 
-    comptime CODE_BYTES = Self.format.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.format]
     """Bytes of the codes of a block."""
     comptime STORES = PIECES[Self.format] + (1 if Self.Layout == Plain else 0)
     """Stores of a tile; preshuffled scales of several tiles go together."""

@@ -6,14 +6,17 @@ A load of 16 bytes a lane is a tile of 16 rows x 128, or half of one of eight-bi
     byte of the word     0               1                2               3
     scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
                          block l / 16    block l / 16     block 4 + l/16  block 4 + l/16
+
+Float scales are plain: a word for the tiles of a pair of rows and 128 along K, or none in the loop.
 """
 
 from std.math import ceildiv
 from std.memory import bitcast
 
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
-from ..instructions.matrix import BlockCodes, LANES, PIECES, TILE, TILE_BLOCKS
+from ..instructions.matrix import BlockCodes, LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 
@@ -43,11 +46,15 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         k_tail: Whether K may end within a chunk.
     """
 
-    comptime CODE_BYTES = Self.format.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.format]
     """Bytes of the codes of a block."""
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
     """Bytes of the codes of a tile."""
-    comptime WORDS = ceildiv(Self.n_tiles, PAIR)
+    comptime HAS_BYTES = Self.format.scale == Scale.E8M0
+    """Whether scales are bytes in the preshuffled order."""
+    comptime PAIRS = ceildiv(Self.n_tiles, PAIR)
+    """Pairs of tiles of rows."""
+    comptime WORDS = _words(Self.format, Self.PAIRS, Self.k_tiles)
     """Words of scales for a chunk."""
     comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * PIECES[Self.format]
     """Loads of a chunk."""
@@ -79,13 +86,18 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         var none = View.of(codes, 0)
         var self = Self(none, none, k_blocks, first_tile)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
-        var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
         self.codes = View.of(codes, tiles * self._tile_row_bytes()).moved(
             first_tile * self._tile_row_bytes()
         )
-        self.scales = View.of(scales, pairs * self._pair_row_bytes()).moved(
-            quotient[PAIR](first_tile) * self._pair_row_bytes()
-        )
+        comptime if Self.HAS_BYTES:
+            var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
+            self.scales = View.of(scales, pairs * self._pair_row_bytes()).moved(
+                quotient[PAIR](first_tile) * self._pair_row_bytes()
+            )
+        elif Self.WORDS > 0:
+            comptime ROWS = Self.format.block_rows
+            var row_blocks = quotient[ROWS](rows + Int32(ROWS - 1))
+            self.scales = View.of(scales, row_blocks * self._float_row_bytes())
         return self
 
     @always_inline
@@ -99,14 +111,22 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Self.GROUP_BYTES
 
     @always_inline
+    def _float_row_bytes(self) -> Int32:
+        """Returns the bytes of a row of float scales."""
+        var scales = quotient[TILE_BLOCKS](self.k_blocks + Int32(TILE_BLOCKS - 1))
+        return scales * Int32(Scale.FLOAT32.bytes)
+
+    @always_inline
     def cursor(self, chunk: Int32) -> WeightCursor:
         """Returns the place of a chunk; one beyond K reads as zeros."""
         var block = chunk * Int32(Self.CHUNK_BLOCKS)
         var is_inside = block < self.k_blocks
-        var group = quotient[GROUP_BLOCKS](block)
+        var scale = quotient[GROUP_BLOCKS](block) * Self.GROUP_BYTES
+        comptime if not Self.HAS_BYTES:
+            scale = quotient[TILE_BLOCKS](block) * Int32(Scale.FLOAT32.bytes)
         return WeightCursor(
             self.codes.moved_if(block * Int32(TILE * Self.CODE_BYTES), is_inside),
-            self.scales.moved_if(group * Self.GROUP_BYTES, is_inside),
+            self.scales.moved_if(scale, is_inside),
             block,
         )
 
@@ -131,13 +151,23 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 
     @always_inline
     def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:
-        """Loads the scales of a pair of tiles for the chunk's whole group."""
+        """Loads the scales of a pair of tiles for the chunk's whole group, or a float for 128."""
         var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
+        comptime if not Self.HAS_BYTES:
+            comptime k_tile, pair = divmod(word, Self.PAIRS)
+            var row = (self.first_tile + Int32(PAIR * pair)) * Int32(TILE)
+            offset = quotient[Self.format.block_rows](row) * self._float_row_bytes()
+            offset += Int32(k_tile * Scale.FLOAT32.bytes)
+            comptime if Self.k_tail:
+                var block = at.first_block + Int32(k_tile * TILE_BLOCKS)
+                offset = offset if block < self.k_blocks else OUT_OF_RANGE
         return bitcast[DType.uint32, 1](at.scales.load[4](offset))
 
     @always_inline
     def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
-        """Returns a word without what lies beyond K, the chunk's first scale in byte 0."""
+        """Returns a word without what is beyond K, the chunk's first scale in byte 0; or a float."""
+        comptime if not Self.HAS_BYTES:
+            return word
         comptime HALF_BITS = UInt32(16)
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var scales = word
@@ -154,6 +184,19 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return scales
 
     @staticmethod
+    def scale_word[k_tile: Int, n_tile: Int]() -> Int:
+        """Returns which word holds the scale of a tile."""
+        comptime pair = n_tile // PAIR
+        return pair if Self.HAS_BYTES else (k_tile * Self.PAIRS + pair) % max(Self.WORDS, 1)
+
+    @staticmethod
     def scale_byte[k_tile: Int, n_tile: Int]() -> Int:
         """Returns which byte of the chosen word holds the scale of a tile."""
         return PAIR * k_tile + n_tile % PAIR
+
+
+def _words(format: Format, pairs: Int, k_tiles: Int) -> Int:
+    """Returns the words of scales for a chunk."""
+    if format.scale == Scale.E8M0:
+        return pairs
+    return 0 if format.has_row_scales() else pairs * k_tiles

@@ -23,7 +23,7 @@ from ..instructions.lds import (
     words_at,
     write_byte,
 )
-from ..instructions.matrix import LANES, PIECES, TILE, TILE_BLOCKS
+from ..instructions.matrix import LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient, remainder
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
@@ -152,7 +152,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
 
     comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
-    comptime CODE_BYTES = Self.formats.left.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.formats.left]
     """Bytes of the codes of a block."""
     comptime ROWS_PER_LOAD = LANES // Self.Tile.ROW_PIECES
     """Rows that the lanes of a wave load at once."""

@@ -30,7 +30,8 @@ from std.sys.intrinsics import readfirstlane
 from ...launch.queue import Workspace
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
-from ..instructions.matrix import BLOCK, LANES
+from ...numbers.scales import Scale
+from ..instructions.matrix import BLOCK, KEPT, LANES
 from ..instructions.memory import arrive
 from ..operands.memory import Span
 from .shape import rows_of
@@ -70,8 +71,18 @@ struct CrewMemory(TrivialRegisterPassable):
         return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
 
 
+def needs_crew(format: Format) -> Bool:
+    """Says whether activations are prepared: floats that are kept come as they are multiplied.
+
+    So do codes with float scales.
+    """
+    return format != KEPT and format.scale == Scale.E8M0
+
+
 def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
     """Returns the memory of a launch, which has codes if activations come as floats."""
+    if not needs_crew(format):
+        return Workspace(0, 0)
     var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
     var num_bytes = memory.num_bytes if has_codes else memory.codes
     return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)

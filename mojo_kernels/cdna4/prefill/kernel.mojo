@@ -24,6 +24,7 @@ from std.utils import StaticTuple
 from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
+from ...numbers.scales import Scale
 from ...problem import Problem
 from ..instructions.lds import PIECE_BYTES, allocate_lds
 from ..instructions.matrix import BLOCK, KEPT
@@ -220,6 +221,44 @@ def kept_prefill[
     multiply_tile[k_tail](inputs, target, workgroup, NoMeeting(), allocate_lds[Tile.LDS_BYTES]())
 
 
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `rocdl.waves_per_eu`=SIMDLength(WAVES_PER_SIMD),
+)
+def float_scaled_prefill[
+    types: ProductTypes, m_tiles: Int, k_tail: Bool
+](
+    a_codes: Input[DType.uint8],
+    a_scales: Input[DType.uint8],
+    w_codes: Input[DType.uint8],
+    w_scales: Input[DType.uint8],
+    m: Int32,
+    n: Int32,
+    k: Int32,
+    result: Output[types.out],
+    bias: Input[DType.uint8],
+):
+    """Multiplies plain codes with float scales: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0.
+
+    Codes of weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    """
+    comptime Tile = PrefillTile[types.formats, m_tiles]
+    var workgroup = Workgroup[types.formats, m_tiles].this(m, n)
+    if not workgroup.has_tile():
+        return
+    var inputs = Inputs(
+        Inputs.Bytes(unsafe_from_address=Int(a_codes)),
+        Inputs.Bytes(unsafe_from_address=Int(a_scales)),
+        Inputs.Bytes(unsafe_from_address=Int(w_codes)),
+        Inputs.Bytes(unsafe_from_address=Int(w_scales)),
+        m,
+        n,
+        k,
+    )
+    var target = Target[types.out, types.bias].of(result, bias, m, n)
+    multiply_tile[k_tail](inputs, target, workgroup, NoMeeting(), allocate_lds[Tile.LDS_BYTES]())
+
+
 struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):
     """The kernel for one size of tile.
 
@@ -237,14 +276,14 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
+        comptime assert not Self.types.quantizes_first(), "another launch quantizes before"
         comptime assert has_tile(Self.types, Self.m_tiles), "LDS has no room for such a tile"
         var m, n, k = problem.m, problem.n, problem.k
         var grid = grid_of(Self.m_tiles, m, n)
-        var workspace = 0
-        comptime if Self.types.formats.left != KEPT:
-            comptime left = Self.types.formats.left
-            comptime has_codes = Bool(Self.types.x)
-            workspace = queue.workspace(workspace_of(left, Self.m_tiles, m, k, has_codes=has_codes))
+        comptime left = Self.types.formats.left
+        comptime has_codes = Bool(Self.types.x)
+        var space = workspace_of(left, Self.m_tiles, m, k, has_codes=has_codes)
+        var workspace = queue.workspace(space) if space.num_bytes() > 0 else 0
 
         # Scalars: a struct would come by reference, which ends the preload of arguments.
         comptime if Self.types.formats.left == KEPT:
@@ -257,6 +296,19 @@ struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKer
                 Int32(m),
                 Int32(n),
                 Int32(k),
+                input[DType.uint8](problem.result.bias),
+            )
+        elif left.scale == Scale.FLOAT32:
+            queue.launch[float_scaled_prefill[Self.types, Self.m_tiles, Self.k_tail]](
+                grid,
+                input[DType.uint8](problem.left.values),
+                input[DType.uint8](problem.left.scales),
+                input[DType.uint8](problem.right.codes),
+                input[DType.uint8](problem.right.scales),
+                Int32(m),
+                Int32(n),
+                Int32(k),
+                output[Self.types.out](problem.result.values),
                 input[DType.uint8](problem.result.bias),
             )
         elif Self.types.x:

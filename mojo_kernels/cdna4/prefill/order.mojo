@@ -139,7 +139,8 @@ struct PingPong(TrivialRegisterPassable):
         var operations = Operations()
         for place in range(AHEAD):
             operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
-            operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
+            if self.of_b_scales > 0:
+                operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
             operations.append(OpDesc(tag=Ops.AIM_B.value))
             for part in range(self.parts - self.late_parts(place)):
                 operations.append(OpDesc(tag=Ops.FETCH_B.value, subtile=part))
@@ -196,7 +197,7 @@ struct PingPong(TrivialRegisterPassable):
             var fetch_a = OpDesc(tag=Ops.FETCH_A.value, subtile=a_part)
             operations.append(fetch_a if self.ends_slices(phase) else fetch_b)
             operations.append(OpDesc(tag=Ops.READ.value, subtile=work))
-        if phase == 0:
+        if phase == 0 and self.of_b_scales > 0:
             operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
         if phase == self.phases() - 1 and self.of_a_scales > 0:
             operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))

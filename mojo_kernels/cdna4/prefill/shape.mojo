@@ -18,7 +18,7 @@ from std.math import ceildiv
 from ...launch.queue import Grid
 from ...schedule.xcd import XcdBands
 from ..instructions.lds import PIECE_BYTES
-from ..instructions.matrix import KEPT, LANES, TILE, TILE_BLOCKS
+from ..instructions.matrix import KEPT, LANES, LANE_BYTES, TILE, TILE_BLOCKS
 from ..operands.tiles import GROUP_BLOCKS, PAIR
 from ..types import Formats, ProductTypes
 
@@ -75,11 +75,11 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     """Tiles of rows of a wave in a phase."""
     comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
     """Slices of a phase."""
-    comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * Self.formats.left.block_bytes())
+    comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * LANE_BYTES[Self.formats.left])
     """Bytes of a row of activations in a place."""
     comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
     """Pieces of it."""
-    comptime PLACE_BLOCKS = Self.ROW_BYTES // Self.formats.left.block_bytes()
+    comptime PLACE_BLOCKS = Self.ROW_BYTES // LANE_BYTES[Self.formats.left]
     """Blocks along K of a place of activations."""
     comptime PLACE_SLICES = Self.PLACE_BLOCKS // TILE_BLOCKS
     """Slices of a place of activations."""
@@ -91,7 +91,7 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     """Bytes of a tile of rows in a place."""
     comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
     """Bytes of a place of activations."""
-    comptime B_TILE_BYTES = TILE * TILE_BLOCKS * Self.formats.right.block_bytes()
+    comptime B_TILE_BYTES = TILE * TILE_BLOCKS * LANE_BYTES[Self.formats.right]
     """Bytes of a tile of weights."""
     comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES
     """Bytes of the weights of a slice."""

@@ -4,7 +4,8 @@ Rows of activations keep their 128 bytes together, so that the eight lanes that 
 line of memory; kept floats take two. A piece has the codes of one block, or of half a block, and
 pieces are exchanged within their row, see `operands/tiles.mojo`. Weights keep the order of their
 layout, which is that of the lanes. Scales have the order of the preshuffled
-layout, whatever it was in memory: a word feeds 2 x 2 tiles.
+layout, whatever it was in memory: a word feeds 2 x 2 tiles. Float scales of blocks are words: of
+activations 32 rows x 2 blocks of 128 a wave, lane by lane; of weights what the wave itself needs.
 
 Wave and lane are in these places as bytes, not as coordinates of a tile, which the main loop
 would add anew: 221 and 148 instead of 219 and 144 instructions (compiled for
@@ -14,6 +15,7 @@ gfx950, 2026-11-22).
 from layout import Coord, Idx
 from max.gpu.intrinsics import AMDBufferResource
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
@@ -23,10 +25,19 @@ from ..instructions.lds import (
     read_word,
     words_at,
 )
-from ..instructions.matrix import CodeTile, KEPT, LANES, PIECES, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import (
+    CodeTile,
+    KEPT,
+    LANES,
+    LANE_BYTES,
+    PIECES,
+    TILE,
+    TILE_BLOCKS,
+    WordTile,
+)
 from ..instructions.memory import load_to_lds
-from ..operands.memory import OUT_OF_RANGE, Span, quotient
-from ..operands.tiles import GROUP_BLOCKS, PAIR, exchanged
+from ..operands.memory import OUT_OF_RANGE, Span, WORD_BYTES, quotient
+from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
 from ..types import Formats
 from .shape import (
     A_SCALE_BYTES,
@@ -39,6 +50,10 @@ from .shape import (
     WAVES,
     WAVES_N,
 )
+
+
+comptime SLICES = GROUP_TILES
+"""Slices of a stage."""
 
 
 @fieldwise_init
@@ -94,6 +109,12 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Pieces from the first that a lane feeds to the first of the next block's lane."""
     comptime NEXT_PIECE = 1 if Self.IS_KEPT else TILE_BLOCKS
     """Pieces from one that a lane feeds to the next."""
+    comptime HAS_BYTES = Self.formats.left.scale == Scale.E8M0
+    """Whether scales are bytes, four of a stage to a word."""
+    comptime A_WORDS = Self.m_tiles // PAIR if Self.HAS_BYTES else Self.Tile.PART_TILES
+    """Words of scales of activations that a lane holds: of a stage, or of a part of a slice."""
+    comptime B_WORDS = N_TILES // PAIR if Self.HAS_BYTES else 1
+    """Words of scales of weights, likewise."""
 
     var a: Int32
     """The lane's byte of the first tile of rows, first slice."""
@@ -115,11 +136,16 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         )
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
+        var a_scales = m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4
+        var b_scales = Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4
+        comptime if not Self.HAS_BYTES:
+            a_scales -= quotient[TILE](lane) * Int32(TILE * WORD_BYTES)
+            b_scales = Int32(A_SCALE_BYTES) + wave * Int32(SCALE_GROUP_BYTES)
         return Self(
             m * Int32(Self.m_tiles * Self.Tile.A_TILE_BYTES) + piece * Int32(PIECE_BYTES),
             n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
-            m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4,
-            Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4,
+            a_scales,
+            b_scales,
         )
 
     @always_inline
@@ -165,18 +191,36 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         comptime for word in range(count):
             words[word] = read_word(shared, Coord(Idx[word], Idx[0]))
 
+    @always_inline
+    def read_floats[
+        slice: Int, part: Int
+    ](self, stage: Lds, a: WordTile[Self.A_WORDS], b: WordTile[Self.B_WORDS]):
+        """Reads the float scales of a part of a slice."""
+        comptime GROUP_WORDS = SCALE_GROUP_BYTES // WORD_BYTES
+        var rows = words_at[Self.m_tiles // PAIR, SLICES, PAIR, TILE](stage, self.a_scales)
+        comptime for tile in range(Self.Tile.PART_TILES):
+            comptime pair, half = divmod(part * Self.Tile.PART_TILES + tile, PAIR)
+            a[tile] = read_word(rows, Coord(Idx[pair], Idx[slice], Idx[half], Idx[0]))
+        b[0] = read_word(words_at[GROUP_WORDS](stage, self.b_scales), Coord(Idx[slice]))
+
 
 @fieldwise_init
-struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
-    """Preshuffled scales of a workgroup's operand on their way to LDS, a group a wave.
+struct SharedScales[format: Format, shared_rows: Int, k_tail: Bool](TrivialRegisterPassable):
+    """Scales of a workgroup's operand on their way to LDS, a group a wave.
 
-    Where there are fewer groups than waves, the other waves load zeros.
+    They are bytes in the preshuffled order, or floats of blocks in the plain one. Where there are
+    fewer groups than waves, the other waves load zeros.
 
     Parameters:
+        format: What the operand is encoded in.
         shared_rows: Rows of the operand that the workgroup shares.
+        k_tail: Whether K may end within a stage.
     """
 
-    comptime LOADS = 1
+    comptime HAS_BYTES = Self.format.scale == Scale.E8M0
+    """Whether scales are bytes."""
+
+    comptime LOADS = 0 if Self.format.has_row_scales() else 1
     """Loads of a wave for a stage."""
 
     var scales: Span
@@ -189,6 +233,10 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
     """The byte where the wave's words go."""
     var at: AMDBufferResource
     """The stage that is aimed at."""
+    var block: Int32
+    """Of floats, the lane's first block of a stage."""
+    var blocks_left: Int32
+    """Blocks from the stage that is aimed at to K."""
 
     @staticmethod
     @always_inline
@@ -201,6 +249,8 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the scales from row `first_row` on."""
+        comptime if not Self.HAS_BYTES:
+            return Self._of_floats(scales, rows, k_blocks, first_row, wave, lane)
         comptime assert Self.shared_rows <= WAVES * SCALE_GROUP_ROWS, "a group for each wave"
         var row_bytes = quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
             SCALE_GROUP_BYTES
@@ -211,18 +261,59 @@ struct SharedScales[shared_rows: Int](TrivialRegisterPassable):
         )
         var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
         var offset = wave * row_bytes + lane * 4 if is_shared else OUT_OF_RANGE
-        return Self(span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0))
+        return Self(
+            span, k_blocks, offset, wave * Int32(SCALE_GROUP_BYTES), span.after(0), 0, k_blocks
+        )
+
+    @staticmethod
+    @always_inline
+    def _of_floats(
+        scales: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes float scales: a lane's is of a row and a slice, or of the wave's columns."""
+        comptime ROWS = Self.format.block_rows if Self.LOADS > 0 else 1
+        var row_bytes = quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1)) * Int32(WORD_BYTES)
+        var row = first_row + wave * Int32(SCALE_GROUP_ROWS) + lane % SCALE_GROUP_ROWS
+        var slice = quotient[SCALE_GROUP_ROWS](lane)
+        var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
+        comptime if ROWS > 1:
+            comptime assert ROWS % (N_TILES * TILE) == 0, "a wave's columns share scales"
+            row = first_row + wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
+            slice = lane % Int32(SLICES)
+        var row_blocks = quotient[ROWS](rows + Int32(ROWS - 1))
+        var span = Span.of(scales, row_blocks * row_bytes)
+        var offset = quotient[ROWS](row) * row_bytes + slice * Int32(WORD_BYTES)
+        return Self(
+            span,
+            k_blocks,
+            offset if is_shared else OUT_OF_RANGE,
+            wave * Int32(SCALE_GROUP_BYTES),
+            span.after(0),
+            slice * Int32(TILE_BLOCKS),
+            k_blocks,
+        )
 
     @always_inline
     def aim(mut self, stage: Int32):
         """Turns to a stage; one beyond K reads as zeros."""
-        var is_inside = stage * Int32(STAGE_BLOCKS) < self.k_blocks
-        self.at = self.scales.after_if(stage * Int32(SCALE_GROUP_BYTES), is_inside)
+        comptime STAGE_BYTES = SCALE_GROUP_BYTES if Self.HAS_BYTES else SLICES * WORD_BYTES
+        comptime if Self.LOADS > 0:
+            self.blocks_left = self.k_blocks - stage * Int32(STAGE_BLOCKS)
+            self.at = self.scales.after_if(stage * Int32(STAGE_BYTES), self.blocks_left > 0)
 
     @always_inline
     def fetch(self, stage: Lds):
         """Starts loading the wave's share of the stage."""
-        load_to_lds[4](self.at, self.offset, stage.unsafe_offset(Int(self.place)))
+        var offset = self.offset
+        comptime if Self.k_tail and not Self.HAS_BYTES:
+            # Beyond K is the next row, which may be NaN.
+            offset = offset if self.block < self.blocks_left else OUT_OF_RANGE
+        load_to_lds[4](self.at, offset, stage.unsafe_offset(Int(self.place)))
 
 
 @fieldwise_init
@@ -238,7 +329,7 @@ struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
         k_tail: Whether K may end within a stage.
     """
 
-    comptime CODE_BYTES = Self.format.block_bytes()
+    comptime CODE_BYTES = LANE_BYTES[Self.format]
     """Bytes of the codes of a block."""
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
     comptime WAVE_TILES = COLUMNS // TILE // WAVES

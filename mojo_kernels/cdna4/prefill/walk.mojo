@@ -17,6 +17,7 @@ from max.gpu.sync import (
 )
 from pipeline.types import OpDesc
 from std.memory import bitcast
+from std.sys.intrinsics import readfirstlane
 
 from ...numbers.formats import Format
 from ...tiles import in_registers
@@ -32,6 +33,7 @@ from ..instructions.matrix import (
     Sums,
     WordTile,
     decoded_block,
+    multiply_codes,
     multiply_floats,
     multiply_tiles,
     set_priority,
@@ -78,7 +80,14 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """The workgroup's weights."""
     comptime Codes = SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
-    comptime Scales = SharedScales[Self.Tile.ROWS]
+    comptime Scales = SharedScales[Self.formats.left, Self.Tile.ROWS, Self.k_tail]
+    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, Self.k_tail]
+    comptime Fragments = Reader[Self.formats, Self.m_tiles]
+    """How a wave reads what is shared."""
+    comptime HAS_BYTES = Self.Fragments.HAS_BYTES
+    """Whether scales are bytes, four to a word."""
+    comptime HAS_SCALES = Self.WeightScales.LOADS > 0
+    """Whether there are scales in the loop."""
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
         parts=Self.Tile.PARTS,
@@ -87,7 +96,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         of_a=Self.Codes.LOADS,
         of_b=Self.Weights.LOADS,
         of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
-        of_b_scales=SharedScales[COLUMNS].LOADS,
+        of_b_scales=Self.WeightScales.LOADS,
         decodes=Self.IS_KEPT,
     )
     """The order of the work."""
@@ -95,10 +104,10 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     var codes: Self.Codes
     """Codes of activations."""
     var a_scale_source: Self.Scales
-    var b_scale_source: SharedScales[COLUMNS]
+    var b_scale_source: Self.WeightScales
     """Scales of weights."""
     var weights: Self.Weights
-    var reader: Reader[Self.formats, Self.m_tiles]
+    var reader: Self.Fragments
     """Where the wave reads."""
     var lds: Lds
     """The workgroup's LDS."""
@@ -120,10 +129,10 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """Fragments of weights."""
     var decoded: CodeTile[KEPT, N_TILES]
     """The same decoded, for floats that are kept."""
-    var a_scales: WordTile[Self.m_tiles // PAIR]
-    """Scales of a stage of activations."""
-    var b_scales: WordTile[N_TILES // PAIR]
-    """Scales of a stage of weights."""
+    var a_scales: WordTile[Self.Fragments.A_WORDS]
+    """Scales of activations: of a stage, or floats of what is multiplied next."""
+    var b_scales: WordTile[Self.Fragments.B_WORDS]
+    """Scales of weights, likewise."""
     var sums: SumTile[Self.m_tiles, N_TILES]
     """C."""
 
@@ -132,9 +141,9 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         out self,
         codes: Self.Codes,
         a_scales: Self.Scales,
-        b_scales: SharedScales[COLUMNS],
+        b_scales: Self.WeightScales,
         weights: Self.Weights,
-        reader: Reader[Self.formats, Self.m_tiles],
+        reader: Self.Fragments,
         lds: Lds,
     ):
         """Finds this thread's part of the work."""
@@ -155,8 +164,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.Tile.PART_TILES]()
         self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
         self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], N_TILES]()
-        self.a_scales = in_registers[DType.uint32, 1, Self.m_tiles // PAIR]()
-        self.b_scales = in_registers[DType.uint32, 1, N_TILES // PAIR]()
+        self.a_scales = in_registers[DType.uint32, 1, Self.Fragments.A_WORDS]()
+        self.b_scales = in_registers[DType.uint32, 1, Self.Fragments.B_WORDS]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
 
     @always_inline
@@ -173,8 +182,10 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     def read[work: Int](mut self):
         """Reads the fragments of a part of a slice, with the first part the weights."""
         comptime slice, part = divmod(work, Self.Tile.PARTS)
-        comptime if work == 0:
-            var scales = self.scales_of(self.used_scales)
+        var scales = self.scales_of(self.used_scales)
+        comptime if not Self.HAS_BYTES and Self.HAS_SCALES:
+            self.reader.read_floats[slice, part](scales, self.a_scales, self.b_scales)
+        elif work == 0 and Self.HAS_SCALES:
             comptime if not Self.IS_KEPT:
                 self.reader.read_scales[True](scales, self.a_scales)
             self.reader.read_scales[False](scales, self.b_scales)
@@ -237,19 +248,21 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
                 sums,
                 self.b[phase_slice, n_tile],
                 self.a[phase_slice, tile],
-                self.b_scales[n_tile // PAIR],
-                self.a_scales[m_tile // PAIR],
+                self.b_scales[n_tile // PAIR if Self.HAS_BYTES else 0],
+                self.a_scales[m_tile // PAIR if Self.HAS_BYTES else tile],
             )
 
     @always_inline
     def multiply[work: Int](mut self):
         """Multiplies the tiles of a part of a slice."""
-        comptime if work == 0 and Self.k_tail and not Self.IS_KEPT:
+        comptime if work == 0 and Self.k_tail and Self.HAS_BYTES and not Self.IS_KEPT:
             self.weights.keep_inside(self.used_scales.index, self.a_scales)
             self.weights.keep_inside(self.used_scales.index, self.b_scales)
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         comptime if Self.IS_KEPT:
             self.multiply_kept[slice, part]()
+        elif Self.HAS_SCALES and not Self.HAS_BYTES:
+            self.multiply_blocks[part]()
         else:
             comptime for tile in range(Self.Tile.PART_TILES):
                 comptime m_tile = part * Self.Tile.PART_TILES + tile
@@ -257,6 +270,32 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
                     self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
                     schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
                     schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def multiply_blocks[part: Int](mut self):
+        """Multiplies codes of blocks with float scales, and adds products when they are there."""
+        comptime LAG, ADDITIONS = 2, 4
+        comptime TILES = Self.Tile.PART_TILES * N_TILES
+        var scales = in_registers[DType.float32, 1, Self.Tile.PART_TILES]()
+        var b_scale = bitcast[DType.float32, 1](readfirstlane(self.b_scales[0]))
+        comptime for tile in range(Self.Tile.PART_TILES):
+            scales[tile] = bitcast[DType.float32, 1](self.a_scales[tile]) * b_scale
+        var products = in_registers[DType.float32, SUMS, LAG + 1]()
+        comptime for i in range(TILES + LAG):
+            comptime if i < TILES:
+                comptime tile, n_tile = divmod(i, N_TILES)
+                products[i % (LAG + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
+                    Sums(0), self.b[0, n_tile], self.a[0, tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+            comptime if i >= LAG:
+                comptime tile, n_tile = divmod(i - LAG, N_TILES)
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = products[(i - LAG) % (LAG + 1)].fma(
+                    Sums(scales[tile]), self.sums[m_tile, n_tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
 
     @always_inline
     def multiply_kept[slice: Int, part: Int](mut self):

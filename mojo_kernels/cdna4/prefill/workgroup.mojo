@@ -15,7 +15,9 @@ from std.sys.intrinsics import readfirstlane
 from ...schedule.xcd import XcdBands
 from ..instructions.lds import Lds
 from ..instructions.matrix import BLOCK, LANES, TILE
+from ..instructions.wave import lane_here
 from ..operands.memory import quotient
+from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..types import Formats
 from .crew import Crew, Meeting
@@ -29,7 +31,7 @@ from .shape import (
     WAVES,
     WAVES_N,
 )
-from .stages import Reader, SharedScales
+from .stages import Reader
 from .walk import PrefillWalk
 
 
@@ -163,7 +165,7 @@ def multiply_tile[
     var walk = Walk(
         Walk.Codes.of(inputs.a_codes, m, k_blocks, first_row, wave, lane),
         Walk.Scales.of(inputs.a_scales, m, k_blocks, first_row, wave, lane),
-        SharedScales[COLUMNS].of(inputs.w_scales, n, k_blocks, first_column, wave, lane),
+        Walk.WeightScales.of(inputs.w_scales, n, k_blocks, first_column, wave, lane),
         Walk.Weights.of(inputs.w_codes, n, k_blocks, first_column, wave, lane),
         Reader[formats, m_tiles].of(wave, lane),
         lds,
@@ -175,9 +177,13 @@ def multiply_tile[
     var group = quotient[WAVES_N](wave)
     walk.walk(group, num_stages)
 
-    # To memory.
+    # To memory, by lanes that nobody has kept all along K.
+    lane = lane_here()
     first_row += group * Int32(m_tiles * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
+    comptime if formats.left.has_row_scales():
+        var scales = RowScales.of(inputs.a_scales, inputs.w_scales, m, n)
+        scales.apply(walk.sums, first_row, first_column, lane)
     var bias = bias_of_tiles[N_TILES](target, first_column, lane)
     var values = rounded_tiles[out_dtype](walk.sums, bias)
     walk.leave(group)

@@ -1,6 +1,7 @@
-"""Quantizes rows of floats: one pass over memory, a group of 32 rows x 256 a wave.
+"""Quantizes rows of floats to MX formats: one pass over memory, a group of 32 rows x 256 a wave.
 
-Waves of a workgroup are neighbours along K.
+Waves of a workgroup are neighbours along K. Formats with float scales have `float_scales.mojo`;
+`QuantizeKernel` launches either.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -13,12 +14,14 @@ from ...launch.queue import Grid, Queue
 from ...layouts import OperandLayout, Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ...numbers.scales import Scale
 from ..chip import rows_at_once
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, feeds_matrix_instruction
+from ..instructions.matrix import BLOCK, LANES, operand_code
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
 from ..operands.tiles import GROUP_BLOCKS
+from .float_scales import grid_of, quantize_to_float_scales
 
 comptime WAVES = 2
 """Waves of a workgroup. Guess."""
@@ -49,6 +52,11 @@ def quantize_rows[
     quantizer.quantize(group)
 
 
+def quantizes_to(format: Format, rounding: Rounding) -> Bool:
+    """Says whether there is a kernel for a format and a rule."""
+    return Bool(operand_code(format.element)) and rounding.fits(format.scale)
+
+
 struct QuantizeKernel[
     format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout = Plain
 ]:
@@ -64,23 +72,47 @@ struct QuantizeKernel[
     @staticmethod
     def launch[Q: Queue](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
         """Launches as often as it takes for contiguous floats [rows, k] at address `x`."""
-        comptime assert feeds_matrix_instruction(Self.format), String(
-            "no gfx950 kernel quantizes to ", Self.format.name(), ", which it does not multiply"
+        comptime assert quantizes_to(Self.format, Self.rounding), String(
+            "no gfx950 kernel quantizes to ", Self.format.name(), " by this rule"
         )
         comptime ELEMENT_BYTES = size_of[Self.dtype]()
         var at_once = rows_at_once(k * ELEMENT_BYTES)
         for row in range(0, rows, at_once):
-            var count = min(at_once, rows - row)
+            Self._launch_rows(
+                x + row * k * ELEMENT_BYTES,
+                codes + row * Self.format.packed_bytes(k),
+                scales + Self.format.scale_bytes(row, k),
+                min(at_once, rows - row),
+                k,
+                queue,
+            )
+
+    @staticmethod
+    def _launch_rows[
+        Q: Queue
+    ](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
+        """Launches for as many rows as a launch takes."""
+        comptime if Self.format.scale == Scale.FLOAT32:
+            comptime kernel = quantize_to_float_scales[Self.format, Self.dtype, Self.rounding]
+            queue.launch[kernel](
+                grid_of(Self.format, rows, k),
+                input[Self.dtype](x),
+                output[DType.uint8](codes),
+                output[DType.uint8](scales),
+                Int32(rows),
+                Int32(k),
+            )
+        else:
             comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding, Self.Layout]
             queue.launch[kernel](
                 Grid(
                     ceildiv(k // BLOCK, WAVES * GROUP_BLOCKS),
-                    ceildiv(count, QUANTIZED_ROWS),
+                    ceildiv(rows, QUANTIZED_ROWS),
                     threads=WAVES * LANES,
                 ),
-                input[Self.dtype](x + row * k * ELEMENT_BYTES),
-                output[DType.uint8](codes + row * Self.format.packed_bytes(k)),
-                output[DType.uint8](scales + row * (k // BLOCK)),
-                Int32(count),
+                input[Self.dtype](x),
+                output[DType.uint8](codes),
+                output[DType.uint8](scales),
+                Int32(rows),
                 Int32(k),
             )

@@ -54,11 +54,14 @@ def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -
         )
 
 
-def check_formats(value: TensorValue, what: str, *names: str) -> None:
+def check_formats(value: TensorValue, what: str, *names: str, of_experts: bool = False) -> None:
     """Raises unless the device of `value` has kernels for a format, or for a pair."""
     if is_on_cdna4(value):
-        pairs = facts().native.pairs_on_gfx950()
-        known = pairs if len(names) > 1 else {(left,) for left, _ in pairs if left != KEPT_FLOATS}
+        native = facts().native
+        pairs = native.expert_pairs_on_gfx950() if of_experts else native.pairs_on_gfx950()
+        known = pairs
+        if len(names) == 1:
+            known = {(name,) for pair in pairs for name in pair if name != KEPT_FLOATS}
         if names not in known:
             expected = " or ".join(" x ".join(map(repr, pair)) for pair in sorted(known))
             raise ValueError(

@@ -57,7 +57,7 @@ def grouped_linear(
     k = _check_rows(x, "[T, K], rows sorted by expert")
     check_mode(activations, rounding)
     w = _experts(w, "w", "[E, N, K]", x, k)
-    check_formats(x, "activations and weights", activations, w.format)
+    check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     _check_integers(group_sizes, "group_sizes", (DType.int32,), x.device)
     if list(group_sizes.shape) != w.lead[:1]:
         raise ValueError(
@@ -119,7 +119,7 @@ def moe(
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
     for w in (gate_up, down):
-        check_formats(x, "activations and weights", activations, w.format)
+        check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     check_layer_shapes(gate_up.shape, down.shape)
     _check_routing(x, expert_ids, expert_weights)
     operands = [x, gate_up.codes, gate_up.scales, down.codes, down.scales]

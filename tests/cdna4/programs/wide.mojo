@@ -16,6 +16,7 @@ from mojo_kernels.cdna4.types import Formats, PAIRS
 from mojo_kernels.numbers.elements import Element
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.numbers.scales import Scale
 
 comptime SMALL = shape_of(1, 2, 1, 2, k_tail=True)
 comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
@@ -31,14 +32,15 @@ struct Wide(Catalogue):
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(1, len(PAIRS)):
             comptime formats = PAIRS[i]
-            var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
-            show_linear[SHARED, formats=formats](visitor, prefix)
-            comptime if formats.left != KEPT:
-                show_matmul[SHARED, formats=formats](visitor, prefix)
-            comptime if formats.left.element != Element.E5M2:
-                show_linear[ALONE, formats=formats](visitor, prefix)
+            comptime if formats.left.scale == Scale.E8M0:
+                var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
+                show_linear[SHARED, formats=formats](visitor, prefix)
                 comptime if formats.left != KEPT:
-                    show_matmul[ALONE, formats=formats](visitor, prefix)
+                    show_matmul[SHARED, formats=formats](visitor, prefix)
+                comptime if formats.left.element != Element.E5M2:
+                    show_linear[ALONE, formats=formats](visitor, prefix)
+                    comptime if formats.left != KEPT:
+                        show_matmul[ALONE, formats=formats](visitor, prefix)
 
         # Inputs, results, biases, rules, and cuts that do not depend on formats.
         comptime kept, w4a8 = Formats(KEPT, Format.MXFP4), Formats(Format.MXFP8, Format.MXFP4)
