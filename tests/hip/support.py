@@ -10,7 +10,6 @@ fails on demand, and executes launches: torch's CPU memory plays the device's.
 from __future__ import annotations
 
 import ctypes
-import gc
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,22 +43,6 @@ MAX_GRID = (2**31 - 1, 65536, 65536)
 def kernel_of(image: bytes) -> gfx950.Kernel:
     """Returns a code object's kernel for the simulator."""
     return disassembly.kernel_of(code_object.loaded(image))
-
-
-def memory_at(address: int) -> np.ndarray:
-    """Returns the bytes from an address to the end of its tensor's memory.
-
-    Raises:
-        ValueError: if no tensor that is alive has such memory.
-    """
-    for tensor in gc.get_objects():
-        is_tensor = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        if is_tensor and tensor.is_cpu and tensor.layout == torch.strided:
-            storage = tensor.untyped_storage()
-            size = storage.data_ptr() + storage.nbytes() - address
-            if 0 < size <= storage.nbytes():
-                return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-    raise ValueError(f"{address:#x} is in no tensor's memory")
 
 
 def room(address: int, addresses: set[int]) -> int | None:
@@ -135,6 +118,8 @@ class StandIn:
     """What went wrong in here."""
     _callbacks: dict[str, object] = field(default_factory=dict)
     """Keeps what C calls alive."""
+    _memory: dict[int, int] = field(default_factory=dict)
+    """The bytes behind every address that a tensor's memory began at, the last one asked last."""
 
     def install(self, library: ctypes.CDLL, monkeypatch) -> None:
         """Puts this object behind the library and in front of torch."""
@@ -151,6 +136,15 @@ class StandIn:
         monkeypatch.setattr(_calls, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
+        address_of = torch.Tensor.data_ptr
+
+        def data_ptr(tensor):
+            storage = tensor.untyped_storage()
+            self._memory.pop(storage.data_ptr(), None)
+            self._memory[storage.data_ptr()] = storage.nbytes()
+            return address_of(tensor)
+
+        monkeypatch.setattr(torch.Tensor, "data_ptr", data_ptr)
         monkeypatch.setattr(
             torch._C, "_cuda_getCurrentRawStream", lambda _: self.stream, raising=False
         )
@@ -169,6 +163,18 @@ class StandIn:
                 return UNKNOWN
 
         return call
+
+    def _memory_at(self, address: int) -> np.ndarray:
+        """Returns the bytes from an address to the end of its tensor's memory.
+
+        Kernels are told no address but of a tensor that was asked for its own. Memory that was
+        freed and allocated again was asked for last where it is alive.
+        """
+        for start, num_bytes in reversed(self._memory.items()):
+            size = start + num_bytes - address
+            if 0 < size <= num_bytes:
+                return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        raise ValueError(f"{address:#x} is in no tensor's memory")
 
     def hipGetDevice(self, device):
         device[0] = self.current
@@ -210,7 +216,7 @@ class StandIn:
             rows = list(zip(code.arguments, values, strict=True))
             addresses = {v for row, v in rows if row[".value_kind"] == "global_buffer" and v}
             operands = [
-                memory_at(value)[: room(value, addresses)]
+                self._memory_at(value)[: room(value, addresses)]
                 if value in addresses and row[".value_kind"] == "global_buffer"
                 else value.to_bytes(row[".size"], "little")
                 for row, value in rows
