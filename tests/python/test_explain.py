@@ -133,7 +133,7 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     "question, message",
     [
         ({"activations": "mxint8"}, "got activations 'mxint8' x weights 'mxfp4', for which gfx950"),
-        ({"format": "mxfp8"}, "has no kernel, expected one of bf16 x mxfp4, mxfp4 x mxfp4, "),
+        ({"format": "mxfp8"}, "has no kernel, expected one of bf16 x mxfp4, fp8 x fp8, "),
         ({"activations": "bf16", "format": "mxfp8"}, "got activations 'bf16' x weights 'mxfp8'"),
         ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
         ({"activations": "fp6"}, "activations: got 'fp6', expected 'mxfp4' or"),
