@@ -38,7 +38,7 @@ def py_max_few_rows() raises -> PythonObject:
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, plan); returns the bytes that `multiply` may want."""
+    """Takes (m, n, k, left format, right format, plan); returns bytes that `multiply` may want."""
     var args = Arguments(arguments)
     var m, n, k = args.next(), args.next(), args.next()
     var left_format, right_format = args.next(), args.next()

@@ -285,7 +285,7 @@ def _product[
     of: ExpertRows, encoded: Int, experts: Experts, gate: Gate, n: Int, k: Int,
     mut queue: Some[Queue],
 ) raises:  # fmt: skip
-    """Launches a product of a layer, whose rows are encoded to `encoded` before if that is there."""
+    """Launches a product of a layer, whose rows are encoded to `encoded` first if it is there."""
     comptime if types.formats == Formats.MXFP4:
         if encoded != LayerMemory.NOT_ENCODED:
             _check_all_bytes[types](of, experts, n, k)

@@ -260,7 +260,7 @@ def usual_rows(m: Int, groups: Int) -> Int:
 
 
 def choose(m: Int, groups: Int) -> Int:
-    """Returns the position in `CUTS` of the first whose tile has room for most groups, or the last."""
+    """Returns the place in `CUTS` of the first whose tile has room for most groups, or the last."""
     comptime last = len(CUTS) - 1
     comptime for i in range(last):
         comptime rows = CUTS[i].rows()

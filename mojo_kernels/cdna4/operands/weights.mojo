@@ -165,7 +165,7 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 
     @always_inline
     def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
-        """Returns a word without what is beyond K, the chunk's first scale in byte 0; or a float."""
+        """Returns a word without what is beyond K, a chunk's first scale in byte 0; or a float."""
         comptime if not Self.HAS_BYTES:
             return word
         comptime HALF_BITS = UInt32(16)
