@@ -42,7 +42,7 @@ GPUS = ("cuda",)
 """Targets that are measured by one process, whatever its threads: their rows have zero."""
 SIMULATED = {
     "gfx950": "bench.targets.gfx950",
-    "gfx950-experts": "bench.targets.gfx950_experts",
+    SIMULATED_EXPERTS: "bench.targets.gfx950_experts",
 }
 """The same for targets that are simulated."""
 

@@ -6,8 +6,6 @@ checked for hazards, and arrays are exactly as long as the operands.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -15,6 +13,7 @@ import numpy as np
 
 import gfx950
 import oracle
+from bench.simulated.catalogue import module_of
 from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
@@ -26,12 +25,7 @@ LAUNCHES_THAT_ENCODE_NOT = 5
 @cache
 def program():
     """Returns the module that knows the launches."""
-    path = artefacts.path("cdna4/experts")
-    loader = importlib.machinery.ExtensionFileLoader("experts", str(path))
-    spec = importlib.util.spec_from_file_location("experts", path, loader=loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return module_of(artefacts.path("cdna4/experts"), "experts")
 
 
 @cache
