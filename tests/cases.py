@@ -63,6 +63,11 @@ def cut_off(got, pair, layout: str, a, b):
     return 0.0
 
 
+def numbers_of(q):
+    """Returns the float64 numbers that a plain MXTensor stands for, as the oracle decodes them."""
+    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales), q.format)
+
+
 def bytes_of(array):
     """Returns the uint8 NumPy array behind codes or scales."""
     return array.cpu().numpy() if isinstance(array, torch.Tensor) else np.asarray(array)

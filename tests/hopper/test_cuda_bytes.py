@@ -10,7 +10,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import FP8_FORMATS, bytes_of, values_of
+from cases import FP8_FORMATS, numbers_of, values_of
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
@@ -55,13 +55,9 @@ def small_integers(rows, k, format, seed):
     return q
 
 
-def numbers(q):
-    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales), q.format)
-
-
 def check(a, w, *, dtype=torch.bfloat16, bias=None):
     got = mx.matmul(a, w.preshuffle(), bias=bias, out_dtype=dtype)
-    x, y = numbers(a), numbers(w)
+    x, y = numbers_of(a), numbers_of(w)
     lost = 0.0 if dtype == torch.float32 else oracle.fp8_cutoff_bound(x, y)
     bias = None if bias is None else values_of(bias)
     oracle.assert_matmul(values_of(got), x, y, NAMES[dtype], bias,
@@ -162,7 +158,7 @@ def test_activations_that_are_no_numbers_spoil_their_block_or_row():
 
 def test_what_it_does_not_take_is_multiplied_all_the_same():
     a, w = coded(40, 288, BLOCKS), coded(50, 288, SQUARES)
-    x, y = numbers(a), numbers(w)
+    x, y = numbers_of(a), numbers_of(w)
     for weights in (w, w.preshuffle("cpu")):
         got = mx.matmul(a, weights, out_dtype=torch.float32)
         oracle.assert_matmul(values_of(got), x, y, scale_roundings=SCALE_ROUNDINGS)

@@ -10,7 +10,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import bytes_of, values_of
+from cases import numbers_of, values_of
 from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -41,13 +41,9 @@ def coded(rows, k, spread=0, seed=0):
     return q
 
 
-def numbers(q):
-    return oracle.dequantize(bytes_of(q.codes), bytes_of(q.scales), q.format)
-
-
 def check(a, w, *, dtype=torch.bfloat16, bias=None):
     got = mx.matmul(a, w.preshuffle(), bias=bias, out_dtype=dtype)
-    x, y = numbers(a), numbers(w)
+    x, y = numbers_of(a), numbers_of(w)
     bias = None if bias is None else values_of(bias)
     lost = oracle.fp8_cutoff_bound(x, y)
     oracle.assert_matmul(values_of(got), x, y, NAMES[dtype], bias, more_error=lost)
@@ -58,7 +54,7 @@ def test_rows_of_one_scale_are_multiplied_exactly(shape):
     m, n, k = shape
     a, w = coded(m, k), coded(n, k)
     got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
-    exact = oracle.round_to(oracle.matmul_reference(numbers(a), numbers(w)), "bfloat16")
+    exact = oracle.round_to(oracle.matmul_reference(numbers_of(a), numbers_of(w)), "bfloat16")
     assert np.array_equal(values_of(got), exact)
 
 
@@ -113,7 +109,7 @@ def test_rows_out_of_range_are_multiplied_another_way(corner):
     a, w = coded(300, 416), coded(200, 416)
     corner(a, w)
     got = mx.matmul(a, w.preshuffle(), out_dtype=torch.bfloat16)
-    oracle.assert_matmul(values_of(got), numbers(a), numbers(w), "bfloat16")
+    oracle.assert_matmul(values_of(got), numbers_of(a), numbers_of(w), "bfloat16")
 
 
 def test_blocks_of_zeros_are_in_every_range():
