@@ -161,20 +161,25 @@ Hopper's builds on the room of any GPU.
         many/                 many rows
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
-        fp8/                  many rows of MXFP4 activations: FP8 tensor cores
-            kernel.mojo           the kernel, which problems, and the launch
+        dense/                both sides as stages: plain tensor core products
+            kernel.mojo           the kernel
+            operands.mojo         what it wants to know of its operands
+            stages.mojo           rows that are ready, in the workspace
+            pipeline.mojo         stages in shared memory, and who fills them
+            result.mojo           where sums meet factors, and how they get to C
+            marks.mojo            rows whose elements of C are computed in float64
+        fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
+            kernel.mojo           which problems, and the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly
             bases.mojo            where ready rows lie, and who computes those that are not
-            rows.mojo             tokens as stages of bytes, the base of every row
-            weights.mojo          weights become bytes in registers
-            result.mojo           how sums get to C
-        bytes/                E4M3 codes on both sides: FP8 tensor cores
-            kernel.mojo           the kernel, which problems, and the launch
-            stages.mojo           tokens and codes on the way
-            rows.mojo             tokens as stages of bytes: encoded, or as they come
-            weights.mojo          codes to registers, and the factors of their rows
-            result.mojo           where sums meet their factors
-            exact.mojo            elements of C in float64, for factors beyond float32 sums
+            rows.mojo             both sides as stages of bytes, the base of every row
+        bytes/                codes of eight bits: as they are, or as bfloat16 numbers
+            kernel.mojo           which problems, and the launches
+            operands.mojo         where ready rows lie, and how their scales get to C
+            rows.mojo             tokens as stages: encoded, or as they come
+            weights.mojo          weights as stages
+            numbers.mojo          elements times scales, and which of them are lost
+            scales.mojo           the float scales of weights
         host/                 what the host decides
             choices.mojo          which kernel, which plan, why
             costs.mojo            what a plan is expected to take

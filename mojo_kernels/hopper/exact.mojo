@@ -11,13 +11,15 @@ from .layout import OPERANDS
 
 
 @always_inline
-def compute_exactly(
-    a: Activations, w: Weights, result: Result, row: UInt32, column: UInt32, lane: UInt32
-):
-    """Computes one element of C in float64 where bfloat16 cannot hold an operand."""
+def compute_exactly[
+    bits: Int = OPERANDS.element.bits
+](a: Activations, w: Weights, result: Result, row: UInt32, column: UInt32, lane: UInt32):
+    """Computes one element of C in float64 where bfloat16 cannot hold an operand.
+
+    `bits` are those of the elements of both sides, or `ANY_BITS`.
+    """
     if row >= result.rows or column >= result.columns:
         return
-    comptime bits = OPERANDS.element.bits
     var sum = warp_sums[PreshuffledCuda, bits, True, 1](
         a, w, Int(result.columns), Int(row), Int(column), Int(lane)
     )

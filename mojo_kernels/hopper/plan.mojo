@@ -4,8 +4,8 @@
     few         8, 16, 32, 64     32 .. 256    1 .. 8    32 * rows + columns / 2 + ranks
     middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
     many        256               128          1         2**20
-    fp8         192               128          1         2**21
-    bytes       192               128          1         none
+    fp8         64, 128           128          1         2**21 + rows
+    bytes       64, 128           128          1         none
     portable    1                 32           1         none
 
 Ranks are the groups of a cluster, which split K.
@@ -23,7 +23,7 @@ from .layout import OPERANDS, TILE_ROWS
 comptime MORE_ROWS = 1 << 20
 """Codes of the kernels that want their activations expanded begin here."""
 comptime BYTE_ROWS = 1 << 21
-"""The code of the kernel that multiplies bytes."""
+"""Codes of the kernel that multiplies bytes begin here."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 comptime PRESHUFFLED = _preshuffled()
@@ -69,8 +69,6 @@ struct Plan(Equatable, TrivialRegisterPassable):
     """Groups of a cluster, which split K."""
 
     comptime MANY = Self(Kernel.MANY, 256, 128, 1)
-    comptime FP8 = Self(Kernel.FP8, 192, 128, 1)
-    comptime BYTES = Self(Kernel.BYTES, 192, 128, 1)
     comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1)
 
     @staticmethod
@@ -84,14 +82,24 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.MIDDLE, tokens, Self.MANY.columns, ranks)
 
     @staticmethod
+    def fp8(tokens: Int) -> Self:
+        """Returns a plan of `fp8`."""
+        return Self(Kernel.FP8, tokens, Self.MANY.columns, 1)
+
+    @staticmethod
+    def bytes(tokens: Int) -> Self:
+        """Returns a plan of `bytes`."""
+        return Self(Kernel.BYTES, tokens, Self.MANY.columns, 1)
+
+    @staticmethod
     def from_code(code: Int) -> Self:
         """Returns the plan that a positive code stands for; it need not exist."""
         if code < MORE_ROWS:
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
-        if code == BYTE_ROWS:
-            return Self.FP8
+        if code >= BYTE_ROWS:
+            return Self.fp8(code - BYTE_ROWS)
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
     def with_ranks(self, ranks: Int) -> Self:
@@ -106,7 +114,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return MORE_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.MANY:
             return MORE_ROWS
-        return BYTE_ROWS if self.kernel == Kernel.FP8 else 0
+        return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:
         """Returns the cut in short: rows x columns of a group, and the ranks that split K."""

@@ -46,7 +46,11 @@ def test_no_choice_is_a_tenth_behind_the_fastest_plan_that_was_measured(found, a
     explain, takes_bytes = facts().native.explain_cuda, activations == MXFP4
     assert len(found) > 700
     for shape, times in found.items():
-        chosen = times[code(explain((*shape, activations, MXFP4)))]
+        plan = code(explain((*shape, activations, MXFP4)))
+        if plan == cuda_tune.BYTES and plan not in times:
+            assert takes_bytes
+            continue
+        chosen = times[plan]
         fastest = times[cuda_tune.fastest(times, takes_bytes=takes_bytes)]
         assert chosen <= MAX_BEHIND * fastest, shape
 
@@ -57,7 +61,11 @@ def test_the_table_is_what_the_measurement_makes_of_it():
 
 def test_every_plan_for_a_shape_was_measured(found, samples):
     for shape, times in found.items():
-        assert {plan.code for plan in samples.plans[shape]} == times.keys() - {cuda_tune.CUBLAS}
+        of_shape = {plan.code for plan in cuda_tune.plans(shape)}
+        assert times.keys() - of_shape == {cuda_tune.CUBLAS}
+        # The plan for bytes is newer: it was measured on a handful of shapes.
+        assert of_shape - times.keys() <= {cuda_tune.BYTES}
+    assert sum(cuda_tune.BYTES in times for times in found.values()) == 9
 
 
 @pytest.mark.parametrize(
@@ -144,6 +152,16 @@ def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, fo
     assert "fast kernels take MXFP4 weights" in decision.reason
 
 
+def staged_rows(m, decision):
+    """Returns the rows of both sides of a product with 4096 columns, in whole tiles."""
+    tokens, columns = decision.tile
+    return -(-m // tokens) * tokens + -(-4096 // columns) * columns
+
+
+SMALL_ARRAYS = 8
+"""Bytes of a row beside stages: its scale and marks, padded."""
+
+
 @pytest.mark.parametrize("format", ["fp8", "fp8_block", "fp8_block_2d"])
 @pytest.mark.parametrize("activations", ["fp8", "fp8_block"])
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
@@ -151,9 +169,11 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations=activations, format=format)
     assert decision.kernel == "hopper/bytes/kernel.mojo"
     assert "FP8 tensor cores" in decision.reason
-    assert decision.tile == (192, 128) and decision.threads == 384
-    # Codes of whole tiles, and a float32 for each 128 of them.
-    assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 128)
+    assert decision.tile == (128 if m == 8192 else 64, 128)
+    assert decision.threads == 384
+    has_factors = {activations, format} != {"fp8"}
+    stages = staged_rows(m, decision) * (4096 + (4 * 4096 // 128 if has_factors else 0))
+    assert stages < decision.workspace_bytes < stages + SMALL_ARRAYS * (m + 4096)
 
 
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
@@ -161,8 +181,8 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
 def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format=format)
     assert decision.kernel == "hopper/bytes/kernel.mojo"
-    # A float32 for each block.
-    assert decision.workspace_bytes == -(-m // 192) * 192 * (4096 + 4 * 4096 // 32)
+    stages = staged_rows(m, decision) * 2 * 4096
+    assert stages < decision.workspace_bytes < stages + SMALL_ARRAYS * (m + 4096)
 
 
 @pytest.mark.parametrize("activations, format", [("fp8", "mxfp8"), ("bf16", "fp8")])

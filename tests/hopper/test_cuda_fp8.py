@@ -17,15 +17,15 @@ pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
 )
 
-PLAN = 1 << 21
+PLANS = [(1 << 21) + tokens for tokens in (64, 128)]
 SPAN = 26
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-@pytest.fixture(autouse=True)
-def plan(monkeypatch):
+@pytest.fixture(autouse=True, params=PLANS)
+def plan(request, monkeypatch):
     """Makes dispatch take FP8 tensor cores."""
-    monkeypatch.setattr(CUDA, "plan", PLAN)
+    monkeypatch.setattr(CUDA, "plan", request.param)
 
 
 def coded(rows, k, spread=0, seed=0):

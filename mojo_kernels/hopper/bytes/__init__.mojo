@@ -1,1 +1,1 @@
-"""E4M3 codes times E4M3 codes on FP8 tensor cores."""
+"""Codes of eight bits: as they are on FP8 tensor cores, or as bfloat16 numbers."""

@@ -1,190 +1,122 @@
-"""The weights of a consumer warp: from a stage to registers, and the factors of its rows.
+"""Weights become stages: bytes as they come, or bfloat16 numbers, their scales applied.
 
-A warp multiplies half a tile, 16 weight rows. Of each granule of 16 steps of K a lane reads the
-word of two rows, four codes each; two granules are the left operand of an instruction:
+Groups share a tile of 32 rows. A warp takes a stage of it: of each granule, 16 bytes of all rows, a
+lane loads four bytes of four rows, and puts what they become to where a stage has them.
 
-    register    0               1               2                3
-    row         r               r + 8           r                r + 8
-    k           4 t .. 4 t + 3  4 t .. 4 t + 3  16 + 4 t ..      16 + 4 t ..     in lane 4 r + t
+    loaded      rows r, r + 8, r + 16, r + 24    bytes 4 t .. 4 t + 3     in lane 4 r + t
 
-Of four-bit codes a granule is a block: a lane's words are of k = 8 t .. 8 t + 7, its first four
-codes become the registers 0 and 1.
+A group leaves a mark if one of its elements is no bfloat16 number, or a factor is extreme.
 """
 
 from layout import Coord
 from max.gpu import thread_idx
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.memory import bitcast
 
-from ...launch.queue import DevicePointer, device_pointer
-from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import block_of
-from ...problem import Problem
+from ...layouts import GRANULE_BYTES
+from ...simt.arguments import Weights
 from ...simt.codec import f32_of_scale
-from ...simt.views import flat_of
-from ..fp8.bases import STEP_BLOCKS
-from ..fp8.codes import pick_codes, scale_at
-from ..fp8.weights import Operand
-from ..instructions.shared_memory import load_pair, load_word, store_word
-from ..instructions.warp import keep_branch, lane_here
-from ..layout import K_LANES, ROW_LANES
-from ..staged.stages import StageCodes, TILES
-from ..staged.weights import ROWS, half_of
-from .stages import Scales, Scaling, Stages
-
-comptime LOW_CODES = UInt32(0x3C383000)
-"""E4M3 codes of the four-bit magnitudes 0 to 3: 0, 0.5, 1, 1.5."""
-comptime HIGH_CODES = UInt32(0x4C484440)
-"""Those of 4 to 7: 2, 3, 4, 6."""
-comptime SMALLEST_FACTOR = UInt32((F32_EXPONENT_BIAS - 116) << F32_MANTISSA_BITS)
-"""The bits of the smallest factor, 2**-116, which `quantize` gives zeros: sums stay precise."""
-comptime LARGEST_FACTOR = UInt32((F32_EXPONENT_BIAS + 64) << F32_MANTISSA_BITS)
-"""The bits of the largest one, 2**64; sums of a row of codes are below 2**40."""
-comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
-"""The bits of infinity; NaN has larger ones."""
+from ...simt.views import flat_of, rows_of
+from ..dense.stages import TileStage
+from ..fp8.codes import scale_at
+from ..instructions.packed import Pairs
+from ..instructions.shared_memory import any_thread, shared_base, store_pair, store_quad, store_word
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from .numbers import THREADS, WARPS, are_lost, decode_word, packed_numbers
+from .operands import Scaling, StagedOperands
+from .scales import is_extreme
 
 
 @always_inline
-def load_operand[
-    scaling: Scaling
-](pipeline: Stages[scaling.sets], warp: UInt32, block: UInt32) -> Operand:
-    """Loads a block of 32 steps of K, of a stage that is full."""
-    comptime STEP_TILES = scaling.step_tiles()
-    comptime BLOCK_TILES = STEP_TILES // STEP_BLOCKS
-    var codes = StageCodes[STEP_TILES](pipeline.codes().base)
-    var lane = UInt32(thread_idx.x) % 32
-    var operand = Operand()
-    comptime for i in range(BLOCK_TILES):
-        var tile = block * UInt32(BLOCK_TILES) + UInt32(i)
-        var at = Coord(warp % UInt32(TILES), tile, lane, half_of(warp) * UInt32(ROWS))
-        var words = load_pair(codes.at(at))
-        comptime if scaling.weight_bits == 8:
-            operand = operand.insert[offset=ROWS * i](words)
+def prepare_weights[
+    scaling: Scaling, bits: Int
+](w: Weights, operands: StagedOperands[scaling], tile: UInt32, group: UInt32, k: UInt32):
+    """Writes some stages of a tile, codes of so many bits, and the group's mark."""
+    comptime GRANULE_CODES = GRANULE_BYTES * 8 // bits
+    comptime STEP_CODES = ROW_BYTES if scaling != Scaling.NUMBERS else ROW_BYTES // 2
+    comptime GRANULES = STEP_CODES // GRANULE_CODES
+    var thread = UInt32(thread_idx.x)
+    var num_granules = k // UInt32(GRANULE_CODES)
+    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
+    var all_scales = rows_of(w.scales.unsafe_bitcast[UInt32](), ROW_LANES)
+    var stage = TileStage.of_warp(shared_base())
+    var loses = False
+    var first = group * UInt32(WARPS) + thread // 32
+    for step in range(first, operands.right.num_steps, operands.tile_groups * UInt32(WARPS)):
+        var words = Array[Pairs, GRANULES](fill=Pairs(0))
+        var scales = SIMD[DType.uint32, GRANULES](0)
+        comptime for i in range(GRANULES):
+            var granule = step * UInt32(GRANULES) + UInt32(i)
+            if granule < num_granules:
+                words[i] = all_words.load[width=ROWS_PER_LANE, alignment=GRANULE_BYTES](
+                    Coord(Int(tile * num_granules + granule), ROWS_PER_LANE * Int(thread % 32))
+                )
+                comptime if scaling == Scaling.NUMBERS:
+                    var block = granule * UInt32(GRANULE_CODES) // UInt32(BLOCK)
+                    var at = Int(tile * (k // UInt32(BLOCK)) + block)
+                    scales[i] = all_scales[at, Int(thread % 32 // UInt32(K_LANES))]
+        comptime for i in range(GRANULES):
+            comptime if scaling != Scaling.NUMBERS:
+                put_bytes(stage, UInt32(i), words[i])
+            else:
+                loses |= put_numbers[bits](stage, w, UInt32(i), words[i], scales[i])
+        stage.copy_to(operands.right, tile, step)
+    comptime if scaling != Scaling.NUMBERS:
+        loses |= store_factors(operands, tile, group)
+    var any_loss = any_thread[THREADS](loses)
+    if thread == 0:
+        var at = Int(tile * operands.tile_groups + group)
+        flat_of(operands.right_marks)[at] = UInt8(1) if any_loss else UInt8(0)
+
+
+@always_inline
+def put_bytes(stage: TileStage, granule: UInt32, words: Pairs):
+    """Puts a lane's words of a granule to their place."""
+    var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
+    comptime for i in range(ROWS_PER_LANE):
+        store_word(stage.at(UInt32(i * ROW_LANES) + row_lane, granule, k_lane), words[i])
+
+
+@always_inline
+def put_numbers[
+    bits: Int
+](stage: TileStage, w: Weights, granule: UInt32, words: Pairs, scales: UInt32) -> Bool:
+    """Puts the numbers of a lane's words to their place; says whether one is lost."""
+    comptime WORD_CODES = 32 // bits
+    var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
+    var loses = False
+    comptime for i in range(ROWS_PER_LANE):
+        var row = UInt32(i * ROW_LANES) + row_lane
+        var scale = f32_of_scale(scale_at(scales, UInt32(i)))
+        var values = decode_word[bits](words[i], w.format)
+        loses |= are_lost(values, scale)
+        var numbers = packed_numbers(values * scale)
+        comptime if WORD_CODES == 8:
+            var part = granule * UInt32(K_LANES) + k_lane
+            store_quad(stage.at(row, part, 0), rebind[SIMD[DType.uint32, 4]](numbers))
         else:
-            var upper = pick_codes(words[0], LOW_CODES, HIGH_CODES)
-            var lower = pick_codes(words[1], LOW_CODES, HIGH_CODES)
-            operand = Operand(upper[0], lower[0], upper[1], lower[1])
-    return operand
+            var part, half = divmod(granule * UInt32(K_LANES) + k_lane, UInt32(2))
+            store_pair(stage.at(row, part, 2 * half), rebind[SIMD[DType.uint32, 2]](numbers))
+    return loses
 
 
 @always_inline
-def load_operands[
+def store_factors[
     scaling: Scaling
-](pipeline: Stages[scaling.sets], warp: UInt32, blocks_left: UInt32) -> Array[Operand, STEP_BLOCKS]:
-    """Loads all blocks of a stage, of which so many exist."""
-    var operands = Array[Operand, STEP_BLOCKS](uninitialized=True)
-    comptime for block in range(STEP_BLOCKS):
-        operands[block] = load_operand[scaling](pipeline, warp, UInt32(block))
-    # What lies past the end may be no numbers: zeros.
-    if blocks_left < UInt32(STEP_BLOCKS):
-        comptime for block in range(1, STEP_BLOCKS):
-            if blocks_left <= UInt32(block):
-                operands[block] = Operand(0)
-    return operands^
-
-
-@fieldwise_init
-struct WeightScales(DevicePassable, TrivialRegisterPassable):
-    """The scales of all weights, blocks row by row; along K a block is a stage or a whole row."""
-
-    comptime device_type: AnyType = Self
-
-    var first: DevicePointer[DType.float32]
-    var row_bits: UInt32
-    """Rows of a block, as an exponent."""
-    var row_blocks: UInt32
-    """Blocks of a row."""
-
-    @staticmethod
-    def of(problem: Problem) -> Self:
-        """Finds the scales of a product."""
-        var block = block_of(problem.right.format)
-        return Self(
-            device_pointer[DType.float32](problem.right.scales),
-            UInt32(block.row_bits),
-            UInt32(block.k_blocks(problem.k)),
-        )
-
-    @always_inline
-    def of_row(self, row: UInt32) -> UInt32:
-        """Returns the place of the first block of a row."""
-        return (row >> self.row_bits) * self.row_blocks
-
-    @always_inline
-    def at(self, row: UInt32, step: UInt32) -> Float32:
-        """Returns the scale of a stage, of the row whose first block has a place."""
-        var block = row + step if self.row_blocks > 1 else row
-        return flat_of(self.first)[Int(block)]
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "WeightScales"
-
-
-comptime Factors = SIMD[DType.float32, ROWS]
-"""The factors of a lane's rows."""
-
-
-@fieldwise_init
-struct RowScales(TrivialRegisterPassable):
-    """The scales of the two weight rows of a lane."""
-
-    var scales: WeightScales
-    var rows: SIMD[DType.uint32, ROWS]
-    """The places of their first blocks."""
-
-    @staticmethod
-    @always_inline
-    def of(scales: WeightScales, first_row: UInt32, num_rows: UInt32) -> Self:
-        """Finds those of a warp whose first row is given; the last row stands in past the end."""
-        var row = first_row + lane_here() // UInt32(K_LANES)
-        var rows = SIMD[DType.uint32, ROWS]()
-        comptime for i in range(ROWS):
-            rows[i] = scales.of_row(min(row + UInt32(i * ROW_LANES), num_rows - 1))
-        return Self(scales, rows)
-
-    @always_inline
-    def load(self, step: UInt32) -> Factors:
-        """Loads the factors of a stage."""
-        var factors = Factors()
-        comptime for i in range(ROWS):
-            factors[i] = self.scales.at(self.rows[i], step)
-        return factors
-
-
-@always_inline
-def mx_factors[sets: Int](stage: Stages[sets], warp: UInt32, block: UInt32) -> Factors:
-    """Loads the factors of a block of a stage."""
-    var at = Coord(warp % UInt32(TILES), block, lane_here() // UInt32(K_LANES))
-    var scales = load_word(Scales(stage.scales().base).at(at))
-    var factors = Factors()
-    comptime for i in range(ROWS):
-        factors[i] = f32_of_scale(scale_at(scales, half_of(warp) * UInt32(ROWS) + UInt32(i)))
-    return factors
-
-
-@always_inline
-def flag_large(factors: Factors, flag: UInt32):
-    """Raises a flag if sums times a factor of a power of two may be too large for float32.
-
-    None is too small: the smallest, which blocks of zeros have, costs sums what lies below 2**-150.
-    """
-    var magnitudes = bitcast[DType.uint32, ROWS](factors)
-    comptime for i in range(ROWS):
-        if magnitudes[i] > LARGEST_FACTOR and magnitudes[i] <= INFINITY:
-            keep_branch()
-            store_word(flag, 1)
-
-
-@always_inline
-def flag_extremes(factors: Factors, flag: UInt32):
-    """Raises a flag if sums times a factor may leave float32 where C does not."""
-    var magnitudes = bitcast[DType.uint32, ROWS](factors) & 0x7FFFFFFF
-    comptime for i in range(ROWS):
-        if magnitudes[i] - SMALLEST_FACTOR > LARGEST_FACTOR - SMALLEST_FACTOR:
-            keep_branch()
-            if magnitudes[i] != 0 and magnitudes[i] <= INFINITY:
-                store_word(flag, 1)
+](operands: StagedOperands[scaling], tile: UInt32, group: UInt32) -> Bool:
+    """Writes the factors of some stages of a tile, and says whether one is extreme."""
+    var found = False
+    var row = tile * UInt32(TILE_ROWS) + UInt32(thread_idx.x) % UInt32(TILE_ROWS)
+    if row >= operands.num_weights:
+        return False
+    comptime ROUNDS = THREADS // TILE_ROWS
+    var place = operands.scales.of_row(row)
+    var num_steps = operands.right.num_steps
+    comptime if scaling == Scaling.ROWS:
+        num_steps = 1
+    var first = group * UInt32(ROUNDS) + UInt32(thread_idx.x) // UInt32(TILE_ROWS)
+    for step in range(first, num_steps, operands.tile_groups * UInt32(ROUNDS)):
+        var factor = operands.scales.at(place, step)
+        found |= is_extreme(factor)
+        comptime if scaling == Scaling.STAGES:
+            flat_of(operands.right.factor(row, step))[0] = factor
+    return found

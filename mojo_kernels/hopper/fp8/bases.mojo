@@ -1,31 +1,37 @@
 """Where the rows of a product lie that are ready for FP8 tensor cores, and their bases.
 
     workspace    stages of tokens: bytes, or bfloat16 numbers if the product is computed again
+                 stages of weights: bytes
                  bases of the rows of tokens, then those of the weight rows
                  a word: whether a row has no base
 
     prepare_rows    writes bytes and bases                     always
-    matmul_fp8      multiplies bytes, looks at all bases       always
+    matmul_dense    multiplies bytes, looks at all bases       always
                     writes bfloat16 numbers over the bytes     if a row has no base
     matmul_many     multiplies those, stores C once more       if a row has no base
 """
 
 from layout import Coord
-from max.gpu import thread_idx
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from max.gpu import block_idx, grid_dim, thread_idx
+from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up
 
-from ...launch.queue import DevicePointer, Queue, Workspace, device_pointer
+from ...launch.queue import DevicePointer, Workspace, device_pointer
 from ...operands import Flat
-from ...problem import Problem
+from ...simt.arguments import Activations, Result
 from ...simt.views import flat_of
+from ..dense.kernel import CONSUMERS
+from ..dense.operands import DenseOperands
+from ..dense.stages import ALIGNMENT as SIDE_ALIGNMENT, StagedRows, WEIGHT_ROWS
+from ..instructions.shared_memory import any_thread
+from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK
-from ..many.result import Columns
-from ..staged.activations import WIDEST_TILE, num_steps_of, workspace_of as workspace_of_numbers
+from ..many.kernel import TOKENS as MANY_TOKENS
+from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
+from ..staged.activations import workspace_of as workspace_of_numbers
 from ..staged.gate import Gate
 from .codes import factor_of
-from .result import RowFactors
 
 comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage."""
@@ -38,13 +44,21 @@ comptime VECTOR = 16
 
 
 @fieldwise_init
-struct ByteRows(DevicePassable, RowFactors, TrivialRegisterPassable):
+struct ByteRows(DenseOperands, TrivialRegisterPassable):
     """Stages of bytes, and the bases of all rows."""
 
     comptime device_type: AnyType = Self
+    comptime TYPE: StaticString = "e5m2"
+    comptime SCALES_STAGES = False
+    comptime SCALES_IN_THE_END = True
+    comptime HAS_MARKS = False
 
-    var tokens: DevicePointer[DType.uint8]
-    """The stages."""
+    var left: StagedRows
+    """The tokens."""
+    var right: StagedRows
+    """The weights."""
+    var numbers: StagedTokens
+    """The tokens once more, as bfloat16 numbers, in the same place."""
     var bases: DevicePointer[DType.uint8]
     """Those of tokens, then those of weights, each padded."""
     var weights_at: UInt32
@@ -53,16 +67,28 @@ struct ByteRows(DevicePassable, RowFactors, TrivialRegisterPassable):
     """Where the word begins."""
 
     @staticmethod
-    def of(problem: Problem, mut queue: Some[Queue]) raises -> Self:
-        """Finds both in the workspace of a product."""
-        var space = workspace_of(problem.m, problem.n, problem.k)
-        var first = queue.workspace(space)
+    def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
+        """Returns the rows of a product in a workspace, tokens in tiles of so many rows."""
+        var left = StagedRows.at(address, k, tokens, False)
+        var of_numbers = workspace_of_numbers(m, k).num_bytes()
+        var right_at = address + max(left.num_bytes(m), align_up(of_numbers, SIDE_ALIGNMENT))
+        var right = StagedRows.at(right_at, k, WEIGHT_ROWS, False)
         return Self(
-            device_pointer[DType.uint8](first),
-            device_pointer[DType.uint8](first + _stages_bytes(problem.m, problem.k)),
-            UInt32(_padded(problem.m)),
-            UInt32(_padded(problem.m) + _padded(problem.n)),
+            left,
+            right,
+            StagedTokens.at(address, m, k),
+            device_pointer[DType.uint8](right_at + right.num_bytes(n)),
+            UInt32(_padded(m)),
+            UInt32(_padded(m) + _padded(n)),
         )
+
+    @always_inline
+    def tokens(self) -> StagedRows:
+        return self.left
+
+    @always_inline
+    def weights(self) -> StagedRows:
+        return self.right
 
     @always_inline
     def gate(self) -> Gate:
@@ -97,8 +123,36 @@ struct ByteRows(DevicePassable, RowFactors, TrivialRegisterPassable):
         return factor_of(self.weight_bases()[row].cast[DType.uint32]())
 
     @always_inline
-    def scale(self, sums: Columns, token: Int, of_weights: Columns) -> Columns:
-        return sums * (of_weights * factor_of(self.token_bases()[token].cast[DType.uint32]()))
+    def of_token(self, row: Int) -> Float32:
+        return factor_of(self.token_bases()[row].cast[DType.uint32]())
+
+    @always_inline
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        return sum * (of_weight * of_token)
+
+    @always_inline
+    def begin(self, result: Result) -> Bool:
+        return self.misses_base[CONSUMERS](result.rows, result.columns)
+
+    @always_inline
+    def mark_of_token(self, row: UInt32) -> UInt8:
+        return 0
+
+    @always_inline
+    def mark_of_weights(self, row: UInt32) -> UInt8:
+        return 0
+
+    @always_inline
+    def end(self, found: Bool, a: Activations, result: Result):
+        """Says whether a row has no base; then writes the rows of this group as bfloat16 numbers."""
+        var misses = any_thread[CONSUMERS](found)
+        if block_idx.x == 0 and thread_idx.x == 0:
+            flat_of(self.gate().word)[0] = UInt32(1) if misses else UInt32(0)
+        if misses:
+            keep_branch()
+            for row in range(UInt32(block_idx.x), result.rows, UInt32(grid_dim.x)):
+                for mark in range(marks_of_row(UInt32(a.k))):
+                    expand_chunks(a, self.numbers, row, mark, UInt32(MANY_TOKENS))
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -108,9 +162,10 @@ struct ByteRows(DevicePassable, RowFactors, TrivialRegisterPassable):
         return "ByteRows"
 
 
-def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
+def workspace_of(m: Int, n: Int, k: Int, tokens: Int) -> Workspace:
     """Returns the workspace that a product wants, in either way."""
-    return Workspace(0, _stages_bytes(m, k) + _padded(m) + _padded(n) + ALIGNMENT)
+    var rows = ByteRows.at(m, n, k, tokens, 0)
+    return Workspace(0, Int(rows.bases) + Int(rows.word_at) + ALIGNMENT)
 
 
 @always_inline
@@ -126,9 +181,3 @@ def _has_none(bases: DevicePointer[DType.uint8], first: UInt32, count: UInt32) -
 def _padded(rows: Int) -> Int:
     """Returns the bytes that the bases of some rows take."""
     return align_up(rows, ALIGNMENT)
-
-
-def _stages_bytes(m: Int, k: Int) -> Int:
-    """Returns the bytes of the stages of either way, at the widest tile."""
-    var of_bytes = (m + WIDEST_TILE) * Int(num_steps_of[STEP_BLOCKS](UInt32(k))) * ROW_BYTES
-    return _padded(max(of_bytes, workspace_of_numbers(m, k).num_bytes()))

@@ -1,17 +1,17 @@
-"""Rows made ready for FP8 tensor cores: tokens as stages of bytes, and the base of every row.
+"""Rows made ready for FP8 tensor cores: both sides as stages of bytes, and the base of every row.
 
-One kernel: a group takes a row of tokens, or the scales of a tile of weight rows.
+One kernel: a group takes a row of tokens, or some of K of a tile of weight rows.
 
-A token's codes stay in registers until its largest scale is known. A row whose blocks differ too
-much has no base, and a product with such a row is computed once more, see `bases`.
-In a stage a block's bytes lie as fragments want them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3,
-j = 0 .. 3; parts are swizzled.
+A token's codes stay in registers until its largest scale is known; groups of weights read the
+scales of the whole tile first. A row whose blocks differ too much has no base, and a product with
+such a row is computed once more, see `bases`. In a stage a block's bytes lie as words of codes give
+them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3, j = 0 .. 3.
 """
 
-from layout import Coord, Idx, TileTensor, row_major
+from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.primitives.warp import shuffle_xor
+from max.gpu.primitives.warp import shuffle_idx, shuffle_xor
 from max.gpu.sync import barrier
 from std.math import ceildiv
 from std.utils import StaticTuple
@@ -20,15 +20,16 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
-from ...simt.views import BFLOAT16, NO_END, rows_of
+from ...simt.views import BFLOAT16, flat_of, rows_of
+from ..dense.kernel import MULTIPROCESSORS
+from ..dense.stages import TileStage
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
-from ..staged.activations import PARTS, SWIZZLE, num_steps_of
-from .bases import ByteRows, NO_BASE, STEP_BLOCKS
-from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base
+from .bases import ByteRows, NO_BASE, STEP_BLOCKS, workspace_of
+from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base, scale_at
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -38,36 +39,32 @@ comptime MAX_BATCH = 4
 """Chunks of a thread that are on the way at once."""
 comptime MAX_K = 16 * THREADS * CHUNK
 """The longest row."""
-comptime HALF_PARTS = 2
-"""Halves of a part, which a lane stores."""
-comptime StageHalves = TileTensor[
-    DType.uint32,
-    type_of(row_major(Coord((1, 1, 1, Idx[HALF_PARTS], Idx[2])))),
-    MutUntrackedOrigin,
-]
-"""Bytes of tokens, [tile of tokens, step, part of its rows, half, word]."""
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `nvvm.minctasm`=SIMDLength(4),
+)
 def prepare_rows[
     CHUNKS: Int
-](a: Activations, w: Weights, rows: ByteRows, num_tokens: UInt32, token_tile: UInt32):
-    """Prepares a row of tokens, of which a thread takes `CHUNKS` chunks, or a tile of weights.
+](a: Activations, w: Weights, rows: ByteRows, num_tokens: UInt32, tile_groups: UInt32):
+    """Prepares a row of tokens, of which a thread takes `CHUNKS` chunks, or a part of a tile of weights.
 
-    Groups of weights come first.
+    Groups of weights come first, so many for a tile.
     """
     wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
-    var num_tiles = UInt32(grid_dim.x) - num_tokens
-    if index >= num_tiles:
-        prepare_token[CHUNKS](a, rows, index - num_tiles, token_tile)
+    var num_groups = UInt32(grid_dim.x) - num_tokens
+    if index >= num_groups:
+        prepare_token[CHUNKS](a, rows, index - num_groups)
     else:
-        prepare_weights(w, rows, index, UInt32(a.k))
+        var tile, group = divmod(index, tile_groups)
+        prepare_weights(w, rows, tile, UInt32(a.k), group, tile_groups)
 
 
 @always_inline
-def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows, token: UInt32, token_tile: UInt32):
+def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows, token: UInt32):
     """Writes a token's bytes and its base."""
     comptime BATCH = min(MAX_BATCH, CHUNKS)
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
@@ -89,10 +86,6 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows, token: UInt32, to
         var has_base = is_base(base) and (base <= ends[1] or base - ends[1] <= UInt32(SPAN))
         rows.token_bases()[Int(token)] = base.cast[DType.uint8]() if has_base else NO_BASE
 
-    var num_steps = num_steps_of[STEP_BLOCKS](UInt32(a.k))
-    var parts = Coord((NO_END, Int(num_steps), Int(token_tile) * PARTS, Idx[HALF_PARTS], Idx[2]))
-    var stages = StageHalves(rows.tokens.unsafe_bitcast[UInt32](), row_major(parts))
-    var tile, row_in_tile = divmod(token, token_tile)
     var table = ByteTable.of_base(base)
     var is_odd = thread % 2 == 1
     comptime for i in range(CHUNKS):
@@ -101,14 +94,13 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows, token: UInt32, to
         # Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
         var received = shuffle_xor(bytes[0] if is_odd else bytes[1], 1)
         var step, in_step = divmod(chunk, UInt32(STEP_BLOCKS * K_LANES))
-        if step < num_steps:
+        if step < rows.left.num_steps:
             var part = in_step // UInt32(K_LANES) * 2 + chunk % 2
-            var at = SWIZZLE(row_in_tile * UInt32(PARTS) + part)
             var half = chunk % UInt32(K_LANES) // 2
             var first = received if is_odd else bytes[0]
-            stages.store[alignment=8](
-                Coord(Int(tile), Int(step), Int(at), Int(half), 0),
-                SIMD[DType.uint32, 2](first, bytes[1] if is_odd else received),
+            var place = rows.left.part(token, step, part).unsafe_bitcast[UInt32]()
+            flat_of(place.unsafe_offset(2 * Int(half))).store[alignment=8](
+                Coord(0), SIMD[DType.uint32, 2](first, bytes[1] if is_odd else received)
             )
 
 
@@ -176,8 +168,13 @@ def ends_of_group(largest: UInt32, smallest: UInt32) -> SIMD[DType.uint32, 2]:
 
 
 @always_inline
-def prepare_weights(w: Weights, rows: ByteRows, tile: UInt32, k: UInt32):
-    """Writes the bases of a tile of weight rows; a thread has the scales of four rows."""
+def prepare_weights(
+    w: Weights, rows: ByteRows, tile: UInt32, k: UInt32, group: UInt32, num_groups: UInt32
+):
+    """Writes the bytes of a tile of weight rows, every so many blocks, and their bases.
+
+    A thread has the scales of four rows.
+    """
     var base = shared_base()
     var thread = UInt32(thread_idx.x)
     var row_lane = thread % UInt32(ROW_LANES)
@@ -229,6 +226,50 @@ def prepare_weights(w: Weights, rows: ByteRows, tile: UInt32, k: UInt32):
             var has_none = load_word(base + 4 * (UInt32(row * ROW_LANES) + row_lane)) != 0
             var found = NO_BASE if has_none else largest[row].cast[DType.uint8]()
             rows.weight_bases()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
+    var tables = Array[ByteTable, ROWS_PER_LANE](uninitialized=True)
+    var lane = thread % 32
+    # The first lane of a quad has the largest scales of the quad's rows.
+    comptime for row in range(ROWS_PER_LANE):
+        tables[row] = ByteTable.of_base(shuffle_idx(largest[row], lane // UInt32(K_LANES)))
+    # What the stages are put together in was read before.
+    barrier()
+    store_weights(w, rows, tables, tile, k // UInt32(BLOCK), group, num_groups)
+
+
+@always_inline
+def store_weights(
+    w: Weights,
+    rows: ByteRows,
+    tables: Array[ByteTable, ROWS_PER_LANE],
+    tile: UInt32,
+    num_blocks: UInt32,
+    group: UInt32,
+    num_groups: UInt32,
+):
+    """Writes bytes of a tile: a warp takes a stage."""
+    var thread = UInt32(thread_idx.x)
+    var row_lane, k_lane = divmod(thread % 32, UInt32(K_LANES))
+    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
+    var all_scales = rows_of(w.scales.unsafe_bitcast[UInt32](), ROW_LANES)
+    var stage = TileStage.of_warp(shared_base())
+    var first = group * UInt32(WARPS) + thread // 32
+    for step in range(first, rows.right.num_steps, num_groups * UInt32(WARPS)):
+        var words = Array[Pairs, STEP_BLOCKS](fill=Pairs(0))
+        var scales = SIMD[DType.uint32, STEP_BLOCKS](0)
+        comptime for block in range(STEP_BLOCKS):
+            if step * UInt32(STEP_BLOCKS) + UInt32(block) < num_blocks:
+                var at = Int(tile * num_blocks + step * UInt32(STEP_BLOCKS)) + block
+                words[block] = all_words.load[width=ROWS_PER_LANE, alignment=4 * ROWS_PER_LANE](
+                    Coord(at, ROWS_PER_LANE * Int(thread % 32))
+                )
+                scales[block] = all_scales[at, Int(row_lane)]
+        comptime for block in range(STEP_BLOCKS):
+            comptime for i in range(ROWS_PER_LANE):
+                var bytes = tables[i].bytes(words[block][i], scale_at(scales[block], UInt32(i)))
+                var row = UInt32(i * ROW_LANES) + row_lane
+                store_word(stage.at(row, UInt32(2 * block), k_lane), bytes[0])
+                store_word(stage.at(row, UInt32(2 * block + 1), k_lane), bytes[1])
+        stage.copy_to(rows.right, tile, step)
 
 
 @always_inline
@@ -239,21 +280,30 @@ def bytes_of(word: UInt32) -> SIMD[DType.uint32, ROWS_PER_LANE]:
 
 def prepare(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> ByteRows:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
-    var rows = ByteRows.of(problem, queue)
+    var space = workspace_of(problem.m, problem.n, problem.k, tokens)
+    var rows = ByteRows.at(problem.m, problem.n, problem.k, tokens, queue.workspace(space))
+    var tile_groups = groups_of_tile(problem.n, problem.k)
     comptime for chunks in [1, 2, 4, 8, 16]:
         comptime longest = chunks * THREADS * CHUNK
         if problem.k <= longest and (chunks == 1 or 2 * problem.k > longest):
             queue.launch[prepare_rows[chunks]](
                 Grid(
-                    problem.m + ceildiv(problem.n, TILE_ROWS),
+                    problem.m + ceildiv(problem.n, TILE_ROWS) * tile_groups,
                     threads=THREADS,
-                    shared_bytes=4 * TILE_ROWS * WARPS,
+                    shared_bytes=WARPS * TileStage.NUM_BYTES,
                     starts_early=True,
                 ),
                 Activations(problem),
                 Weights(problem),
                 rows,
                 UInt32(problem.m),
-                UInt32(tokens),
+                UInt32(tile_groups),
             )
     return rows
+
+
+def groups_of_tile(n: Int, k: Int) -> Int:
+    """Returns the groups that share a tile of weights: enough for the device, with work for each."""
+    comptime FEWEST_BLOCKS = STEP_BLOCKS * WARPS
+    var wanted = ceildiv(4 * MULTIPROCESSORS, ceildiv(n, TILE_ROWS))
+    return max(min(wanted, k // (BLOCK * FEWEST_BLOCKS)), 1)

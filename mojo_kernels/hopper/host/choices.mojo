@@ -3,10 +3,11 @@
 Every plan that is for the rows of activations has a cost, see `costs`; the least one is chosen. Of
 the shapes that were measured, `measured` names those where another plan was faster, which they get.
 
-FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`. `BYTES` is
-the one plan for activations of E4M3, and `PORTABLE` for operands that no fast kernel takes.
+FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`. Codes of eight
+bits have a kernel of their own, and `PORTABLE` for operands that no fast kernel takes.
 """
 
+from ..dense.kernel import best_tokens
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
@@ -48,15 +49,18 @@ struct Choice(TrivialRegisterPassable):
                 " bfloat16 activations, and MXFP8, or FP8 with float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.BYTES:
-            return "codes multiply as E4M3 on both sides, on FP8 tensor cores"
+            return "codes of eight bits: FP8 tensor cores under float scales, else bfloat16 ones"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
 
-comptime BYTES = Choice(Plan.BYTES, 0, False)
-"""For codes of eight bits, see `hopper.bytes`: any number of rows."""
 comptime PORTABLE = Choice(Plan.PORTABLE, 0, False)
 """For everything else."""
+
+
+def choice_of_bytes(m: Int, n: Int) -> Choice:
+    """Returns the choice for codes of eight bits, see `hopper.bytes`: any number of rows."""
+    return Choice(Plan.bytes(best_tokens(m, n)), 0, False)
 
 
 def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:

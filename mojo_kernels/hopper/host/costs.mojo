@@ -11,6 +11,7 @@ their share of K in steps:
     rounds * (ranks - 1)                                 ranks add up
     groups / multiprocessors                             groups beside each other
     m * k / 2**20                                        encoding the activations
+    n * k / 2**20                                        fp8: the weights become bytes
     rounds of two groups a multiprocessor * steps        few: a step of both
     rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
     rounds * (stages of activations - 1)                 few: all wait for the next stage
@@ -104,7 +105,7 @@ comptime FAMILIES = [
     Family(Plan.middle(64, 1), 17, ANY_ROWS),
     Family(Plan.middle(128, 1), 65, ANY_ROWS),
     Family(Plan.MANY, 33, ANY_ROWS),
-    Family(Plan.FP8, MANY_ROWS + 1, ANY_ROWS),
+    Family(Plan.fp8(128), 64, ANY_ROWS),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -129,6 +130,8 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
         terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
         var ahead = steps / Lanes(shape.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
+    comptime if KERNEL == Kernel.FP8:
+        terms[7] = Lanes(n * k) / (1 << 20)
     terms[0] = 1
     terms[1] = LOG_RANKS
     terms[2] = rounds

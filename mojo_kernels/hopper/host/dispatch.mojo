@@ -11,14 +11,15 @@ from ...simt import matmul as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
 from ..bytes import kernel as bytes
-from ..bytes.stages import Scaling, workspace_of as workspace_of_stages
+from ..bytes.operands import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
 from ..many import kernel as many
 from ..middle import kernel as middle
+from ..staged.activations import workspace_of as workspace_of_numbers
 from ..plan import Kernel, Plan, may_take_operands
-from .choices import MAX_FEW_ROWS, choose
+from .choices import MAX_FEW_ROWS, choice_of_bytes, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
@@ -29,7 +30,7 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
     elif bytes.supports(problem):
-        plan = Plan.BYTES
+        plan = choice_of_bytes(problem.m, problem.n).plan
     launch[known](problem, plan, queue)
 
 
@@ -46,7 +47,7 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return fp8.launch(problem, plan, queue)
     comptime if bytes.may_take_operands[known]():
         if plan.kernel == Kernel.BYTES:
-            return bytes.launch(problem, queue)
+            return bytes.launch(problem, plan, queue)
     portable.launch[known](problem, queue)
 
 
@@ -58,11 +59,15 @@ def workspace_of(
     Only of formats that `hopper.bytes` takes, few rows want one.
     """
     if bytes.takes_formats(left_format, right_format):
-        return workspace_of_stages(m, k, Scaling.of(left_format, right_format, k))
+        return bytes.workspace_of(m, n, k, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
-    return Workspace(0, 0) if plan.kernel == Kernel.FEW else workspace_of_rows(m, n, k)
+    if plan.kernel == Kernel.FEW:
+        return Workspace(0, 0)
+    if plan.kernel == Kernel.FP8:
+        return workspace_of_rows(m, n, k, plan.tokens)
+    return workspace_of_numbers(m, k)
 
 
 def quantize[

@@ -5,7 +5,7 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Workspace
 from ...simt import matmul as portable
 from ..bytes import kernel as bytes
-from ..bytes.stages import Scaling
+from ..bytes.operands import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -13,7 +13,7 @@ from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..plan import Kernel, Plan, takes_formats
-from .choices import BYTES, Choice, PORTABLE, choose
+from .choices import Choice, PORTABLE, choice_of_bytes, choose
 from .dispatch import workspace_of
 
 
@@ -34,7 +34,7 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     var workspace = workspace_of(m, n, k, left_format, right_format)
     if bytes.takes_formats(left_format, right_format):
         var grid = bytes.grid(m, n, Scaling.of(left_format, right_format, k))
-        return Explanation(materialize[BYTES](), grid, workspace)
+        return Explanation(choice_of_bytes(m, n), grid, workspace)
     if not takes_formats(left_format, right_format):
         return Explanation(materialize[PORTABLE](), portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k))
@@ -50,4 +50,4 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return few.grid(m, n, plan, shape, share)
     if plan.kernel == Kernel.MIDDLE:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
-    return fp8.grid(m, n) if plan.kernel == Kernel.FP8 else many.grid(m, n)
+    return fp8.grid(m, n, plan) if plan.kernel == Kernel.FP8 else many.grid(m, n)

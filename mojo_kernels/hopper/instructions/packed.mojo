@@ -115,6 +115,14 @@ def round_two[type: StaticString](low: Float32, high: Float32) -> UInt32:
 
 
 @always_inline
+def halves_of_bytes[type: StaticString](bytes: UInt16) -> UInt32:
+    """Returns two floats of eight bits, of a type of the instruction set, as float16 numbers."""
+    return inlined_assembly[
+        "cvt.rn.f16x2." + type + " $0, $1;", UInt32, constraints="=r,h", has_side_effect=False
+    ](bytes)
+
+
+@always_inline
 def multiply_sum[factor: Int](x: UInt32, addend: UInt32) -> UInt32:
     """Returns `x * factor + addend`, in one instruction."""
     return inlined_assembly[

@@ -106,6 +106,21 @@ def store_pair(address: UInt32, values: SIMD[DType.uint32, 2]):
 
 
 @always_inline
+def store_turned(address: UInt32, fragments: Quad[DType.uint32]):
+    """Stores four fragments of 8 x 8 two-byte numbers, column by column.
+
+    Lane 4 * r + p has columns 2 * p and 2 * p + 1 of row r of each. Lane 8 * m + j tells where the
+    sixteen bytes of column j of fragment m go.
+    """
+    inlined_assembly[
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
+        NoneType,
+        constraints="r,r,r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, fragments[0], fragments[1], fragments[2], fragments[3])
+
+
+@always_inline
 def store_word(address: UInt32, value: UInt32):
     """Stores four bytes."""
     inlined_assembly[

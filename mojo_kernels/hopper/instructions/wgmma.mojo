@@ -98,14 +98,8 @@ def multiply_block[
     wgmma_wait_group_sync[1]()
 
 
-comptime FP8_TOKENS = 192
-"""Tokens of an instruction on bytes."""
-comptime FP8_K = 32
-"""Steps of K of an instruction on bytes."""
 comptime PART_SUMS = 32
 """Sums of 64 tokens."""
-comptime Fp8Sums = Array[SIMD[DType.float32, PART_SUMS], FP8_TOKENS // 2 // PART_SUMS]
-"""A thread's sums of an instruction on bytes, in the order of the instruction."""
 
 
 def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
@@ -116,75 +110,106 @@ def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
     return text
 
 
-@always_inline
-def multiply_bytes[
-    type: StaticString, adds: Bool
-](weights: SIMD[DType.uint32, 4], tokens: UInt32, mut sums: Fp8Sums):
-    """Starts the products of 32 steps of K of bytes; adds them to the sums, or begins anew.
+comptime STEP_BYTES = 32
+"""Bytes of a row that an instruction multiplies: 32 steps of K of bytes, 16 of bfloat16."""
+comptime TileSums[tokens: Int] = Array[SIMD[DType.float32, PART_SUMS], tokens // 2 // PART_SUMS]
+"""A thread's sums of an instruction on so many tokens, in its order."""
 
-    `type` is the instruction's name of what a byte is, on both sides, and `tokens` the lower word
-    of the descriptor of the rows of tokens.
+
+def _product_of_stages[type: StaticString, tokens: Int, adds: Bool]() -> String:
+    """Returns the instruction whose sides both are in shared memory."""
+    comptime COUNT = tokens // 2
+    var is_bytes = type != "bf16"
+    return String(
+        "{ .reg .pred p; setp.ne.b32 p, ",
+        1 if adds else 0,
+        ", 0; wgmma.mma_async.sync.aligned.m64n",
+        tokens,
+        "k32.f32." if is_bytes else "k16.f32.",
+        type,
+        ".",
+        type,
+        " {",
+        _operands[0, COUNT, "$"](),
+        "}, $",
+        COUNT,
+        ", $",
+        COUNT + 1,
+        ", p, 1, 1" if is_bytes else ", p, 1, 1, 0, 0",
+        "; }",
+    )
+
+
+@always_inline
+def multiply_staged[
+    tokens: Int, //, type: StaticString, adds: Bool
+](weights_at: UInt32, tokens_at: UInt32, mut sums: TileSums[tokens]):
+    """Starts the products of 64 rows of weights and some tokens, 32 bytes of each.
+
+    It adds them to the sums, or begins anew. Addresses are lower words of descriptors.
     """
-    comptime COUNT = FP8_TOKENS // 2
-    comptime ADDS: StaticString = "1" if adds else "0"
-    comptime TEXT = (
-        "{ .reg .pred p; setp.ne.b32 p, "
-        + ADDS
-        + ", 0; wgmma.mma_async.sync.aligned.m64n192k32.f32."
-        + type
-        + "."
-        + type
-        + " {"
-        + _operands[0, COUNT, "$"]()
-        + "}, {"
-        + _operands[COUNT, 4, "$"]()
-        + "}, $100, p, 1, 1; }"
-    )
+    comptime COUNT = tokens // 2
+    comptime CONSTRAINTS = "=f," * COUNT + "l,l," + _operands[0, COUNT, ""]()
+    comptime TEXT = _product_of_stages[type, tokens, adds]()
     # fmt: off
-    var a, b, c = sums[0], sums[1], sums[2]
-    var d = inlined_assembly[
-        TEXT,
-        _RegisterPackType[
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-            Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
-        ],
-        constraints="=f," * COUNT + "r,r,r,r,l," + _operands[0, COUNT, ""](),
-    ](
-        weights[0], weights[1], weights[2], weights[3], descriptor(tokens).desc,
-        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
-        a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
-        a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
-        a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31],
-        b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-        b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15],
-        b[16], b[17], b[18], b[19], b[20], b[21], b[22], b[23],
-        b[24], b[25], b[26], b[27], b[28], b[29], b[30], b[31],
-        c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7],
-        c[8], c[9], c[10], c[11], c[12], c[13], c[14], c[15],
-        c[16], c[17], c[18], c[19], c[20], c[21], c[22], c[23],
-        c[24], c[25], c[26], c[27], c[28], c[29], c[30], c[31],
-    )
-    comptime for i in range(PART_SUMS):
-        sums[0][i] = d[i]
-        sums[1][i] = d[PART_SUMS + i]
-        sums[2][i] = d[2 * PART_SUMS + i]
+    comptime if tokens == 64:
+        var a = sums[0]
+        var d = inlined_assembly[
+            TEXT,
+            _RegisterPackType[
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+            ],
+            constraints=CONSTRAINTS,
+            has_side_effect=True,
+        ](
+            descriptor(weights_at).desc, descriptor(tokens_at).desc,
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+            a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
+            a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31],
+        )
+        comptime for i in range(PART_SUMS):
+            sums[0][i] = d[i]
+    else:
+        var a, b = sums[0], sums[1]
+        var d = inlined_assembly[
+            TEXT,
+            _RegisterPackType[
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+            ],
+            constraints=CONSTRAINTS,
+            has_side_effect=True,
+        ](
+            descriptor(weights_at).desc, descriptor(tokens_at).desc,
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+            a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
+            a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31],
+            b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+            b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15],
+            b[16], b[17], b[18], b[19], b[20], b[21], b[22], b[23],
+            b[24], b[25], b[26], b[27], b[28], b[29], b[30], b[31],
+        )
+        comptime for i in range(PART_SUMS):
+            sums[0][i] = d[i]
+            sums[1][i] = d[PART_SUMS + i]
     # fmt: on
 
 
 @always_inline
-def settle(mut sums: Fp8Sums):
+def settle_sums[tokens: Int, //](mut sums: TileSums[tokens]):
     """Keeps sums from being read before the wait that precedes this."""
-    comptime for i in range(FP8_TOKENS // 2):
+    comptime for i in range(tokens // 2):
         comptime part, at = divmod(i, PART_SUMS)
         sums[part][at] = inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](
             sums[part][at]

@@ -1,0 +1,113 @@
+"""Products of eight bits on an NVIDIA GPU beside cuBLAS: `python -m bench.cuda_fp8`.
+
+    system             what a call does
+    bf16               cuBLAS, bfloat16 weights
+    scaled_mm rowwise  cuBLAS, E4M3 codes, a float32 scale a row
+    scaled_mm 128      cuBLAS, E4M3 codes, 1 x 128 by 128 x 128
+    A x W              our `matmul` of codes
+    linear mxfp4       our `linear`: bfloat16 activations become MXFP4 in the call
+
+Microseconds of a call in a CUDA graph, median, weights cold. cuBLAS gets random codes and scales of
+one: its time does not depend on them. It prints a table, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle, islice
+
+import torch
+
+import mx_kernels as mx
+from bench.graph_timing import Graph, cold_copies
+
+SHAPES = (
+    (8192, 8192, 8192), (4096, 4096, 4096), (1024, 8192, 8192), (2048, 4096, 14336),
+    (1024, 4096, 4096), (512, 4096, 4096), (256, 7168, 2048), (256, 3072, 1536),
+    (128, 4096, 4096), (64, 7168, 2048), (1, 4096, 4096),
+)  # fmt: skip
+PAIRS = (
+    ("fp8", "fp8"),
+    ("fp8_block", "fp8_block_2d"),
+    ("mxfp8", "mxfp8"),
+    ("mxfp8", "mxfp4"),
+)
+CODES = torch.float8_e4m3fn
+BLOCK = 128
+COLD_BYTES, BIG = 120_000_000, 2.5e10
+
+
+def median_us(call: Callable, weights: list, work: int) -> float:
+    """Returns the median microseconds of a call, over copies of the weights."""
+    count = 3 if work > BIG else max(8, min(len(weights), 40))
+    graph = Graph([lambda w=w: call(w) for w in islice(cycle(weights), count)])
+    for _ in range(4):
+        graph.replay()
+    return graph.found().median_us
+
+
+def peers(x: torch.Tensor, w: torch.Tensor) -> dict[str, tuple[Callable, torch.Tensor]]:
+    """Returns cuBLAS's calls, and the weights that each takes."""
+    from torch.nn.functional import ScalingType, scaled_mm  # noqa: PLC0415  not in every torch
+
+    (m, k), n = x.shape, len(w)
+    codes, weights = x.to(CODES), (50 * w).to(CODES)
+    rows, columns = torch.ones(m, 1), torch.ones(1, n)
+    # Scales along K have a stride of four blocks' multiples.
+    blocks = torch.ones(k // BLOCK, m).t()
+    squares = torch.ones(-(-n // BLOCK), -(-k // BLOCK // 4) * 4)[:, : k // BLOCK].t()
+    kinds = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+    out = {"out_dtype": torch.bfloat16}
+    return {
+        "bf16": (lambda w: torch.mm(x, w.T), w),
+        "scaled_mm rowwise": (
+            lambda w: torch._scaled_mm(codes, w.t(), scale_a=rows, scale_b=columns, **out),
+            weights,
+        ),
+        "scaled_mm 128": (
+            lambda w: scaled_mm(
+                codes, w.t(), blocks, kinds[0], squares, kinds[1], output_dtype=torch.bfloat16
+            ),
+            weights,
+        ),
+    }
+
+
+def times(m: int, n: int, k: int) -> dict[str, float]:
+    """Returns the microseconds of each system; one that refuses a shape has none."""
+    x, w = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16() / 50
+    found = {}
+    for name, (call, weights) in peers(x, w).items():
+        try:
+            call(weights)
+        except RuntimeError:
+            continue
+        found[name] = median_us(call, cold_copies(weights, COLD_BYTES), m * n * k)
+    for left, right in PAIRS:
+        a = mx.quantize(x, format=left)
+        ours = cold_copies(mx.quantize(w, format=right).preshuffle(), COLD_BYTES)
+        found[f"{left} x {right}"] = median_us(lambda w, a=a: mx.matmul(a, w), ours, m * n * k)
+    ours = cold_copies(mx.quantize(w).preshuffle(), COLD_BYTES)
+    found["linear mxfp4"] = median_us(lambda w: mx.linear(x, w), ours, m * n * k)
+    return found
+
+
+def main() -> None:
+    """Prints the table."""
+    torch.set_default_device("cuda")
+    torch.manual_seed(0)
+    names: list[str] = []
+    for shape in SHAPES:
+        found = times(*shape)
+        if not names:
+            names = list(found)
+            print(f"{torch.cuda.get_device_name()}, microseconds\n")
+            print("| M x N x K | " + " | ".join(names) + " |")
+            print("| --- |" + " ---: |" * len(names))
+        cells = (f"{found[name]:.4g}" if name in found else "" for name in names)
+        print("| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()

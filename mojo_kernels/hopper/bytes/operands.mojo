@@ -1,0 +1,184 @@
+"""Both sides of a product as the dense kernel wants them, and how their scales get to C.
+
+    workspace    stages of tokens, stages of weights
+                 a float32 for each token: its scale, where rows have one
+                 marks of tokens, a byte each; marks of weights, see `weights`
+
+What is marked has a factor, or an element, that float32 sums or bfloat16 numbers cannot take: its
+elements of C are computed in float64.
+"""
+
+from std.builtin.device_passable import DeviceTypeEncoder
+from std.math import align_up, ceildiv
+
+from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...numbers.elements import Element
+from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
+from ...numbers.scales import Scale
+from ...simt.arguments import Activations, Result
+from ...simt.views import flat_of
+from ..dense.kernel import MULTIPROCESSORS
+from ..dense.operands import DenseOperands
+from ..dense.stages import StagedRows, WEIGHT_ROWS
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import TILE_ROWS
+from .scales import WeightScales
+
+comptime NUMBER_BYTES = 2
+"""Bytes of a bfloat16 number."""
+comptime MAX_TILE_GROUPS = 32
+"""The most groups that prepare a tile of weights: a lane looks at the mark of each."""
+comptime ALIGNMENT = 256
+"""What lies behind the stages begins at multiples of this."""
+
+
+@fieldwise_init
+struct Scaling(Equatable, TrivialRegisterPassable):
+    """Where sums meet the scales of operands."""
+
+    var code: Int
+
+    comptime ROWS = Self(0)
+    """In the end: both sides are E4M3 and have a float scale a row."""
+    comptime STAGES = Self(1)
+    """After each stage: both sides are E4M3, and one has a float scale for each 128 elements."""
+    comptime NUMBERS = Self(2)
+    """Before: elements of MX formats times their scales are bfloat16 numbers."""
+
+    @staticmethod
+    def of(left: Int, right: Int, k: Int) -> Self:
+        """Returns that of a pair of formats that the kernel takes."""
+        if not has_byte_stages(right):
+            return Self.NUMBERS
+        var blocks = max(block_of(left).k_blocks(k), block_of(right).k_blocks(k))
+        return Self.ROWS if blocks == 1 else Self.STAGES
+
+
+def has_byte_stages(format: Int) -> Bool:
+    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
+    comptime for i in range(len(FORMATS)):
+        comptime F = FORMATS[i]
+        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
+        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
+            if format == i:
+                return True
+    return False
+
+
+@fieldwise_init
+struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
+    """Stages of both sides, scales and marks."""
+
+    comptime device_type: AnyType = Self
+    comptime TYPE: StaticString = "bf16" if Self.scaling == Scaling.NUMBERS else "e4m3"
+    comptime SCALES_STAGES = Self.scaling == Scaling.STAGES
+    comptime SCALES_IN_THE_END = Self.scaling == Scaling.ROWS
+    comptime HAS_MARKS = True
+
+    var left: StagedRows
+    """The tokens."""
+    var right: StagedRows
+    """The weights."""
+    var scales: WeightScales
+    """The float scales of weights."""
+    var row_scales: DevicePointer[DType.float32]
+    """The scales of tokens, where rows have one."""
+    var left_marks: DevicePointer[DType.uint8]
+    """The marks of tokens."""
+    var right_marks: DevicePointer[DType.uint8]
+    """The marks of weights, [tile of 32 rows, group that prepared some of K]."""
+    var tile_groups: UInt32
+    """Groups that prepare a tile of weights."""
+    var num_weights: UInt32
+    """Rows of weights."""
+
+    @staticmethod
+    def at(m: Int, n: Int, k: Int, tokens: Int, address: Int, scales: WeightScales) -> Self:
+        """Returns the operands of a product in a workspace, tokens in tiles of so many rows."""
+        comptime NUMBERS = Self.scaling == Scaling.NUMBERS
+        var row_bytes = k * (NUMBER_BYTES if NUMBERS else 1)
+        var left = StagedRows.at(address, row_bytes, tokens, Self.SCALES_STAGES)
+        var right_at = address + left.num_bytes(m)
+        var right = StagedRows.at(right_at, row_bytes, WEIGHT_ROWS, Self.SCALES_STAGES)
+        var scales_at = right_at + right.num_bytes(n)
+        var marks_at = scales_at + align_up(4 * m, ALIGNMENT)
+        var tiles = ceildiv(n, TILE_ROWS)
+        return Self(
+            left,
+            right,
+            scales,
+            device_pointer[DType.float32](scales_at),
+            device_pointer[DType.uint8](marks_at),
+            device_pointer[DType.uint8](marks_at + align_up(m, ALIGNMENT)),
+            UInt32(max(min(ceildiv(4 * MULTIPROCESSORS, tiles), MAX_TILE_GROUPS), 1)),
+            UInt32(n),
+        )
+
+    def end_of(self, n: Int) -> Int:
+        """Returns the address behind the operands."""
+        return Int(self.right_marks) + ceildiv(n, TILE_ROWS) * Int(self.tile_groups)
+
+    @always_inline
+    def tokens(self) -> StagedRows:
+        return self.left
+
+    @always_inline
+    def weights(self) -> StagedRows:
+        return self.right
+
+    @always_inline
+    def of_weight(self, row: Int) -> Float32:
+        comptime if Self.scaling == Scaling.ROWS:
+            return self.scales.at(self.scales.of_row(UInt32(row)), 0)
+        else:
+            return 1
+
+    @always_inline
+    def of_token(self, row: Int) -> Float32:
+        comptime if Self.scaling == Scaling.ROWS:
+            return flat_of(self.row_scales)[row]
+        else:
+            return 1
+
+    @always_inline
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        # The token's last: only C itself may be too large or too small.
+        return sum * of_weight * of_token
+
+    @always_inline
+    def mark_of_token(self, row: UInt32) -> UInt8:
+        comptime if Self.scaling == Scaling.NUMBERS:
+            return flat_of(self.left_marks)[Int(row)]
+        else:
+            return 0
+
+    @always_inline
+    def mark_of_weights(self, row: UInt32) -> UInt8:
+        var tile = row // UInt32(TILE_ROWS)
+        var group = min(lane_here(), self.tile_groups - 1)
+        return flat_of(self.right_marks)[Int(tile * self.tile_groups + group)]
+
+    @always_inline
+    def begin(self, result: Result) -> Bool:
+        return False
+
+    @always_inline
+    def end(self, found: Bool, a: Activations, result: Result):
+        pass
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedOperands"
+
+
+def workspace_of(m: Int, n: Int, k: Int, tokens: Int, scaling: Scaling) -> Workspace:
+    """Returns the workspace that a product wants."""
+    var end = 0
+    comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.NUMBERS]:
+        if scaling == known:
+            end = StagedOperands[known].at(m, n, k, tokens, 0, WeightScales.none()).end_of(n)
+    return Workspace(0, end)

@@ -1,0 +1,58 @@
+"""Rows of which some elements of C are computed once more, in float64."""
+
+from max.gpu.sync import syncwarp
+
+from ...simt.arguments import Activations, Result, Weights
+from ...simt.codec import ANY_BITS
+from ..exact import compute_exactly
+from ..instructions.warp import any_lane, keep_branch, lane_here
+from ..staged.stages import WARP_ROWS
+from .operands import DenseOperands
+
+
+@fieldwise_init
+struct Marks(TrivialRegisterPassable):
+    """A lane's share of the marks of a tile."""
+
+    var of_tokens: UInt8
+    var of_weights: UInt8
+
+    @staticmethod
+    @always_inline
+    def load[
+        tokens: Int
+    ](
+        operands: Some[DenseOperands], first_token: UInt32, first_column: UInt32, result: Result
+    ) -> Self:
+        """Loads them before the products, so that nobody waits for the loads."""
+        var found = Self(0, operands.mark_of_weights(min(first_column, result.columns - 1)))
+        comptime for i in range(tokens // 32):
+            var row = min(first_token + UInt32(32 * i) + lane_here(), result.rows - 1)
+            found.of_tokens |= operands.mark_of_token(row)
+        return found
+
+
+@always_inline
+def store_marked[
+    tokens: Int
+](
+    operands: Some[DenseOperands],
+    marks: Marks,
+    a: Activations,
+    w: Weights,
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Computes a warp's elements of C once more where a row is marked, in float64."""
+    var lane = lane_here()
+    var all = any_lane(marks.of_weights != 0)
+    if not any_lane(marks.of_tokens != 0) and not all:
+        return
+    keep_branch()
+    # The sums that other lanes stored before are not to overtake these.
+    syncwarp()
+    for row in range(first_token, min(first_token + UInt32(tokens), result.rows)):
+        if all or operands.mark_of_token(row) != 0:
+            for column in range(first_column, first_column + UInt32(WARP_ROWS)):
+                compute_exactly[ANY_BITS](a, w, result, row, column, lane)

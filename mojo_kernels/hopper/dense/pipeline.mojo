@@ -1,0 +1,121 @@
+"""The stages of a product in shared memory: their place, and who fills them.
+
+    header     barriers: full and empty for each stage
+    rooms      for each consumer warp: where it turns its part of C
+    stage      128 bytes of K of 128 weight rows, swizzled, then their factors if there are any;
+               the same of tokens
+
+Stages go on from one tile of C to the next, so that those of the next one are on the way while the
+last one is stored.
+"""
+
+from layout import Coord
+from std.math import align_up
+
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive_expecting,
+    copy_bulk,
+    init_barrier,
+    wait_phase,
+)
+from ..instructions.wgmma import ROW_BYTES
+from ..staged.stages import COLUMNS, HEADER_BYTES, READERS, SHARED_BYTES, SWIZZLE_BYTES
+from .result import WarpRoom
+from .stages import FACTOR_BYTES, StagedRows
+
+comptime CONSUMER_WARPS = READERS
+"""Warps that multiply: all read every stage."""
+
+
+@fieldwise_init
+struct DenseStages[tokens: Int, has_factors: Bool](TrivialRegisterPassable):
+    """Where stages and their barriers lie in shared memory, and which one is next."""
+
+    var base: UInt32
+    """Start of the shared memory."""
+    var stage: UInt32
+    """The stage of the next step."""
+    var parity: UInt32
+    """The parity of the stage's current phase."""
+
+    comptime STAGES_AT = HEADER_BYTES + CONSUMER_WARPS * WarpRoom[Self.tokens].NUM_BYTES
+    """Where the stages begin, behind the rooms in which warps turn their part of C."""
+    comptime ROW_PITCH = ROW_BYTES + (FACTOR_BYTES if Self.has_factors else 0)
+    """Bytes of a row in the workspace."""
+    comptime TOKENS_AT = align_up(COLUMNS * Self.ROW_PITCH, SWIZZLE_BYTES)
+    """Where the tokens lie in a stage, behind the weights."""
+    comptime STAGE_BYTES = Self.TOKENS_AT + align_up(Self.tokens * Self.ROW_PITCH, SWIZZLE_BYTES)
+    """Bytes of a stage."""
+    comptime STAGES = (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES
+    """Stages that fit."""
+    comptime NUM_BYTES = Self.STAGES_AT + Self.STAGES * Self.STAGE_BYTES
+    """Dynamic shared memory of a group."""
+    comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
+    """The barriers, [full or empty, stage]."""
+
+    @always_inline
+    def init_barriers(self):
+        """Makes all barriers; one thread calls it."""
+        comptime for stage in range(Self.STAGES):
+            var here = Self(self.base, UInt32(stage), 0)
+            init_barrier(here.full(), 1)
+            init_barrier(here.empty(), UInt32(CONSUMER_WARPS))
+
+    @always_inline
+    def full(self) -> UInt32:
+        """Returns the barrier that says that the stage is filled."""
+        return Self.Barriers(self.base).at(Coord(0, self.stage))
+
+    @always_inline
+    def empty(self) -> UInt32:
+        """Returns the barrier that says that the stage is read."""
+        return Self.Barriers(self.base).at(Coord(1, self.stage))
+
+    @always_inline
+    def room(self, warp: UInt32) -> WarpRoom[Self.tokens]:
+        """Returns where a consumer warp turns its part of C."""
+        comptime BYTES = WarpRoom[Self.tokens].NUM_BYTES
+        return WarpRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + warp * UInt32(BYTES))
+
+    @always_inline
+    def weights(self) -> UInt32:
+        """Returns where the stage's weights are."""
+        return self.base + UInt32(Self.STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
+
+    @always_inline
+    def tokens_at(self) -> UInt32:
+        """Returns where the stage's tokens are."""
+        return self.weights() + UInt32(Self.TOKENS_AT)
+
+    @always_inline
+    def advance(mut self):
+        """Goes on to the next stage."""
+        self.stage += 1
+        if self.stage == UInt32(Self.STAGES):
+            self.stage = 0
+            self.parity ^= 1
+
+    @always_inline
+    def fill(mut self, left: StagedRows, row: UInt32, right: StagedRows, column: UInt32):
+        """Copies the stages of a tile of C as they empty; one thread calls it."""
+        var tokens_from = left.stage(row, 0)
+        var weights_from = right.stage(column, 0)
+        comptime WEIGHTS_BYTES = COLUMNS * Self.ROW_PITCH
+        comptime TOKENS_BYTES = Self.tokens * Self.ROW_PITCH
+        for step in range(Int(right.num_steps)):
+            wait_phase(self.empty(), self.parity)
+            arrive_expecting(self.full(), UInt32(WEIGHTS_BYTES + TOKENS_BYTES))
+            copy_bulk(
+                self.weights(),
+                weights_from.unsafe_offset(step * WEIGHTS_BYTES),
+                UInt32(WEIGHTS_BYTES),
+                self.full(),
+            )
+            copy_bulk(
+                self.tokens_at(),
+                tokens_from.unsafe_offset(step * TOKENS_BYTES),
+                UInt32(TOKENS_BYTES),
+                self.full(),
+            )
+            self.advance()

@@ -1,0 +1,236 @@
+"""From a warp's sums to C: transpose, apply both factors, add the bias, round, store.
+
+A lane has sums of pairs of tokens, of an octet of tokens each, and of two weight rows:
+
+    lane 4 * r + p holds      rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, 2 * p + 9, ..
+"""
+
+from layout import Coord, row_major
+from max.gpu.sync import syncwarp
+from std.math import fma
+from std.memory import bitcast
+
+from ...simt.arguments import Result
+from ...simt.codec import CHUNK
+from ...simt.views import BFLOAT16, VECTOR_BYTES
+from ..instructions.packed import round_two
+from ..instructions.shared_memory import load_pair, load_quad, store_turned, store_word
+from ..instructions.warp import keep_branch, lane_here
+from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
+from ..layout import K_LANES
+from ..many.result import stores_in_halves
+from ..staged.stages import ROOM_TOKENS, WARP_ROWS
+from ..staged.weights import ROWS
+
+comptime PAIR = 2
+"""Tokens of a lane in an octet."""
+comptime RowPair = SIMD[DType.float32, ROWS]
+"""The factors of a lane's weight rows."""
+
+
+trait RowFactors(TrivialRegisterPassable):
+    """What the sums of a row of tokens and a row of weights are multiplied by in the end."""
+
+    comptime SCALES_IN_THE_END: Bool
+    """Whether there are such factors."""
+
+    def of_weight(self, row: Int) -> Float32:
+        """Returns the factor of a row of weights."""
+        ...
+
+    def of_token(self, row: Int) -> Float32:
+        """Returns the factor of a row of tokens."""
+        ...
+
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        """Applies both factors to a sum."""
+        ...
+
+
+@fieldwise_init
+struct LaneFactors[tokens: Int](TrivialRegisterPassable):
+    """What a lane has of the factors of a warp's elements of C, and of what is added."""
+
+    var of_weights: RowPair
+    """Those of its two weight rows."""
+    var of_tokens: SIMD[DType.float32, Self.tokens // 32]
+    """Those of every 32nd token, from the lane's own on."""
+
+    @staticmethod
+    @always_inline
+    def load(
+        rows: Some[RowFactors], first_token: UInt32, first_column: UInt32, result: Result
+    ) -> Self:
+        """Loads those of a tile; the last row stands in for those past the end.
+
+        Called before the products, so that nobody waits for the loads.
+        """
+        var found = Self(RowPair(), SIMD[DType.float32, Self.tokens // 32]())
+        var column = first_column + lane_here() // UInt32(K_LANES)
+        comptime for i in range(ROWS):
+            var row = min(column + UInt32(OCTET * i), result.columns - 1)
+            found.of_weights[i] = rows.of_weight(Int(row))
+        comptime for i in range(Self.tokens // 32):
+            var row = min(first_token + UInt32(32 * i) + lane_here(), result.rows - 1)
+            found.of_tokens[i] = rows.of_token(Int(row))
+        return found
+
+
+@always_inline
+def add_scaled[
+    tokens: Int, //
+](partial: TileSums[tokens], tokens_at: UInt32, factors: RowPair, mut sums: TileSums[tokens]):
+    """Adds sums, times the factors of weight rows and of tokens, which lie somewhere."""
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var pairs = tokens_at + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
+    comptime for octet in range(tokens // OCTET):
+        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(4 * OCTET * octet)))
+        comptime for row in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+                sums[part][at] = fma(
+                    partial[part][at] * factors[row], of_tokens[token], sums[part][at]
+                )
+
+
+@fieldwise_init
+struct WarpRoom[tokens: Int](TrivialRegisterPassable):
+    """Where a warp turns its part of C, [token, weight row]: two pieces of eight rows a token.
+
+    Pieces of every other four tokens are exchanged, against bank conflicts. Before, the factors of
+    tokens lie there.
+    """
+
+    var base: UInt32
+
+    comptime PITCH = UInt32(2 * WARP_ROWS)
+    """Bytes from one token to the next."""
+    comptime NUM_BYTES = Self.tokens * 2 * WARP_ROWS
+
+    @always_inline
+    def piece(self, token: UInt32, octet: UInt32) -> UInt32:
+        """Returns the address of eight rows of a token."""
+        return self.base + token * self.PITCH + UInt32(OCTET * 2) * (octet ^ (token // 4 % 2))
+
+
+@always_inline
+def scale_sums[
+    tokens: Int, //
+](
+    mut sums: TileSums[tokens],
+    rows: Some[RowFactors],
+    factors: LaneFactors[tokens],
+    room: WarpRoom[tokens],
+):
+    """Applies the factors of both sides."""
+    syncwarp()
+    comptime for i in range(tokens // 32):
+        store_word(
+            room.base + 4 * (UInt32(32 * i) + lane_here()),
+            bitcast[DType.uint32](factors.of_tokens[i]),
+        )
+    syncwarp()
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var pairs = room.base + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
+    comptime for octet in range(tokens // OCTET):
+        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(4 * OCTET * octet)))
+        comptime for row in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+                sums[part][at] = rows.scale(
+                    sums[part][at], of_tokens[token], factors.of_weights[row]
+                )
+    syncwarp()
+
+
+@always_inline
+def store_halves[
+    tokens: Int, //, type: StaticString
+](
+    sums: TileSums[tokens],
+    room: WarpRoom[tokens],
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Adds the bias, rounds to two bytes and stores a warp's weight rows of all tokens.
+
+    Rows of C are chunks of eight.
+    """
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var lane = lane_here()
+    var bias = RowPair(0)
+    if result.has_bias():
+        comptime for i in range(ROWS):
+            var column = first_column + lane // UInt32(K_LANES) + UInt32(OCTET * i)
+            bias[i] = result.bias_of[1](Int(min(column, result.columns - 1)))[0]
+    # Lane 8 m + j says where token j of fragment m goes: octets of rows, then of tokens.
+    var fragment, token = divmod(lane, UInt32(OCTET))
+    var octet_of_rows = fragment % 2
+    token += fragment // 2 * UInt32(OCTET)
+    comptime for octets in range(0, tokens // OCTET, 2):
+        var words = SIMD[DType.uint32, 4]()
+        comptime for i in range(4):
+            comptime at = Int(order(Coord(octets + i // 2, i % 2, 0)))
+            comptime part, here = divmod(at, PART_SUMS)
+            words[i] = round_two[type](
+                sums[part][here] + bias[i % 2], sums[part][here + 1] + bias[i % 2]
+            )
+        store_turned(room.piece(token + UInt32(OCTET * octets), octet_of_rows), words)
+    syncwarp()
+    var read_token, piece = divmod(lane, UInt32(2))
+    var column = first_column + piece * UInt32(OCTET)
+    var halves = result.elements().rows[DType.uint16]()
+    if column < result.columns:
+        comptime for first in range(0, tokens, ROOM_TOKENS):
+            var row = first_token + UInt32(first) + read_token
+            var words = load_quad(room.piece(UInt32(first) + read_token, piece))
+            if row < result.rows:
+                halves.store[alignment=VECTOR_BYTES](
+                    Coord(Int(row), Int(column)), bitcast[DType.uint16, CHUNK](words)
+                )
+    syncwarp()
+
+
+@always_inline
+def store_any[
+    tokens: Int, //
+](sums: TileSums[tokens], result: Result, first_token: UInt32, first_column: UInt32,):
+    """The same, one by one: any type and number of columns."""
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var row_lane, pair = divmod(lane_here(), UInt32(K_LANES))
+    comptime for octet in range(tokens // OCTET):
+        comptime for i in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, i, token))), PART_SUMS)
+                var row = first_token + 2 * pair + UInt32(OCTET * octet + token)
+                var column = first_column + row_lane + UInt32(OCTET * i)
+                if row < result.rows and column < result.columns:
+                    result.store[1, 1](
+                        Int(row), Int(column), SIMD[DType.float32, 1](sums[part][at])
+                    )
+
+
+@always_inline
+def store_tokens[
+    tokens: Int, //
+](
+    mut sums: TileSums[tokens],
+    room: WarpRoom[tokens],
+    rows: Some[RowFactors],
+    factors: LaneFactors[tokens],
+    result: Result,
+    first_token: UInt32,
+    first_column: UInt32,
+):
+    """Scales and stores a warp's weight rows of all tokens."""
+    comptime if type_of(rows).SCALES_IN_THE_END:
+        scale_sums(sums, rows, factors, room)
+    if not stores_in_halves(result):
+        keep_branch()
+        store_any(sums, result, first_token, first_column)
+    elif result.dtype == BFLOAT16:
+        store_halves["bf16x2"](sums, room, result, first_token, first_column)
+    else:
+        keep_branch()
+        store_halves["f16x2"](sums, room, result, first_token, first_column)

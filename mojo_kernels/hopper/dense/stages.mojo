@@ -1,0 +1,145 @@
+"""Rows that are ready for tensor cores: stages of 128 bytes of K, in the workspace.
+
+    stage       rows of a tile x 128 bytes: part p of row r, 16 bytes, lies at part p ^ (r % 8)
+                then, where stages have factors, a float32 of each row
+    ...         the next stage of the tile; past the end of K there are zeros
+
+Stages of a tile follow one another along K, and so one copy brings one to shared memory. Rows of a
+tile that do not exist have anything. Both sides of a product lie so: tokens in tiles of as many
+rows as a group multiplies, weights in tiles of 128.
+"""
+
+from layout import Coord
+from max.gpu import thread_idx
+from max.gpu.sync import syncwarp
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import align_up, ceildiv
+
+from ...launch.queue import DevicePointer, device_pointer
+from ...simt.views import flat_of
+from ..instructions.shared_memory import load_quad
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import TILE_ROWS
+from ..staged.activations import LANE_BYTES, PARTS, SWIZZLE
+from ..staged.stages import COLUMNS
+
+comptime FACTOR_BYTES = 4
+"""Bytes of a factor."""
+comptime WEIGHT_ROWS = COLUMNS
+"""Weight rows of a tile."""
+comptime ALIGNMENT = 1024
+"""Sides begin at multiples of this in a workspace."""
+
+
+@fieldwise_init
+struct StagedRows(DevicePassable, TrivialRegisterPassable):
+    """The rows of a side in a workspace."""
+
+    comptime device_type: AnyType = Self
+
+    var first: DevicePointer[DType.uint8]
+    """The first stage of the first tile."""
+    var num_steps: UInt32
+    """Stages of a tile."""
+    var tile_rows: UInt32
+    """Rows of a tile."""
+    var row_bytes: UInt32
+    """Bytes of a row in a stage, its factor included."""
+
+    @staticmethod
+    def at(address: Int, num_bytes: Int, tile_rows: Int, has_factors: Bool) -> Self:
+        """Returns rows of so many bytes that begin at an address."""
+        return Self(
+            device_pointer[DType.uint8](address),
+            UInt32(ceildiv(num_bytes, ROW_BYTES)),
+            UInt32(tile_rows),
+            UInt32(ROW_BYTES + (FACTOR_BYTES if has_factors else 0)),
+        )
+
+    def num_bytes(self, num_rows: Int) -> Int:
+        """Returns the bytes that so many rows take."""
+        var num_tiles = ceildiv(num_rows, Int(self.tile_rows))
+        var stage_bytes = Int(self.tile_rows * self.row_bytes)
+        return align_up(num_tiles * Int(self.num_steps) * stage_bytes, ALIGNMENT)
+
+    @always_inline
+    def stage_bytes(self) -> UInt32:
+        """Returns the bytes of a stage."""
+        return self.tile_rows * self.row_bytes
+
+    @always_inline
+    def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
+        """Returns where a stage begins."""
+        var index = Int(tile) * Int(self.num_steps) + Int(step)
+        return self.first.unsafe_offset(index * Int(self.stage_bytes()))
+
+    @always_inline
+    def part(self, row: UInt32, step: UInt32, part: UInt32) -> DevicePointer[DType.uint8]:
+        """Returns where sixteen bytes of a row lie."""
+        var tile, in_tile = divmod(row, self.tile_rows)
+        var at = SWIZZLE(in_tile * UInt32(PARTS) + part) * UInt32(LANE_BYTES)
+        return self.stage(tile, step).unsafe_offset(Int(at))
+
+    @always_inline
+    def factor(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factor of a row lies in a stage."""
+        var tile, in_tile = divmod(row, self.tile_rows)
+        var at = Int(self.tile_rows) * ROW_BYTES + FACTOR_BYTES * Int(in_tile)
+        return self.stage(tile, step).unsafe_offset(at).unsafe_bitcast[Float32]()
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedRows"
+
+
+@fieldwise_init
+struct TileStage(TrivialRegisterPassable):
+    """A stage of 32 weight rows in shared memory, where a warp puts it together.
+
+    Lanes write words of rows that are eight apart, and then copy all of it, side by side.
+    """
+
+    var base: UInt32
+    """Where it begins."""
+
+    comptime NUM_BYTES = TILE_ROWS * ROW_BYTES
+    """Bytes of a stage."""
+
+    @staticmethod
+    @always_inline
+    def of_warp(base: UInt32) -> Self:
+        """Returns the one of this warp, of those that begin at an address."""
+        return Self(base + UInt32(thread_idx.x) // 32 * UInt32(Self.NUM_BYTES))
+
+    @always_inline
+    def at(self, row: UInt32, part: UInt32, word: UInt32) -> UInt32:
+        """Returns the address of a word of a part of a row."""
+        return self.base + SWIZZLE(row * UInt32(PARTS) + part) * UInt32(LANE_BYTES) + 4 * word
+
+    @always_inline
+    def copy_to(self, rows: StagedRows, tile: UInt32, step: UInt32):
+        """Copies the stage to its place among rows; all lanes of the warp call it."""
+        comptime TILES = UInt32(WEIGHT_ROWS // TILE_ROWS)
+        var stage = rows.stage(tile // TILES, step)
+        var target = stage.unsafe_offset(Int(tile % TILES) * Self.NUM_BYTES)
+        var lane = UInt32(thread_idx.x) % 32
+        syncwarp()
+        comptime for i in range(Self.NUM_BYTES // (32 * LANE_BYTES)):
+            var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
+            var words = load_quad(self.base + at)
+            flat_of(target.unsafe_offset(Int(at)).unsafe_bitcast[UInt32]()).store[
+                alignment=LANE_BYTES
+            ](Coord(0), words)
+        syncwarp()
+
+
+@always_inline
+def store_part(
+    rows: StagedRows, row: UInt32, step: UInt32, part: UInt32, words: SIMD[DType.uint32, 4]
+):
+    """Stores sixteen bytes of a row."""
+    var place = rows.part(row, step, part).unsafe_bitcast[UInt32]()
+    flat_of(place).store[alignment=LANE_BYTES](Coord(0), words)
