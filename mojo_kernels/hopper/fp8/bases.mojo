@@ -144,7 +144,7 @@ struct ByteRows(DenseOperands, TrivialRegisterPassable):
 
     @always_inline
     def end(self, found: Bool, a: Activations, result: Result):
-        """Says whether a row has no base; then writes the rows of this group as bfloat16 numbers."""
+        """Says whether a row has no base; then writes this group's rows as bfloat16 numbers."""
         var misses = any_thread[CONSUMERS](found)
         if block_idx.x == 0 and thread_idx.x == 0:
             flat_of(self.gate().word)[0] = UInt32(1) if misses else UInt32(0)

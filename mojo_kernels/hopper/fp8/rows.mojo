@@ -303,7 +303,7 @@ def prepare(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> Byt
 
 
 def groups_of_tile(n: Int, k: Int) -> Int:
-    """Returns the groups that share a tile of weights: enough for the device, with work for each."""
+    """Returns the groups that share a tile of weights: enough for the device, work for each."""
     comptime FEWEST_BLOCKS = STEP_BLOCKS * WARPS
     var wanted = ceildiv(4 * MULTIPROCESSORS, ceildiv(n, TILE_ROWS))
     return max(min(wanted, k // (BLOCK * FEWEST_BLOCKS)), 1)
