@@ -48,7 +48,7 @@ comptime MAX_K = 16 * THREADS * CHUNK
 def prepare_rows[
     CHUNKS: Int
 ](a: Activations, w: Weights, rows: ByteRows, num_tokens: UInt32, tile_groups: UInt32):
-    """Prepares a row of tokens, of which a thread takes `CHUNKS` chunks, or a part of a tile of weights.
+    """Prepares a row of tokens, a thread `CHUNKS` chunks of it, or a part of a tile of weights.
 
     Groups of weights come first, so many for a tile.
     """
