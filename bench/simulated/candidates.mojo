@@ -101,8 +101,10 @@ struct Candidates(Catalogue):
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(len(CHOICES)):
-            comptime if is_new[CHOICES[i], i]():
-                Self.show[CHOICES[i]](visitor)
+            comptime choice = CHOICES[i]
+            comptime is_of_codes = choice.family == Family.MIDDLE
+            comptime if is_new[choice, i]() and (not is_of_codes or choice.fits(CODES)):
+                Self.show[choice](visitor)
         comptime for tiles in M_N_TILES:
             comptime for share in WAVES_SPLITS:
                 comptime choice = decode_choice(tiles, share)

@@ -26,7 +26,7 @@ TILE = 16
 PREFILL = re.compile(r"(linear|matmul)(?:_mxfp8)?_prefill(\d+)")
 """A prefill kernel and the rows of its tile of C."""
 PREFILL_COLUMNS = 256
-MIDDLE = re.compile(r"matmul_middle(\d+)x(\d+)(?:s\d+)?")
+MIDDLE = re.compile(r"matmul_(?:\w+_)?middle(\d+)x(\d+)(?:s\d+)?")
 """A middle kernel, and the rows and columns of its tile of C."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -34,7 +34,9 @@ EXPERTS = "cpu-experts"
 """The target whose rows are layers of experts (`bench.experts`)."""
 SIMULATED_EXPERTS = "gfx950-experts"
 """The same on the timing model of gfx950."""
-WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS)
+SIMULATED_EIGHT_BITS = "gfx950-eight-bits"
+"""The target whose rows are products of eight-bit codes, on that model."""
+WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS)
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
@@ -43,6 +45,7 @@ GPUS = ("cuda",)
 SIMULATED = {
     "gfx950": "bench.targets.gfx950",
     SIMULATED_EXPERTS: "bench.targets.gfx950_experts",
+    SIMULATED_EIGHT_BITS: "bench.targets.gfx950_eight_bits",
 }
 """The same for targets that are simulated."""
 

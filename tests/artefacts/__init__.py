@@ -141,6 +141,7 @@ ARTEFACTS = (
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
+            "hip/test_float_scales",
             deep=name != "floats",
         )
         for name, kind in KINDS.items()
@@ -165,12 +166,19 @@ ARTEFACTS = (
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill_wide", deep=True),
     catalogue("cdna4/middle", deep=True),
+    catalogue("cdna4/middle_wide", deep=True),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/contest"),
     catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
     Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),
+    Artefact(
+        "bench/eight_bits",
+        lambda: kernels.catalogue_build("eight_bits"),
+        ("bench/test_gfx950_eight_bits",),
+        deep=True,
+    ),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
     executable("numerics/numbers"),

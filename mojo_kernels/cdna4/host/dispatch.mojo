@@ -27,7 +27,7 @@ from ..decode.kernel import DecodeKernel
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
 from ..middle.kernel import MiddleKernel
-from ..middle.shape import MiddleShape
+from ..middle.shape import MiddleShape, slices_of
 from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
 from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
@@ -60,24 +60,28 @@ struct Sources(Equatable, TrivialRegisterPassable):
     """Of `linear`, rounded to four bits."""
     var codes: Bool
     """Of `matmul`, of four bits."""
-    var wide: Bool
-    """Of more than four bits: kept floats, and those of eight bits."""
+    var wide_floats: Bool
+    """Of `linear`, kept or rounded to eight bits."""
+    var wide_codes: Bool
+    """Of `matmul`, of eight bits."""
 
-    comptime FLOATS = Self(True, False, False)
+    comptime FLOATS = Self(True, False, False, False)
     """Of `linear` only."""
-    comptime CODES = Self(False, True, False)
+    comptime CODES = Self(False, True, False, False)
     """Of `matmul` only."""
-    comptime BOTH = Self(True, True, False)
+    comptime BOTH = Self(True, True, False, False)
     """Of four bits."""
-    comptime WIDE = Self(False, False, True)
+    comptime WIDE = Self(False, False, True, True)
     """Of more bits."""
-    comptime ALL = Self(True, True, True)
+    comptime WIDE_CODES = Self(False, False, False, True)
+    """Of more bits, of `matmul` only."""
+    comptime ALL = Self(True, True, True, True)
     """Any."""
 
     def include(self, types: ProductTypes) -> Bool:
         """Says whether the activations of `types` are among them."""
         if types.formats != Formats.MXFP4:
-            return self.wide
+            return self.wide_floats if types.x else self.wide_codes
         return self.floats if types.x else self.codes
 
 
@@ -149,14 +153,20 @@ struct Choice(TrivialRegisterPassable):
     def middle(self) -> MiddleShape:
         """Returns the cut of a middle kernel."""
         var shape = self.shape
-        return MiddleShape(shape.m_tiles, shape.n_tiles // shape.waves, shape.depth, shape.splits)
+        return MiddleShape(
+            shape.m_tiles,
+            shape.n_tiles // shape.waves,
+            shape.depth,
+            shape.splits,
+            shape.k_tiles,
+        )
 
     def fits(self, types: ProductTypes) -> Bool:
         """Says whether there is such a kernel for `types`, and room in LDS for activations."""
         if self.family == Family.PREFILL:
             return has_tile(types, self.m_tiles)
         if self.family == Family.MIDDLE:
-            return True
+            return not types.x and self.middle().slices == slices_of(types.formats.left)
         var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
         return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
@@ -225,16 +235,19 @@ def _middle(
     depth: Int,
     reason: StaticString,
     *,
+    sources: Sources = Sources.CODES,
     splits: Int = 1,
 ) -> Choice:
     """Returns a row with a middle kernel; `n_tiles` are those of a wave."""
-    var shape = MiddleShape(m_tiles, n_tiles, depth, splits).handover()
-    return Choice(Sources.CODES, ANY, max_k, max_tiles, False, Family.MIDDLE, shape, 0, reason)
+    var slices = slices_of(Format.MXFP4 if sources == Sources.CODES else Format.MXFP8)
+    var shape = MiddleShape(m_tiles, n_tiles, depth, splits, slices).handover()
+    return Choice(sources, ANY, max_k, max_tiles, False, Family.MIDDLE, shape, 0, reason)
 
 
 comptime FLOATS = Sources.FLOATS
 comptime CODES = Sources.CODES
 comptime WIDE = Sources.WIDE
+comptime WIDE_CODES = Sources.WIDE_CODES
 comptime CHOICES = [
     # K up to 512: four chunks.
     _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
@@ -312,9 +325,25 @@ comptime CHOICES = [
     _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
     # More than four bits: their tiles take more registers and LDS.
     _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    _decode(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
+    _decode(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
     _decode(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
     _decode(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
+    _decode(ANY, CUS, 2, 2, 8, "eight waves share K, a tile for each CU", sources=WIDE_CODES),
     _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
+    _decode(4096, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=WIDE_CODES),
+    # Of those, codes: weights straight to registers.
+    _middle(4096, CUS, 4, 1, 4, "a small tile for each CU, K is not long", sources=WIDE_CODES),
+    _middle(ANY, CUS // 3, 4, 1, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
+    _middle(ANY, CUS // 2, 4, 1, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
+    _middle(ANY, CUS // 3, 4, 2, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
+    _middle(ANY, CUS // 2, 4, 2, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
+    _middle(ANY, CUS, 4, 2, 4, "a tile for each CU", sources=WIDE_CODES),
+    _middle(ANY, CUS, 6, 2, 4, "a larger tile for each CU", sources=WIDE_CODES),
+    _middle(ANY, CUS, 8, 2, 4, "a square tile for each CU", sources=WIDE_CODES),
+    _middle(ANY, CUS, 12, 2, 4, "a high tile for each CU", sources=WIDE_CODES),
+    _middle(ANY, CUS, 8, 4, 3, "a wide tile for each CU", sources=WIDE_CODES),
+    _middle(ANY, CUS, 10, 4, 3, "a wide and higher tile for each CU", sources=WIDE_CODES),
     _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
     _decode(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
     _decode(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),

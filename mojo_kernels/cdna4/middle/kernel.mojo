@@ -17,14 +17,15 @@ from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
 from ..decode.handover import Handover, PART, PARTS
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, TILE
+from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS
 from ..instructions.memory import loaded
 from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..prefill.result import bias_of_tiles, rounded_tiles, store_tiles
 from ..types import ProductTypes, has_kernels, unsupported
 from .activations import SharedRows
-from .shape import MiddleShape, ROW_BYTES, STAGE_BLOCKS, THREADS, WAVES
+from .shape import MiddleShape, ROW_BYTES, THREADS, WAVES, slices_of
 from .walk import MiddleWalk
 
 comptime MOST_SHARED = 16
@@ -50,9 +51,10 @@ def matmul_middle[
     bias: Input[DType.uint8],
     workspace: Output[DType.uint8],
 ):
-    """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias, K % 256 == 0."""
+    """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias, K being whole stages."""
     comptime Walk = MiddleWalk[types.formats, shape]
     comptime ROWS, COLUMNS = shape.rows(), shape.columns()
+    comptime STAGE_BLOCKS = shape.slices * TILE_BLOCKS
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
     var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
     var tile = XcdBands(Int(tiles_m), Int(tiles_n)).tile(Int(block_idx.x))
@@ -97,6 +99,9 @@ def matmul_middle[
     # To memory.
     var target = Target[types.out, types.bias].of(result, bias, m, n)
     var first_column = first_tile * Int32(TILE)
+    comptime if types.formats.left.has_row_scales():
+        var scales = RowScales.of(a_scales, w_scales, m, n)
+        scales.apply(walk.sums, first_row, first_column, lane)
     comptime if shape.splits == 1:
         var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
         var values = rounded_tiles[types.out](walk.sums, addend)
@@ -136,7 +141,11 @@ struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
 
     @staticmethod
     def supports(problem: Problem) -> Bool:
-        return Self.types.match(problem) and Self.shape.supports(problem.k)
+        return (
+            Self.types.match(problem)
+            and Self.shape.slices == slices_of(Self.types.formats.left)
+            and Self.shape.supports(problem.k)
+        )
 
     @staticmethod
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:

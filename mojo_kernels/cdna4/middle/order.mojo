@@ -8,6 +8,9 @@ whatever a stage needs is spread behind them, one by one:
     scales        applied, a tile of rows each        read for the next stage
     fetch         activations, weights of slice 1     weights of slice 0
 
+A stage of eight-bit codes is one slice of instructions that take twice as long: half as many
+stand for the same time, and all its weights are fetched as those of slice 1 are above.
+
 Fragments of some tiles of rows are in registers, a ring; a stage of activations lies in LDS
 until all have met, weights in registers until they are multiplied. All fetch `depth` stages
 ahead into what has become free, activations and weights of slice 1 a little later. The
@@ -18,11 +21,10 @@ from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
-from ..operands.tiles import PAIR
-from .shape import MiddleShape, SLICES
+from .shape import MiddleShape
 
-comptime MOST_FRAGMENTS = 10
-"""Fragments of activations that a wave has at once."""
+comptime MOST_PIECES = 10
+"""Pieces of activations that a wave has at once."""
 
 
 @fieldwise_init
@@ -49,7 +51,7 @@ struct MiddleOps(ScheduleOps, TrivialRegisterPassable):
     comptime FETCH_B_SCALES = Self(7)
     """Start load `subtile` of the scales of the weights."""
     comptime FETCH_LATE_B = Self(8)
-    """Start loading tile `subtile` of the weights of slice 1."""
+    """Start loading tile `subtile` of the weights of the last slice."""
     comptime FETCH_EARLY_B = Self(9)
     """Start loading tile `subtile` of the weights of slice 0."""
     comptime MEET = Self(10)
@@ -68,10 +70,18 @@ struct StageOrder(TrivialRegisterPassable):
 
     var shape: MiddleShape
     """The cut."""
+    var left_pieces: Int
+    """Pieces of a fragment of activations."""
+    var right_pieces: Int
+    """Loads of a tile of weights."""
+    var scale_words: Int
+    """Loads of scales of weights for a stage."""
+    var has_scales: Bool
+    """Whether there are scales of activations along K."""
 
     def steps(self) -> Int:
         """Returns the fragments of activations of a stage."""
-        return SLICES * self.shape.m_tiles
+        return self.shape.slices * self.shape.m_tiles
 
     def slots(self) -> Int:
         """Returns the matrix instructions of a stage."""
@@ -79,7 +89,7 @@ struct StageOrder(TrivialRegisterPassable):
 
     def fragments(self) -> Int:
         """Returns the fragments in registers: the steps are a multiple."""
-        for count in range(min(self.steps(), MOST_FRAGMENTS), 1, -1):
+        for count in range(min(self.steps(), MOST_PIECES // self.left_pieces), 1, -1):
             if self.steps() % count == 0:
                 return count
         return 1
@@ -89,16 +99,22 @@ struct StageOrder(TrivialRegisterPassable):
         return self.steps() - (self.fragments() + 1) // 2
 
     def first_loads(self) -> Int:
-        """Returns the loads of the first slice."""
-        return self.shape.rounds() + 1 + self.shape.n_tiles // PAIR + self.shape.n_tiles
+        """Returns the operations that start loads of the first slice, or of the only one."""
+        var scales = self.scale_words + Int(self.has_scales)
+        return self.shape.rounds() + scales + self.shape.n_tiles
 
     def loads(self) -> Int:
-        """Returns the loads of a stage."""
-        return self.first_loads() + self.shape.n_tiles
+        """Returns the operations that start loads."""
+        return self.first_loads() + self.early_tiles()
+
+    def early_tiles(self) -> Int:
+        """Returns the tiles of weights that are fetched while a later slice is multiplied."""
+        return (self.shape.slices - 1) * self.shape.n_tiles
 
     def sure_loads(self) -> Int:
         """Returns the loads of a stage without that of scales, which few stages start."""
-        return self.loads() - 1
+        var tiles = self.shape.slices * self.shape.n_tiles
+        return self.shape.rounds() + self.scale_words + tiles * self.right_pieces
 
     def later_loads(self) -> Int:
         """Returns how many loads at least are between those of the next stage and the meeting."""
@@ -110,7 +126,8 @@ struct StageOrder(TrivialRegisterPassable):
 
     def length(self) -> Int:
         """Returns the operations of a stage."""
-        return self.slots() + self.steps() + 2 * self.shape.m_tiles + self.loads() + 2
+        var scales = 2 * self.shape.m_tiles if self.has_scales else 0
+        return self.slots() + self.steps() + scales + self.loads() + 2
 
     def _slot_of_read(self, step: Int) -> Int:
         """Returns where the fragment of a step is read: its register is free then."""
@@ -119,30 +136,36 @@ struct StageOrder(TrivialRegisterPassable):
     def _slot_of_next_read(self, step: Int) -> Int:
         """Returns where the fragment of a step of the next stage is read."""
         var meet = self.meet_step() * self.shape.n_tiles
-        return max(meet + step, self.slots() + self._slot_of_read(step))
+        return max(min(meet + step, self.slots() - 1), self.slots() + self._slot_of_read(step))
 
     def _slot_of_load(self, load: Int) -> Int:
         """Returns where a load is started; all are before the meeting."""
-        var middle = self.slots() // 2
-        var first = self.first_loads()
+        var first, end = self.first_loads(), self.meet_step() * self.shape.n_tiles
+        var middle = self.slots() // 2 if self.early_tiles() > 0 else end
         if load < first:
             return load * middle // first
-        var end = self.meet_step() * self.shape.n_tiles
-        return middle + (load - first) * (end - middle) // self.shape.n_tiles
+        return middle + (load - first) * (end - middle) // self.early_tiles()
+
+    def _slot_of_scales(self, tile: Int) -> Int:
+        """Returns where scales of the next stage are read: those of this one are in place."""
+        return (self.steps() - self.shape.m_tiles + tile) * self.shape.n_tiles
 
     def _load(self, load: Int) -> OpDesc:
         """Returns a load of the stage."""
         comptime Ops = MiddleOps
-        var rounds, words = self.shape.rounds(), self.shape.n_tiles // PAIR
-        if load < rounds:
-            return OpDesc(tag=Ops.FETCH_A.value, subtile=load)
-        if load == rounds:
+        var at = load
+        if at < self.shape.rounds():
+            return OpDesc(tag=Ops.FETCH_A.value, subtile=at)
+        at -= self.shape.rounds()
+        if self.has_scales and at == 0:
             return OpDesc(tag=Ops.FETCH_A_SCALES.value)
-        if load <= rounds + words:
-            return OpDesc(tag=Ops.FETCH_B_SCALES.value, subtile=load - rounds - 1)
-        if load < self.first_loads():
-            return OpDesc(tag=Ops.FETCH_LATE_B.value, subtile=load - rounds - words - 1)
-        return OpDesc(tag=Ops.FETCH_EARLY_B.value, subtile=load - self.first_loads())
+        at -= Int(self.has_scales)
+        if at < self.scale_words:
+            return OpDesc(tag=Ops.FETCH_B_SCALES.value, subtile=at)
+        at -= self.scale_words
+        if at < self.shape.n_tiles:
+            return OpDesc(tag=Ops.FETCH_LATE_B.value, subtile=at)
+        return OpDesc(tag=Ops.FETCH_EARLY_B.value, subtile=at - self.shape.n_tiles)
 
     def operations[length: Int](self) -> Array[ScheduleEntry, length]:
         """Returns the operations of a stage: `length()` of them."""
@@ -162,8 +185,8 @@ struct StageOrder(TrivialRegisterPassable):
             for step in range(self.fragments()):
                 if self._slot_of_next_read(step) == slot:
                     builder.emit(OpDesc(tag=Ops.READ_NEXT.value, subtile=step))
-            for tile in range(self.shape.m_tiles):
-                if (self.shape.m_tiles + tile) * n_tiles == slot:
+            for tile in range(self.shape.m_tiles if self.has_scales else 0):
+                if self._slot_of_scales(tile) == slot:
                     builder.emit(OpDesc(tag=Ops.READ_SCALES.value, subtile=tile))
                 var apply = slots - 2 if tile == 0 else max(tile * n_tiles - 3, 0)
                 if apply == slot:

@@ -1,31 +1,31 @@
 """How a workgroup of a middle kernel cuts its work, and where things lie in its LDS.
 
 Four waves, one a SIMD, have all rows of the workgroup's tile of C and a quarter of its
-columns each. K goes by in stages of 256. In LDS, for rows of 128 bytes:
+columns each. K goes by in stages: 256 of four-bit codes, 128 of eight-bit ones. In LDS, for rows
+of 128 bytes:
 
     codes     a stage of activations, `depth` of them in a ring
-    scales    of 4096 along K, and of the next 4096
+    scales    of 4096 along K, and of the next 4096; none of rows
 """
 
 from std.math import ceildiv
 
 from ...launch.queue import Grid, Workspace
+from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
 from ..decode.shape import DecodeShape
 from ..instructions.lds import PIECE_BYTES
-from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS
+from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS, TILE_K
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES
 
 comptime WAVES = 4
 """Waves of a workgroup, each with columns of its own."""
 comptime THREADS = WAVES * LANES
 """Threads of a workgroup."""
-comptime SLICES = GROUP_TILES
-"""Tiles along K of a stage."""
 comptime STAGE_BLOCKS = GROUP_BLOCKS
-"""Blocks along K of a stage."""
+"""Blocks along K of a stage of four-bit codes."""
 comptime STAGE_K = STAGE_BLOCKS * BLOCK
-"""Elements along K of a stage."""
+"""Elements along K of a stage of four-bit codes."""
 comptime ROW_PIECES = 8
 """Pieces of a row in LDS: codes of as many blocks, or scales of 16 times as many."""
 comptime ROW_BYTES = ROW_PIECES * PIECE_BYTES
@@ -34,13 +34,17 @@ comptime LOAD_ROWS = LANES // ROW_PIECES
 """Rows that a wave loads at once."""
 comptime ROUND_ROWS = WAVES * LOAD_ROWS
 """Rows that all waves load at once."""
-comptime CHUNK_STAGES = ROW_BYTES // STAGE_BLOCKS
-"""Stages of which a row of scales has the scales."""
+comptime CHUNK_K = ROW_BYTES * BLOCK
+"""Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
 comptime LOAD_BYTES = LANES * PIECE_BYTES
 """Bytes of such a load."""
 
 
-@fieldwise_init
+def slices_of(left: Format) -> Int:
+    """Returns the tiles along K of a stage: those of which a row of LDS has the codes."""
+    return ROW_BYTES // (TILE_BLOCKS * left.packed_bytes(BLOCK))
+
+
 struct MiddleShape(Equatable, TrivialRegisterPassable):
     """How a workgroup cuts its work."""
 
@@ -52,6 +56,26 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
     """Stages of activations in LDS, and of weights in registers."""
     var splits: Int
     """Workgroups that share a tile of C, each with a part of K."""
+    var slices: Int
+    """Tiles along K of a stage: `slices_of` the activations."""
+
+    def __init__(
+        out self, m_tiles: Int, n_tiles: Int, depth: Int, splits: Int, slices: Int = GROUP_TILES
+    ):
+        """Describes a cut; unless told otherwise, of four-bit codes."""
+        self.m_tiles = m_tiles
+        self.n_tiles = n_tiles
+        self.depth = depth
+        self.splits = splits
+        self.slices = slices
+
+    def stage_k(self) -> Int:
+        """Returns the elements along K of a stage."""
+        return self.slices * TILE_K
+
+    def chunk_stages(self) -> Int:
+        """Returns the stages of which a row of scales has the scales."""
+        return CHUNK_K // self.stage_k()
 
     def rows(self) -> Int:
         """Returns the rows of C of a workgroup."""
@@ -79,11 +103,12 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
 
     def stages(self, k: Int) -> Int:
         """Returns the stages of a workgroup."""
-        return ceildiv(ceildiv(k, STAGE_K), self.splits)
+        return ceildiv(ceildiv(k, self.stage_k()), self.splits)
 
     def supports(self, k: Int) -> Bool:
         """Says whether the kernel computes products of that K: each workgroup has some of it."""
-        return k % STAGE_K == 0 and (self.splits - 1) * self.stages(k) < k // STAGE_K
+        var stage_k = self.stage_k()
+        return k % stage_k == 0 and (self.splits - 1) * self.stages(k) < k // stage_k
 
     def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
         """Returns the tiles of C that workgroups compute."""
@@ -98,7 +123,7 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         return DecodeShape(
             self.m_tiles,
             WAVES * self.n_tiles,
-            SLICES,
+            self.slices,
             WAVES,
             self.depth,
             False,

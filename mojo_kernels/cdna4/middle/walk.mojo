@@ -3,8 +3,14 @@
 The operations come from `StageOrder`, as data. Of stage s, in ring place s % depth:
 
     activations    codes in LDS; fragments of some tiles of rows in registers
-    their scales   in LDS, by 4096 along K; a word a tile of rows: byte i for slice i
+    their scales   in LDS, by 4096 along K; a word a tile of rows: byte i for slice i, or a float
     weights        codes and scales in registers, from memory straight
+
+Where scales are floats of blocks, products are not summed by the matrix instruction. They are
+scaled and added some instructions later, when they are there:
+
+    matrix         products of tile i
+    add            products of tile i - 3, times their factor, to its sums
 """
 
 from layout import Coord, Idx
@@ -17,40 +23,46 @@ from max.gpu.sync import (
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.memory import bitcast
 
+from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..chip import MAX_COUNT
-from ..instructions.lds import Lds, PIECE_BYTES, pieces_at, read_pair, read_piece
+from ..instructions.lds import (
+    Lds,
+    PIECE_BYTES,
+    PIECE_WORDS,
+    pieces_at,
+    read_pair,
+    read_piece,
+    read_word,
+    words_at,
+)
 from ..instructions.matrix import (
     BlockCodes,
     CodeTile,
     CODE_WORDS,
+    PIECES,
     SUMS,
     SumTile,
     Sums,
     TILE,
+    TILE_BLOCKS,
     WordTile,
+    multiply_codes,
     multiply_tiles,
 )
-from ..instructions.vector import chosen_bytes, zero_of_a_branch
+from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
 from ..operands.memory import quotient, remainder
 from ..operands.tiles import PAIR, exchanged
 from ..operands.weights import WeightFragments
 from ..types import Formats
 from .activations import SharedRows, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
-from .shape import (
-    CHUNK_STAGES,
-    MiddleShape,
-    ROW_BYTES,
-    ROW_PIECES,
-    SLICES,
-    STAGE_BLOCKS,
-)
+from .shape import MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
-comptime _HALF_PIECE = PIECE_BYTES // 2
-"""Bytes of the scales of a stage of a row."""
+comptime IN_FLIGHT = 4
+"""Tiles of products that are scaled later: sums have a multiple of so many tiles."""
 
 
 struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
@@ -62,10 +74,26 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         k_tail: Whether K may end within a stage; activations are zeros behind it.
     """
 
-    comptime Weights = WeightFragments[Self.formats.right, Self.shape.n_tiles, SLICES, Self.k_tail]
+    comptime SLICES = Self.shape.slices
+    """Tiles along K of a stage."""
+    comptime Weights = WeightFragments[
+        Self.formats.right, Self.shape.n_tiles, Self.SLICES, Self.k_tail
+    ]
     """The wave's weights."""
-    comptime ORDER = StageOrder(Self.shape)
+    comptime HAS_SCALES = not Self.formats.left.has_row_scales()
+    """Whether there are scales along K: sums are multiplied by those of rows."""
+    comptime HAS_FLOATS = Self.HAS_SCALES and Self.formats.left.scale == Scale.FLOAT32
+    """Whether those are floats."""
+    comptime ORDER = StageOrder(
+        Self.shape,
+        PIECES[Self.formats.left],
+        PIECES[Self.formats.right],
+        Self.Weights.WORDS,
+        Self.HAS_SCALES,
+    )
     """The order of the work of a stage."""
+    comptime SCALE_BYTES = ROW_BYTES // Self.shape.chunk_stages()
+    """Bytes of the scales of a stage of a row."""
     comptime FRAGMENTS = Self.ORDER.fragments()
     """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
@@ -95,16 +123,20 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     """Which bytes of two words are the lane's scales."""
     var a: CodeTile[Self.formats.left, Self.FRAGMENTS]
     """Fragments of activations."""
-    var read_scales: RegisterTile[DType.uint32, 2, Self.shape.m_tiles]
+    var read_scales: RegisterTile[DType.uint32, Self.SLICES, Self.shape.m_tiles]
     """Scales of activations as they are in LDS."""
     var a_scales: WordTile[Self.shape.m_tiles]
     """Scales of activations in their places."""
-    var b: CodeTile[Self.formats.right, Self.DEPTH, SLICES, Self.shape.n_tiles]
+    var b: CodeTile[Self.formats.right, Self.DEPTH, Self.SLICES, Self.shape.n_tiles]
     """Weights."""
-    var b_scales: WordTile[Self.DEPTH, Self.Weights.WORDS]
+    var b_scales: WordTile[Self.DEPTH, max(Self.Weights.WORDS, 1)]
     """Their scales."""
     var sums: SumTile[Self.shape.m_tiles, Self.shape.n_tiles]
     """C."""
+    var products: SumTile[IN_FLIGHT]
+    """Products that are not scaled yet."""
+    var factors: RegisterTile[DType.float32, 1, IN_FLIGHT]
+    """What they are multiplied by."""
 
     @always_inline
     def __init__(
@@ -119,6 +151,7 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         lane: Int32,
     ):
         """Finds this lane's part of the work."""
+        comptime assert Self.SLICES == slices_of(Self.formats.left), "a cut for other activations"
         self.codes = codes
         self.scales = scales
         self.weights = weights
@@ -132,16 +165,20 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = self.scale_place
-        comptime ZEROS = UInt32(0x0C0C0400)
-        self.selector = ZEROS + quotient[TILE](lane).cast[DType.uint32]() * 0x0101
+        comptime BOTH, ONE = UInt32(0x0C0C0400), UInt32(0x0C0C0C00)
+        comptime STEP = UInt32(0x0101) if Self.SLICES > 1 else UInt32(1)
+        self.selector = BOTH if Self.SLICES > 1 else ONE
+        self.selector += quotient[TILE](lane).cast[DType.uint32]() * STEP
         comptime A_WORDS = CODE_WORDS[Self.formats.left]
         comptime B_WORDS = CODE_WORDS[Self.formats.right]
         self.a = in_registers[DType.uint32, A_WORDS, Self.FRAGMENTS]()
-        self.read_scales = in_registers[DType.uint32, 2, Self.shape.m_tiles]()
+        self.read_scales = in_registers[DType.uint32, Self.SLICES, Self.shape.m_tiles]()
         self.a_scales = in_registers[DType.uint32, 1, Self.shape.m_tiles]()
-        self.b = in_registers[DType.uint32, B_WORDS, Self.DEPTH, SLICES, Self.shape.n_tiles]()
-        self.b_scales = in_registers[DType.uint32, 1, Self.DEPTH, Self.Weights.WORDS]()
+        self.b = in_registers[DType.uint32, B_WORDS, Self.DEPTH, Self.SLICES, Self.shape.n_tiles]()
+        self.b_scales = in_registers[DType.uint32, 1, Self.DEPTH, max(Self.Weights.WORDS, 1)]()
         self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.shape.n_tiles]()
+        self.products = in_registers[DType.float32, SUMS, IN_FLIGHT]()
+        self.factors = in_registers[DType.float32, 1, IN_FLIGHT]()
 
     @always_inline
     def fetch_a[ring: Int](self, round: Int, stage: Int32):
@@ -159,7 +196,8 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     def fetch_a_scales(self, chunk: Int32, round: Int32):
         """Starts a load of the scales of a chunk, if there is such a load."""
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        if round < Int32(Self.shape.rounds()) and chunk * Int32(CHUNK_STAGES) < self.num_stages:
+        comptime STAGES = Int32(Self.shape.chunk_stages())
+        if round < Int32(Self.shape.rounds()) and chunk * STAGES < self.num_stages:
             var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
             place += place_of_round(round, self.wave)
             self.scales.fetch(
@@ -188,21 +226,23 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     def read_a[ring: Int, step: Int](mut self):
         """Reads a fragment of activations."""
         comptime slice, tile = divmod(step, Self.shape.m_tiles)
-        comptime BLOCKS = STAGE_BLOCKS // SLICES
+        comptime LANE_PIECES = PIECES[Self.formats.left]
         comptime FIRST = Int32(ring * Self.shape.ring_bytes() + tile * TILE_BYTES)
-        var place = self.a_place ^ Int32(slice * BLOCKS * PIECE_BYTES)
-        var piece = read_piece(
-            pieces_at[1](self.lds.unsafe_offset(Int(place)), FIRST), Coord(Idx[0])
-        )
-        self.a[step % Self.FRAGMENTS] = rebind[BlockCodes[Self.formats.left]](piece)
+        var codes = BlockCodes[Self.formats.left]()
+        comptime for i in range(LANE_PIECES):
+            comptime piece = (slice * LANE_PIECES + i) * TILE_BLOCKS
+            var place = self.a_place ^ Int32(piece * PIECE_BYTES)
+            var pieces = pieces_at[1](self.lds.unsafe_offset(Int(place)), FIRST)
+            codes = codes.insert[offset=i * PIECE_WORDS](read_piece(pieces, Coord(Idx[0])))
+        self.a[step % Self.FRAGMENTS] = codes
 
     @always_inline
     def aim_scales(mut self, stage: Int32):
         """Finds the lane's scales of a stage."""
-        comptime STAGES = Int32(CHUNK_STAGES)
+        comptime STAGES = Self.shape.chunk_stages()
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        var chunk = quotient[CHUNK_STAGES](stage) & 1
-        var in_row = remainder[CHUNK_STAGES](stage) * Int32(_HALF_PIECE)
+        var chunk = quotient[STAGES](stage) & 1
+        var in_row = remainder[STAGES](stage) * Int32(Self.SCALE_BYTES)
         self.next_scales = (self.scale_place - Int32(Self.shape.scale_place())) ^ in_row
         self.next_scales += chunk * CHUNK_BYTES + Int32(Self.shape.scale_place())
 
@@ -210,33 +250,72 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     def read_a_scales[tile: Int](mut self):
         """Reads the scales of a tile of rows."""
         var place = self.next_scales + Int32(tile * TILE_BYTES)
-        self.read_scales[tile] = read_pair(self.lds.unsafe_offset(Int(place)))
+        comptime if Self.SLICES > 1:
+            var pair = read_pair(self.lds.unsafe_offset(Int(place)))
+            self.read_scales[tile] = rebind[SIMD[DType.uint32, Self.SLICES]](pair)
+        else:
+            self.read_scales[tile] = read_word(words_at[1](self.lds, place), Coord(Idx[0]))
 
     @always_inline
     def apply_a_scales[tile: Int](mut self):
         """Puts the scales of a tile of rows in their places."""
-        self.a_scales[tile] = chosen_bytes(self.read_scales[tile], self.selector)
+        comptime if Self.HAS_FLOATS:
+            self.a_scales[tile] = self.read_scales[tile][0]
+        else:
+            var words = SIMD[DType.uint32, 2](self.read_scales[tile][0])
+            words[1] = self.read_scales[tile][Self.SLICES - 1]
+            self.a_scales[tile] = chosen_bytes(words, self.selector)
 
     @always_inline
     def multiply[ring: Int, slot: Int](mut self):
         """Multiplies a tile."""
         comptime step, n_tile = divmod(slot, Self.shape.n_tiles)
         comptime slice, m_tile = divmod(step, Self.shape.m_tiles)
-        comptime if Self.k_tail and slot == 0:
-            var first_block = (self.first_stage + self.stage) * Int32(STAGE_BLOCKS)
+        comptime if slot == 0:
+            var first_block = (self.first_stage + self.stage) * Int32(Self.Weights.CHUNK_BLOCKS)
             comptime for word in range(Self.Weights.WORDS):
                 self.b_scales[ring, word] = self.weights.chosen_scales(
                     self.b_scales[ring, word], first_block, self.lane
                 )
-        self.sums[m_tile, n_tile] = multiply_tiles[
-            Self.formats.left, Self.formats.right, PAIR * slice + n_tile % PAIR, slice
-        ](
-            self.sums[m_tile, n_tile],
-            self.b[ring, slice, n_tile],
-            self.a[step % Self.FRAGMENTS],
-            self.b_scales[ring, n_tile // PAIR],
-            self.a_scales[m_tile],
+        comptime word = Self.Weights.scale_word[slice, n_tile]()
+        comptime if Self.HAS_FLOATS:
+            self.products[slot % IN_FLIGHT] = multiply_codes[Self.formats.left, Self.formats.right](
+                Sums(0), self.b[ring, slice, n_tile], self.a[step % Self.FRAGMENTS]
+            )
+            var left = bitcast[DType.float32, 1](self.a_scales[m_tile])
+            self.factors[slot % IN_FLIGHT] = left * bitcast[DType.float32, 1](
+                self.b_scales[ring, word]
+            )
+            self.add_products[slot + 1]()
+        else:
+            self.sums[m_tile, n_tile] = multiply_tiles[
+                Self.formats.left,
+                Self.formats.right,
+                Self.Weights.scale_byte[slice, n_tile](),
+                slice,
+            ](
+                self.sums[m_tile, n_tile],
+                self.b[ring, slice, n_tile],
+                self.a[step % Self.FRAGMENTS],
+                self.b_scales[ring, word],
+                self.a_scales[m_tile],
+            )
+
+    @always_inline
+    def add_products[next_slot: Int](mut self):
+        """Scales and adds the oldest products: `next_slot` will take their place."""
+        comptime SLOTS = Self.shape.m_tiles * Self.shape.n_tiles
+        comptime assert SLOTS % IN_FLIGHT == 0, "tiles of sums are a multiple of those in flight"
+        comptime m_tile, n_tile = divmod(
+            (next_slot + SLOTS - IN_FLIGHT) % SLOTS, Self.shape.n_tiles
         )
+        comptime place = next_slot % IN_FLIGHT
+        var total = self.products[place].fma(Sums(self.factors[place]), self.sums[m_tile, n_tile])
+        # Otherwise the compiler keeps many products, and adds them all in the next stage.
+        var halves = bitcast[DType.uint64, 2](total)
+        comptime for half in range(2):
+            halves[half] = here(halves[half])
+        self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](halves)
 
     @always_inline
     def meet[later_loads: Int](self):
@@ -269,12 +348,12 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         elif tag == Ops.FETCH_A.value:
             self.fetch_a[behind](index, ahead - 1)
         elif tag == Ops.FETCH_A_SCALES.value:
-            var chunk = quotient[CHUNK_STAGES](self.stage) + 1
-            self.fetch_a_scales(chunk, remainder[CHUNK_STAGES](self.stage))
+            comptime STAGES = Self.shape.chunk_stages()
+            self.fetch_a_scales(quotient[STAGES](self.stage) + 1, remainder[STAGES](self.stage))
         elif tag == Ops.FETCH_B_SCALES.value:
             self.fetch_b_scales[behind, index](ahead - 1)
         elif tag == Ops.FETCH_LATE_B.value:
-            self.fetch_b[behind, 1, index](ahead - 1)
+            self.fetch_b[behind, Self.SLICES - 1, index](ahead - 1)
         elif tag == Ops.FETCH_EARLY_B.value:
             self.fetch_b[ring, 0, index](ahead)
         elif tag == Ops.MEET.value:
@@ -287,11 +366,13 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     @always_inline
     def start(mut self):
         """Starts the loads of the first stages, in the order in which they are waited for."""
-        comptime for round in range(Self.shape.rounds()):
-            self.fetch_a_scales(0, Int32(round))
+        comptime if Self.HAS_SCALES:
+            comptime for round in range(Self.shape.rounds()):
+                self.fetch_a_scales(0, Int32(round))
         comptime for ring in range(Self.DEPTH):
-            comptime for slice in range(SLICES if ring < Self.DEPTH - 1 else 1):
-                comptime if slice == 0 and ring < Self.DEPTH - 1:
+            comptime IS_LAST = ring == Self.DEPTH - 1
+            comptime for slice in range(Self.SLICES - Int(IS_LAST)):
+                comptime if slice == 0 and not IS_LAST:
                     comptime for round in range(Self.shape.rounds()):
                         self.fetch_a[ring](round, Int32(ring))
                     comptime for word in range(Self.Weights.WORDS):
@@ -309,6 +390,9 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
                 comptime for i in range(SUMS):
                     zeros[i] = bitcast[DType.float32](zero_of_a_branch())
                 self.sums[m_tile, n_tile] = zeros
+        comptime for place in range(IN_FLIGHT if Self.HAS_FLOATS else 0):
+            self.products[place] = 0
+            self.factors[place] = 0
 
     @always_inline
     def run_rest[ring: Int](mut self, count: Int32):
@@ -330,15 +414,16 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         """Walks along K."""
         # The first stage has arrived: behind it are the other stages, and its own weights.
         comptime OF_A_AND_SCALES = Self.shape.rounds()
-        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + Self.shape.n_tiles
+        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + Self.ORDER.early_tiles()
         s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MAX_COUNT))]()
         s_waitcnt_barrier()
         schedule_barrier()
-        comptime for tile in range(Self.shape.m_tiles):
+        comptime for tile in range(Self.shape.m_tiles if Self.HAS_SCALES else 0):
             self.read_a_scales[tile]()
         comptime for step in range(Self.FRAGMENTS):
             self.read_a[0, step]()
-        self.apply_a_scales[0]()
+        comptime if Self.HAS_SCALES:
+            self.apply_a_scales[0]()
         schedule_barrier()
 
         comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
@@ -347,4 +432,6 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
                 comptime for i in range(Self.ORDER.length()):
                     self.perform[operations[i], ring]()
         self.run_rest[0](self.num_stages % Int32(Self.DEPTH))
+        comptime for slot in range(1 if Self.HAS_FLOATS else IN_FLIGHT, IN_FLIGHT):
+            self.add_products[slot]()
         s_waitcnt[vmcnt=0]()

@@ -7,7 +7,8 @@ A load of 16 bytes a lane is a tile of 16 rows x 128, or half of one of eight-bi
     scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
                          block l / 16    block l / 16     block 4 + l/16  block 4 + l/16
 
-Float scales are plain: a word for the tiles of a pair of rows and 128 along K, or none in the loop.
+Float scales are plain: a word for a wave's rows, or a pair of tiles of them, and 128 along K; or
+none in the loop.
 """
 
 from std.math import ceildiv
@@ -52,9 +53,11 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     """Bytes of the codes of a tile."""
     comptime HAS_BYTES = Self.format.scale == Scale.E8M0
     """Whether scales are bytes in the preshuffled order."""
-    comptime PAIRS = ceildiv(Self.n_tiles, PAIR)
-    """Pairs of tiles of rows."""
-    comptime WORDS = _words(Self.format, Self.PAIRS, Self.k_tiles)
+    comptime WORD_TILES = _word_tiles(Self.format, Self.n_tiles)
+    """Tiles of rows that share a word of scales."""
+    comptime SPANS = ceildiv(Self.n_tiles, Self.WORD_TILES)
+    """Such groups of tiles."""
+    comptime WORDS = _words(Self.format, Self.SPANS, Self.k_tiles)
     """Words of scales for a chunk."""
     comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * PIECES[Self.format]
     """Loads of a chunk."""
@@ -154,8 +157,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         """Loads the scales of a pair of tiles for the chunk's whole group, or a float for 128."""
         var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
         comptime if not Self.HAS_BYTES:
-            comptime k_tile, pair = divmod(word, Self.PAIRS)
-            var row = (self.first_tile + Int32(PAIR * pair)) * Int32(TILE)
+            comptime k_tile, span = divmod(word, Self.SPANS)
+            var row = (self.first_tile + Int32(Self.WORD_TILES * span)) * Int32(TILE)
             offset = quotient[Self.format.block_rows](row) * self._float_row_bytes()
             offset += Int32(k_tile * Scale.FLOAT32.bytes)
             comptime if Self.k_tail:
@@ -186,8 +189,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     @staticmethod
     def scale_word[k_tile: Int, n_tile: Int]() -> Int:
         """Returns which word holds the scale of a tile."""
-        comptime pair = n_tile // PAIR
-        return pair if Self.HAS_BYTES else (k_tile * Self.PAIRS + pair) % max(Self.WORDS, 1)
+        comptime span = n_tile // Self.WORD_TILES
+        return span if Self.HAS_BYTES else (k_tile * Self.SPANS + span) % max(Self.WORDS, 1)
 
     @staticmethod
     def scale_byte[k_tile: Int, n_tile: Int]() -> Int:
@@ -195,8 +198,18 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return PAIR * k_tile + n_tile % PAIR
 
 
-def _words(format: Format, pairs: Int, k_tiles: Int) -> Int:
+def _word_tiles(format: Format, n_tiles: Int) -> Int:
+    """Returns the tiles of rows that share a word: a pair, or all if a block of floats has them.
+
+    The compiler would load such a word once, however often it is asked for.
+    """
+    if format.scale == Scale.E8M0 or format.has_row_scales():
+        return PAIR
+    return n_tiles if format.block_rows % (n_tiles * TILE) == 0 else PAIR
+
+
+def _words(format: Format, spans: Int, k_tiles: Int) -> Int:
     """Returns the words of scales for a chunk."""
     if format.scale == Scale.E8M0:
-        return pairs
-    return 0 if format.has_row_scales() else pairs * k_tiles
+        return spans
+    return 0 if format.has_row_scales() else spans * k_tiles

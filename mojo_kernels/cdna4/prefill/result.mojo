@@ -66,7 +66,7 @@ def store_tiles[
     lane: Int32,
 ):
     """Stores tiles with their bias."""
-    comptime if size_of[dtype]() == 2:
+    comptime if size_of[dtype]() == 2 and n_tiles % PAIR == 0:
         if target.n % Int32(LANE_COLUMNS) == 0:
             comptime for m_tile in range(m_tiles):
                 comptime for n_tile in range(0, n_tiles, PAIR):

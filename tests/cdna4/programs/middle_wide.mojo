@@ -1,0 +1,71 @@
+"""The middle kernels for eight-bit activations that tests launch, by name:
+
+    <left>-<right>/m<tiles of rows>n<tiles of columns of a wave>d<depth>s<splits>_<output>_<bias>
+"""
+
+from std.os import abort
+from std.python import PythonObject
+
+from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedProduct, Visitor
+from mojo_kernels.cdna4.instructions.matrix import name_of
+from mojo_kernels.cdna4.middle.kernel import MiddleKernel
+from mojo_kernels.cdna4.middle.shape import MiddleShape, slices_of
+from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.types import Formats, ProductTypes
+from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.rounding import Rounding
+
+comptime BF16 = DType.bfloat16
+comptime F32 = DType.float32
+comptime PAIRS = [
+    Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
+    Formats(Format.FP8, Format.FP8),
+    Formats(Format.MXFP8, Format.MXFP8),
+    Formats(Format.MXFP8, Format.MXFP4),
+]
+"""Scales of blocks, of rows, and of MX on weights of eight and of four bits."""
+
+
+def show[
+    formats: Formats,
+    m_tiles: Int,
+    n_tiles: Int,
+    depth: Int,
+    splits: Int,
+    result: DType = BF16,
+    bias: Optional[DType] = NO_BIAS,
+](mut visitor: Some[Visitor]) raises:
+    """Shows a kernel."""
+    comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
+    comptime shape = MiddleShape(m_tiles, n_tiles, depth, splits, slices_of(formats.left))
+    var pair = String(name_of(formats.left), "-", name_of(formats.right))
+    var cut = String("m", m_tiles, "n", n_tiles, "d", depth, "s", splits)
+    var bias_name = String(types.bias.value()) if types.bias else "none"
+    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape]]](
+        String(pair, "/", cut, "_", result, "_", bias_name)
+    )
+
+
+struct MiddleWide(Catalogue):
+    """The smallest cut, split, for each pair, a large one, and more for scales of blocks."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for formats in PAIRS:
+            show[formats, 4, 1, 4, 3, F32, Optional(F32)](visitor)
+            show[formats, 8, 4, 3, 1](visitor)
+        comptime BLOCKS = PAIRS[0]
+        show[BLOCKS, 4, 1, 4, 1](visitor)
+        show[BLOCKS, 4, 2, 4, 2, BF16, Optional(BF16)](visitor)
+        show[BLOCKS, 12, 2, 4, 1](visitor)
+        show[BLOCKS, 10, 4, 3, 1](visitor)
+
+
+@export
+def PyInit_middle_wide() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        return catalogue_module[MiddleWide]("middle_wide")
+    except error:
+        abort(String("cannot create middle_wide: ", error))

@@ -1,0 +1,171 @@
+"""The CDNA4 middle kernels for eight-bit activations, in the simulator, against the oracle.
+
+Every launch executes every workgroup and is checked for hazards and for accesses beyond the
+operands. Scales of blocks and of rows have any mantissa.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import gfx950
+import oracle
+from gfx950.timing import profile
+from tests.cdna4 import support as cdna4
+
+NAME = re.compile(r"(\w+)-(\w+)/m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
+BLOCKS, ROWS, MX = "fp8_block-fp8_block_2d/", "fp8-fp8/", "mxfp8-mxfp8/"
+SPLIT, LARGE = "m4n1d4s3_float32_float32", "m8n4d3s1_bfloat16_none"
+BIASED_SPLIT = "m4n2d4s2_bfloat16_bfloat16"
+SMALL, HIGH, WIDE = (f"{cut}_bfloat16_none" for cut in ("m4n1d4s1", "m12n2d4s1", "m10n4d3s1"))
+KERNELS = (
+    *(f"{pair}{cut}" for pair in (BLOCKS, ROWS, MX, "mxfp8-mxfp4/") for cut in (SPLIT, LARGE)),
+    *(f"{BLOCKS}{cut}" for cut in (SMALL, BIASED_SPLIT, HIGH, WIDE)),
+)
+STAGE_K, CHUNK_K = 128, 4096
+SHAPES = [(17, 100, 640), (70, 140, CHUNK_K + 256), (1, 1, 384), (100, 130, 896)]
+SCALE_ROUNDINGS = 2
+"""Of products whose scales are no powers of two."""
+
+pytestmark = pytest.mark.deep
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return cdna4.compile_kernels("middle_wide")
+
+
+def operand(rng, rows, k, name):
+    """Draws codes of all numbers, and scales."""
+    found = oracle.FORMATS[name]
+    codes = rng.integers(0, 256, (rows, found.packed_bytes(k)), np.uint8)
+    if found.element.bits == 8:
+        codes[np.isin(codes, found.element.special_codes)] = 1
+    shape = oracle.quantize(np.zeros((rows, k)), format=name)[1].shape
+    if name.startswith("mx"):
+        return codes, rng.integers(118, 127, shape).astype(np.uint8)
+    return codes, np.float32(2.0 ** rng.uniform(-12, -4, shape))
+
+
+def stored(operand, k, name):
+    """Returns weights as stored for CDNA4: float scales stay plain."""
+    codes, scales = operand
+    if name.startswith("mx"):
+        return cdna4.poisoned_weights(codes, scales)
+    blocks = np.zeros((len(codes), k // oracle.BLOCK), np.uint8)
+    return oracle.LAYOUTS["preshuffled_cdna4"].store(codes, blocks)[0], scales
+
+
+def multiply(kernels, name, shape, *, a=None, b=None, **options):
+    """Launches a kernel; compares C with the oracle's bound and returns it."""
+    (m, n, k), rng = shape, np.random.default_rng(7)
+    left, right, *_, out, bias_name = NAME.fullmatch(name).groups()
+    a, b = a or operand(rng, m, k, left), b or operand(rng, n, k, right)
+    has_bias = bias_name != "none"
+    bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name]) if has_bias else None
+    c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
+    found = cdna4.described(name, m, n, k)
+    workspace = found.workspace()
+    w_codes, w_scales = stored(b, k, right)
+    args = found.bind(
+        a=a[0], a_scales=a[1], w_codes=w_codes, w_scales=w_scales, c=c, workspace=workspace,
+        bias=bias if has_bias else np.zeros(0, np.uint8), none=np.zeros(0, np.uint8),
+    )  # fmt: skip
+    gfx950.run(kernels[name], found.grid, found.threads, args, **options).raise_on_hazards()
+    assert not workspace.any(), "the workspace is zero after a launch"
+    oracle.assert_matmul(
+        c.astype(np.float64),
+        oracle.dequantize(*a, left),
+        oracle.dequantize(*b, right),
+        out,
+        bias.astype(np.float64) if has_bias else None,
+        scale_roundings=0 if left.startswith("mx") else SCALE_ROUNDINGS,
+    )
+    return c
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_ragged_shapes_are_within_the_bound(kernels, name, late):
+    """Two shapes each: kernels of one pair, and both modes, have different ones."""
+    index = KERNELS.index(name) + late
+    for shape in (SHAPES[index % len(SHAPES)], SHAPES[(index + 2) % len(SHAPES)]):
+        multiply(kernels, name, shape, late=late)
+
+
+@pytest.mark.parametrize("stages", [*range(1, 8), 31, 32, 33])
+def test_any_number_of_stages_is_within_the_bound(kernels, stages):
+    for name in (BLOCKS + SMALL, ROWS + LARGE):
+        multiply(kernels, name, (20, 48, stages * STAGE_K))
+
+
+@pytest.mark.parametrize("pair", [BLOCKS, ROWS, MX])
+def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, pair):
+    results = {
+        multiply(
+            kernels, pair + SPLIT, (70, 130, 5 * STAGE_K), order=order, late=late, lockstep=False
+        ).tobytes()
+        for order, late in [("reverse", False), (0, False), (1, True)]
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("cut", [SPLIT, SMALL, WIDE])
+def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, cut):
+    """A scale that is NaN, of the last 128 along K of a row; a code that is NaN of a column."""
+    a, b = operand(rng, 20, 640, "fp8_block"), operand(rng, 140, 640, "fp8_block_2d")
+    a[1][3, -1] = np.nan
+    b[0][21, 16] = 0x7F
+    c = multiply(kernels, BLOCKS + cut, (20, 140, 640), a=a, b=b)
+    is_nan = np.isin(np.arange(20), [3])[:, None] | np.isin(np.arange(140), [21])
+    oracle.assert_bitwise_equal(np.isnan(c), is_nan)
+
+
+def test_a_k_that_ends_within_a_stage_or_leaves_a_workgroup_none_is_refused():
+    cdna4.compile_texts("middle_wide")
+    assert cdna4.described(BLOCKS + SMALL, 64, 64, STAGE_K + 32) is None
+    assert cdna4.described(BLOCKS + SPLIT, 64, 64, 2 * STAGE_K) is None
+    assert cdna4.described(BLOCKS + SPLIT, 64, 64, 3 * STAGE_K) is not None
+
+
+def loop_of(kernel):
+    """Returns the instructions of the innermost loop that multiplies."""
+    loops = [
+        kernel.instructions[i.target : i.pc + 1]
+        for i in kernel.instructions
+        if i.target is not None and i.target <= i.pc
+    ]
+    return min((x for x in loops if any(i.name.startswith("v_mfma") for i in x)), key=len)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_spills_and_a_stage_meets_once(kernels, name):
+    text = cdna4.compile_texts("middle_wide")[name]
+    for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
+        assert re.search(rf"\.{count}:\s+0\n", text), count
+    left, right, *cut, _, _ = NAME.fullmatch(name).groups()
+    m_tiles, n_tiles, depth, _ = map(int, cut)
+    loop = [instruction.name for instruction in loop_of(kernels[name])]
+    assert loop.count("s_barrier") == depth
+    assert sum(x.startswith("v_mfma") for x in loop) == m_tiles * n_tiles * depth
+    assert loop.count("ds_read_b128") == 2 * m_tiles * depth
+    of_a, of_b = m_tiles * 16 // 32, n_tiles * (1 if right == "mxfp4" else 2)
+    # Scales of activations, which few stages load, may be one more.
+    sure = (of_a + of_b) * depth
+    assert sure <= loop.count("buffer_load_dwordx4") <= sure + depth
+    additions = loop.count("v_fma_f32") + 2 * loop.count("v_pk_fma_f32")
+    assert additions == (4 * m_tiles * n_tiles * depth if left == "fp8_block" else 0)
+
+
+@pytest.mark.parametrize("pair, busy", [(BLOCKS, 0.6), (ROWS, 0.6), (MX, 0.6)])
+def test_matrix_pipes_are_as_busy_as_memory_lets_them_be(kernels, pair, busy):
+    (m, n, k), name = (1024, 7168, 2048), pair + LARGE
+    sizes = {"a": m * k, "a_scales": m * k // 32, "w_codes": n * k, "w_scales": n * k // 32}
+    operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
+    found = cdna4.described(name, m, n, k)
+    c, none = np.zeros((m, n), np.uint16), np.zeros(0, np.uint8)
+    args = found.bind(**operands, c=c, bias=none, none=none, workspace=found.workspace())
+    p = profile(kernels[name], found.grid, found.threads, args)
+    assert p.loop.mfma_utilisation >= busy
+    assert p.lds_cycles and not p.lds_conflicts, p.lds_conflicts

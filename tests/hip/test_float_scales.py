@@ -1,0 +1,72 @@
+"""FP8 with float32 scales on gfx950 through HIP: products of more rows than `test_ops` has.
+
+As there, a stand-in for the runtime, and the simulator for the GPU: nothing here ran on one.
+"""
+
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from tests.tiers import deep
+
+DEVICE = "gfx950"
+SHAPE = (513, 1100, 1152)
+"""Too many rows for the kernels whose waves share K, too few for the large tiles."""
+SCALE_ROUNDINGS = 2
+"""Of products: float scales are no powers of two."""
+
+
+def numbers(rng, rows, k):
+    return torch.from_numpy(rng.standard_normal((rows, k))).to(torch.bfloat16)
+
+
+def quantized(x, fmt):
+    """Returns what the device makes of numbers, and what that stands for."""
+    q = mx.quantize(x, format=fmt)
+    return q, oracle.dequantize(q.codes.numpy(), q.scales.numpy(), fmt)
+
+
+def assert_product(out, left, right):
+    got = out.double().numpy()
+    oracle.assert_matmul(got, left, right, "bfloat16", scale_roundings=SCALE_ROUNDINGS)
+
+
+@deep
+def test_the_first_middle_tile_with_scales_of_rows_is_within_the_bound(gpu, rng):
+    m, n, k = SHAPE
+    choice = mx.explain(m, n, k, device=DEVICE, op="matmul", activations="fp8", format="fp8")
+    assert "middle" in choice.kernel
+    rows, columns = choice.tile
+    (a, left), (w, right) = (quantized(numbers(rng, size, k), "fp8") for size in (m, n))
+    w = w.preshuffle(DEVICE)
+    gpu.groups = [0]
+    assert_product(mx.matmul(a, w)[:rows, :columns], left[:rows], right[:columns])
+
+
+@deep
+def test_linear_with_scales_of_blocks_and_middle_tiles_is_within_the_bound(gpu, rng):
+    m, n, k = SHAPE
+    choice = mx.explain(m, n, k, device=DEVICE, activations="fp8_block", format="fp8_block_2d")
+    assert "middle" in choice.kernel
+    w, right = quantized(numbers(rng, n, k), "fp8_block_2d")
+    x = numbers(rng, m, k)
+    left = oracle.dequantize(*oracle.quantize(x.double().numpy(), format="fp8_block"), "fp8_block")
+    assert_product(mx.linear(x, w.preshuffle(DEVICE), activations="fp8_block"), left, right)
+
+
+@pytest.mark.parametrize(
+    "activations, format", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("mxfp8", "mxfp4")]
+)
+def test_codes_of_eight_bits_have_tiles_for_any_number_of_rows(activations, format):
+    """Where K is whole steps, workgroups are about as many as CUs, until tiles are largest."""
+    kinds = []
+    for m in (1, 64, 200, 512, 1024, 4096):
+        choice = mx.explain(
+            m, 7168, 2048, device=DEVICE, op="matmul", activations=activations, format=format
+        )
+        rows, columns = choice.tile
+        tiles = -(-m // rows) * -(-7168 // columns)
+        kinds.append(choice.kernel.split("/")[1])
+        assert m == 4096 or 64 <= tiles <= 256, choice
+    assert kinds == ["decode", "decode", "middle", "middle", "middle", "prefill"]
