@@ -27,7 +27,7 @@ RIGHT = {"fp8_block": "fp8_block_2d", "fp8": "fp8", "mxfp8": "mxfp8"}
 """The weights' format, by that of the activations."""
 WEIGHTS = ((7168, 2048), (2112, 7168), (3072, 1536))
 """N and K."""
-ROWS = (1, 16, 48, 64, 96, 128, 256, 384, 512, 1024, 4096)
+ROWS = (1, 16, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096)
 PUBLISHED = {
     Shape(1, 7168, 2048): 7.5, Shape(64, 7168, 2048): 8.3, Shape(256, 7168, 2048): 12.2,
     Shape(1024, 7168, 2048): 27, Shape(4096, 7168, 2048): 85,

@@ -48,7 +48,7 @@ from tests.artefacts.kinds import (
     object_file,
     program,
 )
-from tests.hip.kinds import EXPERTS, KINDS
+from tests.hip.kinds import EXPERTS, FLOAT_SCALES, KINDS
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
@@ -141,7 +141,7 @@ ARTEFACTS = (
             f"hip/{name}",
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
-            "hip/test_float_scales",
+            *(["hip/test_float_scales"] if name in FLOAT_SCALES else []),
             deep=name != "floats",
         )
         for name, kind in KINDS.items()

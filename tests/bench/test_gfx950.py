@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ import mx_kernels as mx
 from bench import device, graph_timing, report, run
 from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
-from bench.simulated import aiter, kept, kernels, systems, tune
+from bench.simulated import aiter, eight_bits, kept, kernels, systems, tune
 from bench.simulated import report as simulated
 from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
@@ -284,7 +285,12 @@ def test_every_row_of_the_table_is_the_choice_of_a_class(tuned):
         for _, shape in tune.classes()
         for mode in ("bf16", "mxfp8")
     }
-    assert {row.row for row in tuned} | wide == set(range(fallback))
+    products = (Shape(m, n, k) for (n, k), m in product(eight_bits.WEIGHTS, eight_bits.ROWS))
+    codes = {
+        mx.explain(*shape, device="gfx950", op="matmul", activations="mxfp8", format="mxfp8").row
+        for shape in [*(shape for _, shape in tune.classes()), *products]
+    }
+    assert {row.row for row in tuned} | wide | codes == set(range(fallback))
 
 
 def test_the_make_command_reaches_the_target():

@@ -14,6 +14,8 @@ KINDS = {
 """bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; codes of FP8
 with scales of rows; bfloat16 rounded to FP8 with scales of blocks; float32 in, float16 out and a
 float32 bias."""
+FLOAT_SCALES = ("row_scales", "block_scales")
+"""Those of FP8."""
 
 EXPERTS = {
     "grouped": ExpertsKind(KINDS["floats"]._replace(out=2)),
