@@ -208,7 +208,7 @@ struct Exactly(TrivialRegisterPassable):
             self.a, self.w, Int(self.columns), row, Int(column), Int(lane)
         )[0]
 
-    @always_inline
+    @no_inline
     def store[
         is_gated: Bool
     ](self, part: Part, target: Target, result: Result, token: UInt32, lane: UInt32):
