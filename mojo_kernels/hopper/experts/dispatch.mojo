@@ -296,19 +296,17 @@ def _product[
     var half = 0
     if is_gated and not target.gate().is_interleaved():
         half = n // 2
-    var ranks = 1
+    var num_groups = ceildiv(Int(target.rows.columns), Int(target.columns_step()))
     comptime for i in range(len(TILE_ROWS)):
         comptime tokens = TILE_ROWS[i]
         if tile_rows == tokens:
             queue.launch[multiply_tiles[tokens, is_gated]](
-                kernel.grid[tokens](
-                    Int(target.rows.columns), Int(target.columns_step()), num_tiles, ranks
-                ),
+                kernel.grid[tokens](num_tiles, num_groups),
                 a,
                 memory.lists,
                 staged,
                 ExpertWeights(experts, n),
                 target,
-                UInt32(ranks),
+                UInt32(num_groups),
                 UInt32(half),
             )

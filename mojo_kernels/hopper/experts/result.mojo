@@ -1,7 +1,7 @@
 """From the sums of a tile to its rows: reduce, add the expert's bias, gate, round, store.
 
-Sums of all columns of a group lie in shared memory as `middle.result` leaves them. A warp takes a
-token, a lane four columns; gates meet their ups in a lane, or two:
+Sums of a group's columns lie in shared memory, those of even steps and those of odd ones. A warp
+takes a token, a lane four columns; gates meet their ups in a lane, or two:
 
     columns of a group    of a lane           hidden numbers of a lane
     interleaved           gate up gate up     two, its own
@@ -10,10 +10,12 @@ token, a lane four columns; gates meet their ups in a lane, or two:
 Results of rows that go to no expert are zero.
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import syncwarp
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.memory import bitcast
 
 from ...layouts import PreshuffledCuda
 from ...numbers.gates import Gate
@@ -21,8 +23,10 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
 from ...simt.matmul import bytes_of, warp_sums
 from ...simt.routing import ExpertWeights
-from ..middle.result import CONSUMER_WARPS, PART_COLUMNS, total_of
-from ..staged.stages import COLUMNS, Pipeline
+from ..instructions.shared_memory import TileAddresses, load_quad
+from ..instructions.warp import lane_here
+from ..middle.result import CONSUMER_WARPS, PART_COLUMNS, SUM_STRIDE
+from ..staged.stages import COLUMNS
 from .groups import Lists, RowTile
 
 comptime HIDDEN = COLUMNS // 2
@@ -31,6 +35,10 @@ comptime LANE_HIDDEN = PART_COLUMNS // 2
 """Hidden numbers of a lane."""
 comptime HALF_LANES = 16
 """Lanes that have the gates of halves, or their ups."""
+comptime pass_tokens_of[tokens: Int] = min(tokens, 32)
+"""Tokens whose sums meet at a time."""
+comptime Sums[tokens: Int] = TileAddresses[DType.float32, pass_tokens_of[tokens], SUM_STRIDE]
+"""Sums of some tokens, [token, column]; those of odd steps go on behind those of even ones."""
 
 
 @fieldwise_init
@@ -88,16 +96,21 @@ struct Target(DevicePassable, TrivialRegisterPassable):
 
 @fieldwise_init
 struct Part(TrivialRegisterPassable):
-    """Which columns a group of threads has, and which tokens its rank stores."""
+    """Which columns of a tile a group of threads has."""
 
-    var rank: UInt32
-    """This group's place in its cluster."""
-    var ranks: UInt32
-    """Groups of the cluster."""
     var first_column: UInt32
     """The first column of the result."""
     var half: UInt32
     """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
+
+    @staticmethod
+    @always_inline
+    def find(
+        lists: Lists, index: UInt32, num_groups: UInt32, target: Target, half: UInt32
+    ) -> Tuple[RowTile, Self]:
+        """Returns a tile, and the columns of it, of which there are `num_groups`."""
+        var at, group = divmod(index, num_groups)
+        return (lists.tile(at), Self(group * target.columns_step(), half))
 
     @always_inline
     def weight_tile(self, filler: UInt32, tile_rows: UInt32, is_gated: Bool) -> UInt32:
@@ -112,32 +125,35 @@ struct Part(TrivialRegisterPassable):
 
 @always_inline
 def store_zeros(part: Part, result: Result):
-    """Stores rows of no expert; all threads of the group call it."""
+    """Stores rows of no expert; all consumers call it."""
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
-    if warp >= UInt32(CONSUMER_WARPS):
-        return
-    for row in range(
-        part.rank + part.ranks * warp, result.rows, part.ranks * UInt32(CONSUMER_WARPS)
-    ):
-        var column = part.first_column + lane * UInt32(PART_COLUMNS)
-        result.store_columns[PART_COLUMNS](row, column, SIMD[DType.float32, PART_COLUMNS](0))
+    var column = part.first_column + lane * UInt32(PART_COLUMNS)
+    for row in range(warp, result.rows, UInt32(CONSUMER_WARPS)):
+        result.store_columns[PART_COLUMNS](
+            UInt32(row), column, SIMD[DType.float32, PART_COLUMNS](0)
+        )
 
 
 @always_inline
 def store_rows[
-    tokens: Int, //, ranks: Int, is_gated: Bool
-](pipeline: Pipeline[tokens], part: Part, target: Target, result: Result):
-    """Adds up and stores the tokens of this warp, a share of those of its rank."""
+    tokens: Int, is_gated: Bool
+](both: Sums[tokens], first: UInt32, part: Part, target: Target, result: Result):
+    """Adds up and stores the tokens of this warp, of those whose sums are there."""
+    comptime PASS = pass_tokens_of[tokens]
+    comptime ODD = PASS
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
-    for token in range(
-        part.rank + UInt32(ranks) * warp, result.rows, UInt32(ranks * CONSUMER_WARPS)
-    ):
-        var total = total_of[ranks](pipeline, token, lane * UInt32(PART_COLUMNS))
-        comptime if is_gated:
-            store_hidden(part, target, result, token, lane, total)
-        else:
-            var column = part.first_column + lane * UInt32(PART_COLUMNS)
-            result.store_columns[PART_COLUMNS](token, column, total)
+    var quad = lane * UInt32(PART_COLUMNS)
+    comptime for i in range(max(PASS // CONSUMER_WARPS, 1)):
+        var token = warp + UInt32(i * CONSUMER_WARPS)
+        if first + token < result.rows:
+            var even = load_quad(both.at(Coord(token, quad)))
+            var odd = load_quad(both.at(Coord(token + UInt32(ODD), quad)))
+            var total = bitcast[DType.float32, PART_COLUMNS](even)
+            total += bitcast[DType.float32, PART_COLUMNS](odd)
+            comptime if is_gated:
+                store_hidden(part, target, result, first + token, lane, total)
+            else:
+                result.store_columns[PART_COLUMNS](first + token, part.first_column + quad, total)
 
 
 @always_inline
@@ -209,12 +225,11 @@ struct Exactly(TrivialRegisterPassable):
         )[0]
 
     @no_inline
-    def store[
-        is_gated: Bool
-    ](self, part: Part, target: Target, result: Result, token: UInt32, lane: UInt32):
+    def store[is_gated: Bool](self, part: Part, target: Target, result: Result, token: UInt32):
         """Computes and stores a group's columns of a row; a warp calls it."""
         # The sums that other lanes stored before are not to overtake these.
         syncwarp()
+        var lane = lane_here()
         var row = self.lists.source(self.tile, token)
         var gate = target.gate()
         var step = target.columns_step()

@@ -107,31 +107,22 @@ def store_tokens[
     for token in range(
         share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
     ):
-        var total = total_of[ranks](pipeline, token, part)
+        # All loads before the first sum.
+        var loaded = in_registers[DType.float32, PART_COLUMNS, ranks, PARITIES]()
+        comptime for rank in range(ranks):
+            comptime for parity in range(PARITIES):
+                var at = region_of(pipeline, UInt32(parity)).at(Coord(token, part))
+                comptime if ranks == 1:
+                    loaded[rank, parity] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+                else:
+                    loaded[rank, parity] = load_peer_quad(peer_address(at, UInt32(rank)))
+        var total = loaded[0, 0] + loaded[0, 1]
+        comptime for rank in range(1, ranks):
+            comptime for parity in range(PARITIES):
+                total += loaded[rank, parity]
         result.store_columns[PART_COLUMNS](
             share.first_token + token, share.first_column + part, total
         )
-
-
-@always_inline
-def total_of[
-    tokens: Int, //, ranks: Int
-](pipeline: Pipeline[tokens], token: UInt32, part: UInt32) -> SIMD[DType.float32, PART_COLUMNS]:
-    """Adds up a lane's columns of a token, all of whose sums are there."""
-    # All loads before the first sum.
-    var loaded = in_registers[DType.float32, PART_COLUMNS, ranks, PARITIES]()
-    comptime for rank in range(ranks):
-        comptime for parity in range(PARITIES):
-            var at = region_of(pipeline, UInt32(parity)).at(Coord(token, part))
-            comptime if ranks == 1:
-                loaded[rank, parity] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
-            else:
-                loaded[rank, parity] = load_peer_quad(peer_address(at, UInt32(rank)))
-    var total = loaded[0, 0] + loaded[0, 1]
-    comptime for rank in range(1, ranks):
-        comptime for parity in range(PARITIES):
-            total += loaded[rank, parity]
-    return total
 
 
 @always_inline
