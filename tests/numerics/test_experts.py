@@ -175,6 +175,9 @@ def test_grouped_linear_takes_views_like_their_copies(rng, view):
 def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
     """Returns a layer of experts made of its parts, and which of its tokens are decided."""
     gate = {name: rules.pop(name) for name in ("activation", "limit", "alpha") if name in rules}
+    if has_own_kernel(w_gate_up) != has_own_kernel(w_down):
+        # A layer has one kind of kernel, here that of any GPU, as plain weights have.
+        w_gate_up, w_down = w_gate_up.unshuffle(), w_down.unshuffle()
     out_dtype = rules.pop("out_dtype", x.dtype)
     tokens, slots = ids.shape
     order = torch.argsort(ids.reshape(-1), stable=True)
