@@ -180,6 +180,13 @@ Hopper's builds on the room of any GPU.
             weights.mojo          weights as stages
             numbers.mojo          elements times scales, and which of them are lost
             scales.mojo           the float scales of weights
+        experts/              one of several matrices for each row
+            dispatch.mojo         grouped products and layers: launches, tiles, workspace
+            groups.mojo           which rows and whose weights, from sizes or ids
+            rows.mojo             rows as stages, gathered: a kernel of its own
+            kernel.mojo           the product of a tile of rows
+            result.mojo           gates, biases, and how sums get to rows
+            slots.mojo            rows of slots added up
         host/                 what the host decides
             choices.mojo          which kernel, which plan, why
             costs.mojo            what a plan is expected to take

@@ -9,7 +9,8 @@ from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from mojo_kernels.bindings.nvidia import multiply, quantize
+from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
+from mojo_kernels.bindings.nvidia import workspace_of as workspace_of_experts
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -25,8 +26,6 @@ from mojo_kernels.hopper.layout import OPERANDS
 from mojo_kernels.launch.context_queue import ContextQueue, Device
 from mojo_kernels.numbers.formats import NO_FORMAT
 from mojo_kernels.problem import Known
-from mojo_kernels.simt.experts import multiply_experts, multiply_grouped
-from mojo_kernels.simt.experts import workspace_of as workspace_of_experts
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
@@ -68,11 +67,19 @@ def py_multiply(arguments: PythonObject) raises:
 
 
 def py_multiply_grouped(arguments: PythonObject) raises:
-    """Takes the problem and (device, stream)."""
+    """Takes the problem and (device, stream, workspace)."""
     var args = Arguments(arguments)
     var problem = read_grouped(args)
-    var queue = _queue(args)
+    var device = args.next()
+    var stream = args.next()
+    var queue = ContextQueue(device, stream, args.next())
     multiply_grouped[Known.NOTHING](problem, queue)
+
+
+def py_grouped_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem of `multiply_grouped`; returns the bytes of its workspace."""
+    var args = Arguments(arguments)
+    return PythonObject(workspace_of_experts(read_grouped(args)).num_bytes())
 
 
 def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
@@ -125,7 +132,8 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
         module.def_function[py_open]("open")
         module.def_function[py_multiply]("multiply")
         module.def_function[py_multiply_grouped]("multiply_grouped")
-        module.def_function[py_experts_workspace_bytes]("experts_workspace_bytes")
+        module.def_function[py_grouped_workspace_bytes]("multiply_grouped_workspace_bytes")
+        module.def_function[py_experts_workspace_bytes]("multiply_experts_workspace_bytes")
         module.def_function[py_multiply_experts]("multiply_experts")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

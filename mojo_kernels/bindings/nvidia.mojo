@@ -1,14 +1,17 @@
 """Host entries of NVIDIA GPUs: Hopper's kernels on Hopper, the portable ones on others.
 
-Experts have the portable kernels everywhere. Arguments are valid by contract, see
+Arguments are valid by contract, see
 `hopper.host.dispatch`.
 """
 
 from ..backend import has_hopper
 from ..calls import QuantizeCall
+from ..experts import ExpertsProblem, GroupedProblem
+from ..hopper.experts import dispatch as hopper_experts
 from ..hopper.host import dispatch as hopper
-from ..launch.queue import Queue
+from ..launch.queue import Queue, Workspace
 from ..problem import ANY, Known, Problem
+from ..simt import experts as portable_experts
 from ..simt import matmul as portable
 from ..simt.quantize import quantize as quantize_portably
 
@@ -29,3 +32,37 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         hopper.multiply[known](problem, queue, plan_code)
     else:
         portable.launch[known](problem, queue)
+
+
+def workspace_of(problem: GroupedProblem) -> Workspace:
+    """Returns the workspace of a grouped product."""
+    comptime if has_hopper():
+        return hopper_experts.workspace_of(problem)
+    else:
+        return Workspace(0, 0)
+
+
+def workspace_of(problem: ExpertsProblem) -> Workspace:
+    """Returns the workspace of a layer of experts."""
+    comptime if has_hopper():
+        return hopper_experts.workspace_of(problem)
+    else:
+        return portable_experts.workspace_of(problem)
+
+
+def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    """Computes the products of rows that are sorted by expert."""
+    comptime if has_hopper():
+        hopper_experts.multiply_grouped[known](problem, queue)
+    else:
+        portable_experts.multiply_grouped[known](problem, queue)
+
+
+def multiply_experts[
+    known_gate_up: Known, known_down: Known
+](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    """Computes a layer of experts."""
+    comptime if has_hopper():
+        hopper_experts.multiply_experts[known_gate_up, known_down](problem, queue)
+    else:
+        portable_experts.multiply_experts[known_gate_up, known_down](problem, queue)

@@ -70,8 +70,8 @@ class Cuda:
         device = self._devices.get(index) or self._open(index)
         stream = _current_stream(index)
         queue: tuple[int, ...] = (device.handle, stream)
-        if operation == "multiply_experts":
-            num_bytes = device.native.experts_workspace_bytes(arguments)
+        if operation in ("multiply_grouped", "multiply_experts"):
+            num_bytes = getattr(device.native, f"{operation}_workspace_bytes")(arguments)
             workspace = out.new_empty(max(num_bytes, 1), dtype=torch.uint8)
             queue += (workspace.data_ptr(),)
         getattr(device.native, operation)(arguments + queue)

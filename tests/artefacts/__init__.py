@@ -185,6 +185,7 @@ ARTEFACTS = (
     executable("numerics/gates"),
     executable("numerics/layouts"),
     executable("simt/codec"),
+    executable("hopper/experts", "hopper/test_experts", deep=True),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
 

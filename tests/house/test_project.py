@@ -290,7 +290,7 @@ def test_no_source_file_is_too_long():
 # Run on a lent GPU, `scripts/gpu_host.sh`, or where other people's kernels or an emulator are at
 # hand. They say that they are skipped, and why.
 NEED_MORE_THAN_THIS = {
-    *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py"),
+    *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py", "test_cuda_experts.py"),
     *("test_aiter.py", "test_emulated.py"),
 }
 

@@ -34,6 +34,7 @@ pytestmark = on_every_device
 MODES = [*FORMATS, "bf16"]
 ACTIVATIONS = ["swiglu_oai", "silu"]
 SOME_LAYOUTS = ["plain", "preshuffled_cpu"]
+IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 every_mode = pytest.mark.parametrize("mode", MODES)
 every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 some_formats = pytest.mark.parametrize("format", tiered(FORMATS, first=["mxfp4", "mxint8"]))
@@ -73,6 +74,20 @@ def one_by_one(x, w, sizes, bias=None, **rules):
     return rows
 
 
+def has_own_kernel(w):
+    """Says whether experts have a kernel of their own, as on Hopper: sums in another order."""
+    return (w.format, w.layout) == ("mxfp4", "preshuffled_cuda") and w.is_cuda and IS_HOPPER
+
+
+def assert_same_product(got, expected, w):
+    """Compares products of the same numbers: the same bits, unless kernels differ."""
+    if not has_own_kernel(w):
+        return same_bits(got, expected)
+    largest = expected.float().abs().max() if expected.numel() else 0
+    step = torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got, expected, rtol=step, atol=float(largest) * 2.0**-20)
+
+
 # Rows of each expert, n, k.
 GROUPS = [
     ([5], 48, 96),
@@ -96,7 +111,7 @@ def test_a_grouped_product_is_that_of_each_expert(rng, dtype, mode, format, layo
         rules = {"activations": mode, "bias": bias}
         got = mx.grouped_linear(x, w, torch.tensor(sizes, dtype=torch.int32), **rules)
         assert got.dtype == x.dtype
-        same_bits(got, one_by_one(x, w, sizes, **rules))
+        assert_same_product(got, one_by_one(x, w, sizes, **rules), w)
         assert (got[sum(sizes) :] == 0).all()
 
 
@@ -160,6 +175,9 @@ def test_grouped_linear_takes_views_like_their_copies(rng, view):
 def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
     """Returns a layer of experts made of its parts, and which of its tokens are decided."""
     gate = {name: rules.pop(name) for name in ("activation", "limit", "alpha") if name in rules}
+    if has_own_kernel(w_gate_up) != has_own_kernel(w_down):
+        # A layer has one kind of kernel, here that of any GPU, as plain weights have.
+        w_gate_up, w_down = w_gate_up.unshuffle(), w_down.unshuffle()
     out_dtype = rules.pop("out_dtype", x.dtype)
     tokens, slots = ids.shape
     order = torch.argsort(ids.reshape(-1), stable=True)
@@ -405,8 +423,17 @@ def test_every_layout_gives_the_same_bits(rng, layout, activation):
     x, (ids, weights) = numbers(rng, 30, 96, dtype="bfloat16"), routes(rng, 30, 2, 3)
     device = LAYOUTS[layout]["device"]
     moved = [w.preshuffle(device=device) if device else w for w in (gate_up, down)]
-    expected = mx.moe(x, gate_up, down, ids, weights, activation=activation)
-    same_bits(mx.moe(x, *moved, ids, weights, activation=activation), expected)
+    for mode in ("mxfp4", "bf16"):
+        rules = {"activation": activation, "activations": mode}
+        expected = mx.moe(x, gate_up, down, ids, weights, **rules)
+        got = mx.moe(x, *moved, ids, weights, **rules)
+        if not has_own_kernel(moved[0]):
+            same_bits(got, expected)
+            continue
+        # Sums in another order may round a hidden number to a neighbour, and a token with it.
+        difference = (got - expected).abs().amax(1) / expected.abs().max()
+        assert (difference <= 2.0**-18).float().mean() > 0.5
+        assert difference.max() < 2.0**-2
 
 
 @every_mode

@@ -129,6 +129,17 @@ def store_word(address: UInt32, value: UInt32):
 
 
 @always_inline
+def add_word(address: UInt32, value: UInt32) -> UInt32:
+    """Adds to four bytes, whoever else does too; returns what was there before."""
+    return inlined_assembly[
+        "atom.shared.add.u32 $0, [$1], $2;",
+        UInt32,
+        constraints="=r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, value)
+
+
+@always_inline
 def peer_address(address: UInt32, rank: UInt32) -> UInt32:
     """Returns the address of the same place in the cluster's group `rank`."""
     return inlined_assembly[

@@ -1,0 +1,1 @@
+"""Products of experts: tiles of rows that go to the same expert."""

@@ -1,0 +1,248 @@
+"""Which rows are multiplied together, and by whose weights: found on the device.
+
+One group of threads turns the sizes of groups, or the ids of slots, into lists that the other
+kernels read. Rows are placed expert by expert, each expert's first at a multiple of eight:
+
+    rows of experts   5             0     2
+    places            0 .. 4 | - - -      8 9 | - - - - - -
+    tiles of 4        (0, 0 .. 3) (0, 4)  (2, 8 9)
+
+A tile of the list is (expert, first place, first row of the result, rows). Tiles behind the last
+one have no rows; those of rows that no group has come with `NO_EXPERT`, and their results are zero.
+"""
+
+from layout import Coord
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import shuffle_up, shuffle_xor
+from max.gpu.sync import barrier
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import align_up, ceildiv
+from std.utils import StaticTuple
+
+from ...launch.queue import DevicePointer, Grid, device_pointer
+from ...simt.routing import Groups, NO_EXPERT, Slots
+from ...simt.views import VECTOR_BYTES, flat_of
+from ..instructions.shared_memory import add_word, load_word, shared_base, store_word
+
+comptime THREADS = 1024
+"""Threads of the kernels here: one for each expert."""
+comptime MAX_EXPERTS = THREADS
+"""Experts that the lists have room for."""
+comptime MAX_ROWS = 1 << 20
+"""Rows up to which the sums of clamped sizes stay within 32 bits."""
+comptime PLACE_MULTIPLE = 8
+"""The first place of an expert is a multiple: rows of stages are swizzled by eight."""
+comptime NO_PLACE = Int32(-1)
+"""The place of a slot that adds nothing."""
+comptime UNKNOWN = Int32(-2)
+"""The place of a slot whose expert there is not."""
+comptime TILE_WORDS = 4
+"""Words of a tile in the list."""
+comptime WORD_BYTES = 4
+"""Bytes of a number of the lists."""
+comptime WARPS = THREADS // 32
+"""Warps of the kernels here."""
+comptime SHARED_BYTES = WORD_BYTES * (WARPS + MAX_EXPERTS)
+"""Their shared memory: a sum for each warp, a counter for each expert."""
+
+
+@fieldwise_init
+struct RowTile(TrivialRegisterPassable):
+    """Rows of one expert."""
+
+    var expert: Int32
+    """Whose they are, or `NO_EXPERT`."""
+    var first_place: UInt32
+    """Where their tokens are, one place after the other."""
+    var first_row: UInt32
+    """Where their results go, one row after the other."""
+    var rows: UInt32
+    """How many there are."""
+
+
+@fieldwise_init
+struct Lists(DevicePassable, TrivialRegisterPassable):
+    """What the kernels here leave for the others."""
+
+    comptime device_type: AnyType = Self
+
+    var tiles: DevicePointer[DType.int32]
+    """[tiles, `TILE_WORDS`]."""
+    var sources: DevicePointer[DType.int32]
+    """The row of the left side that goes to a place; where `are_gathered`."""
+    var places: DevicePointer[DType.int32]
+    """The place of a slot, `NO_PLACE` or `UNKNOWN`; where `are_gathered`."""
+    var marks: DevicePointer[DType.uint32]
+    """Bytes: whether bfloat16 cannot hold the row at a place, of both products."""
+    var num_tiles: UInt32
+    """Tiles that the list has room for."""
+    var mark_words: UInt32
+    """Words of all marks."""
+    var are_gathered: Bool
+    """Whether rows are those of tokens; otherwise they are those of the result."""
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Lists"
+
+    @always_inline
+    def tile(self, index: UInt32) -> RowTile:
+        """Loads a tile."""
+        var words = flat_of(self.tiles).load[width=TILE_WORDS, alignment=VECTOR_BYTES](
+            Coord(Int(index) * TILE_WORDS)
+        )
+        return RowTile(words[0], UInt32(words[1]), UInt32(words[2]), UInt32(words[3]))
+
+    @always_inline
+    def source(self, tile: RowTile, row: UInt32) -> Int:
+        """Returns the row of the left side that is a tile's row."""
+        if self.are_gathered:
+            return Int(flat_of(self.sources)[Int(tile.first_place + row)])
+        return Int(tile.first_row + row)
+
+    @always_inline
+    def store_tile(self, index: UInt32, tile: RowTile):
+        """Stores a tile."""
+        var words = SIMD[DType.int32, TILE_WORDS](
+            tile.expert, Int32(tile.first_place), Int32(tile.first_row), Int32(tile.rows)
+        )
+        flat_of(self.tiles).store[alignment=VECTOR_BYTES](Coord(Int(index) * TILE_WORDS), words)
+
+    @always_inline
+    def store_tiles(
+        self, first: UInt32, step: UInt32, index: UInt32, group: RowTile, tile_rows: UInt32
+    ):
+        """Cuts rows into tiles, of which this thread stores every `step`-th from `first` on.
+
+        The first of all goes to `index`.
+        """
+        for i in range(first, (group.rows + tile_rows - 1) // tile_rows, step):
+            var before = UInt32(i) * tile_rows
+            self.store_tile(
+                index + UInt32(i),
+                RowTile(
+                    group.expert,
+                    group.first_place + before,
+                    group.first_row + before,
+                    min(tile_rows, group.rows - before),
+                ),
+            )
+
+    @always_inline
+    def clear(self, first_unused: UInt32):
+        """Clears tiles from one on, and all marks; all threads call it."""
+        var nothing = RowTile(Int32(NO_EXPERT), 0, 0, 0)
+        for i in range(first_unused + UInt32(thread_idx.x), self.num_tiles, UInt32(THREADS)):
+            self.store_tile(UInt32(i), nothing)
+        for i in range(UInt32(thread_idx.x), self.mark_words, UInt32(THREADS)):
+            flat_of(self.marks)[Int(i)] = 0
+
+
+def most_tiles(rows: Int, groups: Int, tile_rows: Int) -> Int:
+    """Returns the most tiles that rows can make, some of which have no group."""
+    return min(rows, (rows + (groups + 1) * (tile_rows - 1)) // tile_rows)
+
+
+def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
+    """Returns the places that rows can take, and those behind that the last tile may read."""
+    var between = min(rows, groups) * (PLACE_MULTIPLE - 1)
+    return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
+
+
+@always_inline
+def sums_before(value: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns what threads before this one have together, and what all have; all call it."""
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    var sum = value
+    comptime for step in [1, 2, 4, 8, 16]:
+        var other = shuffle_up(sum, UInt32(step))
+        sum += other if lane >= UInt32(step) else 0
+    var base = shared_base()
+    if lane == 31:
+        store_word(base + UInt32(WORD_BYTES) * warp, sum)
+    barrier()
+    var of_warp = load_word(base + UInt32(WORD_BYTES) * lane)
+    var before = of_warp if lane < warp else UInt32(0)
+    comptime for step in [1, 2, 4, 8, 16]:
+        before += shuffle_xor(before, UInt32(step))
+        of_warp += shuffle_xor(of_warp, UInt32(step))
+    # Nobody stores the next sums before all have read these.
+    barrier()
+    return (before + sum - value, of_warp)
+
+
+@always_inline
+def padded(rows: UInt32) -> UInt32:
+    """Returns the places of an expert's rows."""
+    return (rows + UInt32(PLACE_MULTIPLE - 1)) & ~UInt32(PLACE_MULTIPLE - 1)
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def lay_out_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
+    """Lists the tiles of rows that are sorted; one group of threads, one for each expert."""
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    var expert = UInt32(thread_idx.x)
+    var rows = UInt32(groups.rows)
+    var size = UInt32(0)
+    if expert < UInt32(groups.count):
+        size = min(UInt32(max(flat_of(groups.sizes)[Int(expert)], 0)), rows)
+    var before, all = sums_before(size)
+    var begin, end = min(before, rows), min(before + size, rows)
+    var count = end - begin
+
+    var place = sums_before(padded(count))[0]
+    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows)
+    lists.store_tiles(0, 1, index, RowTile(Int32(expert), place, begin, count), tile_rows)
+    var first_left = min(all, rows)
+    var left = RowTile(Int32(NO_EXPERT), 0, first_left, rows - first_left)
+    lists.store_tiles(expert, UInt32(THREADS), num_tiles, left, tile_rows)
+    lists.clear(num_tiles + (left.rows + tile_rows - 1) // tile_rows)
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def route_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt32):
+    """Sorts slots by expert, and lists their tiles; one group of threads.
+
+    Slots of an expert take its places as they come, which no result depends on.
+    """
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    var thread = UInt32(thread_idx.x)
+    var counters = shared_base() + UInt32(WORD_BYTES * WARPS)
+    var mine = counters + UInt32(WORD_BYTES) * thread
+    store_word(mine, 0)
+    barrier()
+    for slot in range(Int(thread), slots.count(), THREADS):
+        var expert = slots.expert_of(slot)
+        if 0 <= expert < Int(num_experts):
+            _ = add_word(counters + UInt32(WORD_BYTES) * UInt32(expert), 1)
+    barrier()
+
+    var count = load_word(mine)
+    var place = sums_before(padded(count))[0]
+    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows)
+    store_word(mine, place)
+    lists.store_tiles(0, 1, index, RowTile(Int32(thread), place, place, count), tile_rows)
+    lists.clear(num_tiles)
+    barrier()
+
+    for slot in range(Int(thread), slots.count(), THREADS):
+        var expert = slots.expert_of(slot)
+        var found = NO_PLACE
+        if expert >= Int(num_experts):
+            found = UNKNOWN
+        elif expert != NO_EXPERT:
+            var next = add_word(counters + UInt32(WORD_BYTES) * UInt32(expert), 1)
+            found = Int32(next)
+            flat_of(lists.sources)[Int(next)] = Int32(slot // Int(slots.per_token))
+        flat_of(lists.places)[slot] = found
+
+
+def grid() -> Grid:
+    """Returns the grid of both kernels."""
+    return Grid(1, threads=THREADS, shared_bytes=SHARED_BYTES, starts_early=True)

@@ -1,0 +1,337 @@
+"""The product of tiles of rows and the weights of their experts: as `middle`, tile after tile.
+
+A group of threads computes 128 columns, or 64 hidden numbers, of up to 16, 32, 64 or 128 rows that
+go to one expert, then those of another tile, as many as there are. Columns of a tile come first, so
+that the weights of an expert whose rows make several tiles are still in the cache.
+
+    4 fillers      warps that start the copies of stages: 64 steps of K of tokens and weights
+    4 consumers    two take the even steps, two the odd ones; each warp decodes 16 weight rows
+
+Stages go on from one tile to the next: those of the next one are on the way while sums of the last
+one meet in shared memory, behind the stages, some tokens at a time.
+"""
+
+from layout import Coord
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu.compute.mma import wgmma_wait_group_sync
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import broadcast
+from max.gpu.sync import barrier
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.memory import bitcast
+from std.utils import StaticTuple
+
+from ...launch.queue import DevicePointer, Grid
+from ...simt.arguments import Activations, Result, Weights
+from ...simt.routing import ExpertWeights, NO_EXPERT
+from ...simt.views import flat_of
+from ..instructions.shared_memory import (
+    arrive,
+    arrive_expecting,
+    copy_bulk,
+    load_word,
+    shared_base,
+    store_word,
+    wait_at,
+    wait_phase,
+)
+from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
+from ..instructions.wgmma import (
+    ROW_BYTES,
+    TokenSums,
+    limit_registers,
+    lower_word,
+    multiply_block,
+    store_sums,
+)
+from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
+from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
+from ..middle.result import CONSUMER_WARPS, PARITIES, SUMS_BARRIER
+from ..staged.activations import num_steps_of
+from ..staged.stages import Pipeline, READERS, SHARED_BYTES, STAGES_AT, STEP_BLOCKS, Source
+from ..staged.weights import StepWeights, first_row_of, half_of
+from .groups import Lists, RowTile, padded
+from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, store_zeros
+
+
+@fieldwise_init
+struct StagedRows(DevicePassable, TrivialRegisterPassable):
+    """The left side as `stage_rows` leaves it."""
+
+    comptime device_type: AnyType = Self
+
+    var stages: DevicePointer[DType.uint8]
+    var marks: DevicePointer[DType.uint8]
+    """A byte for each place."""
+    var num_places: UInt32
+    """Places of a stage."""
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedRows"
+
+    @always_inline
+    def any_mark[tokens: Int](self, tile: RowTile) -> Bool:
+        """Says, in some lane of a warp, whether a row of a tile has a mark."""
+        comptime LOADS = max(tokens // 32, 1)
+        var found = SIMD[DType.uint8, LOADS](0)
+        comptime for i in range(LOADS):
+            var row = min(UInt32(32 * i) + lane_here(), tile.rows - 1)
+            found[i] = flat_of(self.marks)[Int(tile.first_place + row)]
+        return found.reduce_or() != 0
+
+
+comptime num_stages[tokens: Int] = min(
+    Pipeline[tokens].STAGES,
+    (SHARED_BYTES - STAGES_AT - PARITIES * Sums[tokens].NUM_BYTES) // Pipeline[tokens].STAGE_BYTES,
+)
+"""Stages that fit beside the sums."""
+comptime sums_at[tokens: Int] = STAGES_AT + num_stages[tokens] * Pipeline[tokens].STAGE_BYTES
+"""Where sums meet, behind the stages."""
+comptime shared_bytes[tokens: Int] = sums_at[tokens] + PARITIES * Sums[tokens].NUM_BYTES
+"""Dynamic shared memory of a group."""
+
+
+@always_inline
+def advance[tokens: Int, //](mut pipeline: Pipeline[tokens], steps: UInt32):
+    """Goes on by steps, no more than there are stages."""
+    pipeline.stage += steps
+    if pipeline.stage >= UInt32(num_stages[tokens]):
+        pipeline.stage -= UInt32(num_stages[tokens])
+        pipeline.parity ^= 1
+
+
+@always_inline
+def advance_tile[tokens: Int, //](mut pipeline: Pipeline[tokens], steps: UInt32):
+    """Goes on by any number of steps."""
+    var rounds, stage = divmod(pipeline.stage + steps, UInt32(num_stages[tokens]))
+    # Broadcast, or the loop of the next tile is taken for one whose lanes part.
+    pipeline.stage = broadcast(stage)
+    pipeline.parity = broadcast(pipeline.parity ^ (rounds & 1))
+
+
+@fieldwise_init
+struct TileSource[tokens: Int](TrivialRegisterPassable):
+    """Where a filler copies a tile's stages from; one thread starts all its copies."""
+
+    var weights: Source[Self.tokens]
+    """The weights of the filler's tile."""
+    var stage: DevicePointer[DType.uint8]
+    """The tile's rows in the first step."""
+    var stage_bytes: Int
+    """From one step to the next."""
+    var tile_bytes: UInt32
+    """Of the rows that there are, and those that are swizzled with them."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        staged: StagedRows,
+        tile: RowTile,
+        w: Weights,
+        weight_tile: UInt32,
+        k: UInt32,
+        filler: UInt32,
+    ) -> Self:
+        """Finds what a filler copies."""
+        var row_blocks = k // UInt32(BLOCK)
+        var block = Int(weight_tile) * Int(row_blocks)
+        var weights = Source[Self.tokens](
+            staged.stages,
+            w.codes.unsafe_offset(block * TILE_BYTES),
+            w.scales.unsafe_offset(block * TILE_ROWS),
+            row_blocks,
+            filler,
+        )
+        return Self(
+            weights,
+            staged.stages.unsafe_offset(Int(tile.first_place) * ROW_BYTES),
+            Int(staged.num_places) * ROW_BYTES,
+            padded(tile.rows) * UInt32(ROW_BYTES),
+        )
+
+    @always_inline
+    def fill(self, mut pipeline: Pipeline[Self.tokens], num_steps: UInt32):
+        """Copies all stages of the tile, each when it has been read."""
+        for step in range(num_steps):
+            wait_phase(pipeline.empty(), pipeline.parity)
+            self.weights.copy_weights(pipeline, step)
+            if self.weights.filler == 0:
+                arrive_expecting(pipeline.full(), self.tile_bytes)
+                copy_bulk(
+                    pipeline.tokens(),
+                    self.stage.unsafe_offset(Int(step) * self.stage_bytes),
+                    self.tile_bytes,
+                    pipeline.full(),
+                )
+            advance(pipeline, 1)
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    `nvvm.minctasm`=SIMDLength(1),
+)
+def multiply_tiles[
+    TOKENS: Int, IS_GATED: Bool
+](
+    a: Activations,
+    lists: Lists,
+    staged: StagedRows,
+    experts: ExpertWeights,
+    target: Target,
+    num_groups: UInt32,
+    half: UInt32,
+):
+    """Computes tiles of rows, each by `num_groups` groups of columns.
+
+    `staged` is what `stage_rows` made of `a`, which is read again for rows that are marked.
+    """
+    # Kept, or the compiler finds out anew in every step where shared memory is.
+    var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
+    var pipeline = Pipeline[TOKENS](base, 0, 0)
+    if thread_idx.x == 0:
+        pipeline.init_barriers()
+    barrier()
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+
+    # Broadcast, so that the compiler knows that whole warps take every branch together.
+    var warp = broadcast(UInt32(thread_idx.x) // 32)
+    var k = UInt32(a.k)
+    var num_steps = broadcast(num_steps_of(k))
+    var end = lists.num_tiles * num_groups
+    if warp >= UInt32(CONSUMER_WARPS):
+        limit_registers["dec", FILLER_REGISTERS]()
+        if thread_idx.x % 32 == 0:
+            var filler = warp - UInt32(CONSUMER_WARPS)
+            var last = (UInt32(experts.columns) - 1) // UInt32(TILE_ROWS)
+            # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
+            pipeline.parity = 1
+            for index in range(UInt32(block_idx.x), end, UInt32(grid_dim.x)):
+                var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
+                if tile.rows == 0:
+                    break
+                if tile.expert == Int32(NO_EXPERT):
+                    continue
+                var w = experts.of(Int(tile.expert))
+                var mine = min(part.weight_tile(filler, UInt32(TILE_ROWS), IS_GATED), last)
+                TileSource[TOKENS].of(staged, tile, w, mine, k, filler).fill(pipeline, num_steps)
+    else:
+        limit_registers["inc", CONSUMER_REGISTERS]()
+        var sums = TokenSums[TOKENS](uninitialized=True)
+        for index in range(UInt32(block_idx.x), end, UInt32(grid_dim.x)):
+            var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
+            if broadcast(tile.rows) == 0:
+                break
+            var result = target.of(tile, experts)
+            if broadcast(tile.expert) == Int32(NO_EXPERT):
+                store_zeros(part, result)
+                continue
+            var is_marked = False
+            if not a.is_kept():
+                is_marked = staged.any_mark[TOKENS](tile)
+            consume(pipeline, num_steps, k // UInt32(BLOCK), warp, sums)
+            advance_tile(pipeline, num_steps)
+            var overflow = store_tile[IS_GATED](pipeline, sums, warp, part, target, result)
+            if overflow or any_lane(is_marked):
+                keep_branch()
+                var w = experts.of(Int(tile.expert))
+                var exactly = Exactly(a, w, UInt32(experts.columns), lists, tile)
+                for row in range(warp, tile.rows, UInt32(CONSUMER_WARPS)):
+                    var place = Int(tile.first_place + UInt32(row))
+                    if overflow or any_lane(flat_of(staged.marks)[place] != 0):
+                        exactly.store[IS_GATED](part, target, result, UInt32(row))
+
+
+@always_inline
+def consume[
+    tokens: Int
+](
+    var pipeline: Pipeline[tokens],
+    num_steps: UInt32,
+    num_blocks: UInt32,
+    warp: UInt32,
+    mut sums: TokenSums[tokens],
+):
+    """Multiplies every other stage of a tile as it fills."""
+    sums[0] = 0
+    var half = half_of(warp)
+    var flag = pipeline.flag(warp)
+    store_word(flag, 0)
+    var is_first_lane = lane_here() == 0
+    var step = warp // UInt32(CONSUMER_WARPS // PARITIES)
+    if step >= num_steps:
+        return
+    advance(pipeline, step)
+    wait_phase(pipeline.full(), pipeline.parity)
+    var weights = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
+    var may_need_two = weights.may_need_two()
+    var first = weights.decode[0](half, may_need_two, flag)
+    var previous = pipeline
+    var is_started = False
+    while step < num_steps:
+        var token_rows = lower_word(pipeline.tokens())
+        multiply_block[tokens, 0](first, token_rows, sums)
+        if is_started and is_first_lane:
+            arrive(previous.empty())
+        is_started = True
+
+        previous = pipeline
+        advance(pipeline, UInt32(PARITIES))
+        step += UInt32(PARITIES)
+        var next = weights
+        if step < num_steps:
+            wait_phase(pipeline.full(), pipeline.parity)
+            next = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
+        var second = weights.decode[1](half, may_need_two, flag)
+        multiply_block[tokens, 1](second, token_rows, sums)
+        weights = next
+        may_need_two = weights.may_need_two()
+        first = weights.decode[0](half, may_need_two, flag)
+    wgmma_wait_group_sync[0]()
+    if is_first_lane:
+        arrive(previous.empty())
+
+
+@always_inline
+def store_tile[
+    tokens: Int, //, is_gated: Bool
+](
+    pipeline: Pipeline[tokens],
+    sums: TokenSums[tokens],
+    warp: UInt32,
+    part: Part,
+    target: Target,
+    result: Result,
+) -> Bool:
+    """Adds up and stores a tile, some tokens at a time; says whether weights were too large."""
+    comptime PASS = pass_tokens_of[tokens]
+    var lane = lane_here()
+    var row_lane, pair = divmod(lane, UInt32(K_LANES))
+    var column = first_row_of(warp) + row_lane
+    var both = pipeline.base + UInt32(sums_at[tokens])
+    var mine = Sums[tokens](both + warp // UInt32(READERS) * UInt32(Sums[tokens].NUM_BYTES))
+    var overflow = False
+    comptime for first in range(0, tokens, PASS):
+        # All warps have stored what met here before, and have multiplied all stages.
+        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+        comptime if first == 0:
+            overflow = any_lane(load_word(pipeline.flag(lane % UInt32(CONSUMER_WARPS))) != 0)
+        store_sums[first, PASS](sums, mine.starting_at(Coord(2 * pair, column)))
+        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+        store_rows[tokens, is_gated](Sums[tokens](both), UInt32(first), part, target, result)
+    return overflow
+
+
+def grid[tokens: Int](num_tiles: Int, num_groups: Int) -> Grid:
+    """Returns the grid for tiles of so many groups of columns each."""
+    return Grid(
+        min(num_tiles * num_groups, MULTIPROCESSORS),
+        threads=THREADS,
+        shared_bytes=shared_bytes[tokens],
+        starts_early=True,
+    )
