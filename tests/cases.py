@@ -25,6 +25,12 @@ LAYOUTS = {
 FORMATS = [name for name, row in oracle.FORMATS.items() if row.scale == "e8m0"]
 """The MX formats; those with float scales have `test_fp8`."""
 FP8_FORMATS = [name for name in oracle.FORMATS if name not in FORMATS]
+E4M3_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].element.name == "e4m3"]
+"""Of those what Hopper multiplies as codes."""
+ROW_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].block_k == oracle.WHOLE_ROW]
+"""Of those what has one scale a row."""
+ACTIVATIONS = [*(name for name, row in oracle.FORMATS.items() if row.block_rows == 1), "bf16"]
+"""What `linear` takes for activations."""
 ROUNDINGS = list(oracle.ROUNDINGS)
 DTYPES = ["bfloat16", "float16", "float32"]
 BLOCK = oracle.BLOCK
@@ -57,7 +63,7 @@ def cut_off(got, pair, layout: str, a, b):
     Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it and
     `got` has two bytes a number.
     """
-    has_codes = set(pair) <= set(FP8_FORMATS) or tuple(pair) in MX_PAIRS_OF_CODES
+    has_codes = set(pair) <= set(E4M3_FORMATS) or tuple(pair) in MX_PAIRS_OF_CODES
     if has_codes and layout == "preshuffled_cuda" and got.is_cuda and got.dtype != torch.float32:
         return oracle.fp8_cutoff_bound(a, b)
     return 0.0

@@ -19,9 +19,9 @@ def codes(rng, *shape):
     return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def finite_fp8(rng, *shape):
+def finite_fp8(rng, *shape, largest=0x7E):
     found = codes(rng, *shape)
-    return np.where(found & 0x7F == 0x7F, 0, found).astype(np.uint8)
+    return np.where(found & 0x7F > largest, 0, found).astype(np.uint8)
 
 
 def scales(rng, *shape):
@@ -175,6 +175,14 @@ def fp8_of_rows(rng):
     return _quark(weight), arrays, {f"{UP}.weight": ("fp8", c, s[:, None])} | others
 
 
+def e5m2_of_rows(rng):
+    c, s = finite_fp8(rng, 18, 96, largest=0x7B), float_scales(rng, 18, 1)
+    weight = {"dtype": "fp8_e5m2", "qscheme": "per_channel", "ch_axis": 0}
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e5m2), f"{UP}.weight_scale": s} | others
+    return _quark(weight), arrays, {f"{UP}.weight": ("fp8_e5m2", c, s)} | others
+
+
 def fp8_of_groups(rng):
     """Compressed-tensors with groups of 128 along K."""
     c, s = finite_fp8(rng, 18, 160), float_scales(rng, 18, 2)
@@ -187,6 +195,7 @@ FORMS = {
     form.__name__: form
     for form in (
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
-        compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, fp8_of_groups,
+        compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
+        fp8_of_groups,
     )
 }  # fmt: skip

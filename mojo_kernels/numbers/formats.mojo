@@ -65,15 +65,25 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
     var block_k: Int
     """Elements of a block along K; `WHOLE_ROW` for all."""
 
-    comptime NAMES = ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8", "fp8_block", "fp8_block_2d"]
+    comptime NAMES = [
+        "mxfp4",
+        "mxfp8",
+        "mxfp8_e5m2",
+        "mxint8",
+        "fp8",
+        "fp8_e5m2",
+        "fp8_block",
+        "fp8_block_2d",
+    ]
     """The names used in every API."""
     comptime MXFP4 = Self(0, Element.E2M1, Scale.E8M0, 1, 32)
     comptime MXFP8 = Self(1, Element.E4M3, Scale.E8M0, 1, 32)
     comptime MXFP8_E5M2 = Self(2, Element.E5M2, Scale.E8M0, 1, 32)
     comptime MXINT8 = Self(3, Element.INT8, Scale.E8M0, 1, 32)
     comptime FP8 = Self(4, Element.E4M3, Scale.FLOAT32, 1, WHOLE_ROW)
-    comptime FP8_BLOCK = Self(5, Element.E4M3, Scale.FLOAT32, 1, 128)
-    comptime FP8_BLOCK_2D = Self(6, Element.E4M3, Scale.FLOAT32, 128, 128)
+    comptime FP8_E5M2 = Self(5, Element.E5M2, Scale.FLOAT32, 1, WHOLE_ROW)
+    comptime FP8_BLOCK = Self(6, Element.E4M3, Scale.FLOAT32, 1, 128)
+    comptime FP8_BLOCK_2D = Self(7, Element.E4M3, Scale.FLOAT32, 128, 128)
 
     def packed_bytes(self, count: Int) -> Int:
         """Returns the bytes that `count` densely packed codes occupy."""
@@ -124,6 +134,7 @@ comptime FORMATS = [
     Format.MXFP8_E5M2,
     Format.MXINT8,
     Format.FP8,
+    Format.FP8_E5M2,
     Format.FP8_BLOCK,
     Format.FP8_BLOCK_2D,
 ]

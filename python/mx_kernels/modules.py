@@ -175,7 +175,7 @@ class MXLinear(MXModule):
                 the device they lie on, plain if it has none.
             activations: what activations are multiplied as: a format, or "bf16", where the
                 rounding is that of the weights alone. None is what the device is best at:
-                "mxint8" for weights of a CPU, "mxfp4" for others; "fp8" and "fp8_block" for such.
+                "mxint8" for weights of a CPU, "mxfp4" for others; by FP8 with float scales such.
         """
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")

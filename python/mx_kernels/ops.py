@@ -39,7 +39,8 @@ def quantize(
     "mxfp4" (E2M1), "mxfp8" (E4M3), "mxfp8_e5m2" and "mxint8" have blocks of 32 with a power of
     two as the scale. E4M3 under float32 scales is "fp8", a scale for each row; "fp8_block", for
     1 x 128 of activations; and "fp8_block_2d", for 128 x 128 of weights [..., N, K], as DeepSeek
-    has them. Blocks at the ends of rows and of the rows may be smaller.
+    has them; "fp8_e5m2" is "fp8" of E5M2. Blocks at the ends of rows and of the rows may be
+    smaller.
 
     A block that holds a NaN or an infinity becomes NaN as a whole. Codes have no gradient, so
     none passes through `matmul(quantize(x), w)`; `linear(x, w)` has one.
@@ -174,9 +175,9 @@ def linear(
         bias: floats [N] of x's kind, added before the result is rounded to `out_dtype`.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
-        activations: what x is multiplied as: a format whose blocks have a row each, "mxfp4",
-            "mxfp8", "mxfp8_e5m2", "mxint8", "fp8" or "fp8_block", or "bf16", which takes no
-            `rounding`. None is what the device is best at, as in `MXLinear.from_linear`.
+        activations: what x is multiplied as: a format of `quantize` whose blocks have a row
+            each, so not "fp8_block_2d"; or "bf16", which takes no `rounding`. None is what the
+            device is best at, as in `MXLinear.from_linear`.
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor.

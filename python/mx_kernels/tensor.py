@@ -50,8 +50,7 @@ class MXTensor(Tensor):
         scales: the block scales: uint8 or float8_e8m0fnu; float32 of formats that have such.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
-        format: a name from the format table: "mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8",
-            "fp8_block" or "fp8_block_2d".
+        format: a name from the format table, see `quantize`.
         layout: a name from the layout table; "plain" is row-major.
         dtype: what the numbers count as: bfloat16, float16 or float32. It is the dtype of
             `dequantize()`, and changes no byte.

@@ -10,6 +10,7 @@ import pytest
 
 import mx_kernels as mx
 from bench import cuda_tune
+from cases import E4M3_FORMATS
 from mx_kernels._facts import facts
 
 MXFP4, KEPT = 0, -1
@@ -162,7 +163,7 @@ SMALL_ARRAYS = 8
 """Bytes of a row beside stages: its scale and marks, padded."""
 
 
-@pytest.mark.parametrize("format", ["fp8", "fp8_block", "fp8_block_2d"])
+@pytest.mark.parametrize("format", E4M3_FORMATS)
 @pytest.mark.parametrize("activations", ["fp8", "fp8_block"])
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
 def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
@@ -185,11 +186,14 @@ def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
     assert stages < decision.workspace_bytes < stages + SMALL_ARRAYS * (m + 4096)
 
 
-@pytest.mark.parametrize("activations, format", [("fp8", "mxfp8"), ("bf16", "fp8")])
-def test_fp8_on_one_side_goes_to_the_portable_kernel(activations, format):
+@pytest.mark.parametrize(
+    "activations, format",
+    [("fp8", "mxfp8"), ("bf16", "fp8"), ("fp8_e5m2", "fp8_e5m2"), ("fp8", "fp8_e5m2")],
+)
+def test_other_fp8_goes_to_the_portable_kernel(activations, format):
     decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
     assert decision.kernel == "simt/matmul.mojo" and decision.workspace_bytes == 0
-    assert "FP8 with float32 scales, on both sides" in decision.reason
+    assert "E4M3 with float32 scales, on both sides" in decision.reason
 
 
 def test_a_kernel_for_few_rows_has_them_whatever_activations_become(found):

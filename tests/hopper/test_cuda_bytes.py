@@ -10,17 +10,17 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import FP8_FORMATS, numbers_of, values_of
+from cases import E4M3_FORMATS, numbers_of, values_of
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
 )
 
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
-ROWS, BLOCKS, SQUARES = FP8_FORMATS
+ROWS, BLOCKS, SQUARES = E4M3_FORMATS
 MX = ("mxfp8", "mxfp8")
 NARROW = ("mxfp8", "mxfp4")
-PAIRS = [*((left, right) for left in FP8_FORMATS for right in FP8_FORMATS), MX, NARROW]
+PAIRS = [*((left, right) for left in E4M3_FORMATS for right in E4M3_FORMATS), MX, NARROW]
 LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX, NARROW]
 SCALE_ROUNDINGS = 2
 SHAPES = [
@@ -108,7 +108,7 @@ def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, rounding):
 
 
 @pytest.mark.parametrize("row, scale, other", [(0, 2.0**-140, 20), (-1, 2.0**110, -60), (0, 0, 0)])
-@pytest.mark.parametrize("right", FP8_FORMATS)
+@pytest.mark.parametrize("right", E4M3_FORMATS)
 @pytest.mark.parametrize("left", [ROWS, BLOCKS])
 def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, other):
     a, w = coded(70, 288, left), coded(200, 288, right)

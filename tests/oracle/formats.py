@@ -228,6 +228,7 @@ FORMATS = {
         Format("mxfp8_e5m2", ELEMENTS["e5m2"]),
         Format("mxint8", ELEMENTS["int8"]),
         Format("fp8", ELEMENTS["e4m3"], "float32", block_k=WHOLE_ROW),
+        Format("fp8_e5m2", ELEMENTS["e5m2"], "float32", block_k=WHOLE_ROW),
         Format("fp8_block", ELEMENTS["e4m3"], "float32", block_k=128),
         Format("fp8_block_2d", ELEMENTS["e4m3"], "float32", 128, 128),
     )

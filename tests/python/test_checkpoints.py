@@ -250,10 +250,21 @@ REFUSED = {
         {},
         "format 'pack-quantized' of compressed-tensors, expected mxfp4-pack-quantized or",
     ),
-    "E5M2 with float scales": (
+    "E5M2 in blocks of 128 x 128": (
         {},
+        {"a.weight": np.zeros((18, 160), ml_dtypes.float8_e5m2),
+         "a.weight_scale": np.ones((1, 2), np.float32)},
+        r"got a.weight float8_e5m2 .*, expected scales \[18, 1\], or one of fp8_e5m2$",
+    ),
+    "E5M2 where the config says E4M3": (
+        {"quantization_config": {"quant_method": "fp8"}},
         {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": FLOAT_SCALES},
-        "which is float8_e5m2 with float32 scales, expected E8M0 scales",
+        "got a.weight float8_e5m2 .*, expected the codes of fp8, as the config says",
+    ),
+    "E5M2 with scales of integers": (
+        {},
+        {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": np.ones((1, 1), np.int64)},
+        "which is float8_e5m2 with int64 scales, expected E8M0 scales",
     ),
     "GPTQ": (
         {"quantization_config": {"quant_method": "gptq"}}, {}, "quant_method 'gptq' .integers",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import FORMATS, LAYOUTS, ROUNDINGS
+from cases import ACTIVATIONS, FORMATS, LAYOUTS, ROUNDINGS
 
 N, K = 48, 64
 X = torch.ones(3, K)
@@ -117,7 +117,7 @@ def test_no_k_at_all_is_nothing_to_pad():
         assert_refused(ValueError, message, lambda x=x: mx.quantize(x))
 
 
-ACTIVATIONS = " or ".join(map(repr, [*FORMATS, "fp8", "fp8_block", "bf16"]))
+ACTIVATION_NAMES = " or ".join(map(repr, ACTIVATIONS))
 ROUNDING_NAMES = " or ".join(map(repr, ROUNDINGS))
 BAD_LINEAR = {
     "w is floats": (
@@ -196,7 +196,7 @@ BAD_LINEAR = {
     "no such activations": (
         lambda: mx.linear(X, W, activations="fp6"),
         ValueError,
-        f"activations: got 'fp6', expected {ACTIVATIONS}",
+        f"activations: got 'fp6', expected {ACTIVATION_NAMES}",
     ),
     "activations unhashable": (
         lambda: mx.linear(X, W, activations=["mxfp4"]),

@@ -46,7 +46,7 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
-                " bfloat16 activations, and MXFP8, or FP8 with float32 scales, on both sides"
+                " bfloat16 activations, and MXFP8, or E4M3 with float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.BYTES:
             return "codes of eight bits: FP8 tensor cores under float scales, else bfloat16 ones"

@@ -32,6 +32,16 @@ COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors that may be FP8 with float scales."""
 QUARK = {"fp4": "mxfp4", "fp8_e4m3": "mxfp8", "fp8_e5m2": "mxfp8_e5m2"}
 """What Quark calls the elements of formats."""
+QUARK_FP8 = {
+    "fp8_e4m3": {
+        "per_tensor": "fp8",
+        "per_channel": "fp8",
+        "per_group": "fp8_block",
+        "per_block": "fp8_block_2d",
+    },
+    "fp8_e5m2": {"per_tensor": "fp8_e5m2", "per_channel": "fp8_e5m2"},
+}
+"""Formats with float scales, by elements and what shares a scale."""
 READ = ("mxfp4", "mxfp8", "fp8", "quark", "compressed-tensors", OURS)
 OTHERS = {
     "nvfp4": "NVFP4: scales of 16 in E4M3, and one for the tensor",
@@ -175,20 +185,16 @@ def _quark(rule: Any, module: str) -> Spec:
     weight = weight if isinstance(weight, Mapping) else {}
     dtype, block = weight.get("dtype"), weight.get("block_size")
     scale = weight.get("scale_format") or weight.get("scale_type")
-    if dtype == "fp8_e4m3" and scale in (None, "float", "float32"):
-        schemes = {
-            "per_tensor": "fp8",
-            "per_channel": "fp8",
-            "per_group": "fp8_block" if weight.get("group_size") == BLOCK_2D[1] else None,
-            "per_block": "fp8_block_2d" if block == BLOCK_2D else None,
-        }
-        scheme = weight.get("qscheme")
-        if format := schemes.get(scheme if isinstance(scheme, str) else None):
+    scheme, size = weight.get("qscheme"), weight.get("group_size")
+    if scale in (None, "float", "float32") and isinstance(dtype, str) and isinstance(scheme, str):
+        fits = {"per_group": size == BLOCK_2D[1], "per_block": block == BLOCK_2D}
+        format = QUARK_FP8.get(dtype, {}).get(scheme)
+        if format and fits.get(scheme, True):
             return Spec(format)
     rows = None
-    if weight.get("qscheme", "per_group") == "per_group" and weight.get("group_size") == BLOCK:
+    if weight.get("qscheme", "per_group") == "per_group" and size == BLOCK:
         rows = 1
-    elif weight.get("qscheme") == "per_block" and isinstance(block, Sequence):
+    elif scheme == "per_block" and isinstance(block, Sequence):
         is_pair = len(block) == 2 and all(type(size) is int and size > 0 for size in block)
         rows = block[0] if is_pair and block[1] == BLOCK else None
     is_mx = isinstance(dtype, str) and dtype in QUARK and scale in ("e8m0", "float8_e8m0fnu")
@@ -199,7 +205,8 @@ def _quark(rule: Any, module: str) -> Spec:
             f"quantization_config: got Quark's {got or rule!r:.200} for {module}, expected dtype "
             f"{' or '.join(QUARK)}, per_group of {BLOCK} or per_block of [rows, {BLOCK}], "
             "scale_format e8m0; or fp8_e4m3 with float scales, per_tensor, per_channel, per_group "
-            f"of {BLOCK_2D[1]} or per_block of {BLOCK_2D}"
+            f"of {BLOCK_2D[1]} or per_block of {BLOCK_2D}; or fp8_e5m2 with float scales, "
+            "per_tensor or per_channel"
         )
     return Spec(QUARK[dtype], rows)
 

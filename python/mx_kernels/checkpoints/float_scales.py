@@ -1,13 +1,14 @@
-"""FP8 whose scales are floats: which format a pair is, from the shapes of codes and scales.
+"""FP8 whose scales are floats: which format a pair is, from its codes' dtype and both shapes.
 
-    codes [.., N, K] with scales                        format          in checkpoints of
+    codes [.., N, K] of E4M3 with scales                format          in checkpoints of
     one, or one for each leading axis                   fp8             compressed-tensors, Quark
     [.., N] or [.., N, 1]                               fp8             the same
     [.., N, K/128]                                      fp8_block       compressed-tensors
     [.., N/128, K/128], both rounded up                 fp8_block_2d    DeepSeek, and all of these
 
-Scales of 16 bits are widened, which is exact. One that several rows share is repeated, so `fp8`
-always has one a row. Where a shape fits two, the numbers are the same; a config decides then.
+Of E5M2 there is `fp8_e5m2`, as `fp8`. Scales of 16 bits are widened, which is exact. One that
+several rows share is repeated, so there is always one a row. Where a shape fits two, the numbers
+are the same; a config decides then.
 """
 
 from __future__ import annotations
@@ -17,23 +18,39 @@ from torch import Tensor
 
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
-from mx_kernels._facts import Format
+from mx_kernels._facts import Format, facts
+from mx_kernels._storage import DTYPES
 
-FORMATS = ("fp8_block_2d", "fp8", "fp8_block")
-"""In the order in which they are tried."""
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SCALES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def formats_of(codes: torch.dtype) -> list[str]:
+    """Returns the formats with such codes and float scales, in the order in which they are tried.
+
+    Those with larger blocks come first.
+    """
+    rows = [fmt for fmt in facts().formats.values() if fmt.has_float_scales]
+    rows = [fmt for fmt in rows if getattr(torch, DTYPES[fmt.element]) == codes]
+    return [fmt.name for fmt in sorted(rows, key=lambda fmt: (-fmt.block_rows, -fmt.block_k))]
 
 
 def fits(codes: torch.dtype, scales: torch.dtype) -> bool:
     """Says whether there is a format with such codes and float scales."""
-    return codes == torch.float8_e4m3fn and scales in DTYPES
+    return scales in SCALES and bool(formats_of(codes))
 
 
-def format_of(codes: tuple[int, ...], scales: tuple[int, ...], said: str | None, got: str) -> str:
-    """Returns the format of a pair of these shapes.
+def format_of(
+    dtype: torch.dtype,
+    codes: tuple[int, ...],
+    scales: tuple[int, ...],
+    said: str | None,
+    got: str,
+) -> str:
+    """Returns the format of a pair.
 
     Args:
-        codes: the shape of the weights.
+        dtype: that of the weights.
+        codes: their shape.
         scales: that of their scales.
         said: the format that a config names, None if it leaves that open.
         got: the pair, in words.
@@ -41,13 +58,16 @@ def format_of(codes: tuple[int, ...], scales: tuple[int, ...], said: str | None,
     Raises:
         ValueError: if the shapes do not fit each other, or what the config says.
     """
-    unit = format_named(FORMATS[0]).k_multiple
+    known = formats_of(dtype)
+    unit = format_named(known[0]).k_multiple
     if len(codes) < 2 or codes[-1] == 0 or codes[-1] % unit:
         raise ValueError(f"got {got}, expected weights [..., N, K], K a multiple of {unit}")
-    for name in FORMATS if said is None else (said,):
-        if format_named(name).has_float_scales and _fits(codes, scales, format_named(name)):
+    if said is not None and said not in known:
+        raise ValueError(f"got {got}, expected the codes of {said}, as the config says")
+    names = known if said is None else [said]
+    for name in names:
+        if _fits(codes, scales, format_named(name)):
             return name
-    names = FORMATS if said is None else (said,)
     raise ValueError(f"got {got}, expected {' or '.join(_expected(codes, name) for name in names)}")
 
 
@@ -75,7 +95,5 @@ def _fits(codes: tuple[int, ...], scales: tuple[int, ...], fmt: Format) -> bool:
 def _expected(codes: tuple[int, ...], name: str) -> str:
     """Prints what scales fit."""
     fmt = format_named(name)
-    if not fmt.has_float_scales:
-        return f"the codes of {name}, as the config says"
     one = ", or one" if fmt.has_whole_rows else ""
     return f"scales {show(fmt.scales_of(codes))}{one} of {name}"

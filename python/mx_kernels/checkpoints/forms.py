@@ -8,10 +8,10 @@
     ours                P.codes                         P.scales                    P
 
 The dtype of the codes gives the format, bytes are MXFP4, FP8 is MXFP8; unless scales are floats,
-whose shape gives it: see `float_scales`. Quark's bytes of scales may have fewer rows, S, each for
-several rows of codes. What is no part of a pair stays a tensor; what is
-half a pair, or a pair of another kind, is refused. Without a config the names and dtypes decide,
-and of bytes the shapes: MXFP4 has 16 bytes of codes a scale.
+whose shape tells more: see `float_scales`. Quark's bytes of scales may have fewer rows, S, each
+for several rows of codes. What is no part of a pair stays a tensor; what is half a pair, or a pair
+of another kind, is refused. Without a config the names and dtypes decide, and of bytes the shapes:
+MXFP4 has 16 bytes of codes a scale.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ class _Planner:
         kind, scale = self.parts[codes], self.parts[scales]
         got = f"{codes} {_described(kind)} and {scales} {_described(scale)}"
         if kind.dtype in form.formats and float_scales.fits(kind.dtype, scale.dtype):
-            format = float_scales.format_of(kind.shape, scale.shape, spec and spec.format, got)
+            said = spec and spec.format
+            format = float_scales.format_of(kind.dtype, kind.shape, scale.shape, said, got)
             parts = (kind, scale)
             self._add(name, Parameter(name, parts, kind.shape, self.dtype, format), codes, scales)
             return

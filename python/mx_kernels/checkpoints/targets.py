@@ -20,13 +20,13 @@ import torch
 
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
+from mx_kernels._storage import DTYPES
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 
 WEIGHT = "weight"
+BYTE_BITS = 8
 _FORMS = {form.name: form for form in FORMS}
-_FP8 = dict.fromkeys(("mxfp8", "fp8_block_2d"), torch.float8_e4m3fn)
-"""The dtypes of codes that are not bytes, outside our own form."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def parts_of(
     stored = (blocks, fmt.packed_bytes(fmt.block_k)) if form.has_block_axis else (
         fmt.packed_bytes(k),
     )  # fmt: skip
-    dtype = torch.uint8 if form is OWN else _FP8.get(format, torch.uint8)
+    is_bytes = form is OWN or fmt.element_bits < BYTE_BITS
+    dtype = torch.uint8 if is_bytes else getattr(torch, DTYPES[fmt.element])
     return {codes: (dtype, (*lead, *stored)), scales: (fmt.scale_dtype, fmt.scales_of(shape))}
 
 

@@ -89,8 +89,8 @@ def convert(
             of one, and * stands for anything: "lm_head", "layers.0", "layers.*.self_attn".
         include: names of modules to be converted although a rule would keep them; `keep` goes
             before.
-        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "fp8" or
-            "fp8_block", which is "fp8_block_2d" for them.
+        format: what weights are quantized to, see `quantize`; "fp8_block" is "fp8_block_2d" for
+            them.
         rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
         device: whose layout the weights get; see `MXLinear.from_linear`.
         activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices

@@ -30,7 +30,7 @@ class MXConfig(QuantizationConfigMixin):
     >>> model = AutoModelForCausalLM.from_pretrained(path, quantization_config=config)
 
     Args:
-        format: what weights are quantized to: "mxfp4", "mxfp8", "mxfp8_e5m2" or "mxint8".
+        format: what weights are quantized to, see `mx_kernels.quantize`.
         activations: what activations are multiplied as: a format, or "bf16". None is what the
             device is best at. A mapping chooses by layer, see `mx_kernels.convert`.
         rounding: how weights and activations are quantized; in a saved config by layer, too.
