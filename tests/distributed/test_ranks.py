@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import cases
 import mx_kernels as mx
 import oracle
 from cases import values_of
@@ -220,7 +221,7 @@ def test_tokens_travel_in_the_bytes_of_their_format(found):
 
 
 @pytest.mark.parametrize("rounding", ["even", "floor", "ceil", "rceil"])
-@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8"])
+@pytest.mark.parametrize("format", cases.FORMATS)
 def test_quantizing_what_was_quantized_changes_nothing(format, rounding):
     """Why experts multiply what came over the wire as if it were the token itself."""
     torch.manual_seed(6)
@@ -266,7 +267,7 @@ def test_experts_of_every_format_are_cut_and_given_out(found, format):
     expected = whole(tokens(), *routed())
     # Where a row has one scale, hidden numbers are quantized by parts of it.
     parts = expected
-    if format == "fp8":
+    if format in cases.ROW_FORMATS:
         parts = sum(part(tokens(), *routed()) for part in parts_of(whole, len(found)))
     for one in found:
         torch.testing.assert_close(one[f"formats/{format}/experts"], expected, rtol=1e-5, atol=1e-5)

@@ -1,15 +1,26 @@
 """The kinds of products that tests launch, by name; each is a module of its own."""
 
+import oracle
 from mx_kernels._hip import ExpertsKind, Kind
 
+BF16, F16, F32 = range(3)
+EVEN, CEIL = 1, 2
+
+
+def kind(left: str | None, right: str, x: int | None, rounding: int | None, out=BF16, bias=None):
+    """Returns a kind by the names of its formats."""
+    places = list(oracle.FORMATS)
+    return Kind(left and places.index(left), places.index(right), x, rounding, out, bias)
+
+
 KINDS = {
-    "floats": Kind(left=0, right=0, x=0, rounding=1, out=0, bias=None),
-    "codes": Kind(left=0, right=0, x=None, rounding=None, out=0, bias=None),
-    "kept": Kind(left=None, right=0, x=0, rounding=0, out=0, bias=None),
-    "eight_bits": Kind(left=1, right=0, x=0, rounding=1, out=0, bias=None),
-    "row_scales": Kind(left=4, right=4, x=None, rounding=None, out=0, bias=None),
-    "block_scales": Kind(left=5, right=6, x=0, rounding=1, out=0, bias=None),
-    "others": Kind(left=0, right=0, x=2, rounding=2, out=1, bias=2),
+    "floats": kind("mxfp4", "mxfp4", BF16, EVEN),
+    "codes": kind("mxfp4", "mxfp4", None, None),
+    "kept": kind(None, "mxfp4", BF16, 0),
+    "eight_bits": kind("mxfp8", "mxfp4", BF16, EVEN),
+    "row_scales": kind("fp8", "fp8", None, None),
+    "block_scales": kind("fp8_block", "fp8_block_2d", BF16, EVEN),
+    "others": kind("mxfp4", "mxfp4", F32, CEIL, F16, F32),
 }
 """bfloat16 in and out; codes in; bfloat16 in, kept, and rounded to MXFP8; codes of FP8
 with scales of rows; bfloat16 rounded to FP8 with scales of blocks; float32 in, float16 out and a

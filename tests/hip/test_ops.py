@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 import mx_kernels as mx
 import oracle
+from cases import FP8_FORMATS
 from mx_kernels import _cuda, _hip, _launch
 from mx_kernels._facts import facts
 from tests import artefacts
@@ -174,7 +175,6 @@ def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activ
     oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
 
 
-FLOAT_SCALED = ["fp8", "fp8_block", "fp8_block_2d"]
 SCALE_ROUNDINGS = 2
 """Of products: float scales are no powers of two."""
 
@@ -186,7 +186,7 @@ def float_scaled(rng, rows, k, fmt):
 
 
 @deep
-@pytest.mark.parametrize("fmt", FLOAT_SCALED)
+@pytest.mark.parametrize("fmt", FP8_FORMATS)
 @pytest.mark.parametrize("rounding", ["even", "rceil"])
 def test_quantize_to_float_scales_gives_the_bits_of_the_format(gpu, rng, fmt, rounding):
     x = floats(rng, (137, 544))

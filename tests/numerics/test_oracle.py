@@ -334,6 +334,17 @@ def test_a_fused_operation_is_that_of_the_c_library(rng):
 # Float scales
 
 
+@pytest.mark.parametrize("format, largest", [("fp8", 448), ("fp8_e5m2", 57344)])
+def test_scales_of_rows_are_their_largest_over_that_of_the_element(rng, format, largest):
+    """Written anew in float32, as ml_dtypes rounds."""
+    x = np.float32(rng.standard_normal((200, 160)) * 2.0 ** rng.uniform(-9, 9, (200, 160)))
+    codes, scales = oracle.quantize(x, format=format)
+    expected = abs(x).max(1, keepdims=True) / np.float32(largest)
+    assert_bitwise_equal(scales, expected)
+    witness = WITNESSES[FORMATS[format].element.name]
+    assert_bitwise_equal(codes, (x / expected).astype(witness).view(np.uint8))
+
+
 def test_float_scales_are_those_of_deepseeks_formula(rng):
     """Written anew in float32, a block at a time: amax / 448, x / scale, as ml_dtypes rounds."""
     x = np.float32(rng.standard_normal((200, 160)) * 2.0 ** rng.uniform(-9, 9, (200, 160)))

@@ -31,8 +31,8 @@ from mx_kernels import max_graph
 
 CPU_REF = DeviceRef.CPU()
 FLOAT_SCALED_PAIRS = [
-    *(("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "mxfp4")),
-    *(("mxfp8", "fp8_block_2d"), ("bf16", "fp8_block")),
+    *(("fp8", "fp8"), ("fp8_e5m2", "fp8_e5m2"), ("fp8_block", "fp8_block_2d")),
+    *(("fp8_block", "mxfp4"), ("mxfp8", "fp8_block_2d"), ("bf16", "fp8_block")),
 ]
 """Activations and weights of which some have float32 scales."""
 K, HIDDEN, N = 96, 160, 50

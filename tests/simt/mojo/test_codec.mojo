@@ -150,18 +150,20 @@ def test_float32s_around_every_turn_have_the_same_code() raises:
 
 
 def test_every_bfloat16_under_float_scales_has_the_same_code() raises:
-    comptime known = Format.FP8.element
-    var element = element_of[ANY_BITS](Int32(Format.FP8.code()))
-    for first in range(0, BF16_INFINITY, CHUNK):
-        for scale in [Float32(1), Float32(0.0223), Float32(1.2e-35), Float32(7.7e35)]:
-            for sign in range(2):
-                var x = widened[DType.bfloat16](first)
-                x = -x if sign else x
-                var codes = encode_over(x, scale, element)
-                var expected = encode_over_on_cpu[known](x, scale).cast[DType.uint32]()
-                assert_true(codes.eq(expected).reduce_and(), "another code")
-                var rounded = rounded_over(x, scale, element)
-                assert_true(rounded.eq(decode[known](codes)).reduce_and(), "another value")
+    comptime for format in [Format.FP8, Format.FP8_E5M2]:
+        comptime known = format.element
+        comptime code = format.code()
+        var element = element_of[ANY_BITS](Int32(code))
+        for first in range(0, BF16_INFINITY, CHUNK):
+            for scale in [Float32(1), Float32(0.0223), Float32(1.2e-35), Float32(7.7e35)]:
+                for sign in range(2):
+                    var x = widened[DType.bfloat16](first)
+                    x = -x if sign else x
+                    var codes = encode_over(x, scale, element)
+                    var expected = encode_over_on_cpu[known](x, scale).cast[DType.uint32]()
+                    assert_true(codes.eq(expected).reduce_and(), "another code")
+                    var rounded = rounded_over(x, scale, element)
+                    assert_true(rounded.eq(decode[known](codes)).reduce_and(), "another value")
 
 
 def test_a_block_without_a_scale_has_zeros() raises:
