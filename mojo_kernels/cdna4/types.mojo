@@ -47,6 +47,7 @@ comptime PAIRS = [
     Formats(Format.MXFP8_E5M2, Format.MXFP4),
     Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2),
     Formats(Format.FP8, Format.FP8),
+    Formats(Format.FP8_E5M2, Format.FP8_E5M2),
     Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
 ]
 """Formats of activations and of weights that there are kernels for."""

@@ -11,7 +11,7 @@ import pytest
 
 import gfx950
 import oracle
-from cases import blocks_of, every_value, float32_corners
+from cases import FP8_FORMATS, blocks_of, every_value, float32_corners
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 from tests.cdna4.prefills import loop_of
@@ -20,7 +20,8 @@ from tests.cdna4.support import NUMPY_DTYPES
 NAME = re.compile(
     r"(\w+)-(\w+)/matmul_(?:m\d_)?([a-z\d]+)_(none|[a-z]+\d+)(?:_m\d+n\d+k\d+w\w+|t?)"
 )
-ROWS, BLOCKS = "fp8-fp8/", "fp8_block-fp8_block_2d/"
+ROWS, E5M2, BLOCKS = "fp8-fp8/", "fp8_e5m2-fp8_e5m2/", "fp8_block-fp8_block_2d/"
+PREFIXES = (ROWS, E5M2, BLOCKS)
 SPLIT = "matmul_bfloat16_bfloat16_m1n4k1w4d1s3a1t"
 SHARED = "matmul_float32_none_m2n4k2w4d2s2a2t"
 MATMUL, LOW_MATMUL = "matmul_m8_bfloat16_none", "matmul_m4_bfloat16_none"
@@ -38,13 +39,13 @@ def kernels():
     return cdna4.compile_kernels("fp8")
 
 
-def operand(rng, rows, k, name, exponents=(-12, -4)):
-    """Draws codes of all numbers, and scales of any mantissa."""
+def operand(rng, rows, k, name, exponents=(-4, 4)):
+    """Draws codes of all numbers, and scales of any mantissa that make the largest so large."""
     found = oracle.FORMATS[name]
     codes = rng.integers(0, 256, (rows, k), np.uint8)
     codes[np.isin(codes, found.element.special_codes)] = 1
     shape = oracle.quantize(np.zeros((rows, k)), format=name)[1].shape
-    return codes, np.float32(2.0 ** rng.uniform(*exponents, shape))
+    return codes, np.float32(2.0 ** (rng.uniform(*exponents, shape) - found.element.emax))
 
 
 def stored(codes, scales):
@@ -97,7 +98,7 @@ def test_ragged_shapes_are_within_the_bound(kernels, rng, share, late):
 
 
 @MODES
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_tiles_of_many_rows_are_within_the_bound(kernels, rng, prefix, late):
     for name, shape in {
         MATMUL: (256, 256, 768),
@@ -109,20 +110,20 @@ def test_tiles_of_many_rows_are_within_the_bound(kernels, rng, prefix, late):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (257, 17, 288), (33, 100, 1184), (130, 260, 160)])
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_odd_shapes_are_within_the_bound(kernels, rng, prefix, shape):
     for name in (TAIL, LOW_TAIL):
         multiply(kernels, prefix + name, shape, rng)
 
 
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("order", [0, 1])
 def test_waves_need_not_run_in_step(kernels, rng, prefix, order):
     multiply(kernels, prefix + TAIL, (270, 270, 544), rng, lockstep=False, order=order, late=True)
     multiply(kernels, prefix + SHARED, (20, 70, 544), rng, lockstep=False, order=order)
 
 
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, prefix):
     a = operand(rng, 20, 1056, prefix.split("-")[0])
     b = operand(rng, 70, 1056, prefix.split("-")[1].rstrip("/"))
@@ -138,29 +139,33 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, pre
 
 
 @pytest.mark.parametrize("name", [SHARED, TAIL])
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, prefix, name):
     """A scale that is NaN: of a row of the left side, and of what lies behind the end of K."""
     left, right = prefix.rstrip("/").split("-")
     a, b = operand(rng, 20, 544, left), operand(rng, 140, 544, right)
     a[1][3, -1] = np.nan
-    b[0][21, 16] = 0x7F
+    b[0][21, 16] = oracle.FORMATS[right].element.special_codes[-1]
     c = multiply(kernels, prefix + name, (20, 140, 544), rng, a=a, b=b)
     is_nan = np.isin(np.arange(20), [3])[:, None] | np.isin(np.arange(140), [21])
     oracle.assert_bitwise_equal(np.isnan(c), is_nan)
 
 
-@pytest.mark.parametrize("exponents", [(-126, -100), (-60, -50), (50, 60), (100, 120)])
+@pytest.mark.parametrize("exponents", [(-111, -85), (-52, -42), (58, 68), (105, 125)])
 @pytest.mark.parametrize("name", [SHARED, TAIL])
-def test_scales_of_rows_may_have_any_size_that_float32_can_say(kernels, rng, name, exponents):
-    a = operand(rng, 20, 160, "fp8", exponents)
-    b = operand(rng, 33, 160, "fp8", (-20, 4))
-    multiply(kernels, ROWS + name, (20, 33, 160), rng, a=a, b=b)
+@pytest.mark.parametrize("prefix", [ROWS, E5M2])
+def test_scales_of_rows_may_have_any_size_that_float32_can_say(
+    kernels, rng, prefix, name, exponents
+):
+    left, right = prefix.rstrip("/").split("-")
+    a = operand(rng, 20, 160, left, exponents)
+    b = operand(rng, 33, 160, right, (-12, 12))
+    multiply(kernels, prefix + name, (20, 33, 160), rng, a=a, b=b)
 
 
 QUANTIZERS = [
     f"{fmt}_{rest}"
-    for fmt in ("fp8", "fp8_block", "fp8_block_2d")
+    for fmt in FP8_FORMATS
     for rest in ("bfloat16_even", "bfloat16_rceil", "float32_even")
 ]
 
@@ -191,9 +196,10 @@ def test_quantizers_give_the_bits_of_the_format(kernels, rng, name, late):
 
 @pytest.mark.parametrize("name", QUANTIZERS)
 def test_every_value_is_encoded_under_a_largest_one(kernels, name):
-    values = float32_corners("mxfp8") if "float32" in name else every_value("bfloat16")
-    finite = values[np.isfinite(values)]
-    smallest = 448 * 2.0**-116
+    fmt = name.rsplit("_", 2)[0]
+    values = float32_corners(fmt) if "float32" in name else every_value("bfloat16")
+    finite, element = values[np.isfinite(values)], oracle.FORMATS[fmt].element
+    smallest = element.largest * float(oracle.float_scale(0, "even", element))
     for top in (2.0**-133, smallest, 1.5 * smallest, 1.0, 7.0, 2.0**100):
         blocks = blocks_of(finite[abs(finite) <= top], top)
         assert_quantizes(kernels, name, blocks, check=False)
@@ -202,7 +208,7 @@ def test_every_value_is_encoded_under_a_largest_one(kernels, name):
 # What the compiler made of them
 
 
-@pytest.mark.parametrize("prefix", [ROWS, BLOCKS])
+@pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("name", [MATMUL, LOW_MATMUL, TAIL, LOW_TAIL])
 def test_no_vector_spills_and_scales_of_rows_stay_out_of_the_loop(kernels, prefix, name):
     text = cdna4.compile_texts("fp8")[prefix + name]
@@ -210,12 +216,12 @@ def test_no_vector_spills_and_scales_of_rows_stay_out_of_the_loop(kernels, prefi
         assert re.search(rf"\.{count}:\s+0\n", text), count
     loop = [instruction.name for instruction in loop_of(kernels[prefix + name])]
     assert set(filter(lambda x: "mfma" in x, loop)) == {"v_mfma_f32_16x16x128_f8f6f4"}
-    scales = 0 if prefix == ROWS else 2
+    scales = 2 if prefix == BLOCKS else 0
     assert loop.count("buffer_load_dword") == scales
     assert prefix == BLOCKS or not any("fma_f32" in x and "mfma" not in x for x in loop)
 
 
-@pytest.mark.parametrize("prefix, busy", [(ROWS, 0.95), (BLOCKS, 0.75)])
+@pytest.mark.parametrize("prefix, busy", [(ROWS, 0.95), (E5M2, 0.95), (BLOCKS, 0.75)])
 def test_matrix_pipes_are_busy_in_the_model(kernels, prefix, busy):
     """A tile of 8192 x 8192 x 8192."""
     m = n = k = 8192

@@ -102,7 +102,9 @@ def test_the_cpu_explains_every_pair(pair):
     assert mx.explain(4, 64, 96, activations="bf16", format=right).kernel
 
 
-@pytest.mark.parametrize("left, right", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d")])
+@pytest.mark.parametrize(
+    "left, right", [("fp8", "fp8"), ("fp8_e5m2", "fp8_e5m2"), ("fp8_block", "fp8_block_2d")]
+)
 def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, right):
     formats = {"device": "gfx950", "activations": left, "format": right}
     for m, kernel in ((16, "decode"), (8192, "prefill")):

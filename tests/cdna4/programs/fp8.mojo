@@ -1,7 +1,8 @@
 """Kernels of products of FP8 with float32 scales: of rows, and of 1 x 128 by 128 x 128.
 
 Decode kernels in every cut that differs in where scales come from: alone, shared, split; any K;
-and prefill kernels. `named.mojo` and `named_prefill.mojo` name them. Quantizers are called
+and prefill kernels; those of E5M2, which differ in their elements alone, where waves meet.
+`named.mojo` and `named_prefill.mojo` name them. Quantizers are called
 `<format>_<input type>_<rounding>`.
 """
 
@@ -16,8 +17,9 @@ from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visito
 from mojo_kernels.cdna4.instructions.matrix import name_of
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats
-from mojo_kernels.numbers.formats import Format
+from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.numbers.scales import Scale
 
 comptime ONE = shape_of(1, 1, 1, 2, k_tail=True)
 comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
@@ -26,6 +28,7 @@ comptime SPLIT = shape_of(1, 4, 1, 4, splits=3, k_tail=True)
 comptime SHARED = shape_of(2, 4, 2, 4, depth=2, splits=2, sharers=2, k_tail=True)
 comptime HIGH = shape_of(4, 8, 1, 4, depth=2, sharers=4, k_tail=True)
 comptime ROWS = Formats(Format.FP8, Format.FP8)
+comptime ROWS_OF_E5M2 = Formats(Format.FP8_E5M2, Format.FP8_E5M2)
 comptime BLOCKS = Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D)
 
 
@@ -34,20 +37,23 @@ struct Fp8(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime for i in range(2):
-            comptime formats = ROWS if i == 0 else BLOCKS
+        comptime for formats in [ROWS, BLOCKS, ROWS_OF_E5M2]:
             var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
-            show_matmul[ONE, F32, formats=formats](visitor, prefix)
-            show_matmul[ALONE, formats=formats](visitor, prefix)
-            show_matmul[WHOLE, F32, Optional(F32), formats=formats](visitor, prefix)
+            comptime if formats != ROWS_OF_E5M2:
+                show_matmul[ONE, F32, formats=formats](visitor, prefix)
+                show_matmul[ALONE, formats=formats](visitor, prefix)
+                show_matmul[WHOLE, F32, Optional(F32), formats=formats](visitor, prefix)
+                show_matmul[HIGH, formats=formats](visitor, prefix)
             show_matmul[SPLIT, bias=Optional(BF16), formats=formats](visitor, prefix)
             show_matmul[SHARED, F32, formats=formats](visitor, prefix)
-            show_matmul[HIGH, formats=formats](visitor, prefix)
             show_prefill[8, BF16, NO_BIAS, False, formats](visitor)
             show_prefill[4, BF16, NO_BIAS, False, formats](visitor)
             show_prefill[8, F32, Optional(F32), True, formats](visitor)
             show_prefill[4, BF16, Optional(BF16), True, formats](visitor)
-        comptime for format in [Format.FP8, Format.FP8_BLOCK, Format.FP8_BLOCK_2D]:
+        comptime for i in range(len(FORMATS)):
+            comptime format = FORMATS[i]
+            comptime if format.scale != Scale.FLOAT32:
+                continue
             comptime for rounding in [Rounding.EVEN, Rounding.RCEIL]:
                 comptime rule = Rounding.NAMES[rounding.code]
                 visitor.kernel[ListedQuantizer[format, BF16, rounding]](
