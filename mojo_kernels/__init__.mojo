@@ -114,6 +114,7 @@ Hopper's builds on the room of any GPU.
             hidden.mojo           gates and ups become hidden numbers on their way to memory
             routing.mojo          slots of tokens, sorted by expert
             slots.mojo            rows of slots added up, and gates that are not neighbours
+            explain.mojo          launches, cuts and workspace, without a launch
         quantize/             quantize as a kernel of its own
             kernel.mojo           blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 import gfx950
+import mx_kernels
 from bench.device import REPOSITORY
 from bench.report import Table
 from bench.rows import Origin
@@ -31,6 +32,8 @@ TYPES = "mxfp4_bfloat16_bfloat16_float32"
 MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
 """Experts of a layer."""
 WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
+COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
+"""Of both products."""
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 QUICK_TOKENS = (1, 64)
 PUBLISHED = {
@@ -42,15 +45,6 @@ PUBLISHED = {
 3072: measured there, not modelled."""
 FLOPS_PER_CYCLE = 4096
 """Of a SIMD, four-bit operands."""
-STEPS = {
-    4: ("route", "gate_up", "down", "add"),
-    6: ("route", "encode", "gate_up", "encode", "down", "add"),
-}
-"""What the launches of a layer are, by how many there are."""
-DECODE_ROWS = (16, 32, 64)
-"""Rows of a tile of the decode cuts."""
-ENCODED_TILES = ((64, 128), (96, 128), (160, 256), (192, 256))
-"""Rows and columns of a tile of the cuts for encoded rows."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -118,6 +112,10 @@ class SimulatedLayer:
         sizes = (tokens, PER_TOKEN, WIDTH, INNER, experts)
         int32, float32, swiglu = 4, 2, 0
         self.launches, num_bytes = module.layer(TYPES, (*sizes, int32, float32, swiglu))
+        size = {"experts": experts, "slots": PER_TOKEN}
+        self.explained = mx_kernels.explain(
+            tokens, INNER, WIDTH, device="gfx950", op="moe", **size
+        ).launches
         self.workspace = np.zeros(num_bytes, np.uint8)
         route = self.launches[0]["arguments"]
         order = self.routes.order()
@@ -140,9 +138,10 @@ class SimulatedLayer:
 
     def times(self) -> Iterator[tuple[str, float, float]]:
         """Yields name and time of each launch, in both readings of the machine."""
-        for name, launch in zip(STEPS[len(self.launches)], self.launches, strict=True):
-            columns = {"gate_up": 2 * INNER, "down": WIDTH}.get(name)
-            used = launch["grid"] if columns is None else self._used(launch["grid"], columns)
+        for explained, launch in zip(self.explained, self.launches, strict=True):
+            name, used = explained.name, launch["grid"]
+            if explained.cut:
+                used = self._used(launch["grid"], explained.tile, COLUMNS[name])
             found = self._profile(launch, used, {})
             rest_us = 0.0
             rest = int(np.prod(launch["grid"]) - np.prod(used))
@@ -154,26 +153,14 @@ class SimulatedLayer:
                 rest_us = self._profile(launch, grid, nothing).kernel_us
             yield name, found.time_us + rest_us, found.variants["latency"] + rest_us
 
-    def _used(self, grid: tuple[int, ...], columns: int) -> tuple[int, int, int]:
-        """Returns the part of a product's grid whose workgroups have tiles.
-
-        Raises:
-            ValueError: if no known tile makes such a grid.
-        """
+    def _used(
+        self, grid: tuple[int, ...], tile: tuple[int, int], columns: int
+    ) -> tuple[int, int, int]:
+        """Returns the part of a product's grid whose workgroups have tiles."""
+        rows, width = tile
         if grid[1] > 1:
-            for rows in DECODE_ROWS:
-                if grid[1] == self._most_tiles(rows):
-                    return grid[0], self.routes.tiles(rows), 1
-        for rows, width in ENCODED_TILES:
-            across = -(-columns // width)
-            if grid[0] == _of_xcds(self._most_tiles(rows) * across):
-                return _of_xcds(self.routes.tiles(rows) * across), 1, 1
-        raise ValueError(f"got a grid of {grid}, which none of the known tiles makes")
-
-    def _most_tiles(self, rows: int) -> int:
-        """Returns the tiles that a launch is made for (experts/groups.mojo)."""
-        slots = self.routes.ids.size
-        return min(slots, (slots + (self.routes.experts + 1) * (rows - 1)) // rows)
+            return grid[0], self.routes.tiles(rows), 1
+        return _of_xcds(self.routes.tiles(rows) * -(-columns // width)), 1, 1
 
     def _profile(self, launch: dict, grid: tuple[int, ...], instead: dict):
         """Times a launch; `instead` has other contents for places in the workspace."""

@@ -30,6 +30,13 @@ from mojo_kernels.bindings.protocol import (
     unknown,
 )
 from mojo_kernels.bindings.record import Record, Records, numbers
+from mojo_kernels.cdna4.experts.explain import (
+    Explained,
+    LayerSizes,
+    explain_grouped,
+    explain_layer,
+    workspace_bytes,
+)
 from mojo_kernels.cdna4.host.explain import explain
 from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cdna4.types import Formats
@@ -174,6 +181,40 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     return row.fields
 
 
+def explain_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, experts, slots, whether gates are neighbours, left format, right format).
+
+    A layer has m tokens of k numbers and n hidden ones; without slots it is a grouped product.
+    Returns the launches, and the bytes of their workspace.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var experts, slots, is_interleaved = args.next(), args.next(), args.next() != 0
+    var left_format = args.next()
+    var formats = Formats.of(left_format, args.next())
+    if slots == 0:
+        return Python.tuple(_launches(explain_grouped(m, n, k, experts, formats)), 0)
+    var sizes = LayerSizes(m, slots, experts, k, n, is_interleaved)
+    var launches = _launches(explain_layer(sizes, formats))
+    return Python.tuple(launches, workspace_bytes(sizes, formats))
+
+
+def _launches(launches: List[Explained]) raises -> PythonObject:
+    """Returns launches for Python."""
+    var rows = Records()
+    for launch in launches:
+        var row = Record()
+        row.put("name", String(launch.name))
+        row.put("kernel", String("cdna4/experts/", launch.file))
+        row.put("reason", String(launch.reason))
+        row.put("cut", launch.cut)
+        row.put("tile", Python.tuple(launch.tile_m, launch.tile_n))
+        row.put("grid", numbers(launch.grid.x, launch.grid.y, launch.grid.z))
+        row.put("threads", launch.grid.threads)
+        rows.add(row.fields)
+    return rows.items
+
+
 def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     """Takes (m, n, k, left format, right format); returns what Hopper does with such a product.
 
@@ -292,6 +333,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[kernel_of]("kernel_of")
             module.def_function[explain_cpu]("explain_cpu")
             module.def_function[explain_gfx950]("explain_gfx950")
+            module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
             module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
             module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
             module.def_function[explain_cuda]("explain_cuda")

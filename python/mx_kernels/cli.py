@@ -161,13 +161,18 @@ def explain(
     device: Annotated[
         str, typer.Option(help=f"{', '.join(DEVICES)}; it need not be here.")
     ] = "cpu",
-    op: Annotated[str, typer.Option(help="linear takes floats, matmul codes.")] = "linear",
+    op: Annotated[
+        str, typer.Option(help="linear takes floats, matmul codes; or grouped_linear, moe.")
+    ] = "linear",
     activations: Annotated[str, typer.Option(help="A format, or bf16.")] = DEFAULT_FORMAT,
     format: Annotated[str, typer.Option(help="Of the weights.")] = DEFAULT_FORMAT,
+    experts: Annotated[int, typer.Option(help="Of grouped_linear and moe.")] = 0,
+    slots: Annotated[int, typer.Option(help="Experts of a token, of moe.")] = 0,
 ) -> None:
     """Say which kernel computes [M, K] @ [N, K].T, how it cuts the work, and why."""
     with _explained():
         options = {"device": device, "op": op, "activations": activations, "format": format}
+        options |= {"experts": experts, "slots": slots}
         answer = mx_kernels.explain(m, n, k, **options)
     console.print(str(answer), highlight=False, markup=False)
 

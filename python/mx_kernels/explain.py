@@ -1,6 +1,7 @@
 """Which kernel a product gets, and why: what the dispatch decides, asked without a launch.
 
     >>> print(mx_kernels.explain(16, 2112, 7168, device="gfx950"))
+    >>> print(mx_kernels.explain(64, 2880, 2880, device="gfx950", op="moe", experts=32, slots=4))
 
 The answer comes from the tables that the kernels' own dispatch reads. It needs no such device.
 One function a device asks them: `DEVICES`.
@@ -14,9 +15,11 @@ from typing import NamedTuple
 
 from mx_kernels import _levels
 from mx_kernels._calls import question
-from mx_kernels._checks import check_mode, format_named
+from mx_kernels._checks import check_gate, check_mode, format_named
 from mx_kernels._facts import (
+    DEFAULT_ALPHA,
     DEFAULT_FORMAT,
+    DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
     ENCODED,
     KEPT,
@@ -29,6 +32,7 @@ from mx_kernels._facts import (
 )
 
 OPS = ("linear", "matmul")
+EXPERT_OPS = ("grouped_linear", "moe")
 MAX_SIZE = 2**31 - 1
 
 
@@ -99,6 +103,58 @@ class Explanation:
         return f"{text}, {grid} workgroups of {self.threads} threads"
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a product of experts."""
+
+    name: str
+    """What it is for: route, encode, gate_up, gate, down, add; product for `grouped_linear`."""
+    kernel: str
+    """The source file, within the Mojo package."""
+    reason: str
+    cut: str
+    """Of a product: as in `Explanation`."""
+    tile: tuple[int, int]
+    """Rows and columns of a workgroup; zeros where it has no tile."""
+    grid: tuple[int, int, int]
+    """Workgroups: of products, as many as sizes that only the device knows can make."""
+    threads: int
+
+    def __str__(self) -> str:
+        """Returns the launch in words."""
+        cut = f"{self.cut}, " if self.cut else ""
+        tile = f"tiles of {self.tile[0]} x {self.tile[1]}, " if self.tile[0] else ""
+        grid = " x ".join(map(str, self.grid))
+        text = f"{self.name}: {self.kernel}, {self.reason}; {cut}{tile}"
+        return f"{text}{grid} workgroups of {self.threads} threads"
+
+
+@dataclass(frozen=True)
+class ExpertsExplanation:
+    """The launches of `grouped_linear` or `moe`, in their order."""
+
+    device: str
+    op: str
+    shape: tuple[int, int, int]
+    """M, N, K; of a layer tokens, hidden numbers of a slot, numbers of a token."""
+    experts: int
+    slots: int
+    """Of a token; 0 for `grouped_linear`."""
+    activations: str
+    format: str
+    launches: tuple[Launch, ...]
+    workspace_bytes: int
+
+    def __str__(self) -> str:
+        """Returns a line for each launch, behind one that says what they compute."""
+        size = " x ".join(map(str, self.shape))
+        slots = f", {self.slots} slots a token" if self.slots else ""
+        first = f"{self.op}, {size} of {self.activations} x {self.format} on {self.device}"
+        first += f", {self.experts} experts{slots}: {len(self.launches)} launches"
+        first += f", {self.workspace_bytes} bytes of workspace"
+        return "\n".join([first, *(f"  {launch}" for launch in self.launches)])
+
+
 def explain(
     m: int,
     n: int,
@@ -108,29 +164,42 @@ def explain(
     op: str = "linear",
     activations: str = DEFAULT_FORMAT,
     format: str = DEFAULT_FORMAT,
-) -> Explanation:
+    experts: int = 0,
+    slots: int = 0,
+    activation: str = "swiglu_oai",
+) -> Explanation | ExpertsExplanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
+
+    Of experts, which are explained for gfx950: "grouped_linear" has m rows of all groups; "moe"
+    has m tokens of k numbers, and n hidden numbers a slot. Floats are bfloat16.
 
     Args:
         m: rows of the activations.
         n: rows of the weights.
         k: elements of a row.
         device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
-        op: "linear", whose activations are floats, or "matmul", whose are encoded.
+        op: "linear", whose activations are floats, or "matmul", whose are encoded; or
+            "grouped_linear" or "moe".
         activations: what activations are multiplied as; of "matmul", their format.
         format: the weights' format.
+        experts: how many there are, of products of experts.
+        slots: experts of a token, of "moe".
+        activation: of "moe".
 
     Raises:
         TypeError: if a size is no integer.
         ValueError: if a size is not possible, the device has no kernels to choose from or none
             for the formats, or a name is unknown.
     """
-    for name, size in (("m", m), ("n", n), ("k", k)):
+    sizes = {"m": m, "n": n, "k": k}
+    sizes |= {"experts": experts} if op in EXPERT_OPS else {}
+    sizes |= {"slots": slots} if op == "moe" else {}
+    for name, size in sizes.items():
         if not isinstance(size, int):
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
-    for name, value, known in (("device", device, DEVICES), ("op", op, OPS)):
+    for name, value, known in (("device", device, DEVICES), ("op", op, OPS + EXPERT_OPS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
     left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
@@ -139,10 +208,32 @@ def explain(
     block = right.k_multiple
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
-    row = DEVICES[device](Question(m, n, k, left, right))
-    tile = row.pop("tile_m"), row.pop("tile_n")
+    asked = Question(m, n, k, left, right)
     question = {"device": device, "op": op, "activations": activations, "format": format}
+    if op in EXPERT_OPS:
+        return _explain_experts(asked, experts, slots, activation, question)
+    row = DEVICES[device](asked)
+    tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
+
+
+def _explain_experts(
+    asked: Question, experts: int, slots: int, activation: str, question: dict[str, str]
+) -> ExpertsExplanation:
+    """Answers for `grouped_linear` and `moe`; `question` has the names that were asked for."""
+    op, device, block = question["op"], question["device"], asked.right.k_multiple
+    if device != "gfx950":
+        raise ValueError(f"device: got {device!r}, expected 'gfx950', for which {op} is explained")
+    gate = check_gate(activation, DEFAULT_LIMIT, DEFAULT_ALPHA)[0]
+    slots = slots if op == "moe" else 0
+    if slots and asked.n % block:
+        raise ValueError(f"n: got {asked.n}, expected a multiple of {block}")
+    found, num_bytes = _experts_on_gfx950(asked, experts, slots, gate)
+    launches = tuple(Launch(**row) for row in found)
+    return ExpertsExplanation(
+        **question, shape=asked[:3], experts=experts, slots=slots, launches=launches,
+        workspace_bytes=num_bytes,
+    )  # fmt: skip
 
 
 class Question(NamedTuple):
@@ -158,6 +249,10 @@ class Question(NamedTuple):
         """Returns what an extension module takes for it, with weights in a layout."""
         return question(self[:3], self.left, self.right, layout)
 
+    def codes(self) -> tuple[int, int]:
+        """Returns the positions of both formats."""
+        return self.left.format, self.right.code
+
 
 def _on_cpu(asked: Question) -> dict:
     """Every pair has kernels; the levels differ in their instructions."""
@@ -167,13 +262,26 @@ def _on_cpu(asked: Question) -> dict:
 
 def _on_gfx950(asked: Question) -> dict:
     """The row of the dispatch table, which knows some pairs."""
-    native, kind, formats = facts().native, asked.left.kind, list(facts().formats)
-    left = KEPT_FLOATS if kind == KEPT else formats[asked.left.format]
-    pairs = native.pairs_on_gfx950()
+    native = facts().native
+    _check_pair(asked, native.pairs_on_gfx950())
+    is_encoded = int(asked.left.kind == ENCODED)
+    return dict(native.explain_gfx950((*asked[:3], *asked.codes(), is_encoded)))
+
+
+def _experts_on_gfx950(asked: Question, experts: int, slots: int, gate: int) -> tuple[list, int]:
+    """The launches of experts, and the bytes of their workspace."""
+    native = facts().native
+    _check_pair(asked, native.expert_pairs_on_gfx950())
+    are_neighbours = int(gate == facts().gates["swiglu_oai"])
+    sizes = *asked[:3], experts, slots, are_neighbours
+    return native.explain_experts_gfx950((*sizes, *asked.codes()))
+
+
+def _check_pair(asked: Question, pairs: list[tuple[str, str]]) -> None:
+    """Raises unless gfx950 has kernels for both formats."""
+    left = list(facts().formats)[asked.left.format] if asked.left.kind != KEPT else KEPT_FLOATS
     if (left, asked.right.name) not in pairs:
         raise unsupported(left, asked.right.name, "gfx950", pairs)
-    sizes, codes = (asked.m, asked.n, asked.k), (asked.left.format, asked.right.code)
-    return dict(native.explain_gfx950((*sizes, *codes, int(kind == ENCODED))))
 
 
 def _on_cuda(asked: Question) -> dict:

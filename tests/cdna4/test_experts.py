@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+import mx_kernels as mx
 import oracle
 from tests.cdna4 import expert_layers as layers
 from tests.cdna4.expert_layers import Experts, Layer
@@ -259,6 +260,26 @@ def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
         results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
         for result in results[1:]:
             oracle.assert_bitwise_equal(result, results[0])
+
+
+@pytest.mark.parametrize("gate", layers.GATES)
+@pytest.mark.parametrize("tokens", [1, 9, 40, 110, 300, 2000])
+def test_explain_says_what_is_launched(tokens, gate):
+    sizes = tokens, 4, 96, 160, 5
+    for name in LAYERS[::3]:
+        kinds = 8, 0, layers.GATES.index(gate)
+        launches, num_bytes = layers.program().layer(name, (*sizes, *kinds))
+        question = {"op": "moe", "experts": 5, "slots": 4, "activation": gate}
+        question |= {"device": "gfx950", "activations": name.split("_")[0]}
+        found = mx.explain(tokens, 160, 96, **question)
+        assert found.workspace_bytes == num_bytes
+        assert [(one.grid, one.threads) for one in found.launches] == [
+            (launch["grid"], launch["threads"]) for launch in launches
+        ]
+    for m in (1, 20, 300):
+        (launch,) = layers.program().grouped(GROUPED[0], (m, 160, 96, 5))
+        (one,) = mx.explain(m, 160, 96, device="gfx950", op="grouped_linear", experts=5).launches
+        assert (one.grid, one.threads) == (launch["grid"], launch["threads"])
 
 
 def test_no_kernel_spills_or_touches_scratch():

@@ -132,6 +132,64 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
 
 
+def explained(tokens, op="moe", **question):
+    """Asks about a layer of gpt-oss-20b, or about its first product."""
+    n, slots = (2880, 4) if op == "moe" else (5760, 0)
+    question = {"device": "gfx950", "op": op, "experts": 32, "slots": slots, **question}
+    return mx.explain(tokens, n, 2880, **question)
+
+
+@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "bf16"])
+def test_a_layer_of_experts_is_explained_launch_by_launch(activations):
+    few, many = (explained(tokens, activations=activations) for tokens in (1, 4096))
+    names = ["route", "gate_up", "down", "add"]
+    assert [launch.name for launch in few.launches] == names
+    assert "few groups" in few.launches[1].reason and few.launches[1].cut == "m1n4w8"
+    if activations == "mxfp4":
+        names = ["route", "encode", "gate_up", "encode", "down", "add"]
+    assert [launch.name for launch in many.launches] == names
+    for launch in many.launches:
+        if launch.cut:
+            rows, columns = launch.tile
+            n = 5760 if launch.name == "gate_up" else 2880
+            assert np.prod(launch.grid) * rows * columns >= 4096 * 4 * n
+        assert str(launch) in str(many) and launch.reason
+    assert many.workspace_bytes > 4096 * 4 * (2880 * 4 + 2880 * 2) > few.workspace_bytes > 0
+
+
+def test_gates_that_are_not_neighbours_take_a_launch():
+    silu = explained(64, activation="silu")
+    assert [launch.name for launch in silu.launches] == ["route", "gate_up", "gate", "down", "add"]
+    assert silu.workspace_bytes > explained(64).workspace_bytes
+
+
+def test_a_grouped_product_is_explained_as_one_launch():
+    found = explained(4096, "grouped_linear")
+    (launch,) = found.launches
+    assert (found.slots, found.workspace_bytes, launch.tile) == (0, 0, (64, 64))
+    assert "more rows than the largest tile" in str(found)
+    text = "grouped_linear, 4096 x 5760 x 2880 of mxfp4 x mxfp4 on gfx950, 32 experts: 1 launches"
+    assert str(found).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "question, error, message",
+    [
+        ({"device": "cpu"}, ValueError, "device: got 'cpu', expected 'gfx950', for which moe"),
+        ({"experts": 0}, ValueError, "experts: got 0, expected a number from 1"),
+        ({"slots": 2.0}, TypeError, "slots: got float"),
+        ({"activation": "relu"}, ValueError, "activation: got 'relu'"),
+        ({"activations": "mxint8"}, ValueError, "got activations 'mxint8' x weights 'mxfp4'"),
+        ({"activations": "fp8", "format": "fp8"}, ValueError, "has no kernel, expected one of"),
+    ],
+)
+def test_an_impossible_question_about_experts_says_what_is_expected(question, error, message):
+    with pytest.raises(error, match=message):
+        explained(64, **question)
+    with pytest.raises(ValueError, match="n: got 100, expected a multiple of 32"):
+        mx.explain(4, 100, 96, device="gfx950", op="moe", experts=4, slots=2)
+
+
 @pytest.mark.parametrize(
     "question, message",
     [

@@ -70,6 +70,19 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
         self.sharers = sharers
         self.up_front = up_front
 
+    def name(self) -> String:
+        """Returns m<tiles>n<tiles>w<waves>, and what there is more than one of."""
+        var name = String("m", self.m_tiles, "n", self.n_tiles, "w", self.waves)
+        for letter, count in [
+            ("s", self.splits),
+            ("k", self.k_tiles),
+            ("d", self.depth),
+            ("h", self.sharers),
+        ]:
+            if count > 1:
+                name += String(letter, count)
+        return name + ("u" if self.up_front else "")
+
     def is_possible(self) -> Bool:
         """Says whether there is such a kernel."""
         return (
@@ -109,6 +122,10 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
     def threads(self) -> Int:
         """Returns the threads of a workgroup."""
         return self.waves * LANES
+
+    def tile(self) -> Tuple[Int, Int]:
+        """Returns the rows and columns of C of a workgroup."""
+        return (self.m_tiles * TILE, self.n_tiles * TILE)
 
     def tiles(self) -> Int:
         """Returns the tiles of C that a workgroup computes."""

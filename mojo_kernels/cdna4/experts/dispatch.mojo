@@ -170,7 +170,7 @@ struct LayerMemory(TrivialRegisterPassable):
     comptime NOT_ENCODED = -1
 
     @staticmethod
-    def of[types: LayerTypes](problem: ExpertsProblem, address: Int) -> Self:
+    def of(types: LayerTypes, problem: ExpertsProblem, address: Int) -> Self:
         """Lays out a layer from an address on."""
         comptime ALIGNMENT = 256
         var slots = problem.routing.count()
@@ -248,7 +248,7 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
 
 def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
-    return Workspace(0, LayerMemory.of[types](problem, 0).num_bytes)
+    return Workspace(0, LayerMemory.of(types, problem, 0).num_bytes)
 
 
 def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
@@ -268,7 +268,7 @@ def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some
     )
 
     var space = workspace_of[types](problem)
-    var at = LayerMemory.of[types](problem, queue.workspace(space))
+    var at = LayerMemory.of(types, problem, queue.workspace(space))
     if slots > 0:
         route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
         _launch_hidden[types](problem, at, queue)

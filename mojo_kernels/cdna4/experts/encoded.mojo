@@ -25,7 +25,7 @@ from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
 from ..instructions.lds import allocate_lds
 from ..instructions.memory import loaded
-from ..instructions.matrix import BLOCK, LANES, SUMS, TILE
+from ..instructions.matrix import BLOCK, LANE_BYTES, LANES, SUMS, TILE
 from ..middle.activations import SharedRows
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K, THREADS, WAVES
 from ..middle.walk import MiddleWalk
@@ -48,7 +48,7 @@ def encoded_blocks(k: Int) -> Int:
 
 def encoded_bytes(m: Int, k: Int, format: Format) -> Int:
     """Returns the bytes of m encoded rows with their scales."""
-    return m * encoded_blocks(k) * (format.block_bytes() + 1)
+    return m * encoded_blocks(k) * (format.packed_bytes(BLOCK) + 1)
 
 
 @__llvm_metadata(
@@ -88,7 +88,7 @@ def quantize_listed[
         source.settle(lane)
     source.settle_block(lane)
     var own_lds = lds.unsafe_offset(Int(wave) * Quantizer.LDS_BYTES)
-    var scales = encoded.unsafe_offset(Int(m) * Int(k_blocks) * format.block_bytes())
+    var scales = encoded.unsafe_offset(Int(m) * Int(k_blocks) * LANE_BYTES[format])
     var rows = Quantizer.Rows.at(encoded, scales, m, k_blocks)
     var quantizer = Quantizer(source, rows, own_lds, pair, lane)
     quantizer.fetch(group)
@@ -135,7 +135,7 @@ def experts_middle[
     # Along K, rounded up to whole stages.
     var stages = quotient[STAGE_K](k + Int32(STAGE_K - 1))
     var row_blocks = stages * Int32(STAGE_BLOCKS)
-    var row_bytes = row_blocks * Int32(types.formats.left.block_bytes())
+    var row_bytes = row_blocks * Int32(LANE_BYTES[types.formats.left])
     var row_scales = encoded.unsafe_offset(Int(m) * Int(row_bytes))
     var first_row, end_row = tile.first_row, tile.end_row
     var first_tile = (Int32(place.column) * Int32(WAVES) + wave) * Int32(shape.n_tiles)
@@ -214,6 +214,12 @@ struct EncodedRows(TrivialRegisterPassable):
     var result: Int
 
 
+def grid_of(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of a product: for as many tiles as sizes can make."""
+    var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
+    return Grid(tiles.num_workgroups(), threads=THREADS)
+
+
 struct EncodedExperts[types: ProductTypes, shape: MiddleShape, rows: Rows]:
     """The kernel for one cut."""
 
@@ -223,10 +229,8 @@ struct EncodedExperts[types: ProductTypes, shape: MiddleShape, rows: Rows]:
     ) raises:
         """Launches the product of all groups."""
         comptime assert Self.shape.splits == 1 and not Self.rows.fill
-        var tiles = most_tiles(of.m, experts.count, Self.shape.rows())
-        var order = XcdBands(tiles, ceildiv(n, Self.shape.columns()))
         queue.launch[experts_middle[Self.types, Self.shape, Self.rows]](
-            Grid(order.num_workgroups(), threads=THREADS),
+            grid_of(Self.shape, of.m, n, experts.count),
             input[DType.int32](of.sizes),
             Int32(experts.count),
             Int32(of.m),
@@ -280,6 +284,12 @@ def launch_encoded[
             return EncodedExperts[types, cut, rows].launch(of, experts, gate, n, k, queue)
 
 
+def quantize_grid(m: Int, k: Int) -> Grid:
+    """Returns the grid of `quantize_listed`."""
+    var groups = ceildiv(encoded_blocks(k), QUANTIZE_WAVES * GROUP_BLOCKS)
+    return Grid(groups, ceildiv(m, QUANTIZED_ROWS), threads=QUANTIZE_WAVES * LANES)
+
+
 def launch_quantize[
     types: ProductTypes, are_listed: Bool
 ](
@@ -287,18 +297,13 @@ def launch_quantize[
 ) raises:  # fmt: skip
     """Launches the quantization of m rows: those of a list, or all."""
     comptime format = types.formats.left
-    var k_blocks = encoded_blocks(k)
     queue.launch[quantize_listed[format, types.floats(), types.rounding, are_listed]](
-        Grid(
-            ceildiv(k_blocks, QUANTIZE_WAVES * GROUP_BLOCKS),
-            ceildiv(m, QUANTIZED_ROWS),
-            threads=QUANTIZE_WAVES * LANES,
-        ),
+        quantize_grid(m, k),
         input[types.floats()](x),
         Int32(num_rows),
         input[DType.int32](tokens),
         output[DType.uint8](encoded),
         Int32(m),
         Int32(k),
-        Int32(k_blocks),
+        Int32(encoded_blocks(k)),
     )

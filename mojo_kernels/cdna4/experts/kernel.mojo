@@ -171,6 +171,13 @@ struct ExpertRows(TrivialRegisterPassable):
     var result: Int
 
 
+def grid_of(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of a product: for as many tiles as sizes can make."""
+    var tiles = most_tiles(m, groups, cut.m_tiles * TILE)
+    var x, y = XcdColumns(tiles, ceildiv(n, cut.n_tiles * TILE)).grid()
+    return Grid(x, y, threads=cut.threads())
+
+
 struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
     """The kernel for one cut."""
 
@@ -181,10 +188,8 @@ struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
         """Launches the product of all groups."""
         comptime assert has_expert_kernels(Self.types.formats), unsupported(Self.types.formats)
         comptime assert Self.shape.sharers == 1 and Self.shape.k_tail
-        var tiles = most_tiles(of.m, experts.count, Self.shape.m_tiles * TILE)
-        var x, y = XcdColumns(tiles, ceildiv(n, Self.shape.n_tiles * TILE)).grid()
         queue.launch[experts_decode[Self.types, Self.shape, Self.rows]](
-            Grid(x, y, threads=Self.shape.threads()),
+            grid_of(Self.shape, of.m, n, experts.count),
             input[DType.int32](of.sizes),
             Int32(experts.count),
             Int32(of.m),

@@ -131,13 +131,18 @@ def _store(memory: AMDBufferResource, index: Int32, value: Int32):
     memory.store(offset, bitcast[DType.uint8, WORD_BYTES](SIMD[DType.int32, 1](value)))
 
 
+def route_grid(experts: Int) -> Grid:
+    """Returns the grid of `route_slots`."""
+    return Grid(experts + 1, threads=WAVES * LANES)
+
+
 def route(
     routing: Routing, experts: Int, sizes: Int, tokens: Int, places: Int, mut queue: Some[Queue]
 ) raises:
     """Launches the sorting of all slots; the lists are addresses."""
     var slots = routing.count()
     queue.launch[route_slots](
-        Grid(experts + 1, threads=WAVES * LANES),
+        route_grid(experts),
         input[DType.uint8](routing.ids),
         Int32(routing.id_bytes),
         Int32(slots),

@@ -142,7 +142,7 @@ def launch_gates[
 ](sums: Int, hidden: Int, rows: Int, inner: Int, mut queue: Some[Queue]) raises:
     """Launches `gate_sums`."""
     queue.launch[gate_sums[dtype]](
-        _grid(rows, inner),
+        grid_of(rows, inner),
         input[DType.float32](sums),
         output[dtype](hidden),
         Int32(rows),
@@ -155,7 +155,7 @@ def launch_sums[
 ](rows: Int, places: Int, routing: Routing, result: Int, width: Int, mut queue: Some[Queue]) raises:
     """Launches `add_slots`."""
     queue.launch[add_slots[dtype]](
-        _grid(routing.tokens, width),
+        grid_of(routing.tokens, width),
         input[DType.float32](rows),
         input[DType.int32](places),
         input[DType.uint8](routing.weights),
@@ -167,6 +167,6 @@ def launch_sums[
     )
 
 
-def _grid(rows: Int, columns: Int) -> Grid:
+def grid_of(rows: Int, columns: Int) -> Grid:
     """Returns the grid of a kernel of this file."""
     return Grid(ceildiv(rows * columns, THREADS * NUMBERS), threads=THREADS)

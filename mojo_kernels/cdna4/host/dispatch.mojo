@@ -108,7 +108,7 @@ struct Choice(TrivialRegisterPassable):
     """Why this kernel is for these shapes."""
 
     def name(self) -> String:
-        """Returns the name: prefill<rows>, middle<tile>, or m<tiles>n<tiles>w<waves> and more."""
+        """Returns the name: prefill<rows>, middle<tile>, or that of the cut."""
         if self.family == Family.PREFILL:
             return String("prefill", self.tile()[0])
         var shape = self.shape
@@ -116,16 +116,7 @@ struct Choice(TrivialRegisterPassable):
             var rows, columns = self.tile()
             var splits = String("s", shape.splits) if shape.splits > 1 else ""
             return String("middle", rows, "x", columns, splits)
-        var name = String("m", shape.m_tiles, "n", shape.n_tiles, "w", shape.waves)
-        for letter, count in [
-            ("s", shape.splits),
-            ("k", shape.k_tiles),
-            ("d", shape.depth),
-            ("h", shape.sharers),
-        ]:
-            if count > 1:
-                name += String(letter, count)
-        return name + ("u" if shape.up_front else "")
+        return shape.name()
 
     def tile(self) -> Tuple[Int, Int]:
         """Returns the rows and columns of C of a workgroup."""

@@ -1,0 +1,155 @@
+"""What the dispatch does with experts, in words and numbers, without a launch.
+
+Launches stand in the order in which they run: those of `multiply_grouped`, or of a layer.
+"""
+
+from ...experts import Experts, ExpertsProblem, Routing
+from ...launch.queue import Grid
+from ...numbers.gates import Gate
+from ...numbers.rounding import Rounding
+from ...problem import ANY, Left, NO_BIAS, Right
+from ..middle.shape import STAGE_K
+from ..operands.quantizer import QUANTIZED_ROWS
+from ..quantize.kernel import WAVES
+from ..types import Formats, ProductTypes, has_expert_kernels, unsupported
+from . import encoded, kernel, slots
+from .dispatch import CUTS, LayerMemory, LayerTypes, choose
+from .routing import route_grid
+
+comptime X = DType.bfloat16
+"""The floats that are asked about."""
+
+
+@fieldwise_init
+struct Explained(Copyable, Movable):
+    """A launch."""
+
+    var name: StaticString
+    """What it does for the layer."""
+    var file: StaticString
+    """Of the kernel, in `cdna4/experts`."""
+    var reason: StaticString
+    var cut: String
+    """Of a product."""
+    var tile_m: Int
+    """Rows of a workgroup; 0 where it has no tile."""
+    var tile_n: Int
+    """Columns of a workgroup."""
+    var grid: Grid
+
+
+@fieldwise_init
+struct LayerSizes(TrivialRegisterPassable):
+    """The sizes of a layer, and what its gates are."""
+
+    var tokens: Int
+    var slots: Int
+    """Of a token."""
+    var experts: Int
+    var width: Int
+    var inner: Int
+    var is_interleaved: Bool
+    """Whether gates and ups are neighbours."""
+
+    def problem(self) -> ExpertsProblem:
+        """Returns a layer of that size, without memory."""
+        var right = Right(0, 0, 0, 0)
+        var experts = Experts(right, self.experts, 0, 0, 0, NO_BIAS)
+        var gate = Gate(Gate.SWIGLU_OAI if self.is_interleaved else Gate.SILU, 0, 0)
+        var routing = Routing(0, 0, 0, 0, self.tokens, self.slots)
+        var left = Left.encoded(0, 0, 0)
+        return ExpertsProblem(
+            left, experts, experts, routing, gate, 0, 0, self.width, self.inner
+        )  # fmt: skip
+
+
+def explain_grouped(
+    m: Int, n: Int, k: Int, experts: Int, formats: Formats
+) raises -> List[Explained]:
+    """Returns the launch of a grouped product of bfloat16 rows."""
+    _check(formats)
+    return [_decode("product", m, n, experts, formats)]
+
+
+def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]:
+    """Returns the launches of a layer for bfloat16 tokens."""
+    _check(formats)
+    var m, width, inner = sizes.tokens * sizes.slots, sizes.width, sizes.inner
+    var launches = List[Explained]()
+    launches.append(
+        _helper("route", "routing.mojo", "rows are sorted by expert", route_grid(sizes.experts))
+    )
+    var encodes = _types(formats).encodes_before(m, sizes.experts)
+    if encodes:
+        launches.append(_encode("tokens are gathered and encoded once, not by each tile", m, width))
+    launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes))
+    if not sizes.is_interleaved:
+        var reason = StaticString("gates are not neighbours of their ups")
+        launches.append(_helper("gate", "slots.mojo", reason, slots.grid_of(m, inner)))
+    if encodes:
+        launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
+    launches.append(_product("down", m, width, sizes.experts, formats, encodes))
+    var reason = StaticString("rows of a token are added in the order of its slots")
+    launches.append(_helper("add", "slots.mojo", reason, slots.grid_of(sizes.tokens, width)))
+    return launches^
+
+
+def workspace_bytes(sizes: LayerSizes, formats: Formats) -> Int:
+    """Returns the bytes that the launches of a layer need."""
+    return LayerMemory.of(_types(formats), sizes.problem(), 0).num_bytes
+
+
+def _check(formats: Formats) raises:
+    """Raises if nothing is compiled for a pair."""
+    if not has_expert_kernels(formats):
+        raise Error(unsupported(formats))
+
+
+def _types(formats: Formats) -> LayerTypes:
+    """Returns a layer of bfloat16 without biases."""
+    var right = formats.right
+    return LayerTypes(formats.left, X, Rounding.EVEN, right, None, right, None, X, ANY)
+
+
+def _helper(name: StaticString, file: StaticString, reason: StaticString, grid: Grid) -> Explained:
+    """Returns a launch that multiplies nothing."""
+    return Explained(name, file, reason, "", 0, 0, grid)
+
+
+def _encode(reason: StaticString, m: Int, k: Int) -> Explained:
+    """Returns the launch that encodes the rows of a product."""
+    var tile_k = WAVES * STAGE_K
+    var grid = encoded.quantize_grid(m, k)
+    return Explained("encode", "encoded.mojo", reason, "", QUANTIZED_ROWS, tile_k, grid)
+
+
+def _product(
+    name: StaticString, m: Int, n: Int, experts: Int, formats: Formats, is_encoded: Bool
+) -> Explained:
+    """Returns the launch of a product of a layer."""
+    if not is_encoded:
+        return _decode(name, m, n, experts, formats)
+    var cut = materialize[encoded.CUTS]()[encoded.choose(m, experts)]
+    var reason = StaticString("codes: tiles have the rows of most groups")
+    if encoded.usual_rows(m, experts) > cut.rows():
+        reason = "codes: most groups have more rows than the largest tile"
+    var words = String("middle", cut.rows(), "x", cut.columns())
+    return Explained(
+        name, "encoded.mojo", reason, words, cut.rows(), cut.columns(),
+        encoded.grid_of(cut, m, n, experts),
+    )  # fmt: skip
+
+
+def _decode(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) -> Explained:
+    """Returns the launch of a product that encodes floats on the way, or keeps them."""
+    var types = ProductTypes(formats, Optional(X), Rounding.EVEN, X, None)
+    var choice = choose(m, n, experts, types)
+    var cut = materialize[CUTS]()[choice]
+    var grid = kernel.grid_of(cut, m, n, experts)
+    var tile_m, tile_n = cut.tile()
+    var reason = StaticString("tiles have the rows of an average group")
+    if choice == 0:
+        reason = "few groups have rows: narrow tiles, so that more compute units have work"
+    elif experts * tile_m < m:
+        reason = "an average group has more rows than the largest tile"
+    return Explained(name, "kernel.mojo", reason, cut.name(), tile_m, tile_n, grid)
