@@ -63,9 +63,9 @@ comptime StageParts = TileTensor[
 
 
 @always_inline
-def num_steps_of[blocks: Int = STEP // BLOCK](k: UInt32) -> UInt32:
-    """Returns the stages along K, of so many blocks each."""
-    return (k + UInt32(blocks * BLOCK - 1)) // UInt32(blocks * BLOCK)
+def num_steps_of(k: UInt32) -> UInt32:
+    """Returns the stages along K."""
+    return (k + UInt32(STEP - 1)) // UInt32(STEP)
 
 
 @always_inline

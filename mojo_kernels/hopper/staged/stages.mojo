@@ -4,7 +4,6 @@
     rooms      for each of eight consumer warps: some tokens' sums on the way to C
     stage      64 steps of K: tokens, rows of 128 swizzled bytes, bfloat16;
                then the codes of four tiles of weight rows, then their scales
-    ...        (or 128 steps of K: tokens are bytes)
 
 Eight warps read a stage: two for each tile, half of its rows each.
 
@@ -62,9 +61,9 @@ comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
 """Where a warp transposes its sums, [token, row]."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * Room.NUM_BYTES, SWIZZLE_BYTES)
 """Where the stages begin."""
-comptime StageCodes[blocks: Int] = TileAddresses[DType.uint32, TILES, blocks, 32, ROWS_PER_LANE]
+comptime StageCodes = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
 """A stage's codes, words of eight: [tile, block, lane, row]."""
-comptime StageScales[blocks: Int] = TileAddresses[DType.uint32, TILES, blocks, ROW_LANES]
+comptime StageScales = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
 """A stage's scales, words of four rows: [tile, block, row lane]."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
@@ -89,13 +88,8 @@ def first_of[num_tokens: Int](tile: Tile) -> Tuple[UInt32, UInt32]:
 
 
 @fieldwise_init
-struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS, more_bytes: Int = 0](
-    TrivialRegisterPassable
-):
-    """Where stages of so many blocks of K and their barriers lie, and which one is next.
-
-    Behind the scales, a stage has `more_bytes`.
-    """
+struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
+    """Where stages and their barriers lie, and which one is next."""
 
     var base: UInt32
     """Start of the shared memory."""
@@ -106,13 +100,9 @@ struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS, more_bytes: Int = 0]
 
     comptime TOKENS_BYTES = Self.num_tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
-    comptime Codes = StageCodes[Self.blocks]
-    comptime Scales = StageScales[Self.blocks]
-    comptime SCALES_AT = Self.TOKENS_BYTES + Self.Codes.NUM_BYTES
+    comptime SCALES_AT = Self.TOKENS_BYTES + StageCodes.NUM_BYTES
     """Where the scales lie in a stage, behind the codes."""
-    comptime STAGE_BYTES = align_up(
-        Self.SCALES_AT + Self.Scales.NUM_BYTES + Self.more_bytes, SWIZZLE_BYTES
-    )
+    comptime STAGE_BYTES = align_up(Self.SCALES_AT + StageScales.NUM_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""
@@ -156,14 +146,14 @@ struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS, more_bytes: Int = 0]
         return self.base + UInt32(STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
 
     @always_inline
-    def codes(self) -> Self.Codes:
+    def codes(self) -> StageCodes:
         """Returns where the stage's codes are."""
-        return Self.Codes(self.tokens() + UInt32(Self.TOKENS_BYTES))
+        return StageCodes(self.tokens() + UInt32(Self.TOKENS_BYTES))
 
     @always_inline
-    def scales(self) -> Self.Scales:
+    def scales(self) -> StageScales:
         """Returns where the stage's scales are."""
-        return Self.Scales(self.tokens() + UInt32(Self.SCALES_AT))
+        return StageScales(self.tokens() + UInt32(Self.SCALES_AT))
 
     @always_inline
     def advance(mut self, steps: Int = 1):
@@ -175,7 +165,7 @@ struct Pipeline[num_tokens: Int, blocks: Int = STEP_BLOCKS, more_bytes: Int = 0]
 
 
 @fieldwise_init
-struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassable):
+struct Source[num_tokens: Int](TrivialRegisterPassable):
     """Where a filler copies the stages of a tile of C from; one thread starts all its copies."""
 
     var tokens: DevicePointer[DType.uint8]
@@ -189,7 +179,7 @@ struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassabl
     var filler: UInt32
     """The filler, which is its tile's place in the stage."""
 
-    comptime Stages = Pipeline[Self.num_tokens, Self.blocks]
+    comptime Stages = Pipeline[Self.num_tokens]
 
     @staticmethod
     @always_inline
@@ -204,13 +194,13 @@ struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassabl
         filler: UInt32,
     ) -> Self:
         """Finds what a filler copies; the last tile of all stands in for those past it."""
-        var num_steps = num_steps_of[Self.blocks](k)
+        var num_steps = num_steps_of(k)
         var stage = Int(first_token // UInt32(Self.num_tokens)) * Int(num_steps)
         stage += Int(first_step)
         var last_tile = (columns - 1) // UInt32(TILE_ROWS)
         var tile = min(first_column // UInt32(TILE_ROWS) + filler, last_tile)
         var row_blocks = k // UInt32(BLOCK)
-        var first_block = first_step * UInt32(Self.blocks)
+        var first_block = first_step * UInt32(STEP_BLOCKS)
         var block = Int(tile) * Int(row_blocks) + Int(first_block)
         return Self(
             tokens.unsafe_offset(stage * Self.Stages.TOKENS_BYTES),
@@ -223,8 +213,8 @@ struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassabl
     @always_inline
     def copy_weights(self, pipeline: Self.Stages, step: UInt32):
         """Starts the copies of the filler's tile, for which the stage waits."""
-        var first_block = step * UInt32(Self.blocks)
-        var count = min(self.num_blocks - first_block, UInt32(Self.blocks))
+        var first_block = step * UInt32(STEP_BLOCKS)
+        var count = min(self.num_blocks - first_block, UInt32(STEP_BLOCKS))
         arrive_expecting(pipeline.full(), count * UInt32(TILE_BYTES + TILE_ROWS))
         copy_bulk(
             pipeline.codes().at(Coord(self.filler, 0, 0, 0)),
@@ -254,12 +244,8 @@ struct Source[num_tokens: Int, blocks: Int = STEP_BLOCKS](TrivialRegisterPassabl
 
 @always_inline
 def fill_first_stages[
-    num_tokens: Int, blocks: Int, //
-](
-    var pipeline: Pipeline[num_tokens, blocks],
-    source: Source[num_tokens, blocks],
-    num_steps: UInt32,
-):
+    num_tokens: Int, //
+](var pipeline: Pipeline[num_tokens], source: Source[num_tokens], num_steps: UInt32):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
     for step in range(min(num_steps, UInt32(pipeline.STAGES))):
         source.copy_weights(pipeline, step)
@@ -269,10 +255,10 @@ def fill_first_stages[
 
 @always_inline
 def fill_stages[
-    num_tokens: Int, blocks: Int, //
+    num_tokens: Int, //
 ](
-    mut pipeline: Pipeline[num_tokens, blocks],
-    source: Source[num_tokens, blocks],
+    mut pipeline: Pipeline[num_tokens],
+    source: Source[num_tokens],
     num_steps: UInt32,
     num_filled: UInt32,
 ):
