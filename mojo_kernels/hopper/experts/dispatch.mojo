@@ -35,7 +35,7 @@ from .groups import (
     most_places,
     most_tiles,
 )
-from .kernel import StagedRows, multiply_tiles
+from .kernel import GatheredRows, multiply_tiles
 from .result import Target
 
 comptime TILE_ROWS = [16, 32, 64, 128]
@@ -162,10 +162,10 @@ struct Memory(TrivialRegisterPassable):
             problem.width,
         )
 
-    def staged(self, product: Int) -> StagedRows:
+    def staged(self, product: Int) -> GatheredRows:
         """Returns the left side of a layer's first or second product."""
         var marks = Int(self.lists.marks) + product * self.num_places
-        return StagedRows(
+        return GatheredRows(
             device_pointer[DType.uint8](self.stages),
             device_pointer[DType.uint8](marks),
             UInt32(self.num_places),

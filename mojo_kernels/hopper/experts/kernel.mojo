@@ -56,7 +56,7 @@ from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, sto
 
 
 @fieldwise_init
-struct StagedRows(DevicePassable, TrivialRegisterPassable):
+struct GatheredRows(DevicePassable, TrivialRegisterPassable):
     """The left side as `stage_rows` leaves it."""
 
     comptime device_type: AnyType = Self
@@ -72,7 +72,7 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
 
     @staticmethod
     def get_type_name() -> String:
-        return "StagedRows"
+        return "GatheredRows"
 
     @always_inline
     def any_mark[tokens: Int](self, tile: RowTile) -> Bool:
@@ -130,7 +130,7 @@ struct TileSource[tokens: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        staged: StagedRows,
+        staged: GatheredRows,
         tile: RowTile,
         w: Weights,
         weight_tile: UInt32,
@@ -180,7 +180,7 @@ def multiply_tiles[
 ](
     a: Activations,
     lists: Lists,
-    staged: StagedRows,
+    staged: GatheredRows,
     experts: ExpertWeights,
     target: Target,
     num_groups: UInt32,
