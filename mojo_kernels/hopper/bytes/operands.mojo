@@ -17,12 +17,12 @@ from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result
 from ...simt.views import flat_of
-from ..dense.kernel import MULTIPROCESSORS
 from ..dense.operands import DenseOperands
 from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
 from .scales import WeightScales
 
 comptime NUMBER_BYTES = 2

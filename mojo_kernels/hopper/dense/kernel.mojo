@@ -34,7 +34,6 @@ from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid
-from ...schedule.clusters import Bands
 from ...simt.arguments import Activations, Result, Weights
 from ..instructions.shared_memory import arrive, load_word, shared_base, wait_phase
 from ..instructions.warp import keep_here, lane_here
@@ -52,11 +51,12 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..layout import K_LANES
-from ..staged.stages import COLUMNS, WARP_GROUP, WARP_ROWS
+from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS, THREADS
+from ..staged.stages import COLUMNS, WARP_ROWS, bands_of, first_of
 from ..staged.weights import ROWS
 from .marks import Marks, store_marked
 from .operands import DenseOperands
-from .pipeline import CONSUMER_WARPS, DenseStages
+from .pipeline import DenseStages
 from .result import LaneFactors, RowPair, add_scaled, store_tokens
 from .stages import FACTOR_BYTES
 
@@ -65,13 +65,9 @@ comptime CONSUMER_REGISTERS = 240
 comptime FILLER_REGISTERS = 24
 """Registers of the other threads: what consumers leave."""
 comptime CONSUMERS = 32 * CONSUMER_WARPS
-"""Threads that multiply."""
-comptime THREADS = CONSUMERS + WARP_GROUP
-"""Threads of a group: the consumers, then the group of the filler."""
+"""Threads that multiply; the others are the group of the filler."""
 comptime DENSE_TOKENS: List[Int] = [64, 128]
 """Rows of C of a tile."""
-comptime MULTIPROCESSORS = 132
-"""Of an H200: groups that keep the device busy, one on each."""
 
 
 @__llvm_metadata(
@@ -91,7 +87,7 @@ def matmul_dense[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var schedule = tiles_of[tokens](result)
+    var schedule = bands_of[tokens](result)
     var num_tiles = UInt32(schedule.num_tiles())
     var index = UInt32(block_idx.x)
     if warp >= UInt32(CONSUMER_WARPS):
@@ -113,8 +109,8 @@ def matmul_dense[
         var found = operands.begin(result)
         while index < num_tiles:
             var tile = schedule.tile(Int(index))
-            var token = UInt32(tile.row * tokens)
-            var column = UInt32(tile.column * COLUMNS) + warp * UInt32(WARP_ROWS)
+            var token, column = first_of[tokens](tile)
+            column += warp * UInt32(WARP_ROWS)
             index += UInt32(grid_dim.x)
             var factors = LaneFactors[tokens].load(operands, token, column, result)
             var marks = Marks.load[tokens](operands, token, column, result)
@@ -232,15 +228,6 @@ def consume[
         else:
             wgmma_wait_group_sync[0]()
             add_up[Operands](previous, warp, even, sums)
-
-
-@always_inline
-def tiles_of[tokens: Int](result: Result) -> Bands:
-    """Returns the order of the tiles of C."""
-    return Bands(
-        (result.rows + UInt32(tokens - 1)) // UInt32(tokens),
-        (result.columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS),
-    )
 
 
 def grid(m: Int, n: Int, tokens: Int, has_factors: Bool) -> Grid:

@@ -20,12 +20,10 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.wgmma import ROW_BYTES
-from ..staged.stages import COLUMNS, HEADER_BYTES, READERS, SHARED_BYTES, SWIZZLE_BYTES
+from ..many.kernel import CONSUMER_WARPS
+from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from .result import WarpRoom
 from .stages import FACTOR_BYTES, StagedRows
-
-comptime CONSUMER_WARPS = READERS
-"""Warps that multiply: all read every stage."""
 
 
 @fieldwise_init

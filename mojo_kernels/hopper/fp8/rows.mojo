@@ -21,12 +21,12 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.kernel import MULTIPROCESSORS
 from ..dense.stages import TileStage
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
 from .bases import ByteRows, NO_BASE, STEP_BLOCKS, workspace_of
 from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base, scale_at
