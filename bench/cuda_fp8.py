@@ -14,12 +14,12 @@ one: its time does not depend on them. It prints a table, and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle, islice
 
 import torch
 
 import mx_kernels as mx
-from bench.graph_timing import Graph, cold_copies
+from bench.cuda_tune import COLD_BYTES
+from bench.graph_timing import cold_copies, median_us
 
 SHAPES = (
     (8192, 8192, 8192), (4096, 4096, 4096), (1024, 8192, 8192), (2048, 4096, 14336),
@@ -34,16 +34,6 @@ PAIRS = (
 )
 CODES = torch.float8_e4m3fn
 BLOCK = 128
-COLD_BYTES, BIG = 120_000_000, 2.5e10
-
-
-def median_us(call: Callable, weights: list, work: int) -> float:
-    """Returns the median microseconds of a call, over copies of the weights."""
-    count = 3 if work > BIG else max(8, min(len(weights), 40))
-    graph = Graph([lambda w=w: call(w) for w in islice(cycle(weights), count)])
-    for _ in range(4):
-        graph.replay()
-    return graph.found().median_us
 
 
 def peers(x: torch.Tensor, w: torch.Tensor) -> dict[str, tuple[Callable, torch.Tensor]]:

@@ -17,7 +17,6 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +57,7 @@ BYTES = (1 << 21) + 128
 """The code of the plan that is for MXFP4 activations alone, see `hopper/plan.mojo`."""
 LARGEST = 3e11
 """Multiplications of the largest product that is measured."""
-COLD_BYTES, BIG, MAX_CALLS = 120_000_000, 2.5e10, 60
+COLD_BYTES = 120_000_000
 NOISE = 1.01
 """Plans whose times are closer than this are equally fast."""
 
@@ -84,15 +83,8 @@ def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
     import torch  # noqa: PLC0415  the table is made where there is none
 
     import mx_kernels as mx  # noqa: PLC0415
-    from bench.graph_timing import Graph, cold_copies  # noqa: PLC0415
+    from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
     from mx_kernels._cuda import CUDA  # noqa: PLC0415
-
-    def median_us(call: Callable, weights: list, work: float) -> float:
-        count = 4 if work > BIG else max(12, min(len(weights), MAX_CALLS))
-        graph = Graph([lambda w=w: call(w) for w in islice(cycle(weights), count)])
-        for _ in range(4 if work > BIG else 7):
-            graph.replay()
-        return round(graph.found().median_us, 2)
 
     def lines() -> Iterator[tuple]:
         for (n, k), all_rows in grid.items():
@@ -104,10 +96,11 @@ def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
                 out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
                 work = m * n * k
                 us = median_us(lambda w, x=x, out=out: torch.mm(x, w.T, out=out), dense, work)
-                yield m, n, k, CUBLAS, us
+                yield m, n, k, CUBLAS, round(us, 2)
                 for plan in (found.code for found in plans((m, n, k))):
                     CUDA.plan = plan
-                    yield m, n, k, plan, median_us(lambda w, x=x: mx.linear(x, w), coded, work)
+                    us = median_us(lambda w, x=x: mx.linear(x, w), coded, work)
+                    yield m, n, k, plan, round(us, 2)
             log(f"{n} x {k}")
 
     with path.open("w", newline="") as file, torch.inference_mode():

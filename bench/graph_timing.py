@@ -21,6 +21,7 @@ import torch
 COLD_BYTES = 200_000_000
 """Copies of the weights fill this: more than three times the cache of an H200."""
 MIN_CALLS, REPLAYS = 20, 21
+BIG_WORK, MAX_CALLS = 2.5e10, 60
 MAX_RELATIVE_ERROR = 5e-3
 """Of the norm of a bfloat16 product: rounding to bfloat16 alone is 1.7e-3."""
 
@@ -61,6 +62,19 @@ class Graph:
     def found(self) -> Times:
         """Returns median and best, without the first replay."""
         return Times(statistics.median(self.times[1:]), min(self.times[1:]))
+
+
+def median_us(call: Callable, weights: list, work: float) -> float:
+    """Returns the median microseconds of a call that multiplies so often, over copies of weights.
+
+    Large products are called less often: they are long beside the noise.
+    """
+    is_big = work > BIG_WORK
+    count = 4 if is_big else max(12, min(len(weights), MAX_CALLS))
+    graph = Graph([lambda w=w: call(w) for w in islice(cycle(weights), count)])
+    for _ in range(4 if is_big else 7):
+        graph.replay()
+    return graph.found().median_us
 
 
 def take_turns(graphs: dict[str, Graph]) -> dict[str, Times]:

@@ -20,6 +20,7 @@ from bench.rows import Origin
 from bench.shapes import Shape
 from bench.simulated import kernels, launches
 from bench.simulated.launches import BLOCK, zeros
+from bench.simulated.peaks import floors_us
 from bench.simulated.systems import executes_whole_grid
 from gfx950.timing.parameters import Machine
 
@@ -96,10 +97,8 @@ class EightBitOperands:
     def floor_us(self, machine: Machine) -> float:
         """Returns the larger of bytes over bandwidth and operations over their peak."""
         arrays = self.x_codes, self.x_scales, *self.preshuffled, self.c
-        by_bytes = sum(array.nbytes for array in arrays) / (machine.hbm_gbps * 1e3)
-        simds = machine.num_cus * machine.simds_per_cu
-        peak = simds * FLOPS_PER_CYCLE * machine.peak_ghz * 1e3
-        return max(by_bytes, self.shape.flops / peak)
+        num_bytes = sum(array.nbytes for array in arrays)
+        return max(floors_us(machine, num_bytes, self.shape.flops, FLOPS_PER_CYCLE))
 
 
 def timed(left: str, shape: Shape, origin: Origin) -> ProductRow:

@@ -22,7 +22,7 @@ import mx_kernels
 from bench.device import REPOSITORY
 from bench.report import Table
 from bench.rows import Origin
-from bench.simulated import catalogue
+from bench.simulated import catalogue, peaks
 from gfx950.timing import profile
 from gfx950.timing.parameters import Machine
 
@@ -193,9 +193,8 @@ def floors_us(routes: Routes, machine: Machine) -> tuple[float, float]:
     """Returns how long reading weights takes at least, and multiplying."""
     products = 3 * WIDTH * INNER
     num_bytes = np.count_nonzero(routes.sizes()) * products * (1 / 2 + 1 / 32)
-    simds = machine.num_cus * machine.simds_per_cu
-    peak = simds * FLOPS_PER_CYCLE * machine.peak_ghz * 1e3
-    return num_bytes / (machine.hbm_gbps * 1e3), 2 * routes.ids.size * products / peak
+    flops = 2 * routes.ids.size * products
+    return peaks.floors_us(machine, num_bytes, flops, FLOPS_PER_CYCLE)
 
 
 def rows(

@@ -15,6 +15,7 @@ from bench.shapes import NAMED_SHAPES, QUICK_SHAPES, Shape
 from bench.simulated.kept import recorded
 from bench.simulated.kernels import WIDE
 from bench.simulated.launches import BLOCK, Operands
+from bench.simulated.peaks import floors_us
 from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow, tables
 from bench.simulated.systems import Offer, Stopwatch, offers
 from bench.targets import gfx950_hardware as hardware
@@ -76,11 +77,9 @@ def least_us(op: str, shape: Shape, machine: Machine) -> float:
         "matmul": (m + n) * packed + 2 * m * n,
         "linear": m * floats + n * packed + 2 * m * n,
     }["linear" if op in WIDE else op]
-    by_bytes = num_bytes / (machine.hbm_gbps * 1e3)
     if op == "quantize":
-        return by_bytes
-    simds = machine.num_cus * machine.simds_per_cu
-    return max(by_bytes, shape.flops / (simds * FLOPS_PER_CYCLE[op] * machine.peak_ghz * 1e3))
+        return floors_us(machine, num_bytes, 0, 1)[0]
+    return max(floors_us(machine, num_bytes, shape.flops, FLOPS_PER_CYCLE[op]))
 
 
 def rows(op: str, shape: Shape, timed: Sequence[Timed], origin: Origin) -> Iterator[SimulatedRow]:
