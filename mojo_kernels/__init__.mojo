@@ -30,6 +30,7 @@ Hopper's builds on the room of any GPU.
         hip_queue.mojo        HIP streams
         recorder.mojo         says what would be launched
         assembler.mojo        says it with the machine code
+        ptx_queue.mojo        says all that a CUDA device would be told
         kernel.mojo           what a kernel of any room offers
         workspace.mojo        memory in which workgroups meet, kept
 
@@ -122,12 +123,25 @@ Hopper's builds on the room of any GPU.
             dispatch.mojo         which kernel, and why
             explain.mojo          the same without a launch
             catalogue.mojo        kernels by name, for who has no GPU
-    simt/                 any GPU, any pair of formats: correct everywhere, tuned nowhere
+    simt/                 any GPU, any pair of formats: correct everywhere
         codec.mojo            encode and decode, eight elements a thread
         views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
+        dispatch.mojo         which kernel
         matmul.mojo           one warp for a row and a few columns
+        instructions.mojo     tensor cores and copies of NVIDIA GPUs from Ampere on
+        tiles/                more rows: tiles on tensor cores
+            kernel.mojo           the kernel, which problems, and the launches
+            shape.mojo            how a group is cut, and its shared memory
+            operands.mojo         numbers, factors and marks, and where they lie
+            numbers.mojo          codes as bfloat16 numbers
+            flags.mojo            columns whose weights numbers cannot hold
+            place.mojo            where things are in shared memory
+            rows.mojo             activations of any kind become numbers
+            weights.mojo          weights on their way to shared memory
+            result.mojo           how sums get to C
+            marked.mojo           what numbers cannot hold
         experts.mojo          the same where every row has an expert; layers of experts
         routing.mojo          which expert a row goes to, found on the device
         copy.mojo             rows with gaps, made contiguous
@@ -136,7 +150,7 @@ Hopper's builds on the room of any GPU.
         plan.mojo             how the groups of a kernel share a product
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
-        instructions/         the only room with inline assembly
+        instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
             shared_memory.mojo    loads, copies and barriers by address
@@ -164,22 +178,28 @@ Hopper's builds on the room of any GPU.
             result.mojo           how sums get to C
         dense/                both sides as stages: plain tensor core products
             kernel.mojo           the kernel
+            share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
             stages.mojo           rows that are ready, in the workspace
-            pipeline.mojo         stages in shared memory, and who fills them
+            units.mojo            what a lane has of weights, and where it puts it
+            weights.mojo          codes of weights, loaded; their stages in the workspace
+            pipeline.mojo         stages in shared memory
+            fillers.mojo          who copies stages, or makes them
             result.mojo           where sums meet factors, and how they get to C
+            together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           which problems, and the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly
             bases.mojo            where ready rows lie, and who computes those that are not
-            rows.mojo             both sides as stages of bytes, the base of every row
+            rows.mojo             stages of bytes, the base of every row
         bytes/                codes of eight bits: as they are, or as bfloat16 numbers
             kernel.mojo           which problems, and the launches
             operands.mojo         where ready rows lie, and how their scales get to C
+            choice.mojo           where weights become stages, what that takes
             rows.mojo             tokens as stages: encoded, or as they come
-            weights.mojo          weights as stages
-            numbers.mojo          elements times scales, and which of them are lost
+            weights.mojo          what has to be known of weights before
+            numbers.mojo          what is put into stages, and what that cannot hold
             scales.mojo           the float scales of weights
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: launches, tiles, workspace
@@ -188,6 +208,14 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           the product of a tile of rows
             result.mojo           gates, biases, and how sums get to rows
             slots.mojo            rows of slots added up
+        few_experts/          the same for few rows of each: weights stream through registers
+            dispatch.mojo         the launches, and how few rows they are for
+            deal.mojo             which rows and whose weights, found by every group
+            shape.mojo            how a group is cut, and its shared memory
+            rows.mojo             rows in fragment order, on their way to shared memory
+            weights.mojo          a warp's way along tiles of weights, loads ahead
+            kernel.mojo           the product of all items of a group
+            result.mojo           sums over warps, gates, and how they get to rows
         host/                 what the host decides
             choices.mojo          which kernel, which plan, why
             costs.mojo            what a plan is expected to take
@@ -202,6 +230,8 @@ Hopper's builds on the room of any GPU.
         cpu.mojo              Python extension module of the CPU
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
+        nvidia_facts.mojo     memory that these want, for Python
+        ptx.mojo              Python extension module that says what CUDA devices would be told
         max_ops.mojo          MAX custom ops
         max_experts.mojo      the same for experts
         max_tensors.mojo      tensors of a graph as operands

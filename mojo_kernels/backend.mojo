@@ -4,7 +4,7 @@
     cpu       any CPU                         none: one library for each instruction set
     gfx950    AMD MI350X, MI355X (CDNA4)      the first 14 dwords of arguments in registers
     sm_90a    NVIDIA H100, H200 (Hopper)      none
-    sm_*      other NVIDIA GPUs               none: portable kernels alone
+    sm_*      other NVIDIA GPUs               none: portable kernels alone; from sm_80 on with tensor cores
 """
 
 from max.gpu.host import DeviceContext
@@ -19,6 +19,15 @@ def has_hopper() -> Bool:
     """Says whether this compilation is for a Hopper GPU, whose instructions no other has."""
     comptime architecture = DeviceContext.default_device_info.arch_name
     return architecture == "hopper"
+
+
+def has_warp_products() -> Bool:
+    """Says whether this compilation is for tensor cores that a warp uses with bfloat16: Ampere's, and
+    those of NVIDIA GPUs behind it.
+    """
+    comptime AMPERE = 8.0
+    comptime info = DeviceContext.default_device_info
+    return info.api == "cuda" and Float64(info.compute) >= AMPERE
 
 
 def has_cdna4() -> Bool:

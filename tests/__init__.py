@@ -10,6 +10,7 @@
     hip/           what is launched on AMD's runtime, which a stand-in answers
     simt/          the codec of any GPU
     hopper/        kernels on a CUDA device
+    ptx/           what such a device would be told, and its machine code on the CPU
     gfx950/        the simulator itself: programs/ and data/ are other people's kernels
     python/        tensors, torch, errors, builds
     max_graph/     the operations in MAX graphs

@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from mx_kernels._cuda import CUDA, PORTABLE
 from tests import artefacts
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--portable",
+        action="store_true",
+        help="on a CUDA device, leave products to the portable kernels",
+    )
 
 
 def pytest_configure(config):
@@ -21,6 +30,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "deep: for `make test-deep` alone")
     config.addinivalue_line("markers", "compiles: a claim about compiling, which does so itself")
     artefacts.refuse_others()
+    if config.option.portable:
+        CUDA.plan = PORTABLE
 
 
 @pytest.hookimpl(tryfirst=True)

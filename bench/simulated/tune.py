@@ -38,11 +38,13 @@ MORE = (
     Shape(1024, 4096, 4096), Shape(4096, 4096, 4096), Shape(8192, 8192, 8192),
 )  # fmt: skip
 MORE_OF_CODES = (
-    Shape(256, 8192, 2048), Shape(320, 7168, 1024),
+    Shape(2, 24576, 1536), Shape(256, 8192, 2048), Shape(320, 7168, 1024),
     Shape(640, 8192, 1024), Shape(768, 8192, 1024), Shape(672, 9216, 1024),
     Shape(896, 8192, 1024), Shape(1280, 8192, 1024), Shape(1536, 8192, 1024),
+    Shape(512, 12288, 1024), Shape(512, 18432, 1024), Shape(1600, 5120, 1024),
     Shape(1024, 12288, 512), Shape(1024, 2880, 384), Shape(1152, 13312, 1024),
-    Shape(2880, 7168, 1024), Shape(3200, 7168, 1024),
+    Shape(2880, 7168, 1024), Shape(3200, 7168, 1024), Shape(2048, 12288, 1024),
+    Shape(3200, 16384, 1024),
 )  # fmt: skip
 """For `matmul` only, which has a kernel for each size of a tile."""
 SHOWN = 8

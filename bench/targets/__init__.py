@@ -36,7 +36,9 @@ SIMULATED_EXPERTS = "gfx950-experts"
 """The same on the timing model of gfx950."""
 SIMULATED_EIGHT_BITS = "gfx950-eight-bits"
 """The target whose rows are products of eight-bit codes, on that model."""
-WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS)
+SIMULATED_AITER = "gfx950-aiter"
+"""The target whose rows are products beside AITER's tuned tiles, on that model."""
+WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER)
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
@@ -46,6 +48,7 @@ SIMULATED = {
     "gfx950": "bench.targets.gfx950",
     SIMULATED_EXPERTS: "bench.targets.gfx950_experts",
     SIMULATED_EIGHT_BITS: "bench.targets.gfx950_eight_bits",
+    SIMULATED_AITER: "bench.targets.gfx950_aiter",
 }
 """The same for targets that are simulated."""
 

@@ -6,11 +6,11 @@ Nothing waits and nothing is allocated: results are memory that the caller hands
 """
 
 from std.os import abort
-from std.python import Python, PythonObject
+from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
-from mojo_kernels.bindings.nvidia import workspace_of as workspace_of_experts
+from mojo_kernels.bindings.nvidia_facts import add_facts
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -20,29 +20,9 @@ from mojo_kernels.bindings.protocol import (
     read_quantize,
     read_relayout,
 )
-from mojo_kernels.hopper.host.choices import MAX_FEW_ROWS
-from mojo_kernels.hopper.host.dispatch import workspace_of
-from mojo_kernels.hopper.layout import OPERANDS
 from mojo_kernels.launch.context_queue import ContextQueue, Device
-from mojo_kernels.numbers.formats import NO_FORMAT
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.quantize import dequantize, relayout
-
-
-def py_max_few_rows() raises -> PythonObject:
-    """Returns rows, and pairs of formats of which up to so many need no workspace."""
-    comptime MXFP4 = OPERANDS.code()
-    var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
-    return Python.tuple(MAX_FEW_ROWS, pairs)
-
-
-def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, plan); returns bytes that `multiply` may want."""
-    var args = Arguments(arguments)
-    var m, n, k = args.next(), args.next(), args.next()
-    var left_format, right_format = args.next(), args.next()
-    var space = workspace_of(m, n, k, left_format, right_format, args.next())
-    return PythonObject(space.num_bytes())
 
 
 def py_open(index: PythonObject) raises -> PythonObject:
@@ -74,18 +54,6 @@ def py_multiply_grouped(arguments: PythonObject) raises:
     var stream = args.next()
     var queue = ContextQueue(device, stream, args.next())
     multiply_grouped[Known.NOTHING](problem, queue)
-
-
-def py_grouped_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes the problem of `multiply_grouped`; returns the bytes of its workspace."""
-    var args = Arguments(arguments)
-    return PythonObject(workspace_of_experts(read_grouped(args)).num_bytes())
-
-
-def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes the problem of `multiply_experts`; returns the bytes of its workspace."""
-    var args = Arguments(arguments)
-    return PythonObject(workspace_of_experts(read_experts(args)).num_bytes())
 
 
 def py_multiply_experts(arguments: PythonObject) raises:
@@ -127,13 +95,10 @@ def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_gpu")
-        module.def_function[py_workspace_bytes]("workspace_bytes")
-        module.def_function[py_max_few_rows]("max_few_rows")
+        add_facts(module)
         module.def_function[py_open]("open")
         module.def_function[py_multiply]("multiply")
         module.def_function[py_multiply_grouped]("multiply_grouped")
-        module.def_function[py_grouped_workspace_bytes]("multiply_grouped_workspace_bytes")
-        module.def_function[py_experts_workspace_bytes]("multiply_experts_workspace_bytes")
         module.def_function[py_multiply_experts]("multiply_experts")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

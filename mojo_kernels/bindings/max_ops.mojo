@@ -35,7 +35,6 @@ from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
 from ..cpu.rows import FloatRows
 from ..calls import DequantizeCall, QuantizeCall
-from ..hopper.host.dispatch import workspace_of
 from ..launch.context_queue import ContextQueue
 from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES
@@ -334,8 +333,9 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     if problem.m == 0:
         return
     # Freed in the order of the stream.
-    var space = workspace_of(
-        problem.m, problem.n, problem.k, problem.left.format, problem.right.format
+    var left, right = problem.left, problem.right
+    var space = nvidia.workspace_of(
+        problem.m, problem.n, problem.k, left.format, right.format, right.layout
     )
     var workspace = context.enqueue_create_buffer[DType.uint8](max(1, space.num_bytes()))
     var queue = ContextQueue(context)

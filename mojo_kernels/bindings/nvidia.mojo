@@ -9,10 +9,10 @@ from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
 from ..hopper.experts import dispatch as hopper_experts
 from ..hopper.host import dispatch as hopper
-from ..launch.queue import Queue, Workspace
+from ..launch.queue import Queue, Workspace, larger
 from ..problem import ANY, Known, Problem
 from ..simt import experts as portable_experts
-from ..simt import matmul as portable
+from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 
 
@@ -32,6 +32,20 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         hopper.multiply[known](problem, queue, plan_code)
     else:
         portable.launch[known](problem, queue)
+
+
+def workspace_of(
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, layout: Int, plan_code: Int = 0
+) -> Workspace:
+    """Returns the workspace that a product wants, whatever its addresses and types."""
+    var portable_space = portable.workspace_of(m, n, k)
+    comptime if has_hopper():
+        var space = hopper.workspace_of(m, n, k, left_format, right_format, plan_code)
+        if hopper.takes(left_format, right_format, layout, plan_code) and space.num_bytes() == 0:
+            return space
+        return larger(space, portable_space)
+    else:
+        return portable_space
 
 
 def workspace_of(problem: GroupedProblem) -> Workspace:

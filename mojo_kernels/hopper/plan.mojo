@@ -5,10 +5,14 @@
     middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
     many        256               128          1         2**20
     fp8         64, 128           128          1         2**21 + rows
-    bytes       64, 128           128          1         none
-    portable    1                 32           1         none
+    fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
+    bytes       128               128          1         none
+    bytes_few   64, 128           128          1 .. 8    none
+    tiles       64, 128           128          1         none
+    portable    1                 32           1         2**22, which tiles have too
 
-Ranks are the groups of a cluster, which split K.
+Ranks are the groups of a cluster, which split K. Kernels for few rows make bytes of weights as they
+multiply; the others find them in the workspace.
 """
 
 from std.math import ceildiv
@@ -18,12 +22,17 @@ from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
 from ..simt.matmul import COLUMNS, WARPS, is_aligned
+from ..simt.tiles.shape import COLUMNS as TILE_COLUMNS
 from .layout import OPERANDS, TILE_ROWS
 
 comptime MORE_ROWS = 1 << 20
 """Codes of the kernels that want their activations expanded begin here."""
 comptime BYTE_ROWS = 1 << 21
 """Codes of the kernel that multiplies bytes begin here."""
+comptime FEW_BYTE_ROWS = 1 << 23
+"""Codes of the kernel that makes bytes as it multiplies begin here."""
+comptime PORTABLE = 1 << 22
+"""The code of the portable kernels."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 comptime PRESHUFFLED = _preshuffled()
@@ -42,6 +51,13 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime PORTABLE = Self(3)
     comptime FP8 = Self(4)
     comptime BYTES = Self(5)
+    comptime FP8_FEW = Self(6)
+    comptime BYTES_FEW = Self(7)
+    comptime TILES = Self(8)
+
+    def wants_bytes(self) -> Bool:
+        """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
+        return self == Self.FP8 or self == Self.FP8_FEW
 
     def file(self) -> StaticString:
         """Returns where the kernel is, within the package."""
@@ -49,10 +65,12 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/few/kernel.mojo"
         if self == Self.MIDDLE:
             return "hopper/middle/kernel.mojo"
-        if self == Self.FP8:
+        if self.wants_bytes():
             return "hopper/fp8/kernel.mojo"
-        if self == Self.BYTES:
+        if self == Self.BYTES or self == Self.BYTES_FEW:
             return "hopper/bytes/kernel.mojo"
+        if self == Self.TILES:
+            return "simt/tiles/kernel.mojo"
         return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
 
 
@@ -87,9 +105,24 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.FP8, tokens, Self.MANY.columns, 1)
 
     @staticmethod
-    def bytes(tokens: Int) -> Self:
-        """Returns a plan of `bytes`."""
-        return Self(Kernel.BYTES, tokens, Self.MANY.columns, 1)
+    def fp8_few(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `fp8` that makes bytes as it multiplies."""
+        return Self(Kernel.FP8_FEW, tokens, Self.MANY.columns, ranks)
+
+    @staticmethod
+    def bytes() -> Self:
+        """Returns the plan of `bytes` that has weights in the workspace."""
+        return Self(Kernel.BYTES, 128, Self.MANY.columns, 1)
+
+    @staticmethod
+    def bytes_few(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `bytes` that puts weights into stages as it multiplies."""
+        return Self(Kernel.BYTES_FEW, tokens, Self.MANY.columns, ranks)
+
+    @staticmethod
+    def tiles(rows: Int) -> Self:
+        """Returns a plan of `simt.tiles`."""
+        return Self(Kernel.TILES, rows, TILE_COLUMNS, 1)
 
     @staticmethod
     def from_code(code: Int) -> Self:
@@ -98,22 +131,36 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code >= FEW_BYTE_ROWS:
+            return Self.fp8_few((code - FEW_BYTE_ROWS) // 256, code % 256)
+        if code == PORTABLE:
+            return Self.PORTABLE
         if code >= BYTE_ROWS:
             return Self.fp8(code - BYTE_ROWS)
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
+
+    def of_bytes(self) -> Self:
+        """Returns the plan of `bytes` that is like this one of `fp8`."""
+        if self.kernel == Kernel.FP8_FEW:
+            return Self.bytes_few(self.tokens, self.ranks)
+        return Self.bytes()
 
     def with_ranks(self, ranks: Int) -> Self:
         """Returns the plan that splits K so many ways."""
         return Self(self.kernel, self.tokens, self.columns, ranks)
 
     def code(self) -> Int:
-        """Returns the code that stands for the plan; 0 for one that has no other beside it."""
+        """Returns the code that stands for the plan; 0 for one that has none."""
+        if self.kernel == Kernel.PORTABLE:
+            return PORTABLE
         if self.kernel == Kernel.FEW:
             return 32 * self.tokens + self.columns // 2 + self.ranks
         if self.kernel == Kernel.MIDDLE:
             return MORE_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.MANY:
             return MORE_ROWS
+        if self.kernel == Kernel.FP8_FEW:
+            return FEW_BYTE_ROWS + 256 * self.tokens + self.ranks
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:

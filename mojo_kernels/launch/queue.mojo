@@ -8,6 +8,7 @@ arguments:
     ContextQueue    a MAX context, or a stream of the caller's on its device
     HipQueue        a HIP stream of the caller's, through the runtime of the process
     Recorder        nothing runs: says what would have been launched
+    PtxQueue        nothing runs: says all that a CUDA device would have been told
 
 Arguments have the types that the kernel declares. They stay scalars and pointers:
 a struct of several would reach a CDNA4 kernel by reference, which ends the preload
@@ -81,6 +82,13 @@ struct Workspace(TrivialRegisterPassable):
     def num_bytes(self) -> Int:
         """Returns the bytes of both."""
         return self.cleared_bytes + self.handed_over_bytes
+
+
+def larger(a: Workspace, b: Workspace) -> Workspace:
+    """Returns a workspace for one launch or the other."""
+    return Workspace(
+        max(a.cleared_bytes, b.cleared_bytes), max(a.handed_over_bytes, b.handed_over_bytes)
+    )
 
 
 trait Queue:

@@ -32,8 +32,11 @@ current_device, _current_stream, _allocate, _free = (
         "cudaCachingAllocator_raw_delete",
     )
 )
-_LEFT_FORMAT, _RIGHT_FORMAT = 5, 9
-"""Where the formats stand in what `multiply` takes, see `_calls`."""
+_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = 5, 9, 10
+"""Where they stand in what `multiply` takes, see `_calls`."""
+
+PORTABLE = 1 << 22
+"""The plan that leaves products to the portable kernels, see `hopper/plan.mojo`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class _Device:
     few_formats: tuple[tuple[int, int], ...]
     """...one of these pairs, of activations and weights."""
     workspace_bytes: Callable[[tuple[int, ...]], int]
-    """Says how many bytes a product wants: from sizes, formats and the plan; remembers answers."""
+    """Says how many bytes a product wants: of sizes, formats, layout, plan; remembers answers."""
 
 
 class Cuda:
@@ -83,7 +86,9 @@ class Cuda:
         stream, plan, num_bytes = _current_stream(index), self.plan, 0
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
         if m > device.max_few_rows or formats not in device.few_formats:
-            num_bytes = device.workspace_bytes((m, arguments[-2], k) + formats + (plan,))
+            num_bytes = device.workspace_bytes(
+                (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
+            )
         if not num_bytes:
             device.native.multiply(arguments + (device.handle, stream, 0, plan))
             return

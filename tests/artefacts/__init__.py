@@ -49,6 +49,8 @@ from tests.artefacts.kinds import (
     program,
 )
 from tests.hip.kinds import EXPERTS, FLOAT_SCALES, KINDS
+from tests.ptx.kinds import ARCHITECTURES
+from tests.ptx.kinds import extension as ptx_extension
 
 GFX950, SM_90A = "gfx950", "sm_90a"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
@@ -56,7 +58,7 @@ ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    *("house/test_readme", "house/test_docs", "serving/"),
+    *("house/test_readme", "house/test_docs", "ptx/", "serving/"),
 )
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 
@@ -133,7 +135,18 @@ ARTEFACTS = (
         partial(_native.gpu_extension, SM_90A),
         "python/test_native",
         "hopper/test_machine_code",
+        "hopper/test_launches",
         deep=True,
+    ),
+    *(
+        extension(
+            f"ptx/{architecture}",
+            partial(ptx_extension, architecture),
+            "ptx/",
+            "hopper/test_launches",
+            deep=True,
+        )
+        for architecture in ARCHITECTURES
     ),
     extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
     *(
@@ -184,7 +197,8 @@ ARTEFACTS = (
     executable("numerics/numbers"),
     executable("numerics/gates"),
     executable("numerics/layouts"),
-    executable("simt/codec"),
+    executable("simt/codec", "simt/test_codec"),
+    program("simt/tiles", "simt/test_machine_code", deep=True),
     executable("hopper/experts", "hopper/test_experts", deep=True),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}

@@ -236,3 +236,42 @@ def assert_multiplies(kernel, decode: Decode, problem: Problem, **options):
     bias = None if problem.bias is None else problem.bias.astype(np.float64)
     oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias)
     return c
+
+
+def loop_of(kernel):
+    """Returns the instructions of the innermost loop with most matrix instructions.
+
+    A loop is what lies on a way from a jump back's target to the jump, wherever the compiler has
+    put it, but for what is before the target.
+    """
+    code = kernel.instructions
+    after = {i.pc: [] for i in code}
+    for i in code:
+        if i.name not in ("s_branch", "s_endpgm") and i.pc + 1 in after:
+            after[i.pc].append(i.pc + 1)
+        if i.target is not None:
+            after[i.pc].append(i.target)
+    before = {i.pc: [] for i in code}
+    for pc, others in after.items():
+        for other in others:
+            before[other].append(pc)
+
+    def reached(start, ways, first):
+        found, waiting = set(), [start]
+        while waiting:
+            pc = waiting.pop()
+            if pc >= first and pc not in found:
+                found.add(pc)
+                waiting += ways[pc] if pc != first or start == first else []
+        return found
+
+    loops = {}
+    for i in code:
+        if i.target is not None and i.target <= i.pc:
+            body = reached(i.target, after, i.target) & reached(i.pc, before, i.target)
+            loops[i.target] = loops.get(i.target, set()) | body
+    mfma = {i.pc for i in code if i.name.startswith("v_mfma")}
+    loops = [body for body in loops.values() if body & mfma]
+    inner = [body for body in loops if not any(other < body for other in loops)]
+    most = max(inner, key=lambda body: len(body & mfma))
+    return [i for i in code if i.pc in most]

@@ -17,7 +17,9 @@ from tests.cdna4 import support as cdna4
 NARROW, SPLIT = "m4n2d4s1_bfloat16_none", "m4n2d4s2_bfloat16_bfloat16"
 WIDE_SPLIT, WIDE = "m4n4d3s2_float32_float32", "m12n4d3s1_bfloat16_none"
 HIGH, WIDEST = "m14n2d3s1_bfloat16_float32", "m8n6d2s1_bfloat16_bfloat16"
-KERNELS = (NARROW, SPLIT, WIDE_SPLIT, WIDE, HIGH, WIDEST)
+ODD = "m8n3d3s1_bfloat16_bfloat16"
+"""Three tiles of columns a wave: half of the waves begin within a word of scales."""
+KERNELS = (NARROW, SPLIT, WIDE_SPLIT, WIDE, HIGH, WIDEST, ODD)
 pytestmark = pytest.mark.deep
 NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
 STAGE_K, CHUNK_K = 256, 4096
@@ -105,25 +107,13 @@ def test_nothing_spills_and_arguments_are_preloaded(name):
 @pytest.mark.parametrize("name", [NARROW, WIDE])
 def test_a_stage_meets_once_and_loads_no_weight_twice(kernels, name):
     m_tiles, n_tiles, depth, *_ = map(int, NAME.fullmatch(name).groups()[:4])
-    names = [instruction.name for instruction in loop_of(kernels[name])]
+    names = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert names.count("s_barrier") == depth
     assert sum(name.startswith("v_mfma") for name in names) == 2 * m_tiles * n_tiles * depth
     of_a, of_b = m_tiles * 16 // (8 * WAVES), 2 * n_tiles
     # Scales of activations, which few stages load, may be one more.
     sure = (of_a + of_b) * depth
     assert sure <= names.count("buffer_load_dwordx4") <= sure + depth
-
-
-def loop_of(kernel):
-    """Returns the instructions of the innermost loop with most matrix instructions."""
-    loops = [
-        kernel.instructions[i.target : i.pc + 1]
-        for i in kernel.instructions
-        if i.target is not None and i.target <= i.pc
-    ]
-    count = {id(loop): sum(i.name.startswith("v_mfma") for i in loop) for loop in loops}
-    most = max(count.values())
-    return min((loop for loop in loops if count[id(loop)] == most), key=len)
 
 
 def model(kernel, name, m, n, k):

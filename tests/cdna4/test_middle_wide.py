@@ -130,16 +130,6 @@ def test_a_k_that_ends_within_a_stage_or_leaves_a_workgroup_none_is_refused():
     assert cdna4.described(BLOCKS + SPLIT, 64, 64, 3 * STAGE_K) is not None
 
 
-def loop_of(kernel):
-    """Returns the instructions of the innermost loop that multiplies."""
-    loops = [
-        kernel.instructions[i.target : i.pc + 1]
-        for i in kernel.instructions
-        if i.target is not None and i.target <= i.pc
-    ]
-    return min((x for x in loops if any(i.name.startswith("v_mfma") for i in x)), key=len)
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_nothing_spills_and_a_stage_meets_once(kernels, name):
     text = cdna4.compile_texts("middle_wide")[name]
@@ -147,7 +137,7 @@ def test_nothing_spills_and_a_stage_meets_once(kernels, name):
         assert re.search(rf"\.{count}:\s+0\n", text), count
     left, right, *cut, _, _ = NAME.fullmatch(name).groups()
     m_tiles, n_tiles, depth, _ = map(int, cut)
-    loop = [instruction.name for instruction in loop_of(kernels[name])]
+    loop = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert loop.count("s_barrier") == depth
     assert sum(x.startswith("v_mfma") for x in loop) == m_tiles * n_tiles * depth
     assert loop.count("ds_read_b128") == 2 * m_tiles * depth

@@ -148,15 +148,26 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
 
 @pytest.mark.parametrize("activations, format", [("mxint8", "mxfp4"), ("bf16", "mxfp8")])
 def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, format):
-    decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
-    assert decision.kernel == "simt/matmul.mojo"
-    assert "fast kernels take MXFP4 weights" in decision.reason
+    asked = {"device": "cuda", "activations": activations, "format": format}
+    for m, kernel in ((16, "matmul"), (17, "tiles/kernel")):
+        decision = mx.explain(m, 128, 256, **asked)
+        assert decision.kernel == f"simt/{kernel}.mojo"
+        assert "fast kernels take MXFP4 weights" in decision.reason
+    few, many = (mx.explain(m, 4096, 256, **asked) for m in (64, 4096))
+    assert few.tile == (64, 128)
+    assert many.tile == (128, 128)
+    assert many.workspace_bytes > 2 * 4096 * 256
 
 
 def staged_rows(m, decision):
-    """Returns the rows of both sides of a product with 4096 columns, in whole tiles."""
+    """Returns the rows that are in the workspace, of a product with 4096 columns, in whole tiles.
+
+    Weights are there for many rows; for fewer, more threads make their stages as they go.
+    """
     tokens, columns = decision.tile
-    return -(-m // tokens) * tokens + -(-4096 // columns) * columns
+    assert decision.threads == (384 if m == 8192 else 512)
+    of_weights = -(-4096 // columns) * columns if m == 8192 else 0
+    return -(-m // tokens) * tokens + of_weights
 
 
 SMALL_ARRAYS = 8
@@ -171,7 +182,6 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     assert decision.kernel == "hopper/bytes/kernel.mojo"
     assert "FP8 tensor cores" in decision.reason
     assert decision.tile == (128 if m == 8192 else 64, 128)
-    assert decision.threads == 384
     has_factors = {activations, format} != {"fp8"}
     stages = staged_rows(m, decision) * (4096 + (4 * 4096 // 128 if has_factors else 0))
     assert stages < decision.workspace_bytes < stages + SMALL_ARRAYS * (m + 4096)
@@ -192,7 +202,7 @@ def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
 )
 def test_other_fp8_goes_to_the_portable_kernel(activations, format):
     decision = mx.explain(64, 128, 256, device="cuda", activations=activations, format=format)
-    assert decision.kernel == "simt/matmul.mojo" and decision.workspace_bytes == 0
+    assert decision.kernel == "simt/tiles/kernel.mojo" and decision.tile == (64, 128)
     assert "E4M3 with float32 scales, on both sides" in decision.reason
 
 

@@ -11,6 +11,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import E4M3_FORMATS, numbers_of, values_of
+from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
@@ -27,6 +28,13 @@ SHAPES = [
     (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
     (385, 1000, 2080), (2600, 2300, 544), (4200, 4300, 96),
 ]  # fmt: skip
+PLANS = [0, (1 << 21) + 128, *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 4)])]
+
+
+@pytest.fixture(autouse=True, params=PLANS)
+def plan(request, monkeypatch):
+    """Leaves the choice to the table, then takes one plan after the other."""
+    monkeypatch.setattr(CUDA, "plan", request.param)
 
 
 def scaled(scales, exponents):

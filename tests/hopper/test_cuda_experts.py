@@ -69,10 +69,23 @@ GROUPS = [
     ([129, 300, 5, 64], 70, 384, 544),
     ([1] * 130, 3, 40, 96),
 ]
+# The same for tiles of eight and of 16 rows of the kernel for few rows: full ones, one row more,
+# all rows to one of the experts, more blocks of K than a warp has on the way.
+SIZES_OF_FEW = [0, 1, 7, 8, 9, 16, 17]
+GROUPS_OF_FEW = [
+    ([*SIZES_OF_FEW, *([0] * 20)], 3, 100, 96),
+    (SIZES_OF_FEW, 9, 100, 96),
+    ([*([0] * 30), 40, 0], 0, 2880, 64),
+    ([0, 0, 40, 0], 1, 2880, 64),
+    ([1, 0, 2], 0, 72, 2880),
+    ([9, 0, 17], 4, 1032, 4128),
+]
 
 
 @every_mode
-@pytest.mark.parametrize("groups", GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}")
+@pytest.mark.parametrize(
+    "groups", GROUPS + GROUPS_OF_FEW, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}"
+)
 def test_a_grouped_product_is_within_the_derived_bound(groups, mode):
     sizes, behind, n, k = groups
     plain, shuffled = experts(len(sizes), n, k)
@@ -91,9 +104,10 @@ def test_bias_and_every_type(dtype, x_dtype):
 
 
 @every_mode
-def test_rows_and_scales_at_the_ends_of_the_range(mode):
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_rows_and_scales_at_the_ends_of_the_range(count, mode):
     """Numbers that bfloat16 cannot hold, on either side, are computed another way."""
-    plain, _ = experts(4, 64, 256)
+    plain, _ = experts(max(count, 4), 64, 256)
     plain.scales[0, 5, 0], plain.scales[1, 7, -1], plain.scales[2, 9], plain.scales[3, 3] = (
         254,
         253,
@@ -102,11 +116,12 @@ def test_rows_and_scales_at_the_ends_of_the_range(mode):
     )
     x = torch.randn(40, 256) * 2.0**-80
     x[1, :32], x[30, 32:64] = 2.0**-140, 0
-    check_grouped(x, plain, plain.preshuffle(device="cuda"), [10, 3, 20, 5], mode)
-    plain, shuffled = experts(2, 64, 256, 2.0**-60)
+    sizes = [10, 3, 20, 5, *([0] * (count - 4))]
+    check_grouped(x, plain, plain.preshuffle(device="cuda"), sizes, mode)
+    plain, shuffled = experts(count, 64, 256, 2.0**-60)
     huge = torch.randn(40, 256)
     huge[3, :32], huge[22, -32:] = 3.3e38, 3.0e38
-    check_grouped(huge, plain, shuffled, [20, 20], mode)
+    check_grouped(huge, plain, shuffled, [20, 20, *([0] * (count - 2))], mode)
 
 
 @every_mode
@@ -188,7 +203,13 @@ def composed(x, gate_up, down, ids, counts, biases, *, activation, mode):
 
 
 # Tokens, slots, experts, width, inner.
-LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (64, 2, 5, 64, 32), (200, 4, 6, 96, 160)]
+LAYERS = [
+    (1, 4, 8, 96, 64),
+    (9, 3, 4, 160, 96),
+    (9, 3, 30, 1056, 2208),
+    (64, 2, 5, 64, 32),
+    (200, 4, 6, 96, 160),
+]
 
 
 @every_mode
@@ -249,17 +270,22 @@ def test_ids_may_be_any_numbers(dtype):
     assert (nothing == 0).all()
 
 
-def test_a_tokens_bits_depend_on_no_other_token():
+# Tokens, and some of them for which the same kernel is taken.
+SOME = [(20, [slice(1), slice(3, 9), slice(2, 19)]), (300, [slice(30, 170), slice(5, 205)])]
+
+
+@pytest.mark.parametrize(("tokens", "parts"), SOME, ids=["few", "many"])
+def test_a_tokens_bits_depend_on_no_other_token(tokens, parts):
     _, shuffled = layer(5, 288, 160)
     shuffled = list(shuffled)
-    x, counts = torch.randn(300, 288).bfloat16(), torch.rand(300, 3)
-    ids = torch.randint(0, 5, (300, 3))
+    x, counts = torch.randn(tokens, 288).bfloat16(), torch.rand(tokens, 3)
+    ids = torch.randint(0, 5, (tokens, 3))
     for mode in MODES:
         expected = mx.moe(x, *shuffled, ids, counts, activations=mode)
-        order = torch.randperm(300)
+        order = torch.randperm(tokens)
         got = mx.moe(x[order], *shuffled, ids[order], counts[order], activations=mode)
         same_bits(got, expected[order])
-        for some in (slice(1), slice(3, 9), slice(30, 170)):
+        for some in parts:
             got = mx.moe(x[some], *shuffled, ids[some], counts[some], activations=mode)
             same_bits(got, expected[some])
 

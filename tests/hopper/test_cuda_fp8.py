@@ -17,7 +17,9 @@ pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
 )
 
-PLANS = [(1 << 21) + tokens for tokens in (64, 128)]
+STAGED = [(1 << 21) + tokens for tokens in (64, 128)]
+MADE = [(1 << 23) + 256 * m + ranks for m, ranks in [(64, 1), (128, 1), (64, 4), (128, 2)]]
+PLANS = [*STAGED, *MADE]
 SPAN = 26
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

@@ -49,6 +49,16 @@ def test_no_register_is_written_that_an_instruction_in_flight_reads():
     assert not [line for kernel in kernels for line in written_in_flight(kernel)]
 
 
+@pytest.mark.deep
+def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
+    """Those of the first round, and in every round as many as it multiplies; one way for any."""
+    module = artefacts.path("hopper/sm_90a").read_bytes().decode("latin-1")
+    entries = module.split(".entry")[1:]
+    kernels = [text for text in entries if "hopper_few_expert" in text.split("(")[0]]
+    assert sorted(kernel.count("mma.sync") // 4 for kernel in kernels) == [9, 9, 18, 18]
+    assert all(kernel.count("L1::no_allocate.v4") == 8 + 8 + 1 for kernel in kernels)
+
+
 def test_a_load_before_the_wait_is_found():
     product = "wgmma.mma_async.sync {%r1,%r2}, {%r7,%r8}, %rd1, p, 1, 1;\n"
     wait = "wgmma.wait_group.sync.aligned 0;\n"

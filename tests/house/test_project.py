@@ -291,7 +291,7 @@ def test_no_source_file_is_too_long():
 # hand. They say that they are skipped, and why.
 NEED_MORE_THAN_THIS = {
     *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py", "test_cuda_experts.py"),
-    *("test_aiter.py", "test_emulated.py"),
+    *("test_cuda_tiles.py", "test_aiter.py", "test_emulated.py"),
 }
 
 

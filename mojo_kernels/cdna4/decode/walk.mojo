@@ -285,8 +285,12 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
                 s_waitcnt[lgkmcnt=0]()
                 schedule_barrier()
             comptime for word in range(Self.Weights.WORDS):
+                comptime next = min(word + 1, Self.Weights.WORDS - 1)
                 self.b_scales[stage, word] = self.weights.chosen_scales(
-                    self.b_scales[stage, word], self.first_blocks[stage], self.lane
+                    self.b_scales[stage, word],
+                    self.b_scales[stage, next],
+                    self.first_blocks[stage],
+                    self.lane,
                 )
         comptime for n_tile in range(Self.COLUMNS):
             comptime b_word = Self.Weights.scale_word[k_tile, n_tile]()

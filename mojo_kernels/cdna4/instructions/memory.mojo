@@ -103,3 +103,9 @@ def load_to_lds[
         to_i32(scalar_offset),
         to_i32(Int32(0)),
     )
+
+
+@always_inline
+def scalar_here(x: Int32) -> Int32:
+    """Returns x, in a way that the compiler cannot compute what follows from it earlier."""
+    return inlined_assembly["", Int32, constraints="=s,0", has_side_effect=True](x)

@@ -49,17 +49,16 @@ struct SharedRows(TrivialRegisterPassable):
         return Self(memory, row_bytes, row * row_bytes + piece * Int32(PIECE_BYTES), wave)
 
     @always_inline
-    def fetch(self, byte: Int32, round: Int32, is_wanted: Bool, place: Lds):
-        """Starts loading 32 rows from `byte` of each on; zeros if they are not wanted.
+    def fetch(self, memory: View, round: Int32, place: Lds):
+        """Starts loading 32 rows.
 
         Args:
-            byte: Where a row begins.
+            memory: The rows from where they begin, or nothing.
             round: Which 32 rows.
-            is_wanted: Whether they come from memory.
             place: Where the wave's part goes.
         """
-        var offset = round * Int32(ROUND_ROWS) * self.row_bytes + byte
-        self.memory.moved_if(offset, is_wanted).load_to_lds[PIECE_BYTES](self.offset, place)
+        var offset = round * Int32(ROUND_ROWS) * self.row_bytes
+        memory.moved(offset).load_to_lds[PIECE_BYTES](self.offset, place)
 
 
 @always_inline

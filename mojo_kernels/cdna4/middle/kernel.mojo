@@ -22,7 +22,7 @@ from ..instructions.memory import loaded
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.row_scales import RowScales
 from ..operands.target import Target
-from ..prefill.result import bias_of_tiles, rounded_tiles, store_tiles
+from ..prefill.result import bias_of_tiles, store_tiles
 from ..types import ProductTypes, has_kernels, unsupported
 from .activations import SharedRows
 from .shape import MiddleShape, ROW_BYTES, THREADS, WAVES, slices_of
@@ -104,8 +104,7 @@ def matmul_middle[
         scales.apply(walk.sums, first_row, first_column, lane)
     comptime if shape.splits == 1:
         var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
-        var values = rounded_tiles[types.out](walk.sums, addend)
-        store_tiles(target, walk.sums, addend, values, first_row, first_column, lane)
+        store_tiles(target, walk.sums, addend, first_row, first_column, lane)
     else:
         comptime SHAPE = shape.handover()
         comptime TILES = SHAPE.own_tiles()

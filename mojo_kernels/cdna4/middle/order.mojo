@@ -6,15 +6,16 @@ whatever a stage needs is spread behind them, one by one:
     matrix        slice 0: tiles 0, 1, ..           slice 1: tiles 0, 1, ..
     read          fragments of tiles to come ..      | meet | .. of the next stage
     scales        applied, a tile of rows each        read for the next stage
-    fetch         activations, weights of slice 1     weights of slice 0
+    fetch         .. scales, weights of slice 1      weights of slice 0 | activations ..
 
 A stage of eight-bit codes is one slice of instructions that take twice as long: half as many
 stand for the same time, and all its weights are fetched as those of slice 1 are above.
 
 Fragments of some tiles of rows are in registers, a ring; a stage of activations lies in LDS
 until all have met, weights in registers until they are multiplied. All fetch `depth` stages
-ahead into what has become free, activations and weights of slice 1 a little later. The
-waves meet once a stage, when each has what it reads of it, and the next stage has arrived.
+ahead into what has become free, and evenly: as many bytes are under way at any time. Such a
+round of loads begins behind a meeting, with activations, and ends before the next one does.
+The waves meet once a stage, when each has what it reads of it, and the next stage has arrived.
 """
 
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
@@ -98,14 +99,10 @@ struct StageOrder(TrivialRegisterPassable):
         """Returns the step in which waves meet: reads end `fragments` steps before the end."""
         return self.steps() - (self.fragments() + 1) // 2
 
-    def first_loads(self) -> Int:
-        """Returns the operations that start loads of the first slice, or of the only one."""
-        var scales = self.scale_words + Int(self.has_scales)
-        return self.shape.rounds() + scales + self.shape.n_tiles
-
     def loads(self) -> Int:
-        """Returns the operations that start loads."""
-        return self.first_loads() + self.early_tiles()
+        """Returns the operations of a stage that start loads."""
+        var scales = self.scale_words + Int(self.has_scales)
+        return self.shape.rounds() + scales + self.shape.slices * self.shape.n_tiles
 
     def early_tiles(self) -> Int:
         """Returns the tiles of weights that are fetched while a later slice is multiplied."""
@@ -118,7 +115,10 @@ struct StageOrder(TrivialRegisterPassable):
 
     def later_loads(self) -> Int:
         """Returns how many loads at least are between those of the next stage and the meeting."""
-        return (self.shape.depth - 1) * self.sure_loads() - self.shape.rounds()
+        var behind = 0
+        for load in range(self.loads()):
+            behind += Int(self._place_of_load(load) > self.slots() + self._slot_of_meeting())
+        return (self.shape.depth - 1) * self.sure_loads() - self.shape.rounds() - behind
 
     def later_loads_of_rest(self, index: Int) -> Int:
         """Returns the same for the stages behind the loop, which load nothing any more."""
@@ -135,16 +135,39 @@ struct StageOrder(TrivialRegisterPassable):
 
     def _slot_of_next_read(self, step: Int) -> Int:
         """Returns where the fragment of a step of the next stage is read."""
-        var meet = self.meet_step() * self.shape.n_tiles
-        return max(min(meet + step, self.slots() - 1), self.slots() + self._slot_of_read(step))
+        return max(
+            min(self._slot_of_meeting() + step, self.slots() - 1),
+            self.slots() + self._slot_of_read(step),
+        )
 
-    def _slot_of_load(self, load: Int) -> Int:
-        """Returns where a load is started; all are before the meeting."""
-        var first, end = self.first_loads(), self.meet_step() * self.shape.n_tiles
-        var middle = self.slots() // 2 if self.early_tiles() > 0 else end
-        if load < first:
-            return load * middle // first
-        return middle + (load - first) * (end - middle) // self.early_tiles()
+    def _slot_of_meeting(self) -> Int:
+        """Returns where waves meet."""
+        return self.meet_step() * self.shape.n_tiles
+
+    def _place_of_load(self, load: Int) -> Int:
+        """Returns where a load is started, in slots from the stage on behind whose meeting its
+        round begins; weights of slice 0 of the next stage have been multiplied then.
+
+        Loads of codes are as far from each other as can be, those of scales are beside some.
+        """
+        var slots, rounds = self.slots(), self.shape.rounds()
+        var codes = rounds + self.shape.slices * self.shape.n_tiles
+        var begin = self._slot_of_meeting() + 1
+        if self.early_tiles() > 0:
+            var before = (codes - self.early_tiles()) * slots // codes
+            begin = max(begin, slots + slots // 2 - before)
+        if load < rounds:
+            return begin + load * slots // codes
+        var scales = self.scale_words + Int(self.has_scales)
+        var index = load - scales if load >= rounds + scales else load
+        return max(begin + index * slots // codes, slots)
+
+    def early_rounds(self) -> Int:
+        """Returns the loads of activations that are started before the stage ends."""
+        var count = 0
+        for round in range(self.shape.rounds()):
+            count += Int(self._place_of_load(round) < self.slots())
+        return count
 
     def _slot_of_scales(self, tile: Int) -> Int:
         """Returns where scales of the next stage are read: those of this one are in place."""
@@ -175,9 +198,9 @@ struct StageOrder(TrivialRegisterPassable):
         for slot in range(slots):
             builder.emit(OpDesc(tag=Ops.MULTIPLY.value, subtile=slot))
             for load in range(self.loads()):
-                if self._slot_of_load(load) == slot:
+                if self._place_of_load(load) % slots == slot:
                     builder.emit(self._load(load))
-            if slot == self.meet_step() * n_tiles:
+            if slot == self._slot_of_meeting():
                 builder.emit(OpDesc(tag=Ops.MEET.value))
             for step in range(self.fragments(), steps):
                 if self._slot_of_read(step) == slot:

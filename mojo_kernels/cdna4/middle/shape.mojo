@@ -51,7 +51,7 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
     var m_tiles: Int
     """Tiles of 16 rows: an even number."""
     var n_tiles: Int
-    """Tiles of 16 columns of a wave: an even number."""
+    """Tiles of 16 columns of a wave."""
     var depth: Int
     """Stages of activations in LDS, and of weights in registers."""
     var splits: Int

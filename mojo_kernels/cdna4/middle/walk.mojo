@@ -50,10 +50,11 @@ from ..instructions.matrix import (
     multiply_codes,
     multiply_tiles,
 )
+from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
-from ..operands.memory import quotient, remainder
+from ..operands.memory import View, quotient, remainder
 from ..operands.tiles import PAIR, exchanged
-from ..operands.weights import WeightFragments
+from ..operands.weights import WeightCursor, WeightFragments
 from ..types import Formats
 from .activations import SharedRows, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
@@ -63,6 +64,16 @@ comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
 comptime IN_FLIGHT = 4
 """Tiles of products that are scaled later: sums have a multiple of so many tiles."""
+
+
+@fieldwise_init
+struct StagePlace(TrivialRegisterPassable):
+    """Where a stage lies in memory, the same for all lanes."""
+
+    var activations: View
+    """Of the first row's codes."""
+    var weights: WeightCursor
+    """Of the wave's weights."""
 
 
 struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
@@ -109,6 +120,10 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     """Stages of the workgroup."""
     var stage: Int32
     """The stage that is multiplied."""
+    var ahead: StagePlace
+    """The stage that is fetched to the place of that one."""
+    var ahead_of_last: StagePlace
+    """The stage before, fetched to the place of the one that was multiplied last."""
     var lds: Lds
     """The workgroup's LDS."""
     var wave: Int32
@@ -158,6 +173,9 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         self.first_stage = first_stage
         self.num_stages = num_stages
         self.stage = 0
+        var begin = StagePlace(codes.memory, weights.cursor(first_stage))
+        self.ahead = begin
+        self.ahead_of_last = begin
         self.lds = lds
         self.wave = wave
         self.lane = lane
@@ -181,46 +199,45 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         self.factors = in_registers[DType.float32, 1, IN_FLIGHT]()
 
     @always_inline
-    def fetch_a[ring: Int](self, round: Int, stage: Int32):
+    def place_of(self, stage: Int32) -> StagePlace:
+        """Returns where a stage lies in memory; behind the last one nothing is loaded."""
+        comptime BEYOND = Int32(1 << 22)
+        var is_wanted = stage < self.num_stages
+        var at = self.weights.cursor(self.first_stage + stage if is_wanted else BEYOND)
+        at.codes.place = scalar_here(at.codes.place)
+        at.scales.place = scalar_here(at.scales.place)
+        var a = self.codes.memory.moved_if(stage * Int32(ROW_BYTES), is_wanted)
+        a.place = scalar_here(a.place)
+        return StagePlace(a, at)
+
+    @always_inline
+    def fetch_a[ring: Int](self, round: Int, at: StagePlace):
         """Starts a load of the activations of a stage to its place in the ring."""
         comptime FIRST = Int32(ring * Self.shape.ring_bytes())
         var place = FIRST + place_of_round(Int32(round), self.wave)
-        self.codes.fetch(
-            stage * Int32(ROW_BYTES),
-            Int32(round),
-            stage < self.num_stages,
-            self.lds.unsafe_offset(Int(place)),
-        )
+        self.codes.fetch(at.activations, Int32(round), self.lds.unsafe_offset(Int(place)))
 
     @always_inline
     def fetch_a_scales(self, chunk: Int32, round: Int32):
         """Starts a load of the scales of a chunk, if there is such a load."""
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
         comptime STAGES = Int32(Self.shape.chunk_stages())
-        if round < Int32(Self.shape.rounds()) and chunk * STAGES < self.num_stages:
-            var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
-            place += place_of_round(round, self.wave)
-            self.scales.fetch(
-                chunk * Int32(ROW_BYTES), round, True, self.lds.unsafe_offset(Int(place))
-            )
+        if round < Int32(Self.shape.rounds()):
+            if chunk * STAGES < self.num_stages:
+                var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
+                place += place_of_round(round, self.wave)
+                var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
+                self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
 
     @always_inline
-    def fetch_b_scales[ring: Int, word: Int](mut self, stage: Int32):
+    def fetch_b_scales[ring: Int, word: Int](mut self, at: StagePlace):
         """Starts loading scales of the weights of a stage."""
-        var at = self.weights.cursor(self._counted_from_k(stage))
-        self.b_scales[ring, word] = self.weights.fetch_scales[word](at, self.lane)
+        self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)
 
     @always_inline
-    def fetch_b[ring: Int, slice: Int, tile: Int](mut self, stage: Int32):
+    def fetch_b[ring: Int, slice: Int, tile: Int](mut self, at: StagePlace):
         """Starts loading a tile of the weights of a stage."""
-        var at = self.weights.cursor(self._counted_from_k(stage))
-        self.b[ring, slice, tile] = self.weights.fetch_codes[slice, tile](at, self.lane)
-
-    @always_inline
-    def _counted_from_k(self, stage: Int32) -> Int32:
-        """Returns a stage of the workgroup as one of K; behind the last one nothing is loaded."""
-        comptime BEYOND = Int32(1 << 22)
-        return self.first_stage + stage if stage < self.num_stages else BEYOND
+        self.b[ring, slice, tile] = self.weights.fetch_codes[slice, tile](at.weights, self.lane)
 
     @always_inline
     def read_a[ring: Int, step: Int](mut self):
@@ -274,8 +291,9 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         comptime if slot == 0:
             var first_block = (self.first_stage + self.stage) * Int32(Self.Weights.CHUNK_BLOCKS)
             comptime for word in range(Self.Weights.WORDS):
+                comptime next = min(word + 1, Self.Weights.WORDS - 1)
                 self.b_scales[ring, word] = self.weights.chosen_scales(
-                    self.b_scales[ring, word], first_block, self.lane
+                    self.b_scales[ring, word], self.b_scales[ring, next], first_block, self.lane
                 )
         comptime word = Self.Weights.scale_word[slice, n_tile]()
         comptime if Self.HAS_FLOATS:
@@ -332,7 +350,6 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         comptime tag = entry.op.tag
         comptime index = entry.op.subtile
         comptime behind = (ring + Self.DEPTH - 1) % Self.DEPTH
-        var ahead = self.stage + Int32(Self.DEPTH)
         comptime if tag == Ops.MULTIPLY.value:
             self.multiply[ring, index]()
         elif tag == Ops.READ.value:
@@ -346,21 +363,26 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
                 self.aim_scales(self.stage + 1)
             self.read_a_scales[index]()
         elif tag == Ops.FETCH_A.value:
-            self.fetch_a[behind](index, ahead - 1)
+            comptime if index < Self.ORDER.early_rounds():
+                self.fetch_a[ring](index, self.ahead)
+            else:
+                self.fetch_a[behind](index, self.ahead_of_last)
         elif tag == Ops.FETCH_A_SCALES.value:
             comptime STAGES = Self.shape.chunk_stages()
             self.fetch_a_scales(quotient[STAGES](self.stage) + 1, remainder[STAGES](self.stage))
         elif tag == Ops.FETCH_B_SCALES.value:
-            self.fetch_b_scales[behind, index](ahead - 1)
+            self.fetch_b_scales[behind, index](self.ahead_of_last)
         elif tag == Ops.FETCH_LATE_B.value:
-            self.fetch_b[behind, Self.SLICES - 1, index](ahead - 1)
+            self.fetch_b[behind, Self.SLICES - 1, index](self.ahead_of_last)
         elif tag == Ops.FETCH_EARLY_B.value:
-            self.fetch_b[ring, 0, index](ahead)
+            self.fetch_b[ring, 0, index](self.ahead)
         elif tag == Ops.MEET.value:
             self.meet[Self.ORDER.later_loads()]()
         else:
             comptime assert tag == Ops.NEXT.value, "an operation nobody carries out"
             self.stage += 1
+            self.ahead_of_last = self.ahead
+            self.ahead = self.place_of(self.stage + Int32(Self.DEPTH))
         schedule_barrier(AMDScheduleBarrierMask.SALU)
 
     @always_inline
@@ -371,15 +393,20 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
                 self.fetch_a_scales(0, Int32(round))
         comptime for ring in range(Self.DEPTH):
             comptime IS_LAST = ring == Self.DEPTH - 1
+            var at = self.place_of(Int32(ring))
             comptime for slice in range(Self.SLICES - Int(IS_LAST)):
                 comptime if slice == 0 and not IS_LAST:
                     comptime for round in range(Self.shape.rounds()):
-                        self.fetch_a[ring](round, Int32(ring))
+                        self.fetch_a[ring](round, at)
                     comptime for word in range(Self.Weights.WORDS):
-                        self.fetch_b_scales[ring, word](Int32(ring))
+                        self.fetch_b_scales[ring, word](at)
                 comptime for tile in range(Self.shape.n_tiles):
-                    self.fetch_b[ring, slice, tile](Int32(ring))
+                    self.fetch_b[ring, slice, tile](at)
+            comptime for round in range(Self.ORDER.early_rounds() if IS_LAST else 0):
+                self.fetch_a[ring](round, at)
+            self.ahead_of_last = at
             schedule_barrier()
+        self.ahead = self.place_of(Int32(Self.DEPTH))
 
     @always_inline
     def clear(mut self):
@@ -414,7 +441,8 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
         """Walks along K."""
         # The first stage has arrived: behind it are the other stages, and its own weights.
         comptime OF_A_AND_SCALES = Self.shape.rounds()
-        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + Self.ORDER.early_tiles()
+        comptime EARLY = Self.ORDER.early_tiles() + Self.ORDER.early_rounds()
+        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + EARLY
         s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MAX_COUNT))]()
         s_waitcnt_barrier()
         schedule_barrier()

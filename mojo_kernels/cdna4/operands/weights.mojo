@@ -18,6 +18,7 @@ from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
 from ..instructions.matrix import BlockCodes, LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
+from ..instructions.vector import chosen_bytes
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 
@@ -42,7 +43,7 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 
     Parameters:
         format: What the weights are.
-        n_tiles: Tiles of rows, even or one.
+        n_tiles: Tiles of rows; even or one for scales that are floats.
         k_tiles: Tiles of a chunk, one or two.
         k_tail: Whether K may end within a chunk.
     """
@@ -85,7 +86,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         first_tile: Int32,
     ) -> Self:
         """Describes the weights from tile `first_tile` on."""
-        comptime assert Self.n_tiles == 1 or Self.n_tiles % PAIR == 0, "tiles share scale words"
+        comptime IS_WHOLE = Self.n_tiles == 1 or Self.n_tiles % PAIR == 0
+        comptime assert Self.HAS_BYTES or IS_WHOLE, "tiles share scale words"
         var none = View.of(codes, 0)
         var self = Self(none, none, k_blocks, first_tile)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
@@ -167,18 +169,29 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return bitcast[DType.uint32, 1](at.scales.load[4](offset))
 
     @always_inline
-    def chosen_scales(self, word: UInt32, first_block: Int32, lane: Int32) -> UInt32:
-        """Returns a word without what is beyond K, a chunk's first scale in byte 0; or a float."""
+    def chosen_scales(self, word: UInt32, next: UInt32, first_block: Int32, lane: Int32) -> UInt32:
+        """Returns a word without what is beyond K, a chunk's first scale in byte 0; or a float.
+
+        Args:
+            word: What was loaded for a pair of tiles.
+            next: The word behind it: an odd number of tiles may begin in the middle of a pair.
+            first_block: The chunk's first block along K.
+            lane: The lane.
+        """
         comptime if not Self.HAS_BYTES:
             return word
         comptime HALF_BITS = UInt32(16)
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var scales = word
+        comptime if Self.n_tiles == 1:
+            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * 8
+        elif Self.n_tiles % PAIR != 0:
+            comptime AS_LOADED, MIDDLE_OF_PAIR = UInt32(0x03020100), UInt32(0x06030401)
+            var is_whole = self.first_tile % Int32(PAIR) == 0
+            scales = chosen_bytes([word, next], AS_LOADED if is_whole else MIDDLE_OF_PAIR)
         comptime if Self.k_tiles == 1:
             var half = quotient[TILE_BLOCKS](first_block) % Int32(GROUP_TILES)
             scales >>= half.cast[DType.uint32]() * HALF_BITS
-        comptime if Self.n_tiles == 1:
-            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * 8
         comptime if Self.k_tail:
             var block = first_block + quotient[TILE](lane)
             var low = LOW_HALF if block < self.k_blocks else 0

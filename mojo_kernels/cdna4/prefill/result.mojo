@@ -15,7 +15,7 @@ from std.memory import bitcast
 from std.sys import size_of
 
 from ...tiles import RegisterTile, in_registers
-from ..instructions.matrix import SUMS, SumTile, TILE
+from ..instructions.matrix import SUMS, Sums, SumTile, TILE
 from ..instructions.vector import here
 from ..operands.memory import OUT_OF_RANGE, quotient
 from ..operands.target import Target
@@ -38,23 +38,30 @@ def bias_of_tiles[
 
 @always_inline
 def rounded_tiles[
-    m_tiles: Int, n_tiles: Int, //, dtype: DType
-](sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]) -> RegisterTile[
-    dtype, SUMS, m_tiles, n_tiles
-]:
+    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //
+](
+    target: Target[dtype, bias_dtype], sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]
+) -> RegisterTile[dtype, SUMS, m_tiles, n_tiles]:
     """Returns C here, before the wave waits for others; of 32-bit values nothing."""
     var values = in_registers[dtype, SUMS, m_tiles, n_tiles]()
     comptime if size_of[dtype]() == 2:
         comptime for m_tile in range(m_tiles):
             comptime for n_tile in range(n_tiles):
-                var total = (sums[m_tile, n_tile] + bias[n_tile]).cast[dtype]()
-                var bits = here(bitcast[DType.uint64, 1](total))
-                values[m_tile, n_tile] = bitcast[dtype, SUMS](bits)
+                values[m_tile, n_tile] = _rounded(target, sums[m_tile, n_tile], bias[n_tile])
     return values
 
 
 @always_inline
-def store_tiles[
+def _rounded[
+    dtype: DType, bias_dtype: Optional[DType], //
+](target: Target[dtype, bias_dtype], sums: Sums, bias: Sums) -> SIMD[dtype, SUMS]:
+    """Returns 16-bit values of a tile; the compiler computes them neither earlier nor later."""
+    var total = target.biased[0](sums, bias).cast[dtype]()
+    return bitcast[dtype, SUMS](here(bitcast[DType.uint64, 1](total)))
+
+
+@always_inline
+def store_rounded_tiles[
     dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //
 ](
     target: Target[dtype, bias_dtype],
@@ -65,7 +72,7 @@ def store_tiles[
     first_column: Int32,
     lane: Int32,
 ):
-    """Stores tiles with their bias."""
+    """Stores tiles with their bias, `rounded_tiles` where C has 16-bit values."""
     comptime if size_of[dtype]() == 2 and n_tiles % PAIR == 0:
         if target.n % Int32(LANE_COLUMNS) == 0:
             comptime for m_tile in range(m_tiles):
@@ -73,13 +80,69 @@ def store_tiles[
                     var row = first_row + Int32(m_tile * TILE)
                     var column = first_column + Int32(n_tile * TILE)
                     var left, right = values[m_tile, n_tile], values[m_tile, n_tile + 1]
-                    _store_pair(target, left, right, row, column, lane)
+                    _store_pair(target, left, right, _place(target, row, column, lane))
             return
+    _store_each[0](target, sums, bias, first_row, first_column, lane)
+
+
+@always_inline
+def store_tiles[
+    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //
+](
+    target: Target[dtype, bias_dtype],
+    sums: SumTile[m_tiles, n_tiles],
+    bias: SumTile[n_tiles],
+    first_row: Int32,
+    first_column: Int32,
+    lane: Int32,
+):
+    """Stores tiles with their bias; the first are on their way while others are rounded."""
+    comptime if size_of[dtype]() == 2:
+        if target.n % Int32(LANE_COLUMNS) == 0:
+            comptime PAIRED = n_tiles - n_tiles % PAIR
+            var places = in_registers[DType.int32, 1, max(PAIRED, 1)]()
+            comptime for n_tile in range(0, PAIRED, PAIR):
+                var column = first_column + Int32(n_tile * TILE)
+                places[n_tile] = _place(target, first_row, column, lane)
+            comptime for m_tile in range(m_tiles):
+                comptime ROWS_BYTES = Int32(m_tile * TILE * size_of[dtype]())
+                comptime for n_tile in range(0, PAIRED, PAIR):
+                    var left = _rounded(target, sums[m_tile, n_tile], bias[n_tile])
+                    var right = _rounded(target, sums[m_tile, n_tile + 1], bias[n_tile + 1])
+                    _store_pair(target, left, right, places[n_tile][0] + ROWS_BYTES * target.n)
+            _store_each[PAIRED](target, sums, bias, first_row, first_column, lane)
+            return
+    _store_each[0](target, sums, bias, first_row, first_column, lane)
+
+
+@always_inline
+def _store_each[
+    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //, first: Int
+](
+    target: Target[dtype, bias_dtype],
+    sums: SumTile[m_tiles, n_tiles],
+    bias: SumTile[n_tiles],
+    first_row: Int32,
+    first_column: Int32,
+    lane: Int32,
+):
+    """Stores the tiles from column `first` of tiles on, one by one."""
     comptime for m_tile in range(m_tiles):
-        comptime for n_tile in range(n_tiles):
+        comptime for n_tile in range(first, n_tiles):
             var row = first_row + Int32(m_tile * TILE)
             var column = first_column + Int32(n_tile * TILE)
             target.store(sums[m_tile, n_tile], bias[n_tile], row, column, lane)
+
+
+@always_inline
+def _place[
+    dtype: DType, bias_dtype: Optional[DType], //
+](target: Target[dtype, bias_dtype], first_row: Int32, first_column: Int32, lane: Int32) -> Int32:
+    """Returns the byte from which on a lane stores its part of two tiles side by side."""
+    var row = first_row + lane % TILE
+    var column = first_column + quotient[TILE](lane) * Int32(LANE_COLUMNS)
+    var offset = (row * target.n + column) * Int32(size_of[dtype]())
+    return offset if column < target.n else OUT_OF_RANGE
 
 
 @always_inline
@@ -89,9 +152,7 @@ def _store_pair[
     target: Target[dtype, bias_dtype],
     left: SIMD[dtype, SUMS],
     right: SIMD[dtype, SUMS],
-    first_row: Int32,
-    first_column: Int32,
-    lane: Int32,
+    place: Int32,
 ):
     """Stores two tiles side by side; what lies beyond M and N is dropped."""
     var p, q = bitcast[DType.uint32, 2](left), bitcast[DType.uint32, 2](right)
@@ -101,11 +162,6 @@ def _store_pair[
         var quarters = permlane_swap[16](halves[0], halves[1])
         words[i] = quarters[0]
         words[2 + i] = quarters[1]
-
-    var row = first_row + lane % TILE
-    var column = first_column + quotient[TILE](lane) * Int32(LANE_COLUMNS)
-    comptime BYTES = Int32(size_of[dtype]())
-    var offset = (row * target.n + column) * BYTES
     target.values.store[cache_policy=CacheOperation.STREAMING](
-        offset if column < target.n else OUT_OF_RANGE, bitcast[DType.uint8, 16](words)
+        place, bitcast[DType.uint8, 16](words)
     )

@@ -21,7 +21,7 @@ from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..types import Formats
 from .crew import Crew, Meeting
-from .result import bias_of_tiles, rounded_tiles, store_tiles
+from .result import bias_of_tiles, rounded_tiles, store_rounded_tiles
 from .shape import (
     COLUMNS,
     N_TILES,
@@ -185,6 +185,6 @@ def multiply_tile[
         var scales = RowScales.of(inputs.a_scales, inputs.w_scales, m, n)
         scales.apply(walk.sums, first_row, first_column, lane)
     var bias = bias_of_tiles[N_TILES](target, first_column, lane)
-    var values = rounded_tiles[out_dtype](walk.sums, bias)
+    var values = rounded_tiles(target, walk.sums, bias)
     walk.leave(group)
-    store_tiles(target, walk.sums, bias, values, first_row, first_column, lane)
+    store_rounded_tiles(target, walk.sums, bias, values, first_row, first_column, lane)

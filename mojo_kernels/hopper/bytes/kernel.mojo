@@ -15,8 +15,8 @@ from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS, best_tokens, grid as grid_of_tiles, matmul_dense
-from ..plan import PRESHUFFLED, Plan
+from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
+from ..plan import Kernel, PRESHUFFLED, Plan
 from .operands import Scaling, StagedOperands, has_byte_stages
 from .operands import workspace_of as workspace_of_operands
 from .rows import prepare
@@ -55,38 +55,42 @@ def supports(problem: Problem) -> Bool:
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Prepares both sides and multiplies."""
+    """Prepares the operands and multiplies."""
     var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
     var bits = 4 if problem.right.format == Format.MXFP4.code() else 8
     comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.NUMBERS]:
         comptime for weight_bits in [4, 8]:
             comptime if weight_bits == 8 or known == Scaling.NUMBERS:
                 if scaling == known and bits == weight_bits:
-                    _launch[known, weight_bits](problem, plan, queue)
+                    if plan.kernel == Kernel.BYTES:
+                        _launch[known, weight_bits, True, 128](problem, plan, queue)
+                    else:
+                        comptime for tokens in DENSE_TOKENS:
+                            if plan.tokens == tokens:
+                                _launch[known, weight_bits, False, tokens](problem, plan, queue)
 
 
 def _launch[
-    scaling: Scaling, weight_bits: Int
+    scaling: Scaling, bits: Int, stages_weights: Bool, tokens: Int
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Does so with one way of scaling."""
-    comptime HAS_FACTORS = scaling == Scaling.STAGES
-    comptime for tokens in DENSE_TOKENS:
-        if plan.tokens == tokens:
-            var operands = prepare[scaling, weight_bits](problem, tokens, queue)
-            queue.launch[matmul_dense[StagedOperands[scaling], tokens]](
-                grid_of_tiles(problem.m, problem.n, tokens, HAS_FACTORS),
-                operands,
-                Activations(problem),
-                Weights(problem),
-                Result(problem),
-            )
+    """Does so with one way of scaling, the stages of weights in the workspace or not."""
+    var operands = prepare[scaling, bits, stages_weights](problem, tokens, queue)
+    queue.launch[matmul_dense[StagedOperands[scaling, bits, stages_weights], tokens]](
+        grid(problem.m, problem.n, plan, scaling),
+        operands,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        UInt32(plan.ranks),
+    )
 
 
-def workspace_of(m: Int, n: Int, k: Int, scaling: Scaling) -> Workspace:
+def workspace_of(m: Int, n: Int, k: Int, plan: Plan, scaling: Scaling) -> Workspace:
     """Returns the workspace that a product wants."""
-    return workspace_of_operands(m, n, k, best_tokens(m, n), scaling)
+    return workspace_of_operands(m, n, k, plan.tokens, scaling, plan.kernel == Kernel.BYTES)
 
 
-def grid(m: Int, n: Int, scaling: Scaling) -> Grid:
+def grid(m: Int, n: Int, plan: Plan, scaling: Scaling) -> Grid:
     """Returns the grid for C of [m, n]."""
-    return grid_of_tiles(m, n, best_tokens(m, n), scaling == Scaling.STAGES)
+    var has_factors = scaling == Scaling.STAGES
+    return grid_of_tiles(m, n, plan.tokens, plan.ranks, has_factors, plan.kernel == Kernel.BYTES)

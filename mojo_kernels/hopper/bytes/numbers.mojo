@@ -1,4 +1,5 @@
-"""Elements times their scales as bfloat16 numbers, and what these cannot hold.
+"""What tensor cores take of codes: bytes as they are, or elements times their scales as bfloat16
+numbers, and what these cannot hold.
 
 Elements of MX formats have at most eight significant bits, as bfloat16 has: a product with a scale
 is exact unless it is too large, or too small to be regular.
@@ -8,9 +9,15 @@ from std.memory import bitcast
 
 from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import FORMATS
-from ...simt.codec import decode_chunk, element_of, unpack
-from ..instructions.packed import halves_of_bytes
+from ...numbers.formats import FORMATS, Format
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...simt.codec import decode_chunk, element_of, f32_of_scale, unpack
+from ...simt.tiles.operands import packed_numbers
+from ..dense.units import StageRows
+from ..fp8.codes import MAGNITUDES, pick_codes, scale_at
+from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_pairs, pick_bytes
+from ..instructions.shared_memory import store_pair, store_quad, store_word
+from ..layout import ROWS_PER_LANE
 
 comptime THREADS = 256
 """Threads of a group that prepares operands."""
@@ -21,15 +28,10 @@ comptime SAFE_EXPONENT = 64
 
 
 @always_inline
-def packed_numbers[
-    count: SIMDLength, //
-](values: SIMD[DType.float32, count]) -> SIMD[DType.uint32, count // 2]:
-    """Returns floats as bfloat16 numbers, which they are, in their order."""
-    var bits = bitcast[DType.uint32, count](values)
-    var pairs = SIMD[DType.uint32, count // 2]()
-    comptime for i in range(count // 2):
-        pairs[i] = (bits[2 * i] >> 16) | (bits[2 * i + 1] & 0xFFFF0000)
-    return pairs
+def is_safe(scale: UInt32) -> Bool:
+    """Says whether no element under a scale byte can be lost; NaN loses none."""
+    comptime LEAST = UInt32(E8M0_BIAS - SAFE_EXPONENT)
+    return scale - LEAST <= UInt32(2 * SAFE_EXPONENT) or scale == UInt32(E8M0_NAN)
 
 
 @always_inline
@@ -76,3 +78,39 @@ def _converted[type: StaticString](word: UInt32) -> SIMD[DType.float32, 4]:
     comptime for i in range(2):
         halves[i] = halves_of_bytes[type]((word >> UInt32(16 * i)).cast[DType.uint16]())
     return bitcast[DType.float16, 4](halves).cast[DType.float32]()
+
+
+@always_inline
+def numbers_of_codes(word: UInt32) -> Pairs:
+    """Returns eight codes of four bits, in their order, as bfloat16 numbers."""
+    # Bytes of 0, 0.5, 1, 1.5 and 2, 3, 4, 6, the upper ones, then the lower ones.
+    var upper = pick_codes(word, 0x3F3F3F00, 0x40404040)
+    var codes = word & MAGNITUDES
+    var pairs = Pairs()
+    comptime for half in range(2):
+        var lower = pick_bytes(0xC0800000, 0xC0804000, codes >> UInt32(16 * half))
+        pairs[2 * half] = pick_bytes(lower, upper[half], 0x5140)
+        pairs[2 * half + 1] = pick_bytes(lower, upper[half], 0x7362)
+    return pairs
+
+
+@always_inline
+def put_bytes[granule: Int](words: Pairs, rows: StageRows):
+    """Puts a lane's words of a granule to their place."""
+    comptime for i in range(ROWS_PER_LANE):
+        store_word(rows.at[i, granule](), words[i])
+
+
+@always_inline
+def put_numbers[granule: Int, bits: Int](words: Pairs, scales: UInt32, rows: StageRows):
+    """Puts the numbers of a lane's words of a granule to their place."""
+    comptime for i in range(ROWS_PER_LANE):
+        var scale = f32_of_scale(scale_at(scales, UInt32(i)))
+        comptime if bits == 4:
+            var factor = bitcast[DType.uint32](scale) >> 16
+            var pairs = multiply_pairs(numbers_of_codes(words[i]), factor * BOTH_HALVES)
+            store_quad(rows.at[i, 4 * granule](), pairs)
+        else:
+            var values = decode_word[8](words[i], Int32(Format.MXFP8.code()))
+            var pairs = packed_numbers(values * scale)
+            store_pair(rows.at[i, 2 * granule](), rebind[SIMD[DType.uint32, 2]](pairs))

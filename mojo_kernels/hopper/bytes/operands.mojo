@@ -1,8 +1,8 @@
 """Both sides of a product as the dense kernel wants them, and how their scales get to C.
 
-    workspace    stages of tokens, stages of weights
+    workspace    stages of tokens, of large products those of weights too
                  a float32 for each token: its scale, where rows have one
-                 marks of tokens, a byte each; marks of weights, see `weights`
+                 marks of tokens, a byte each; marks of tiles of weights, see `weights`
 
 What is marked has a factor, or an element, that float32 sums or bfloat16 numbers cannot take: its
 elements of C are computed in float64.
@@ -15,20 +15,19 @@ from ...launch.queue import DevicePointer, Workspace, device_pointer
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
+from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Activations, Result
 from ...simt.views import flat_of
 from ..dense.operands import DenseOperands
 from ..dense.stages import StagedRows, WEIGHT_ROWS
-from ..instructions.warp import lane_here
+from ..dense.units import StageRows, Unit
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
+from ..layout import BLOCK, TILE_ROWS
+from .numbers import put_bytes, put_numbers
 from .scales import WeightScales
 
 comptime NUMBER_BYTES = 2
 """Bytes of a bfloat16 number."""
-comptime MAX_TILE_GROUPS = 32
-"""The most groups that prepare a tile of weights: a lane looks at the mark of each."""
 comptime ALIGNMENT = 256
 """What lies behind the stages begins at multiples of this."""
 
@@ -67,19 +66,28 @@ def has_byte_stages(format: Int) -> Bool:
 
 
 @fieldwise_init
-struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
-    """Stages of both sides, scales and marks."""
+struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
+    DenseOperands, TrivialRegisterPassable
+):
+    """Stages of both sides, or of tokens only, weights of so many bits, scales and marks."""
 
     comptime device_type: AnyType = Self
     comptime TYPE: StaticString = "bf16" if Self.scaling == Scaling.NUMBERS else "e4m3"
     comptime SCALES_STAGES = Self.scaling == Scaling.STAGES
     comptime SCALES_IN_THE_END = Self.scaling == Scaling.ROWS
     comptime HAS_MARKS = True
+    comptime STAGES_WEIGHTS = Self.stages_weights
+    comptime CODE_BITS = Self.bits
+    comptime STAGE_CODES = ROW_BYTES // (2 if Self.scaling == Scaling.NUMBERS else 1)
+    comptime GRANULES = 4 if Self.bits == 8 else 2
+    comptime PUT_BYTES = 64 // Self.bits if Self.scaling == Scaling.NUMBERS else 4
+    comptime HAS_BLOCK_SCALES = Self.scaling == Scaling.NUMBERS
+    comptime BLOCKS = Self.STAGE_CODES // BLOCK if Self.HAS_BLOCK_SCALES else 1
 
     var left: StagedRows
     """The tokens."""
     var right: StagedRows
-    """The weights."""
+    """The weights, where they are in the workspace."""
     var scales: WeightScales
     """The float scales of weights."""
     var row_scales: DevicePointer[DType.float32]
@@ -87,9 +95,7 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
     var left_marks: DevicePointer[DType.uint8]
     """The marks of tokens."""
     var right_marks: DevicePointer[DType.uint8]
-    """The marks of weights, [tile of 32 rows, group that prepared some of K]."""
-    var tile_groups: UInt32
-    """Groups that prepare a tile of weights."""
+    """The marks of weights, of tiles of 32 rows."""
     var num_weights: UInt32
     """Rows of weights."""
 
@@ -101,9 +107,10 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
         var left = StagedRows.at(address, row_bytes, tokens, Self.SCALES_STAGES)
         var right_at = address + left.num_bytes(m)
         var right = StagedRows.at(right_at, row_bytes, WEIGHT_ROWS, Self.SCALES_STAGES)
-        var scales_at = right_at + right.num_bytes(n)
+        var scales_at = right_at
+        comptime if Self.stages_weights:
+            scales_at += right.num_bytes(n)
         var marks_at = scales_at + align_up(4 * m, ALIGNMENT)
-        var tiles = ceildiv(n, TILE_ROWS)
         return Self(
             left,
             right,
@@ -111,13 +118,12 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
             device_pointer[DType.float32](scales_at),
             device_pointer[DType.uint8](marks_at),
             device_pointer[DType.uint8](marks_at + align_up(m, ALIGNMENT)),
-            UInt32(max(min(ceildiv(4 * MULTIPROCESSORS, tiles), MAX_TILE_GROUPS), 1)),
             UInt32(n),
         )
 
     def end_of(self, n: Int) -> Int:
         """Returns the address behind the operands."""
-        return Int(self.right_marks) + ceildiv(n, TILE_ROWS) * Int(self.tile_groups)
+        return Int(self.right_marks) + ceildiv(n, TILE_ROWS)
 
     @always_inline
     def tokens(self) -> StagedRows:
@@ -126,6 +132,28 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
     @always_inline
     def weights(self) -> StagedRows:
         return self.right
+
+    @always_inline
+    def num_steps(self) -> UInt32:
+        return self.left.num_steps
+
+    @always_inline
+    def rows_word(self, tile: UInt32) -> UInt32:
+        return 0
+
+    @always_inline
+    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
+        return self.scales.at(self.scales.of_row(row), step)
+
+    @always_inline
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        comptime for i in range(Self.GRANULES):
+            comptime granule = Self.GRANULES * part + i
+            comptime if Self.scaling != Scaling.NUMBERS:
+                put_bytes[granule](unit.of_granule(i), rows)
+            else:
+                var scales = unit.scales[i * GRANULE_BYTES * 8 // Self.bits // BLOCK]
+                put_numbers[granule, Self.bits](unit.of_granule(i), scales, rows)
 
     @always_inline
     def of_weight(self, row: Int) -> Float32:
@@ -155,9 +183,7 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
 
     @always_inline
     def mark_of_weights(self, row: UInt32) -> UInt8:
-        var tile = row // UInt32(TILE_ROWS)
-        var group = min(lane_here(), self.tile_groups - 1)
-        return flat_of(self.right_marks)[Int(tile * self.tile_groups + group)]
+        return flat_of(self.right_marks)[Int(row) // TILE_ROWS]
 
     @always_inline
     def begin(self, result: Result) -> Bool:
@@ -175,10 +201,14 @@ struct StagedOperands[scaling: Scaling](DenseOperands, TrivialRegisterPassable):
         return "StagedOperands"
 
 
-def workspace_of(m: Int, n: Int, k: Int, tokens: Int, scaling: Scaling) -> Workspace:
+def workspace_of(
+    m: Int, n: Int, k: Int, tokens: Int, scaling: Scaling, stages_weights: Bool
+) -> Workspace:
     """Returns the workspace that a product wants."""
     var end = 0
     comptime for known in [Scaling.ROWS, Scaling.STAGES, Scaling.NUMBERS]:
-        if scaling == known:
-            end = StagedOperands[known].at(m, n, k, tokens, 0, WeightScales.none()).end_of(n)
+        comptime for stages in [False, True]:
+            if scaling == known and stages_weights == stages:
+                comptime Operands = StagedOperands[known, 8, stages]
+                end = Operands.at(m, n, k, tokens, 0, WeightScales.none()).end_of(n)
     return Workspace(0, end)

@@ -22,20 +22,25 @@ from ...simt.arguments import Activations, Weights
 from ...simt.codec import ANY_BITS, CHUNK, Chunk, LANES_PER_BLOCK
 from ...simt.codec import amax_of_lanes, encode_over, f32_of_scale, magnitude_of_chunk, pack
 from ...simt.views import flat_of, rows_of
-from ..dense.stages import TileStage, store_part
+from ..dense.stages import store_part
+from ..dense.units import StageRows
+from ..dense.weights import TileUnits, store_stages
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
 from ..staged.activations import LANE_BYTES, PARTS
 from .numbers import THREADS, WARPS, are_lost, decode_word, packed_numbers
 from .operands import Scaling, StagedOperands, workspace_of
 from .scales import WeightScales
-from .weights import prepare_weights
+from .weights import mark_weights
 
 comptime ELEMENT = Element.E4M3
 """What tokens are encoded as."""
+comptime MAX_TILE_GROUPS = 32
+"""The most groups that share a tile of weights."""
 comptime STAGE_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a token in a stage of bytes."""
 comptime CHUNK_WORDS = CHUNK // 4
@@ -49,16 +54,27 @@ comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
     `nvvm.minctasm`=SIMDLength(4),
 )
 def prepare_operands[
-    scaling: Scaling, weight_bits: Int
-](a: Activations, w: Weights, operands: StagedOperands[scaling], num_tokens: UInt32):
-    """Prepares a row of tokens, or some of K of a tile of weights; groups of weights come first."""
+    scaling: Scaling, bits: Int, stages_weights: Bool
+](
+    a: Activations,
+    w: Weights,
+    operands: StagedOperands[scaling, bits, stages_weights],
+    num_tokens: UInt32,
+    tile_groups: UInt32,
+):
+    """Prepares a row of tokens, or a part of a tile of weights; groups of weights come first."""
     wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
     var num_groups = UInt32(grid_dim.x) - num_tokens
     if index < num_groups:
-        var tile, group = divmod(index, operands.tile_groups)
-        prepare_weights[scaling, weight_bits](w, operands, tile, group, UInt32(a.k))
+        var tile, group = divmod(index, tile_groups)
+        if group == 0:
+            mark_weights(w, operands, tile, UInt32(a.k))
+        comptime if stages_weights:
+            comptime Units = TileUnits[StagedOperands[scaling, bits, stages_weights]]
+            var units = Units.of(w, UInt32(a.k), tile, 0, operands.num_weights)
+            store_stages[WARPS](operands, units, tile, shared_base(), group, tile_groups)
         return
     var row = index - num_groups
     comptime if scaling == Scaling.NUMBERS:
@@ -118,7 +134,7 @@ def load_numbers(
 
 
 @always_inline
-def copy_row[scaling: Scaling](a: Activations, operands: StagedOperands[scaling], row: UInt32):
+def copy_row[scaling: Scaling](a: Activations, operands: StagedOperands[scaling, ...], row: UInt32):
     """Copies codes and scales."""
     var thread = UInt32(thread_idx.x)
     var row_parts = UInt32(a.k // LANE_BYTES)
@@ -144,7 +160,9 @@ def copy_row[scaling: Scaling](a: Activations, operands: StagedOperands[scaling]
 
 
 @always_inline
-def encode_row[scaling: Scaling](a: Activations, operands: StagedOperands[scaling], row: UInt32):
+def encode_row[
+    scaling: Scaling
+](a: Activations, operands: StagedOperands[scaling, ...], row: UInt32):
     """Encodes floats."""
     var thread = UInt32(thread_idx.x)
     var row_chunks = UInt32(a.k // CHUNK)
@@ -207,23 +225,32 @@ def largest_of_group(value: UInt32) -> UInt32:
 
 
 def prepare[
-    scaling: Scaling, weight_bits: Int
-](problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedOperands[scaling]:
+    scaling: Scaling, bits: Int, stages_weights: Bool
+](problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedOperands[
+    scaling, bits, stages_weights
+]:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
     var m, n, k = problem.m, problem.n, problem.k
-    var memory = queue.workspace(workspace_of(m, n, k, tokens, scaling))
+    var memory = queue.workspace(workspace_of(m, n, k, tokens, scaling, stages_weights))
     var scales = WeightScales.of(problem)
-    var operands = StagedOperands[scaling].at(m, n, k, tokens, memory, scales)
-    queue.launch[prepare_operands[scaling, weight_bits]](
+    var operands = StagedOperands[scaling, bits, stages_weights].at(m, n, k, tokens, memory, scales)
+    var tile_groups = groups_of_tile(n) if stages_weights else 1
+    queue.launch[prepare_operands[scaling, bits, stages_weights]](
         Grid(
-            m + ceildiv(n, TILE_ROWS) * Int(operands.tile_groups),
+            m + ceildiv(n, TILE_ROWS) * tile_groups,
             threads=THREADS,
-            shared_bytes=WARPS * TileStage.NUM_BYTES,
+            shared_bytes=WARPS * (StageRows.NUM_BYTES if stages_weights else 4),
             starts_early=True,
         ),
         Activations(problem),
         Weights(problem),
         operands,
         UInt32(m),
+        UInt32(tile_groups),
     )
     return operands
+
+
+def groups_of_tile(n: Int) -> Int:
+    """Returns the groups that share a tile of weights: enough for the device."""
+    return min(ceildiv(4 * MULTIPROCESSORS, ceildiv(n, TILE_ROWS)), MAX_TILE_GROUPS)

@@ -1,122 +1,75 @@
-"""Weights become stages: bytes as they come, or bfloat16 numbers, their scales applied.
+"""What has to be known of weights before they are multiplied: the marks of tiles of 32 rows.
 
-Groups share a tile of 32 rows. A warp takes a stage of it: of each granule, 16 bytes of all rows, a
-lane loads four bytes of four rows, and puts what they become to where a stage has them.
-
-    loaded      rows r, r + 8, r + 16, r + 24    bytes 4 t .. 4 t + 3     in lane 4 r + t
-
-A group leaves a mark if one of its elements is no bfloat16 number, or a factor is extreme.
+A group looks at the scales of a tile, and leaves a mark if one of its elements is no bfloat16
+number, or a factor is extreme. Codes are read only where scales are far from one.
 """
 
-from layout import Coord
 from max.gpu import thread_idx
 
 from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of, rows_of
-from ..dense.stages import TileStage
 from ..fp8.codes import scale_at
-from ..instructions.packed import Pairs
-from ..instructions.shared_memory import any_thread, shared_base, store_pair, store_quad, store_word
-from ..instructions.wgmma import ROW_BYTES
+from ..instructions.shared_memory import any_thread
+from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from .numbers import THREADS, WARPS, are_lost, decode_word, packed_numbers
+from .numbers import THREADS, are_lost, decode_word, is_safe
 from .operands import Scaling, StagedOperands
 from .scales import is_extreme
 
 
 @always_inline
-def prepare_weights[
+def mark_weights[
     scaling: Scaling, bits: Int
-](w: Weights, operands: StagedOperands[scaling], tile: UInt32, group: UInt32, k: UInt32):
-    """Writes some stages of a tile, codes of so many bits, and the group's mark."""
-    comptime GRANULE_CODES = GRANULE_BYTES * 8 // bits
-    comptime STEP_CODES = ROW_BYTES if scaling != Scaling.NUMBERS else ROW_BYTES // 2
-    comptime GRANULES = STEP_CODES // GRANULE_CODES
-    var thread = UInt32(thread_idx.x)
-    var num_granules = k // UInt32(GRANULE_CODES)
+](w: Weights, operands: StagedOperands[scaling, bits, _], tile: UInt32, k: UInt32):
+    """Writes the mark of a tile; all threads of a group call it."""
+    var is_marked: Bool
+    comptime if scaling == Scaling.NUMBERS:
+        is_marked = loses_numbers[bits](w, tile, k)
+    else:
+        is_marked = has_extreme_factors(operands, tile)
+    var is_any = any_thread[THREADS](is_marked)
+    if thread_idx.x == 0:
+        flat_of(operands.right_marks)[Int(tile)] = UInt8(1) if is_any else UInt8(0)
+
+
+@always_inline
+def loses_numbers[bits: Int](w: Weights, tile: UInt32, k: UInt32) -> Bool:
+    """Says whether an element that this thread is to look at is no bfloat16 number."""
+    comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
+    var num_blocks = k // UInt32(BLOCK)
     var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
-    var all_scales = rows_of(w.scales.unsafe_bitcast[UInt32](), ROW_LANES)
-    var stage = TileStage.of_warp(shared_base())
-    var loses = False
-    var first = group * UInt32(WARPS) + thread // 32
-    for step in range(first, operands.right.num_steps, operands.tile_groups * UInt32(WARPS)):
-        var words = Array[Pairs, GRANULES](fill=Pairs(0))
-        var scales = SIMD[DType.uint32, GRANULES](0)
-        comptime for i in range(GRANULES):
-            var granule = step * UInt32(GRANULES) + UInt32(i)
-            if granule < num_granules:
-                words[i] = all_words.load[width=ROWS_PER_LANE, alignment=GRANULE_BYTES](
-                    Coord(Int(tile * num_granules + granule), ROWS_PER_LANE * Int(thread % 32))
-                )
-                comptime if scaling == Scaling.NUMBERS:
-                    var block = granule * UInt32(GRANULE_CODES) // UInt32(BLOCK)
-                    var at = Int(tile * (k // UInt32(BLOCK)) + block)
-                    scales[i] = all_scales[at, Int(thread % 32 // UInt32(K_LANES))]
-        comptime for i in range(GRANULES):
-            comptime if scaling != Scaling.NUMBERS:
-                put_bytes(stage, UInt32(i), words[i])
-            else:
-                loses |= put_numbers[bits](stage, w, UInt32(i), words[i], scales[i])
-        stage.copy_to(operands.right, tile, step)
-    comptime if scaling != Scaling.NUMBERS:
-        loses |= store_factors(operands, tile, group)
-    var any_loss = any_thread[THREADS](loses)
-    if thread == 0:
-        var at = Int(tile * operands.tile_groups + group)
-        flat_of(operands.right_marks)[at] = UInt8(1) if any_loss else UInt8(0)
-
-
-@always_inline
-def put_bytes(stage: TileStage, granule: UInt32, words: Pairs):
-    """Puts a lane's words of a granule to their place."""
-    var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
-    comptime for i in range(ROWS_PER_LANE):
-        store_word(stage.at(UInt32(i * ROW_LANES) + row_lane, granule, k_lane), words[i])
-
-
-@always_inline
-def put_numbers[
-    bits: Int
-](stage: TileStage, w: Weights, granule: UInt32, words: Pairs, scales: UInt32) -> Bool:
-    """Puts the numbers of a lane's words to their place; says whether one is lost."""
-    comptime WORD_CODES = 32 // bits
-    var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
-    var loses = False
-    comptime for i in range(ROWS_PER_LANE):
-        var row = UInt32(i * ROW_LANES) + row_lane
-        var scale = f32_of_scale(scale_at(scales, UInt32(i)))
-        var values = decode_word[bits](words[i], w.format)
-        loses |= are_lost(values, scale)
-        var numbers = packed_numbers(values * scale)
-        comptime if WORD_CODES == 8:
-            var part = granule * UInt32(K_LANES) + k_lane
-            store_quad(stage.at(row, part, 0), rebind[SIMD[DType.uint32, 4]](numbers))
-        else:
-            var part, half = divmod(granule * UInt32(K_LANES) + k_lane, UInt32(2))
-            store_pair(stage.at(row, part, 2 * half), rebind[SIMD[DType.uint32, 2]](numbers))
-    return loses
-
-
-@always_inline
-def store_factors[
-    scaling: Scaling
-](operands: StagedOperands[scaling], tile: UInt32, group: UInt32) -> Bool:
-    """Writes the factors of some stages of a tile, and says whether one is extreme."""
+    var all_scales = flat_of(w.scales.unsafe_bitcast[UInt32]())
     var found = False
+    for i in range(UInt32(thread_idx.x), num_blocks * UInt32(ROW_LANES), UInt32(THREADS)):
+        var block, row_lane = divmod(i, UInt32(ROW_LANES))
+        block += tile * num_blocks
+        var scales = all_scales[Int(block) * ROW_LANES + Int(row_lane)]
+        comptime for row in range(ROWS_PER_LANE):
+            var scale = scale_at(scales, UInt32(row))
+            if not is_safe(scale):
+                keep_branch()
+                for word in range(BLOCK_GRANULES * K_LANES):
+                    var granule, k_lane = divmod(word, K_LANES)
+                    var lane = Int(row_lane) * K_LANES + k_lane
+                    var codes = all_words[
+                        Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
+                    ]
+                    found |= are_lost(decode_word[bits](codes, w.format), f32_of_scale(scale))
+    return found
+
+
+@always_inline
+def has_extreme_factors(operands: StagedOperands[...], tile: UInt32) -> Bool:
+    """Says whether a factor that this thread is to look at is extreme."""
     var row = tile * UInt32(TILE_ROWS) + UInt32(thread_idx.x) % UInt32(TILE_ROWS)
     if row >= operands.num_weights:
         return False
-    comptime ROUNDS = THREADS // TILE_ROWS
+    var found = False
     var place = operands.scales.of_row(row)
-    var num_steps = operands.right.num_steps
-    comptime if scaling == Scaling.ROWS:
-        num_steps = 1
-    var first = group * UInt32(ROUNDS) + UInt32(thread_idx.x) // UInt32(TILE_ROWS)
-    for step in range(first, num_steps, operands.tile_groups * UInt32(ROUNDS)):
-        var factor = operands.scales.at(place, step)
-        found |= is_extreme(factor)
-        comptime if scaling == Scaling.STAGES:
-            flat_of(operands.right.factor(row, step))[0] = factor
+    var num_steps = min(operands.left.num_steps, operands.scales.row_blocks)
+    var first = UInt32(thread_idx.x) // UInt32(TILE_ROWS)
+    for step in range(first, num_steps, UInt32(THREADS // TILE_ROWS)):
+        found |= is_extreme(operands.scales.at(place, step))
     return found

@@ -1,6 +1,6 @@
 """Stages times stages: tiles of 128 columns of C, both sides in shared memory.
 
-    1 filler       a thread that copies stages: 128 bytes of K of weights and tokens
+    fillers        who copies stages, 128 bytes of K of weights and tokens, or makes them
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
 Operands say what a number is, and where sums meet factors, see `DenseOperands`:
@@ -10,17 +10,21 @@ Operands say what a number is, and where sums meet factors, see `DenseOperands`:
                 float32 registers, times the stage's factors if there are such
     bfloat16    instructions add to one sum
 
-A consumer has the instructions of the next stage under way while it adds up:
+Where stages are copied and have no factors, a consumer has the instructions of the next stage under
+way while it adds up. Else it has no registers for that, and the other one's instructions are:
 
-    instructions    stage 0    stage 1    stage 2    ...
-    adding up                  stage 0    stage 1    ...
+    copied    instructions    stage 0    stage 1    stage 2    ..
+              adding up                  stage 0    stage 1    ..
+    else      tensor cores    stage 0 of one    of the other    stage 1 of one    ..
+              one adds up                       stage 0
+              the other                                         stage 0
 
 An element of C that bytes made is as far from the exact product as float32 sums are, and for each
 instruction at most 33 * 2 ** -13 times its largest addend: less than bfloat16 and float16 show, but
 more than float32 does. Sums of codes whose blocks share a scale lose nothing.
 """
 
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import (
     wgmma_commit_group_sync,
     wgmma_fence_aligned,
@@ -30,16 +34,14 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.math import ceildiv
-from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid
 from ...simt.arguments import Activations, Result, Weights
-from ..instructions.shared_memory import arrive, load_word, shared_base, wait_phase
-from ..instructions.warp import keep_here, lane_here
+from ..instructions.shared_memory import arrive, shared_base, wait_phase
+from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
-    OCTET,
     PART_SUMS,
     ROW_BYTES,
     STEP_BYTES,
@@ -50,73 +52,98 @@ from ..instructions.wgmma import (
     multiply_staged,
     settle_sums,
 )
-from ..layout import K_LANES
-from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS, THREADS
-from ..staged.stages import COLUMNS, WARP_ROWS, bands_of, first_of
-from ..staged.weights import ROWS
+from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
+from ..staged.stages import COLUMNS, WARP_GROUP, WARP_ROWS, first_of
+from .fillers import copy_stages, make_stages
 from .marks import Marks, store_marked
 from .operands import DenseOperands
-from .pipeline import DenseStages
-from .result import LaneFactors, RowPair, add_scaled, store_tokens
-from .stages import FACTOR_BYTES
+from .pipeline import DenseStages, FILLER_WARPS
+from .result import FactorPlaces, LaneFactors, add_scaled, store_tokens
+from .share import Share
+from .together import store_together
 
-comptime CONSUMER_REGISTERS = 240
-"""Registers of a consumer thread: more than its even share."""
-comptime FILLER_REGISTERS = 24
-"""Registers of the other threads: what consumers leave."""
 comptime CONSUMERS = 32 * CONSUMER_WARPS
-"""Threads that multiply; the others are the group of the filler."""
+"""Threads that multiply; the others fill."""
 comptime DENSE_TOKENS: List[Int] = [64, 128]
 """Rows of C of a tile."""
 
 
+def threads_of[stages_weights: Bool]() -> Int:
+    """Returns the threads of a group."""
+    return CONSUMERS + (WARP_GROUP if stages_weights else 32 * FILLER_WARPS)
+
+
+def consumer_registers[Operands: DenseOperands]() -> Int:
+    """Returns the registers of a consumer thread: more than its even share."""
+    comptime if Operands.STAGES_WEIGHTS:
+        return 240
+    else:
+        return 192 if Operands.SCALES_STAGES else 176
+
+
+def filler_registers[Operands: DenseOperands]() -> Int:
+    """Returns the registers of the other threads: what consumers leave."""
+    comptime if Operands.STAGES_WEIGHTS:
+        return 24
+    else:
+        return 256 - consumer_registers[Operands]()
+
+
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](
+        Int32(threads_of[Operands.STAGES_WEIGHTS]())
+    ),
     `nvvm.minctasm`=SIMDLength(1),
 )
 def matmul_dense[
     Operands: DenseOperands, tokens: Int
-](operands: Operands, a: Activations, w: Weights, result: Result):
-    """Computes tiles of 128 columns of C for so many rows, one after the other."""
+](operands: Operands, a: Activations, w: Weights, result: Result, ranks: UInt32):
+    """Computes tiles of 128 columns of C for so many rows, one after the other.
+
+    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters.
+    """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var stages = DenseStages[tokens, Operands.SCALES_STAGES](base, 0, 0)
+    var stages = DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS](base, 0, 0)
     if thread_idx.x == 0:
         stages.init_barriers()
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var schedule = bands_of[tokens](result)
-    var num_tiles = UInt32(schedule.num_tiles())
-    var index = UInt32(block_idx.x)
+    var share = Share[tokens].here(result, operands.num_steps(), ranks)
     if warp >= UInt32(CONSUMER_WARPS):
-        limit_registers["dec", FILLER_REGISTERS]()
-        if thread_idx.x == CONSUMERS:
-            wait_on_dependent_grids()
-            # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-            stages.parity = 1
-            while index < num_tiles:
-                var tile = schedule.tile(Int(index))
-                stages.fill(
-                    operands.tokens(), UInt32(tile.row), operands.weights(), UInt32(tile.column)
-                )
-                index += UInt32(grid_dim.x)
+        comptime REGISTERS = filler_registers[Operands]()
+        limit_registers["dec", REGISTERS]()
+        wait_on_dependent_grids()
+        # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
+        stages.parity = 1
+        comptime if Operands.STAGES_WEIGHTS:
+            if thread_idx.x == CONSUMERS:
+                copy_stages(stages, operands, share)
+        else:
+            make_stages(stages, operands, share, w, UInt32(a.k), result.columns)
     else:
-        limit_registers["inc", CONSUMER_REGISTERS]()
+        comptime REGISTERS = consumer_registers[Operands]()
+        limit_registers["inc", REGISTERS]()
         var sums = TileSums[tokens](uninitialized=True)
         wait_on_dependent_grids()
         var found = operands.begin(result)
-        while index < num_tiles:
-            var tile = schedule.tile(Int(index))
-            var token, column = first_of[tokens](tile)
+        var index = share.first()
+        while share.has(index):
+            var token, column = first_of[tokens](share.schedule.tile(Int(index)))
             column += warp * UInt32(WARP_ROWS)
-            index += UInt32(grid_dim.x)
+            index = share.after(index)
             var factors = LaneFactors[tokens].load(operands, token, column, result)
             var marks = Marks.load[tokens](operands, token, column, result)
-            consume[Operands](stages, operands, warp, sums)
-            if index >= num_tiles:
+            consume[Operands](stages, Int(share.end_step - share.first_step), warp, sums)
+            if not share.has(index):
                 launch_dependent_grids()
+            comptime if not Operands.STAGES_WEIGHTS:
+                if ranks > 1:
+                    keep_branch()
+                    store_together(sums, base, share, operands, a, w, result)
+                    break
             store_tokens(sums, stages.room(warp), operands, factors, result, token, column)
             comptime if Operands.HAS_MARKS:
                 store_marked[tokens](operands, marks, a, w, result, token, column)
@@ -126,7 +153,11 @@ def matmul_dense[
 @always_inline
 def start[
     tokens: Int, //, Operands: DenseOperands
-](stages: DenseStages[tokens, Operands.SCALES_STAGES], group: UInt32, mut sums: TileSums[tokens],):
+](
+    stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    group: UInt32,
+    mut sums: TileSums[tokens],
+):
     """Starts the products of a stage as soon as it is full: bytes begin new sums."""
     wait_phase(stages.full(), stages.parity)
     comptime ADDS = Operands.TYPE == "bf16"
@@ -149,43 +180,26 @@ def release(stages: DenseStages[...], is_first_lane: Bool):
 
 @always_inline
 def add_up[
-    tokens: Int, //, Operands: DenseOperands
-](
-    stages: DenseStages[tokens, Operands.SCALES_STAGES],
-    warp: UInt32,
-    mut partial: TileSums[tokens],
-    mut sums: TileSums[tokens],
-):
+    tokens: Int, //
+](stages: DenseStages[tokens, ...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
     """Adds the sums of a stage that is multiplied, and lets go of it."""
     settle_sums(partial)
-    comptime if Operands.SCALES_STAGES:
-        var lane = lane_here()
-        var rows_at = stages.weights() + UInt32(COLUMNS * ROW_BYTES)
-        rows_at += (warp * UInt32(WARP_ROWS) + lane // UInt32(K_LANES)) * UInt32(FACTOR_BYTES)
-        var factors = RowPair()
-        comptime for i in range(ROWS):
-            factors[i] = bitcast[DType.float32](
-                load_word(rows_at + UInt32(i * OCTET * FACTOR_BYTES))
-            )
-        add_scaled(partial, stages.tokens_at() + UInt32(tokens * ROW_BYTES), factors, sums)
-    else:
-        comptime for i in range(tokens // 2 // PART_SUMS):
-            sums[i] += partial[i]
     release(stages, lane_here() == 0)
+    comptime for i in range(tokens // 2 // PART_SUMS):
+        sums[i] += partial[i]
 
 
 @always_inline
 def consume[
     tokens: Int, //, Operands: DenseOperands
 ](
-    mut stages: DenseStages[tokens, Operands.SCALES_STAGES],
-    operands: Operands,
+    mut stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    num_steps: Int,
     warp: UInt32,
     mut sums: TileSums[tokens],
 ):
     """Multiplies the stages of a tile as they fill."""
     var group = warp // 4
-    var num_steps = Int(operands.weights().num_steps)
     sums = TileSums[tokens](fill=0)
     comptime if Operands.TYPE == "bf16":
         var previous = stages
@@ -199,6 +213,36 @@ def consume[
         wgmma_wait_group_sync[0]()
         settle_sums(sums)
         release(previous, lane_here() == 0)
+    elif Operands.SCALES_STAGES and not Operands.STAGES_WEIGHTS:
+        var partial = TileSums[tokens](fill=0)
+        for _ in range(num_steps):
+            start[Operands](stages, group, partial)
+            wgmma_wait_group_sync[0]()
+            settle_sums(partial)
+            var places = FactorPlaces[tokens].of_warp(stages.weights(), stages.tokens_at(), warp)
+            places.add_scaled(partial, sums)
+            release(stages, lane_here() == 0)
+            stages.advance()
+    elif Operands.SCALES_STAGES:
+        var partial = TileSums[tokens](fill=0)
+        for _ in range(num_steps):
+            start[Operands](stages, group, partial)
+            var places = FactorPlaces[tokens].of_warp(stages.weights(), stages.tokens_at(), warp)
+            # Loaded while the instructions run.
+            var of_tokens = places.of_tokens()
+            var of_weights = places.of_weights()
+            wgmma_wait_group_sync[0]()
+            settle_sums(partial)
+            release(stages, lane_here() == 0)
+            add_scaled(partial, of_weights, of_tokens, sums)
+            stages.advance()
+    elif not Operands.STAGES_WEIGHTS:
+        var partial = TileSums[tokens](fill=0)
+        for _ in range(num_steps):
+            start[Operands](stages, group, partial)
+            wgmma_wait_group_sync[0]()
+            add_up(stages, partial, sums)
+            stages.advance()
     else:
         # Two stages under way in turn: registers in flight keep their names.
         var even = TileSums[tokens](fill=0)
@@ -209,49 +253,40 @@ def consume[
         for _ in range((num_steps - 1) // 2):
             start[Operands](stages, group, odd)
             wgmma_wait_group_sync[1]()
-            add_up[Operands](previous, warp, even, sums)
+            add_up(previous, even, sums)
             previous = stages
             stages.advance()
             start[Operands](stages, group, even)
             wgmma_wait_group_sync[1]()
-            add_up[Operands](previous, warp, odd, sums)
+            add_up(previous, odd, sums)
             previous = stages
             stages.advance()
         if num_steps % 2 == 0:
             start[Operands](stages, group, odd)
             wgmma_wait_group_sync[1]()
-            add_up[Operands](previous, warp, even, sums)
+            add_up(previous, even, sums)
             previous = stages
             stages.advance()
             wgmma_wait_group_sync[0]()
-            add_up[Operands](previous, warp, odd, sums)
+            add_up(previous, odd, sums)
         else:
             wgmma_wait_group_sync[0]()
-            add_up[Operands](previous, warp, even, sums)
+            add_up(previous, even, sums)
 
 
-def grid(m: Int, n: Int, tokens: Int, has_factors: Bool) -> Grid:
-    """Returns the grid for C of [m, n]: groups take tiles in turn."""
+def grid(m: Int, n: Int, tokens: Int, ranks: Int, has_factors: Bool, stages_weights: Bool) -> Grid:
+    """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
     var shared_bytes = 0
     comptime for known in DENSE_TOKENS:
         if tokens == known:
-            shared_bytes = DenseStages[known, False].NUM_BYTES
+            shared_bytes = DenseStages[known, False, True].NUM_BYTES
             if has_factors:
-                shared_bytes = DenseStages[known, True].NUM_BYTES
+                shared_bytes = DenseStages[known, True, True].NUM_BYTES
+    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     return Grid(
-        min(ceildiv(m, tokens) * ceildiv(n, COLUMNS), MULTIPROCESSORS),
-        threads=THREADS,
+        tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
+        threads=threads_of[True]() if stages_weights else threads_of[False](),
+        cluster=ranks if ranks > 1 else 0,
         shared_bytes=shared_bytes,
         starts_early=True,
     )
-
-
-def best_tokens(m: Int, n: Int) -> Int:
-    """Returns the rows of a tile that take the least time: rounds of groups, each of so long.
-
-    A tile of 64 rows takes 0.6 of one of 128. Guess, after what shared memory has to read.
-    """
-    var columns = ceildiv(n, COLUMNS)
-    var of_128 = 10 * ceildiv(ceildiv(m, 128) * columns, MULTIPROCESSORS)
-    var of_64 = 6 * ceildiv(ceildiv(m, 64) * columns, MULTIPROCESSORS)
-    return 64 if of_64 < of_128 else 128

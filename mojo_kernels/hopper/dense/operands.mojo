@@ -5,6 +5,7 @@ from std.builtin.device_passable import DevicePassable
 from ...simt.arguments import Activations, Result
 from .result import RowFactors
 from .stages import StagedRows
+from .units import StageRows, Unit
 
 
 trait DenseOperands(DevicePassable, RowFactors):
@@ -19,8 +20,40 @@ trait DenseOperands(DevicePassable, RowFactors):
         """Returns the left side."""
         ...
 
+    comptime STAGES_WEIGHTS: Bool
+    """Whether the stages of weights are in the workspace; else they are made as they are read."""
+
     def weights(self) -> StagedRows:
-        """Returns the right side."""
+        """Returns the right side, if it is in the workspace."""
+        ...
+
+    def num_steps(self) -> UInt32:
+        """Returns the stages of K."""
+        ...
+
+    comptime CODE_BITS: Int
+    """Bits of a code of the right side."""
+    comptime STAGE_CODES: Int
+    """Codes of a row in a stage."""
+    comptime GRANULES: Int
+    """Granules of a unit: those that a lane loads together."""
+    comptime BLOCKS: Int
+    """Blocks of a unit that have a scale byte a row, or 1."""
+    comptime PUT_BYTES: Int
+    """Bytes that the four lanes of a row put next to each other."""
+    comptime HAS_BLOCK_SCALES: Bool
+    """Whether there are such scales."""
+
+    def rows_word(self, tile: UInt32) -> UInt32:
+        """Returns what `put` wants to know of a lane's four rows of 32."""
+        ...
+
+    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
+        """Returns the factor of a stage of a row of weights, where stages have factors."""
+        ...
+
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        """Puts a unit to its place: some part of the 32 rows of a stage."""
         ...
 
     comptime HAS_MARKS: Bool

@@ -17,17 +17,22 @@ from ..instructions.shared_memory import (
     arrive_expecting,
     copy_bulk,
     init_barrier,
-    wait_phase,
 )
 from ..instructions.wgmma import ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
+from ..staged.stages import TILES
 from .result import WarpRoom
 from .stages import FACTOR_BYTES, StagedRows
 
+comptime FILLER_TURNS = 2
+"""Fillers of the same 32 rows, which take turns."""
+comptime FILLER_WARPS = TILES * FILLER_TURNS
+"""Warps that make stages of weights."""
+
 
 @fieldwise_init
-struct DenseStages[tokens: Int, has_factors: Bool](TrivialRegisterPassable):
+struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](TrivialRegisterPassable):
     """Where stages and their barriers lie in shared memory, and which one is next."""
 
     var base: UInt32
@@ -37,6 +42,8 @@ struct DenseStages[tokens: Int, has_factors: Bool](TrivialRegisterPassable):
     var parity: UInt32
     """The parity of the stage's current phase."""
 
+    comptime FILLERS = 1 if Self.copies_weights else TILES + 1
+    """Who says that a stage is full: who starts copies, and warps that put weights."""
     comptime STAGES_AT = HEADER_BYTES + CONSUMER_WARPS * WarpRoom[Self.tokens].NUM_BYTES
     """Where the stages begin, behind the rooms in which warps turn their part of C."""
     comptime ROW_PITCH = ROW_BYTES + (FACTOR_BYTES if Self.has_factors else 0)
@@ -57,7 +64,7 @@ struct DenseStages[tokens: Int, has_factors: Bool](TrivialRegisterPassable):
         """Makes all barriers; one thread calls it."""
         comptime for stage in range(Self.STAGES):
             var here = Self(self.base, UInt32(stage), 0)
-            init_barrier(here.full(), 1)
+            init_barrier(here.full(), UInt32(Self.FILLERS))
             init_barrier(here.empty(), UInt32(CONSUMER_WARPS))
 
     @always_inline
@@ -87,33 +94,32 @@ struct DenseStages[tokens: Int, has_factors: Bool](TrivialRegisterPassable):
         return self.weights() + UInt32(Self.TOKENS_AT)
 
     @always_inline
-    def advance(mut self):
-        """Goes on to the next stage."""
-        self.stage += 1
-        if self.stage == UInt32(Self.STAGES):
-            self.stage = 0
+    def advance(mut self, count: UInt32 = 1):
+        """Goes on by so many stages, not more than there are."""
+        self.stage += count
+        if self.stage >= UInt32(Self.STAGES):
+            self.stage -= UInt32(Self.STAGES)
             self.parity ^= 1
 
     @always_inline
-    def fill(mut self, left: StagedRows, row: UInt32, right: StagedRows, column: UInt32):
-        """Copies the stages of a tile of C as they empty; one thread calls it."""
-        var tokens_from = left.stage(row, 0)
-        var weights_from = right.stage(column, 0)
-        comptime WEIGHTS_BYTES = COLUMNS * Self.ROW_PITCH
-        comptime TOKENS_BYTES = Self.tokens * Self.ROW_PITCH
-        for step in range(Int(right.num_steps)):
-            wait_phase(self.empty(), self.parity)
-            arrive_expecting(self.full(), UInt32(WEIGHTS_BYTES + TOKENS_BYTES))
-            copy_bulk(
-                self.weights(),
-                weights_from.unsafe_offset(step * WEIGHTS_BYTES),
-                UInt32(WEIGHTS_BYTES),
-                self.full(),
-            )
-            copy_bulk(
-                self.tokens_at(),
-                tokens_from.unsafe_offset(step * TOKENS_BYTES),
-                UInt32(TOKENS_BYTES),
-                self.full(),
-            )
-            self.advance()
+    def copy_both(
+        self,
+        left: StagedRows,
+        row: UInt32,
+        right: StagedRows,
+        column: UInt32,
+        step: UInt32,
+    ):
+        """Starts copying both sides of a stage; one thread calls it."""
+        comptime WEIGHTS_BYTES = UInt32(COLUMNS * Self.ROW_PITCH)
+        comptime TOKENS_BYTES = UInt32(Self.tokens * Self.ROW_PITCH)
+        arrive_expecting(self.full(), WEIGHTS_BYTES + TOKENS_BYTES)
+        copy_bulk(self.weights(), right.stage(column, step), WEIGHTS_BYTES, self.full())
+        copy_bulk(self.tokens_at(), left.stage(row, step), TOKENS_BYTES, self.full())
+
+    @always_inline
+    def copy_tokens(self, rows: StagedRows, tile: UInt32, step: UInt32):
+        """Starts copying the tokens of the stage; one thread calls it."""
+        comptime NUM_BYTES = UInt32(Self.tokens * Self.ROW_PITCH)
+        arrive_expecting(self.full(), NUM_BYTES)
+        copy_bulk(self.tokens_at(), rows.stage(tile, step), NUM_BYTES, self.full())

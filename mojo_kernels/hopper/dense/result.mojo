@@ -14,13 +14,14 @@ from ...simt.arguments import Result
 from ...simt.codec import CHUNK
 from ...simt.views import BFLOAT16, VECTOR_BYTES
 from ..instructions.packed import round_two
-from ..instructions.shared_memory import load_pair, load_quad, store_turned, store_word
+from ..instructions.shared_memory import load_pair, load_quad, load_word, store_turned, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
+from ..instructions.wgmma import OCTET, PART_SUMS, ROW_BYTES, TileSums
 from ..layout import K_LANES
 from ..many.result import stores_in_halves
-from ..staged.stages import ROOM_TOKENS, WARP_ROWS
+from ..staged.stages import COLUMNS, ROOM_TOKENS, WARP_ROWS
 from ..staged.weights import ROWS
+from .stages import FACTOR_BYTES
 
 comptime PAIR = 2
 """Tokens of a lane in an octet."""
@@ -76,21 +77,92 @@ struct LaneFactors[tokens: Int](TrivialRegisterPassable):
         return found
 
 
+comptime TokenFactors[tokens: Int] = Array[SIMD[DType.float32, PAIR], tokens // OCTET]
+"""The factors of a lane's tokens, by octet."""
+
+
+@fieldwise_init
+struct FactorPlaces[tokens: Int](TrivialRegisterPassable):
+    """Where a lane finds what its sums of a stage are multiplied by."""
+
+    var rows_at: UInt32
+    """The factor of its first weight row."""
+    var pairs_at: UInt32
+    """Those of its first pair of tokens."""
+
+    @staticmethod
+    @always_inline
+    def of_warp(weights_at: UInt32, tokens_at: UInt32, warp: UInt32) -> Self:
+        """Returns the places behind the weights and the tokens of a stage."""
+        var row_lane, pair = divmod(lane_here(), UInt32(K_LANES))
+        var row = warp * UInt32(WARP_ROWS) + row_lane
+        return Self(
+            weights_at + UInt32(COLUMNS * ROW_BYTES) + row * UInt32(FACTOR_BYTES),
+            tokens_at + UInt32(Self.tokens * ROW_BYTES) + pair * UInt32(PAIR * FACTOR_BYTES),
+        )
+
+    @always_inline
+    def of_weights(self) -> RowPair:
+        """Loads the factors of the weight rows."""
+        var found = RowPair()
+        comptime for i in range(ROWS):
+            var word = load_word(self.rows_at + UInt32(i * OCTET * FACTOR_BYTES))
+            found[i] = bitcast[DType.float32](word)
+        return found
+
+    @always_inline
+    def of_octet(self, octet: Int) -> SIMD[DType.float32, PAIR]:
+        """Loads the factors of the tokens of an octet."""
+        var words = load_pair(self.pairs_at + UInt32(octet * OCTET * FACTOR_BYTES))
+        return bitcast[DType.float32, PAIR](words)
+
+    @always_inline
+    def of_tokens(self) -> TokenFactors[Self.tokens]:
+        """Loads the factors of all tokens."""
+        var found = TokenFactors[Self.tokens](uninitialized=True)
+        comptime for octet in range(Self.tokens // OCTET):
+            found[octet] = self.of_octet(octet)
+        return found^
+
+    @always_inline
+    def add_scaled(self, partial: TileSums[Self.tokens], mut sums: TileSums[Self.tokens]):
+        """Adds a stage's sums, times both factors, which are loaded as they are needed."""
+        var of_weights = self.of_weights()
+        comptime for octet in range(Self.tokens // OCTET):
+            add_octet[octet](partial, of_weights, self.of_octet(octet), sums)
+
+
 @always_inline
 def add_scaled[
     tokens: Int, //
-](partial: TileSums[tokens], tokens_at: UInt32, factors: RowPair, mut sums: TileSums[tokens]):
-    """Adds sums, times the factors of weight rows and of tokens, which lie somewhere."""
-    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    var pairs = tokens_at + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
+](
+    partial: TileSums[tokens],
+    of_weights: RowPair,
+    of_tokens: TokenFactors[tokens],
+    mut sums: TileSums[tokens],
+):
+    """Adds a stage's sums, times both factors."""
     comptime for octet in range(tokens // OCTET):
-        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(4 * OCTET * octet)))
-        comptime for row in range(ROWS):
-            comptime for token in range(PAIR):
-                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
-                sums[part][at] = fma(
-                    partial[part][at] * factors[row], of_tokens[token], sums[part][at]
-                )
+        add_octet[octet](partial, of_weights, of_tokens[octet], sums)
+
+
+@always_inline
+def add_octet[
+    tokens: Int, //, octet: Int
+](
+    partial: TileSums[tokens],
+    of_weights: RowPair,
+    of_tokens: SIMD[DType.float32, PAIR],
+    mut sums: TileSums[tokens],
+):
+    """Adds those of an octet of tokens."""
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    comptime for row in range(ROWS):
+        comptime for token in range(PAIR):
+            comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+            sums[part][at] = fma(
+                partial[part][at] * of_weights[row], of_tokens[token], sums[part][at]
+            )
 
 
 @fieldwise_init

@@ -10,16 +10,12 @@ rows as a group multiplies, weights in tiles of 128.
 """
 
 from layout import Coord
-from max.gpu import thread_idx
-from max.gpu.sync import syncwarp
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.views import flat_of
-from ..instructions.shared_memory import load_quad
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import TILE_ROWS
 from ..staged.activations import LANE_BYTES, PARTS, SWIZZLE
 from ..staged.stages import COLUMNS
 
@@ -93,47 +89,6 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "StagedRows"
-
-
-@fieldwise_init
-struct TileStage(TrivialRegisterPassable):
-    """A stage of 32 weight rows in shared memory, where a warp puts it together.
-
-    Lanes write words of rows that are eight apart, and then copy all of it, side by side.
-    """
-
-    var base: UInt32
-    """Where it begins."""
-
-    comptime NUM_BYTES = TILE_ROWS * ROW_BYTES
-    """Bytes of a stage."""
-
-    @staticmethod
-    @always_inline
-    def of_warp(base: UInt32) -> Self:
-        """Returns the one of this warp, of those that begin at an address."""
-        return Self(base + UInt32(thread_idx.x) // 32 * UInt32(Self.NUM_BYTES))
-
-    @always_inline
-    def at(self, row: UInt32, part: UInt32, word: UInt32) -> UInt32:
-        """Returns the address of a word of a part of a row."""
-        return self.base + SWIZZLE(row * UInt32(PARTS) + part) * UInt32(LANE_BYTES) + 4 * word
-
-    @always_inline
-    def copy_to(self, rows: StagedRows, tile: UInt32, step: UInt32):
-        """Copies the stage to its place among rows; all lanes of the warp call it."""
-        comptime TILES = UInt32(WEIGHT_ROWS // TILE_ROWS)
-        var stage = rows.stage(tile // TILES, step)
-        var target = stage.unsafe_offset(Int(tile % TILES) * Self.NUM_BYTES)
-        var lane = UInt32(thread_idx.x) % 32
-        syncwarp()
-        comptime for i in range(Self.NUM_BYTES // (32 * LANE_BYTES)):
-            var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
-            var words = load_quad(self.base + at)
-            flat_of(target.unsafe_offset(Int(at)).unsafe_bitcast[UInt32]()).store[
-                alignment=LANE_BYTES
-            ](Coord(0), words)
-        syncwarp()
 
 
 @always_inline

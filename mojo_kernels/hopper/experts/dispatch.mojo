@@ -4,7 +4,8 @@
     experts    route_slots, stage_rows, multiply_tiles with a gate, stage_rows, multiply_tiles,
                add_slots
 
-Weights are MXFP4, preshuffled for CUDA; activations are floats, kept or rounded to an MX format.
+Few rows of each expert go to `few_experts`, which has no lists and no stages. Weights are MXFP4,
+preshuffled for CUDA; activations are floats, kept or rounded to an MX format.
 All else is for the portable kernels. The host knows rows and experts, not who has how many: tiles
 are as high as experts with twice their share of the rows want, so that weights are decoded once.
 """
@@ -15,7 +16,7 @@ from ...experts import Experts, ExpertsProblem, GroupedProblem
 from ...launch.queue import Queue, Workspace, device_pointer
 from ...numbers.formats import has_float_scales
 from ...numbers.gates import Gate
-from ...problem import ANY, Known, Left, LeftKind, may_be
+from ...problem import Known, Left, LeftKind, may_be
 from ...simt import experts as portable
 from ...simt.arguments import Activations, Result
 from ...simt.matmul import bytes_of, is_left_aligned
@@ -24,6 +25,7 @@ from ...simt.views import FLOAT32, VECTOR_BYTES
 from ..layout import OPERANDS
 from ..plan import PRESHUFFLED
 from ..staged.activations import num_steps_of
+from ..few_experts import dispatch as few
 from ..instructions.wgmma import ROW_BYTES
 from . import groups, kernel, rows, slots
 from .groups import (
@@ -37,6 +39,7 @@ from .groups import (
 )
 from .kernel import GatheredRows, multiply_tiles
 from .result import Target
+from .slots import Places
 
 comptime TILE_ROWS = [16, 32, 64, 128]
 """Rows of a tile."""
@@ -174,7 +177,7 @@ struct Memory(TrivialRegisterPassable):
 
 def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
-    if not supports(problem):
+    if not supports(problem) or few.takes(problem):
         return Workspace(0, 0)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
@@ -183,6 +186,8 @@ def workspace_of(problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
     if not supports(problem):
         return portable.workspace_of(problem)
+    if few.takes(problem):
+        return few.workspace_of(problem)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
@@ -190,6 +195,8 @@ def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queu
     """Launches a grouped product."""
     comptime if may_take_operands[known]():
         if supports(problem):
+            if few.takes(problem):
+                return few.multiply_grouped(problem, queue)
             return _multiply_grouped(problem, queue)
     portable.multiply_grouped[known](problem, queue)
 
@@ -215,6 +222,8 @@ def multiply_experts[
     """Launches a layer of experts."""
     comptime if may_take_operands[known_gate_up]() and may_take_operands[known_down]():
         if supports(problem):
+            if few.takes(problem):
+                return few.multiply_experts(problem, queue)
             return _multiply_experts(problem, queue)
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 
@@ -262,7 +271,7 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     queue.launch[slots.add_slots](
         slots.grid(problem.routing.tokens, width),
         device_pointer[DType.float32](memory.rows),
-        memory.lists,
+        Places.listed_at(memory.lists.places),
         routing,
         Result(problem.values, problem.dtype, problem.routing.tokens, width),
     )

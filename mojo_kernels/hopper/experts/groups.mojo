@@ -17,10 +17,10 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import shuffle_up, shuffle_xor
 from max.gpu.sync import barrier
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import align_up, ceildiv
+from std.math import align_up
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, device_pointer
+from ...launch.queue import DevicePointer, Grid
 from ...simt.routing import Groups, NO_EXPERT, Slots
 from ...simt.views import VECTOR_BYTES, flat_of
 from ..instructions.shared_memory import add_word, load_word, shared_base, store_word
@@ -154,18 +154,22 @@ def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
 
 
 @always_inline
-def sums_before(value: UInt32) -> Tuple[UInt32, UInt32]:
-    """Returns what threads before this one have together, and what all have; all call it."""
+def sums_before[warps: Int = WARPS](value: UInt32, base: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns what threads before this one have together, and what all have; all call it.
+
+    Sums of so many warps meet at `base`.
+    """
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var sum = value
     comptime for step in [1, 2, 4, 8, 16]:
         var other = shuffle_up(sum, UInt32(step))
         sum += other if lane >= UInt32(step) else 0
-    var base = shared_base()
     if lane == 31:
         store_word(base + UInt32(WORD_BYTES) * warp, sum)
     barrier()
-    var of_warp = load_word(base + UInt32(WORD_BYTES) * lane)
+    var of_warp = UInt32(0)
+    if lane < UInt32(warps):
+        of_warp = load_word(base + UInt32(WORD_BYTES) * lane)
     var before = of_warp if lane < warp else UInt32(0)
     comptime for step in [1, 2, 4, 8, 16]:
         before += shuffle_xor(before, UInt32(step))
@@ -186,17 +190,18 @@ def lay_out_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
     """Lists the tiles of rows that are sorted; one group of threads, one for each expert."""
     wait_on_dependent_grids()
     launch_dependent_grids()
+    var base = shared_base()
     var expert = UInt32(thread_idx.x)
     var rows = UInt32(groups.rows)
     var size = UInt32(0)
     if expert < UInt32(groups.count):
         size = min(UInt32(max(flat_of(groups.sizes)[Int(expert)], 0)), rows)
-    var before, all = sums_before(size)
+    var before, all = sums_before(size, base)
     var begin, end = min(before, rows), min(before + size, rows)
     var count = end - begin
 
-    var place = sums_before(padded(count))[0]
-    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows)
+    var place = sums_before(padded(count), base)[0]
+    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows, base)
     lists.store_tiles(0, 1, index, RowTile(Int32(expert), place, begin, count), tile_rows)
     var first_left = min(all, rows)
     var left = RowTile(Int32(NO_EXPERT), 0, first_left, rows - first_left)
@@ -213,7 +218,8 @@ def route_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt
     wait_on_dependent_grids()
     launch_dependent_grids()
     var thread = UInt32(thread_idx.x)
-    var counters = shared_base() + UInt32(WORD_BYTES * WARPS)
+    var base = shared_base()
+    var counters = base + UInt32(WORD_BYTES * WARPS)
     var mine = counters + UInt32(WORD_BYTES) * thread
     store_word(mine, 0)
     barrier()
@@ -224,8 +230,8 @@ def route_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt
     barrier()
 
     var count = load_word(mine)
-    var place = sums_before(padded(count))[0]
-    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows)
+    var place = sums_before(padded(count), base)[0]
+    var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows, base)
     store_word(mine, place)
     lists.store_tiles(0, 1, index, RowTile(Int32(thread), place, place, count), tile_rows)
     lists.clear(num_tiles)

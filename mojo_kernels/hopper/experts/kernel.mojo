@@ -18,7 +18,6 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid
@@ -240,11 +239,20 @@ def multiply_tiles[
             if overflow or any_lane(is_marked):
                 keep_branch()
                 var w = experts.of(Int(tile.expert))
-                var exactly = Exactly(a, w, UInt32(experts.columns), lists, tile)
+                var exactly = Exactly(a, w, UInt32(experts.columns))
+                var end = part.first_column + target.columns_step()
                 for row in range(warp, tile.rows, UInt32(CONSUMER_WARPS)):
                     var place = Int(tile.first_place + UInt32(row))
                     if overflow or any_lane(flat_of(staged.marks)[place] != 0):
-                        exactly.store[IS_GATED](part, target, result, UInt32(row))
+                        exactly.store[IS_GATED](
+                            lists.source(tile, UInt32(row)),
+                            part.half,
+                            target.gate(),
+                            result,
+                            UInt32(row),
+                            part.first_column,
+                            end,
+                        )
 
 
 @always_inline

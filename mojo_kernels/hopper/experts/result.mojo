@@ -28,6 +28,7 @@ from ..instructions.warp import lane_here
 from ..middle.result import CONSUMER_WARPS, PART_COLUMNS, SUM_STRIDE
 from ..staged.stages import COLUMNS
 from .groups import Lists, RowTile
+from .groups import Lists, RowTile
 
 comptime HIDDEN = COLUMNS // 2
 """Hidden numbers of a group."""
@@ -212,10 +213,6 @@ struct Exactly(TrivialRegisterPassable):
     """The weights of the tile's expert."""
     var columns: UInt32
     """Rows of the weights."""
-    var lists: Lists
-    """Where a row's activations are."""
-    var tile: RowTile
-    """The rows."""
 
     @always_inline
     def sum(self, row: Int, column: UInt32, lane: UInt32) -> Float32:
@@ -225,28 +222,38 @@ struct Exactly(TrivialRegisterPassable):
         )[0]
 
     @no_inline
-    def store[is_gated: Bool](self, part: Part, target: Target, result: Result, token: UInt32):
-        """Computes and stores a group's columns of a row; a warp calls it."""
+    def store[
+        is_gated: Bool
+    ](
+        self,
+        row: Int,
+        half: UInt32,
+        gate: Gate,
+        result: Result,
+        result_row: UInt32,
+        first: UInt32,
+        end: UInt32,
+    ):
+        """Computes and stores columns of a row of activations; a warp calls it.
+
+        `half` are the columns of the weights from a gate to its up, 0 for neighbours.
+        """
         # The sums that other lanes stored before are not to overtake these.
         syncwarp()
         var lane = lane_here()
-        var row = self.lists.source(self.tile, token)
-        var gate = target.gate()
-        var step = target.columns_step()
-        var end = min(part.first_column + step, result.columns)
-        for column in range(part.first_column, end):
+        for column in range(first, min(end, result.columns)):
             comptime if is_gated:
-                var first = UInt32(column) if part.half != 0 else UInt32(2) * UInt32(column)
-                var up = first + (part.half if part.half != 0 else UInt32(1))
-                var gated = self.sum(row, first, lane)
-                var other = self.sum(row, up, lane)
+                var of_gate = UInt32(column) if half != 0 else UInt32(2) * UInt32(column)
+                var of_up = of_gate + (half if half != 0 else UInt32(1))
+                var gated = self.sum(row, of_gate, lane)
+                var up = self.sum(row, of_up, lane)
                 if result.has_bias():
-                    gated += result.bias_of[1](Int(first))[0]
-                    other += result.bias_of[1](Int(up))[0]
-                var number = gate.of(SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](other))
+                    gated += result.bias_of[1](Int(of_gate))[0]
+                    up += result.bias_of[1](Int(of_up))[0]
+                var number = gate.of(SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](up))
                 if lane == 0:
-                    result.elements().store[1, 1](Int(token), Int(column), number)
+                    result.elements().store[1, 1](Int(result_row), Int(column), number)
             else:
                 var sum = self.sum(row, UInt32(column), lane)
                 if lane == 0:
-                    result.store[1, 1](Int(token), Int(column), SIMD[DType.float32, 1](sum))
+                    result.store[1, 1](Int(result_row), Int(column), SIMD[DType.float32, 1](sum))

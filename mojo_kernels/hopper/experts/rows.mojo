@@ -12,7 +12,6 @@ from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from std.math import ceildiv
-from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid
@@ -35,7 +34,6 @@ from ..operands.activations import (
     pairs_of_floats,
     pairs_of_neighbours,
 )
-from ..operands.weights import MAX_EXACT_SCALE
 from ..plan import OPERANDS
 from ..staged.activations import PARTS, SWIZZLE, in_part_order, num_steps_of
 from .groups import Lists

@@ -3,16 +3,17 @@
 from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 from std.utils import StaticTuple
 from std.utils.numerics import nan
 
-from ...launch.queue import DevicePointer, Grid
+from ...launch.queue import DevicePointer, Grid, device_pointer
 from ...simt.arguments import Result
-from ...simt.routing import Slots
+from ...simt.routing import NO_EXPERT, Slots
 from ...simt.views import VECTOR_BYTES, flat_of, rows_of
 from ...tiles import in_registers
-from .groups import Lists, NO_PLACE, UNKNOWN
+from .groups import NO_PLACE, UNKNOWN
 
 comptime THREADS = 128
 """Threads of a group."""
@@ -22,14 +23,55 @@ comptime AT_ONCE = 4
 """Slots whose rows are loaded together."""
 
 
+@fieldwise_init
+struct Places(DevicePassable, TrivialRegisterPassable):
+    """Where the rows of slots are."""
+
+    comptime device_type: AnyType = Self
+
+    var listed: DevicePointer[DType.int32]
+    """The place of each slot, where `are_listed`."""
+    var experts: Int32
+    """How many there are, where rows lie as slots do."""
+    var are_listed: Bool
+
+    @staticmethod
+    def listed_at(places: DevicePointer[DType.int32]) -> Self:
+        """Returns what a list says."""
+        return Self(places, 0, True)
+
+    @staticmethod
+    def as_slots(experts: Int) -> Self:
+        """Returns a row for each slot, some of them of no expert."""
+        return Self(device_pointer[DType.int32](0), Int32(experts), False)
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Places"
+
+    @always_inline
+    def of(self, slots: Slots, slot: Int) -> Int32:
+        """Returns the place of a slot, `NO_PLACE` or `UNKNOWN`."""
+        if self.are_listed:
+            return flat_of(self.listed)[slot]
+        var expert = slots.expert_of(slot)
+        if expert >= Int(self.experts):
+            return UNKNOWN
+        return NO_PLACE if expert == NO_EXPERT else Int32(slot)
+
+
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
-def add_slots(rows: DevicePointer[DType.float32], lists: Lists, slots: Slots, result: Result):
+def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, result: Result):
     """Adds up the rows of a token's slots; one of an expert that there is not makes it NaN.
 
     The grid is (tokens, groups of a row).
     """
-    wait_on_dependent_grids()
-    launch_dependent_grids()
+    if places.are_listed:
+        wait_on_dependent_grids()
+        launch_dependent_grids()
     var token = Int(block_idx.x)
     var column = (Int(block_idx.y) * THREADS + Int(thread_idx.x)) * NUMBERS
     if column >= Int(result.columns):
@@ -39,23 +81,27 @@ def add_slots(rows: DevicePointer[DType.float32], lists: Lists, slots: Slots, re
     var first, end = token * Int(slots.per_token), (token + 1) * Int(slots.per_token)
     for slot in range(first, end, AT_ONCE):
         # All loads of some slots are on their way before the first is waited for.
-        var places = in_registers[DType.int32, 1, AT_ONCE]()
+        var found = in_registers[DType.int32, 1, AT_ONCE]()
         var weights = in_registers[DType.float32, 1, AT_ONCE]()
         var numbers = in_registers[DType.float32, NUMBERS, AT_ONCE]()
         comptime for i in range(AT_ONCE):
             var own = min(slot + i, end - 1)
-            places[i] = flat_of(lists.places)[own]
+            found[i] = places.of(slots, own)
             weights[i] = slots.weight_of(own)
+        if slot == first and not places.are_listed:
+            # Only the rows come from the kernel before.
+            wait_on_dependent_grids()
+            launch_dependent_grids()
         comptime for i in range(AT_ONCE):
-            var place = places[i] if slot + i < end else NO_PLACE
-            places[i] = place
+            var place = found[i] if slot + i < end else NO_PLACE
+            found[i] = place
             numbers[i] = all_rows.load[width=NUMBERS, alignment=VECTOR_BYTES](
                 Coord(max(Int(place), 0), column)
             )
         comptime for i in range(AT_ONCE):
-            if places[i] >= 0:
+            if found[i] >= 0:
                 total = numbers[i].fma(SIMD[DType.float32, NUMBERS](weights[i]), total)
-            elif places[i] == UNKNOWN:
+            elif found[i] == UNKNOWN:
                 total = nan[DType.float32]()
     result.store[NUMBERS, NUMBERS](token, column, total)
 

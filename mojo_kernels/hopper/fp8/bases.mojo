@@ -1,7 +1,7 @@
 """Where the rows of a product lie that are ready for FP8 tensor cores, and their bases.
 
     workspace    stages of tokens: bytes, or bfloat16 numbers if the product is computed again
-                 stages of weights: bytes
+                 stages of weights: bytes, of large products
                  bases of the rows of tokens, then those of the weight rows
                  a word: whether a row has no base
 
@@ -23,15 +23,16 @@ from ...simt.views import flat_of
 from ..dense.kernel import CONSUMERS
 from ..dense.operands import DenseOperands
 from ..dense.stages import ALIGNMENT as SIDE_ALIGNMENT, StagedRows, WEIGHT_ROWS
-from ..instructions.shared_memory import any_thread
-from ..instructions.warp import keep_branch
+from ..dense.units import StageRows, Unit
+from ..instructions.shared_memory import any_thread, store_word
+from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from ..many.kernel import TOKENS as MANY_TOKENS
 from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
 from ..staged.activations import workspace_of as workspace_of_numbers
 from ..staged.gate import Gate
-from .codes import factor_of
+from .codes import ByteTable, factor_of, scale_at
 
 comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage."""
@@ -44,7 +45,7 @@ comptime VECTOR = 16
 
 
 @fieldwise_init
-struct ByteRows(DenseOperands, TrivialRegisterPassable):
+struct ByteRows[stages_weights: Bool](DenseOperands, TrivialRegisterPassable):
     """Stages of bytes, and the bases of all rows."""
 
     comptime device_type: AnyType = Self
@@ -52,11 +53,18 @@ struct ByteRows(DenseOperands, TrivialRegisterPassable):
     comptime SCALES_STAGES = False
     comptime SCALES_IN_THE_END = True
     comptime HAS_MARKS = False
+    comptime STAGES_WEIGHTS = Self.stages_weights
+    comptime CODE_BITS = 4
+    comptime STAGE_CODES = ROW_BYTES
+    comptime GRANULES = STEP_BLOCKS
+    comptime BLOCKS = STEP_BLOCKS
+    comptime PUT_BYTES = 4
+    comptime HAS_BLOCK_SCALES = True
 
     var left: StagedRows
     """The tokens."""
     var right: StagedRows
-    """The weights."""
+    """The weights, where they are in the workspace."""
     var numbers: StagedTokens
     """The tokens once more, as bfloat16 numbers, in the same place."""
     var bases: DevicePointer[DType.uint8]
@@ -73,11 +81,14 @@ struct ByteRows(DenseOperands, TrivialRegisterPassable):
         var of_numbers = workspace_of_numbers(m, k).num_bytes()
         var right_at = address + max(left.num_bytes(m), align_up(of_numbers, SIDE_ALIGNMENT))
         var right = StagedRows.at(right_at, k, WEIGHT_ROWS, False)
+        var bases_at = right_at
+        comptime if Self.stages_weights:
+            bases_at += right.num_bytes(n)
         return Self(
             left,
             right,
             StagedTokens.at(address, m, k),
-            device_pointer[DType.uint8](right_at + right.num_bytes(n)),
+            device_pointer[DType.uint8](bases_at),
             UInt32(_padded(m)),
             UInt32(_padded(m) + _padded(n)),
         )
@@ -89,6 +100,35 @@ struct ByteRows(DenseOperands, TrivialRegisterPassable):
     @always_inline
     def weights(self) -> StagedRows:
         return self.right
+
+    @always_inline
+    def num_steps(self) -> UInt32:
+        return self.left.num_steps
+
+    @always_inline
+    def rows_word(self, tile: UInt32) -> UInt32:
+        # The bases of four rows, which are as far apart as there are lanes for rows.
+        var bases = self.weight_bases()
+        var first = Int(tile) * TILE_ROWS + Int(lane_here() // UInt32(K_LANES))
+        var word = UInt32(0)
+        comptime for row in range(ROWS_PER_LANE):
+            var base = bases[first + row * ROW_LANES].cast[DType.uint32]()
+            word |= base << UInt32(8 * row)
+        return word
+
+    @always_inline
+    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
+        return 1
+
+    @always_inline
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        comptime for i in range(ROWS_PER_LANE):
+            var table = ByteTable.of_base(scale_at(unit.rows, UInt32(i)))
+            comptime for block in range(STEP_BLOCKS):
+                var scale = scale_at(unit.scales[block], UInt32(i))
+                var bytes = table.bytes(unit.words[ROWS_PER_LANE * block + i], scale)
+                comptime for half in range(2):
+                    store_word(rows.at[i, 2 * block + half](), bytes[half])
 
     @always_inline
     def gate(self) -> Gate:
@@ -162,10 +202,14 @@ struct ByteRows(DenseOperands, TrivialRegisterPassable):
         return "ByteRows"
 
 
-def workspace_of(m: Int, n: Int, k: Int, tokens: Int) -> Workspace:
+def workspace_of(m: Int, n: Int, k: Int, tokens: Int, stages_weights: Bool) -> Workspace:
     """Returns the workspace that a product wants, in either way."""
-    var rows = ByteRows.at(m, n, k, tokens, 0)
-    return Workspace(0, Int(rows.bases) + Int(rows.word_at) + ALIGNMENT)
+    var num_bytes = 0
+    comptime for known in [False, True]:
+        if stages_weights == known:
+            var rows = ByteRows[known].at(m, n, k, tokens, 0)
+            num_bytes = Int(rows.bases) + Int(rows.word_at) + ALIGNMENT
+    return Workspace(0, num_bytes)
 
 
 @always_inline

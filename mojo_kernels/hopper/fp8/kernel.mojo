@@ -12,7 +12,7 @@ from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
 from ..layout import OPERANDS
 from ..many import kernel as many
-from ..plan import Plan, takes_operands
+from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
 from .bases import ByteRows
 from .rows import MAX_K, prepare
 
@@ -40,19 +40,32 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
     if plan.tokens not in materialize[DENSE_TOKENS]():
         raise Error(String("plan: no tile of FP8 has ", plan.tokens, " rows"))
-    var rows = prepare(problem, plan.tokens, queue)
+    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
+        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     comptime for tokens in DENSE_TOKENS:
         if plan.tokens == tokens:
-            queue.launch[matmul_dense[ByteRows, tokens]](
-                grid(problem.m, problem.n, plan),
-                rows,
-                Activations(problem),
-                Weights(problem),
-                Result(problem),
-            )
+            if plan.kernel == Kernel.FP8:
+                _launch[True, tokens](problem, plan, queue)
+            else:
+                _launch[False, tokens](problem, plan, queue)
+
+
+def _launch[
+    stages_weights: Bool, tokens: Int
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Does so, with the stages of weights in the workspace or without."""
+    var rows = prepare[stages_weights](problem, tokens, queue)
+    queue.launch[matmul_dense[ByteRows[stages_weights], tokens]](
+        grid(problem.m, problem.n, plan),
+        rows,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        UInt32(plan.ranks),
+    )
     many.launch_product(problem, rows.numbers, rows.gate(), queue)
 
 
 def grid(m: Int, n: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n]."""
-    return grid_of_tiles(m, n, plan.tokens, False)
+    return grid_of_tiles(m, n, plan.tokens, plan.ranks, False, plan.kernel == Kernel.FP8)

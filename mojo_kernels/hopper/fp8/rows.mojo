@@ -1,9 +1,9 @@
-"""Rows made ready for FP8 tensor cores: both sides as stages of bytes, and the base of every row.
+"""Rows made ready for FP8 tensor cores: stages of bytes, and the base of every row.
 
-One kernel: a group takes a row of tokens, or some of K of a tile of weight rows.
+One kernel: a group takes a row of tokens, or a tile of weight rows: its scales, and some of its
+stages if they are to be in the workspace.
 
-A token's codes stay in registers until its largest scale is known; groups of weights read the
-scales of the whole tile first. A row whose blocks differ too much has no base, and a product with
+A token's codes stay in registers until its largest scale is known. A row whose blocks differ too much has no base, and a product with
 such a row is computed once more, see `bases`. In a stage a block's bytes lie as words of codes give
 them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3, j = 0 .. 3.
 """
@@ -21,7 +21,8 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.stages import TileStage
+from ..dense.units import StageRows
+from ..dense.weights import TileUnits, store_stages
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
@@ -29,12 +30,14 @@ from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BY
 from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
 from .bases import ByteRows, NO_BASE, STEP_BLOCKS, workspace_of
-from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base, scale_at
+from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base
 
 comptime THREADS = 256
 """Threads of a group."""
 comptime WARPS = THREADS // 32
 """Warps of a group."""
+comptime SHARED_BYTES = 4 * TILE_ROWS * WARPS
+"""Shared memory of a group: a word for each warp and row of a tile."""
 comptime MAX_BATCH = 4
 """Chunks of a thread that are on the way at once."""
 comptime MAX_K = 16 * THREADS * CHUNK
@@ -46,8 +49,14 @@ comptime MAX_K = 16 * THREADS * CHUNK
     `nvvm.minctasm`=SIMDLength(4),
 )
 def prepare_rows[
-    CHUNKS: Int
-](a: Activations, w: Weights, rows: ByteRows, num_tokens: UInt32, tile_groups: UInt32):
+    CHUNKS: Int, stages_weights: Bool
+](
+    a: Activations,
+    w: Weights,
+    rows: ByteRows[stages_weights],
+    num_tokens: UInt32,
+    tile_groups: UInt32,
+):
     """Prepares a row of tokens, a thread `CHUNKS` chunks of it, or a part of a tile of weights.
 
     Groups of weights come first, so many for a tile.
@@ -58,13 +67,18 @@ def prepare_rows[
     var num_groups = UInt32(grid_dim.x) - num_tokens
     if index >= num_groups:
         prepare_token[CHUNKS](a, rows, index - num_groups)
-    else:
-        var tile, group = divmod(index, tile_groups)
-        prepare_weights(w, rows, tile, UInt32(a.k), group, tile_groups)
+        return
+    var tile, group = divmod(index, tile_groups)
+    var word = find_bases(w, rows, tile, UInt32(a.k))
+    comptime if stages_weights:
+        var units = TileUnits[ByteRows[stages_weights]].of(
+            w, UInt32(a.k), tile, word, (tile + 1) * UInt32(TILE_ROWS)
+        )
+        store_stages[WARPS](rows, units, tile, shared_base(), group, tile_groups)
 
 
 @always_inline
-def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows, token: UInt32):
+def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], token: UInt32):
     """Writes a token's bytes and its base."""
     comptime BATCH = min(MAX_BATCH, CHUNKS)
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
@@ -168,12 +182,10 @@ def ends_of_group(largest: UInt32, smallest: UInt32) -> SIMD[DType.uint32, 2]:
 
 
 @always_inline
-def prepare_weights(
-    w: Weights, rows: ByteRows, tile: UInt32, k: UInt32, group: UInt32, num_groups: UInt32
-):
-    """Writes the bytes of a tile of weight rows, every so many blocks, and their bases.
+def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32:
+    """Writes the bases of a tile of weight rows; a thread has the scales of four.
 
-    A thread has the scales of four rows.
+    Returns the largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
     """
     var base = shared_base()
     var thread = UInt32(thread_idx.x)
@@ -226,50 +238,14 @@ def prepare_weights(
             var has_none = load_word(base + 4 * (UInt32(row * ROW_LANES) + row_lane)) != 0
             var found = NO_BASE if has_none else largest[row].cast[DType.uint8]()
             rows.weight_bases()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
-    var tables = Array[ByteTable, ROWS_PER_LANE](uninitialized=True)
-    var lane = thread % 32
-    # The first lane of a quad has the largest scales of the quad's rows.
-    comptime for row in range(ROWS_PER_LANE):
-        tables[row] = ByteTable.of_base(shuffle_idx(largest[row], lane // UInt32(K_LANES)))
-    # What the stages are put together in was read before.
+    # What stages are put together in was read before.
     barrier()
-    store_weights(w, rows, tables, tile, k // UInt32(BLOCK), group, num_groups)
-
-
-@always_inline
-def store_weights(
-    w: Weights,
-    rows: ByteRows,
-    tables: Array[ByteTable, ROWS_PER_LANE],
-    tile: UInt32,
-    num_blocks: UInt32,
-    group: UInt32,
-    num_groups: UInt32,
-):
-    """Writes bytes of a tile: a warp takes a stage."""
-    var thread = UInt32(thread_idx.x)
-    var row_lane, k_lane = divmod(thread % 32, UInt32(K_LANES))
-    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
-    var all_scales = rows_of(w.scales.unsafe_bitcast[UInt32](), ROW_LANES)
-    var stage = TileStage.of_warp(shared_base())
-    var first = group * UInt32(WARPS) + thread // 32
-    for step in range(first, rows.right.num_steps, num_groups * UInt32(WARPS)):
-        var words = Array[Pairs, STEP_BLOCKS](fill=Pairs(0))
-        var scales = SIMD[DType.uint32, STEP_BLOCKS](0)
-        comptime for block in range(STEP_BLOCKS):
-            if step * UInt32(STEP_BLOCKS) + UInt32(block) < num_blocks:
-                var at = Int(tile * num_blocks + step * UInt32(STEP_BLOCKS)) + block
-                words[block] = all_words.load[width=ROWS_PER_LANE, alignment=4 * ROWS_PER_LANE](
-                    Coord(at, ROWS_PER_LANE * Int(thread % 32))
-                )
-                scales[block] = all_scales[at, Int(row_lane)]
-        comptime for block in range(STEP_BLOCKS):
-            comptime for i in range(ROWS_PER_LANE):
-                var bytes = tables[i].bytes(words[block][i], scale_at(scales[block], UInt32(i)))
-                var row = UInt32(i * ROW_LANES) + row_lane
-                store_word(stage.at(row, UInt32(2 * block), k_lane), bytes[0])
-                store_word(stage.at(row, UInt32(2 * block + 1), k_lane), bytes[1])
-        stage.copy_to(rows.right, tile, step)
+    var word = UInt32(0)
+    comptime for row in range(ROWS_PER_LANE):
+        # The first lanes of the warp have a row's scales each, a lane of `put` those of its quad.
+        var base = shuffle_idx(largest[row], thread % 32 // UInt32(K_LANES))
+        word |= base << UInt32(8 * row)
+    return word
 
 
 @always_inline
@@ -278,19 +254,23 @@ def bytes_of(word: UInt32) -> SIMD[DType.uint32, ROWS_PER_LANE]:
     return {word & 0xFF, (word >> 8) & 0xFF, (word >> 16) & 0xFF, word >> 24}
 
 
-def prepare(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> ByteRows:
+def prepare[
+    stages_weights: Bool
+](problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> ByteRows[stages_weights]:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
-    var space = workspace_of(problem.m, problem.n, problem.k, tokens)
-    var rows = ByteRows.at(problem.m, problem.n, problem.k, tokens, queue.workspace(space))
-    var tile_groups = groups_of_tile(problem.n, problem.k)
+    var space = workspace_of(problem.m, problem.n, problem.k, tokens, stages_weights)
+    var tile_groups = groups_of_tile(problem.n, problem.k) if stages_weights else 1
+    var rows = ByteRows[stages_weights].at(
+        problem.m, problem.n, problem.k, tokens, queue.workspace(space)
+    )
     comptime for chunks in [1, 2, 4, 8, 16]:
         comptime longest = chunks * THREADS * CHUNK
         if problem.k <= longest and (chunks == 1 or 2 * problem.k > longest):
-            queue.launch[prepare_rows[chunks]](
+            queue.launch[prepare_rows[chunks, stages_weights]](
                 Grid(
                     problem.m + ceildiv(problem.n, TILE_ROWS) * tile_groups,
                     threads=THREADS,
-                    shared_bytes=WARPS * TileStage.NUM_BYTES,
+                    shared_bytes=WARPS * StageRows.NUM_BYTES if stages_weights else SHARED_BYTES,
                     starts_early=True,
                 ),
                 Activations(problem),

@@ -4,10 +4,14 @@ Every plan that is for the rows of activations has a cost, see `costs`; the leas
 the shapes that were measured, `measured` names those where another plan was faster, which they get.
 
 FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`. Codes of eight
-bits have a kernel of their own, and `PORTABLE` for operands that no fast kernel takes.
+bits have a kernel of their own, and portable ones are for operands that no fast kernel takes.
 """
 
-from ..dense.kernel import best_tokens
+from ...numbers.formats import has_float_scales
+from ...simt.tiles import kernel as tiles
+from ..bytes.choice import choose_plan
+from ..bytes.operands import Scaling
+from ..layout import OPERANDS
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
@@ -43,24 +47,30 @@ struct Choice(TrivialRegisterPassable):
         """Returns why the plan was chosen."""
         if self.is_measured:
             return "the fastest plan that was measured for this shape"
-        if self.plan.kernel == Kernel.PORTABLE:
+        if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
                 " bfloat16 activations, and MXFP8, or E4M3 with float32 scales, on both sides"
             )
-        if self.plan.kernel == Kernel.BYTES:
+        if self.plan.kernel == Kernel.BYTES or self.plan.kernel == Kernel.BYTES_FEW:
             return "codes of eight bits: FP8 tensor cores under float scales, else bfloat16 ones"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
 
-comptime PORTABLE = Choice(Plan.PORTABLE, 0, False)
-"""For everything else."""
+def choice_of_portable(m: Int, n: Int, left_format: Int, right_format: Int) -> Choice:
+    """Returns the choice for everything else, see `simt.dispatch`."""
+    if not tiles.takes(m):
+        return Choice(Plan.PORTABLE, 0, False)
+    var has_factors = has_float_scales(left_format) or has_float_scales(right_format)
+    return Choice(Plan.tiles(tiles.tile_rows_of(m, n, has_factors)), 0, False)
 
 
-def choice_of_bytes(m: Int, n: Int) -> Choice:
+def choice_of_bytes(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for codes of eight bits, see `hopper.bytes`: any number of rows."""
-    return Choice(Plan.bytes(best_tokens(m, n)), 0, False)
+    var scaling = Scaling.of(left_format, right_format, k)
+    var weight_bits = 4 if right_format == OPERANDS.code() else 8
+    return Choice(choose_plan(m, n, k, scaling, weight_bits), 0, False)
 
 
 def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:
@@ -72,7 +82,7 @@ def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:
     var found = Choice(Plan.PORTABLE, NEVER, False)
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
-        if family.has(m) and (takes_bytes or family.plan.kernel != Kernel.FP8):
+        if family.has(m) and (takes_bytes or not family.plan.kernel.wants_bytes()):
             var us = costs_of[i](terms_of[family](m, n, k), m, k)
             comptime for lane in range(len(RANKS)):
                 if us[lane] < found.us:

@@ -130,7 +130,7 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
         terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
         var ahead = steps / Lanes(shape.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
-    comptime if KERNEL == Kernel.FP8:
+    comptime if KERNEL.wants_bytes():
         terms[7] = Lanes(n * k) / (1 << 20)
     terms[0] = 1
     terms[1] = LOG_RANKS
@@ -158,4 +158,4 @@ def _step_blocks(kernel: Kernel) -> Int:
     """Returns the blocks of a step of K; ranks have whole steps."""
     if kernel == Kernel.FEW:
         return 1
-    return FP8_STEP_BLOCKS if kernel == Kernel.FP8 else STEP_BLOCKS
+    return FP8_STEP_BLOCKS if kernel.wants_bytes() else STEP_BLOCKS

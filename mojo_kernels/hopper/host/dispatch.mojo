@@ -7,7 +7,7 @@ the tables.
 from ...calls import QuantizeCall
 from ...launch.queue import Queue, Workspace
 from ...problem import ANY, Known, Problem
-from ...simt import matmul as portable
+from ...simt import dispatch as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
 from ..bytes import kernel as bytes
@@ -18,19 +18,23 @@ from ..fp8.bases import workspace_of as workspace_of_rows
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..staged.activations import workspace_of as workspace_of_numbers
-from ..plan import Kernel, Plan, may_take_operands
+from ..plan import Kernel, PRESHUFFLED, Plan, may_take_operands, takes_formats
 from .choices import MAX_FEW_ROWS, choice_of_bytes, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
     """Computes left @ right.T + bias; a plan that is not 0 takes the place of the table's."""
     var plan = Plan.PORTABLE
+    if plan_code == plan.code():
+        return portable.launch[known](problem, queue)
     if few.supports(problem):
         plan = choose(problem.m, problem.n, problem.k, fp8.supports(problem)).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
     elif bytes.supports(problem):
-        plan = choice_of_bytes(problem.m, problem.n).plan
+        plan = plan_of_bytes(
+            problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
+        )
     launch[known](problem, plan, queue)
 
 
@@ -43,12 +47,21 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return middle.launch(problem, plan, queue)
         if plan.kernel == Kernel.MANY:
             return many.launch(problem, plan, queue)
-        if plan.kernel == Kernel.FP8:
+        if plan.kernel.wants_bytes():
             return fp8.launch(problem, plan, queue)
     comptime if bytes.may_take_operands[known]():
-        if plan.kernel == Kernel.BYTES:
+        if plan.kernel == Kernel.BYTES or plan.kernel == Kernel.BYTES_FEW:
             return bytes.launch(problem, plan, queue)
     portable.launch[known](problem, queue)
+
+
+def plan_of_bytes(
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int
+) -> Plan:
+    """Returns the plan for codes of eight bits: one that is like that of a code for FP8, if any."""
+    if plan_code > 0 and Plan.from_code(plan_code).kernel.wants_bytes():
+        return Plan.from_code(plan_code).of_bytes()
+    return choice_of_bytes(m, n, k, left_format, right_format).plan
 
 
 def workspace_of(
@@ -58,16 +71,25 @@ def workspace_of(
 
     Only of formats that `hopper.bytes` takes, few rows want one.
     """
+    if plan_code == materialize[Plan.PORTABLE]().code():
+        return Workspace(0, 0)
     if bytes.takes_formats(left_format, right_format):
-        return bytes.workspace_of(m, n, k, Scaling.of(left_format, right_format, k))
+        var plan = plan_of_bytes(m, n, k, left_format, right_format, plan_code)
+        return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
     if plan.kernel == Kernel.FEW:
         return Workspace(0, 0)
-    if plan.kernel == Kernel.FP8:
-        return workspace_of_rows(m, n, k, plan.tokens)
+    if plan.kernel.wants_bytes():
+        return workspace_of_rows(m, n, k, plan.tokens, plan.kernel == Kernel.FP8)
     return workspace_of_numbers(m, k)
+
+
+def takes(left_format: Int, right_format: Int, layout: Int, plan_code: Int) -> Bool:
+    """Says whether the fast kernels for MXFP4 weights are for a product, all addresses aligned."""
+    var is_forced = plan_code == materialize[Plan.PORTABLE]().code()
+    return takes_formats(left_format, right_format) and layout == PRESHUFFLED and not is_forced
 
 
 def quantize[

@@ -4,6 +4,8 @@ from std.math import ceildiv
 
 from ...launch.queue import Grid, Workspace
 from ...simt import matmul as portable
+from ...simt.tiles import kernel as tiles
+from ...simt.tiles.operands import workspace_of as workspace_of_tiles
 from ..bytes import kernel as bytes
 from ..bytes.operands import Scaling
 from ..few import kernel as few
@@ -13,7 +15,7 @@ from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..middle import kernel as middle
 from ..plan import Kernel, Plan, takes_formats
-from .choices import Choice, PORTABLE, choice_of_bytes, choose
+from .choices import Choice, choice_of_bytes, choice_of_portable, choose
 from .dispatch import workspace_of
 
 
@@ -33,10 +35,15 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     """
     var workspace = workspace_of(m, n, k, left_format, right_format)
     if bytes.takes_formats(left_format, right_format):
-        var grid = bytes.grid(m, n, Scaling.of(left_format, right_format, k))
-        return Explanation(choice_of_bytes(m, n), grid, workspace)
+        var scaling = Scaling.of(left_format, right_format, k)
+        var choice = choice_of_bytes(m, n, k, left_format, right_format)
+        return Explanation(choice, bytes.grid(m, n, choice.plan, scaling), workspace)
     if not takes_formats(left_format, right_format):
-        return Explanation(materialize[PORTABLE](), portable.grid(m, n), Workspace(0, 0))
+        var choice = choice_of_portable(m, n, left_format, right_format)
+        if choice.plan.kernel == Kernel.TILES:
+            var grid = tiles.grid(m, n, choice.plan.tokens)
+            return Explanation(choice, grid, workspace_of_tiles(m, n, k))
+        return Explanation(choice, portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k))
     return Explanation(choice, _grid(choice.plan, m, n, k), workspace)
 
@@ -50,4 +57,4 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return few.grid(m, n, plan, shape, share)
     if plan.kernel == Kernel.MIDDLE:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
-    return fp8.grid(m, n, plan) if plan.kernel == Kernel.FP8 else many.grid(m, n)
+    return fp8.grid(m, n, plan) if plan.kernel.wants_bytes() else many.grid(m, n)

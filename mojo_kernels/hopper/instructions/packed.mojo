@@ -2,6 +2,8 @@
 
 from std.sys._assembly import inlined_assembly
 
+from ...simt.instructions import pick_bytes
+
 comptime BF16_MANTISSA_BITS = 7
 """Mantissa bits of bfloat16."""
 comptime BOTH_HALVES = UInt32(0x00010001)
@@ -29,14 +31,6 @@ def join_bytes(word: UInt32, selector: UInt32) -> UInt32:
     return inlined_assembly[
         "prmt.b32 $0, $1, 0, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
     ](word, selector)
-
-
-@always_inline
-def pick_bytes(a: UInt32, b: UInt32, selector: UInt32) -> UInt32:
-    """Returns four of the eight bytes of two words, picked by the selector's lowest nibbles."""
-    return inlined_assembly[
-        "prmt.b32 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,r", has_side_effect=False
-    ](a, b, selector)
 
 
 @always_inline

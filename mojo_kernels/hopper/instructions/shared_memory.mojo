@@ -6,12 +6,11 @@ is eight bytes; its phases alternate between parity 0 and 1.
 """
 
 from layout import Coord, row_major
-from max.gpu.memory import AddressSpace, external_memory
 from std.sys import _RegisterPackType, size_of
 from std.sys._assembly import inlined_assembly
 
-comptime Quad[dtype: DType] = SIMD[dtype, 4]
-"""Sixteen bytes: what one lane moves at a time."""
+from ...simt.instructions import Quad, any_thread, load_quad, load_word, shared_base
+from ...simt.instructions import store_pair, store_quad, store_word
 
 
 @fieldwise_init
@@ -46,35 +45,6 @@ struct TileAddresses[dtype: DType, *sizes: Int](TrivialRegisterPassable):
 
 
 @always_inline
-def shared_base() -> UInt32:
-    """Returns the address of the dynamic shared memory, a multiple of 1024."""
-    return UInt32(Int(external_memory[UInt8, address_space=AddressSpace.SHARED, alignment=1024]()))
-
-
-@always_inline
-def store_quad(address: UInt32, values: Quad[DType.uint32]):
-    """Stores sixteen bytes."""
-    inlined_assembly[
-        "st.shared.v4.u32 [$0], {$1, $2, $3, $4};",
-        NoneType,
-        constraints="r,r,r,r,r,~{memory}",
-        has_side_effect=True,
-    ](address, values[0], values[1], values[2], values[3])
-
-
-@always_inline
-def load_quad(address: UInt32) -> Quad[DType.uint32]:
-    """Loads sixteen bytes."""
-    var d = inlined_assembly[
-        "ld.shared.v4.u32 {$0, $1, $2, $3}, [$4];",
-        _RegisterPackType[UInt32, UInt32, UInt32, UInt32],
-        constraints="=r,=r,=r,=r,r,~{memory}",
-        has_side_effect=True,
-    ](address)
-    return Quad[DType.uint32](d[0], d[1], d[2], d[3])
-
-
-@always_inline
 def load_pair(address: UInt32) -> SIMD[DType.uint32, 2]:
     """Loads eight bytes."""
     var d = inlined_assembly[
@@ -84,25 +54,6 @@ def load_pair(address: UInt32) -> SIMD[DType.uint32, 2]:
         has_side_effect=True,
     ](address)
     return SIMD[DType.uint32, 2](d[0], d[1])
-
-
-@always_inline
-def load_word(address: UInt32) -> UInt32:
-    """Loads four bytes."""
-    return inlined_assembly[
-        "ld.shared.u32 $0, [$1];", UInt32, constraints="=r,r,~{memory}", has_side_effect=True
-    ](address)
-
-
-@always_inline
-def store_pair(address: UInt32, values: SIMD[DType.uint32, 2]):
-    """Stores eight bytes."""
-    inlined_assembly[
-        "st.shared.v2.u32 [$0], {$1, $2};",
-        NoneType,
-        constraints="r,r,r,~{memory}",
-        has_side_effect=True,
-    ](address, values[0], values[1])
 
 
 @always_inline
@@ -118,14 +69,6 @@ def store_turned(address: UInt32, fragments: Quad[DType.uint32]):
         constraints="r,r,r,r,r,~{memory}",
         has_side_effect=True,
     ](address, fragments[0], fragments[1], fragments[2], fragments[3])
-
-
-@always_inline
-def store_word(address: UInt32, value: UInt32):
-    """Stores four bytes."""
-    inlined_assembly[
-        "st.shared.u32 [$0], $1;", NoneType, constraints="r,r,~{memory}", has_side_effect=True
-    ](address, value)
 
 
 @always_inline
@@ -245,6 +188,17 @@ def arrive_expecting(address: UInt32, num_bytes: UInt32):
 
 
 @always_inline
+def publish_stores():
+    """Makes this thread's stores to shared memory visible to tensor cores, which read past them."""
+    inlined_assembly[
+        "fence.proxy.async.shared::cta;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
 def wait_phase(address: UInt32, parity: UInt32):
     """Waits until the phase of the given parity has ended."""
     inlined_assembly[
@@ -280,22 +234,3 @@ def pass_turn[num_threads: Int](barrier: UInt32):
     inlined_assembly[
         "bar.arrive $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
     ](barrier, Int32(num_threads))
-
-
-@always_inline
-def any_thread[num_threads: Int](condition: Bool) -> Bool:
-    """Says whether the condition holds in any of the threads that call it, so many."""
-    return (
-        inlined_assembly[
-            """{
-            .reg .pred p;
-            setp.ne.u32 p, $1, 0;
-            bar.red.or.pred p, 0, $2, p;
-            selp.u32 $0, 1, 0, p;
-            }""",
-            UInt32,
-            constraints="=r,r,n,~{memory}",
-            has_side_effect=True,
-        ](UInt32(1) if condition else UInt32(0), Int32(num_threads))
-        != 0
-    )

@@ -14,6 +14,7 @@ and 6 do not fit and the caller has to compute another way.
 """
 
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...simt.tiles.numbers import unscaled_pairs as portable_pairs
 from ..instructions.packed import (
     BF16_MANTISSA_BITS,
     BOTH_HALVES,
@@ -23,7 +24,7 @@ from ..instructions.packed import (
     multiply_pairs_by_half,
     multiply_sum,
 )
-from ..layout import ROWS_PER_LANE
+from ..layout import OPERANDS, ROWS_PER_LANE
 
 comptime Rows[count: Int] = Array[Pairs, count]
 """Decoded words of some rows."""
@@ -38,19 +39,7 @@ comptime MAX_EXACT_SCALE = 252
 @always_inline
 def unscaled_pairs(word: UInt32) -> Pairs:
     """Returns the codes of a word as bfloat16 pairs, all 2**126 too small."""
-    comptime EVEN = UInt32(0x000F000F)
-    comptime ODD = UInt32(0x00F000F0)
-    # One product puts a code twice: its sign bit on top, the others below.
-    comptime FROM_EVEN = UInt32((1 << 12) + (1 << 6))
-    comptime FROM_ODD = UInt32((1 << 8) + (1 << 2))
-    comptime KEPT = UInt32(0x81C0) * BOTH_HALVES
-    var upper = word >> 8
-    return Pairs(
-        ((word & EVEN) * FROM_EVEN) & KEPT,
-        ((word & ODD) * FROM_ODD) & KEPT,
-        ((upper & EVEN) * FROM_EVEN) & KEPT,
-        ((upper & ODD) * FROM_ODD) & KEPT,
-    )
+    return portable_pairs[OPERANDS.element](SIMD[DType.uint32, 1](word))
 
 
 @always_inline

@@ -1,0 +1,53 @@
+"""What Python asks about products on NVIDIA GPUs before it calls one: memory that they want."""
+
+from std.python import Python, PythonObject
+from std.python.bindings import PythonModuleBuilder
+
+from ..backend import has_hopper
+from ..hopper.host.choices import MAX_FEW_ROWS
+from ..hopper.layout import OPERANDS
+from ..numbers.formats import NO_FORMAT
+from ..simt.dispatch import max_few_rows
+from .nvidia import workspace_of
+from .protocol import Arguments, read_experts, read_grouped
+
+
+def py_max_few_rows() raises -> PythonObject:
+    """Returns rows, and pairs of formats of which up to so many need no workspace."""
+    comptime MXFP4 = OPERANDS.code()
+    var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
+    var rows = min(MAX_FEW_ROWS, max_few_rows()) if has_hopper() else max_few_rows()
+    return Python.tuple(rows, pairs)
+
+
+def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, left format, right format, layout of the right side, plan).
+
+    Returns the bytes that `multiply` may want.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var left_format, right_format = args.next(), args.next()
+    var layout = args.next()
+    var space = workspace_of(m, n, k, left_format, right_format, layout, args.next())
+    return PythonObject(space.num_bytes())
+
+
+def py_grouped_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem of `multiply_grouped`; returns the bytes of its workspace."""
+    var args = Arguments(arguments)
+    return PythonObject(workspace_of(read_grouped(args)).num_bytes())
+
+
+def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem of `multiply_experts`; returns the bytes of its workspace."""
+    var args = Arguments(arguments)
+    return PythonObject(workspace_of(read_experts(args)).num_bytes())
+
+
+def add_facts(mut module: PythonModuleBuilder) raises:
+    """Adds all of them to a module."""
+    module.def_function[py_max_few_rows]("max_few_rows")
+    module.def_function[py_workspace_bytes]("workspace_bytes")
+    module.def_function[py_grouped_workspace_bytes]("multiply_grouped_workspace_bytes")
+    module.def_function[py_experts_workspace_bytes]("multiply_experts_workspace_bytes")

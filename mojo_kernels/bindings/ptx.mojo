@@ -1,0 +1,130 @@
+"""The Python extension module `_mx_kernels_ptx` of no device: what a CUDA device would be told.
+
+Calls are those of `cuda`, without a device and a stream: each function takes one tuple of
+integers, see `protocol`; behind what all devices take stand, where a workspace may be wanted, its
+address and its bytes, for a product also a plan. Nothing runs. Each returns the launches of the
+call, in their order:
+
+    (ptx, entry, (x, y, z), threads, cluster, shared_bytes, [bytes of each argument])
+
+The accelerator that the module is compiled for decides which kernels there are, as it does there.
+"""
+
+from std.os import abort
+from std.python import Python, PythonObject
+from std.python.bindings import PythonModuleBuilder
+
+from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
+from mojo_kernels.bindings.nvidia_facts import add_facts
+from mojo_kernels.bindings.protocol import (
+    Arguments,
+    read_dequantize,
+    read_experts,
+    read_grouped,
+    read_problem,
+    read_quantize,
+    read_relayout,
+)
+from mojo_kernels.bindings.record import numbers
+from mojo_kernels.launch.ptx_queue import PtxQueue
+from mojo_kernels.problem import Known
+from mojo_kernels.simt.quantize import dequantize, relayout
+
+
+def _queue(mut args: Arguments) raises -> PtxQueue:
+    """Reads a workspace and its bytes."""
+    var workspace = args.next()
+    return PtxQueue(workspace, args.next())
+
+
+def _launches(queue: PtxQueue) raises -> PythonObject:
+    """Returns what a queue has kept."""
+    var to_bytes = Python.import_module("builtins").bytes
+    var result = Python.list()
+    for ref launch in queue.launches:
+        var arguments = Python.list()
+        for ref argument in launch.arguments:
+            var values = Python.list()
+            for byte in argument:
+                values.append(PythonObject(Int(byte)))
+            arguments.append(to_bytes(values))
+        result.append(
+            Python.tuple(
+                PythonObject(String(launch.ptx)),
+                PythonObject(String(launch.entry)),
+                numbers(launch.grid.x, launch.grid.y, launch.grid.z),
+                PythonObject(launch.grid.threads),
+                PythonObject(launch.grid.cluster),
+                PythonObject(launch.grid.shared_bytes),
+                arguments,
+            )
+        )
+    return result
+
+
+def py_multiply(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem and (workspace, its bytes, plan): plan 0 to let the table choose."""
+    var args = Arguments(arguments)
+    var problem = read_problem(args)
+    var queue = _queue(args)
+    multiply[Known.NOTHING](problem, queue, args.next())
+    return _launches(queue)
+
+
+def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem and (workspace, its bytes)."""
+    var args = Arguments(arguments)
+    var problem = read_grouped(args)
+    var queue = _queue(args)
+    multiply_grouped[Known.NOTHING](problem, queue)
+    return _launches(queue)
+
+
+def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
+    """Takes the problem and (workspace, its bytes)."""
+    var args = Arguments(arguments)
+    var problem = read_experts(args)
+    var queue = _queue(args)
+    multiply_experts[Known.NOTHING, Known.NOTHING](problem, queue)
+    return _launches(queue)
+
+
+def py_quantize(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    quantize(read_quantize(args), queue)
+    return _launches(queue)
+
+
+def py_dequantize(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    dequantize(read_dequantize(args), queue)
+    return _launches(queue)
+
+
+def py_relayout(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    relayout(read_relayout(args), queue)
+    return _launches(queue)
+
+
+@export
+def PyInit__mx_kernels_ptx() abi("C") -> PythonObject:
+    """Creates the module."""
+    try:
+        var module = PythonModuleBuilder("_mx_kernels_ptx")
+        add_facts(module)
+        module.def_function[py_multiply]("multiply")
+        module.def_function[py_multiply_grouped]("multiply_grouped")
+        module.def_function[py_multiply_experts]("multiply_experts")
+        module.def_function[py_quantize]("quantize")
+        module.def_function[py_dequantize]("dequantize")
+        module.def_function[py_relayout]("relayout")
+        return module.finalize()
+    except error:
+        abort(String("cannot create _mx_kernels_ptx: ", error))

@@ -1,0 +1,136 @@
+"""Who fills the stages of a product, from one tile of C to the next as they empty.
+
+    stages of weights    fillers
+    in the workspace     a thread, which starts copies
+    made here            eight warps: each puts 32 rows of every other stage, while loads of its
+                         next one are on the way; tokens are copied
+"""
+
+from max.gpu import thread_idx
+from max.gpu.primitives.warp import broadcast
+from max.gpu.sync import syncwarp
+
+from ...simt.arguments import Weights
+from ..instructions.shared_memory import arrive, publish_stores, store_word, wait_phase
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import TILE_ROWS
+from ..many.kernel import CONSUMER_WARPS
+from ..staged.stages import COLUMNS, TILES
+from .operands import DenseOperands
+from .pipeline import DenseStages, FILLER_TURNS
+from .share import Share
+from .stages import FACTOR_BYTES
+from .units import StageRows
+from .weights import TileUnits
+
+
+@always_inline
+def copy_stages[
+    tokens: Int, //, Operands: DenseOperands
+](mut stages: DenseStages[tokens, ...], operands: Operands, share: Share[tokens]):
+    """Copies stages of both sides; one thread calls it."""
+    var tile = share.first()
+    while share.has(tile):
+        var at = share.schedule.tile(Int(tile))
+        for step in range(share.first_step, share.end_step):
+            wait_phase(stages.empty(), stages.parity)
+            stages.copy_both(
+                operands.tokens(), UInt32(at.row), operands.weights(), UInt32(at.column), step
+            )
+            stages.advance()
+        tile = share.after(tile)
+
+
+@fieldwise_init
+struct Turn(TrivialRegisterPassable):
+    """A stage that is a filler's: of a tile of C, and along K."""
+
+    var tile: UInt32
+    var step: UInt32
+
+    @always_inline
+    def settle(mut self, share: Share[_]):
+        """Goes on to the tile that the stage is of."""
+        while self.step >= share.end_step:
+            self.step -= share.end_step - share.first_step
+            self.tile = share.after(self.tile)
+
+
+@always_inline
+def make_stages[
+    tokens: Int, //, Operands: DenseOperands
+](
+    mut stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    operands: Operands,
+    share: Share[tokens],
+    w: Weights,
+    k: UInt32,
+    columns: UInt32,
+):
+    """Makes stages of weights; a warp of the fillers calls it.
+
+    The first lane of the first one of a stage starts the copy of its tokens.
+    """
+    comptime Units = TileUnits[Operands]
+    var warp = broadcast(UInt32(thread_idx.x) // 32) - UInt32(CONSUMER_WARPS)
+    var number, filler = divmod(warp, UInt32(TILES))
+    stages.advance(number)
+    var turn = Turn(share.first(), share.first_step + number)
+    turn.settle(share)
+    var next = turn
+    var units = units_of(operands, share, turn.tile, filler, w, k, columns)
+    var loaded = Array[Units.Unit, Units.UNITS](uninitialized=True)
+    comptime for part in range(Units.UNITS):
+        loaded[part] = units.load[part](operands, next.step)
+    var is_first_lane = lane_here() == 0
+    var lane_at = StageRows.place_of_lane[Operands.PUT_BYTES]()
+    var row = UInt32(0)
+    var tile = UInt32.MAX
+    while share.has(turn.tile):
+        if turn.tile != tile:
+            tile = turn.tile
+            row = UInt32(share.schedule.tile(Int(tile)).row)
+        # The last stage stands in for those past the end.
+        next.step += UInt32(FILLER_TURNS)
+        if next.step >= share.end_step:
+            next.settle(share)
+            if next.tile != tile:
+                units = units_of(operands, share, next.tile, filler, w, k, columns)
+        wait_phase(stages.empty(), stages.parity)
+        if filler == 0 and is_first_lane:
+            stages.copy_tokens(operands.tokens(), row, turn.step)
+        var rows = StageRows(stages.weights() + filler * UInt32(StageRows.NUM_BYTES), lane_at)
+        comptime for part in range(Units.UNITS):
+            operands.put[part](loaded[part], rows)
+            comptime if Operands.SCALES_STAGES and part == 0:
+                var factors = stages.weights() + UInt32(COLUMNS * ROW_BYTES)
+                var at = filler * UInt32(TILE_ROWS) + lane_here()
+                store_word(factors + at * UInt32(FACTOR_BYTES), loaded[part].factor)
+            loaded[part] = units.load[part](operands, next.step)
+        units.clear_tail(rows, turn.step)
+        publish_stores()
+        syncwarp()
+        if is_first_lane:
+            arrive(stages.full())
+        stages.advance(UInt32(FILLER_TURNS))
+        turn = next
+
+
+@always_inline
+def units_of[
+    tokens: Int, //, Operands: DenseOperands
+](
+    operands: Operands,
+    share: Share[tokens],
+    tile: UInt32,
+    filler: UInt32,
+    w: Weights,
+    k: UInt32,
+    columns: UInt32,
+) -> TileUnits[Operands]:
+    """Finds the weight rows of a filler; the last tile stands in for those past the end."""
+    var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
+    var column = UInt32(share.schedule.tile(Int(index)).column)
+    var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
+    return TileUnits[Operands].of(w, k, found, operands.rows_word(found), columns)

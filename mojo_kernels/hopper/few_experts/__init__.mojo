@@ -1,0 +1,1 @@
+"""Products of experts for few rows of each: weights stream through registers."""

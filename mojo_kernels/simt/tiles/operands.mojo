@@ -1,0 +1,179 @@
+"""The left side of a product as bfloat16 numbers, and what numbers cannot hold.
+
+    workspace    numbers, [rows, k]; not there if the activations are such numbers
+                 factors, a float32 for each row and 128 of K: float scales of the left side
+                 marks of rows, a byte for each row and `PART` of K; marks of columns, a byte each
+
+Elements of MX formats have at most eight significant bits, as bfloat16 has: a number is an element
+times its scale, exactly, unless it is too large or too small. Float scales do not become part of
+numbers but multiply sums, see `Factor`. What is marked has a scale for which this does not hold, and
+its elements of C are computed another way.
+"""
+
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import align_up, ceildiv
+from std.memory import bitcast
+
+from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ...numbers.formats import Format, has_float_scales
+from ...problem import LeftKind, Problem
+from ..matmul import is_left_aligned
+from ..views import BFLOAT16
+
+comptime NUMBER_BYTES = 2
+"""Bytes of a bfloat16 number."""
+comptime STAGE = Format.FP8_BLOCK.block_k
+"""Elements of K that have a factor."""
+comptime PART = 2048
+"""Elements of a row that a warp prepares, and that share a mark. Guess."""
+comptime ALIGNMENT = 256
+"""What follows in the workspace begins at multiples of this."""
+comptime SAFE = Range(-100, 100)
+"""The exponents of numbers whose products float32 takes as it takes any."""
+comptime SAFE_BESIDE_FACTORS = Range(-100, 48)
+"""The same where sums of them are multiplied by factors."""
+comptime SAFE_SCALES = Range(-80, 24)
+"""The exponents of scales that make all elements safe, beside factors too."""
+comptime LARGEST_FACTOR = 48
+"""The exponent of the largest factor; sums of a stage of numbers are below 2 ** 72."""
+comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
+"""The bits of infinity; NaN has larger ones."""
+comptime MAGNITUDE = UInt32((1 << 31) - 1)
+"""The bits of a float but for the sign."""
+
+
+@fieldwise_init
+struct Range(TrivialRegisterPassable):
+    """Exponents from the least to the largest."""
+
+    var least: Int
+    var largest: Int
+
+    @always_inline
+    def has(self, bits: UInt32) -> Bool:
+        """Says whether a float of these bits, sign aside, has such an exponent."""
+        var least = UInt32((self.least + F32_EXPONENT_BIAS) << F32_MANTISSA_BITS)
+        var behind = UInt32((self.largest + 1 + F32_EXPONENT_BIAS) << F32_MANTISSA_BITS)
+        return bits - least < behind - least
+
+
+@fieldwise_init
+struct StagedRows(DevicePassable, TrivialRegisterPassable):
+    """Rows of numbers, their factors and marks."""
+
+    comptime device_type: AnyType = Self
+
+    var numbers: DevicePointer[DType.uint8]
+    """The first row."""
+    var row_bytes: Int
+    """Bytes from one row to the next."""
+    var factors: DevicePointer[DType.float32]
+    """[row, stage]."""
+    var row_marks: DevicePointer[DType.uint8]
+    """[row, part]."""
+    var column_marks: DevicePointer[DType.uint8]
+    """Those of weights."""
+    var rows: UInt32
+    """M."""
+    var k: UInt32
+    """Elements of a row."""
+    var row_parts: UInt32
+    """Marks of a row; 0 if rows have none."""
+
+    @staticmethod
+    def at(m: Int, k: Int, address: Int) -> Self:
+        """Returns the rows of a product in a workspace."""
+        var factors = address + align_up(m * k * NUMBER_BYTES, ALIGNMENT)
+        var row_marks = factors + align_up(m * ceildiv(k, STAGE) * 4, ALIGNMENT)
+        var parts = ceildiv(k, PART)
+        return Self(
+            device_pointer[DType.uint8](address),
+            k * NUMBER_BYTES,
+            device_pointer[DType.float32](factors),
+            device_pointer[DType.uint8](row_marks),
+            device_pointer[DType.uint8](row_marks + align_up(m * parts, ALIGNMENT)),
+            UInt32(m),
+            UInt32(k),
+            UInt32(parts),
+        )
+
+    def reading(self, problem: Problem) -> Self:
+        """Returns the rows with numbers that lie where the activations are."""
+        var staged = self
+        staged.numbers = device_pointer[DType.uint8](problem.left.values)
+        staged.row_bytes = problem.left.row_stride * NUMBER_BYTES
+        staged.row_parts = 0
+        return staged
+
+    @always_inline
+    def num_stages(self) -> UInt32:
+        """Returns the factors of a row."""
+        return (self.k + UInt32(STAGE - 1)) // UInt32(STAGE)
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "StagedRows"
+
+
+def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
+    """Returns the workspace that a product wants."""
+    return Workspace(0, Int(StagedRows.at(m, k, 0).column_marks) + n)
+
+
+def are_numbers(problem: Problem) -> Bool:
+    """Says whether activations are rows of numbers as they come, and all of them safe."""
+    var left = problem.left
+    var is_kept = left.kind == LeftKind.KEPT and Int32(left.dtype) == BFLOAT16
+    return is_kept and is_left_aligned(left) and not has_factors(problem)
+
+
+def has_factors(problem: Problem) -> Bool:
+    """Says whether sums are multiplied by factors: one side has float scales."""
+    return has_float_scales(problem.left.format) or has_float_scales(problem.right.format)
+
+
+@always_inline
+def packed_numbers[
+    count: SIMDLength, //
+](values: SIMD[DType.float32, count]) -> SIMD[DType.uint32, count // 2]:
+    """Returns floats as bfloat16 numbers, which they are, in their order."""
+    var bits = bitcast[DType.uint32, count](values)
+    var pairs = SIMD[DType.uint32, count // 2]()
+    comptime for i in range(count // 2):
+        pairs[i] = (bits[2 * i] >> 16) | (bits[2 * i + 1] & 0xFFFF0000)
+    return pairs
+
+
+@always_inline
+def are_lost[
+    count: SIMDLength, //, safe: Range
+](values: SIMD[DType.float32, count], numbers: SIMD[DType.float32, count]) -> Bool:
+    """Says whether an element is finite and not zero, and its number not safe; NaN is."""
+    var elements = bitcast[DType.uint32, count](values) & MAGNITUDE
+    var bits = bitcast[DType.uint32, count](numbers) & MAGNITUDE
+    var found = False
+    comptime for i in range(count):
+        var is_element = elements[i] != 0 and elements[i] < INFINITY
+        found |= is_element and bits[i] <= INFINITY and not safe.has(bits[i])
+    return found
+
+
+@always_inline
+def is_extreme(factor: Float32) -> Bool:
+    """Says whether sums times a factor may leave float32 where C does not."""
+    comptime LARGEST = UInt32((F32_EXPONENT_BIAS + LARGEST_FACTOR) << F32_MANTISSA_BITS)
+    var magnitude = bitcast[DType.uint32](factor) & MAGNITUDE
+    return LARGEST < magnitude and magnitude < INFINITY
+
+
+@always_inline
+def scaled(sum: Float32, of_row: Float32, of_column: Float32) -> Float32:
+    """Returns a sum times two factors, the larger one first, so that only C may be too small."""
+    var row_is_larger = abs(of_row) >= abs(of_column)
+    var larger = of_row if row_is_larger else of_column
+    var smaller = of_column if row_is_larger else of_row
+    return sum * larger * smaller

@@ -1,0 +1,77 @@
+"""What `_mx_kernels_ptx` says of launches is what a CUDA device would be told; none is asked."""
+
+import struct
+
+import pytest
+import torch
+
+import mx_kernels as mx
+from tests import artefacts
+from tests.ptx import calls, kinds
+
+pytestmark = pytest.mark.deep
+
+
+def operand(rows, k, fmt="mxfp4", *lead):
+    return mx.quantize(torch.randn(*lead, rows, k), format=fmt)
+
+
+def recorded(architecture):
+    """Returns a call of every operation, of every kind of product that has kernels of its own."""
+    x, w = torch.randn(300, 256).bfloat16(), operand(64, 256).preshuffle("cuda")
+    fp8 = operand(300, 256, "fp8"), operand(64, 256, "fp8").preshuffle("cuda")
+    experts = operand(64, 64, "mxfp4", 4).preshuffle("cuda")
+    gates = operand(128, 64, "mxfp4", 4).preshuffle("cuda")
+    sizes, ids = torch.tensor([1, 0, 3, 1]).int(), torch.tensor([[0, 3], [2, 1]])
+    on = {"architecture": architecture}
+    return [
+        calls.multiply(x, w, **on),
+        calls.multiply(x[:3], w, bias=torch.randn(64), **on),
+        calls.multiply(x.float(), w, activations="bf16", **on),
+        calls.multiply(*fp8, **on),
+        calls.grouped_linear(torch.randn(5, 64), experts, sizes, **on),
+        calls.moe(torch.randn(2, 64), gates, experts, ids, torch.rand(2, 2), **on),
+        calls.quantize(x, format="mxfp8", **on),
+        calls.dequantize(w, **on),
+        calls.preshuffle(operand(64, 256), **on),
+    ]
+
+
+@pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
+def test_every_operation_has_launches_of_its_architecture(architecture):
+    for launches, _, out in recorded(architecture):
+        assert launches
+        assert out is not None
+        for launch in launches:
+            assert f".target {architecture}\n" in launch.ptx
+            assert f".entry {launch.entry}(" in launch.ptx
+            assert launch.ptx.count(f"{launch.entry}_param_") >= len(launch.arguments)
+            assert f"{launch.entry}_param_{len(launch.arguments)}" not in launch.ptx
+
+
+def test_the_text_is_what_the_module_of_a_device_loads():
+    module = artefacts.path("hopper/sm_90a").read_bytes()
+    texts = {launch.ptx for call in recorded("sm_90a") for launch in call.launches}
+    assert len(texts) >= 12
+    assert all(text.encode() in module for text in texts)
+
+
+def test_arguments_are_the_bytes_of_structs():
+    x, w = torch.randn(3, 256).bfloat16(), operand(64, 256).preshuffle("cuda")
+    launches, buffers, out = calls.multiply(x, w)
+    (launch,) = launches
+    activations, weights, result, *_ = launch.arguments
+    assert struct.unpack("<3q4iq", activations)[::7] == (x.data_ptr(), 256)
+    assert struct.unpack("<2q8x", weights) == (w.codes.data_ptr(), w.scales.data_ptr())
+    assert struct.unpack("<2q4i", result)[0] == out.data_ptr()
+    assert struct.unpack("<2q4i", result)[-2:] == (3, 64)
+    addresses = {part.ctypes.data for part in buffers}
+    assert addresses >= {t.data_ptr() for t in (x, w.codes, w.scales, out)}
+
+
+def test_a_workspace_that_is_too_small_is_refused(monkeypatch):
+    x, w = torch.randn(300, 256).bfloat16(), operand(64, 256).preshuffle("cuda")
+    fill = calls._Device.fill
+    monkeypatch.setattr(calls._Device, "fill", lambda *args: fill(*args) - 1)
+    with pytest.raises(Exception, match=r"got a workspace of \d+ bytes, expected \d+"):
+        calls.multiply(x, w)

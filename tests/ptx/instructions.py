@@ -1,0 +1,598 @@
+"""The instructions of a kernel as closures over registers, made when the kernel is first asked for.
+
+A closure gets the warp and the lanes that run, nothing for all of them. It returns nothing, or that
+the warp has to wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.ptx import parse, tensor
+from tests.ptx.memory import PEER_BITS, SHARED, Barrier, Fault
+from tests.ptx.operands import ADDRESS, Operands
+from tests.ptx.scalar import BITS, LANES, SIGNED, arithmetic, compare, convert, lanes_of, typed
+
+if TYPE_CHECKING:
+    from tests.ptx.machine import Module, Warp
+
+YIELD, BLOCK = "yield", "block"
+"""A warp asks again later; it waits until somebody lets it go on."""
+WHOLE = (
+    "bar.", "barrier.", "shfl.", "vote.", "mma.", "wgmma.", "ldmatrix.", "stmatrix.", "elect.",
+    "redux.", "match.",
+)  # fmt: skip
+NOTHING = (
+    "griddepcontrol.", "setmaxnreg.", "fence.", "membar.", "wgmma.fence", "wgmma.commit_group",
+    "bar.warp.sync", "prefetch", "nanosleep",
+)  # fmt: skip
+
+
+@dataclass
+class Op:
+    """An instruction that is ready to run."""
+
+    run: Callable | None
+    guard: int
+    negated: bool
+    target: int
+    """Where it jumps to, or -1."""
+    text: str
+    exits: bool = False
+    whole: bool = False
+    """Whether the lanes of a warp run it together."""
+
+
+class Kernel(Operands):
+    """The instructions of a function as closures."""
+
+    def __init__(self, module: Module, function: parse.Function):
+        self.module, self.function = module, function
+        self.statics, self.constants = module.statics, module.constants
+        self.slots = {name: i for i, name in enumerate(function.registers)}
+        self.widths = list(function.registers.values())
+        self.locals, self.local_bytes = {}, 0
+        self.params = {}
+        for name, (space, size, align) in function.spaces.items():
+            if space == "local":
+                at = -(-self.local_bytes // align) * align
+                self.locals[name], self.local_bytes = at, at + size
+            elif space == "param":
+                self.params[name] = size
+        self.entry_params = dict(function.params)
+        self.labels = function.labels
+        self.ops = [self.op(s) for s in function.statements]
+        self.ops.append(Op(None, -1, False, -1, "end", exits=True))
+        self.starts = set(self.labels.values())
+        fresh = {1: np.zeros(LANES, bool)}
+        fresh |= {bits: np.full(LANES, -1).astype(kind) for bits, kind in BITS.items()}
+        for values in fresh.values():
+            values.setflags(write=False)
+        # What registers hold that nobody wrote; all warps share it.
+        self.garbage = [fresh[bits] for bits in self.widths]
+
+    def op(self, s: parse.Statement) -> Op:
+        """Makes an instruction ready."""
+        guard = self.slots[s.predicate] if s.predicate else -1
+        if s.op.startswith("bra"):
+            return Op(None, guard, s.negated, self.labels[s.operands[0]], s.text)
+        if s.op in ("ret", "exit", "trap"):
+            if s.op == "trap":
+                return Op(self.trap, guard, s.negated, -1, s.text)
+            return Op(None, guard, s.negated, -1, s.text, exits=True)
+        whole = s.op.startswith(WHOLE)
+        if s.op.startswith(NOTHING):
+            return Op(lambda w, m: None, guard, s.negated, -1, s.text, whole=whole)
+        try:
+            run = self.instruction(s)
+        except NotImplementedError as error:
+            text = f"{error}: {s.text}"
+
+            def run(w: Warp, m: np.ndarray | None) -> None:
+                raise Fault(f"not known: {text}")
+
+        return Op(run, guard, s.negated, -1, s.text, whole=whole)
+
+    @staticmethod
+    def trap(w: Warp, m: np.ndarray | None) -> None:
+        """A kernel gives up."""
+        raise Fault("trap")
+
+    def instruction(self, s: parse.Statement) -> Callable:
+        """Returns the closure of an instruction."""
+        name, *parts = s.op.replace("::", ":").split(".")
+        special = getattr(self, f"_{name}", None)
+        if special:
+            return special(s, parts)
+        found = arithmetic(s.op)
+        if found is None:
+            raise NotImplementedError(s.op)
+        how, kind = found
+        if name in ("shl", "shr", "bfi", "bfe"):
+            sources = [
+                self.value(o, kind if i == 0 else "u32") for i, o in enumerate(s.operands[1:])
+            ]
+            kinds = [kind] + ["u32"] * (len(sources) - 1)
+            if name == "bfi":
+                kinds[1] = kind
+        elif name == "mad" and "wide" in parts:
+            wide = f"{kind[0]}{2 * int(kind[1:])}"
+            kinds = [kind, kind, wide]
+            sources = [self.value(o, k) for o, k in zip(s.operands[1:], kinds, strict=True)]
+        else:
+            sources = [self.value(o, kind) for o in s.operands[1:]]
+            kinds = [kind] * len(sources)
+        to = self.slots[s.operands[0]]
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            given = [typed(f(w), k) for f, k in zip(sources, kinds, strict=True)]
+            w.put(to, how(*given), m)
+
+        return run
+
+    def _mov(self, s: parse.Statement, parts: list[str]) -> Callable:
+        kind = parts[-1]
+        to, source = s.operands
+        if kind == "pred":
+            slot, value = self.slots[to], self.predicate(source)
+            return lambda w, m: w.put(slot, value(w), m)
+        width = int(kind[1:])
+        if source.startswith("{"):
+            values = self.values(source, f"u{width // 2}")
+            slot, each = self.slots[to], width // len(values)
+
+            def pack(w: Warp, m: np.ndarray | None) -> None:
+                found = np.zeros(LANES, BITS[width])
+                for i, value in enumerate(values):
+                    part = typed(value(w), f"u{each}").astype(BITS[width])
+                    found |= part << BITS[width](each * i)
+                w.put(slot, found, m)
+
+            return pack
+        value = self.value(source, f"u{width}")
+        if to.startswith("{"):
+            slots = self.targets(to)
+            each = width // len(slots)
+
+            def unpack(w: Warp, m: np.ndarray | None) -> None:
+                bits = typed(value(w), f"u{width}")
+                for i, slot in enumerate(slots):
+                    if slot >= 0:
+                        w.put(slot, (bits >> BITS[width](each * i)).astype(BITS[each]), m)
+
+            return unpack
+        slot = self.slots[to]
+        return lambda w, m: w.put(slot, typed(value(w), f"u{width}"), m)
+
+    def _logic(self, s: parse.Statement, how: Callable) -> Callable:
+        to, sources = self.slots[s.operands[0]], [self.predicate(o) for o in s.operands[1:]]
+        return lambda w, m: w.put(to, how(*(f(w) for f in sources)), m)
+
+    def _bits(self, s: parse.Statement, parts: list[str], how: Callable) -> Callable:
+        if parts[-1] == "pred":
+            return self._logic(s, how)
+        kind = "u" + parts[-1][1:]
+        to, sources = self.slots[s.operands[0]], [self.value(o, kind) for o in s.operands[1:]]
+        return lambda w, m: w.put(to, how(*(typed(f(w), kind) for f in sources)), m)
+
+    def _and(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self._bits(s, parts, np.bitwise_and)
+
+    def _or(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self._bits(s, parts, np.bitwise_or)
+
+    def _xor(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self._bits(s, parts, np.bitwise_xor)
+
+    def _not(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self._bits(s, parts, np.invert)
+
+    def _setp(self, s: parse.Statement, parts: list[str]) -> Callable:
+        how, kind = parts[0], parts[-1]
+        kind = kind.replace("b", "u") if kind.startswith("b") else kind
+        to = self.slots[s.operands[0]]
+        a, b = (self.value(o, kind) for o in s.operands[1:3])
+        if len(parts) > 2 and parts[1] in ("and", "or", "xor"):
+            join = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[parts[1]]
+            other = self.predicate(s.operands[3])
+
+            def both(w: Warp, m: np.ndarray | None) -> None:
+                found = compare(how, typed(a(w), kind), typed(b(w), kind))
+                w.put(to, join(found, other(w)), m)
+
+            return both
+        return lambda w, m: w.put(to, compare(how, typed(a(w), kind), typed(b(w), kind)), m)
+
+    def _selp(self, s: parse.Statement, parts: list[str]) -> Callable:
+        kind = "u" + parts[-1][1:]
+        to = self.slots[s.operands[0]]
+        a, b = (self.value(o, kind) for o in s.operands[1:3])
+        chosen = self.predicate(s.operands[3])
+        return lambda w, m: w.put(to, np.where(chosen(w), typed(a(w), kind), typed(b(w), kind)), m)
+
+    def _cvt(self, s: parse.Statement, parts: list[str]) -> Callable:
+        how, to = convert(s.op), self.slots[s.operands[0]]
+        kind = parts[-1]
+        width = {"e4m3x2": 16, "e5m2x2": 16, "bf16": 16}.get(kind) or int(kind[1:])
+        sources = [self.value(o, f"u{width}") for o in s.operands[1:]]
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            w.put(to, how(*(typed(f(w), f"u{width}") for f in sources)), m)
+
+        return run
+
+    def _cvta(self, s: parse.Statement, parts: list[str]) -> Callable:
+        to, value = self.slots[s.operands[0]], self.value(s.operands[1], "u64")
+        base = {"shared": SHARED, "local": 0}.get(parts[-2], 0)
+        sign = -1 if parts[0] == "to" else 1
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            w.put(to, value(w).astype(np.uint64) + np.uint64(sign * base & (1 << 64) - 1), m)
+
+        return run
+
+    # Memory
+
+    @staticmethod
+    def shape_of(parts: list[str]) -> tuple[str, int, str]:
+        """Returns the space, the numbers of a lane and the type of an access."""
+        space = next(
+            (
+                p
+                for p in parts
+                if p.split(":")[0] in ("global", "shared", "local", "param", "const")
+            ),
+            "generic",
+        )
+        count = next((int(p[1]) for p in parts if re.fullmatch(r"v[248]", p)), 1)
+        return space, count, parts[-1]
+
+    def _ld(self, s: parse.Statement, parts: list[str]) -> Callable:
+        space, count, kind = self.shape_of(parts)
+        width = int(kind[1:])
+        size = width // 8
+        slots = self.targets(s.operands[0])
+        if space.startswith("param"):
+            name, offset = ADDRESS.match(s.operands[1]).groups()
+            at = int(offset or "0", 0)
+
+            def of_param(w: Warp, m: np.ndarray | None) -> np.ndarray:
+                return np.broadcast_to(
+                    w.param(name)[:, at : at + count * size], (LANES, count * size)
+                )
+
+            load = of_param
+        else:
+            address = self.address(s.operands[1], 32 if space.startswith("shared") else 64)
+
+            def of_memory(w: Warp, m: np.ndarray | None) -> np.ndarray:
+                return w.load(space, address(w), count * size, m)
+
+            load = of_memory
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            raw = np.ascontiguousarray(load(w, m))
+            values = raw.view(BITS[width]).reshape(LANES, count)
+            for i, slot in enumerate(slots):
+                if slot >= 0:
+                    found = values[:, i]
+                    if kind[0] == "s":
+                        wide = max(w.width(slot), width)
+                        found = found.view(SIGNED[width]).astype(SIGNED[wide]).view(BITS[wide])
+                    w.put(slot, found, m)
+
+        return run
+
+    def _st(self, s: parse.Statement, parts: list[str]) -> Callable:
+        space, count, kind = self.shape_of(parts)
+        width = int(kind[1:])
+        size = width // 8
+        values = self.values(s.operands[1], f"u{width}")
+
+        def bytes_of(w: Warp) -> np.ndarray:
+            columns = [typed(f(w), f"u{width}") for f in values]
+            return np.stack(columns, axis=1).view(np.uint8).reshape(LANES, count * size)
+
+        if space.startswith("param"):
+            name, offset = ADDRESS.match(s.operands[0]).groups()
+            at = int(offset or "0", 0)
+
+            def to_param(w: Warp, m: np.ndarray | None) -> None:
+                lanes = slice(None) if m is None else m
+                w.param(name)[lanes, at : at + count * size] = bytes_of(w)[lanes]
+
+            return to_param
+        address = self.address(s.operands[0], 32 if space.startswith("shared") else 64)
+        return lambda w, m: w.store(space, address(w), bytes_of(w), m)
+
+    def _atom(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self.atomic(s, parts, self.slots.get(s.operands[0], -1), s.operands[1:])
+
+    def _red(self, s: parse.Statement, parts: list[str]) -> Callable:
+        return self.atomic(s, parts, -1, s.operands)
+
+    def atomic(
+        self, s: parse.Statement, parts: list[str], slot: int, operands: tuple[str, ...]
+    ) -> Callable:
+        """Lanes read, change and write one after the other."""
+        space, _, kind = self.shape_of(parts)
+        change = next(
+            p for p in parts if p in ("add", "or", "and", "max", "min", "exch", "cas", "xor")
+        )
+        address = self.address(operands[0], 32 if space.startswith("shared") else 64)
+        number = kind.replace("b", "u") if kind[0] == "b" else kind
+        values = [self.value(o, number) for o in operands[1:]]
+        hows = {
+            "add": lambda old, a: old + a, "or": lambda old, a: old | a,
+            "and": lambda old, a: old & a, "xor": lambda old, a: old ^ a,
+            "max": np.maximum, "min": np.minimum, "exch": lambda old, a: a,
+            "cas": lambda old, a, b: np.where(old == a, b, old),
+        }  # fmt: skip
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            at, given = address(w), [typed(f(w), number) for f in values]
+            before = np.zeros(LANES, BITS[int(kind[1:])])
+            for lane in range(LANES) if m is None else np.flatnonzero(m):
+                only = np.arange(LANES) == lane
+                raw = w.load(space, at, int(kind[1:]) // 8, only)
+                old = typed(np.ascontiguousarray(raw).view(BITS[int(kind[1:])])[:, 0], number)
+                new = hows[change](old, *given).astype(old.dtype)
+                before[lane] = old.view(BITS[int(kind[1:])])[lane]
+                w.store(space, at, new.view(np.uint8).reshape(LANES, -1), only)
+            if slot >= 0:
+                w.put(slot, before, m)
+
+        return run
+
+    def _mapa(self, s: parse.Statement, parts: list[str]) -> Callable:
+        to, at, rank = self.slots[s.operands[0]], *(self.value(o) for o in s.operands[1:])
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            low = at(w) & np.uint32((1 << PEER_BITS) - 1)
+            w.put(to, low | ((rank(w) + np.uint32(1)) << np.uint32(PEER_BITS)), m)
+
+        return run
+
+    # Who waits for whom
+
+    def _bar(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if parts[0] == "red":
+            to, source = self.slots[s.operands[0]], self.predicate(s.operands[-1])
+            number, count = self.value(s.operands[1]), self.value(s.operands[2])
+            any_of = parts[1] == "or"
+
+            def reduce(w: Warp, m: np.ndarray | None) -> str | None:
+                votes = source(w)
+                vote = bool(votes.any() if any_of else votes.all())
+                return w.group.reduce(w, int(number(w)[0]), int(count(w)[0]), vote, any_of, to)
+
+            return reduce
+        number = self.value(s.operands[0])
+        count = self.value(s.operands[1]) if len(s.operands) > 1 else None
+        waits = parts[0] == "sync"
+
+        def run(w: Warp, m: np.ndarray | None) -> str | None:
+            threads = int(count(w)[0]) if count else w.group.num_threads()
+            return w.group.meet(w, int(number(w)[0]), threads, waits)
+
+        return run
+
+    def _barrier(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if parts[0] != "cluster":
+            return self._bar(s, parts)
+        if parts[1] == "arrive":
+            return lambda w, m: w.group.cluster.arrive(w)
+        return lambda w, m: w.group.cluster.wait(w)
+
+    def _mbarrier(self, s: parse.Statement, parts: list[str]) -> Callable:
+        operands = list(s.operands)
+        address = self.address(next(o for o in operands if o.startswith("[")), 32)
+        if parts[0] == "init":
+            count = self.value(operands[1])
+
+            def init(w: Warp, m: np.ndarray | None) -> None:
+                for lane in lanes_of(m):
+                    w.group.barriers[int(address(w)[lane])] = Barrier(int(count(w)[lane]))
+
+            return init
+        if parts[0] in ("try_wait", "test_wait"):
+            to, parity = self.slots[operands[0]], self.value(operands[2])
+
+            def wait(w: Warp, m: np.ndarray | None) -> str | None:
+                at, wanted, found = address(w), parity(w), np.zeros(LANES, bool)
+                for lane in lanes_of(m):
+                    found[lane] = w.group.barrier(int(at[lane])).phase != (int(wanted[lane]) & 1)
+                w.put(to, found, m)
+                return None if found[lanes_of(m)].all() else YIELD
+
+            return wait
+        expects = "expect_tx" in parts
+        num_bytes = self.value(operands[2]) if expects else None
+
+        def arrive(w: Warp, m: np.ndarray | None) -> None:
+            at = address(w)
+            for lane in lanes_of(m):
+                barrier = w.group.barrier(int(at[lane]))
+                if expects:
+                    barrier.expect(int(num_bytes(w)[lane]))
+                barrier.arrive()
+
+        if parts[0] != "arrive":
+            raise NotImplementedError(s.op)
+        return arrive
+
+    def _cp(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if parts[1] == "bulk":
+            to, barrier = self.address(s.operands[0], 32), self.address(s.operands[3], 32)
+            source, size = self.address(s.operands[1], 64), self.value(s.operands[2])
+
+            def bulk(w: Warp, m: np.ndarray | None) -> None:
+                for lane in lanes_of(m):
+                    w.group.copy(
+                        int(to(w)[lane]), source(w)[lane : lane + 1], int(size(w)[lane]),
+                        int(barrier(w)[lane]), w.where(),
+                    )  # fmt: skip
+
+            return bulk
+        if parts[1] == "commit_group":
+            return lambda w, m: w.copies.append([])
+        if parts[1] in ("wait_group", "wait_all"):
+            keep = int(s.operands[0]) if parts[1] == "wait_group" else 0
+
+            def settle(w: Warp, m: np.ndarray | None) -> None:
+                if parts[1] == "wait_all":
+                    w.copies.append([])
+                while len(w.copies) - 1 > keep:
+                    for copy in w.copies.pop(0):
+                        copy()
+
+            return settle
+        to, source = self.address(s.operands[0], 32), self.address(s.operands[1], 64)
+        size = int(s.operands[2])
+        given = self.value(s.operands[3]) if len(s.operands) > 3 else None
+
+        def start(w: Warp, m: np.ndarray | None) -> None:
+            at, where = to(w).copy(), source(w).copy()
+            count = given(w).copy() if given else np.full(LANES, size, np.uint32)
+            mask = np.ones(LANES, bool) if m is None else m.copy()
+
+            def copy() -> None:
+                raw = np.zeros((LANES, size), np.uint8)
+                for amount in np.unique(count[mask]):
+                    chosen = mask & (count == amount)
+                    if amount:
+                        if int(amount) != size:
+                            raise Fault(f"a copy of {amount} of {size} bytes")
+                        raw[chosen] = w.load("global", where, size, chosen)[chosen]
+                w.store("shared", at, raw, mask)
+
+            w.copies[-1].append(copy)
+
+        return start
+
+    # Warps
+
+    def _shfl(self, s: parse.Statement, parts: list[str]) -> Callable:
+        to, *also = self.targets(s.operands[0].replace("|", ","))
+        value, by, limits = (self.value(o) for o in s.operands[1:4])
+        mode = parts[1]
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            lane = np.arange(LANES)
+            b, c = by(w).astype(np.int64) & 31, limits(w).astype(np.int64)
+            clamp, segment = c & 31, (c >> 8) & 31
+            highest = (lane & segment) | (clamp & ~segment)
+            lowest = lane & segment
+            found = {"up": lane - b, "down": lane + b, "bfly": lane ^ b,
+                     "idx": lowest | (b & ~segment)}[mode]  # fmt: skip
+            inside = found >= highest if mode == "up" else found <= highest
+            w.put(to, value(w)[np.where(inside, found, lane) % LANES], m)
+            if also:
+                w.put(also[0], inside, m)
+
+        return run
+
+    def _vote(self, s: parse.Statement, parts: list[str]) -> Callable:
+        to, source = self.slots[s.operands[0]], self.predicate(s.operands[1])
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            votes = source(w) & w.live
+            if parts[1] == "ballot":
+                bits = int(sum(1 << i for i in np.flatnonzero(votes)))
+                w.put(to, np.full(LANES, bits, np.uint32), m)
+            else:
+                found = votes.any() if parts[1] == "any" else source(w)[w.live].all()
+                w.put(to, np.full(LANES, found), m)
+
+        return run
+
+    def _redux(self, s: parse.Statement, parts: list[str]) -> Callable:
+        to, value, kind = self.slots[s.operands[0]], self.value(s.operands[1]), parts[-1]
+        how = {"add": np.sum, "max": np.max, "min": np.min, "or": np.bitwise_or.reduce,
+               "and": np.bitwise_and.reduce, "xor": np.bitwise_xor.reduce}[parts[1]]  # fmt: skip
+        number = kind.replace("b", "u") if kind[0] == "b" else kind
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            found = how(typed(value(w), number)[w.live])
+            w.put(to, np.full(LANES, found).astype(BITS[32]), m)
+
+        return run
+
+    def _ldmatrix(self, s: parse.Statement, parts: list[str]) -> Callable:
+        slots, address = self.targets(s.operands[0]), self.address(s.operands[1], 32)
+        turned = "trans" in parts
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            at = address(w)
+            asked = np.arange(LANES) < 8 * len(slots)
+            rows = w.load("shared", at, 16, asked)
+            for slot, found in zip(
+                slots, tensor.load_matrices(rows, len(slots), turned=turned), strict=True
+            ):
+                w.put(slot, found, m)
+
+        return run
+
+    def _stmatrix(self, s: parse.Statement, parts: list[str]) -> Callable:
+        address, values = self.address(s.operands[0], 32), self.values(s.operands[1], "u32")
+        turned = "trans" in parts
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            rows = tensor.rows_of_matrices([f(w) for f in values], turned=turned)
+            raw = np.zeros((LANES, 16), np.uint8)
+            raw[: len(rows)] = rows
+            w.store("shared", address(w), raw, np.arange(LANES) < len(rows))
+
+        return run
+
+    def _mma(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if "m16n8k16" not in parts or "bf16" not in parts:
+            raise NotImplementedError(s.op)
+        slots = self.targets(s.operands[0])
+        a, b, c = (self.values(o, "u32") for o in s.operands[1:4])
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            given = [[f(w) for f in part] for part in (a, b, c)]
+            for slot, found in zip(slots, tensor.multiply(*given), strict=True):
+                w.put(slot, found, m)
+
+        return run
+
+    def _wgmma(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if parts[0] == "wait_group":
+            keep = int(s.operands[0])
+            return lambda w, m: w.settle(keep)
+        count, depth, kind, _ = tensor.WGMMA.match(s.op).groups()
+        slots = self.targets(s.operands[0])
+        in_registers = s.operands[1].startswith("{")
+        left = (
+            self.values(s.operands[1], "u32") if in_registers else self.value(s.operands[1], "u64")
+        )
+        right, adds = self.value(s.operands[2], "u64"), self.predicate(s.operands[3])
+        num_bytes = int(depth) * (2 if kind == "bf16" else 1)
+
+        def run(w: Warp, m: np.ndarray | None) -> None:
+            shared = w.group.shared
+            at = tensor.rows_described(int(right(w)[0]), np.arange(int(count)), num_bytes)
+            read = [at]
+            if in_registers:
+                a = tensor.left_of([f(w) for f in left])
+            else:
+                rows = 16 * (w.index % 4) + np.arange(16)
+                of_left = tensor.rows_described(int(left(w)[0]), rows, num_bytes)
+                read.append(of_left)
+                a = tensor.numbers_at(shared, of_left, kind)
+            sums = tensor.sums_from([w.r[slot] for slot in slots])
+            if not adds(w)[0]:
+                sums = np.zeros_like(sums)
+            found = tensor.product(a, tensor.numbers_at(shared, at, kind), sums)
+            for slot, values in zip(slots, tensor.registers_from(found), strict=True):
+                w.put(slot, values, m)
+            w.products[-1] += [(places, shared[places].copy()) for places in read]
+
+        return run

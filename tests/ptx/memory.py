@@ -1,0 +1,123 @@
+"""What a kernel may touch: the buffers of a launch, at their addresses in this process."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+
+import numpy as np
+
+LOCAL, SHARED = 1 << 60, 1 << 61
+"""Where generic addresses of a lane's and a group's own memory begin."""
+PEER_BITS = 24
+"""Above these bits, an address has the rank of a group of the cluster, plus one."""
+
+
+class Fault(Exception):
+    """A kernel did what hardware would not allow, or should not."""
+
+
+class Memory:
+    """Buffers by address; an access outside of all of them is a fault."""
+
+    def __init__(self):
+        self.starts: list[int] = []
+        self.buffers: list[tuple[int, int, np.ndarray, str, bool]] = []
+
+    def add(self, address: int, num_bytes: int, name: str, *, writes: bool = True) -> None:
+        """Allows accesses to some bytes."""
+        view = np.ctypeslib.as_array((ctypes.c_uint8 * max(num_bytes, 1)).from_address(address))
+        at = bisect.bisect(self.starts, address)
+        self.starts.insert(at, address)
+        self.buffers.insert(at, (address, address + num_bytes, view, name, writes))
+
+    def place(self, addresses: np.ndarray, num_bytes: int, *, writes: bool):
+        """Returns the bytes that lanes access, and their places in them."""
+        lowest = int(addresses.min())
+        at = bisect.bisect(self.starts, lowest) - 1
+        if at >= 0:
+            start, end, view, name, may_write = self.buffers[at]
+            if int(addresses.max()) + num_bytes <= end:
+                if writes and not may_write:
+                    raise Fault(f"writes to {name}, which is only read")
+                return view, (addresses - np.uint64(start)).astype(np.int64)
+        return None
+
+    def load(self, addresses: np.ndarray, num_bytes: int) -> np.ndarray:
+        """Returns what lanes load, [lane, byte]."""
+        self.check(addresses, num_bytes)
+        found = self.place(addresses, num_bytes, writes=False)
+        if found:
+            view, at = found
+            return view[at[:, None] + np.arange(num_bytes)]
+        parts = np.empty((len(addresses), num_bytes), np.uint8)
+        for i in range(len(addresses)):
+            view, at = self.one(addresses[i : i + 1], num_bytes, writes=False)
+            parts[i] = view[at[0] : at[0] + num_bytes]
+        return parts
+
+    def store(self, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Stores bytes, [lane, byte]."""
+        num_bytes = values.shape[1]
+        self.check(addresses, num_bytes)
+        found = self.place(addresses, num_bytes, writes=True)
+        if found:
+            view, at = found
+            view[at[:, None] + np.arange(num_bytes)] = values
+            return
+        for i in range(len(addresses)):
+            view, at = self.one(addresses[i : i + 1], num_bytes, writes=True)
+            view[at[0] : at[0] + num_bytes] = values[i]
+
+    def one(self, address: np.ndarray, num_bytes: int, *, writes: bool):
+        """Returns the place of one access, or faults."""
+        found = self.place(address, num_bytes, writes=writes)
+        if found is None:
+            raise Fault(self.describe(int(address[0]), num_bytes, writes=writes))
+        return found
+
+    def describe(self, address: int, num_bytes: int, *, writes: bool) -> str:
+        """Says where an address lies."""
+        at = bisect.bisect(self.starts, address) - 1
+        what = "stores" if writes else "loads"
+        if at < 0:
+            return f"{what} {num_bytes} bytes at {address:#x}, before all buffers"
+        start, end, _, name, _ = self.buffers[at]
+        return (
+            f"{what} {num_bytes} bytes at {name} + {address - start}, which has {end - start} bytes"
+        )
+
+    @staticmethod
+    def check(addresses: np.ndarray, num_bytes: int) -> None:
+        """Faults where an address is not a multiple of the access."""
+        if (addresses % np.uint64(num_bytes)).any():
+            raise Fault(f"an access of {num_bytes} bytes is not aligned: {addresses}")
+
+
+class Barrier:
+    """A barrier object in shared memory."""
+
+    def __init__(self, arrivals: int):
+        self.arrivals, self.pending, self.bytes, self.phase = arrivals, arrivals, 0, 0
+
+    def settle(self) -> None:
+        """Ends the phase, if everybody and everything has arrived."""
+        if self.pending == 0 and self.bytes == 0:
+            self.phase ^= 1
+            self.pending = self.arrivals
+
+    def arrive(self, count: int = 1) -> None:
+        """Counts arrivals."""
+        if count > self.pending:
+            raise Fault(f"{count} arrive at a barrier where {self.pending} are missing")
+        self.pending -= count
+        self.settle()
+
+    def expect(self, num_bytes: int) -> None:
+        """Waits for bytes, too."""
+        self.bytes += num_bytes
+
+    def complete(self, num_bytes: int) -> None:
+        """Counts bytes that were copied."""
+        self.bytes -= num_bytes
+        self.settle()

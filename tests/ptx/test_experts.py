@@ -1,0 +1,369 @@
+"""Experts on Hopper, as compiled: the kernel for few rows of each, and some cases of wgmma.
+
+Claims, bounds and oracle are those of `hopper/test_cuda_experts.py`, which needs a device. Groups
+of the kernel for few rows share all items, however many groups there are: most products run with a
+few, each of which has many items then.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import numbers_of, same_bits, values_of
+from tests.ptx import calls, device
+
+pytestmark = pytest.mark.deep
+
+FEW, MANY = "hopper_few_expert", "hopper_experts_k"
+MODES = ["bf16", "mxfp4", "mxfp8"]
+DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+TYPES = [
+    (torch.bfloat16, torch.float16),
+    (torch.float16, torch.float32),
+    (torch.float32, torch.bfloat16),
+]
+SEEDS = [0, 1]
+EIGHT_ROWS, SIXTEEN_ROWS = 256, 512
+"""Threads of a group whose tiles have so many rows, if it has no gate."""
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers():
+    torch.manual_seed(11)
+
+
+def experts(count, n, k, scale=0.05):
+    """Returns plain weights, and the same as the kernels want them."""
+    plain = mx.quantize(torch.randn(count, n, k) * scale)
+    return plain, plain.preshuffle(device="cuda")
+
+
+def run(recorded, *, groups=None, seed=0):
+    """Runs a call, products for few rows with up to `groups` groups, if it is said."""
+
+    def cut(launch):
+        if groups is None or FEW not in launch.entry:
+            return launch
+        return launch._replace(grid=(min(groups, launch.grid[0]), 1, 1))
+
+    return device.run(recorded._replace(launches=list(map(cut, recorded.launches))), seed)
+
+
+def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules):
+    """Returns a grouped product in float32, unless it is said, by one of the kernels."""
+    given = torch.tensor(sizes, dtype=torch.int32)
+    recorded = calls.grouped_linear(x, w, given, **{"out_dtype": torch.float32, **rules})
+    launch = recorded.launches[-1]
+    assert kernel in launch.entry
+    assert threads in (None, launch.threads)
+    return run(recorded, groups=groups, seed=seed)
+
+
+def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **rules):
+    """Returns a layer by one of the kernels."""
+    recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
+    assert sum(kernel in launch.entry for launch in recorded.launches) == 2
+    assert len(recorded.launches) == (3 if kernel == FEW else 6)
+    return run(recorded, groups=groups, seed=seed)
+
+
+def left_numbers(x, mode):
+    """Returns what activations are multiplied as."""
+    if mode == "bf16":
+        return oracle.round_to(values_of(x), "bfloat16")
+    return numbers_of(mx.quantize(x, format=mode))
+
+
+def assert_is_product(got, x, plain, sizes, mode, bias=None):
+    """Claims the bound for every expert, and zeros behind."""
+    left, first = left_numbers(x, mode), 0
+    for expert, size in enumerate(sizes):
+        rows = slice(first, first + size)
+        if size:
+            added = None if bias is None else values_of(bias[expert])
+            w = numbers_of(plain[expert])
+            oracle.assert_matmul(values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added)
+        first += size
+    assert (got[first:] == 0).all()
+
+
+# Few rows of each expert
+
+SIZES = [0, 1, 7, 8, 9, 16, 17]
+# Rows of each expert, rows behind them, n, k, threads of a group: tiles of 8 and of 16 rows, all
+# rows to one of the experts, more blocks of K than a warp has on the way, once and twice.
+GROUPS = [
+    ([*SIZES, *([0] * 20)], 3, 72, 96, EIGHT_ROWS),
+    (SIZES, 9, 72, 96, SIXTEEN_ROWS),
+    ([*([0] * 30), 20, 0], 0, 100, 32, EIGHT_ROWS),
+    ([0, 0, 40, 0], 1, 100, 32, SIXTEEN_ROWS),
+    ([1, 0, 2], 0, 40, 2880, EIGHT_ROWS),
+    ([1, 0, 12], 0, 40, 4128, SIXTEEN_ROWS),
+]
+
+
+@every_mode
+@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}")
+def test_a_grouped_product_is_within_the_derived_bound(group, mode):
+    sizes, behind, n, k, threads = group
+    plain, shuffled = experts(len(sizes), n, k)
+    x = torch.randn(sum(sizes) + behind, k).bfloat16()
+    got = grouped(x, shuffled, sizes, activations=mode, threads=threads)
+    assert_is_product(got, x, plain, sizes, mode)
+
+
+# Experts, rows, n, k, and groups of groups that 132 multiprocessors hold at once.
+GRIDS = [
+    ((32, 40, 2880, 64), (264, EIGHT_ROWS)),
+    ((32, 40, 2880, 6144), (132, EIGHT_ROWS)),
+    ((32, 129, 2880, 64), (132, SIXTEEN_ROWS)),
+    ((32, 3, 64, 64), (3 * 2, EIGHT_ROWS)),
+]
+
+
+@pytest.mark.parametrize(("shape", "grid"), GRIDS, ids=str)
+def test_groups_are_as_many_as_a_device_holds_or_as_can_have_items(shape, grid):
+    count, rows, n, k = shape
+    codes = torch.zeros(count, n, k // 2, dtype=torch.uint8)
+    w = mx.MXTensor(codes, torch.full((count, n, k // 32), 127, dtype=torch.uint8))
+    sizes = torch.zeros(count, dtype=torch.int32)
+    x = torch.zeros(rows, k, dtype=torch.bfloat16)
+    (launch,) = calls.grouped_linear(x, w.preshuffle(device="cuda"), sizes).launches
+    assert (launch.grid, launch.threads) == ((grid[0], 1, 1), grid[1])
+
+
+def test_the_grid_of_a_device_gives_the_same_bits_as_few_groups():
+    """Rows make fewer items than the host must expect: most groups have none."""
+    sizes = [0, 0, 11, *([0] * 29)]
+    plain, shuffled = experts(len(sizes), 512, 32)
+    x = torch.randn(11, 32).bfloat16()
+    got = grouped(x, shuffled, sizes, groups=None, activations="bf16")
+    assert_is_product(got, x, plain, sizes, "bf16")
+    for groups, seed in ((1, 5), (7, 6)):
+        same_bits(grouped(x, shuffled, sizes, groups=groups, seed=seed, activations="bf16"), got)
+
+
+@every_mode
+def test_tiles_of_any_height_and_any_order_of_warps_give_the_same_bits(mode):
+    plain, shuffled = experts(27, 72, 352)
+    x = torch.randn(58, 352).bfloat16()
+    expected = grouped(x, shuffled, [*SIZES, *([0] * 20)], activations=mode, threads=EIGHT_ROWS)
+    some = plain[:7].preshuffle(device="cuda")
+    for seed in SEEDS:
+        got = grouped(x, some, SIZES, seed=seed, activations=mode, threads=SIXTEEN_ROWS)
+        same_bits(got, expected)
+
+
+@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize(("x_dtype", "dtype"), TYPES, ids=str)
+def test_bias_and_every_type(dtype, x_dtype, count):
+    plain, shuffled = experts(count, 100, 96)
+    x, sizes = torch.randn(30, 96).to(x_dtype), [7, 0, 21, *([0] * (count - 3))]
+    bias = torch.randn(count, 100).to(x_dtype)
+    for mode in MODES:
+        got = grouped(x, shuffled, sizes, activations=mode, bias=bias, out_dtype=dtype)
+        assert got.dtype == dtype
+        assert_is_product(got, x, plain, sizes, mode, bias)
+
+
+@every_mode
+@pytest.mark.parametrize("count", [4, 12])
+def test_rows_and_scales_at_the_ends_of_the_range(count, mode):
+    """Numbers that bfloat16 cannot hold, on either side, are computed another way."""
+    plain, _ = experts(count, 40, 96)
+    plain.scales[0, 5, 0], plain.scales[1, 7, -1], plain.scales[2, 9], plain.scales[3, 3] = (
+        254,
+        253,
+        0,
+        200,
+    )
+    x = torch.randn(20, 96) * 2.0**-80
+    x[1, :32], x[10, 32:64] = 2.0**-140, 0
+    sizes = [6, 3, 9, 2, *([0] * (count - 4))]
+    got = grouped(x, plain.preshuffle(device="cuda"), sizes, activations=mode)
+    assert_is_product(got, x, plain, sizes, mode)
+    plain, shuffled = experts(count, 40, 96, 2.0**-60)
+    huge = torch.randn(20, 96)
+    huge[3, :32], huge[11, -32:] = 3.3e38, 3.0e38
+    sizes = [10, 10, *([0] * (count - 2))]
+    got = grouped(huge, shuffled, sizes, activations=mode)
+    assert_is_product(got, huge, plain, sizes, mode)
+
+
+@every_mode
+def test_nan_and_infinity_reach_their_row_and_no_other(mode):
+    _, shuffled = experts(2, 40, 96)
+    x, sizes = torch.randn(20, 96).bfloat16(), [12, 8]
+    expected = grouped(x, shuffled, sizes, activations=mode)
+    x[3, 40], x[15, 2] = torch.nan, torch.inf
+    got = grouped(x, shuffled, sizes, activations=mode)
+    assert not got[[3, 15]].isfinite().all(1).any()
+    others = [row for row in range(20) if row not in (3, 15)]
+    same_bits(got[others], expected[others])
+
+
+ODD_SIZES = [
+    [5, -3, 4, 0, 2],
+    [3, 2**31 - 1, -(2**31), 7, 7],
+    [-1] * 5,
+    [*([0] * 300), 7, *([1] * 10), -5, 2**31 - 1, 3],
+]
+
+
+@pytest.mark.parametrize("sizes", ODD_SIZES, ids=lambda sizes: f"{len(sizes)} sizes, {sizes[:5]}")
+def test_sizes_that_do_not_fit_are_cut(sizes):
+    plain, shuffled = experts(len(sizes), 40, 32)
+    x, left, cut = torch.randn(33, 32), 33, []
+    for size in sizes:
+        cut.append(min(max(size, 0), left))
+        left -= cut[-1]
+    got = grouped(x, shuffled, sizes, groups=7, activations="mxfp4")
+    assert_is_product(got, x, plain, cut, "mxfp4")
+
+
+@every_mode
+def test_activations_at_odd_addresses_give_the_same_bits(mode):
+    _, shuffled = experts(4, 40, 96)
+    for dtype in (torch.bfloat16, torch.float32):
+        straight = torch.randn(9, 96).to(dtype)
+        moved = torch.zeros(9 * 96 + 1, dtype=dtype)[1:].view(9, 96).copy_(straight)
+        assert moved.data_ptr() % 16
+        expected = grouped(straight, shuffled, [1, 0, 8, 0], activations=mode)
+        same_bits(grouped(moved, shuffled, [1, 0, 8, 0], activations=mode), expected)
+
+
+# Layers
+
+
+def layer(count, width, inner):
+    """Returns gate-up and down weights, with hidden numbers about one."""
+    return (
+        experts(count, 2 * inner, width, width**-0.5)[1],
+        experts(count, width, inner, inner**-0.5)[1],
+    )
+
+
+def composed(x, gate_up, down, ids, counts, biases=(None, None), *, activation, mode, kernel=FEW):
+    """Returns a layer made of grouped products, and which of its tokens the oracle decides."""
+    tokens, slots = ids.shape
+    flat = ids.reshape(-1)
+    order = torch.argsort(flat, stable=True)
+    order = order[flat[order] >= 0]
+    sizes = torch.bincount(flat[order], minlength=down.shape[0]).tolist()
+    rules = {"activations": mode, "kernel": kernel, "seed": 9}
+    sums = grouped(x[order // slots], gate_up, sizes, bias=biases[0], **rules)
+    exact, error = oracle.gated(values_of(sums), activation)
+    name = DTYPES[x.dtype]
+    low, high = (oracle.round_to(exact + e, name) for e in (-error, error))
+    rows = grouped(torch.tensor(low).to(x.dtype), down, sizes, bias=biases[1], **rules).numpy()
+    out, decided = np.zeros((tokens, down.shape[1]), np.float32), np.ones(tokens, bool)
+    place = {slot: row for row, slot in enumerate(order.tolist())}
+    weights = values_of(counts).reshape(-1).astype(np.float32)
+    for slot in sorted(place):
+        at = slot // slots
+        out[at] = oracle.fused_multiply_add(weights[slot], rows[place[slot]], out[at])
+        decided[at] &= (low[place[slot]] == high[place[slot]]).all()
+    return torch.from_numpy(out), torch.from_numpy(decided)
+
+
+# Tokens, slots, experts, width, inner: tiles of eight and of 16 rows, one of many slots.
+LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (9, 3, 30, 544, 32)]
+
+
+@every_mode
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("shape", LAYERS, ids=str)
+def test_a_layer_is_made_of_its_parts(shape, activation, mode):
+    tokens, slots, count, width, inner = shape
+    gate_up, down = layer(count, width, inner)
+    ids, counts = torch.randint(-1, count, (tokens, slots)), torch.rand(tokens, slots)
+    x = torch.randn(tokens, width).bfloat16()
+    biases = [torch.randn(count, n) for n in (2 * inner, width)] if tokens > 1 else [None, None]
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    rules = {"activation": activation}
+    got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations=mode, **named,
+                   **rules)  # fmt: skip
+    expected, decided = composed(x, gate_up, down, ids, counts, biases, mode=mode, **rules)
+    assert decided.float().mean() > 0.2 or tokens == 1
+    same_bits(got[decided], expected[decided])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("count", [3, 30])
+def test_all_tokens_to_one_expert(count, seed):
+    gate_up, down = layer(count, 96, 32)
+    x, counts = torch.randn(17, 96).bfloat16(), torch.rand(17, 2)
+    ids = torch.full((17, 2), count - 1, dtype=torch.int32)
+    rules = {"activation": "swiglu_oai"}
+    got = layer_of(x, gate_up, down, ids, counts, seed=seed, groups=None, activations="bf16",
+                   out_dtype="float32", **rules)  # fmt: skip
+    expected, decided = composed(x, gate_up, down, ids, counts, mode="bf16", **rules)
+    assert decided.any()
+    same_bits(got[decided], expected[decided])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_ids_may_be_any_numbers(dtype):
+    values = [0, 1, 2, 3, -1, 2**31 - 1, -(2**31), 77, 1024, 4]
+    if dtype == torch.int64:
+        values += [2**63 - 1, -(2**63), 2**32, 2**32 + 1, -(2**32)]
+    gate_up, down = layer(4, 96, 64)
+    rng = np.random.default_rng(2)
+    ids = torch.tensor(rng.choice(np.array(values), (16, 3)), dtype=dtype)
+    x, counts = torch.randn(16, 96), torch.rand(16, 3)
+    got = layer_of(x, gate_up, down, ids, counts)
+    is_bad = (ids >= 4).any(1)
+    assert got[is_bad].isnan().all()
+    assert is_bad.any()
+    assert not is_bad.all()
+    expected = layer_of(x, gate_up, down, torch.where(ids < 4, ids, -1), counts)
+    same_bits(got[~is_bad], expected[~is_bad])
+    assert expected.isfinite().all()
+    nobody = torch.full_like(ids, -1), torch.full_like(counts, torch.nan)
+    assert (layer_of(x, gate_up, down, *nobody) == 0).all()
+
+
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_first_weights_at_the_end_of_the_range(activation):
+    """Hidden numbers that are computed another way, in both places of gates and ups."""
+    gate_up, _ = experts(8, 128, 96)
+    gate_up.scales[1, 7, 1], gate_up.scales[2, 70] = 254, 253
+    gate_up = gate_up.preshuffle(device="cuda")
+    _, down = experts(8, 96, 64)
+    x, ids = torch.randn(6, 96) * 2.0**-126, torch.tensor([[1], [2], [0], [-1], [1], [2]])
+    counts, rules = torch.rand(6, 1), {"activation": activation}
+    got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", **rules)
+    expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
+    assert decided.sum() > 2
+    same_bits(got[decided], expected[decided])
+
+
+# More rows
+
+# Rows of each expert, rows behind them, n, k: tiles of 32, 64 and 128 rows.
+MORE_GROUPS = [([20, 1, 0, 40], 3, 130, 160), ([0, 33, 5], 40, 40, 96), ([0, 133], 0, 40, 96)]
+
+
+@every_mode
+@pytest.mark.parametrize("group", MORE_GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}")
+def test_more_rows_are_within_the_derived_bound(group, mode):
+    sizes, behind, n, k = group
+    plain, shuffled = experts(len(sizes), n, k)
+    x = torch.randn(sum(sizes) + behind, k).bfloat16()
+    got = grouped(x, shuffled, sizes, kernel=MANY, activations=mode)
+    assert_is_product(got, x, plain, sizes, mode)
+    same_bits(grouped(x, shuffled, sizes, kernel=MANY, activations=mode, seed=1), got)
+
+
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_a_layer_of_more_rows_is_made_of_its_parts(activation):
+    gate_up, down = layer(2, 96, 96)
+    ids, counts = torch.randint(-1, 2, (40, 2)), torch.rand(40, 2)
+    x, rules = torch.randn(40, 96).bfloat16(), {"activation": activation, "kernel": MANY}
+    got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", out_dtype="float32", **rules)
+    expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
+    assert decided.float().mean() > 0.2
+    same_bits(got[decided], expected[decided])

@@ -1,0 +1,136 @@
+"""The interpreter itself, on small kernels: what it computes and what it refuses."""
+
+import numpy as np
+import pytest
+
+from tests.ptx.machine import Launch, Module
+from tests.ptx.memory import Fault, Memory
+
+HEAD = ".version 8.5\n.target sm_90a\n.address_size 64\n"
+REGISTERS = """
+.reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<20>; .reg .b64 %rd<9>;
+ld.param.b64 %rd1, [k_0]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
+"""
+
+
+def run(body, out, *, threads=32, grid=1, cluster=0, shared=0, seed=0, declared=""):
+    """Runs a kernel that gets the address of `out`."""
+    text = f"{HEAD}.extern .shared .align 1024 .b8 dyn[];\n{declared}\n"
+    text += f".visible .entry k(.param .u64 k_0)\n{{{REGISTERS}{body}\nret;}}"
+    memory = Memory()
+    memory.add(out.ctypes.data, out.nbytes, "out")
+    address = out.ctypes.data.to_bytes(8, "little")
+    launch = Launch(Module(text), "k", (grid, 1, 1), threads, [address], memory, cluster=cluster,
+                    shared_bytes=shared, seed=seed)  # fmt: skip
+    launch.run()
+    return out
+
+
+def words(count=32):
+    return np.full(count, 0xABCD, np.uint32)
+
+
+def test_lanes_that_part_meet_again():
+    body = """
+    and.b32 %r2, %r1, 1; setp.eq.b32 %p1, %r2, 0; mov.b32 %r3, 5;
+    @%p1 bra even; mov.b32 %r3, 7; bra join; even: mov.b32 %r3, 9;
+    join: shfl.sync.bfly.b32 %r4, %r3, 1, 31, -1; st.global.b32 [%rd3], %r4;
+    """
+    assert np.array_equal(run(body, words()), np.where(np.arange(32) % 2, 9, 7))
+
+
+def test_a_loop_ends_for_each_lane():
+    body = """
+    mov.b32 %r2, 0; again: add.s32 %r2, %r2, 3; setp.lt.u32 %p1, %r2, %r1; @%p1 bra again;
+    st.global.b32 [%rd3], %r2;
+    """
+    assert np.array_equal(run(body, words()), np.maximum(-(-np.arange(32) // 3) * 3, 3))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_warps_wait_for_each_other(seed):
+    body = """
+    mov.b32 %r2, dyn; shl.b32 %r3, %r1, 2; add.s32 %r3, %r3, %r2; st.shared.b32 [%r3], %r1;
+    bar.sync 0; xor.b32 %r4, %r1, 127; shl.b32 %r4, %r4, 2; add.s32 %r4, %r4, %r2;
+    ld.shared.b32 %r5, [%r4]; st.global.b32 [%rd3], %r5;
+    """
+    got = run(body, words(128), threads=128, shared=512, seed=seed)
+    assert np.array_equal(got, 127 - np.arange(128))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_copy_is_there_when_its_barrier_says_so(seed):
+    body = """
+    mov.b32 %r2, dyn; add.s32 %r3, %r2, 16; setp.ne.b32 %p1, %r1, 0; mov.b32 %r6, 128;
+    @%p1 bra there; mov.b32 %r4, 1; mbarrier.init.shared.b64 [%r2], %r4;
+    mbarrier.arrive.expect_tx.shared.b64 _, [%r2], %r6;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], %r6, [%r2];
+    there: bar.sync 0; mov.b32 %r4, 0;
+    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r2], %r4;
+      @!done bra again; }
+    shl.b32 %r5, %r1, 2; add.s32 %r5, %r5, %r3; ld.shared.b32 %r7, [%r5];
+    add.s32 %r7, %r7, 1; st.global.b32 [%rd3], %r7;
+    """
+    out = np.arange(64, dtype=np.uint32)
+    got = run(body, out, threads=32, shared=256, seed=seed)
+    assert np.array_equal(got[:32], 1 + np.arange(32))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_of_a_cluster_read_each_others_memory(seed):
+    body = """
+    mov.u32 %r2, %cluster_ctarank; mov.b32 %r3, dyn; st.shared.b32 [%r3], %r2;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    xor.b32 %r4, %r2, 1; mapa.shared::cluster.u32 %r5, %r3, %r4;
+    ld.shared::cluster.u32 %r6, [%r5]; mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4;
+    add.s64 %rd5, %rd1, %rd4; setp.ne.b32 %p1, %r1, 0; @%p1 bra last;
+    st.global.b32 [%rd5], %r6; last:
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    """
+    got = run(body, words(4), grid=4, cluster=2, shared=16, seed=seed)
+    assert got.tolist() == [1, 0, 1, 0]
+
+
+def test_fragments_of_a_product_are_where_they_should_be():
+    body = """
+    mov.b32 %r2, 0x3f803f80; mov.b32 %r3, 0; setp.lt.u32 %p1, %r1, 4;
+    selp.b32 %r4, %r2, %r3, %p1;
+    mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r5, %r6, %r7, %r8},
+      {%r4, %r3, %r4, %r3}, {%r2, %r2}, {%r3, %r3, %r3, %r3};
+    st.global.b32 [%rd3], %r5;
+    """
+    got = run(body, words()).view(np.float32)
+    assert got.tolist() == [16.0] * 4 + [0.0] * 28
+
+
+def test_a_function_is_called():
+    declared = """
+    .func (.param .b32 twice_r) twice(.param .b32 twice_0)
+    { .reg .b32 %r<3>; ld.param.b32 %r1, [twice_0]; add.s32 %r2, %r1, %r1;
+      st.param.b32 [twice_r], %r2; ret; }
+    """
+    body = """
+    { .param .b32 given; .param .b32 got; st.param.b32 [given], %r1;
+      call.uni (got), twice, (given); ld.param.b32 %r4, [got]; }
+    st.global.b32 [%rd3], %r4;
+    """
+    assert np.array_equal(run(body, words(), declared=declared), 2 * np.arange(32))
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("st.global.b32 [%rd3+4], %r1;", "out"),
+        ("st.global.b32 [%rd3+2], %r1;", "aligned"),
+        ("mov.b32 %r2, 64; st.shared.b32 [%r2], %r1;", "shared memory"),
+        ("mov.b32 %r2, 64; bar.sync 0, %r2;", "wait"),
+        ("mov.b32 %r2, dyn; { .reg .pred d; a: mbarrier.try_wait.parity.shared.b64 d, [%r2], %r1;"
+         "@!d bra a; }", "barrier"),
+        ("setp.eq.b32 %p1, %r1, 3; @%p1 bra other; bar.sync 0; bra end; other: bar.sync 1; end:",
+         "wait for each other"),
+        ("wibble.b32 %r1, %r2;", "not known"),
+    ],
+)  # fmt: skip
+def test_what_hardware_would_not_do_is_a_fault(body, message):
+    with pytest.raises(Fault, match=message):
+        run(body, words())

@@ -1,0 +1,128 @@
+"""Products of Hopper's tensor cores, run by the interpreter: what the compiler made, instruction by
+instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
+
+    plan               stages of weights    groups of a cluster
+    STAGED             in the workspace     1
+    made(rows, ranks)  made as they go      ranks
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import numbers_of, values_of
+from tests.ptx import calls, device
+
+pytestmark = pytest.mark.deep
+
+STAGED = (1 << 21) + 128
+SCALE_ROUNDINGS = 2
+PAIRS = [
+    ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "fp8_block"), ("mxfp8", "mxfp8"),
+    ("mxfp8", "mxfp4"),
+]  # fmt: skip
+
+
+def made(rows, ranks):
+    """Returns the code of a plan, see `hopper/plan.mojo`."""
+    return (1 << 23) + 256 * rows + ranks
+
+
+PLANS = [STAGED, made(64, 1), made(128, 1), made(64, 2), made(128, 4), made(64, 8)]
+
+
+def coded(rows, k, format, seed, spread=3):
+    """Returns random codes, under scales of many exponents."""
+    generator = torch.Generator().manual_seed(rows + 3 * k + seed)
+    q = mx.quantize(torch.randn(rows, k, generator=generator), format=format)
+    exponents = 2 * spread * torch.rand(q.scales.shape, generator=generator) - spread
+    floats = q.scales.is_floating_point()
+    q.scales.copy_(2.0 ** (exponents - 6) if floats else 127 + exponents.round())
+    return q
+
+
+def multiplied(a, w, plan, seed=0, **kwargs):
+    """Returns the product as the kernels of a plan make it, and their launches."""
+    kwargs.setdefault("out_dtype", torch.bfloat16)
+    recorded = calls.multiply(a, w.preshuffle(device="cuda"), plan=plan, **kwargs)
+    return device.run(recorded, seed), recorded.launches
+
+
+def check(a, w, plan, *, bias=None, seed=0):
+    """Compares a product with the oracle."""
+    got, launches = multiplied(a, w, plan, seed, bias=bias)
+    x, y = numbers_of(a), numbers_of(w)
+    lost = oracle.fp8_cutoff_bound(x, y)
+    added = None if bias is None else values_of(bias)
+    oracle.assert_matmul(values_of(got), x, y, "bfloat16", added,
+                         scale_roundings=SCALE_ROUNDINGS, more_error=lost)  # fmt: skip
+    return launches
+
+
+@pytest.mark.parametrize("seed, plan", enumerate(PLANS))
+def test_mxfp4_on_fp8_tensor_cores(plan, seed):
+    launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
+    ranks = 1 if plan == STAGED else plan % 256
+    assert "dense" in launches[1].entry and launches[1].cluster == (ranks if ranks > 1 else 0)
+
+
+@pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
+def test_eight_bits_in_every_plan(pair, seed):
+    for plan, (m, n, k) in zip(
+        [STAGED, made(64, 1), made(128, 2)], [(33, 100, 288), (7, 35, 416), (130, 40, 672)],
+        strict=True,
+    ):  # fmt: skip
+        bias = torch.randn(n).bfloat16()
+        check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2), plan, bias=bias, seed=seed)
+
+
+@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2)])
+def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
+    a, w = coded(20, 288, "mxfp4", 1), coded(40, 288, "mxfp4", 2)
+    a.scales[3, 2], w.scales[33, 0] = 80, 190
+    check(a, w, plan)
+
+
+@pytest.mark.parametrize("plan", [STAGED, made(64, 2)])
+@pytest.mark.parametrize("pair", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d")])
+def test_scales_beyond_float32_sums_are_computed_another_way(pair, plan):
+    a, w = coded(5, 288, pair[0], 1), coded(40, 288, pair[1], 2)
+    a.scales.mul_(2.0**20)
+    w.scales[0] = 2.0**-140
+    check(a, w, plan)
+
+
+@pytest.mark.parametrize("plan", [STAGED, made(64, 2)])
+def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
+    a, w = coded(5, 288, "mxfp8", 1), coded(40, 288, "mxfp8", 2)
+    a.scales[3], w.scales[:] = 250, 4
+    w.scales[7, 3] = 0
+    check(a, w, plan)
+
+
+@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "fp8"])
+def test_activations_become_codes_in_the_call(activations):
+    weights = {"mxfp8": "mxfp8", "fp8": "fp8"}.get(activations, "mxfp4")
+    x, w = torch.randn(21, 416).bfloat16(), coded(40, 416, weights, 2)
+    got, _ = multiplied(x, w, made(64, 2), activations=activations)
+    same, _ = multiplied(mx.quantize(x, format=activations), w, made(64, 2))
+    assert got.any() and np.array_equal(values_of(got), values_of(same))
+
+
+def test_tiles_go_on_from_one_to_the_next_through_all_stages():
+    # Tiles are taken in turns by as many groups as there are: by two, then.
+    a, w = coded(130, 416, "fp8", 1), coded(300, 416, "fp8", 2)
+    for plan in (STAGED, made(128, 1)):
+        recorded = calls.multiply(
+            a, w.preshuffle(device="cuda"), plan=plan, out_dtype=torch.bfloat16
+        )
+        prepared, dense = recorded.launches
+        assert dense.grid == (6, 1, 1)
+        two = recorded._replace(launches=[prepared, dense._replace(grid=(2, 1, 1))])
+        x, y = numbers_of(a), numbers_of(w)
+        oracle.assert_matmul(
+            values_of(device.run(two)), x, y, "bfloat16", None,
+            scale_roundings=SCALE_ROUNDINGS, more_error=oracle.fp8_cutoff_bound(x, y),
+        )  # fmt: skip

@@ -1,0 +1,332 @@
+"""The portable kernels of NVIDIA GPUs, run from their PTX: against the oracle, within its bounds.
+
+sm_80 has no other kernels, and Hopper is told to use them. Products of more than 16 rows are tiles
+of 64 or 128 rows, 128 columns and 64 of K; one more kernel computes again what they mark:
+
+    tiles    C as they leave it
+    marked   elements that are computed again; the others stay as they are
+
+A product has as few groups and steps as show what it is for: a group takes a second.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import mx_kernels as mx
+import oracle
+from cases import (
+    DTYPES,
+    FORMATS,
+    LAYOUTS,
+    NUMPY_DTYPES,
+    finite_codes,
+    pack,
+    random_operand,
+    same_bits,
+    shifted,
+    torch_of,
+    values_of,
+)
+from mx_kernels._cuda import PORTABLE
+from tests.ptx import calls, device
+
+pytestmark = pytest.mark.deep
+
+LEFT = [name for name, row in oracle.FORMATS.items() if row.block_rows == 1]
+RIGHT = list(oracle.FORMATS)
+SHAPES = [(17, 33, 160), (33, 65, 96), (65, 130, 32), (64, 128, 64)]
+STAMP = 2.0**14
+"""Fills C before what is marked is computed again."""
+EVERY_WAY = {"sm_80": {"architecture": "sm_80"}, "sm_90a": {"plan": PORTABLE}}
+AMPERE = EVERY_WAY["sm_80"]
+SCALE_ROUNDINGS = 2
+"""Of a product where a side has float scales."""
+
+
+class Operand(NamedTuple):
+    """Plain codes and scales."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    format: str
+
+    def values(self):
+        """Returns the exact numbers."""
+        return oracle.dequantize(*self)
+
+    def stored(self, layout="plain"):
+        """Returns the MXTensor."""
+        q = mx.MXTensor(*map(torch.tensor, self[:2]), format=self.format)
+        return q if layout == "plain" else q.preshuffle(LAYOUTS[layout]["device"])
+
+
+def operand(rng, rows, k, format):
+    """Returns every finite code alike, under scales that bring the largest near one."""
+    if format in FORMATS:
+        return Operand(*random_operand(rng, rows, k, format=format), format)
+    codes = pack(rng.choice(finite_codes(format), (rows, k)), format)
+    _, scales = oracle.quantize(np.zeros((rows, k)), format=format)
+    largest = oracle.FORMATS[format].element.largest
+    return Operand(codes, np.float32(2.0 ** rng.uniform(-3, 3, scales.shape) / largest), format)
+
+
+def operands(rng, shape, left, right):
+    """Returns both sides of a product of [m, n, k]."""
+    m, n, k = shape
+    return operand(rng, m, k, left), operand(rng, n, k, right)
+
+
+def entries(recorded):
+    """Returns which kernels a call launches."""
+    known = ("rows", "kern", "mark", "matmul")
+    return [next(k for k in known if f"_{k}" in launch.entry) for launch in recorded.launches]
+
+
+def run_tiles(recorded, seed=0):
+    """Returns what tiles leave and the kernel behind them completes, and what that one computed."""
+    *launches, last = recorded.launches
+    tiles = device.run(recorded._replace(launches=launches), seed).clone()
+    out = recorded.out.fill_(STAMP)
+    device.run(recorded._replace(launches=[last]), seed)
+    is_marked = out != STAMP
+    return torch.where(is_marked, out, tiles), is_marked
+
+
+def check(got, x, w, bias=None, has_float_scales=True):
+    """Compares C with the exact product within the derived bound."""
+    roundings = SCALE_ROUNDINGS if has_float_scales else 0
+    dtype = str(got.dtype).removeprefix("torch.")
+    oracle.assert_matmul(values_of(got), x, w, dtype, bias, scale_roundings=roundings)
+
+
+def check_product(a, w, layout="plain", seed=0, **arguments):
+    """Runs and checks a product of codes, of which tiles compute everything."""
+    arguments = {"out_dtype": torch.float32, **AMPERE, **arguments}
+    recorded = calls.multiply(a.stored(), w.stored(layout), **arguments)
+    got, is_marked = run_tiles(recorded, seed)
+    bias = arguments.get("bias")
+    has_float_scales = not {a.format, w.format} <= set(FORMATS)
+    bias = None if bias is None else values_of(bias)
+    check(got, a.values(), w.values(), bias, has_float_scales)
+    assert not is_marked.any()
+    return got
+
+
+# Tiles
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("right", RIGHT)
+def test_every_format_in_every_layout_at_the_edges_of_tiles(rng, right, layout):
+    index = RIGHT.index(right) + 3 * list(LAYOUTS).index(layout)
+    left = LEFT[index % len(LEFT)]
+    check_product(*operands(rng, SHAPES[index % len(SHAPES)], left, right), layout, seed=index)
+
+
+@pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("fp8_block", "fp8_block_2d")])
+def test_more_tiles_and_steps_than_one(rng, left, right):
+    check_product(*operands(rng, (129, 131, 416), left, right), "preshuffled_cuda")
+
+
+@pytest.mark.parametrize("pair", [("mxfp4", "mxint8"), ("mxfp8_e5m2", "fp8"),
+                                  ("fp8", "mxfp4"), ("mxint8", "mxfp8")], ids="-".join)  # fmt: skip
+def test_hopper_has_them_too(rng, pair):
+    arguments = {"plan": PORTABLE, "architecture": "sm_90a"}
+    check_product(*operands(rng, SHAPES[1], *pair), "preshuffled_cuda", **arguments)
+
+
+def test_no_order_of_warps_changes_a_bit(rng):
+    for pair in (("mxfp4", "mxfp4"), ("fp8_block", "fp8_block_2d")):
+        a, w = operands(rng, (33, 33, 160), *pair)
+        first, *others = (check_product(a, w, seed=seed) for seed in range(3))
+        for other in others:
+            same_bits(other, first)
+
+
+@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8"])
+def test_tiles_of_twice_the_rows(rng, right):
+    """There are 96 of them, two above each other; the first four are run."""
+    m, n, k, groups = 130, 6100, 160, 4
+    a, w = operands(rng, (m, n, k), "mxfp8", right)
+    recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
+                              **AMPERE)  # fmt: skip
+    *_, tiles, _ = recorded.launches
+    assert tiles.grid == (96, 1, 1)
+    launches = [*recorded.launches[:-2], tiles._replace(grid=(groups, 1, 1))]
+    got = device.run(recorded._replace(launches=launches))
+    columns = np.flatnonzero(~got.isnan().all(0).numpy())
+    assert len(columns) == groups // 2 * 128
+    check(got[:, columns], a.values(), w.values()[columns], has_float_scales=False)
+
+
+@pytest.mark.parametrize("bias_dtype", DTYPES)
+@pytest.mark.parametrize("out", DTYPES)
+def test_every_result_and_bias(rng, out, bias_dtype):
+    n = 64 if out == bias_dtype else 37
+    bias, dtype = torch_of(rng.standard_normal(n), bias_dtype), getattr(torch, out)
+    left = LEFT[len(out) % len(LEFT)]
+    check_product(*operands(rng, (18, n, 64), left, "mxfp8"), bias=bias, out_dtype=dtype)
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("right", ["mxfp4", "mxint8", "fp8_block_2d"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activations_that_stay_floats(rng, dtype, right, way):
+    m, n, k = 33, 65, 160
+    w, bias = operand(rng, n, k, right), torch_of(rng.standard_normal(n), dtype)
+    x = torch_of(rng.standard_normal((m, k + 8)), dtype)
+    first = DTYPES.index(dtype) * 4  # The second of them is not at a multiple of sixteen bytes.
+    x = x[:, first : first + k]
+    # The public function rounds for a device; the kernel rounds too.
+    got, is_marked = run_tiles(
+        calls.record(mx.linear, x, w.stored("preshuffled_cuda"), bias=bias, activations="bf16",
+                     out_dtype=torch.float32, **EVERY_WAY[way])
+    )  # fmt: skip
+    values = values_of(x.bfloat16()), w.values()
+    check(got, *values, values_of(bias), has_float_scales=right not in FORMATS)
+    assert not is_marked.any()
+
+
+@pytest.mark.parametrize("dtype, rounding", [("bfloat16", "even"), ("float32", "rceil")])
+@pytest.mark.parametrize("left", LEFT)
+def test_activations_that_are_quantized_in_the_call(rng, left, dtype, rounding):
+    m, n, k = 17, 34, 160
+    x = oracle.round_to(rng.standard_normal((m, k)) * 2.0 ** rng.integers(-9, 9, (m, 1)), dtype)
+    x[3], x[4, :32] = 0, 0
+    w = operand(rng, n, k, RIGHT[LEFT.index(left)])
+    recorded = calls.multiply(torch_of(x, dtype), w.stored("preshuffled_cuda"), rounding=rounding,
+                              activations=left, out_dtype=torch.float32, **AMPERE)  # fmt: skip
+    assert len(recorded.launches) == 3
+    got, is_marked = run_tiles(recorded)
+    a = Operand(*oracle.quantize(x, rounding, left), left)
+    check(got, a.values(), w.values(), has_float_scales=not {left, w.format} <= set(FORMATS))
+    assert not is_marked.any()
+
+
+def test_rows_of_more_than_one_part(rng):
+    a, w = operands(rng, (17, 5, 2080), "mxfp8", "mxfp4")
+    check_product(a, w)
+    a.scales[2, 64], a.scales[9, 1] = 0, 250
+    recorded = calls.multiply(a.stored(), w.stored(), out_dtype=torch.float32, **AMPERE)
+    got, is_marked = run_tiles(recorded)
+    check(got, a.values(), w.values(), has_float_scales=False)
+    assert is_marked.all(1).nonzero().flatten().tolist() == [2, 9]
+    assert not is_marked[[0, 1, 3, 8, 10, 16]].any()
+
+
+# What numbers cannot hold
+
+
+def check_marked(a, w, rows, columns, layout="plain", out=torch.float32):
+    """Checks a product of which no more than some rows and columns is computed again."""
+    recorded = calls.multiply(a.stored(), w.stored(layout), out_dtype=out, **AMPERE)
+    got, is_marked = run_tiles(recorded)
+    has_float_scales = not {a.format, w.format} <= set(FORMATS)
+    check(got, a.values(), w.values(), has_float_scales=has_float_scales)
+    allowed = torch.zeros(got.shape, dtype=torch.bool)
+    allowed[rows], allowed[:, columns] = True, True
+    assert not (is_marked & ~allowed).any()
+    return is_marked
+
+
+@pytest.mark.parametrize("scales", [(0, 254), (254, 0), (200, 40), (255, 127), (127, 255)])
+@pytest.mark.parametrize("right", FORMATS)
+def test_scales_of_both_ends_in_some_rows_and_columns(rng, right, scales):
+    left = FORMATS[FORMATS.index(right) - 1]
+    a, w = operands(rng, (35, 65, 96), left, right)
+    a.scales[20, 1:], w.scales[[5, 64], 1:] = scales
+    is_marked = check_marked(a, w, [20], [5, 64], "preshuffled_cuda")
+    assert bool(is_marked.any()) == (oracle.NAN_SCALE not in scales)
+
+
+@pytest.mark.parametrize("low, high", [(0, 3), (60, 70), (184, 194), (251, 254)])
+def test_scales_of_every_size_in_all_rows(rng, low, high):
+    for right in ("mxfp4", "mxint8"):
+        a = Operand(*random_operand(rng, 17, 64, low, high, format="mxfp8"), "mxfp8")
+        w = Operand(*random_operand(rng, 9, 64, 254 - high, 254 - low, format=right), right)
+        check_marked(a, w, slice(None), slice(None))
+
+
+@pytest.mark.parametrize("row, scale, other", [(0, 2.0**-140, 20), (-1, 2.0**110, -60), (0, 0, 0)])
+@pytest.mark.parametrize("left, right", [("fp8_block", "fp8_block_2d"), ("mxfp8", "fp8")])
+def test_float_scales_of_any_size(rng, left, right, row, scale, other):
+    a, w = operands(rng, (17, 131, 160), left, right)
+    a.scales[...] = a.scales * 2.0**other if left == "fp8_block" else a.scales + other
+    w.scales[row] = scale
+    check_marked(a, w, slice(None), slice(None))
+
+
+@pytest.mark.parametrize("exponent", [-110, 60, 100])
+def test_activations_of_any_size_by_float_scales(rng, exponent):
+    w = operand(rng, 33, 160, "fp8_block_2d")
+    w.scales[...] *= 2.0**-exponent
+    x = torch_of(rng.standard_normal((18, 160)) * 2.0**exponent, "bfloat16")
+    x[:9] /= 2.0**exponent
+    arguments = {"activations": "bf16", "out_dtype": torch.float32}
+    got, is_marked = run_tiles(calls.multiply(x, w.stored(), **arguments, **AMPERE))
+    check(got, values_of(x), w.values())
+    assert not is_marked[:9].any()
+
+
+@pytest.mark.parametrize("pair", [("mxfp8", "mxfp8"), ("fp8_block", "fp8_e5m2"),
+                                  ("mxfp8_e5m2", "mxfp8_e5m2")], ids="-".join)  # fmt: skip
+def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(rng, pair):
+    a, w = operands(rng, (33, 65, 160), *pair)
+    a.codes[3, 100], w.codes[9, 159] = 0x7F, 0xFF
+    w.codes[11, 0] = oracle.FORMATS[pair[1]].element.special_codes[0]
+    a.scales[30, 0] = 255 if pair[0] in FORMATS else float("nan")
+    w.scales[40, 0] = 255 if pair[1] in FORMATS else float("nan")
+    check_marked(a, w, [3], [9, 11], out=torch.bfloat16)
+
+
+# Warps, where there are few rows or codes at any address
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("m, pair", [(16, ("mxfp4", "mxfp4")), (3, ("fp8_block", "mxint8"))])
+def test_few_rows(rng, m, pair, way):
+    a, w = operands(rng, (m, 37, 288), *pair)
+    recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
+                              **EVERY_WAY[way])  # fmt: skip
+    assert len(recorded.launches) == 1
+    check(device.run(recorded), a.values(), w.values(), has_float_scales=m == 3)
+
+
+def test_weights_at_an_odd_address(rng):
+    a, w = operands(rng, (17, 9, 96), "mxfp4", "mxfp8")
+    codes = torch.from_numpy(shifted(w.codes, 1))
+    moved = mx.MXTensor(codes, torch.tensor(w.scales), format="mxfp8")
+    recorded = calls.multiply(a.stored(), moved, out_dtype=torch.float32, **AMPERE)
+    assert len(recorded.launches) == 1
+    check(device.run(recorded), a.values(), w.values(), has_float_scales=False)
+
+
+# What is no product
+
+
+@pytest.mark.parametrize("rounding", ["even", "rceil"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "fp8", "fp8_block_2d"])
+def test_quantize_gives_the_oracles_bits(rng, format, dtype, rounding):
+    x = oracle.round_to(rng.standard_normal((33, 160)) * 2.0 ** rng.integers(-12, 12), dtype)
+    x[3], x[5, 7], x[6, 40] = 0, float("nan"), float("inf")
+    given = torch_of(x, dtype)
+    got = device.run(calls.quantize(given, format=format, rounding=rounding, **AMPERE))
+    codes, scales = oracle.quantize(x, rounding, format)
+    oracle.assert_bitwise_equal(got.codes.numpy(), codes, zeros_are_the_claim=True)
+    oracle.assert_bitwise_equal(got.scales.numpy(), scales)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "fp8_block"])
+def test_layouts_move_bytes_and_decoding_is_exact(rng, format):
+    w = operand(rng, 37, 160, format)
+    there = device.run(calls.preshuffle(w.stored(), **AMPERE))
+    expected = w.stored("preshuffled_cuda")
+    assert torch.equal(there.codes, expected.codes)
+    assert torch.equal(there.scales, expected.scales)
+    for q in (w.stored(), expected):
+        got = device.run(calls.dequantize(q, dtype="float32", **AMPERE))
+        oracle.assert_bitwise_equal(got.numpy(), w.values().astype(NUMPY_DTYPES["float32"]))

@@ -1,0 +1,49 @@
+"""The kernels of `simt.tiles` as PTX and as machine code; no GPU is asked. Two lines a kernel:
+
+    kernel architecture: words of instructions that the PTX has, each with how often
+    machine code, in hexadecimal digits
+"""
+
+from max.gpu.host.compile import _compile_code, get_gpu_target
+
+from mojo_kernels.layouts import PreshuffledCdna4
+from mojo_kernels.numbers.elements import Element
+from mojo_kernels.simt.tiles.kernel import ALL_ROWS, matmul_tile
+from mojo_kernels.simt.tiles.marked import compute_marked
+from mojo_kernels.simt.tiles.rows import stage_rows
+
+
+def say[
+    declared: TypeList[Trait=AnyType, ...],
+    //,
+    kernel: def(* args: * declared) thin -> None,
+    architecture: StaticString,
+](name: String) raises:
+    """Prints the lines of a kernel."""
+    comptime target = get_gpu_target[architecture]()
+    var ptx = String(_compile_code[kernel, target=target]().asm)
+    var line = String(name, " ", architecture, ":")
+    for word in ["mma.sync", "cp.async.cg", "ldmatrix", "wgmma"]:
+        line += String(" ", word, "=", ptx.count(word))
+    print(line)
+
+    comptime DIGITS: StaticString = "0123456789abcdef"
+    var code = _compile_code[kernel, target=target, emission_kind="object"]().asm
+    var digits = String()
+    for byte in code.as_bytes():
+        digits += DIGITS[byte=Int(byte >> 4)]
+        digits += DIGITS[byte=Int(byte & 15)]
+    print(digits)
+
+
+def main() raises:
+    comptime for architecture in ["sm_80", "sm_89", "sm_90a"]:
+        comptime for element in [Element.E2M1, Element.E4M3, Element.E5M2, Element.INT8]:
+            comptime for rows in ALL_ROWS:
+                var name = String(materialize[element]().name(), "_", rows)
+                say[matmul_tile[element, rows, False], architecture](name)
+            comptime small = ALL_ROWS[0]
+            var name = String(materialize[element]().name(), "_factors")
+            say[matmul_tile[element, small, True], architecture](name)
+        say[stage_rows[False, True], architecture]("stage_rows")
+        say[compute_marked[PreshuffledCdna4], architecture]("compute_marked")

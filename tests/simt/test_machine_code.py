@@ -1,0 +1,81 @@
+"""What the compiler made of the kernels of `simt.tiles`, for three generations of NVIDIA GPUs.
+
+A cubin is an ELF file; sections of one type tell facts of kernels, attribute by attribute.
+"""
+
+import struct
+
+import pytest
+
+from tests import artefacts
+
+FACTS_TYPE, SIZED = 0x70000000, 4
+"""The type of these sections, and the kind of attributes that say how long they are."""
+REGISTERS, FRAME = 0x2F, 0x11
+"""Attributes of a symbol: its registers, and the bytes of memory for what these cannot hold."""
+SECTION_SIZE = 64
+NUM_KERNELS = 14
+TWO_GROUPS = 65536 // (2 * 256)
+"""Registers of a thread under which a multiprocessor has two groups."""
+ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
+
+
+def sections_of(cubin):
+    """Returns type and bytes of each section."""
+    (first,) = struct.unpack_from("<Q", cubin, 0x28)
+    (count,) = struct.unpack_from("<H", cubin, 0x3C)
+    for index in range(count):
+        header = struct.unpack_from("<IIQQQQ", cubin, first + SECTION_SIZE * index)
+        _, kind, _, _, start, size = header
+        yield kind, cubin[start : start + size]
+
+
+def facts_of(cubin):
+    """Returns the largest value of each sized attribute of a symbol."""
+    found = {}
+    for kind, content in sections_of(cubin):
+        at = 0
+        while kind == FACTS_TYPE and at < len(content):
+            form, attribute, size = struct.unpack_from("<BBH", content, at)
+            at += 4
+            if form == SIZED:
+                if size == 8:
+                    value = struct.unpack_from("<II", content, at)[1]
+                    found[attribute] = max(value, found.get(attribute, 0))
+                at += size
+    return found
+
+
+def kernels(architecture):
+    """Returns words of the PTX and facts of the machine code, by the name of a kernel."""
+    lines, found = artefacts.text("simt/tiles").splitlines(), {}
+    for title, digits in zip(lines[::2], lines[1::2], strict=True):
+        (name, target), words = (part.split() for part in title.split(":"))
+        if target == architecture:
+            counts = {word: int(count) for word, count in (pair.split("=") for pair in words)}
+            found[name] = counts, facts_of(bytes.fromhex(digits))
+    assert len(found) == NUM_KERNELS
+    return found
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_no_kernel_keeps_anything_in_memory_that_registers_could_not_hold(architecture):
+    for name, (_, facts) in kernels(architecture).items():
+        assert facts[FRAME] == 0, f"{name}: {facts[FRAME]} bytes"
+        assert 0 < facts[REGISTERS] <= 255, name
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tiles_are_multiplied_by_warps_from_copies_ahead(architecture):
+    for name, (words, facts) in kernels(architecture).items():
+        if name not in ("stage_rows", "compute_marked"):
+            rows = 128 if name.endswith("_128") else 64
+            # A stage: rows / 32 fragments below each other, four beside, four steps of K.
+            assert words["mma.sync"] == rows // 32 * 4 * 4, name
+            assert words["ldmatrix"] == 4 * (rows // 32 + 2), name
+            # In two places: of the first stage, and of the next one.
+            assert words["cp.async.cg"] == 2 * rows // 32, name
+            assert facts[REGISTERS] <= TWO_GROUPS or name.endswith("_factors"), name
+        assert words["wgmma"] == 0
