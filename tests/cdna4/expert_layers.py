@@ -18,8 +18,12 @@ from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
 GATES = ["swiglu_oai", "silu"]
-LAUNCHES_THAT_ENCODE_NOT = 5
-"""The most launches of a layer whose products encode their rows."""
+QUANTIZE_ARGUMENTS = 5
+"""Arguments of the launch that encodes tokens: the second one, if there is one."""
+RESULT = 12
+"""The argument of a product of codes that says where its results go."""
+STAGE_BLOCKS = 8
+"""Encoded rows are whole stages."""
 
 
 @cache
@@ -145,14 +149,21 @@ class Layer:
         if not self.slots():
             return Parts(y)
         route, add = launches[0]["arguments"], launches[-1]["arguments"]
-        hidden = launches[-3]["arguments"][0] if encodes(launches) else launches[-2]["arguments"][7]
         part = partial(part_of, workspace)
+        hidden, codes = None, None
+        if not encodes(launches):
+            hidden = part(launches[-2]["arguments"][7], self.x.dtype, self.slots(), 2 * half)
+        elif self.gate != "swiglu_oai":
+            hidden = part(launches[-3]["arguments"][0], self.x.dtype, self.slots(), 2 * half)
+        else:
+            codes = codes_of(workspace, launches[2]["arguments"][RESULT], self.slots(), 2 * half)
         return Parts(
             y,
             part(route[6], np.int32, count),
             part(route[7], np.int32, self.slots()),
             part(route[8], np.int32, self.slots()),
-            part(hidden, self.x.dtype, self.slots(), 2 * half),
+            hidden,
+            codes,
             part(add[0], np.float32, self.slots(), width),
         )
 
@@ -174,12 +185,22 @@ class Layer:
 
 def encodes(launches: list) -> bool:
     """Says whether the launches of a layer encode rows before they multiply them."""
-    return len(launches) > LAUNCHES_THAT_ENCODE_NOT
+    return len(launches[1]["arguments"]) == QUANTIZE_ARGUMENTS
 
 
 def part_of(workspace: np.ndarray, place: tuple[int], dtype, *shape: int) -> np.ndarray:
     """Returns what lies at a place in the workspace."""
     return workspace[place[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
+
+
+def codes_of(workspace: np.ndarray, place: tuple[int], rows: int, k: int) -> tuple:
+    """Returns codes and scales of encoded rows, of k numbers each."""
+    blocks = k // oracle.BLOCK
+    stored = -(-blocks // STAGE_BLOCKS) * STAGE_BLOCKS
+    both = workspace[place[0] :]
+    codes = both[: rows * stored * 16].reshape(rows, stored * 16)[:, : blocks * 16]
+    scales = both[rows * stored * 16 :][: rows * stored].reshape(rows, stored)
+    return codes, scales[:, :blocks]
 
 
 @dataclass(frozen=True)
@@ -194,6 +215,8 @@ class Parts:
     places: np.ndarray | None = None
     """Rows of slots; negative for none."""
     hidden: np.ndarray | None = None
-    """Of rows."""
+    """Of rows, where they are floats."""
+    codes: tuple | None = None
+    """Codes and scales of them, where those are what is stored."""
     rows: np.ndarray | None = None
     """Results of the second product."""

@@ -160,10 +160,13 @@ def assert_is_made_of_its_parts(layer, parts):
     assert_grouped(f"{left}_{x}_float32_{bias}", sums, layer.x[tokens], layer.gate_up, sizes)
     exact, error = oracle.gated(sums, layer.gate)
     low, high = (oracle.round_to(exact + e, x) for e in (-error, error))
-    hidden = parts.hidden[: len(order)]
-    finite = np.isfinite(exact)
-    assert ((low <= hidden) & (hidden <= high))[finite].all()
-    assert np.isnan(hidden.astype(np.float64)[~finite]).all()
+    if parts.codes is None:
+        hidden = parts.hidden[: len(order)]
+        finite = np.isfinite(exact)
+        assert ((low <= hidden) & (hidden <= high))[finite].all()
+        assert np.isnan(hidden.astype(np.float64)[~finite]).all()
+    else:
+        hidden = assert_encoded([part[: len(order)] for part in parts.codes], low, high)
 
     second = f"{left}_{x}_float32_{bias}"
     assert_grouped(second, parts.rows[: len(order)], hidden, layer.down, sizes)
@@ -177,6 +180,28 @@ def assert_is_made_of_its_parts(layer, parts):
         elif place == -2:
             y[slot // slots] = np.nan
     same(parts.y, y.astype(parts.y.dtype))
+
+
+def assert_encoded(codes, low, high):
+    """Claims that codes are those of numbers within bounds; returns what they stand for.
+
+    What both bounds are encoded as leaves no choice. Elsewhere a block has the scale of one of
+    the bounds, and elements between what those are encoded as.
+    """
+    ends = [oracle.quantize(np.float64(end)) for end in (low, high)]
+    (low_codes, low_scales), (high_codes, high_scales) = ends
+    is_scale = (codes[1] == low_scales) | (codes[1] == high_scales)
+    assert is_scale.all()
+    decided = (low_codes == high_codes) & np.repeat(low_scales == high_scales, 16, axis=1)
+    assert decided.mean() > 0.95 or decided.size < 1000
+    assert (codes[0] == low_codes)[decided].all()
+    numbers = oracle.dequantize(*codes)
+    between = [oracle.dequantize(*end) for end in ends]
+    finite = np.isfinite(numbers)
+    assert (np.minimum(*between) <= numbers)[finite].all()
+    assert (numbers <= np.maximum(*between))[finite].all()
+    assert np.array_equal(finite, np.isfinite(between[0]) & np.isfinite(between[1]))
+    return numbers
 
 
 @MODES

@@ -11,15 +11,15 @@ expert's weights are read once for each tile of its rows, and a tile has rows of
                        add_slots        rows, by token and in the order of slots -> y
 
 With more rows than tiles of the decode kernel are made for, a layer of four-bit activations
-encodes before each product, once (`encoded.mojo`), which is two launches more:
+encodes its tokens before, once (`encoded.mojo`):
 
-                       quantize_listed  tokens, gathered -> codes
-                       experts_middle   codes -> hidden numbers
-                       quantize_listed  hidden numbers -> codes
+                       quantize_rows    tokens -> codes
+                       experts_middle   codes, gathered -> hidden numbers, gated and encoded
                        experts_middle   codes -> rows
 
-Gates that are not neighbours of their ups take a launch of their own, `gate_sums`, between the
-products. What the launches hand over lies in the workspace, see `LayerMemory`.
+Gates that are not neighbours of their ups take launches of their own between the products:
+`gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the
+workspace, see `LayerMemory`.
 """
 
 from std.math import align_up, ceildiv
@@ -37,6 +37,7 @@ from ..instructions.matrix import TILE, TILE_K
 from ..operands.memory import WORD_BYTES
 from ..types import Formats, ProductTypes, float_bytes
 from .encoded import (
+    CodeRows,
     EncodedRows,
     encoded_bytes,
     launch_encoded,
@@ -159,11 +160,13 @@ struct LayerMemory(TrivialRegisterPassable):
     var sizes: Int
     """Of groups, [experts]."""
     var hidden: Int
-    """[slots, inner], floats like the tokens."""
+    """[slots, inner], floats like the tokens; or codes and scales, if the first product encodes
+    them."""
     var rows: Int
     """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
     var encoded: Int
-    """Codes and scales of the rows that come next; `NOT_ENCODED` if a product encodes them."""
+    """Codes and scales of tokens, then of hidden numbers that a launch of its own encodes;
+    `NOT_ENCODED` if the products encode them."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
@@ -178,17 +181,23 @@ struct LayerMemory(TrivialRegisterPassable):
         var tokens = align_up(places + slots * WORD_BYTES, ALIGNMENT)
         var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
+        var encodes = types.encodes_before(slots, problem.gate_up.count)
+        var is_interleaved = problem.gate.is_interleaved()
         var hidden_bytes = slots * problem.inner * float_bytes(types.x)
+        if encodes and is_interleaved:
+            hidden_bytes = encoded_bytes(slots, problem.inner, types.left)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var columns = problem.width
-        if not problem.gate.is_interleaved():
+        if not is_interleaved:
             columns = max(columns, 2 * problem.inner)
         var end = rows + slots * columns * WORD_BYTES
         var encoded = Self.NOT_ENCODED
-        if types.encodes_before(slots, problem.gate_up.count):
+        if encodes:
             encoded = align_up(end, ALIGNMENT)
-            var k = max(problem.width, problem.inner)
-            end = encoded + encoded_bytes(slots, k, types.left)
+            var bytes = encoded_bytes(problem.routing.tokens, problem.width, types.left)
+            if not is_interleaved:
+                bytes = max(bytes, encoded_bytes(slots, problem.inner, types.left))
+            end = encoded + bytes
         return Self(places, tokens, sizes, hidden, rows, encoded, end - places + ALIGNMENT)
 
 
@@ -234,6 +243,14 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         """Says whether rows are encoded before the products: not if groups have few."""
         return self.has_encoded_kernels() and usual_rows(slots, groups) > TILE
 
+    def may_be_neighbours(self) -> Bool:
+        """Says whether gates may be neighbours of their ups."""
+        return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()
+
+    def may_be_halves(self) -> Bool:
+        """Says whether gates may be one half of a row, and ups the other."""
+        return self.gate == ANY or not Gate(self.gate, 0, 0).is_interleaved()
+
     def first(self, result: DType) -> ProductTypes:
         """Returns the types of the first product, whose results are of type `result`."""
         var formats = Formats(self.left, self.gate_up)
@@ -271,50 +288,69 @@ def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some
     var at = LayerMemory.of(types, problem, queue.workspace(space))
     if slots > 0:
         route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
-        _launch_hidden[types](problem, at, queue)
-        var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
-        _product[types.second(), Rows.DOWN](
-            hidden, at.encoded, problem.down, Gate.NONE, width, inner, queue
-        )
+        if at.encoded == LayerMemory.NOT_ENCODED:
+            _multiply[types](problem, at, queue)
+        else:
+            comptime if types.has_encoded_kernels():
+                _multiply_codes[types](problem, at, queue)
     launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
 
 
-def _product[
-    types: ProductTypes, rows: Rows
-](
-    of: ExpertRows, encoded: Int, experts: Experts, gate: Gate, n: Int, k: Int,
-    mut queue: Some[Queue],
-) raises:  # fmt: skip
-    """Launches a product of a layer, whose rows are encoded to `encoded` first if it is there."""
-    comptime if types.formats == Formats.MXFP4:
-        if encoded != LayerMemory.NOT_ENCODED:
-            _check_all_bytes[types](of, experts, n, k)
-            launch_quantize[types, rows.are_gathered](
-                of.x, of.num_tokens, of.tokens, encoded, of.m, k, queue
-            )
-            var codes = EncodedRows(encoded, of.sizes, of.m, of.result)
-            return launch_encoded[types, rows](codes, experts, gate, n, k, queue)
-    launch[types, rows](of, experts, gate, n, k, queue)
-
-
-def _launch_hidden[
+def _multiply[
     types: LayerTypes
 ](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
-    """Launches the first product, which leaves hidden numbers."""
-    comptime may_be_halves = types.gate == ANY or not Gate(types.gate, 0, 0).is_interleaved()
-    comptime may_be_neighbours = types.gate == ANY or Gate(types.gate, 0, 0).is_interleaved()
+    """Launches the products of a layer, which encode floats on their way."""
+    comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
     var n, k, slots = 2 * problem.inner, problem.width, problem.routing.count()
     var rows = ExpertRows(
         problem.left.values, at.sizes, slots, at.tokens, problem.routing.tokens, at.hidden
     )
-    comptime if may_be_neighbours:
-        if problem.gate.is_interleaved():
-            comptime first = types.first(types.x)
-            return _product[first, Rows.HIDDEN](
-                rows, at.encoded, problem.gate_up, problem.gate, n, k, queue
+    if problem.gate.is_interleaved():
+        comptime if types.may_be_neighbours():
+            launch[neighbours, Rows.HIDDEN](rows, problem.gate_up, problem.gate, n, k, queue)
+    else:
+        comptime if types.may_be_halves():
+            rows.result = at.rows
+            launch[halves, Rows.SUMS](rows, problem.gate_up, Gate.NONE, n, k, queue)
+            launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)
+    var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
+    launch[types.second(), Rows.DOWN](
+        hidden, problem.down, Gate.NONE, problem.width, problem.inner, queue
+    )
+
+
+def _multiply_codes[
+    types: LayerTypes
+](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
+    """Launches the products of a layer from codes."""
+    comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
+    comptime second, rounding = types.second(), types.rounding
+    var width, inner, slots = problem.width, problem.inner, problem.routing.count()
+    var tokens = problem.routing.tokens
+    var x = ExpertRows(problem.left.values, at.sizes, slots, at.tokens, tokens, at.hidden)
+    _check_all_bytes[neighbours](x, problem.gate_up, 2 * inner, width)
+    var floats = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
+    _check_all_bytes[second](floats, problem.down, width, inner)
+
+    launch_quantize[types.left, types.x, rounding](x.x, at.encoded, tokens, width, queue)
+    var rows = EncodedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
+    var hidden = EncodedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
+    if problem.gate.is_interleaved():
+        comptime if types.may_be_neighbours():
+            launch_encoded[neighbours, rounding, CodeRows.HIDDEN](
+                rows, problem.gate_up, problem.gate, 2 * inner, width, queue
             )
-    comptime if may_be_halves:
-        comptime first = types.first(DType.float32)
-        rows.result = at.rows
-        _product[first, Rows.SUMS](rows, at.encoded, problem.gate_up, Gate.NONE, n, k, queue)
-        launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)
+    else:
+        comptime if types.may_be_halves():
+            rows.result = at.rows
+            launch_encoded[halves, rounding, CodeRows.SUMS](
+                rows, problem.gate_up, Gate.NONE, 2 * inner, width, queue
+            )
+            launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
+            launch_quantize[types.left, types.x, rounding](
+                at.hidden, at.encoded, slots, inner, queue
+            )
+            hidden.encoded = at.encoded
+    launch_encoded[second, rounding, CodeRows.DOWN](
+        hidden, problem.down, Gate.NONE, width, inner, queue
+    )

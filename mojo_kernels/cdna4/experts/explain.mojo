@@ -81,14 +81,15 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
     )
     var encodes = _types(formats).encodes_before(m, sizes.experts)
     if encodes:
-        launches.append(_encode("tokens are gathered and encoded once, not by each tile", m, width))
-    launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes))
+        launches.append(_encode("tokens are encoded once, not by each tile", sizes.tokens, width))
+    var is_gated = sizes.is_interleaved
+    launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes, is_gated))
     if not sizes.is_interleaved:
         var reason = StaticString("gates are not neighbours of their ups")
         launches.append(_helper("gate", "slots.mojo", reason, slots.grid_of(m, inner)))
-    if encodes:
-        launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
-    launches.append(_product("down", m, width, sizes.experts, formats, encodes))
+        if encodes:
+            launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
+    launches.append(_product("down", m, width, sizes.experts, formats, encodes, False))
     var reason = StaticString("rows of a token are added in the order of its slots")
     launches.append(_helper("add", "slots.mojo", reason, slots.grid_of(sizes.tokens, width)))
     return launches^
@@ -124,12 +125,18 @@ def _encode(reason: StaticString, m: Int, k: Int) -> Explained:
 
 
 def _product(
-    name: StaticString, m: Int, n: Int, experts: Int, formats: Formats, is_encoded: Bool
+    name: StaticString,
+    m: Int,
+    n: Int,
+    experts: Int,
+    formats: Formats,
+    is_encoded: Bool,
+    is_gated: Bool,
 ) -> Explained:
     """Returns the launch of a product of a layer."""
     if not is_encoded:
         return _decode(name, m, n, experts, formats)
-    var cut = materialize[encoded.CUTS]()[encoded.choose(m, experts)]
+    var cut = encoded.cuts_of(is_gated)[encoded.choose(m, experts)]
     var reason = StaticString("codes: tiles have the rows of most groups")
     if encoded.usual_rows(m, experts) > cut.rows():
         reason = "codes: most groups have more rows than the largest tile"

@@ -1,13 +1,38 @@
-"""Hidden numbers: sums of gates and ups, which are neighbours, gated and stored half as many."""
+"""Hidden numbers: sums of gates and ups, which are neighbours, gated and stored half as many.
 
-from max.gpu.intrinsics import AMDBufferResource
+    Hidden         as floats, a tile at a time
+    HiddenCodes    rounded to the same floats, then encoded; a wave has a block of each of its rows
+
+Of a row of a tile, lanes q = l / 16 have two hidden numbers each, a byte of four-bit codes. Four tiles
+of rows, and four of columns, exchange them so that each lane gets a whole block:
+
+    lane q has       of row tile i, column tile t    byte 4 * t + q of the block
+    lane q stores    of row tile q                   bytes 0 .. 15
+"""
+
+from max.gpu.intrinsics import AMDBufferResource, permlane_swap
+from max.gpu.sync import schedule_barrier
 from std.memory import bitcast
 from std.sys import size_of
 
+from ...numbers.floats import FloatBits
+from ...numbers.formats import Format
 from ...numbers.gates import Gate
-from ..instructions.matrix import SUMS, Sums
-from ..operands.memory import OUT_OF_RANGE, quotient
+from ...numbers.rounding import Rounding
+from ...numbers.scales import E8M0_NAN
+from ...tiles import in_registers
+from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, Sums, TILE
+from ..instructions.vector import chosen_bytes, encode_pair
+from ..operands.encode import NOT_FINITE, Rescaling
+from ..operands.memory import OUT_OF_RANGE, Output, Span, quotient
 from ..operands.target import Destination, Target
+
+comptime EXCHANGED = 4
+"""Tiles of rows whose lanes exchange what they have; so many tiles of columns are a block."""
+comptime _LANE_NUMBERS = SUMS // 2 * EXCHANGED
+"""Numbers of a block that a lane computes."""
+comptime _Words = SIMD[DType.uint32, EXCHANGED]
+"""A word for each of the tiles of rows; or for the lanes of a row."""
 
 
 @fieldwise_init
@@ -62,3 +87,177 @@ struct Hidden[dtype: DType, bias_dtype: Optional[DType]](Destination):
             offset if column < self.sums.n else OUT_OF_RANGE,
             bitcast[DType.uint8, HALF * BYTES](rebind[SIMD[Self.dtype, HALF]](hidden)),
         )
+
+
+@always_inline
+def exchanged(words: _Words) -> _Words:
+    """Returns word q of the four lanes of a row, in their order, to lane q; its own inverse."""
+    comptime HALVES, ODD_ROWS = 32, 16
+    var even = permlane_swap[HALVES](words[0], words[2])
+    var odd = permlane_swap[HALVES](words[1], words[3])
+    var first = permlane_swap[ODD_ROWS](even[0], odd[0])
+    var second = permlane_swap[ODD_ROWS](even[1], odd[1])
+    return _Words(first[0], first[1], second[0], second[1])
+
+
+@always_inline
+def bytes_in_order(words: _Words) -> _Words:
+    """Returns byte i of the words as word i."""
+    comptime EVEN, ODD = UInt32(0x06020400), UInt32(0x07030501)
+    comptime LOW, HIGH = UInt32(0x05040100), UInt32(0x07060302)
+    # Bytes 0 and 2, then 1 and 3, of two words: a0 b0 a2 b2.
+    var even = _pair(words, EVEN)
+    var odd = _pair(words, ODD)
+    return _Words(
+        chosen_bytes([even[0], even[1]], LOW),
+        chosen_bytes([odd[0], odd[1]], LOW),
+        chosen_bytes([even[0], even[1]], HIGH),
+        chosen_bytes([odd[0], odd[1]], HIGH),
+    )
+
+
+@always_inline
+def _pair(words: _Words, selector: UInt32) -> SIMD[DType.uint32, 2]:
+    """Returns the chosen bytes of the first two words, and of the last two."""
+    return [
+        chosen_bytes([words[0], words[1]], selector),
+        chosen_bytes([words[2], words[3]], selector),
+    ]
+
+
+@fieldwise_init
+struct HiddenCodes[
+    format: Format, rounding: Rounding, dtype: DType, bias_dtype: Optional[DType]
+](TrivialRegisterPassable):
+    """Rows of hidden numbers as plain codes and scales of whole stages along the next K.
+
+    Parameters:
+        format: What they are encoded in.
+        rounding: The scale rule.
+        dtype: What they are rounded to before.
+        bias_dtype: Type of the bias, if there is one.
+    """
+
+    comptime Both = Target[DType.float32, Self.bias_dtype]
+    """Where the sums would go."""
+
+    var sums: Self.Both
+    """Their bias and their columns."""
+    var gate: Gate
+    var codes: AMDBufferResource
+    """[rows, blocks] of 16 bytes."""
+    var scales: AMDBufferResource
+    """[rows, blocks]."""
+    var blocks: Int32
+    """Blocks of a row."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        encoded: Output[DType.uint8],
+        m: Int32,
+        first_row: Int32,
+        rows: Int32,
+        blocks: Int32,
+        bias: ImmPointer[UInt8, _],
+        n: Int32,
+        gate: Gate,
+    ) -> Self:
+        """Describes `rows` of m rows from `first_row` on: codes of all rows, then scales of all."""
+        comptime assert Self.format == Format.MXFP4, "a byte of codes for two numbers"
+        comptime BYTES = Int32(LANE_BYTES[Self.format])
+        var scales = encoded.unsafe_offset(Int(m) * Int(blocks * BYTES))
+        return Self(
+            Self.Both.of(encoded.unsafe_bitcast[Float32](), bias, 0, n),
+            gate,
+            Span.of(encoded, (first_row + rows) * blocks * BYTES).after(first_row * blocks * BYTES),
+            Span.of(scales, (first_row + rows) * blocks).after(first_row * blocks),
+            blocks,
+        )
+
+    @always_inline
+    def store[
+        m_tiles: Int, n_tiles: Int, //
+    ](
+        self,
+        sums: SumTile[m_tiles, n_tiles],
+        bias: SumTile[n_tiles],
+        first_column: Int32,
+        lane: Int32,
+    ):
+        """Stores what becomes of a wave's sums: a block of each row."""
+        comptime assert n_tiles == EXCHANGED, "a wave has whole blocks"
+        var block = quotient[2 * BLOCK](first_column)
+        var own = quotient[TILE](lane)
+        comptime for first in range(0, m_tiles, EXCHANGED):
+            var numbers = in_registers[DType.float32, _LANE_NUMBERS, EXCHANGED]()
+            var largest = _Words(0)
+            comptime for i in range(min(EXCHANGED, m_tiles - first)):
+                numbers[i] = self._numbers[first + i](sums, bias)
+                largest[i] = _largest(numbers[i])
+                schedule_barrier()
+            # The largest of a block, in the lane that stores it, then in all that have a part.
+            var amax = exchanged(_Words(exchanged(largest).reduce_max()))
+            var codes = _Words(0)
+            var scale = UInt32(0)
+            comptime for i in range(min(EXCHANGED, m_tiles - first)):
+                var how = Rescaling.of[Self.format, Self.rounding](amax[i])
+                var is_finite = amax[i] < NOT_FINITE
+                codes[i] = _encoded[Self.format](numbers[i], how) if is_finite else 0
+                scale = (how.scale if is_finite else UInt32(E8M0_NAN)) if own == Int32(
+                    i
+                ) else scale
+            var row = (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
+            var is_there = block < self.blocks and own < Int32(m_tiles - first)
+            self._put(bytes_in_order(exchanged(codes)), scale, row, block, is_there)
+
+    @always_inline
+    def fill(self, rows: Int32, block: Int32, lane: Int32):
+        """Stores a block of zeros to each row, if rows have such a block."""
+        for first in range(Int32(0), rows, LANES):
+            self._put(_Words(0), 0, first + lane, block, block < self.blocks)
+
+    @always_inline
+    def _numbers[
+        m_tiles: Int, n_tiles: Int, //, m_tile: Int
+    ](self, sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]) -> SIMD[
+        DType.float32, _LANE_NUMBERS
+    ]:
+        """Returns a lane's hidden numbers of a row."""
+        var gates = SIMD[DType.float32, _LANE_NUMBERS]()
+        var ups = SIMD[DType.float32, _LANE_NUMBERS]()
+        comptime for n_tile in range(EXCHANGED):
+            var both = Self.Both.biased[0](sums[m_tile, n_tile], bias[n_tile]).deinterleave()
+            gates = gates.insert[offset=n_tile * SUMS // 2](both[0])
+            ups = ups.insert[offset=n_tile * SUMS // 2](both[1])
+        return self.gate.of(gates, ups).cast[Self.dtype]().cast[DType.float32]()
+
+    @always_inline
+    def _put(self, codes: _Words, scale: UInt32, row: Int32, block: Int32, is_there: Bool):
+        """Stores a block; drops it unless it is there."""
+        comptime BYTES = LANE_BYTES[Self.format]
+        var at = row * self.blocks + block
+        self.codes.store(
+            at * Int32(BYTES) if is_there else OUT_OF_RANGE, bitcast[DType.uint8, BYTES](codes)
+        )
+        self.scales.store(at if is_there else OUT_OF_RANGE, scale.cast[DType.uint8]())
+
+
+@always_inline
+def _largest(numbers: SIMD[DType.float32, _LANE_NUMBERS]) -> UInt32:
+    """Returns the bits of the largest magnitude; NaN counts as larger than infinity."""
+    comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
+    return (bitcast[DType.uint32, _LANE_NUMBERS](numbers) & MAGNITUDE).reduce_max()
+
+
+@always_inline
+def _encoded[
+    format: Format
+](numbers: SIMD[DType.float32, _LANE_NUMBERS], how: Rescaling) -> UInt32:
+    """Returns a lane's codes of a row: a byte for each tile of columns."""
+    var word = UInt32(0)
+    var divisor = bitcast[DType.float32](how.divisor)
+    comptime for part in range(EXCHANGED):
+        var pair = numbers.slice[2, offset=2 * part]() * how.factor
+        word = encode_pair[format.element, DType.float32, part](word, pair, divisor)
+    return word

@@ -27,6 +27,23 @@ def loaded(pointer: MutPointer[UInt8, MutAnyOrigin]) -> MutPointer[UInt8, MutAny
 
 
 @always_inline
+def loaded[dtype: DType](pointer: ImmPointer[Scalar[dtype], ImmutAnyOrigin]) -> ImmPointer[
+    Scalar[dtype], ImmutAnyOrigin
+]:
+    """Returns the same of what is only read."""
+    var address = inlined_assembly["", Int64, constraints="=s,0", has_side_effect=True](
+        Int64(Int(pointer))
+    )
+    return ImmPointer[Scalar[dtype], ImmutAnyOrigin](unsafe_from_address=Int(address))
+
+
+@always_inline
+def loaded(number: Int32) -> Int32:
+    """Returns a kernel argument after it has arrived in a scalar register."""
+    return inlined_assembly["", Int32, constraints="=s,0", has_side_effect=True](number)
+
+
+@always_inline
 def loaded(number: Float32) -> Float32:
     """Returns a kernel argument after it has arrived in a scalar register."""
     return inlined_assembly["", Float32, constraints="=s,0", has_side_effect=True](number)

@@ -3,11 +3,24 @@
 Memory that is read at once, 128 bytes of a row, is a row of LDS: codes of 256 along K,
 or scales of 4096. Eight lanes load a row, a wave eight rows, all waves 32. Pieces of 16
 bytes are exchanged within their row, see `operands/tiles.mojo`.
+
+Rows lie one behind another, or anywhere: those that a list names.
 """
 
+from ...tiles import RegisterTile, in_registers
 from ..instructions.lds import Lds, PIECE_BYTES
 from ..instructions.matrix import LANES, TILE
-from ..operands.memory import View, quotient, remainder
+from ..instructions.wave import lane_here
+from ..operands.memory import (
+    Input,
+    OUT_OF_RANGE,
+    Span,
+    View,
+    WORD_BYTES,
+    load_word,
+    quotient,
+    remainder,
+)
 from ..operands.tiles import exchanged
 from .shape import LOAD_BYTES, ROUND_ROWS, ROW_PIECES, WAVES
 
@@ -19,16 +32,52 @@ def first_byte_of_lane(lane: Int32) -> Int32:
     return exchanged[ROW_PIECES](piece) * Int32(PIECE_BYTES)
 
 
+comptime LaneRows[rounds: Int] = RegisterTile[DType.int32, 1, max(rounds, 1)]
+"""A number for each load of a lane."""
+comptime NO_ROW = Int32(-1)
+"""Instead of a row: zeros."""
+
+
+@always_inline
+def _row_and_byte(wave: Int32, lane: Int32) -> Tuple[Int32, Int32]:
+    """Returns which of 32 rows a lane loads a piece of, and where in the row it is."""
+    var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
+    return (quotient[ROW_PIECES](at), remainder[ROW_PIECES](at) * Int32(PIECE_BYTES))
+
+
+@always_inline
+def listed_rows[
+    rounds: Int
+](list: Input[DType.int32], first_row: Int32, end_row: Int32, wave: Int32, lane: Int32) -> LaneRows[
+    rounds
+]:
+    """Starts looking up which rows a lane loads pieces of: those that a list names from
+    `first_row` on, and none from `end_row` on."""
+    var names = Span.of(list, end_row).after(first_row * Int32(WORD_BYTES))
+    var row, _ = _row_and_byte(wave, lane)
+    var rows = in_registers[DType.int32, 1, max(rounds, 1)]()
+    comptime for round in range(rounds):
+        var at = row + Int32(round * ROUND_ROWS)
+        var name = load_word(names, at * Int32(WORD_BYTES))
+        rows[round] = name if first_row + at < end_row else NO_ROW
+    return rows
+
+
 @fieldwise_init
-struct SharedRows(TrivialRegisterPassable):
-    """Rows of bytes, from the workgroup's first one on."""
+struct SharedRows[listed_rounds: Int = 0, part: Int = 1](TrivialRegisterPassable):
+    """Rows of bytes that a workgroup loads.
+
+    Parameters:
+        listed_rounds: Loads of 32 rows of a list; 0 if rows lie one behind another.
+        part: How many times as long rows are whose places these share, to save registers.
+    """
 
     var memory: View
-    """The bytes."""
+    """The bytes, from the first row on; of a list, all of them."""
     var row_bytes: Int32
     """Bytes of a row in memory."""
-    var offset: Int32
-    """Where the lane's piece of the first load lies."""
+    var offsets: LaneRows[Self.listed_rounds]
+    """Where the lane's piece of each load lies; that of the first one if there is no list."""
     var wave: Int32
 
     @staticmethod
@@ -43,10 +92,40 @@ struct SharedRows(TrivialRegisterPassable):
         lane: Int32,
     ) -> Self:
         """Describes the rows from `first_row` and from byte `first_byte` of each on."""
-        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
-        var row, piece = quotient[ROW_PIECES](at), remainder[ROW_PIECES](at)
+        comptime assert Self.listed_rounds == 0, "rows one behind another"
+        var row, byte = _row_and_byte(wave, lane)
         var memory = View.of(bytes, rows * row_bytes).moved(first_row * row_bytes + first_byte)
-        return Self(memory, row_bytes, row * row_bytes + piece * Int32(PIECE_BYTES), wave)
+        var offsets = in_registers[DType.int32, 1, max(Self.listed_rounds, 1)]()
+        offsets[0] = row * row_bytes + byte
+        return Self(memory, row_bytes, offsets, wave)
+
+    @staticmethod
+    @always_inline
+    def of_list(
+        bytes: ImmPointer[UInt8, _],
+        rows: Int32,
+        row_bytes: Int32,
+        listed: LaneRows[Self.listed_rounds],
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes some of `rows` rows, as `listed_rows` found them."""
+        var _, byte = _row_and_byte(wave, lane)
+        var offsets = in_registers[DType.int32, 1, max(Self.listed_rounds, 1)]()
+        comptime for round in range(Self.listed_rounds):
+            var row = listed[round]
+            offsets[round] = row * row_bytes + byte if row != NO_ROW else OUT_OF_RANGE
+        return Self(View.of(bytes, rows * row_bytes), row_bytes, offsets, wave)
+
+    @staticmethod
+    @always_inline
+    def beside(
+        bytes: ImmPointer[UInt8, _], rows: Int32, row_bytes: Int32, longer: SharedRows[_]
+    ) -> Self:
+        """Describes the rows of the same list as others, which are `part` times as long."""
+        comptime assert Self.listed_rounds > 0, "rows of a list"
+        var offsets = rebind[LaneRows[Self.listed_rounds]](longer.offsets)
+        return Self(View.of(bytes, rows * row_bytes), row_bytes, offsets, longer.wave)
 
     @always_inline
     def fetch(self, memory: View, round: Int32, place: Lds):
@@ -57,8 +136,17 @@ struct SharedRows(TrivialRegisterPassable):
             round: Which 32 rows.
             place: Where the wave's part goes.
         """
-        var offset = round * Int32(ROUND_ROWS) * self.row_bytes
-        memory.moved(offset).load_to_lds[PIECE_BYTES](self.offset, place)
+        var offset = self.offsets[0]
+        comptime for other in range(1, Self.listed_rounds):
+            offset = self.offsets[other] if round == Int32(other) else offset
+        var at = memory
+        comptime if Self.listed_rounds == 0:
+            at = memory.moved(round * Int32(ROUND_ROWS) * self.row_bytes)
+        comptime if Self.part > 1:
+            var _, byte = _row_and_byte(self.wave, lane_here())
+            var own = quotient[Self.part](offset - byte) + byte
+            offset = own if offset != OUT_OF_RANGE else OUT_OF_RANGE
+        at.load_to_lds[PIECE_BYTES](offset, place)
 
 
 @always_inline

@@ -24,7 +24,6 @@ from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..prefill.result import bias_of_tiles, store_tiles
 from ..types import ProductTypes, has_kernels, unsupported
-from .activations import SharedRows
 from .shape import MiddleShape, ROW_BYTES, THREADS, WAVES, slices_of
 from .walk import MiddleWalk
 
@@ -78,8 +77,8 @@ def matmul_middle[
     var first_byte = first_stage * Int32(ROW_BYTES)
     var first_tile = (column * Int32(WAVES) + wave) * Int32(shape.n_tiles)
     var walk = Walk(
-        SharedRows.of(a_codes, m, k_blocks * Int32(CODE_BYTES), first_row, first_byte, wave, lane),
-        SharedRows.of(
+        Walk.Rows.of(a_codes, m, k_blocks * Int32(CODE_BYTES), first_row, first_byte, wave, lane),
+        Walk.ScaleRows.of(
             a_scales, m, k_blocks, first_row, first_stage * Int32(STAGE_BLOCKS), wave, lane
         ),
         Walk.Weights.of(w_codes, w_scales, n, k_blocks, first_tile),

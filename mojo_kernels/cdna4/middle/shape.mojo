@@ -85,6 +85,12 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         """Returns the columns of C of a workgroup."""
         return WAVES * self.n_tiles * TILE
 
+    def waves_per_simd(self) -> Int:
+        """Returns how many waves may share a SIMD: two, if each does with half of its registers."""
+        comptime REGISTERS, OTHERS, WORDS = 256, 40, 4
+        var weights = self.depth * self.slices * self.n_tiles * WORDS
+        return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
+
     def rounds(self) -> Int:
         """Returns the loads with which each wave gets its share of the rows."""
         return self.rows() // ROUND_ROWS

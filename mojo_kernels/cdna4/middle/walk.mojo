@@ -40,6 +40,7 @@ from ..instructions.matrix import (
     BlockCodes,
     CodeTile,
     CODE_WORDS,
+    LANE_BYTES,
     PIECES,
     SUMS,
     SumTile,
@@ -76,14 +77,25 @@ struct StagePlace(TrivialRegisterPassable):
     """Of the wave's weights."""
 
 
-struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
+struct MiddleWalk[
+    formats: Formats, shape: MiddleShape, k_tail: Bool = False, are_listed: Bool = False
+]:
     """A wave's way along K.
 
     Parameters:
         formats: What is multiplied.
         shape: How the workgroup cuts its work.
-        k_tail: Whether K may end within a stage; activations are zeros behind it.
+        k_tail: Whether K may end within a stage; scales of activations are numbers behind it.
+        are_listed: Whether rows of activations are those of a list.
     """
+
+    comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
+    comptime Rows = SharedRows[Self.LISTED_ROUNDS]
+    """Rows of codes of activations."""
+    comptime ScaleRows = SharedRows[
+        Self.LISTED_ROUNDS, LANE_BYTES[Self.formats.left] if Self.are_listed else 1
+    ]
+    """Rows of their scales."""
 
     comptime SLICES = Self.shape.slices
     """Tiles along K of a stage."""
@@ -109,9 +121,9 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
 
-    var codes: SharedRows
+    var codes: Self.Rows
     """Codes of activations."""
-    var scales: SharedRows
+    var scales: Self.ScaleRows
     """Scales of activations."""
     var weights: Self.Weights
     var first_stage: Int32
@@ -156,8 +168,8 @@ struct MiddleWalk[formats: Formats, shape: MiddleShape, k_tail: Bool = False]:
     @always_inline
     def __init__(
         out self,
-        codes: SharedRows,
-        scales: SharedRows,
+        codes: Self.Rows,
+        scales: Self.ScaleRows,
         weights: Self.Weights,
         first_stage: Int32,
         num_stages: Int32,

@@ -34,6 +34,8 @@ comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
 """The floats of one block."""
 comptime _PAIRS = BLOCK // 2
 comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
+comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
+"""The bits from which on a magnitude in float32 is infinite or NaN."""
 
 
 @fieldwise_init
@@ -195,30 +197,57 @@ def _exact_amax[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
         return bitcast[DType.uint32](bitcast[dtype](amax).cast[DType.float32]())
 
 
+@fieldwise_init
+struct Rescaling(TrivialRegisterPassable):
+    """How a block of any finite numbers is encoded: multiplied in float32, so that nothing is
+    subnormal, then divided by the converter.
+
+    Powers of two: exact but for elements too small for any code but zero.
+    """
+
+    var factor: Float32
+    """What numbers are multiplied by."""
+    var divisor: UInt32
+    """What they are divided by then: an exponent field of float32."""
+    var scale: UInt32
+    """The scale byte."""
+
+    comptime SHIFT = UInt32(64 << F32_MANTISSA_BITS)
+    """The exponent of the factor, or of one over it, in its place."""
+
+    @staticmethod
+    @always_inline
+    def of[format: Format, rounding: Rounding](amax: UInt32, shift: UInt32 = Self.SHIFT) -> Self:
+        """Returns that of a block.
+
+        Args:
+            amax: The bits of its largest magnitude in float32.
+            shift: The exponent of the factor, from where it should be taken.
+        """
+        comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
+        comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+        comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
+        comptime emax = UInt32(format.element.emax << F32_MANTISSA_BITS)
+        var scale = max(amax + carry, emax) - emax
+        var signed_shift = shift if amax < TINY else -shift
+        return Self(
+            bitcast[DType.float32](ONE + signed_shift),
+            (scale & _F32_EXPONENT) + signed_shift,
+            scale >> UInt32(F32_MANTISSA_BITS),
+        )
+
+
 @always_inline
 def _encode_rare[
     format: Format, dtype: DType, rounding: Rounding
 ](x: BlockFloats[dtype]) -> EncodedBlock[format]:
-    """Encodes any block, exactly: rescales it in float32 to where nothing is subnormal."""
-    comptime RESCALE = UInt32(64 << F32_MANTISSA_BITS)
-    comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
-    comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
-    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
-    comptime emax = UInt32(format.element.emax << F32_MANTISSA_BITS)
-    comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
-
+    """Encodes any block, exactly."""
     var amax = _exact_amax(x)
     if amax >= NOT_FINITE:
         return EncodedBlock[format](BlockCodes[format](0), UInt32(E8M0_NAN))
-
-    # Powers of two: exact but for elements too small for any code but zero.
-    var scale = max(amax + carry, emax) - emax
     # Of a branch: constants that wait for it would fill registers all along K.
-    var rescale = zero_of_a_branch() | RESCALE
-    var shift = rescale if amax < TINY else -rescale
-    var factor = ONE + shift
-    var rescaled = (scale & _F32_EXPONENT) + shift
+    var how = Rescaling.of[format, rounding](amax, zero_of_a_branch() | Rescaling.SHIFT)
     var codes = _convert[format, DType.float32, rounding](
-        x.cast[DType.float32]() * bitcast[DType.float32](factor), rescaled
+        x.cast[DType.float32]() * how.factor, how.divisor
     )
-    return EncodedBlock[format](codes, scale >> UInt32(F32_MANTISSA_BITS))
+    return EncodedBlock[format](codes, how.scale)

@@ -142,15 +142,20 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         """Loads what a lane feeds of a tile, of row `lane % 16`."""
         comptime LANE_PIECES = PIECES[Self.format]
         var codes = BlockCodes[Self.format]()
+        var tile = at.codes
+        comptime if Self.k_tail:
+            # Lanes beyond K have another offset: one register for all tiles is enough.
+            tile = tile.moved(Int32(n_tile) * self._tile_row_bytes())
         comptime for i in range(LANE_PIECES):
             var offset = lane * Int32(PIECE_BYTES)
             offset += Int32(k_tile * Self.TILE_BYTES + i * LANES * PIECE_BYTES)
-            offset += Int32(n_tile) * self._tile_row_bytes()
-            comptime if Self.k_tail:
+            comptime if not Self.k_tail:
+                offset += Int32(n_tile) * self._tile_row_bytes()
+            else:
                 var piece = quotient[TILE](lane) + Int32(i * TILE_BLOCKS)
                 var block = Int32(k_tile * TILE_BLOCKS) + quotient[LANE_PIECES](piece)
                 offset = offset if at.first_block + block < self.k_blocks else OUT_OF_RANGE
-            var piece = bitcast[DType.uint32, PIECE_WORDS](at.codes.load[PIECE_BYTES](offset))
+            var piece = bitcast[DType.uint32, PIECE_WORDS](tile.load[PIECE_BYTES](offset))
             codes = codes.insert[offset=i * PIECE_WORDS](piece)
         return codes
 
