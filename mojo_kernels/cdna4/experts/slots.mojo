@@ -95,13 +95,7 @@ def _store[
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
 def gate_sums[
     dtype: DType
-](
-    sums: Input[DType.float32],
-    hidden: Output[dtype],
-    rows: Int32,
-    inner: Int32,
-    stretch: Int32,
-):
+](sums: Input[DType.float32], hidden: Output[dtype], rows: Int32, inner: Int32, stretch: Int32):
     """Computes hidden numbers of `silu`."""
     var part = Stretch.here(inner, stretch)
     if part.row >= rows:
@@ -157,7 +151,8 @@ struct Slots(TrivialRegisterPassable):
     @always_inline
     def weight(self, slot: Int32) -> Numbers:
         """Returns what a slot counts, for all lanes."""
-        return Numbers(bitcast[DType.float32, 1](of_lane(bitcast[DType.int32, 1](self.weights), slot)))
+        var bits = of_lane(bitcast[DType.int32, 1](self.weights), slot)
+        return Numbers(bitcast[DType.float32, 1](bits))
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
