@@ -2,8 +2,8 @@
 
 The launches are those of the dispatch, as the tests' catalogue of experts has them. Each is
 timed by itself; routes are random and the same for all. Of a launch with many workgroups those
-of one compute unit's first round are executed, sharers of a line spread over the XCDs at random:
-tiles of one expert do better than that.
+of one compute unit's first round are timed. For a product those of the whole chip's are executed
+too: they are the tiles of a few experts, which share what the L2 of their XCD holds.
 
 The grid of a product is for as many tiles as sizes could make. Workgroups that have no tile are
 timed as a launch of their own, whose kernel time is added.
@@ -23,7 +23,7 @@ from bench.device import REPOSITORY
 from bench.report import Table
 from bench.rows import Origin
 from bench.simulated import catalogue, peaks
-from gfx950.timing import profile
+from gfx950.timing import Profile, profile
 from gfx950.timing.parameters import Machine
 
 PROGRAM = REPOSITORY / "tests" / "cdna4" / "programs" / "experts.mojo"
@@ -142,7 +142,7 @@ class SimulatedLayer:
             name, used = explained.name, launch["grid"]
             if explained.cut:
                 used = self._used(launch["grid"], explained.tile, COLUMNS[name])
-            found = self._profile(launch, used, {})
+            found = self._profile(launch, used, {}, whole_round=bool(explained.cut))
             rest_us = 0.0
             rest = int(np.prod(launch["grid"]) - np.prod(used))
             if rest:
@@ -162,7 +162,9 @@ class SimulatedLayer:
             return grid[0], self.routes.tiles(rows), 1
         return _of_xcds(self.routes.tiles(rows) * -(-columns // width)), 1, 1
 
-    def _profile(self, launch: dict, grid: tuple[int, ...], instead: dict):
+    def _profile(
+        self, launch: dict, grid: tuple[int, ...], instead: dict, whole_round: bool = False
+    ) -> Profile:
         """Times a launch; `instead` has other contents for places in the workspace."""
         starts = {a[0] for one in self.launches for a in one["arguments"] if isinstance(a, tuple)}
         ends = [*sorted(starts), None]
@@ -173,7 +175,8 @@ class SimulatedLayer:
             else:
                 args.append(self.operands[a] if isinstance(a, str) else np.int32(a))
         kernel = gfx950.parse(launch["text"])
-        return profile(kernel, grid, launch["threads"], args, with_variants=True)
+        options = {"whole_round": whole_round, "with_variants": True}
+        return profile(kernel, grid, launch["threads"], args, **options)
 
 
 def _of_xcds(workgroups: int) -> int:

@@ -236,6 +236,8 @@ WAIT_STATES = {
     ("v_readfirstlane_b32 s20, v10", "v_mov_b32_e32 v5, s20"): 2,
     ("v_readfirstlane_b32 s6, v10", "global_load_dword v5, v1, s[6:7]"): 5,
     ("v_readfirstlane_b32 s20, v18", "v_readlane_b32 s21, v10, s20"): 4,
+    ("v_readfirstlane_b32 s20, v18", "v_writelane_b32 v5, 3, s20"): 4,
+    ("v_readfirstlane_b32 s20, v18", "v_writelane_b32 v5, s20, 3"): 2,
     ("v_cmp_eq_u32_e32 vcc, v10, v11", "v_cndmask_b32_e32 v5, v10, v11, vcc"): 2,
     ("v_cmp_eq_u32_e32 vcc, v10, v11", "v_div_fmas_f32 v5, v10, v11, v12"): 4,
     ("v_cmpx_eq_u32_e32 vcc, v10, v10", "v_readfirstlane_b32 s20, v11"): 4,

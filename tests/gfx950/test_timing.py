@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from gfx950.isa import asm
+from gfx950.machine.run import run
 from gfx950.machine.trace import Event, Trace
-from gfx950.memory.islands import ISLAND_BITS
+from gfx950.memory.islands import FIRST_ISLAND, ISLAND_BITS
 from gfx950.timing import profile, simulate
 from gfx950.timing.conflicts import access_cycles, phases
-from gfx950.timing.grid import occupancy, place
+from gfx950.timing.grid import LoadCount, occupancy, place
 from gfx950.timing.parameters import VARIANTS, Machine, variants
 from gfx950.timing.steps import mfma_passes
-from tests.gfx950.support import compile_mojo
+from tests.gfx950.support import compile_mojo, kernel_text
 
 DATA = Path(__file__).parent / "data"
 LANE = np.arange(64)
@@ -361,6 +362,77 @@ def test_an_incomplete_trace_assumes_sharers_at_random():
     shared = simulate(trace, buffer_bytes={20: 1024})
     assert unshared.grid_bytes["hbm"] == 64 * 1024
     assert shared.grid_bytes["hbm"] < 64 * 1024
+
+
+TILE_BYTES = 8 * 4096
+SHARERS = {
+    # How workgroup s2 finds its tile; shares of its lines that L2 misses, and that are new to
+    # the chip among those.
+    "four_on_an_xcd": (
+        "s_and_b32 s6, s2, 7\n s_lshl_b32 s6, s6, 5\n s_and_b32 s7, s2, 0xe0\n"
+        "s_lshr_b32 s7, s7, 3\n s_add_u32 s6, s6, s7", 1 / 4, 1,
+    ),
+    "one_on_each_xcd": ("s_and_b32 s6, s2, 0xf8", 1, 1 / 8),
+    "one": ("s_and_b32 s6, s2, 0xff", 1, 1),
+}  # fmt: skip
+
+
+def sharing_launch(name):
+    """A launch of three rounds, a workgroup a CU, each of which loads a tile of 8 MiB."""
+    loads = "global_load_dwordx4 v[4:7], v1, s[4:5]\n v_add_u32_e32 v1, 0x1000, v1\n" * 8
+    body = f"""
+	s_load_dwordx2 s[4:5], s[0:1], 0x0
+	{SHARERS[name][0]}
+	s_lshl_b32 s6, s6, 15
+	v_lshlrev_b32_e32 v1, 4, v0
+	v_add_u32_e32 v1, s6, v1
+	s_waitcnt lgkmcnt(0)
+	{loads}
+	s_waitcnt vmcnt(0)
+"""
+    text = kernel_text(body, lds=MACHINE.lds_bytes_per_cu)
+    return asm.parse(text), 3 * CUS, 256, [np.zeros(CUS * TILE_BYTES, np.uint8)]
+
+
+@pytest.mark.parametrize("name", SHARERS)
+def test_a_whole_round_counts_who_shares_lines_on_an_xcd(name):
+    _, l2_miss, hbm = SHARERS[name]
+    launch = sharing_launch(name)
+    count = LoadCount(MACHINE, {})
+    run(*launch, check=False, order=range(CUS), trace=count.add, products=False)
+    (loads,) = (found for found in count.by_buffer().values() if len(found.lines) > CUS)
+    assert loads.miss_shares(MACHINE) == (l2_miss, hbm)
+
+    counted = profile(*launch, whole_round=True)
+    assert counted.placement.rounds == (1, 1, 1)
+    moved = counted.bytes_moved
+    assert moved["l2"] == TILE_BYTES
+    assert moved["infinity"] == pytest.approx(l2_miss * TILE_BYTES, rel=0.25)
+    assert moved["hbm"] == pytest.approx(l2_miss * hbm * TILE_BYTES, rel=0.25)
+
+
+@pytest.mark.parametrize("name", SHARERS)
+def test_without_a_whole_round_sharers_are_guessed_from_one_cu(name):
+    """256 workgroups that load a 256th each of a buffer could all load other lines."""
+    launch = sharing_launch(name)
+    guessed = profile(*launch)
+    assert guessed.bytes_moved["hbm"] == TILE_BYTES
+    trace = run(*launch, check=False, order=[0], trace=True, products=False).trace
+    sizes = {FIRST_ISLAND: launch[-1][0].nbytes}
+    assert simulate(trace, buffer_bytes=sizes).cycles == guessed.cycles
+
+
+def test_a_round_is_that_of_the_timed_cu():
+    launch = sharing_launch("four_on_an_xcd")
+    first = profile(*launch, whole_round=True)
+    last = profile(*launch, whole_round=True, residents=[2 * CUS])
+    assert last.bytes_moved == first.bytes_moved
+    assert place(600, first.occupancy, MACHINE).round_of(513, MACHINE) == range(512, 600)
+
+
+def test_a_whole_grid_has_all_its_rounds():
+    with pytest.raises(ValueError, match="expected one"):
+        profile(*sharing_launch("one"), whole_grid=True, whole_round=True)
 
 
 def test_what_l2_holds_at_the_end_goes_to_memory():

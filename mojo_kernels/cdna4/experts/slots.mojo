@@ -1,7 +1,13 @@
-"""What a layer of experts does beside its products: elementwise, four numbers a thread.
+"""What a layer of experts does beside its products: elementwise, four numbers a lane.
 
     gate_sums    halves of a row, gates and ups, become hidden numbers
     add_slots    the rows of a token's slots, each times its weight, added up in order
+
+    wave         one row of the result, a stretch of its columns, 256 at a time
+    workgroup    (x, y): stretch y of four rows
+
+Few rows are cut into many stretches. With many each wave has a whole row: the chip has enough
+waves, and one that stays has its loads on their way while others begin.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -9,6 +15,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 from std.utils.numerics import nan
 
@@ -17,6 +24,9 @@ from ...launch.queue import Grid, Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.gates import Gate
 from ...tiles import in_registers
+from ..chip import CUS
+from ..instructions.matrix import LANES
+from ..instructions.wave import of_lane
 from ..operands.memory import (
     Input,
     OUT_OF_RANGE,
@@ -26,31 +36,47 @@ from ..operands.memory import (
     input,
     load_word,
     output,
+    quotient,
 )
 from .routing import NO_EXPERT, NO_ROW
 
-comptime THREADS = 256
-"""Of a workgroup."""
+comptime WAVES = 4
+"""Of a workgroup, a row each."""
 comptime SLOTS = 4
 """Slots whose rows are loaded together."""
 comptime NUMBERS = 4
-"""Neighbours in a row that a thread computes: rows are made of blocks, so none is cut."""
+"""Neighbours in a row that a lane computes: rows are made of blocks, so none is cut."""
+comptime COLUMNS = LANES * NUMBERS
+"""Neighbours that a wave computes at once."""
+comptime RESIDENT_WAVES = CUS * 32
+"""That the chip runs at once, at most."""
+comptime Numbers = SIMD[DType.float32, NUMBERS]
+"""What a lane computes."""
+
+
+@fieldwise_init
+struct Stretch(TrivialRegisterPassable):
+    """The part of a row that a wave computes."""
+
+    var row: Int32
+    var first: Int32
+    """The first column."""
+    var end: Int32
+    var lane: Int32
+
+    @staticmethod
+    @always_inline
+    def here(columns: Int32, stretch: Int32) -> Self:
+        """Returns a wave's part; there may be no such row."""
+        var thread = Int32(thread_idx.x)
+        var wave = readfirstlane(quotient[LANES](thread))
+        var first = Int32(block_idx.y) * stretch
+        var row = Int32(block_idx.x) * WAVES + wave
+        return Self(row, first, min(first + stretch, columns), thread % LANES)
 
 
 @always_inline
-def _here(columns: Int32, rows: Int32) -> Tuple[Int32, Int32]:
-    """Returns row and column of a thread's numbers; the row is `rows` where there are none."""
-    var index = UInt32(block_idx.x) * UInt32(THREADS) + UInt32(thread_idx.x)
-    var first = index * UInt32(NUMBERS)
-    var row = first // columns.cast[DType.uint32]()
-    var column = first - row * columns.cast[DType.uint32]()
-    return (min(row.cast[DType.int32](), rows), column.cast[DType.int32]())
-
-
-@always_inline
-def _load(
-    memory: AMDBufferResource, index: Int32, is_wanted: Bool = True
-) -> SIMD[DType.float32, NUMBERS]:
+def _load(memory: AMDBufferResource, index: Int32, is_wanted: Bool) -> Numbers:
     """Loads neighbours; zeros if they are not wanted."""
     var offset = index * Int32(WORD_BYTES) if is_wanted else OUT_OF_RANGE
     return bitcast[DType.float32, NUMBERS](memory.load[DType.uint8, NUMBERS * WORD_BYTES](offset))
@@ -59,29 +85,77 @@ def _load(
 @always_inline
 def _store[
     dtype: DType
-](memory: AMDBufferResource, index: Int32, numbers: SIMD[DType.float32, NUMBERS]):
-    """Stores neighbours, rounded."""
+](memory: AMDBufferResource, index: Int32, is_wanted: Bool, numbers: Numbers):
+    """Stores neighbours, rounded, if they are wanted."""
     comptime BYTES = size_of[dtype]()
     var rounded = bitcast[DType.uint8, NUMBERS * BYTES](numbers.cast[dtype]())
-    memory.store(index * Int32(BYTES), rounded)
+    memory.store(index * Int32(BYTES) if is_wanted else OUT_OF_RANGE, rounded)
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
 def gate_sums[
     dtype: DType
-](sums: Input[DType.float32], hidden: Output[dtype], rows: Int32, inner: Int32):
+](sums: Input[DType.float32], hidden: Output[dtype], rows: Int32, inner: Int32, stretch: Int32):
     """Computes hidden numbers of `silu`."""
-    var row, column = _here(inner, rows)
-    if row == rows:
+    var part = Stretch.here(inner, stretch)
+    if part.row >= rows:
         return
     var memory = Span.of(sums, rows * 2 * inner).after(0)
-    var gates = _load(memory, row * 2 * inner + column)
-    var ups = _load(memory, (row * 2 + 1) * inner + column)
-    var numbers = Gate(Gate.SILU, 0, 0).of(gates, ups)
-    _store[dtype](Span.of(hidden, rows * inner).after(0), row * inner + column, numbers)
+    var result = Span.of(hidden, rows * inner).after(0)
+    for begin in range(part.first, part.end, Int32(COLUMNS)):
+        var column = begin + part.lane * Int32(NUMBERS)
+        var is_inside = column < inner
+        var gates = _load(memory, part.row * 2 * inner + column, is_inside)
+        var ups = _load(memory, (part.row * 2 + 1) * inner + column, is_inside)
+        var numbers = Gate(Gate.SILU, 0, 0).of(gates, ups)
+        _store[dtype](result, part.row * inner + column, is_inside, numbers)
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+@fieldwise_init
+struct Slots(TrivialRegisterPassable):
+    """Slots of a token, one a lane."""
+
+    var places: Int32
+    """Of its row; `NO_ROW` behind the last slot."""
+    var weights: Float32
+    """What it counts."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        places: AMDBufferResource,
+        weights: Input[DType.uint8],
+        weights_dtype: Int32,
+        slots: Int32,
+        slot: Int32,
+        is_there: Bool,
+    ) -> Self:
+        """Loads slots, one for each lane, of all."""
+        var place = load_word(places, slot * Int32(WORD_BYTES) if is_there else OUT_OF_RANGE)
+        var weight = Float32(0)
+        comptime for i in range(len(FLOAT_TYPES)):
+            comptime known = FLOAT_TYPES[i]
+            comptime BYTES = size_of[known]()
+            if weights_dtype == Int32(i):
+                var memory = Span.of(weights, slots * Int32(BYTES)).after(0)
+                var offset = slot * Int32(BYTES) if is_there else OUT_OF_RANGE
+                var bits = memory.load[DType.uint8, BYTES](offset)
+                weight = bitcast[known, 1](bits)[0].cast[DType.float32]()
+        return Self(place if is_there else NO_ROW, weight)
+
+    @always_inline
+    def place(self, slot: Int32) -> Int32:
+        """Returns the place of a slot, for all lanes."""
+        return of_lane(self.places, slot)
+
+    @always_inline
+    def weight(self, slot: Int32) -> Numbers:
+        """Returns what a slot counts, for all lanes."""
+        var bits = of_lane(bitcast[DType.int32, 1](self.weights), slot)
+        return Numbers(bitcast[DType.float32, 1](bits))
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
 def add_slots[
     dtype: DType
 ](
@@ -93,48 +167,43 @@ def add_slots[
     width: Int32,
     per_token: Int32,
     weights_dtype: Int32,
+    stretch: Int32,
 ):
     """Adds up the rows of a token's slots; one of an expert that there is not makes it NaN."""
-    var token, column = _here(width, tokens)
-    if token == tokens:
+    var part = Stretch.here(width, stretch)
+    if part.row >= tokens:
         return
     var slots = tokens * per_token
     var row_memory = Span.of(rows, slots * width).after(0)
     var place_memory = Span.of(places, slots).after(0)
-    var total = SIMD[DType.float32, NUMBERS](0)
-    var first, end = token * per_token, (token + 1) * per_token
-    for slot in range(first, end, SLOTS):
-        # All loads of some slots are on their way before the first is waited for.
-        var row_places = in_registers[DType.int32, 1, SLOTS]()
-        var slot_weights = in_registers[DType.float32, 1, SLOTS]()
-        var numbers = in_registers[DType.float32, NUMBERS, SLOTS]()
-        comptime for i in range(SLOTS):
-            var own = min(slot + Int32(i), end - 1)
-            row_places[i] = load_word(place_memory, own * Int32(WORD_BYTES))
-            slot_weights[i] = _weight(weights, weights_dtype, own)
-        comptime for i in range(SLOTS):
-            var place = row_places[i] if slot + Int32(i) < end else NO_ROW
-            row_places[i] = place
-            numbers[i] = _load(row_memory, place * width + column, place >= 0)
-        comptime for i in range(SLOTS):
-            var weight = SIMD[DType.float32, NUMBERS](slot_weights[i])
-            if row_places[i] >= 0:
-                total = numbers[i].fma(weight, total)
-            elif row_places[i] == NO_EXPERT:
-                total = nan[DType.float32]()
-    _store[dtype](Span.of(result, tokens * width).after(0), token * width + column, total)
-
-
-@always_inline
-def _weight(weights: Input[DType.uint8], dtype: Int32, slot: Int32) -> Float32:
-    """Returns what a slot counts."""
-    comptime for i in range(len(FLOAT_TYPES)):
-        comptime known = FLOAT_TYPES[i]
-        if dtype == Int32(i):
-            return weights.unsafe_bitcast[Scalar[known]]()[unsafe_offset=Int(slot)].cast[
-                DType.float32
-            ]()
-    return 0
+    var result_memory = Span.of(result, tokens * width).after(0)
+    var listed = Slots(NO_ROW, 0)
+    for begin in range(part.first, part.end, Int32(COLUMNS)):
+        var column = begin + part.lane * Int32(NUMBERS)
+        var is_inside = column < width
+        var total = Numbers(0)
+        for lanes in range(Int32(0), per_token, Int32(LANES)):
+            if begin == part.first or per_token > LANES:
+                var slot = lanes + part.lane
+                listed = Slots.of(
+                    place_memory, weights, weights_dtype, slots,
+                    part.row * per_token + slot, slot < per_token,
+                )  # fmt: skip
+            for first in range(Int32(0), min(per_token - lanes, LANES), Int32(SLOTS)):
+                # All loads of some slots are on their way before the first is waited for.
+                var numbers = in_registers[DType.float32, NUMBERS, SLOTS]()
+                comptime for i in range(SLOTS):
+                    var place = listed.place(first + Int32(i))
+                    numbers[i] = _load(row_memory, place * width + column, place >= 0 and is_inside)
+                comptime for i in range(SLOTS):
+                    # Selected, not branched upon: a load may not wait for the branch.
+                    var place = listed.place(first + Int32(i))
+                    var sum = numbers[i].fma(listed.weight(first + Int32(i)), total)
+                    var without = SIMD[DType.bool, NUMBERS](fill=place == NO_EXPERT).select(
+                        nan[DType.float32](), total
+                    )
+                    total = SIMD[DType.bool, NUMBERS](fill=place >= 0).select(sum, without)
+        _store[dtype](result_memory, part.row * width + column, is_inside, total)
 
 
 def launch_gates[
@@ -147,6 +216,7 @@ def launch_gates[
         output[dtype](hidden),
         Int32(rows),
         Int32(inner),
+        Int32(stretch_of(rows, inner)),
     )
 
 
@@ -164,9 +234,17 @@ def launch_sums[
         Int32(width),
         Int32(routing.slots),
         Int32(routing.weights_dtype),
+        Int32(stretch_of(routing.tokens, width)),
     )
+
+
+def stretch_of(rows: Int, columns: Int) -> Int:
+    """Returns how many columns a wave computes: more than it does at once if waves are many."""
+    var steps = max(ceildiv(columns, COLUMNS), 1)
+    return min(max(ceildiv(rows * steps, RESIDENT_WAVES), 1), steps) * COLUMNS
 
 
 def grid_of(rows: Int, columns: Int) -> Grid:
     """Returns the grid of a kernel of this file."""
-    return Grid(ceildiv(rows * columns, THREADS * NUMBERS), threads=THREADS)
+    var stretches = ceildiv(columns, stretch_of(rows, columns))
+    return Grid(ceildiv(rows, WAVES), stretches, threads=WAVES * LANES)

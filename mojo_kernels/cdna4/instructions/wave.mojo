@@ -1,10 +1,12 @@
 """What the lanes of a wave find out together; all of them take part.
 
-    sums_up_to     what the lanes up to this one have, added up
-    votes          a bit for each lane that says yes
-    lane_here      which lane this is
-    of_lane        what one lane has, for all
-    maximum_of_row the largest of 16 lanes
+    sums_up_to         what the lanes up to this one have, added up
+    sums_up_to_in_row  the same among 16 lanes
+    votes              a bit for each lane that says yes
+    lane_here          which lane this is
+    of_lane            what one lane has, for all
+    with_lane          what all have, for one
+    maximum_of_row     the largest of 16 lanes
 """
 
 from std.bit import pop_count
@@ -28,11 +30,18 @@ comptime _LAST_ROWS = 0xC
 @always_inline
 def sums_up_to(x: Int32) -> Int32:
     """Returns the sum of what the lanes up to this one have."""
+    var sum = sums_up_to_in_row(x)
+    sum += _moved[_ROW_TO_NEXT, _ODD_ROWS](sum)
+    return sum + _moved[_HALF_TO_NEXT, _LAST_ROWS](sum)
+
+
+@always_inline
+def sums_up_to_in_row(x: Int32) -> Int32:
+    """Returns the sum of what the lanes up to this one have, of its row of 16."""
     var sum = x
     comptime for lanes in [1, 2, 4, 8]:
         sum += _moved[_ROW_SHIFT + lanes, _ALL_ROWS](sum)
-    sum += _moved[_ROW_TO_NEXT, _ODD_ROWS](sum)
-    return sum + _moved[_HALF_TO_NEXT, _LAST_ROWS](sum)
+    return sum
 
 
 @always_inline
@@ -86,3 +95,9 @@ def lane_here() -> Int32:
 def of_lane(x: Int32, lane: Int32) -> Int32:
     """Returns what one lane has; `lane` is the same for all."""
     return llvm_intrinsic["llvm.amdgcn.readlane.i32", Int32, has_side_effect=False](x, lane)
+
+
+@always_inline
+def with_lane(old: Int32, x: Int32, lane: Int32) -> Int32:
+    """Returns `x` in one lane and `old` in the others; `x` and `lane` are the same for all."""
+    return llvm_intrinsic["llvm.amdgcn.writelane.i32", Int32, has_side_effect=False](x, lane, old)

@@ -230,6 +230,9 @@ def profile(
     whole_grid: Annotated[
         bool, typer.Option(help="Execute every workgroup: exact cache sharing, slower.")
     ] = False,
+    whole_round: Annotated[
+        bool, typer.Option(help="Execute a round of the chip: exact cache sharing in it.")
+    ] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the timeline as PNG.")] = None,
     cycles: Annotated[
         str | None, typer.Option(metavar="FROM:TO", help="Part of the timeline to draw.")
@@ -242,7 +245,7 @@ def profile(
     window = _window(cycles)
     result = time_kernel(
         kernel, start.grid, start.block, start.args, machine=_machine(setting or []), warm=warm,
-        whole_grid=whole_grid, with_variants=True,
+        whole_grid=whole_grid, whole_round=whole_round, with_variants=True,
     )  # fmt: skip
     print_profile(result, console)
     if picture:

@@ -177,18 +177,25 @@ def _decode_readfirstlane(b: Build) -> Decoded:
     return b.finish(run, "valu", info={"readlane": True})
 
 
+def _lane_select(b: Build):
+    """Returns what selects the lane, and the SGPRs that it reads."""
+    before = len(b.s_reads)
+    return b.scalar(2, "u32"), tuple(b.s_reads[before:])
+
+
 def _decode_readlane(b: Build) -> Decoded:
-    value, lane, write = b.src(1, "b32"), b.scalar(2, "u32"), b.scalar_dst(0, "b32")
+    value, (lane, selects), write = b.src(1, "b32"), _lane_select(b), b.scalar_dst(0, "b32")
 
     def run(w: Waves) -> None:
         x = np.broadcast_to(value(w), w.exec_mask.shape)
         write(w, x[np.arange(w.count), lane(w) & U32(63)])
 
-    return b.finish(run, "valu", masked=False, info={"readlane": True})
+    info = {"readlane": True, "lane selects": selects}
+    return b.finish(run, "valu", masked=False, info=info)
 
 
 def _decode_writelane(b: Build) -> Decoded:
-    value, lane = b.scalar(1, "b32"), b.scalar(2, "u32")
+    value, (lane, selects) = b.scalar(1, "b32"), _lane_select(b)
     index = b.vector_index(b.operand(0), 1)
     b.v_kept.append(index)
     b.v_writes.append(index)
@@ -198,7 +205,8 @@ def _decode_writelane(b: Build) -> Decoded:
         w.v[index, rows, lanes] = value(w)
         w.v_undef[index, rows, lanes] = False
 
-    return b.finish(run, "valu", masked=False, info={"writelane": True})
+    info = {"writelane": True, "lane selects": selects}
+    return b.finish(run, "valu", masked=False, info=info)
 
 
 def _decode_swap(b: Build) -> Decoded:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gfx950.isa.asm import Kernel, parse
 from gfx950.machine.execute import Machine, Result
 from gfx950.machine.launch import ArgumentError, KernelArguments
+from gfx950.machine.trace import Trace
 
 BATCH_WAVES = 32
 
@@ -49,7 +51,7 @@ def run(
     lockstep: bool = True,
     batch: int | None = None,
     dynamic_lds: int = 0,
-    trace: bool = False,
+    trace: bool | Callable[[Trace], None] = False,
     products: bool = True,
     first_finding: bool = False,
 ) -> Result:
@@ -71,7 +73,8 @@ def run(
             another, as the seed in `order` decides.
         batch: workgroups executed together; 1 makes them strictly sequential.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
-        trace: record `Result.trace`.
+        trace: record `Result.trace`; a function gets the trace of each batch instead, and none
+            is kept.
         products: with False matrix instructions compute nothing and no array is written back:
             for a trace of a kernel whose addresses and branches do not depend on sums.
         first_finding: end the run at the first hazard.
@@ -87,7 +90,7 @@ def run(
     rng = random.Random(order if isinstance(order, int) else 0)
     machine = Machine(
         kernel, grid, block, check=check, late=late, lockstep=lockstep,
-        dynamic_lds=dynamic_lds, trace=trace, rng=rng, products=products,
+        dynamic_lds=dynamic_lds, trace=bool(trace), rng=rng, products=products,
         first_finding=first_finding,
     )  # fmt: skip
     groups = _workgroup_order(grid[0] * grid[1] * grid[2], order, rng)
@@ -96,6 +99,9 @@ def run(
     with np.errstate(all="ignore"):
         for first in range(0, len(groups), batch):
             machine.run_groups(groups[first : first + batch], arguments)
+            if callable(trace):
+                trace(machine.trace)
+                machine.trace = replace(machine.trace, groups=[], events=[])
     if products:
         arguments.copy_back()
     return Result(

@@ -17,7 +17,7 @@ and gfx950; P is the passes of a matrix instruction (2, 4, 8 or 16), X = P + 3, 
 | store of more than 8 bytes    | VALU writes its data                          | 2          |
 | ... of a buffer, soffset in s | VALU writes its data                          | 1          |
 | VALU writes s                 | VALU reads s / memory reads s                 | 2 / 5      |
-| VALU writes s                 | readlane uses s as lane / div_fmas reads vcc  | 4          |
+| VALU writes s                 | lane access by lane s / div_fmas reads vcc    | 4          |
 | VALU writes exec              | MFMA, readlane, writelane / DPP               | 4 / 5      |
 | SALU writes m0                | load to LDS                                   | 1 *        |
 
@@ -103,7 +103,8 @@ class WaitRules:
             self._need("valu v", d.v_reads, 1, "lane read of a VALU result")
         if d.info.get("readlane") or d.info.get("writelane"):
             self._need("valu exec", [EXEC], 4, "lane access after VALU wrote EXEC")
-            self._need("valu s", d.s_reads, 4, "lane selected by an SGPR that VALU wrote")
+            selects = d.info.get("lane selects", ())
+            self._need("valu s", selects, 4, "lane selected by an SGPR that VALU wrote")
         if d.ins.name.startswith("v_div_fmas"):
             self._need("valu s", [VCC], 4, "v_div_fmas after VALU wrote vcc")
         self.leaves += [("valu v", r) for r in d.v_writes]

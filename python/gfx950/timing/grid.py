@@ -4,9 +4,10 @@
 
 A launch runs in rounds: every CU takes as many workgroups as fit, runs them, takes the next.
 How often a line is already in L2 follows from how many workgroups touch it. If the trace holds
-the whole grid the lines are counted, XCD by XCD. If not, the workgroups that share a line are
-assumed to be spread over the XCDs at random; a kernel that remaps workgroup numbers so that
-sharers meet on one XCD does better than that, which only a full trace shows.
+the whole grid the lines are counted, XCD by XCD, and so they are if the loads of a whole round
+are known (`LoadCount`). If not, the workgroups that share a line are assumed to be spread over
+the XCDs at random; a kernel that remaps workgroup numbers so that sharers meet on one XCD does
+better than that, which only counting shows.
 """
 
 from __future__ import annotations
@@ -79,6 +80,12 @@ class Placement:
         stride = machine.num_cus
         return [i * stride for i in range(self.rounds[0])]
 
+    def round_of(self, group: int, machine: Machine) -> range:
+        """Returns the workgroups that the whole chip runs in the round of one of them."""
+        count = machine.num_cus * self.rounds[0]
+        first = group // count * count
+        return range(first, min(first + count, self.num_groups))
+
 
 def place(num_groups: int, fit: Occupancy, machine: Machine) -> Placement:
     """Deals workgroups round-robin over XCDs and CUs."""
@@ -93,14 +100,14 @@ _GROUP_SHIFT = 38
 
 
 @dataclass(frozen=True)
-class _Loads:
+class Loads:
     """Which workgroups load which lines of a buffer, each pair once."""
 
     groups: np.ndarray
     lines: np.ndarray
 
     @classmethod
-    def of(cls, keys: np.ndarray) -> _Loads:
+    def of(cls, keys: np.ndarray) -> Loads:
         """Takes pairs that are in one number each."""
         return cls(keys >> _GROUP_SHIFT, keys & ((1 << _GROUP_SHIFT) - 1))
 
@@ -121,35 +128,47 @@ class _Loads:
         return total * reached / requests, 1 / reached
 
 
-def _loads_by_buffer(trace, machine: Machine, sizes: dict[int, int]) -> dict[int, _Loads]:
-    """Returns the loads of every buffer but private memory, by island."""
-    found = defaultdict(list)
-    kinds: dict[int, str] = {}
-    for event in trace.events:
-        if event.global_addr is None:
-            continue
-        if event.pc not in kinds:
-            kinds[event.pc] = decode(trace.kernel.instructions[event.pc], machine).kind
-        if kinds[event.pc] != "load":
-            continue
-        address = event.global_addr[event.exec_mask].astype(np.int64)
-        group = np.repeat(event.waves // trace.waves_per_group, event.exec_mask.sum(axis=1))
-        island = address >> ISLAND_BITS
-        for number in np.unique(island).tolist():
-            inside = island == number
-            if number in sizes:
-                inside &= address - (number << ISLAND_BITS) < sizes[number]
-            first = address[inside]
-            last = first + max(event.global_bytes, 1) - 1
-            lines = np.concatenate([first, last]) // machine.line_bytes
-            keys = np.tile(group[inside], 2) << _GROUP_SHIFT | lines
-            found[number].append(np.unique(keys))
-    found.pop(SCRATCH_ISLAND, None)
-    unique = {number: np.unique(np.concatenate(keys)) for number, keys in found.items()}
-    return {number: _Loads.of(keys) for number, keys in unique.items() if len(keys)}
+class LoadCount:
+    """The loads of every buffer but private memory, from traces that need not stay."""
+
+    def __init__(self, machine: Machine, sizes: dict[int, int]):
+        self._machine, self._sizes = machine, sizes
+        self._found: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._kinds: dict[int, str] = {}
+
+    def add(self, trace) -> None:
+        """Counts what some workgroups load."""
+        for event in trace.events:
+            if event.global_addr is None or self._kind(trace, event.pc) != "load":
+                continue
+            address = event.global_addr[event.exec_mask].astype(np.int64)
+            group = np.repeat(event.waves // trace.waves_per_group, event.exec_mask.sum(axis=1))
+            island = address >> ISLAND_BITS
+            for number in np.unique(island).tolist():
+                inside = island == number
+                if number in self._sizes:
+                    inside &= address - (number << ISLAND_BITS) < self._sizes[number]
+                first = address[inside]
+                last = first + max(event.global_bytes, 1) - 1
+                lines = np.concatenate([first, last]) // self._machine.line_bytes
+                keys = np.tile(group[inside], 2) << _GROUP_SHIFT | lines
+                self._found[number].append(np.unique(keys))
+
+    def _kind(self, trace, pc: int) -> str:
+        if pc not in self._kinds:
+            self._kinds[pc] = decode(trace.kernel.instructions[pc], self._machine).kind
+        return self._kinds[pc]
+
+    def by_buffer(self) -> dict[int, Loads]:
+        """Returns the loads by island."""
+        found = {n: keys for n, keys in self._found.items() if n != SCRATCH_ISLAND}
+        unique = {number: np.unique(np.concatenate(keys)) for number, keys in found.items()}
+        return {number: Loads.of(keys) for number, keys in unique.items() if len(keys)}
 
 
-def locality(trace, placement, machine: Machine, *, sizes, warm: bool) -> Locality:
+def locality(
+    trace, placement, machine: Machine, *, sizes, warm: bool, of_round: LoadCount | None = None
+) -> Locality:
     """Derives each buffer's hit rates beyond L1.
 
     Args:
@@ -158,17 +177,25 @@ def locality(trace, placement, machine: Machine, *, sizes, warm: bool) -> Locali
         machine: the chip.
         sizes: bytes of each buffer by the number in its address (`ISLAND_BITS`).
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
+        of_round: what a whole round of the chip loads, if it was executed. It decides for
+            buffers that do not outlive a round in an L2.
     """
     scratch = SCRATCH_ISLAND << ISLAND_BITS
     # A wave reads what it has written.
     result = [BufferLocality(scratch, scratch + (1 << ISLAND_BITS), l2_miss=0.0)]
     complete = len(trace.groups) == placement.num_groups
     concurrent = min(placement.num_groups, placement.active_cus * placement.rounds[0])
-    for island, loads in _loads_by_buffer(trace, machine, sizes).items():
+    traced = LoadCount(machine, sizes)
+    traced.add(trace)
+    counted = of_round.by_buffer() if of_round else {}
+    for island, loads in traced.by_buffer().items():
         size = sizes.get(island, 0)
         fits_l2 = size <= machine.l2_bytes
-        if complete and (fits_l2 or len(placement.rounds) == 1):
+        is_one_round = len(placement.rounds) == 1
+        if complete and (fits_l2 or is_one_round):
             l2_miss, hbm = loads.miss_shares(machine)
+        elif island in counted and (not fits_l2 or is_one_round):
+            l2_miss, hbm = counted[island].miss_shares(machine)
         else:
             sharing = placement.num_groups if fits_l2 else concurrent
             lines = math.ceil(size / machine.line_bytes) or math.inf

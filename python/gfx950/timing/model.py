@@ -23,7 +23,7 @@ from gfx950.machine.launch import arrays
 from gfx950.machine.run import run
 from gfx950.memory.islands import FIRST_ISLAND
 from gfx950.timing.cu import STALLS, ComputeUnit, CuResult, Span
-from gfx950.timing.grid import Occupancy, Placement, locality, occupancy, place
+from gfx950.timing.grid import LoadCount, Occupancy, Placement, locality, occupancy, place
 from gfx950.timing.memory import Locality, Share
 from gfx950.timing.parameters import Machine, variants
 from gfx950.timing.steps import LANES, streams
@@ -32,6 +32,8 @@ CYCLES_PER_US_PER_GHZ = 1000.0
 BYTES_PER_US_PER_GBPS = 1000.0
 COPY_NUMBERS = 1 << 20
 """Keeps the wave numbers of repeated workgroups apart."""
+ROUND_WAVES = 128
+"""Waves of a whole round that are executed together: many share the cost of a step."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,9 @@ class _Priced:
 
     @classmethod
     def of(
-        cls, trace, machine: Machine, *, sizes, warm: bool, dynamic_lds: int, residents
-    ) -> _Priced:
+        cls, trace, machine: Machine, *, sizes, warm: bool, dynamic_lds: int, residents,
+        of_round: LoadCount | None = None,
+    ) -> _Priced:  # fmt: skip
         """Prices a trace.
 
         Raises:
@@ -195,7 +198,7 @@ class _Priced:
         size = trace.waves_per_group
         waves = [range(group * size, (group + 1) * size) for group in residents]
         steps = streams(trace, machine, sizes, [number for group in waves for number in group])
-        where = locality(trace, placement, machine, sizes=sizes, warm=warm)
+        where = locality(trace, placement, machine, sizes=sizes, warm=warm, of_round=of_round)
         groups = [{number: steps[number] for number in group} for group in waves]
         return cls(trace, fit, placement, where, groups)
 
@@ -286,6 +289,7 @@ def profile(
     machine: Machine | None = None,
     warm: bool = False,
     whole_grid: bool = False,
+    whole_round: bool = False,
     residents: Sequence[int] | None = None,
     reverse: bool = False,
     with_variants: bool = False,
@@ -306,6 +310,10 @@ def profile(
         warm: whether the Infinity Cache holds the inputs when the kernel starts.
         whole_grid: execute every workgroup, which makes cache sharing exact (XCD remaps
             show) but takes time in proportion; otherwise only those of one CU's first round.
+        whole_round: execute the workgroups that the whole chip runs in the round of the
+            timed CU (its first, unless `residents` says otherwise) and count in it who shares
+            which lines, XCD by XCD: for grids of many rounds. What an earlier round left in
+            caches does not count, but for buffers that fit an L2, which are as without.
         residents: workgroups that share the timed CU, default those dealt to CU 0. Name the
             last one, with `whole_grid`, where the last to arrive does more than the others.
         with_variants: also time the variants of the machine (`parameters.VARIANTS`).
@@ -313,8 +321,11 @@ def profile(
 
     Raises:
         AsmError, SimulationError: as `gfx950.run`.
-        ValueError: if a workgroup does not fit on a CU, or an instruction has no timing.
+        ValueError: if a workgroup does not fit on a CU, or an instruction has no timing; for
+            both `whole_grid` and `whole_round`.
     """
+    if whole_grid and whole_round:
+        raise ValueError("got whole_grid and whole_round, expected one: a grid has all its rounds")
     machine = machine or Machine()
     kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
     extent = [(x,) if isinstance(x, int) else tuple(x) for x in (grid, block)]
@@ -326,15 +337,19 @@ def profile(
 
     options = {
         "check": False,
-        "order": order,
         "dynamic_lds": dynamic_lds,
-        "trace": True,
         "products": False,
     }
-    trace = run(kernel, grid, block, args, **options).trace
+    trace = run(kernel, grid, block, args, order=order, trace=True, **options).trace
+    sizes, of_round = _buffer_bytes(args), None
+    if whole_round:
+        of_round = LoadCount(machine, sizes)
+        groups = placement.round_of(chosen[0], machine)
+        batch = max(1, ROUND_WAVES // fit.waves_per_group)
+        run(kernel, grid, block, args, order=groups, batch=batch, trace=of_round.add, **options)
     priced = _Priced.of(
-        trace, machine, sizes=_buffer_bytes(args), warm=warm, dynamic_lds=dynamic_lds,
-        residents=chosen,
+        trace, machine, sizes=sizes, warm=warm, dynamic_lds=dynamic_lds, residents=chosen,
+        of_round=of_round,
     )  # fmt: skip
     found = _timed(priced, machine)
     if with_variants:
