@@ -58,7 +58,7 @@ ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    *("house/test_readme", "house/test_docs", "ptx/", "serving/"),
+    *("cdna4/test_experts", "house/test_readme", "house/test_docs", "ptx/", "serving/"),
 )
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 

@@ -52,7 +52,7 @@ def test_every_operation_has_launches_of_its_architecture(architecture):
 def test_the_text_is_what_the_module_of_a_device_loads():
     module = artefacts.path("hopper/sm_90a").read_bytes()
     texts = {launch.ptx for call in recorded("sm_90a") for launch in call.launches}
-    assert len(texts) >= 12
+    assert len(texts) > len(recorded("sm_90a"))
     assert all(text.encode() in module for text in texts)
 
 

@@ -294,9 +294,9 @@ comptime GATED_CUTS = [
 """The same where hidden numbers are encoded: a wave has whole blocks of them."""
 
 
-def cuts_of(are_gated: Bool) -> List[MiddleShape]:
-    """Returns the cuts of a product."""
-    return materialize[GATED_CUTS]() if are_gated else materialize[CUTS]()
+def cut_of(choice: Int, are_gated: Bool) -> MiddleShape:
+    """Returns the cut in a place of both lists."""
+    return materialize[GATED_CUTS]()[choice] if are_gated else materialize[CUTS]()[choice]
 
 
 def usual_rows(m: Int, groups: Int) -> Int:

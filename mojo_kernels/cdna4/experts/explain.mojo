@@ -136,7 +136,7 @@ def _product(
     """Returns the launch of a product of a layer."""
     if not is_encoded:
         return _decode(name, m, n, experts, formats)
-    var cut = encoded.cuts_of(is_gated)[encoded.choose(m, experts)]
+    var cut = encoded.cut_of(encoded.choose(m, experts), is_gated)
     var reason = StaticString("codes: tiles have the rows of most groups")
     if encoded.usual_rows(m, experts) > cut.rows():
         reason = "codes: most groups have more rows than the largest tile"
