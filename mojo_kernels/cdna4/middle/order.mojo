@@ -25,7 +25,7 @@ from std.collections import Array
 from .shape import MiddleShape
 
 comptime MOST_PIECES = 10
-"""Pieces of activations that a wave has at once, if it is alone on its SIMD; else half of them."""
+"""Pieces of activations that a wave has at once."""
 
 
 @fieldwise_init
@@ -90,8 +90,7 @@ struct StageOrder(TrivialRegisterPassable):
 
     def fragments(self) -> Int:
         """Returns the fragments in registers: the steps are a multiple."""
-        var most = MOST_PIECES // self.shape.waves_per_simd() // self.left_pieces
-        for count in range(min(self.steps(), most), 1, -1):
+        for count in range(min(self.steps(), MOST_PIECES // self.left_pieces), 1, -1):
             if self.steps() % count == 0:
                 return count
         return 1

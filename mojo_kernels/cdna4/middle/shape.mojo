@@ -87,7 +87,7 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
 
     def waves_per_simd(self) -> Int:
         """Returns how many waves may share a SIMD: two, if each does with half of its registers."""
-        comptime REGISTERS, OTHERS, WORDS = 256, 40, 4
+        comptime REGISTERS, OTHERS, WORDS = 256, 56, 4
         var weights = self.depth * self.slices * self.n_tiles * WORDS
         return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
 
