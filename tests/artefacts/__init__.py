@@ -107,17 +107,7 @@ ARTEFACTS = (
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/unchecked"),
-    *(
-        graph(
-            f"max_graph/{name}",
-            "max_graph/test_experts",
-            script="experts",
-            arguments=(name,),
-            deep=True,
-        )
-        for name in ("experts", "other_experts", "unchecked_experts")
-    ),
-    graph("max_graph/cpu", script="layer", deep=True),
+    graph("max_graph/experts", "max_graph/test_experts", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph(
         "max_graph/gpt_oss_gfx950",
