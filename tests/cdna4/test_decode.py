@@ -1,8 +1,9 @@
 """The CDNA4 decode kernels, compiled and run in the simulator, against the oracle.
 
 Every launch executes every workgroup and is checked for hazards and for accesses beyond the
-operands, whose padding is poisoned. By default each kernel meets some of the ragged shapes;
-CDNA4_FULL=1 in the environment runs all pairs, which takes an hour.
+operands, whose padding is poisoned. By default each kernel meets some of the ragged shapes, and
+memory answers at once or late by turns; CDNA4_FULL=1 in the environment runs all pairs in both
+ways, which takes an hour.
 """
 
 import itertools
@@ -20,11 +21,8 @@ FULL = bool(os.environ.get("CDNA4_FULL"))
 RAGGED = list(
     itertools.product((1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200))
 )
-SHARES = 10
+SHARES, FIRST_SHARE = 10, 2
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
-TIERED_MODES = pytest.mark.parametrize(
-    "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
-)
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
 CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
 PARTS = 4
@@ -55,19 +53,34 @@ def ragged_shapes(decode: Decode, kernel_index: int, share: int):
     return [small[(7 * kernel_index + 11 * share) % len(small)]]
 
 
-@MODES
-@pytest.mark.parametrize("share", tiered(range(SHARES), first=[2]))
-def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share, late):
-    for index, (name, kernel) in enumerate(ragged_kernels.items()):
+def assert_multiplies_ragged(kernels, rng, share, modes):
+    """Launches every kernel on its shapes of a share; `modes` are by turns, all of them if full."""
+    for index, (name, kernel) in enumerate(kernels.items()):
         decode = Decode.named(name)
         for shape in ragged_shapes(decode, index, share):
             problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
-            cdna4.assert_multiplies(kernel, decode, problem, late=late)
+            for late in modes if FULL else [modes[(index + share) % len(modes)]]:
+                cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
-@TIERED_MODES
-@pytest.mark.parametrize("part", tiered(range(PARTS), first=[0]))
-def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, part, late):
+@MODES
+def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, late):
+    assert_multiplies_ragged(ragged_kernels, rng, FIRST_SHARE, [late])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("share", [share for share in range(SHARES) if share != FIRST_SHARE])
+def test_more_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
+    assert_multiplies_ragged(ragged_kernels, rng, share, [False, True])
+
+
+@pytest.mark.parametrize(
+    "turn",
+    tiered([(0, False), (0, True), (1, True), (2, False), (3, True)], first=[(0, False)]),
+)
+def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, turn):
+    """The turn is a part of the shapes, and whether memory answers late."""
+    part, late = turn
     for name, kernel in cdna4.compile_kernels("choices").items():
         decode = Decode.named(name)
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]

@@ -30,6 +30,7 @@ def recorded(architecture):
         calls.multiply(x.float(), w, activations="bf16", **on),
         calls.multiply(*fp8, **on),
         calls.grouped_linear(torch.randn(5, 64), experts, sizes, **on),
+        calls.grouped_linear(torch.randn(500, 64), experts, 100 * sizes, **on),
         calls.moe(torch.randn(2, 64), gates, experts, ids, torch.rand(2, 2), **on),
         calls.quantize(x, format="mxfp8", **on),
         calls.dequantize(w, **on),

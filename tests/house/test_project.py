@@ -113,16 +113,23 @@ def test_the_fmt_task_repairs_what_the_lint_task_rejects(tmp_path):
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    run(PIXI["tasks"]["lint"], tmp_path)
-    for folder, name in (("tests", "ugly.py"), ("mojo_kernels", "ugly.mojo")):
-        ugly = tmp_path / folder / name
-        ugly.write_text('"""Ugly."""\ndef ugly( a ):\n    """Adds one."""\n    return a+1\n')
-        if name.endswith(".mojo"):
-            ugly.write_text(ugly.read_text().replace("( a )", "( a: Int ) -> Int"))
-        with pytest.raises(AssertionError, match="format"):
+    python = '"""Ugly."""\ndef ugly( a ):\n    """Adds one."""\n    return a+1\n'
+    ugly = {
+        "tests/ugly.py": ("ruff format: run", python),
+        "mojo_kernels/ugly.mojo": (
+            "mojo format: run",
+            python.replace("( a )", "( a: Int ) -> Int"),
+        ),
+    }
+    for name, (complaint, text) in ugly.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(AssertionError, match=complaint):
             run(PIXI["tasks"]["lint"], tmp_path)
-        run(PIXI["tasks"]["fmt"], tmp_path)
-        run(PIXI["tasks"]["lint"], tmp_path)
+        (tmp_path / name).unlink()
+    for name, (_, text) in ugly.items():
+        (tmp_path / name).write_text(text)
+    run(PIXI["tasks"]["fmt"], tmp_path)
+    run(PIXI["tasks"]["lint"], tmp_path)
 
 
 def test_the_workflow_does_what_ci_run_does_and_nothing_else():

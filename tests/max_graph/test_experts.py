@@ -18,8 +18,6 @@ from tests.max_graph.graphs.cases import TORCH
 from tests.max_graph.graphs.experts import (
     CASES,
     CPU_REF,
-    FIRST,
-    GRAPHS,
     INNER,
     INPUTS,
     E,
@@ -51,18 +49,23 @@ def random_inputs(rng, tokens, slots):
 
 
 @cache
-def model(graph):
-    return max_graph.load(artefacts.path(f"max_graph/{graph}"))
+def model():
+    return max_graph.load(artefacts.path("max_graph/experts"))
+
+
+def execute(inputs, **shapes):
+    """Returns the results of all cases, and of both ops with the shapes of `arguments`."""
+    return model().execute(*inputs.values(), *arguments(**shapes))
 
 
 @cache
-def runs(graph):
-    """Runs a model with every size; returns inputs and results by case."""
+def runs():
+    """Runs the model with every size; returns inputs and results by case."""
     rng, results = np.random.default_rng(31), {}
     for sizes in RUNS:
         inputs = random_inputs(rng, *sizes)
-        outputs = [torch.from_dlpack(out) for out in model(graph).execute(*inputs.values())]
-        results[sizes] = inputs, dict(zip(GRAPHS[graph], outputs, strict=True))
+        outputs = [torch.from_dlpack(out) for out in execute(inputs)[: len(CASES)]]
+        results[sizes] = inputs, dict(zip(CASES, outputs, strict=True))
     return results
 
 
@@ -70,7 +73,7 @@ def runs(graph):
 @pytest.mark.parametrize("sizes", RUNS, ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_the_graph_has_the_bits_of_torch(case, sizes):
-    inputs, results = runs("experts" if case in FIRST else "other_experts")[sizes]
+    inputs, results = runs()[sizes]
     expected = CASES[case](TORCH, inputs)
     got = results[case]
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
@@ -91,11 +94,11 @@ def test_numbers_that_do_not_fit_raise_when_the_graph_runs(name, change, message
     inputs = random_inputs(np.random.default_rng(3), 6, 2)
     inputs[name] = change(inputs[name])
     with pytest.raises(ValueError, match=re.escape(message)):
-        model("experts").execute(*inputs.values())
+        execute(inputs)
 
 
 def arguments(**wrong):
-    """Returns what the unchecked graph takes: three tokens, two experts, K = 64, I = 32."""
+    """Returns what the unchecked ops take: three tokens, two experts, K = 64, I = 32."""
     shapes = {
         "x": (3, 64), "gate_up": (2, 64, 32), "gate_up_scales": (2, 64, 2), "down": (2, 64, 16),
         "down_scales": (2, 64, 1), "ids": (3, 1), "weights": (3, 1), "bias": (2, 64),
@@ -113,9 +116,8 @@ def arguments(**wrong):
 
 @pytest.mark.deep
 def test_what_the_graph_leaves_open_is_found_when_it_runs():
-    layer, product = (
-        torch.from_dlpack(out) for out in model("unchecked_experts").execute(*arguments())
-    )
+    inputs = random_inputs(np.random.default_rng(3), 1, 1)
+    layer, product = (torch.from_dlpack(out) for out in execute(inputs)[len(CASES) :])
     assert (layer.shape, product.shape) == ((3, 64), (3, 64))
     assert (product[2] == 0).all()
     assert (product[:2] != 0).all()
@@ -141,7 +143,7 @@ def test_what_the_graph_leaves_open_is_found_when_it_runs():
 )
 def test_a_wrong_shape_at_run_time_raises(wrong, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        model("unchecked_experts").execute(*arguments(**wrong))
+        execute(random_inputs(np.random.default_rng(3), 1, 1), **wrong)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,8 @@
-"""The module of the CPU in parts: each compiled when it is needed, all with the same results."""
+"""The module of the CPU in parts: each compiled when it is needed, all with the same results.
+
+That every format has a part is known without a compiler. Compiled are the first program's parts
+and, of those for floats, one of codes of four bits and one of eight under scales in float32.
+"""
 
 import os
 import runpy
@@ -8,21 +12,24 @@ import sys
 import pytest
 import torch
 
-from mx_kernels import _builds
-from mx_kernels._facts import facts
+from mx_kernels import _builds, _native, _parts
+from mx_kernels._facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
 from tests.tiers import deep
 
 pytestmark = pytest.mark.compiles
 
-# The first program of a user, then one with every kind of product; says what was compiled for each.
+NAME = "_mx_kernels_native"
+# The first program of a user, then products of two formats with every kind of left side, then
+# layers whose two weights differ; says what was compiled for each. The last needs the whole
+# module, whose folder is put into the cache before, as it takes a minute to compile.
 PROGRAM = """
-import sys
+import shutil, sys
 from pathlib import Path
 import torch
 import mx_kernels as mx
 from mx_kernels._facts import facts
 
-cache = Path(sys.argv[1])
+cache, whole = Path(sys.argv[1]), Path(sys.argv[3])
 
 def say_parts():
     print(*sorted(path.stem for path in cache.glob("*/*.so")))
@@ -32,44 +39,78 @@ x, floats = torch.randn(5, 64), torch.randn(3, 64, 64)
 results = {"first": mx.linear(x, mx.quantize(floats[0]), activations="mxint8")}
 say_parts()
 modes = facts().activations
-weights = {name: mx.quantize(floats, format=name).preshuffle() for name in facts().formats}
+formats = "mxfp4", "fp8_block_2d"
+weights = {name: mx.quantize(floats, format=name).preshuffle() for name in formats}
 sizes = torch.tensor([2, 0, 3], dtype=torch.int32)
 ids = torch.tensor([[0, 1], [2, 0], [1, 1], [2, 1], [0, 2]])
+
+def layers(others):
+    for mode in modes:
+        for name, other in others.items():
+            down = mx.quantize(floats[:, :, :32].contiguous(), format=other)
+            layer = mx.moe(x, weights[name], down, ids, torch.ones(5, 2), activations=mode)
+            results["moe", name, other, mode] = layer
+
 for mode in modes:
     for name, w in weights.items():
         results[name, mode] = mx.linear(x, w[0], activations=mode)
         results["grouped", name, mode] = mx.grouped_linear(x, w, sizes, activations=mode)
-        for other in {name, "mxint8"}:
-            down = mx.quantize(floats[:, :, :32].contiguous(), format=other)
-            layer = mx.moe(x, w, down, ids, torch.ones(5, 2), activations=mode)
-            results["moe", name, other, mode] = layer
+layers({name: name for name in formats})
+say_parts()
+if not (cache / whole.name).exists():
+    shutil.copytree(whole, cache / whole.name)
+layers(dict.fromkeys(formats, "mxint8"))
 say_parts()
 torch.save(results, sys.argv[2])
 """
+
+
+def part(kernel, right):
+    return f"{NAME}-KERNEL={kernel}-RIGHT={right}"
+
+
+def test_every_format_has_a_part_and_two_formats_need_the_whole(monkeypatch):
+    parts, formats, found = _parts.Parts(facts().native), facts().formats, []
+    monkeypatch.setattr(_parts, "load_extension", lambda e: found.append(e.file_name))
+    for right in formats.values():
+        parts._of(KEPT, NO_CODE, right.code)
+        for left in formats.values():
+            for kind in (QUANTIZED, ENCODED):
+                parts._of(kind, left.code, right.code)
+    floats = {part(2, code) for code in range(len(formats))}
+    integers = {part(1, formats[name].code) for name in ("mxfp4", "mxint8")}
+    assert formats["mxfp4"].code == 0, "what is compiled beside the first part"
+    assert set(found) == {f"{name}.so" for name in floats | integers}
+    assert len(found) == len(set(found)), "each is loaded once"
+    found.clear()
+    parts._of(KEPT, NO_CODE, formats["mxfp4"].code, formats["mxint8"].code)
+    assert found == [f"{NAME}.so"]
 
 
 @deep
 def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
     tmp_path, monkeypatch
 ):
+    whole = _native.cpu_extension().build().path().parent
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     cache, found = tmp_path / "cache", tmp_path / "results.pt"
     run = subprocess.run(
-        [sys.executable, script, cache, found],
+        [sys.executable, script, cache, found, whole],
         env={**os.environ, "MX_KERNELS_CACHE": str(cache), "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=True, timeout=600,
     )  # fmt: skip
-    first, every = (line.split() for line in run.stdout.splitlines())
-    name = "_mx_kernels_native"
-    base, integers = f"{name}-KERNEL=0", f"{name}-KERNEL=1-RIGHT=0"
+    first, products, every = (line.split() for line in run.stdout.splitlines())
+    base, integers = f"{NAME}-KERNEL=0", part(1, 0)
     assert first == [base, integers]
-    floats = [f"{name}-KERNEL=2-RIGHT={code}" for code in range(len(facts().formats))]
-    int8 = f"{name}-KERNEL=1-RIGHT={facts().formats['mxint8'].code}"
-    assert every == sorted([name, base, integers, int8, *floats])
+    formats = facts().formats
+    floats = [part(2, formats[name].code) for name in ("mxfp4", "fp8_block_2d")]
+    assert products == sorted([base, integers, *floats])
+    assert every == sorted([NAME, *products])
 
     expected = tmp_path / "expected.pt"
-    monkeypatch.setattr(sys, "argv", ["", str(_builds.cache_folder()), str(expected)])
+    cache = _builds.cache_folder()
+    monkeypatch.setattr(sys, "argv", ["", str(cache), str(expected), str(whole)])
     assert isinstance(facts().native, type(sys)), "these tests compute with the whole module"
     runpy.run_path(str(script))
     results, wanted = (torch.load(path, weights_only=True) for path in (found, expected))

@@ -2,9 +2,12 @@
 
     python generate.py JOBS    JSON: a list of {folder, prompts, new, options, environment}
 
-Prints a line of JSON for each: the tokens after each prompt.
+Prints a line of JSON for each: the tokens after each prompt. An engine of one rank runs in this
+process: each of its own would import vLLM twice more, which takes longer than all else here. Over
+HTTP, and on two ranks, engines have processes.
 """
 
+import gc
 import json
 import mmap
 import os
@@ -35,10 +38,13 @@ def resident_bytes(root: int) -> int:
 def main(jobs: str) -> None:
     """Generates with one model after the other."""
     from vllm import LLM, SamplingParams  # noqa: PLC0415  others need only the memory
+    from vllm.distributed import cleanup_dist_env_and_memory  # noqa: PLC0415
 
     for job in json.loads(jobs):
         os.environ.update(job.get("environment", {}))
         options = {"enforce_eager": True, **job.get("options", {})}
+        is_alone = options.get("tensor_parallel_size", 1) == 1
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "01"[not is_alone]
         model = LLM(
             job["folder"],
             skip_tokenizer_init=True,
@@ -54,6 +60,9 @@ def main(jobs: str) -> None:
         tokens = [list(one.outputs[0].token_ids) for one in done]
         print(json.dumps({"tokens": tokens}), flush=True)
         model.llm_engine.engine_core.shutdown()
+        del model
+        gc.collect()
+        cleanup_dist_env_and_memory()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
     cases.py FILE.mef first     those of the first tier
     cases.py FILE.mef others    all others
 
-The same lines build the graph and compute the expected result.
+The same lines build the graph and compute the expected result. Each op is compiled for each case,
+so axes that know nothing of each other go side by side: every value of each is in a case, not every
+pair. All pairs are `tests/numerics`' to multiply, with the kernels that these ops call.
 """
 
 import sys
@@ -31,10 +33,16 @@ from mx_kernels import max_graph
 
 CPU_REF = DeviceRef.CPU()
 FLOAT_SCALED_PAIRS = [
-    *(("fp8", "fp8"), ("fp8_e5m2", "fp8_e5m2"), ("fp8_block", "fp8_block_2d")),
-    *(("fp8_block", "mxfp4"), ("mxfp8", "fp8_block_2d"), ("bf16", "fp8_block")),
+    *(("fp8_block", "fp8_block_2d"), ("fp8_block", "mxfp4")),
+    *(("bf16", "fp8_block"), ("fp8_e5m2", "fp8_e5m2")),
+    *(("fp8", "fp8"), ("mxfp8", "fp8_block_2d")),
 ]
-"""Activations and weights of which some have float32 scales."""
+"""Activations and weights of which some have float32 scales; by turns of `linear` and `matmul`."""
+MX_PAIRS = [
+    *(("mxfp4", "mxfp8"), ("mxfp8", "mxfp4"), ("mxfp8_e5m2", "mxfp8_e5m2")),
+    *(("mxint8", "mxfp4"), ("mxint8", "mxint8")),
+]
+"""Each MX format on both sides, and bytes of both kernels with codes of four bits."""
 K, HIDDEN, N = 96, 160, 50
 
 TORCH = SimpleNamespace(ops=mx, relu=torch.relu, value=mx.MXTensor)
@@ -84,10 +92,9 @@ def mlp(route, x, layout, bias=None):
 CASES = {
     **{
         f"mlp-{dtype}-{layout}": lambda route, i, dtype=dtype, layout=layout: mlp(
-            route, i[dtype], layout, BIASES[dtype] if layout == "plain" else None
+            route, i[dtype], layout, None if layout == "preshuffled_cpu" else BIASES[dtype]
         )
-        for dtype in DTYPES
-        for layout in LAYOUTS
+        for dtype, layout in zip([*DTYPES, "float16"], LAYOUTS, strict=True)
     },
     **{
         f"linear-{rounding}": lambda route, i, rounding=rounding: route.ops.linear(
@@ -101,19 +108,14 @@ CASES = {
         )
         for dtype in DTYPES
     },
-    **{
-        f"dequantize-{dtype}": lambda route, i, dtype=dtype: route.ops.dequantize(
-            route.value(i["codes"], i["scales"]), dtype=dtype
-        )
-        for dtype in DTYPES
-    },
+    "dequantize-mxfp4": lambda route, i: route.ops.dequantize(
+        route.value(i["codes"], i["scales"]), dtype="float16"
+    ),
     **{
         f"pair-{left}-{right}": lambda route, i, left=left, right=right: route.ops.linear(
             i["bfloat16"], weights("narrow", "preshuffled_cpu", right), activations=left
         )
-        for left in FORMATS
-        for right in FORMATS
-        if ("mxfp4" in (left, right) and left != right) or left == right != "mxfp4"
+        for left, right in MX_PAIRS
     },
     **{
         f"matmul-{format}": lambda route, i, format=format: route.ops.matmul(
@@ -122,29 +124,29 @@ CASES = {
         for format in FORMATS[1:]
     },
     **{
-        f"dequantize-{format}": lambda route, i, format=format: route.ops.dequantize(
-            route.value(i["eight_bit_codes"], i["scales"], format=format), dtype="float32"
+        f"dequantize-{format}": lambda route, i, format=format, dtype=dtype: route.ops.dequantize(
+            route.value(i["eight_bit_codes"], i["scales"], format=format), dtype=dtype
         )
-        for format in FORMATS[1:]
+        for format, dtype in zip(FORMATS[1:], ("bfloat16", "float32", "float16"), strict=True)
     },
     **{
         f"linear-{left}-{right}": lambda route, i, left=left, right=right: route.ops.linear(
             i["wide"], weights("wide", "preshuffled_cpu", right), activations=left
         )
-        for left, right in FLOAT_SCALED_PAIRS
+        for left, right in FLOAT_SCALED_PAIRS[::2]
     },
     **{
         f"matmul-{left}-{right}": lambda route, i, left=left, right=right: route.ops.matmul(
             route.ops.quantize(i["wide"], format=left), weights("wide", format=right)
         )
-        for left, right in FLOAT_SCALED_PAIRS
-        if left != "bf16"
+        for left, right in FLOAT_SCALED_PAIRS[1::2]
     },
     **{
         f"dequantize-{format}": lambda route, i, format=format: route.ops.dequantize(
             weights("wide", "preshuffled_cpu", format), dtype="float32"
         )
         for format in FP8_FORMATS
+        if format != "fp8_block"
     },
     "dequantize-input-fp8_block": lambda route, i: route.ops.dequantize(
         route.value(i["wide_codes"], i["float_scales"], format="fp8_block"), dtype="float32"

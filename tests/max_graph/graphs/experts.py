@@ -1,12 +1,14 @@
-"""Graphs of experts: cases as in `cases.py`, functions of a route.
+"""A graph of experts: cases as in `cases.py`, functions of a route.
 
-experts.py FILE.mef experts             the usual cases
-experts.py FILE.mef other_experts       all others
-experts.py FILE.mef unchecked_experts   both ops with shapes that only they can check
+experts.py FILE.mef
+
+A layer takes seconds to compile, so that axes go side by side as in `cases.py`; and a graph half a
+minute whatever is in it, so that both ops with shapes that only they can check are in the same one.
 """
 
 import sys
 from functools import cache
+from itertools import cycle
 
 import numpy as np
 from max.dtype import DType
@@ -62,11 +64,11 @@ INPUTS = {
 
 
 def layer(
-    route, i, dtype="bfloat16", layout="preshuffled_cpu", formats=("mxfp4", "mxfp4"), **rules
+    route, i, dtype="bfloat16", layouts=("preshuffled_cpu",) * 2, formats=("mxfp4",) * 2, **rules
 ):
     """A layer with biases."""
-    gate_up = weights(2 * INNER, H, layout, formats[0])
-    down = weights(H, INNER, layout, formats[1])
+    gate_up = weights(2 * INNER, H, layouts[0], formats[0])
+    down = weights(H, INNER, layouts[1], formats[1])
     biases = dict(zip(("bias_gate_up", "bias_down"), BIASES[dtype], strict=False))
     return route.ops.moe(i[dtype], gate_up, down, i["ids"], i["weights"], **biases, **rules)
 
@@ -78,12 +80,14 @@ def grouped(route, i, dtype="bfloat16", layout="preshuffled_cpu", format="mxfp4"
 
 
 MODES = [*FORMATS, "bf16"]
+NEIGHBOURS = list(zip(LAYOUTS, [*list(LAYOUTS)[1:], *LAYOUTS], strict=False))
+"""Layouts of both weights of a layer: each of both, and no two alike."""
 FLOAT_SCALED = [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("bf16", "fp8_block_2d")]
 """Activations and weights whose scales are float32."""
 CASES = {
     "moe": layer,
     "moe-silu": lambda route, i: layer(
-        route, i, "float32", "plain", activation="silu", activations="mxint8"
+        route, i, "float32", ("plain", "plain"), activation="silu", activations="mxint8"
     ),
     "moe-kept": lambda route, i: route.ops.moe(
         i["float16"], weights(2 * INNER, H), weights(H, INNER), i["short_ids"], i["half_weights"],
@@ -98,96 +102,76 @@ CASES = {
         f"moe-{mode}-{dtype}": lambda route, i, mode=mode, dtype=dtype: layer(
             route, i, dtype, activations=mode, out_dtype="float32"
         )
-        for mode in MODES
-        for dtype in DTYPES
+        for mode, dtype in zip(MODES, cycle(DTYPES))
     },
     **{
-        f"moe-{layout}-{format}": lambda route, i, layout=layout, format=format: layer(
-            route, i, layout=layout, formats=(format, "mxfp4"), activation="silu",
+        f"moe-{'-'.join(layouts)}-{format}": lambda route, i, of=(layouts, format): layer(
+            route, i, layouts=of[0], formats=(of[1], "mxfp4"), activation="silu",
             activations="mxfp8", out_dtype="float16",
         )
-        for layout in LAYOUTS
-        for format in FORMATS
+        for layouts, format in zip(NEIGHBOURS, FORMATS, strict=True)
     },
     **{
         f"moe-{mode}-{format}": lambda route, i, mode=mode, format=format: layer(
             route, i, formats=(format, format), activations=mode, out_dtype="float32"
         )
-        for mode, format in FLOAT_SCALED
+        for mode, format in FLOAT_SCALED[:2]
     },
     **{
         f"grouped-{mode}-{format}": lambda route, i, mode=mode, format=format: grouped(
             route, i, layout="plain", format=format, activations=mode
         )
-        for mode, format in FLOAT_SCALED
+        for mode, format in FLOAT_SCALED[1:]
     },
     **{
-        f"grouped-{rounding}": lambda route, i, rounding=rounding: grouped(
-            route, i, rounding=rounding, out_dtype="float32"
+        f"grouped-{mode}-{format}-{rule}": lambda route, i, of=(mode, format, rule): grouped(
+            route, i, format=of[1], activations=of[0], rounding=of[2], out_dtype="float32"
         )
-        for rounding in ROUNDINGS
-    },
-    **{
-        f"grouped-{mode}-{format}": lambda route, i, mode=mode, format=format: grouped(
-            route, i, format=format, activations=mode
-        )
-        for mode in MODES
-        for format in FORMATS[1:]
+        for mode, format, rule in zip(FORMATS, cycle(FORMATS[:0:-1]), ROUNDINGS)
     },
 }  # fmt: skip
-FIRST = ["moe", "moe-silu", "moe-kept", "grouped", "grouped-kept", "grouped-inputs"]
-GRAPHS = {"experts": FIRST, "other_experts": [case for case in CASES if case not in FIRST]}
-"""Cases by graph."""
 
 
-def build_graph(name: str) -> Graph:
-    """Puts the cases of a graph into it."""
-    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
-    with Graph("experts", input_types=types, custom_extensions=[max_graph.library()]) as graph:
-        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
-        graph.output(*(CASES[case](GRAPH, inputs) for case in GRAPHS[name]))
-    return graph
+UNCHECKED = {
+    **{"x": ("float32", 2), "gate_up": ("uint8", 3), "gate_up_scales": ("uint8", 3)},
+    **{"down": ("uint8", 3), "down_scales": ("uint8", 3), "ids": ("int64", 2)},
+    **{"weights": ("float32", 2), "bias": ("float32", 2), "bias_down": ("float32", 2)},
+    **{"limit": ("float32", 0), "alpha": ("float32", 0), "rows": ("int64", 0)},
+    "sizes": ("int32", 1),
+}
+"""Types and ranks of what is added past the helpers."""
 
 
-def build_unchecked() -> Graph:
-    """Adds both ops past the helpers, which would not let wrong shapes through."""
-    ranks = {
-        "x": ("float32", 2),
-        "gate_up": ("uint8", 3),
-        "gate_up_scales": ("uint8", 3),
-        "down": ("uint8", 3),
-        "down_scales": ("uint8", 3),
-        "ids": ("int64", 2),
-        "weights": ("float32", 2),
-        "bias": ("float32", 2),
-        "bias_down": ("float32", 2),
-        "limit": ("float32", 0),
-        "alpha": ("float32", 0),
-        "rows": ("int64", 0),
-        "sizes": ("int32", 1),
-    }
-    types = [
-        TensorType(DType[dtype], [f"{name}_{axis}" for axis in range(rank)], CPU_REF)
-        for name, (dtype, rank) in ranks.items()
-    ]
+def unchecked(i: dict) -> list:
+    """Returns both ops past the helpers, which would not let wrong shapes through."""
     rules = {"rounding": "even", "activations": "mxfp4"}
     of_layer = {"gate_up_format": "mxfp4", "gate_up_layout": "plain", "activation": "silu"}
     of_layer |= {"down_format": "mxfp4", "down_layout": "plain"}
     of_product = {"format": "mxfp4", "layout": "plain"}
-    with Graph("unchecked", input_types=types, custom_extensions=[max_graph.library()]) as graph:
-        i = dict(zip(ranks, (value.tensor for value in graph.inputs), strict=True))
-        result = [TensorType(DType.float32, ["y", "z"], CPU_REF)]
-        layer_inputs = [i[name] for name in list(ranks)[:11]]
-        product_inputs = [i[n] for n in ("x", "gate_up", "gate_up_scales", "rows", "sizes", "bias")]
-        graph.output(
-            *ops.custom("mx_moe", CPU_REF, layer_inputs, result, {**rules, **of_layer}),
-            *ops.custom(
-                "mx_grouped_linear", CPU_REF, product_inputs, result, {**rules, **of_product}
-            ),
-        )
+    result = [TensorType(DType.float32, ["y", "z"], CPU_REF)]
+    layer_inputs = [i[name] for name in list(UNCHECKED)[:11]]
+    product_inputs = [i[n] for n in ("x", "gate_up", "gate_up_scales", "rows", "sizes", "bias")]
+    return [
+        *ops.custom("mx_moe", CPU_REF, layer_inputs, result, {**rules, **of_layer}),
+        *ops.custom("mx_grouped_linear", CPU_REF, product_inputs, result, {**rules, **of_product}),
+    ]
+
+
+def build_graph() -> Graph:
+    """Puts all cases into a graph, and behind them both ops with any shapes."""
+    types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
+    types += [
+        TensorType(DType[dtype], [f"{name}_{axis}" for axis in range(rank)], CPU_REF)
+        for name, (dtype, rank) in UNCHECKED.items()
+    ]
+    with Graph("experts", input_types=types, custom_extensions=[max_graph.library()]) as graph:
+        values = [value.tensor for value in graph.inputs]
+        inputs = dict(zip(INPUTS, values, strict=False))
+        others = dict(zip(UNCHECKED, values[len(INPUTS) :], strict=True))
+        results = [case(GRAPH, inputs) for case in CASES.values()]
+        graph.output(*results, *unchecked(others))
     return graph
 
 
 if __name__ == "__main__":
-    path, name = sys.argv[1:]
-    max_graph.export(build_unchecked() if name == "unchecked_experts" else build_graph(name), path)
+    max_graph.export(build_graph(), sys.argv[1])

@@ -1,6 +1,5 @@
 """A graph of every op on one device.
 
-layer.py FILE.mef                  for this machine's CPU
 layer.py FILE.mef ARCHITECTURE     for a virtual NVIDIA GPU, which cannot be taken back
 """
 
@@ -71,16 +70,14 @@ def graph_on(device) -> Graph:
     return graph
 
 
-def export(path: str, architecture: str = "") -> None:
+def export(path: str, architecture: str) -> None:
     """Compiles the graph for a device that need not be here."""
-    if architecture:
-        set_virtual_device_api("cuda")
-        set_virtual_device_target_arch(architecture)
-        set_virtual_device_count(1)
-        max_graph.export(graph_on(DeviceRef.GPU()), path, device=Accelerator())
-        # Threads of a virtual device may outlive the interpreter, which then aborts.
-        os._exit(0)
-    max_graph.export(graph_on(DeviceRef.CPU()), path)
+    set_virtual_device_api("cuda")
+    set_virtual_device_target_arch(architecture)
+    set_virtual_device_count(1)
+    max_graph.export(graph_on(DeviceRef.GPU()), path, device=Accelerator())
+    # Threads of a virtual device may outlive the interpreter, which then aborts.
+    os._exit(0)
 
 
 if __name__ == "__main__":
