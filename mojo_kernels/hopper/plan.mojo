@@ -149,6 +149,13 @@ struct Plan(Equatable, TrivialRegisterPassable):
         """Returns the plan that splits K so many ways."""
         return Self(self.kernel, self.tokens, self.columns, ranks)
 
+    def within(self, num_steps: Int) -> Self:
+        """Returns the plan with as many ranks as have a step of K each, which groups rely on."""
+        var ranks = self.ranks
+        while ranks > max(num_steps, 1):
+            ranks //= 2
+        return self.with_ranks(ranks)
+
     def code(self) -> Int:
         """Returns the code that stands for the plan; 0 for one that has none."""
         if self.kernel == Kernel.PORTABLE:

@@ -49,7 +49,7 @@ def coded(rows, k, format, spread=3):
 
 
 def check(got, left, w, bias=None):
-    x = values_of(left) if isinstance(left, torch.Tensor) else numbers_of(left)
+    x = numbers_of(left) if isinstance(left, mx.MXTensor) else values_of(left)
     bias = None if bias is None else values_of(bias)
     dtype = NAMES[got.dtype]
     oracle.assert_matmul(

@@ -3,13 +3,15 @@
 Groups run in rounds, of one on each multiprocessor, and take the stages of K one by one. Stages of
 weights are made once, in the workspace, or by each group that needs them, which takes longer:
 
-    plan         before the rounds          a round                      a stage of 128 x 128
-    bytes        all weights                begin and end, all stages    the least
-    bytes_few    nothing                    the same                     more: it is made here
+    plan         before the rounds          a round                         a stage of 128 x 128
+    bytes        all weights                begin and end, all stages       the least
+    bytes_few    nothing                    begin and end, a rank's stages  more: it is made here
+                                            ranks add up
 
-Costs follow from times on an H200 (2026-11-23): 512 and 1024 x 4096 x 4096 and 4096 ** 3 for
-`bytes`; 256 x 7168 x 2048, 512 x 4096 x 4096 and, in tiles of 64 rows, 128 x 4096 x 4096 for
-`bytes_few`. Plans of several ranks were not measured: nobody gets them who does not name one.
+Costs are a fit to times on an H200 (2026-11-23): 24 shapes of 24 to 4096 rows, and every plan of
+each. What they choose takes 1.003 times what the fastest plan took in the geometric mean, 1.08 at
+most. Clusters of four and eight groups do not fill the device: a processing cluster of the chip
+has to have room for a whole one.
 """
 
 from std.math import ceildiv
@@ -18,51 +20,68 @@ from ..many.kernel import MULTIPROCESSORS
 from ..plan import Plan
 from .operands import Scaling
 
-comptime ROUND_US = 2.3
-"""Begin and end of a group."""
+comptime ALL_RANKS = [1, 2, 4, 8]
+"""Ranks of a cluster."""
+comptime CLUSTERS = [MULTIPROCESSORS, MULTIPROCESSORS // 2, 28, 12]
+"""How many clusters of so many ranks run at once. 28 and 12 do, 32 and 16 do not."""
 
 
 @fieldwise_init
 struct Costs(TrivialRegisterPassable):
     """What some steps take, in microseconds."""
 
-    var staged: Float64
-    """A stage of 128 rows, in the workspace."""
+    var staged: SIMD[DType.float64, 4]
+    """With weights in the workspace: once, 2 ** 20 weights, a round, a stage of 128 rows."""
+    var made_of_64: SIMD[DType.float64, 2]
+    """Where 64 rows make them: a round, a stage."""
+    var made_of_128: SIMD[DType.float64, 2]
+    """The same of 128 rows."""
     var made: Float64
-    """A stage of 128 rows that is made."""
-    var made_of_64: Float64
-    """One of 64 rows."""
-    var weights: Float64
-    """Stages of 2 ** 20 weights in the workspace."""
+    """Of both: once."""
+    var together: SIMD[DType.float64, 4]
+    """Adding up in a round, by binary logarithm of the ranks."""
 
     @staticmethod
     def of(scaling: Scaling, weight_bits: Int) -> Self:
         """Returns those of a pair of formats."""
         if scaling == Scaling.ROWS:
-            return Self(0.39, 0.50, 0.41, 0.58)
+            return Self(
+                [1.74, 0.471, 2.43, 0.390], [1.76, 0.432], [2.91, 0.528], 2.03,
+                [0, 2.42, 2.08, 2.45],
+            )  # fmt: skip
         if scaling == Scaling.STAGES:
-            return Self(0.58, 0.82, 0.47, 0.58)
+            return Self(
+                [3.09, 0.517, 1.01, 0.584], [1.44, 0.514], [2.36, 0.717], 2.24,
+                [0, 2.52, 2.48, 2.78],
+            )  # fmt: skip
         if weight_bits == 4:
-            return Self(0.31, 0.58, 0.46, 1.33)
-        return Self(0.35, 0.58, 0.47, 1.89)
+            return Self(
+                [-0.79, 0.785, 2.37, 0.365], [0, 0.494], [0.70, 0.578], 3.14,
+                [0, 3.26, 3.37, 4.00],
+            )  # fmt: skip
+        return Self(
+            [-0.98, 0.889, 2.57, 0.368], [0, 0.524], [0.89, 0.597], 3.34, [0, 3.14, 3.21, 3.78]
+        )
 
 
 def choose_plan(m: Int, n: Int, k: Int, scaling: Scaling, weight_bits: Int) -> Plan:
     """Returns the plan for C of [m, n] and codes [.., k]."""
     var costs = Costs.of(scaling, weight_bits)
-    var num_steps = Float64(ceildiv(k, 64 if scaling == Scaling.NUMBERS else 128))
+    var num_steps = ceildiv(k, 64 if scaling == Scaling.NUMBERS else 128)
     var best = Plan.bytes()
-    var weights_us = costs.weights * Float64(n * k) / (1 << 20)
-    var least = weights_us + _rounds(best, m, n) * (ROUND_US + costs.staged * num_steps)
+    var rounds = Float64(ceildiv(best.groups(m, n), MULTIPROCESSORS))
+    var least = costs.staged[0] + costs.staged[1] * Float64(n * k) / (1 << 20)
+    least += rounds * (costs.staged[2] + costs.staged[3] * Float64(num_steps))
     for tokens in [64, 128]:
-        var plan = Plan.bytes_few(tokens, 1)
-        var step_us = costs.made if tokens == 128 else costs.made_of_64
-        var us = _rounds(plan, m, n) * (ROUND_US + step_us * num_steps)
-        if us < least:
-            best, least = plan, us
+        var made = costs.made_of_128 if tokens == 128 else costs.made_of_64
+        comptime for log_ranks in range(len(ALL_RANKS)):
+            comptime ranks = ALL_RANKS[log_ranks]
+            comptime clusters = CLUSTERS[log_ranks]
+            var plan = Plan.bytes_few(tokens, ranks)
+            var tiles = plan.tiles(m, n).num_tiles()
+            rounds = Float64(ceildiv(tiles, clusters))
+            var round_us = made[0] + made[1] * Float64(ceildiv(num_steps, ranks))
+            var us = costs.made + rounds * (round_us + costs.together[log_ranks])
+            if us < least and plan == plan.within(num_steps):
+                best, least = plan, us
     return best
-
-
-def _rounds(plan: Plan, m: Int, n: Int) -> Float64:
-    """Returns the rounds of a plan's groups."""
-    return Float64(ceildiv(plan.groups(m, n), MULTIPROCESSORS))

@@ -75,13 +75,14 @@ def _launch[
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with one way of scaling, the stages of weights in the workspace or not."""
     var operands = prepare[scaling, bits, stages_weights](problem, tokens, queue)
+    var cut = plan.within(Int(operands.num_steps()))
     queue.launch[matmul_dense[StagedOperands[scaling, bits, stages_weights], tokens]](
-        grid(problem.m, problem.n, plan, scaling),
+        grid(problem.m, problem.n, cut, scaling),
         operands,
         Activations(problem),
         Weights(problem),
         Result(problem),
-        UInt32(plan.ranks),
+        UInt32(cut.ranks),
     )
 
 

@@ -55,13 +55,14 @@ def _launch[
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so, with the stages of weights in the workspace or without."""
     var rows = prepare[stages_weights](problem, tokens, queue)
+    var cut = plan.within(Int(rows.num_steps()))
     queue.launch[matmul_dense[ByteRows[stages_weights], tokens]](
-        grid(problem.m, problem.n, plan),
+        grid(problem.m, problem.n, cut),
         rows,
         Activations(problem),
         Weights(problem),
         Result(problem),
-        UInt32(plan.ranks),
+        UInt32(cut.ranks),
     )
     many.launch_product(problem, rows.numbers, rows.gate(), queue)
 
