@@ -205,9 +205,7 @@ def experts_middle[
     else:
         comptime C = Target[types.out, types.bias]
         var values = loaded(result).unsafe_bitcast[Scalar[types.out]]()
-        var target = C.of(
-            values.unsafe_offset(Int(tile.first_row) * Int(n)), addend, num_rows, n
-        )
+        var target = C.of(values.unsafe_offset(Int(tile.first_row) * Int(n)), addend, num_rows, n)
         var of_columns = bias_of_tiles[shape.n_tiles](target, first_column, lane)
         walk.walk()
         var own_lane = lane_here()
@@ -323,9 +321,7 @@ def launch_encoded[
     comptime for i in range(len(CUTS)):
         comptime cut = GATED_CUTS[i] if rows.are_gated else CUTS[i]
         if choice == i:
-            return EncodedExperts[types, rounding, cut, rows].launch(
-                of, experts, gate, n, k, queue
-            )
+            return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)
 
 
 def quantize_grid(m: Int, k: Int) -> Grid:

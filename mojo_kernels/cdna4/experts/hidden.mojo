@@ -126,9 +126,9 @@ def _pair(words: _Words, selector: UInt32) -> SIMD[DType.uint32, 2]:
 
 
 @fieldwise_init
-struct HiddenCodes[
-    format: Format, rounding: Rounding, dtype: DType, bias_dtype: Optional[DType]
-](TrivialRegisterPassable):
+struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype: Optional[DType]](
+    TrivialRegisterPassable
+):
     """Rows of hidden numbers as plain codes and scales of whole stages along the next K.
 
     Parameters:
@@ -204,9 +204,7 @@ struct HiddenCodes[
                 var how = Rescaling.of[Self.format, Self.rounding](amax[i])
                 var is_finite = amax[i] < NOT_FINITE
                 codes[i] = _encoded[Self.format](numbers[i], how) if is_finite else 0
-                scale = (how.scale if is_finite else UInt32(E8M0_NAN)) if own == Int32(
-                    i
-                ) else scale
+                scale = (how.scale if is_finite else UInt32(E8M0_NAN)) if own == Int32(i) else scale
             var row = (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
             var is_there = block < self.blocks and own < Int32(m_tiles - first)
             self._put(bytes_in_order(exchanged(codes)), scale, row, block, is_there)
@@ -251,9 +249,7 @@ def _largest(numbers: SIMD[DType.float32, _LANE_NUMBERS]) -> UInt32:
 
 
 @always_inline
-def _encoded[
-    format: Format
-](numbers: SIMD[DType.float32, _LANE_NUMBERS], how: Rescaling) -> UInt32:
+def _encoded[format: Format](numbers: SIMD[DType.float32, _LANE_NUMBERS], how: Rescaling) -> UInt32:
     """Returns a lane's codes of a row: a byte for each tile of columns."""
     var word = UInt32(0)
     var divisor = bitcast[DType.float32](how.divisor)

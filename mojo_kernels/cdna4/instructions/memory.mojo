@@ -27,9 +27,9 @@ def loaded(pointer: MutPointer[UInt8, MutAnyOrigin]) -> MutPointer[UInt8, MutAny
 
 
 @always_inline
-def loaded[dtype: DType](pointer: ImmPointer[Scalar[dtype], ImmutAnyOrigin]) -> ImmPointer[
-    Scalar[dtype], ImmutAnyOrigin
-]:
+def loaded[
+    dtype: DType
+](pointer: ImmPointer[Scalar[dtype], ImmutAnyOrigin]) -> ImmPointer[Scalar[dtype], ImmutAnyOrigin]:
     """Returns the same of what is only read."""
     var address = inlined_assembly["", Int64, constraints="=s,0", has_side_effect=True](
         Int64(Int(pointer))
