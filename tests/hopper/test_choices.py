@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 import mx_kernels as mx
-from bench import cuda_tune
+from bench import cuda_bytes, cuda_tune
 from cases import E4M3_FORMATS
 from mx_kernels._facts import facts
 
@@ -181,10 +181,23 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations=activations, format=format)
     assert decision.kernel == "hopper/bytes/kernel.mojo"
     assert "FP8 tensor cores" in decision.reason
-    assert decision.tile == (128 if m == 8192 else 64, 128)
+    assert decision.tile == (128 if m >= 200 else 64, 128)
     has_factors = {activations, format} != {"fp8"}
     stages = staged_rows(m, decision) * (4096 + (4 * 4096 // 128 if has_factors else 0))
     assert stages < decision.workspace_bytes < stages + SMALL_ARRAYS * (m + 4096)
+
+
+@pytest.mark.parametrize("pair", cuda_bytes.STEPS, ids=" x ".join)
+def test_no_choice_for_eight_bits_is_a_tenth_behind_the_fastest_plan(pair):
+    times = cuda_bytes.read(cuda_bytes.RESULT)[pair]
+    assert times.keys() == set(cuda_bytes.SHAPES)
+    for shape, of_shape in times.items():
+        assert of_shape.keys() == set(cuda_bytes.PLANS)
+        decision = mx.explain(*shape, device="cuda", activations=pair[0], format=pair[1])
+        plan = cuda_bytes.STAGED
+        if decision.threads == 512:
+            plan = cuda_bytes.made(decision.tile[0], decision.splits)
+        assert of_shape[plan] <= MAX_BEHIND * min(of_shape.values()), (shape, plan)
 
 
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])

@@ -32,7 +32,7 @@ from max.gpu.compute.mma import (
 )
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
-from max.gpu.sync import barrier
+from max.gpu.sync import barrier, syncwarp
 from std.math import ceildiv
 from std.utils import StaticTuple
 
@@ -221,6 +221,8 @@ def consume[
             settle_sums(partial)
             var places = FactorPlaces[tokens].of_warp(stages.weights(), stages.tokens_at(), warp)
             places.add_scaled(partial, sums)
+            # All lanes have read factors; one says so.
+            syncwarp()
             release(stages, lane_here() == 0)
             stages.advance()
     elif Operands.SCALES_STAGES:
@@ -233,6 +235,7 @@ def consume[
             var of_weights = places.of_weights()
             wgmma_wait_group_sync[0]()
             settle_sums(partial)
+            syncwarp()
             release(stages, lane_here() == 0)
             add_scaled(partial, of_weights, of_tokens, sums)
             stages.advance()

@@ -1,0 +1,145 @@
+"""Every plan for products of eight-bit codes on an NVIDIA GPU: `python -m bench.cuda_bytes`.
+
+    measure FILE.csv    on the device, two minutes: a line for each shape, pair of formats and plan
+    fit FILE.csv        anywhere: prints the costs that `hopper/bytes/choice.mojo` has
+
+A line of the file is (left, right, m, n, k, plan, us): the median time of `matmul` of codes with
+cold weights, in a graph. Plans are codes of `hopper/plan.mojo`. Each result is compared with the
+product of what the codes stand for before it is timed.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+RESULT = REPOSITORY / "bench" / "results" / "cuda_bytes.csv"
+
+SHAPES = (
+    (128, 4096, 4096), (256, 7168, 2048), (512, 4096, 4096), (1024, 4096, 4096), (64, 4096, 4096),
+    (128, 2112, 7168), (24, 5120, 1280), (256, 5120, 2880), (1024, 8192, 8192), (2048, 4096, 14336),
+    (512, 2112, 7168), (64, 7168, 2048), (192, 5760, 2880), (384, 2880, 4096), (96, 1280, 5120),
+    (768, 6144, 4096), (128, 14336, 4096), (512, 512, 2880), (2048, 2048, 7168), (40, 2880, 2880),
+    (320, 24576, 1536), (4096, 4096, 4096), (160, 768, 3072), (48, 9216, 4096),
+)  # fmt: skip
+STEPS = {
+    ("fp8", "fp8"): 128,
+    ("fp8_block", "fp8_block_2d"): 128,
+    ("mxfp8", "mxfp8"): 64,
+    ("mxfp8", "mxfp4"): 64,
+}
+"""Pairs of formats, and K of a stage."""
+STAGED = (1 << 21) + 128
+"""The plan with weights in the workspace."""
+ROWS, RANKS = (64, 128), (1, 2, 4, 8)
+CLUSTERS = dict(zip(RANKS, (132, 66, 28, 12), strict=True))
+"""How many clusters of so many ranks run at once."""
+COLUMNS = 128
+MAX_ERROR = 4e-3
+"""Of the norm of a product: rounding to bfloat16 is 1.7e-3, a block's float sums the rest."""
+MAX_ROUNDS = 3
+"""What takes more is no candidate, and no part of the fit."""
+
+Shape = tuple[int, int, int]
+Times = dict[Shape, dict[int, float]]
+"""Microseconds of each plan."""
+
+
+def made(rows: int, ranks: int) -> int:
+    """Returns the plan whose groups of so many rows make stages of weights, in so many ranks."""
+    return (1 << 23) + 256 * rows + ranks
+
+
+PLANS = (STAGED, *(made(rows, ranks) for rows in ROWS for ranks in RANKS))
+
+
+def measure(path: Path) -> None:
+    """Measures everything."""
+    import torch  # noqa: PLC0415  not needed to read a file
+
+    import mx_kernels as mx  # noqa: PLC0415
+    from bench.cuda_tune import COLD_BYTES  # noqa: PLC0415
+    from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
+    from mx_kernels._cuda import CUDA  # noqa: PLC0415
+
+    torch.set_default_device("cuda")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        for m, n, k in SHAPES:
+            x, y = torch.randn(m, k).bfloat16(), torch.randn(n, k) / 50
+            for left, right in STEPS:
+                a, w = mx.quantize(x, format=left), mx.quantize(y, format=right)
+                expected = a.dequantize(dtype="float32") @ w.dequantize(dtype="float32").T
+                weights = cold_copies(w.preshuffle(), COLD_BYTES)
+                for plan in PLANS:
+                    CUDA.plan = plan
+                    error = (mx.matmul(a, weights[0]).float() - expected).norm() / expected.norm()
+                    if not error <= MAX_ERROR:
+                        raise ValueError(f"{m, n, k} {left} x {right}, plan {plan}: error {error}")
+                    us = median_us(lambda w, a=a: mx.matmul(a, w), weights, m * n * k)
+                    writer.writerow((left, right, m, n, k, plan, f"{us:.2f}"))
+                    CUDA.plan = 0
+
+
+def read(path: Path) -> dict[tuple[str, str], Times]:
+    """Returns what was measured of each pair of formats."""
+    found: dict[tuple[str, str], Times] = defaultdict(lambda: defaultdict(dict))
+    with path.open(newline="") as file:
+        for left, right, m, n, k, plan, us in csv.reader(file):
+            found[left, right][int(m), int(n), int(k)][int(plan)] = float(us)
+    return found
+
+
+def terms(shape: Shape, plan: int, step: int) -> list[float] | None:
+    """Returns what has a cost, in the order of `choice.mojo`; none of many rounds.
+
+    Staged: once, weights, rounds, stages. Made: once; rounds and stages of 64 rows, of 128 rows;
+    rounds in which two, four, eight ranks add up.
+    """
+    m, n, k = shape
+    if plan == STAGED:
+        rounds = _ceildiv(_ceildiv(m, 128) * _ceildiv(n, COLUMNS), CLUSTERS[1])
+        return [1, n * k / 2**20, rounds, rounds * _ceildiv(k, step)]
+    rows, ranks = divmod(plan - made(0, 0), 256)
+    rounds = _ceildiv(_ceildiv(m, rows) * _ceildiv(n, COLUMNS), CLUSTERS[ranks])
+    if rounds > MAX_ROUNDS:
+        return None
+    steps = rounds * _ceildiv(_ceildiv(k, step), ranks)
+    of_rows = [rounds, steps, 0, 0] if rows == ROWS[0] else [0, 0, rounds, steps]
+    return [1, *of_rows, *(rounds * (ranks == known) for known in RANKS[1:])]
+
+
+def costs(times: Times, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the costs of plans with weights in the workspace, and of the others."""
+    from scipy.optimize import nnls  # noqa: PLC0415
+
+    found = []
+    for is_staged in (True, False):
+        lines = [
+            np.array(of_plan) / us
+            for shape, of_shape in times.items()
+            for plan, us in of_shape.items()
+            if (plan == STAGED) == is_staged and (of_plan := terms(shape, plan, step))
+        ]
+        matrix, ones = np.array(lines), np.ones(len(lines))
+        found.append(np.linalg.lstsq(matrix, ones)[0] if is_staged else nnls(matrix, ones)[0])
+    return tuple(found)
+
+
+def _ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+if __name__ == "__main__":
+    what, file_name = sys.argv[1:]
+    if what == "measure":
+        measure(Path(file_name))
+    else:
+        for pair, of_pair in read(Path(file_name)).items():
+            staged, others = costs(of_pair, STEPS[pair])
+            print(pair, "staged", np.round(staged, 3), "made", np.round(others, 3))
