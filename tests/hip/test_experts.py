@@ -59,12 +59,13 @@ def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation
 
 
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_with_more_rows_encodes_them_once_for_each_product(gpu, rng, activation):
+def test_a_layer_with_more_rows_encodes_its_tokens_once(gpu, rng, activation):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 40, 96), routes(rng, 40, 3, 4)
     rules = {"activation": activation, "activations": "mxfp4", "out_dtype": "float32"}
     got = mx.moe(x, gate_up, down, ids, weights, **rules)
-    assert len(gpu.launches) == 6 + (activation == "silu")
+    # Hidden numbers of neighbours are encoded where they are computed.
+    assert len(gpu.launches) == (5 if activation == "swiglu_oai" else 7)
     # Sums are added in another order than those of `grouped_linear`, so few bits differ.
     expected, _ = composed(x, gate_up, down, ids, weights, **rules)
     assert torch.linalg.norm(got - expected) <= 1e-2 * torch.linalg.norm(expected)
