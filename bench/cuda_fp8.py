@@ -19,7 +19,7 @@ import torch
 
 import mx_kernels as mx
 from bench.cuda_tune import COLD_BYTES
-from bench.graph_timing import cold_copies, median_us
+from bench.graph_timing import cold_copies, median_us, print_table
 
 SHAPES = (
     (8192, 8192, 8192), (4096, 4096, 4096), (1024, 8192, 8192), (2048, 4096, 14336),
@@ -82,20 +82,16 @@ def times(m: int, n: int, k: int) -> dict[str, float]:
     return found
 
 
+def _cell(name: str, found: dict[str, float]) -> str:
+    """Returns a time, or nothing for a system that refuses the shape."""
+    return f"{found[name]:.4g}" if name in found else ""
+
+
 def main() -> None:
     """Prints the table."""
     torch.set_default_device("cuda")
     torch.manual_seed(0)
-    names: list[str] = []
-    for shape in SHAPES:
-        found = times(*shape)
-        if not names:
-            names = list(found)
-            print(f"{torch.cuda.get_device_name()}, microseconds\n")
-            print("| M x N x K | " + " | ".join(names) + " |")
-            print("| --- |" + " ---: |" * len(names))
-        cells = (f"{found[name]:.4g}" if name in found else "" for name in names)
-        print("| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |", flush=True)
+    print_table(SHAPES, times, _cell)
 
 
 if __name__ == "__main__":

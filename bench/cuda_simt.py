@@ -15,7 +15,7 @@ import torch
 
 import mx_kernels as mx
 from bench.cuda_tune import COLD_BYTES
-from bench.graph_timing import cold_copies, median_us
+from bench.graph_timing import cold_copies, median_us, print_table
 from mx_kernels._cuda import CUDA, PORTABLE
 
 SHAPES = (
@@ -55,23 +55,18 @@ def times(m: int, n: int, k: int) -> dict[str, float]:
     return found
 
 
+def _cell(name: str, found: dict[str, float]) -> str:
+    """Returns a time, and how many times cuBLAS's it is."""
+    text = f"{found[name]:.4g}"
+    return text if name == CUBLAS else f"{text} ({found[name] / found[CUBLAS]:.2f})"
+
+
 def main() -> None:
     """Prints the table."""
     torch.set_default_device("cuda")
     torch.manual_seed(0)
     CUDA.plan = PORTABLE
-    names: list[str] = []
-    for shape in SHAPES:
-        found = times(*shape)
-        if not names:
-            names = list(found)
-            print(f"{torch.cuda.get_device_name()}, microseconds\n")
-            print("| M x N x K | " + " | ".join(names) + " |")
-            print("| --- |" + " ---: |" * len(names))
-        cublas = found[CUBLAS]
-        cells = [f"{cublas:.4g}"]
-        cells += [f"{found[name]:.4g} ({found[name] / cublas:.2f})" for name in names[1:]]
-        print("| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |", flush=True)
+    print_table(SHAPES, times, _cell)
 
 
 if __name__ == "__main__":

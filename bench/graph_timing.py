@@ -102,3 +102,27 @@ def checked(call: Callable, weights: Sequence, expected: torch.Tensor) -> list[C
         raise ValueError(f"relative error {error:.2e}, expected {MAX_RELATIVE_ERROR:.0e}")
     num_calls = max(MIN_CALLS, len(weights))
     return [lambda w=w: call(w) for w in islice(cycle(weights), num_calls)]
+
+
+def print_table(
+    shapes: Sequence[tuple[int, int, int]],
+    times: Callable[[int, int, int], dict[str, float]],
+    cell: Callable[[str, dict[str, float]], str],
+) -> None:
+    """Prints a line of Markdown for each shape as soon as it is measured.
+
+    Args:
+        shapes: (M, N, K).
+        times: measures the microseconds of each system; the first shape has all of them.
+        cell: says what stands in the column of a system.
+    """
+    names: list[str] = []
+    for shape in shapes:
+        found = times(*shape)
+        if not names:
+            names = list(found)
+            print(f"{torch.cuda.get_device_name()}, microseconds\n")
+            print("| M x N x K | " + " | ".join(names) + " |")
+            print("| --- |" + " ---: |" * len(names))
+        cells = [cell(name, found) for name in names]
+        print("| " + " x ".join(map(str, shape)) + " | " + " | ".join(cells) + " |", flush=True)

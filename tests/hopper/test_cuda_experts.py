@@ -10,14 +10,14 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import numbers_of, same_bits, values_of
+from cases import same_bits, values_of
+from tests.hopper.expert_claims import DTYPES, assert_is_product, experts
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
 )
 
 MODES = ["bf16", "mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8"]
-DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 every_mode = pytest.mark.parametrize("mode", MODES)
 
 
@@ -29,33 +29,13 @@ def _on_the_device():
     torch.set_default_device(None)
 
 
-def experts(count, n, k, scale=0.05):
-    """Returns plain weights, and the same as the kernels want them."""
-    plain = mx.quantize(torch.randn(count, n, k) * scale)
-    return plain, plain.preshuffle(device="cuda")
-
-
-def left_numbers(x, mode):
-    """Returns what activations are multiplied as."""
-    if mode == "bf16":
-        return oracle.round_to(values_of(x), "bfloat16")
-    return numbers_of(mx.quantize(x, format=mode))
-
-
 def check_grouped(x, plain, shuffled, sizes, mode, *, dtype=torch.float32, bias=None):
     """Claims the bound for every expert, zeros behind; returns the product."""
     given = torch.tensor(sizes, dtype=torch.int32)
     rules = {"activations": mode, "out_dtype": dtype, "bias": bias}
     got = mx.grouped_linear(x, shuffled, given, **rules)
-    left, first = left_numbers(x, mode), 0
-    for expert, size in enumerate(sizes):
-        rows = slice(first, first + size)
-        if size:
-            added = None if bias is None else values_of(bias[expert])
-            w = numbers_of(plain[expert])
-            oracle.assert_matmul(values_of(got[rows]), left[rows], w, DTYPES[dtype], added)
-        first += size
-    assert (got[first:] == 0).all()
+    assert got.dtype == dtype
+    assert_is_product(got, x, plain, sizes, mode, bias)
     return got
 
 

@@ -11,14 +11,14 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import numbers_of, same_bits, values_of
+from cases import same_bits, values_of
+from tests.hopper.expert_claims import DTYPES, assert_is_product, experts
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
 FEW, MANY = "hopper_few_expert", "hopper_experts_k"
 MODES = ["bf16", "mxfp4", "mxfp8"]
-DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 TYPES = [
     (torch.bfloat16, torch.float16),
     (torch.float16, torch.float32),
@@ -33,12 +33,6 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 @pytest.fixture(autouse=True)
 def _same_numbers():
     torch.manual_seed(11)
-
-
-def experts(count, n, k, scale=0.05):
-    """Returns plain weights, and the same as the kernels want them."""
-    plain = mx.quantize(torch.randn(count, n, k) * scale)
-    return plain, plain.preshuffle(device="cuda")
 
 
 def run(recorded, *, groups=None, seed=0):
@@ -68,26 +62,6 @@ def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **r
     assert sum(kernel in launch.entry for launch in recorded.launches) == 2
     assert len(recorded.launches) == (3 if kernel == FEW else 6)
     return run(recorded, groups=groups, seed=seed)
-
-
-def left_numbers(x, mode):
-    """Returns what activations are multiplied as."""
-    if mode == "bf16":
-        return oracle.round_to(values_of(x), "bfloat16")
-    return numbers_of(mx.quantize(x, format=mode))
-
-
-def assert_is_product(got, x, plain, sizes, mode, bias=None):
-    """Claims the bound for every expert, and zeros behind."""
-    left, first = left_numbers(x, mode), 0
-    for expert, size in enumerate(sizes):
-        rows = slice(first, first + size)
-        if size:
-            added = None if bias is None else values_of(bias[expert])
-            w = numbers_of(plain[expert])
-            oracle.assert_matmul(values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added)
-        first += size
-    assert (got[first:] == 0).all()
 
 
 # Few rows of each expert
