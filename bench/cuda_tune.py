@@ -1,6 +1,7 @@
 """Measures every plan of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
 
-    python -m bench.cuda_tune measure FILE.csv     on the device: a line for each shape and plan
+    python -m bench.cuda_tune measure FILE.csv     on the device, two minutes: a line for each shape
+                                                   and plan
     python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo
     python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
                                                    were not fitted to, and how good the choice is
@@ -53,8 +54,8 @@ UNSEEN: Grid = {
 }
 """Weights and rows that are not in the grid, to check the choice."""
 CUBLAS = -1
-BYTES = (1 << 21) + 128
-"""The code of the plan that is for MXFP4 activations alone, see `hopper/plan.mojo`."""
+BYTES, PORTABLE = 1 << 21, 1 << 22
+"""From the first code on plans are for MXFP4 activations alone, see `hopper/plan.mojo`."""
 LARGEST = 3e11
 """Multiplications of the largest product that is measured."""
 COLD_BYTES = 120_000_000
@@ -130,21 +131,22 @@ def check(found: dict[Shape, dict[int, float]]) -> str:
     return "\n".join(lines)
 
 
+def multiplies_bytes(plan: int) -> bool:
+    """Says whether a plan is for MXFP4 activations alone."""
+    return plan >= BYTES and plan != PORTABLE
+
+
 def fastest(times: dict[int, float], *, takes_bytes: bool = False) -> int:
     """Returns the fastest plan of ours, of those that take the activations."""
-    left_out = {CUBLAS} if takes_bytes else {CUBLAS, BYTES}
-    return min((us, plan) for plan, us in times.items() if plan not in left_out)[1]
+    ours = ((us, plan) for plan, us in times.items() if plan != CUBLAS)
+    return min(found for found in ours if takes_bytes or not multiplies_bytes(found[1]))[1]
 
 
 class Samples:
     """What was measured, as the fit wants it: terms and times, by family."""
 
     def __init__(self, found: dict[Shape, dict[int, float]]):
-        # Of `BYTES`, few shapes were measured: a plan without a time takes no part.
-        self.plans = {
-            shape: [plan for plan in plans(shape) if plan.code in times]
-            for shape, times in found.items()
-        }
+        self.plans = {shape: plans(shape) for shape in found}
         terms, self._shapes = defaultdict(list), defaultdict(list)
         for shape, of_shape in self.plans.items():
             times = found[shape]
@@ -170,13 +172,9 @@ class Samples:
             fitted.append(nnls(rows[:, :-1], rows[:, -1])[0])
         return fitted
 
-    def expects_bytes(self, shape: Shape, costs: list[np.ndarray]) -> bool:
-        """Says whether the plan with the least cost is `BYTES`, measured or not."""
-        return min(plans(shape), key=lambda plan: costs[plan.family] @ plan.terms).code == BYTES
-
     def choose(self, shape: Shape, costs: list[np.ndarray], *, takes_bytes: bool) -> int:
         """Returns the code of the plan with the least cost."""
-        open_ = (p for p in self.plans[shape] if takes_bytes or p.code != BYTES)
+        open_ = (p for p in self.plans[shape] if takes_bytes or not multiplies_bytes(p.code))
         return min(open_, key=lambda plan: costs[plan.family] @ plan.terms).code
 
 
@@ -189,11 +187,7 @@ def table(path: Path) -> str:
     for shape, times in found.items():
         chosen = [samples.choose(shape, costs, takes_bytes=way) for way in (True, False)]
         wanted = [fastest(times, takes_bytes=way) for way in (True, False)]
-        if BYTES not in times and samples.expects_bytes(shape, costs):
-            chosen[0] = wanted[0] = BYTES
-        if any(
-            times.get(a, 0) > NOISE * times.get(b, 0) for a, b in zip(chosen, wanted, strict=True)
-        ):
+        if any(times[a] > NOISE * times[b] for a, b in zip(chosen, wanted, strict=True)):
             exceptions.append((*shape, *wanted))
     lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
     defying = "\n".join(f"    {shape}," for shape in exceptions)

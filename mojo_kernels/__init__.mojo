@@ -13,6 +13,7 @@ Hopper's builds on the room of any GPU.
         decode.mojo           from codes to floats, any element
         e2m1.mojo             E2M1 by its tables
         gates.mojo            gated activations of experts
+        quotients.mojo        quotients by 1 to 2, without a division
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
     tiles.mojo            tiles of vectors, in registers and in shared memory
@@ -32,6 +33,7 @@ Hopper's builds on the room of any GPU.
         assembler.mojo        says it with the machine code
         ptx_queue.mojo        says all that a CUDA device would be told
         kernel.mojo           what a kernel of any room offers
+        explained.mojo        a launch in words and numbers
         workspace.mojo        memory in which workgroups meet, kept
 
     cpu/                  vectors of a CPU
@@ -79,6 +81,7 @@ Hopper's builds on the room of any GPU.
             memory.mojo           tensors through descriptors
             tiles.mojo            tiles of floats, through LDS
             encode.mojo           quantization of a block in registers
+            gate.mojo             a gated activation in few instructions
             activations.mojo      the left side: codes, or floats encoded on the way
             weights.mojo          the right side, preshuffled
             quantizer.mojo        from floats to codes in memory, a wave's part
@@ -103,6 +106,8 @@ Hopper's builds on the room of any GPU.
             walk.mojo             a wave's way along K
             workgroup.mojo        who a wave is, and how a tile is computed
             stages.mojo           what waves share in LDS
+            shared.mojo           what they load of an operand: the interface
+            columns.mojo          operands that lie column by column, read transposed
             activations.mojo      how encoded blocks get there
             crew.mojo             workgroups that prepare the rows they share
             result.mojo           how sums get to C
@@ -110,6 +115,7 @@ Hopper's builds on the room of any GPU.
             dispatch.mojo         grouped products and layers: launches, cuts, workspace
             kernel.mojo           the decode kernel on rows of a group
             encoded.mojo          the middle kernel on rows of a group, encoded before
+            prefill.mojo          two groups of waves on rows of a group, for hundreds of them
             groups.mojo           which rows and whose weights, from the sizes
             rows.mojo             rows of tokens in a list
             hidden.mojo           gates and ups become hidden numbers on their way to memory
@@ -120,7 +126,9 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales
         host/                 what happens before a launch
-            dispatch.mojo         which kernel, and why
+            choices.mojo          the table of cuts: for which products, and why
+            costs.mojo            what cuts for four-bit codes are expected to take
+            dispatch.mojo         which kernel
             explain.mojo          the same without a launch
             catalogue.mojo        kernels by name, for who has no GPU
     simt/                 any GPU, any pair of formats: correct everywhere
@@ -136,6 +144,7 @@ Hopper's builds on the room of any GPU.
             shape.mojo            how a group is cut, and its shared memory
             operands.mojo         numbers, factors and marks, and where they lie
             numbers.mojo          codes as bfloat16 numbers
+            factors.mojo          float scales of both sides, which multiply sums
             flags.mojo            columns whose weights numbers cannot hold
             place.mojo            where things are in shared memory
             rows.mojo             activations of any kind become numbers
@@ -207,7 +216,10 @@ Hopper's builds on the room of any GPU.
             rows.mojo             rows as stages, gathered: a kernel of its own
             kernel.mojo           the product of a tile of rows
             result.mojo           gates, biases, and how sums get to rows
+            many.mojo             the product of a tile of many rows
+            hidden.mojo           its gates, in registers, and how hidden numbers get to rows
             slots.mojo            rows of slots added up
+            explain.mojo          launches, tiles and workspace, without a launch
         few_experts/          the same for few rows of each: weights stream through registers
             dispatch.mojo         the launches, and how few rows they are for
             deal.mojo             which rows and whose weights, found by every group

@@ -6,7 +6,8 @@ of one compute unit's first round are timed. For a product those of the whole ch
 too: they are the tiles of a few experts, which share what the L2 of their XCD holds.
 
 The grid of a product is for as many tiles as sizes could make. Workgroups that have no tile are
-timed as a launch of their own, whose kernel time is added.
+timed as a launch of their own, whose kernel time is added. Products of encoded rows have no more
+workgroups than the chip has room for, one round, which go through all tiles.
 """
 
 from __future__ import annotations
@@ -124,6 +125,9 @@ class SimulatedLayer:
         places = np.empty(slots, np.int32)
         places[order] = np.arange(slots)
         self._put(route[8], places)
+        for explained, launch in zip(self.explained, self.launches, strict=True):
+            if explained.name == "order":
+                self._put_tiles(launch, explained.tile[0], order // PER_TOKEN)
         self.operands = {
             "x": np.ones((tokens, WIDTH), BF16), "ids": self.routes.ids,
             "weights": np.ones((tokens, PER_TOKEN), np.float32),
@@ -135,6 +139,21 @@ class SimulatedLayer:
     def _put(self, place: tuple[int], values: np.ndarray) -> None:
         """Puts what an earlier launch computes into the workspace."""
         self.workspace[place[0] : place[0] + values.nbytes] = values.view(np.uint8)
+
+    def _put_tiles(self, launch: dict, height: int, tokens: np.ndarray) -> None:
+        """Puts the tiles of groups, and their rows, into the workspace."""
+        tiles, rows = launch["arguments"][7:9]
+        records, lists = [], []
+        first = 0
+        for expert, size in enumerate(self.routes.sizes()):
+            end = first + int(size)
+            for row in range(first, end, height):
+                records.append((expert, row, end, 0))
+                lists.append(np.full(height, -1, np.int32))
+                lists[-1][: min(end - row, height)] = tokens[row : min(end, row + height)]
+            first = end
+        self._put(tiles, np.array([(len(records), 0, 0, 0), *records], np.int32).reshape(-1))
+        self._put(rows, np.concatenate(lists))
 
     def times(self) -> Iterator[tuple[str, float, float]]:
         """Yields name and time of each launch, in both readings of the machine."""
@@ -160,7 +179,8 @@ class SimulatedLayer:
         rows, width = tile
         if grid[1] > 1:
             return grid[0], self.routes.tiles(rows), 1
-        return _of_xcds(self.routes.tiles(rows) * -(-columns // width)), 1, 1
+        tiles = _of_xcds(self.routes.tiles(rows) * -(-columns // width))
+        return min(grid[0], tiles), 1, 1
 
     def _profile(
         self, launch: dict, grid: tuple[int, ...], instead: dict, whole_round: bool = False

@@ -1,7 +1,7 @@
 """gfx950 kernels that are compared: compiled here, or kept as data.
 
-ours()          every kernel that the dispatch can choose, and how it is launched; another
-                catalogue for activations of more than four bits
+ours()          every kernel that the dispatch can choose, and how it is launched; other
+                catalogues for K that ends within a step, and for activations of more than four bits
 max_kernels()   MAX's own kernels, compiled for one weight matrix as its graphs do
 triton()        kernels that Triton compiled, kept with the simulator's tests
 """
@@ -51,9 +51,11 @@ def catalogue_of(stem: str) -> Catalogue:
     return Catalogue.load(catalogue_build(stem).find_or_make(), stem)
 
 
-def ours(op: str = "linear") -> Catalogue:
-    """Returns our kernels by name, those for an operation among them."""
-    return catalogue_of("wide" if op in WIDE else "ours")
+def ours(op: str = "linear", *, k_tail: bool = False) -> Catalogue:
+    """Returns our kernels by name, those for an operation among them; or for K with a tail."""
+    if op in WIDE:
+        return catalogue_of("wide")
+    return catalogue_of("tails" if k_tail else "ours")
 
 
 def max_program(n: int, k: int) -> Build:

@@ -1,12 +1,13 @@
-"""What a row of the CDNA4 dispatch table launches, for bfloat16 and for codes."""
+"""What rows of the CDNA4 dispatch table launch, for bfloat16 and for codes."""
 
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
-from mojo_kernels.cdna4.host.catalogue import Listed
-from mojo_kernels.cdna4.host.dispatch import Choice, Family
+from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, ListedQuantizer, Visitor
+from mojo_kernels.cdna4.host.choices import CHOICES, Choice, Family
 from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
+from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
 
 comptime BF16 = DType.bfloat16
@@ -15,20 +16,52 @@ comptime FLOATS = ProductTypes(Formats.MXFP4, Optional(BF16), EVEN, BF16, None)
 comptime CODES = ProductTypes(Formats.MXFP4, None, EVEN, BF16, None)
 
 
-struct Product[types: ProductTypes, choice: Choice](Listed):
-    """The kernel of a row, K being whole steps."""
+struct Product[types: ProductTypes, choice: Choice, k_tail: Bool = False](Listed):
+    """The kernel of a row; without `k_tail`, K is whole steps."""
 
     @staticmethod
     def supports(m: Int, n: Int, k: Int) -> Bool:
-        return not Self.choice.has_tail(k)
+        if Self.choice.family == Family.MIDDLE and not Self.choice.middle().supports(k):
+            return False
+        return Self.k_tail or not Self.choice.has_tail(k)
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
         var problem = Self.types.problem(m, n, k)
         comptime if Self.choice.family == Family.DECODE:
-            DecodeKernel[Self.types, Self.choice.shape].launch(problem, queue)
+            comptime shape = Self.choice.shape_of(Self.k_tail)
+            DecodeKernel[Self.types, shape].launch(problem, queue)
         elif Self.choice.family == Family.MIDDLE:
             comptime shape = Self.choice.middle()
-            MiddleKernel[Self.types, shape].launch(problem, queue)
+            MiddleKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
-            PrefillKernel[Self.types, Self.choice.m_tiles, False].launch(problem, queue)
+            PrefillKernel[Self.types, Self.choice.m_tiles, Self.k_tail].launch(problem, queue)
+
+
+def is_first[types: ProductTypes, row: Int]() -> Bool:
+    """Says whether a row is for such products, and none above launches the same kernels."""
+    comptime own = CHOICES[row]
+    comptime for i in range(row):
+        comptime choice = CHOICES[i]
+        comptime if choice.sources.include(types) and choice.name() == own.name():
+            return False
+    return own.sources.include(types)
+
+
+struct Rows[k_tail: Bool](Catalogue):
+    """The kernels of all rows, and the quantizer."""
+
+    @staticmethod
+    def walk[V: Visitor](mut visitor: V) raises:
+        comptime for i in range(len(CHOICES)):
+            comptime choice = CHOICES[i]
+            comptime if choice.any_k or not Self.k_tail:
+                comptime if is_first[FLOATS, i]() and choice.family != Family.MIDDLE:
+                    visitor.kernel[Product[FLOATS, choice, Self.k_tail]](
+                        String("linear_", choice.name())
+                    )
+                comptime if is_first[CODES, i]():
+                    visitor.kernel[Product[CODES, choice, Self.k_tail]](
+                        String("matmul_", choice.name())
+                    )
+        visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")

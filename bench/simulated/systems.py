@@ -1,7 +1,7 @@
 """What each system launches to compute bf16 x MXFP4 weights, as launches of the simulator.
 
-    mx_kernels      linear: one launch, fused, activations rounded to four bits; linear_mxfp8: to
-                    eight; linear_bf16: kept; matmul: activations quantized before
+    mx_kernels      linear: activations rounded to four bits, fused, or by a launch of its own;
+                    linear_mxfp8: to eight; linear_bf16: kept; matmul: activations quantized before
     MAX             its quantizer, its matmul, and where it splits K the sum of the parts
     Triton mxfp4    `dot_scaled`; Triton's corpus has no quantizer, MAX's goes before it
     Triton bf16     weights decoded to bf16, activations not quantized
@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 import mx_kernels as mx
 from bench.shapes import Shape
 from bench.simulated import aiter, kernels, launches
+from bench.simulated.catalogue import Catalogue
 from bench.simulated.launches import Launch, Operands, zeros
 from gfx950.timing import Profile
 
@@ -49,27 +50,33 @@ class Offer:
 
 
 def ours(operands: Operands, op: str) -> Offer:
-    """Returns the launch that the dispatch chooses for `linear` or `matmul`."""
-    launch = launches.ours(kernels.ours(op), chosen_label(operands.shape, op), operands)
+    """Returns the launches that the dispatch chooses for `linear` or `matmul`."""
+    catalogue, label = chosen(operands.shape, op)
+    product = Offer("mx_kernels", MULTIPLY, (launches.ours(catalogue, label, operands),))
+    if not label.startswith(op):
+        return after(our_quantizer(operands), product)
     computes = MULTIPLY if op == "matmul" else "quantize and multiply, fused"
-    computes = DECODE if op == "linear_bf16" else computes
-    return Offer("mx_kernels", computes, (launch,))
+    return replace(product, computes=DECODE if op == "linear_bf16" else computes)
 
 
-def chosen_label(shape: Shape, op: str) -> str:
-    """Returns the name of the kernel that the dispatch chooses: `<op>_<cut>`.
+def chosen(shape: Shape, op: str) -> tuple[Catalogue, str]:
+    """Returns the kernel that the dispatch chooses: its catalogue, and its name, `<op>_<cut>`.
+
+    It is one of `matmul` if activations of `linear` are quantized by a launch before.
 
     Raises:
-        ValueError: if K ends within a step; kernels for that are not compiled.
+        ValueError: if K ends within a step and activations have more than four bits; kernels
+            for that are not compiled.
     """
     activations = kernels.WIDE.get(op, "mxfp4")
     op_of_table = "linear" if op in kernels.WIDE else op
     plan = mx.explain(*shape, device="gfx950", op=op_of_table, activations=activations)
-    if plan.k_tail:
+    if plan.k_tail and op in kernels.WIDE:
         raise ValueError(
             f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is compiled"
         )
-    return f"{op}_{plan.cut}"
+    label = f"{'matmul' if plan.quantizes_first else op}_{plan.cut}"
+    return kernels.ours(op, k_tail=plan.k_tail), label
 
 
 def our_quantizer(operands: Operands) -> Offer:

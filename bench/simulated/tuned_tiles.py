@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from bench.report import Table
 from bench.rows import Origin
 from bench.shapes import Shape
-from bench.simulated import calibrate, kernels, launches
+from bench.simulated import calibrate, launches
 from bench.simulated.launches import Operands
-from bench.simulated.systems import chosen_label
+from bench.simulated.systems import chosen
 
 READINGS = ("clock", "latency")
 """What the model was fitted to leaves two of them open."""
@@ -61,8 +61,8 @@ def tuned() -> list[calibrate.Row]:
 def timed(row: calibrate.Row, origin: Origin) -> TileRow:
     """Returns what the model says of the launch that the dispatch chooses."""
     shape = Shape(row.m, row.n, row.k)
-    label = chosen_label(shape, "matmul")
-    launch = launches.ours(kernels.ours(), label, Operands(shape))
+    catalogue, label = chosen(shape, "matmul")
+    launch = launches.ours(catalogue, label, Operands(shape))
     found = launch.profile(whole_grid=False).variants
     return TileRow(
         *shape, row.tile, label.partition("_")[2], row.clock_us, row.latency_us,

@@ -18,7 +18,11 @@ from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 from std.sys import get_defined_int
 
-from mojo_kernels.bindings.pairs import expert_pairs_on_gfx950, pairs_on_gfx950
+from mojo_kernels.bindings.pairs import (
+    column_pairs_on_gfx950,
+    expert_pairs_on_gfx950,
+    pairs_on_gfx950,
+)
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -31,7 +35,6 @@ from mojo_kernels.bindings.protocol import (
 )
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.experts.explain import (
-    Explained,
     LayerSizes,
     explain_grouped,
     explain_layer,
@@ -45,8 +48,10 @@ from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
 from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
+from mojo_kernels.hopper.experts.explain import ExpertsQuestion, explain_experts
 from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.explain import explain as explain_hopper
+from mojo_kernels.launch.explained import Explained
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format, K_MULTIPLE
@@ -149,7 +154,8 @@ def kernel_of(arguments: PythonObject) raises -> PythonObject:
 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, whether the left side is encoded).
+    """Takes (m, n, k, left format, right format, whether the left side is encoded, whether codes of
+    both lie column by column).
 
     Returns the row of the CDNA4 dispatch table for a product, and its launch.
     """
@@ -157,7 +163,9 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     var m, n, k = args.next(), args.next(), args.next()
     var left_format = args.next()
     var formats = Formats.of(left_format, args.next())
-    var found = explain(m, n, k, formats, is_encoded=args.next() != 0)
+    var is_encoded = args.next() != 0
+    formats.are_columns = args.next() != 0
+    var found = explain(m, n, k, formats, is_encoded=is_encoded)
     var choice, grid, workspace = found.choice, found.grid, found.workspace
     var tile_m, tile_n = choice.tile()
     var row = Record()
@@ -173,6 +181,7 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     row.put("depth", choice.shape.depth)
     row.put("splits", grid.z)
     row.put("k_tail", found.k_tail)
+    row.put("quantizes_first", found.quantizes_first)
     row.put("grid", numbers(grid.x, grid.y, grid.z))
     row.put("threads", grid.threads)
     row.put("chunks_per_wave", found.chunks_per_wave)
@@ -205,7 +214,7 @@ def _launches(launches: List[Explained]) raises -> PythonObject:
     for launch in launches:
         var row = Record()
         row.put("name", String(launch.name))
-        row.put("kernel", String("cdna4/experts/", launch.file))
+        row.put("kernel", String(launch.file))
         row.put("reason", String(launch.reason))
         row.put("cut", launch.cut)
         row.put("tile", Python.tuple(launch.tile_m, launch.tile_n))
@@ -236,6 +245,21 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     row.put("threads", found.grid.threads)
     row.put("workspace_bytes", found.workspace.num_bytes())
     return row.fields
+
+
+def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
+    """Takes what `explain_experts_gfx950` takes; returns the same of Hopper.
+
+    Weights are preshuffled for CUDA; activations of no format stay bfloat16.
+    """
+    var args = Arguments(arguments)
+    var found = explain_experts(
+        ExpertsQuestion(
+            args.next(), args.next(), args.next(), args.next(), args.next(), args.next() != 0,
+            args.next(), args.next(),
+        )
+    )  # fmt: skip
+    return Python.tuple(_launches(found.launches), found.workspace_bytes)
 
 
 def plans_cuda(arguments: PythonObject) raises -> PythonObject:
@@ -336,7 +360,9 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
             module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
             module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
+            module.def_function[column_pairs_on_gfx950]("column_pairs_on_gfx950")
             module.def_function[explain_cuda]("explain_cuda")
+            module.def_function[explain_experts_cuda]("explain_experts_cuda")
             module.def_function[plans_cuda]("plans_cuda")
             module.def_function[py_quantize]("quantize")
             module.def_function[py_dequantize]("dequantize")

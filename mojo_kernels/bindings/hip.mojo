@@ -13,7 +13,11 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 from std.sys import size_of
 
-from mojo_kernels.bindings.pairs import expert_pairs_on_gfx950, pairs_on_gfx950
+from mojo_kernels.bindings.pairs import (
+    column_pairs_on_gfx950,
+    expert_pairs_on_gfx950,
+    pairs_on_gfx950,
+)
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -138,6 +142,7 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
         module.def_function[py_functions]("functions")
         module.def_function[pairs_on_gfx950]("pairs")
         module.def_function[expert_pairs_on_gfx950]("expert_pairs")
+        module.def_function[column_pairs_on_gfx950]("column_pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
         module.def_function[py_dequantize]("dequantize")

@@ -10,6 +10,7 @@ the tables of formats, element types and rounding rules:
     -D ROUNDING=...    how they are quantized
     -D OUT=...         the result
     -D BIAS=...        what is added to it; without it, nothing
+    -D COLUMNS=1       codes of both sides lie column by column
 
 A module holds every kernel that the dispatch can choose for its kind, whatever the
 shape. Nothing waits and nothing is allocated, as in `hip`.
@@ -35,18 +36,28 @@ comptime X = get_defined_int["X", NONE]()
 comptime LEFT = get_defined_int["LEFT", NO_FORMAT]()
 comptime FLOATS = LeftKind.KEPT if LEFT == NO_FORMAT else LeftKind.QUANTIZED
 comptime KIND = LeftKind.ENCODED if X == NONE else FLOATS
-comptime TYPES = ProductTypes.of(
-    Known(
-        kind=KIND.code,
-        dtype=X,
-        left_format=LEFT,
-        rounding=get_defined_int["ROUNDING", Rounding.EVEN.code](),
-        right_format=get_defined_int["RIGHT", 0](),
-        layout=ANY,
-        result_dtype=get_defined_int["OUT"](),
-        bias_dtype=get_defined_int["BIAS", NO_BIAS](),
+comptime ARE_COLUMNS = get_defined_int["COLUMNS", 0]() == 1
+
+
+def types_of_module() -> ProductTypes:
+    """Returns what the module is compiled for."""
+    var types = ProductTypes.of(
+        Known(
+            kind=KIND.code,
+            dtype=X,
+            left_format=LEFT,
+            rounding=get_defined_int["ROUNDING", Rounding.EVEN.code](),
+            right_format=get_defined_int["RIGHT", 0](),
+            layout=ANY,
+            result_dtype=get_defined_int["OUT"](),
+            bias_dtype=get_defined_int["BIAS", NO_BIAS](),
+        )
     )
-)
+    types.formats.are_columns = ARE_COLUMNS
+    return types
+
+
+comptime TYPES = types_of_module()
 """The kind."""
 
 
@@ -65,8 +76,8 @@ def py_workspace(arguments: PythonObject) raises -> PythonObject:
 def py_multiply(arguments: PythonObject) raises:
     """Takes what `multiply` of every module takes, then (device, stream, workspace).
 
-    Activations are contiguous floats, or plain codes; weights are preshuffled for CDNA4. The
-    workspace is where counters end and what is handed over begins.
+    Activations are contiguous floats, or plain codes; weights are preshuffled for CDNA4. Codes that
+    lie column by column are plain on both sides, and their strides are known. The workspace is where counters end and what is handed over begins.
     """
     var args = Arguments(arguments)
     var problem = read_problem(args)

@@ -3,12 +3,21 @@
 from std.python import Python, PythonObject
 
 from ..cdna4.instructions.matrix import name_of
-from ..cdna4.types import PAIRS, has_expert_kernels
+from ..cdna4.types import COLUMN_PAIRS, PAIRS, has_expert_kernels
 
 
 def pairs_on_gfx950() raises -> PythonObject:
     """Returns the formats of activations and weights that there are kernels for."""
     return _pairs[False]()
+
+
+def column_pairs_on_gfx950() raises -> PythonObject:
+    """Returns those of codes that lie column by column on both sides."""
+    var pairs = Python.list()
+    comptime for i in range(len(COLUMN_PAIRS)):
+        comptime pair = COLUMN_PAIRS[i]
+        pairs.append(Python.tuple(name_of(pair.left), name_of(pair.right)))
+    return pairs
 
 
 def expert_pairs_on_gfx950() raises -> PythonObject:

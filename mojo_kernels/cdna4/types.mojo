@@ -11,7 +11,7 @@ The fields say the same as a `Problem`, at compile time:
 
 from std.sys import size_of
 
-from ..layouts import LAYOUTS, PreshuffledCdna4
+from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES, float_code
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
@@ -20,12 +20,20 @@ from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 from .instructions.matrix import KEPT, name_of
 
 
-@fieldwise_init
 struct Formats(Equatable, TrivialRegisterPassable):
     """The formats of both operands of a product."""
 
     var left: Format
     var right: Format
+    var are_columns: Bool
+    """Whether codes of both lie column by column, [K, rows]; otherwise those of the left side lie
+    row by row, and those of the right side are preshuffled."""
+
+    def __init__(out self, left: Format, right: Format, *, are_columns: Bool = False):
+        """Names formats."""
+        self.left = left
+        self.right = right
+        self.are_columns = are_columns
 
     comptime MXFP4 = Self(Format.MXFP4, Format.MXFP4)
 
@@ -51,6 +59,8 @@ comptime PAIRS = [
     Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
 ]
 """Formats of activations and of weights that there are kernels for."""
+comptime COLUMN_PAIRS = [Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D, are_columns=True)]
+"""Those of codes that lie column by column on both sides."""
 
 
 def supported_pairs() -> String:
@@ -81,6 +91,10 @@ def has_kernels(formats: Formats) -> Bool:
     """Says whether there are kernels for a pair."""
     comptime for i in range(len(PAIRS)):
         comptime pair = PAIRS[i]
+        if formats == pair:
+            return True
+    comptime for i in range(len(COLUMN_PAIRS)):
+        comptime pair = COLUMN_PAIRS[i]
         if formats == pair:
             return True
     return False
@@ -118,14 +132,13 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
 
     def quantizes_first(self) -> Bool:
-        """Says whether a launch of its own quantizes floats: float scales take all of K."""
+        """Says whether a launch of its own quantizes floats always: float scales take all of K."""
         return Bool(self.x) and self.formats.left.scale == Scale.FLOAT32
 
     def encoded(self) -> Self:
-        """Returns the types of the product of what it makes; the same if there is none."""
+        """Returns the types of the product of what a launch of its own makes of floats."""
         var types = self
-        if self.quantizes_first():
-            types.x = None
+        types.x = None
         return types
 
     def floats(self) -> DType:
@@ -139,7 +152,7 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         return self.formats.left.packed_bytes(k)
 
     def match(self, problem: Problem) -> Bool:
-        """Says whether a problem is of these formats and types, and its weights preshuffled."""
+        """Says whether a problem is of these formats and types, and its weights in their layout."""
         var left, result = problem.left, problem.result
         return (
             left.kind == self.kind()
@@ -147,10 +160,14 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
             and (not self.x or left.dtype == float_code(self.x.value()))
             and (self.kind() != LeftKind.QUANTIZED or left.rounding == self.rounding)
             and problem.right.format == self.formats.right.code()
-            and problem.right.layout == _LAYOUT
+            and problem.right.layout == self.right_layout()
             and result.dtype == float_code(self.out)
             and result.bias_dtype == (float_code(self.bias.value()) if self.bias else NO_BIAS)
         )
+
+    def right_layout(self) -> Int:
+        """Returns the layout of weights; the plain one, of codes that lie column by column."""
+        return _PLAIN if self.formats.are_columns else _PRESHUFFLED
 
     def problem(self, m: Int, n: Int, k: Int) -> Problem:
         """Returns a problem of these types, its addresses numbers by which to recognise them."""
@@ -160,7 +177,7 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
             left = Left.quantized(A, float_code(self.x.value()), k, format, self.rounding)
         if self.kind() == LeftKind.KEPT:
             left = Left.kept(A, float_code(self.x.value()), k)
-        var right = Right(W_CODES, W_SCALES, self.formats.right.code(), _LAYOUT)
+        var right = Right(W_CODES, W_SCALES, self.formats.right.code(), self.right_layout())
         var bias = float_code(self.bias.value()) if self.bias else NO_BIAS
         return Problem(left, right, Result(C, float_code(self.out), BIAS, bias), m, n, k)
 
@@ -218,12 +235,13 @@ def float_bytes(dtype: DType) -> Int:
     return 0
 
 
-def _layout_code() -> Int:
-    """Returns the position of the layout of weights in `LAYOUTS`."""
+def _layout_code(name: StaticString) -> Int:
+    """Returns the position of a layout of weights in `LAYOUTS`."""
     comptime for i in range(len(LAYOUTS)):
-        comptime if LAYOUTS[i].NAME == PreshuffledCdna4.NAME:
+        if LAYOUTS[i].NAME == name:
             return i
     return -1
 
 
-comptime _LAYOUT = _layout_code()
+comptime _PRESHUFFLED = _layout_code(PreshuffledCdna4.NAME)
+comptime _PLAIN = _layout_code(Plain.NAME)

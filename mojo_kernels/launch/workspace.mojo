@@ -15,8 +15,8 @@ from std.utils.lock import BlockingScopedLock, BlockingSpinLock
 
 from .queue import Workspace
 
-comptime CLEARED_BYTES = 1 << 22
-"""Room for what is zero between launches."""
+comptime CLEARED_BYTES = 1 << 24
+"""Room for what is zero between launches: sums that all compute units of a chip hand over."""
 comptime SMALLEST_BYTES = 1 << 22
 """Of what is handed over."""
 

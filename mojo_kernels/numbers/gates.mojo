@@ -86,17 +86,15 @@ def exp_of_minus[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType
     comptime LN2_LOW = Float32(1.42860682030941723212e-6)
     comptime DEGREE = 7
 
-    var is_beyond = x.gt(LARGEST_EXPONENT)
-    var bounded = is_beyond.select(F32(LARGEST_EXPONENT), x)
-    var shifted = bounded.fma(F32(MINUS_LOG2_E), F32(SHIFTER))
+    var shifted = x.fma(F32(MINUS_LOG2_E), F32(SHIFTER))
     var n = shifted - SHIFTER
-    var r = n.fma(F32(-LN2_LOW), n.fma(F32(-LN2_HIGH), -bounded))
+    var r = n.fma(F32(-LN2_LOW), n.fma(F32(-LN2_HIGH), -x))
     var power = F32(_inverse_factorial(DEGREE))
     comptime for i in range(DEGREE):
         power = power.fma(r, F32(_inverse_factorial(DEGREE - 1 - i)))
     var exponent = bitcast[DType.uint32, width](shifted) + UInt32(F32_EXPONENT_BIAS)
     var scale = bitcast[DType.float32, width](exponent << UInt32(F32_MANTISSA_BITS))
-    return is_beyond.select(F32(0), power * scale)
+    return x.gt(LARGEST_EXPONENT).select(F32(0), power * scale)
 
 
 def _inverse_factorial(n: Int) -> Float32:

@@ -15,6 +15,15 @@ comptime NUM_XCDS = 8
 """XCDs, to which workgroups are dealt in turn."""
 
 
+@always_inline
+def _quotient(a: UInt32, b: UInt32) -> UInt32:
+    """Returns a // b for a < 2**23, which a GPU divides fastest as floats.
+
+    (a + 0.5) / b is at least 0.5 / b from any integer, which is more than it is rounded by.
+    """
+    return ((Float32(a) + 0.5) / Float32(b)).cast[DType.uint32]()
+
+
 @fieldwise_init
 struct XcdBands(TileSchedule):
     """Bands of rows of tiles, gone through column by column; each XCD has a stretch of them.
@@ -39,17 +48,36 @@ struct XcdBands(TileSchedule):
         return align_up(self.num_tiles(), NUM_XCDS)
 
     @always_inline
+    def has(self, index: Int) -> Bool:
+        """Says whether a launch has such a workgroup."""
+        comptime XCDS = UInt32(NUM_XCDS)
+        var of_each = (UInt32(self.rows) * UInt32(self.columns) + (XCDS - 1)) // XCDS
+        return UInt32(index) // XCDS < of_each
+
+    @always_inline
+    def has_tile(self, index: Int) -> Bool:
+        """Says whether a workgroup of the launch, or one behind it, has a tile."""
+        return self.has(index) and self._number(index) < UInt32(self.rows) * UInt32(self.columns)
+
+    @always_inline
+    def _number(self, index: Int) -> UInt32:
+        """Returns where a workgroup's tile is in the order: that of its XCD's stretch."""
+        comptime XCDS = UInt32(NUM_XCDS)
+        var per_xcd = (UInt32(self.rows) * UInt32(self.columns) + (XCDS - 1)) // XCDS
+        return UInt32(index) % XCDS * per_xcd + UInt32(index) // XCDS
+
+    @always_inline
     def tile(self, index: Int) -> Tile:
-        # In 32 bits, which is what a GPU divides fastest.
-        var rows, columns, workgroup = UInt32(self.rows), UInt32(self.columns), UInt32(index)
-        var per_xcd = (rows * columns + UInt32(NUM_XCDS - 1)) // UInt32(NUM_XCDS)
-        var number = workgroup % UInt32(NUM_XCDS) * per_xcd + workgroup // UInt32(NUM_XCDS)
-        var band = number // (UInt32(Self.BAND) * columns)
+        var rows, columns = UInt32(self.rows), UInt32(self.columns)
+        var number = self._number(index)
+        var band = UInt32(0)
+        if rows > UInt32(Self.BAND):
+            band = _quotient(number, UInt32(Self.BAND) * columns)
         var in_band = number - band * UInt32(Self.BAND) * columns
         var height = min(rows - band * UInt32(Self.BAND), UInt32(Self.BAND))
         if number >= rows * columns:
             return Tile(0, self.rows, self.columns)
-        var column = in_band // height
+        var column = _quotient(in_band, height)
         var row = band * UInt32(Self.BAND) + in_band - column * height
         return Tile(0, Int(row), Int(column))
 

@@ -27,6 +27,12 @@ def keep_branch():
 
 
 @always_inline
+def here(x: UInt32) -> UInt32:
+    """Returns x; the compiler cannot compute what follows from it earlier, and keep it."""
+    return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](x)
+
+
+@always_inline
 def multiply_add(
     a: SIMD[DType.uint32, 4], b: SIMD[DType.uint32, 2], c: SIMD[DType.float32, 4]
 ) -> SIMD[DType.float32, 4]:

@@ -43,7 +43,7 @@ from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of, show
 from mx_kernels._cuda import current_device
 from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
 from mx_kernels._pages import ask_for_large_pages
-from mx_kernels._storage import storage_of
+from mx_kernels._storage import lies_by_columns, storage_of
 
 _BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
 
@@ -85,6 +85,7 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
 
 def dequantize(q: Operand, dtype: int) -> Tensor:
     """Decodes `q` to floats [..., K]."""
+    q = _by_rows(q)
     out, address, launcher = _empty(q._codes, tuple(q.shape), dtype)
     codes, scales, fmt, layout = _right(q)
     calls, rows = _cut(q)
@@ -97,6 +98,7 @@ def dequantize(q: Operand, dtype: int) -> Tensor:
 
 def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     """Moves `q` [..., N, K] to `layout`; returns codes and scales."""
+    q = _by_rows(q)
     codes, scales, fmt, source = _right(q)
     storage = storage_of(q.shape, facts().formats[q.format], layout)
     new_codes, codes_to, launcher = _empty(q._codes, storage[0])
@@ -137,6 +139,10 @@ def _steps(calls: int, *arrays: tuple[int, Tensor]) -> Iterator[tuple[int, ...]]
 
 def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
     """Multiplies codes by codes; returns floats [..., N]."""
+    if not (a._codes.is_contiguous() and b._codes.is_contiguous()):
+        if _has_kernel_for_columns(a, b):
+            return _multiply_columns(a, b, bias, dtype)
+        a = _by_rows(a)
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
     return _multiply(a._codes, left, b, bias, dtype)
@@ -145,15 +151,15 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
 def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | None) -> Array:
     """Multiplies floats, kept or quantized by `mode`, by codes; returns floats [..., N].
 
-    The result's dtype is x's for None. On a GPU kept floats are bfloat16.
+    The result's dtype is x's for None. Kept floats become bfloat16, here or in the kernel.
     """
     kind, fmt, rounding = mode
     k = w._k
     x, values, x_dtype, row_stride = rows_of(x, k)
     if dtype is None:
         dtype = x_dtype
-    is_rounded = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
-    if is_rounded and isinstance(x, Tensor) and x.is_cuda:
+    is_other = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
+    if is_other and isinstance(x, Tensor) and _launch.launcher_of(x).wants_bfloat16(x.numel() // k):
         x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
     return _multiply(x, left, w, bias, dtype)
@@ -257,6 +263,8 @@ def question(
 
 def _multiply(like: Array, left: tuple, w: Operand, bias: Array | None, dtype: int) -> Array:
     """Writes and launches a product of a left side, which has the rows of `like`."""
+    if not w._codes.is_contiguous():
+        w = _by_rows(w)
     n, shape = w._checked[-1] if w._checked else w.rows, like.shape
     if len(shape) == 2:
         m = shape[0]
@@ -272,6 +280,35 @@ def _multiply(like: Array, left: tuple, w: Operand, bias: Array | None, dtype: i
         k = w._k
         call = left + _right(w) + (address, dtype, addend, bias_dtype, m, n, k)
         launcher.multiply(call, out, m, k)
+    return out
+
+
+def _by_rows(q: Operand) -> Operand:
+    """Returns an operand whose codes lie row by row: itself, or a copy."""
+    if q._codes.is_contiguous():
+        return q
+    return q._with(q._codes.contiguous(), q._scales)
+
+
+def _has_kernel_for_columns(a: Operand, b: Operand) -> bool:
+    """Says whether the device multiplies codes that lie column by column on both sides."""
+    if not (lies_by_columns(a._codes) and lies_by_columns(b._codes)):
+        return False
+    launcher, formats = _launch.launcher_of(b._codes), (a._native[0], b._native[0])
+    return launcher.takes_columns(b._codes, formats, (a.shape[0], b.shape[0]))
+
+
+def _multiply_columns(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
+    """Writes and launches a product of such codes, as `_multiply` one of others."""
+    (m, k), n = a.shape, b.shape[0]
+    out, address, launcher = _empty(a._codes, (m, n), dtype)
+    addend, bias_dtype = 0, NO_CODE
+    if bias is not None:
+        _owner, addend, bias_dtype, _ = rows_of(bias, n)
+    codes, scales, fmt, _ = _right(a)
+    left = (ENCODED, codes, scales, 0, 0, fmt, 0)
+    call = left + _right(b) + (address, dtype, addend, bias_dtype, m, n, k)
+    launcher.multiply_columns(call, out)
     return out
 
 

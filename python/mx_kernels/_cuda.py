@@ -103,6 +103,16 @@ class Cuda:
         finally:
             _free(workspace)
 
+    @staticmethod
+    def wants_bfloat16(_rows: int) -> bool:
+        """Says that kernels do not round floats that are kept."""
+        return True
+
+    @staticmethod
+    def takes_columns(_like: Tensor, _formats: tuple[int, int], _rows: tuple[int, int]) -> bool:
+        """Says that no kernel multiplies codes that lie column by column."""
+        return False
+
     def _open(self, index: int) -> _Device:
         """Opens a device for the life of the process."""
         with self._lock:

@@ -48,6 +48,10 @@ ALIGNMENT = 16
 CLEARED_BYTES = 1 << 21
 """Room for counters in a workspace."""
 
+ROUNDED_ROWS = 64
+"""Rows of floats that are kept which kernels round as fast as they read bfloat16; of more, each
+wave would round what others round too, and a launch before is faster."""
+
 
 class Kind(NamedTuple):
     """What a product module is compiled for, by places in the tables; None for none."""
@@ -61,6 +65,8 @@ class Kind(NamedTuple):
     rounding: int | None
     out: int
     bias: int | None
+    columns: int | None = None
+    """1 for codes that lie column by column on both sides."""
 
     def defines(self) -> tuple[str, ...]:
         """Returns the compiler's definitions."""
@@ -237,6 +243,33 @@ class Rocm:
         room = space.address if space else 0
         left = (kind, values, scales, left[3], k, left_format, left[6])
         call.launch(product, "multiply", (*left, *right, *result, m, n, k, *queue, room))
+
+    @staticmethod
+    def wants_bfloat16(rows: int) -> bool:
+        """Says whether kernels do not round floats that are kept, or others are faster then."""
+        return rows > ROUNDED_ROWS
+
+    def takes_columns(self, like: Tensor, formats: tuple[int, int], rows: tuple[int, int]) -> bool:
+        """Says whether `multiply_columns` multiplies codes of two formats and numbers of rows."""
+        self._queue(like)
+        names = tuple(_format(code).name for code in formats)
+        return names in self._native.column_pairs() and not any(n % ALIGNMENT for n in rows)
+
+    def multiply_columns(self, arguments: tuple[int, ...], out: Tensor) -> None:
+        """Launches a product of codes that lie column by column on both sides."""
+        queue = self._queue(out)
+        call = Call(self._native, queue, out)
+        left, right, result, sizes = (
+            arguments[i:j] for i, j in ((0, 7), (7, 11), (11, 15), (15, None))
+        )
+        (_, codes, scales, *rest), (w_codes, w_scales, fmt, layout), (m, n, k) = left, right, sizes
+        codes, w_codes = (
+            call.rows(address, rows, (k, rows)) for address, rows in ((codes, m), (w_codes, n))
+        )
+        bias = None if result[3] == NO_CODE else result[3]
+        product = self._product(Kind(left[5], fmt, None, None, result[1], bias, columns=1))
+        arguments = (ENCODED, codes, scales, *rest, w_codes, w_scales, fmt, layout)
+        call.launch(product, "multiply", (*arguments, *result, *sizes, *queue, 0))
 
     def _multiply_grouped(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
         """Launches a grouped product."""

@@ -37,6 +37,18 @@ class Launcher(Protocol):
             ValueError: if the device has no kernel for the formats; see `_facts.unsupported`.
         """
 
+    def wants_bfloat16(self, rows: int) -> bool:
+        """Says whether so many rows of floats that are kept must be bfloat16 already."""
+
+    def takes_columns(self, like: Tensor, formats: tuple[int, int], rows: tuple[int, int]) -> bool:
+        """Says whether `multiply_columns` multiplies codes of two formats and numbers of rows.
+
+        They lie column by column on both sides, where `like` does. Otherwise they are copied.
+        """
+
+    def multiply_columns(self, arguments: tuple[int, ...], out: Tensor) -> None:
+        """Launches a product of such codes, which writes `out`, where there are kernels for it."""
+
 
 class _Cpu:
     """Launches on the CPU, on the thread team of the caller.
@@ -55,6 +67,12 @@ class _Cpu:
         # Added, not unpacked: see `_calls`.
         team = table.team if threads > 1 else 0, threads
         table.native.multiply(arguments + team)
+
+    def wants_bfloat16(self, rows):
+        return False
+
+    def takes_columns(self, like, formats, rows):
+        return False
 
 
 CPU = _Cpu()

@@ -31,13 +31,19 @@ UNPACKED = "float4_e2m1fn"
 """What ml_dtypes calls four-bit codes, one a byte."""
 
 
-def as_bytes(array: Array, name: str, element: str) -> Tensor:
+def lies_by_columns(codes: Tensor) -> bool:
+    """Says whether a matrix [rows, K] of bytes lies column by column, [K, rows] in memory."""
+    return codes.ndim == 2 and not codes.is_contiguous() and codes.t().is_contiguous()
+
+
+def as_bytes(array: Array, name: str, element: str, *, or_columns: bool = False) -> Tensor:
     """Views `array` as a uint8 tensor; a NumPy array that is read-only is copied.
 
     Args:
         array: bytes, or what libraries call bytes of `element`.
         name: what messages call it.
         element: of the format tables: an element's name or a scale's.
+        or_columns: whether a matrix may lie column by column.
 
     Raises:
         TypeError: for another dtype.
@@ -51,9 +57,12 @@ def as_bytes(array: Array, name: str, element: str) -> Tensor:
     if len(array.shape) == 0:
         raise ValueError(f"{name}: got a single number, expected shape [..., K]")
     contiguous = array.is_contiguous() if kind == "torch" else array.flags.c_contiguous
+    if or_columns and not contiguous and len(array.shape) == 2:
+        contiguous = lies_by_columns(array) if kind == "torch" else array.flags.f_contiguous
     if not contiguous:
         call = f"{name}.contiguous()" if kind == "torch" else f"np.ascontiguousarray({name})"
-        raise ValueError(f"{name}: got a non-contiguous array, expected a contiguous one: {call}")
+        known = "a contiguous one, or a matrix's transpose" if or_columns else "a contiguous one"
+        raise ValueError(f"{name}: got a non-contiguous array, expected {known}: {call}")
     if kind == "numpy":
         array = array if array.flags.writeable else array.copy()
         return torch.from_numpy(array.view(np.uint8))

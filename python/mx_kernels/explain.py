@@ -73,6 +73,8 @@ class Explanation:
     """Workgroups that share a tile of C, each with a part of K."""
     k_tail: bool = False
     """Whether the kernel is the one that can end within a step."""
+    quantizes_first: bool = False
+    """Whether a launch of its own makes codes of floats before."""
     grid: tuple[int, int, int] = (0, 0, 0)
     """Workgroups along N, M and K; where one line counts all tiles, their number comes first."""
     threads: int = 0
@@ -87,7 +89,10 @@ class Explanation:
         """Returns the decision in words."""
         size = " x ".join(map(str, self.shape))
         formats = f"{self.activations} x {self.format}"
-        text = f"{size} of {formats} on {self.device}: {self.kernel}, {self.reason}; tiles of "
+        before = "floats encoded in a launch before, then " if self.quantizes_first else ""
+        text = (
+            f"{size} of {formats} on {self.device}: {before}{self.kernel}, {self.reason}; tiles of "
+        )
         text += f"{self.tile[0]} x {self.tile[1]}"
         if self.level:
             return f"{text}, instruction level {self.level}"
@@ -167,11 +172,12 @@ def explain(
     experts: int = 0,
     slots: int = 0,
     activation: str = "swiglu_oai",
+    by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
 
-    Of experts, which are explained for gfx950: "grouped_linear" has m rows of all groups; "moe"
-    has m tokens of k numbers, and n hidden numbers a slot. Floats are bfloat16.
+    Of experts, which are explained for GPUs: "grouped_linear" has m rows of all groups; "moe" has
+    m tokens of k numbers, and n hidden numbers a slot. Floats are bfloat16.
 
     Args:
         m: rows of the activations.
@@ -185,6 +191,7 @@ def explain(
         experts: how many there are, of products of experts.
         slots: experts of a token, of "moe".
         activation: of "moe".
+        by_columns: whether codes of both sides lie column by column, of "matmul" on gfx950.
 
     Raises:
         TypeError: if a size is no integer.
@@ -208,7 +215,12 @@ def explain(
     block = right.k_multiple
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
-    asked = Question(m, n, k, left, right)
+    asked = Question(m, n, k, left, right, by_columns)
+    if by_columns and (op, device) != ("matmul", "gfx950"):
+        raise ValueError(
+            f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
+            "; elsewhere codes are copied first"
+        )
     question = {"device": device, "op": op, "activations": activations, "format": format}
     if op in EXPERT_OPS:
         return _explain_experts(asked, experts, slots, activation, question)
@@ -222,13 +234,16 @@ def _explain_experts(
 ) -> ExpertsExplanation:
     """Answers for `grouped_linear` and `moe`; `question` has the names that were asked for."""
     op, device, block = question["op"], question["device"], asked.right.k_multiple
-    if device != "gfx950":
-        raise ValueError(f"device: got {device!r}, expected 'gfx950', for which {op} is explained")
+    if device not in EXPERTS_ON:
+        known = " or ".join(map(repr, EXPERTS_ON))
+        raise ValueError(f"device: got {device!r}, expected {known}, for which {op} is explained")
     gate = check_gate(activation, DEFAULT_LIMIT, DEFAULT_ALPHA)[0]
     slots = slots if op == "moe" else 0
     if slots and asked.n % block:
         raise ValueError(f"n: got {asked.n}, expected a multiple of {block}")
-    found, num_bytes = _experts_on_gfx950(asked, experts, slots, gate)
+    are_neighbours = int(gate == facts().gates["swiglu_oai"])
+    sizes = *asked[:3], experts, slots, are_neighbours
+    found, num_bytes = EXPERTS_ON[device](asked, (*sizes, *asked.codes()))
     launches = tuple(Launch(**row) for row in found)
     return ExpertsExplanation(
         **question, shape=asked[:3], experts=experts, slots=slots, launches=launches,
@@ -244,6 +259,7 @@ class Question(NamedTuple):
     k: int
     left: Mode
     right: Format
+    by_columns: bool
 
     def call(self, layout: Layout) -> tuple[int, ...]:
         """Returns what an extension module takes for it, with weights in a layout."""
@@ -262,19 +278,18 @@ def _on_cpu(asked: Question) -> dict:
 
 def _on_gfx950(asked: Question) -> dict:
     """The row of the dispatch table, which knows some pairs."""
-    native = facts().native
-    _check_pair(asked, native.pairs_on_gfx950())
+    native, by_columns = facts().native, int(asked.by_columns)
+    pairs = native.column_pairs_on_gfx950() if by_columns else native.pairs_on_gfx950()
+    _check_pair(asked, pairs)
     is_encoded = int(asked.left.kind == ENCODED)
-    return dict(native.explain_gfx950((*asked[:3], *asked.codes(), is_encoded)))
+    return dict(native.explain_gfx950((*asked[:3], *asked.codes(), is_encoded, by_columns)))
 
 
-def _experts_on_gfx950(asked: Question, experts: int, slots: int, gate: int) -> tuple[list, int]:
-    """The launches of experts, and the bytes of their workspace."""
+def _experts_on_gfx950(asked: Question, call: tuple[int, ...]) -> tuple[list, int]:
+    """The launches of experts, of some pairs, and the bytes of their workspace."""
     native = facts().native
     _check_pair(asked, native.expert_pairs_on_gfx950())
-    are_neighbours = int(gate == facts().gates["swiglu_oai"])
-    sizes = *asked[:3], experts, slots, are_neighbours
-    return native.explain_experts_gfx950((*sizes, *asked.codes()))
+    return native.explain_experts_gfx950(call)
 
 
 def _check_pair(asked: Question, pairs: list[tuple[str, str]]) -> None:
@@ -290,6 +305,11 @@ def _on_cuda(asked: Question) -> dict:
     return dict(facts().native.explain_cuda((*sizes, asked.left.format, asked.right.code)))
 
 
+def _experts_on_cuda(_: Question, call: tuple[int, ...]) -> tuple[list, int]:
+    """Those of Hopper, for preshuffled weights of any format."""
+    return facts().native.explain_experts_cuda(call)
+
+
 DEVICES: dict[str, Callable[[Question], dict]] = {
     "cpu": _on_cpu,
     "gfx950": _on_gfx950,
@@ -297,3 +317,9 @@ DEVICES: dict[str, Callable[[Question], dict]] = {
 }
 """Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
 of them always kernel, reason, tile_m and tile_n."""
+EXPERTS_ON: dict[str, Callable[[Question, tuple[int, ...]], tuple[list, int]]] = {
+    "gfx950": _experts_on_gfx950,
+    "cuda": _experts_on_cuda,
+}
+"""Who answers for experts on a device: returns the columns of each `Launch`, and the bytes of their
+workspace; the second argument is what extension modules take."""

@@ -119,7 +119,9 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
 
     Both operands are stored along K, the axis that is summed, so `b` is the weight as
-    `nn.Linear` keeps it. Each has its own format.
+    `nn.Linear` keeps it. Each has its own format. Plain 8-bit codes may lie column by column,
+    [K, M] and [K, N] in memory: gfx950 multiplies "fp8_block" by "fp8_block_2d" as they lie, if M
+    and N are multiples of 16; otherwise codes are copied.
 
     >>> a, b = quantize(torch.randn(4, 64), format="mxfp8"), quantize(torch.randn(8, 64))
     >>> matmul(a, b).shape

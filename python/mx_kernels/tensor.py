@@ -46,7 +46,8 @@ class MXTensor(Tensor):
     Args:
         codes: the packed codes: uint8, or torch's or ml_dtypes' dtype of the format's elements:
             float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8. A torch tensor, which is held, or
-            a NumPy array, whose memory is shared if it is writable.
+            a NumPy array, whose memory is shared if it is writable. A plain matrix of 8-bit codes
+            may lie column by column, strides (1, N): see `matmul`.
         scales: the block scales: uint8 or float8_e8m0fnu; float32 of formats that have such.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
@@ -91,7 +92,8 @@ class MXTensor(Tensor):
                 raise ValueError(f"{what}: got {name!r}, expected {' or '.join(known)}")
         dtype = facts().torch_dtypes[float_code(dtype, "dtype")]
         row = facts().formats[format]
-        codes = as_bytes(codes, "codes", row.element)
+        is_a_byte = layout == facts().plain.name and row.elements(1) == 1
+        codes = as_bytes(codes, "codes", row.element, or_columns=is_a_byte)
         scales = as_scales(scales, row)
         check_pair(codes, scales)
         shape = check_shapes(codes, scales, shape, row, facts().layouts[layout])

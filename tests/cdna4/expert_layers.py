@@ -20,8 +20,15 @@ from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 GATES = ["swiglu_oai", "silu"]
 QUANTIZE_ARGUMENTS = 5
 """Arguments of the launch that encodes tokens: the second one, if there is one."""
-RESULT = 12
-"""The argument of a product of codes that says where its results go."""
+WORKGROUPS = {17: 11, 18: 2}
+"""The argument that says how many workgroups go through the tiles of a product of codes, or of
+ordered rows, by how many arguments it has."""
+RESULT = 13
+"""The argument that says where its results go; of ordered rows the next one, where scales go."""
+ORDER_ARGUMENTS = 10
+"""Arguments of the launch that orders rows by tiles: the third one, if there is one."""
+TILE_ROWS = 256
+"""Rows of the tiles of such a product."""
 STAGE_BLOCKS = 8
 """Encoded rows are whole stages."""
 
@@ -38,17 +45,27 @@ def kernel(text: str) -> gfx950.Kernel:
     return gfx950.parse(text)
 
 
-def run(launches, operands: dict, workspace: np.ndarray | None = None, **options) -> list:
+def run(
+    launches,
+    operands: dict,
+    workspace: np.ndarray | None = None,
+    workgroups: int | None = None,
+    **options,
+) -> list:
     """Runs launches one after another; raises on hazards.
 
-    A place in the workspace ends where the next one begins.
+    A place in the workspace ends where the next one begins. Products of codes have so many
+    `workgroups`, if told, instead of as many as the chip has room for.
     """
     places = {a[0] for launch in launches for a in launch["arguments"] if isinstance(a, tuple)}
     ends = [*sorted(places), None]
     found = []
     for launch in launches:
+        arguments, grid = list(launch["arguments"]), launch["grid"]
+        if workgroups and len(arguments) in WORKGROUPS:
+            arguments[WORKGROUPS[len(arguments)]], grid = workgroups, (workgroups, 1, 1)
         args = []
-        for argument in launch["arguments"]:
+        for argument in arguments:
             if isinstance(argument, tuple):
                 end = ends[ends.index(argument[0]) + 1]
                 args.append(workspace[argument[0] : end])
@@ -56,7 +73,7 @@ def run(launches, operands: dict, workspace: np.ndarray | None = None, **options
                 args.append(operands[argument])
             else:
                 args.append(np.int32(argument))
-        run = gfx950.run(kernel(launch["text"]), launch["grid"], launch["threads"], args, **options)
+        run = gfx950.run(kernel(launch["text"]), grid, launch["threads"], args, **options)
         found.append(run.raise_on_hazards())
     return found
 
@@ -154,7 +171,12 @@ class Layer:
         if not encodes(launches):
             hidden = part(launches[-2]["arguments"][7], self.x.dtype, self.slots(), 2 * half)
         elif self.gate != "swiglu_oai":
-            hidden = part(launches[-3]["arguments"][0], self.x.dtype, self.slots(), 2 * half)
+            encode = next(one for one in launches[::-1] if is_quantization(one))
+            hidden = part(encode["arguments"][0], self.x.dtype, self.slots(), 2 * half)
+        elif orders(launches):
+            places = launches[3]["arguments"][RESULT : RESULT + 2]
+            sizes = part(route[6], np.int32, count)
+            codes = ordered_codes_of(workspace, places, self.slots(), 2 * half, sizes)
         else:
             codes = codes_of(workspace, launches[2]["arguments"][RESULT], self.slots(), 2 * half)
         return Parts(
@@ -185,7 +207,17 @@ class Layer:
 
 def encodes(launches: list) -> bool:
     """Says whether the launches of a layer encode rows before they multiply them."""
-    return len(launches[1]["arguments"]) == QUANTIZE_ARGUMENTS
+    return is_quantization(launches[1])
+
+
+def is_quantization(launch: dict) -> bool:
+    """Says whether a launch encodes rows."""
+    return len(launch["arguments"]) == QUANTIZE_ARGUMENTS
+
+
+def orders(launches: list) -> bool:
+    """Says whether the launches of a layer order rows by tiles before they multiply them."""
+    return len(launches[2]["arguments"]) == ORDER_ARGUMENTS
 
 
 def part_of(workspace: np.ndarray, place: tuple[int], dtype, *shape: int) -> np.ndarray:
@@ -201,6 +233,28 @@ def codes_of(workspace: np.ndarray, place: tuple[int], rows: int, k: int) -> tup
     codes = both[: rows * stored * 16].reshape(rows, stored * 16)[:, : blocks * 16]
     scales = both[rows * stored * 16 :][: rows * stored].reshape(rows, stored)
     return codes, scales[:, :blocks]
+
+
+def ordered_codes_of(
+    workspace: np.ndarray, places: list[tuple[int]], rows: int, k: int, sizes: np.ndarray
+) -> tuple:
+    """Returns the same of rows whose scales are words of the tiles of groups."""
+    blocks = k // oracle.BLOCK
+    stored = -(-blocks // STAGE_BLOCKS) * STAGE_BLOCKS
+    codes = part_of(workspace, places[0], np.uint8, rows, stored * 16)[:, : blocks * 16]
+    tiles = np.repeat(np.arange(len(sizes)), -(-sizes // TILE_ROWS))
+    # Word s * 16 + r of a group of 32 rows x 8 blocks: rows r, r + 16; blocks s, s + 4.
+    words = part_of(
+        workspace, places[1], np.uint8, len(tiles), TILE_ROWS // 32, stored // 8, 4, 16, 2, 2
+    )
+    plain = words.transpose(0, 1, 6, 4, 2, 5, 3).reshape(len(tiles), TILE_ROWS, stored)
+    scales = np.zeros((rows, blocks), np.uint8)
+    first = 0
+    for expert, size in enumerate(sizes):
+        of_expert = plain[tiles == expert].reshape(-1, stored)[:size, :blocks]
+        scales[first : first + size] = of_expert
+        first += size
+    return codes, scales
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
 
 PROGRAMS = ("quantize", "encode", "decode", "contest", "choices")
 MAX_PRELOADED_DWORDS = 14
+LARGEST_COUNTS = {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}
+"""With which an `s_waitcnt` waits for nothing."""
 MFMA = "v_mfma_scale_f32_16x16x128_f8f6f4"
 CHAIN = re.compile(r"v_(pk_)?(maximum3|minimum3)_f(16|32)|v_max_u16")
 
@@ -45,6 +47,13 @@ def test_subnormals_are_kept():
         for name, text in cdna4.compile_texts(program).items():
             for size in ("32", "16_64"):
                 assert fact(text, f"amdhsa_float_denorm_mode_{size}") == 3, name
+
+
+@pytest.mark.parametrize("program", ["decode", "contest", "choices", "prefill"])
+def test_every_wait_waits_for_something(program):
+    for name, kernel in cdna4.compile_kernels(program).items():
+        waits = [i.mods for i in kernel.instructions if i.name == "s_waitcnt"]
+        assert waits and LARGEST_COUNTS not in waits, name
 
 
 @pytest.mark.parametrize("program", ["decode", "contest", "choices"])

@@ -213,12 +213,16 @@ def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
         assert_is_made_of_its_parts(found, found.run(late=late))
 
 
-ENCODED = [(40, 2, 3), (40, 4, 3), (60, 4, 2), (110, 4, 2)]
+ENCODED = [(40, 2, 3), (40, 4, 3), (60, 4, 2), (70, 2, 1)]
 """Tokens, slots and experts of layers for each cut of encoded rows."""
+ORDERED = [(110, 4, 2), (180, 2, 1)]
+"""The same for rows in tiles: groups are a tile, or one and some rows."""
+NUM_XCDS = 8
+"""Workgroups of which each has an XCD of its own: their number is a multiple."""
 
 
 @MODES
-@pytest.mark.parametrize("tokens, slots, count", ENCODED)
+@pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
 @pytest.mark.parametrize("name", LAYERS[1:3])
 def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
     rng, name, tokens, slots, count, late
@@ -228,7 +232,32 @@ def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
     assert_is_made_of_its_parts(found, found.run(late=late))
 
 
-@pytest.mark.parametrize("tokens, slots, count", ENCODED)
+@MODES
+@pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
+def test_workgroups_go_through_any_number_of_tiles(rng, tokens, slots, count, late):
+    found = layer(rng, LAYERS[1], tokens, slots, 800, 288, count)
+    few, many = found.run(workgroups=NUM_XCDS, late=late), found.run(check=False)
+    for part in ("rows", "y"):
+        oracle.assert_bitwise_equal(getattr(few, part), getattr(many, part))
+    for codes, expected in zip(few.codes, many.codes, strict=True):
+        oracle.assert_bitwise_equal(codes, expected)
+
+
+def test_hidden_numbers_of_any_size_are_encoded(rng):
+    """Biases are the sums: subnormal gates, infinite ones and NaN, some blocks of each."""
+    found = layer(rng, LAYERS[1], 60, 4, 96, 256, 2)
+    found.gate_up.scales[:] = 0
+    bias = found.gate_up.bias.reshape(2, 8, 32, 2)
+    bias[..., 0] *= 2.0 ** np.array([0, 4, -100, -118, -126, -134, -146, 1])[:, None]
+    bias[0, 7, 5], bias[1, 7, 6], bias[1, 6, 0, 0] = np.nan, np.inf, -np.inf
+    parts, order = found.run(), np.flatnonzero(found.ids >= 0)
+    exact, error = oracle.gated(found.sums()[: len(order)], found.gate)
+    low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
+    numbers = assert_encoded([part[: len(order)] for part in parts.codes], low, high)
+    assert 0 < np.isfinite(numbers).mean() < 1
+
+
+@pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
 def test_encoded_rows_may_all_go_to_one_of_many_experts(rng, tokens, slots, count):
     found = layer(rng, LAYERS[1], tokens, slots, 96, 64, count + 66)
     found.ids[:] = count + 65
@@ -308,7 +337,7 @@ def test_explain_says_what_is_launched(tokens, gate):
 
 
 def test_no_kernel_spills_or_touches_scratch():
-    for m in (1, 32, 64, 128, 256):
+    for m in (1, 32, 64, 128, 192, 256):
         launches = [
             launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))
         ]

@@ -14,16 +14,24 @@ import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 
-NARROW, SPLIT = "m4n2d4s1_bfloat16_none", "m4n2d4s2_bfloat16_bfloat16"
-WIDE_SPLIT, WIDE = "m4n4d3s2_float32_float32", "m12n4d3s1_bfloat16_none"
-HIGH, WIDEST = "m14n2d3s1_bfloat16_float32", "m8n6d2s1_bfloat16_bfloat16"
-ODD = "m8n3d3s1_bfloat16_bfloat16"
+NARROW, SPLIT = "m4n2d4s1w4_bfloat16_none", "m4n2d4s2w4_bfloat16_bfloat16"
+WIDE_SPLIT, WIDE = "m4n4d3s2w4_float32_float32", "m12n4d3s1w4_bfloat16_none"
+HIGH, WIDEST = "m14n2d3s1w4_bfloat16_float32", "m8n6d2s1w4_bfloat16_bfloat16"
+ODD = "m8n3d3s1w4_bfloat16_bfloat16"
 """Three tiles of columns a wave: half of the waves begin within a word of scales."""
-KERNELS = (NARROW, SPLIT, WIDE_SPLIT, WIDE, HIGH, WIDEST, ODD)
+WIDEST_SPLIT = "m8n4d2s2w4_bfloat16_bfloat16"
+"""A wave has more sums than it exchanges at once."""
+SQUARE, EIGHT = "m16n2d2s1w8_bfloat16_float32", "m8n4d2s1w8_bfloat16_none"
+"""Eight waves, two on a SIMD."""
+TAIL, SPLIT_TAIL = NARROW + "t", "m6n2d3s2w4_bfloat16_bfloat16t"
+ODD_TAIL, LARGE_TAIL = "m14n3d2s1w4_float32_float32t", "m12n4d2s1w4_bfloat16_nonet"
+EIGHT_TAIL = SQUARE + "t"
+SPLITS = (SPLIT, WIDE_SPLIT, WIDEST_SPLIT)
+TAILS = (TAIL, SPLIT_TAIL, ODD_TAIL, LARGE_TAIL, EIGHT_TAIL)
+KERNELS = (NARROW, WIDE, HIGH, WIDEST, ODD, SQUARE, EIGHT, *SPLITS)
 pytestmark = pytest.mark.deep
-NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
-STAGE_K, CHUNK_K = 256, 4096
-WAVES = 4
+NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)w(\d+)_([a-z\d]+)_(none|[a-z]+\d+)t?")
+STAGE_K, CHUNK_K, MOST_TAILED_K = 256, 4096, 8192
 SHAPES = [(17, 100, 1024), (100, 130, 1792), (1, 1, 512), (70, 257, 2304), (33, 40, CHUNK_K + 512)]
 
 
@@ -38,11 +46,16 @@ def random_operand(rng, rows, k):
     return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
 
 
-def multiply(kernel, name, shape, **options):
-    """Launches a kernel on random operands; compares C with the oracle's bound and returns it."""
+def multiply(kernel, name, shape, nan_rows=(), **options):
+    """Launches a kernel on random operands; compares C with the oracle's bound and returns it.
+
+    Rows of activations `nan_rows` have NaN for scales, and C has NaN there.
+    """
     (m, n, k), rng = shape, np.random.default_rng(7)
-    out, bias_name = NAME.fullmatch(name).groups()[4:]
+    out, bias_name = NAME.fullmatch(name).groups()[5:]
     a, b = random_operand(rng, m, k), random_operand(rng, n, k)
+    is_number = np.isin(np.arange(m), nan_rows, invert=True)
+    a[1][~is_number] = 0xFF
     has_bias = bias_name != "none"
     bias = rng.standard_normal(n).astype(cdna4.NUMPY_DTYPES[bias_name]) if has_bias else None
     c = np.full((m, n), np.nan, cdna4.NUMPY_DTYPES[out])
@@ -56,8 +69,9 @@ def multiply(kernel, name, shape, **options):
     gfx950.run(kernel, found.grid, found.threads, args, **options).raise_on_hazards()
     assert not workspace.any(), "the workspace is zero after a launch"
     addend = bias.astype(np.float64) if has_bias else None
-    left, right = oracle.dequantize(*a), oracle.dequantize(*b)
-    oracle.assert_matmul(c.astype(np.float64), left, right, out, addend)
+    left, right = oracle.dequantize(a[0][is_number], a[1][is_number]), oracle.dequantize(*b)
+    assert np.isnan(c[~is_number].astype(np.float32)).all()
+    oracle.assert_matmul(c[is_number].astype(np.float64), left, right, out, addend)
     return c
 
 
@@ -74,7 +88,7 @@ def test_any_number_of_stages_is_within_the_bound(kernels, stages):
         multiply(kernels[name], name, (20, 48, stages * STAGE_K))
 
 
-@pytest.mark.parametrize("name", [SPLIT, WIDE_SPLIT])
+@pytest.mark.parametrize("name", SPLITS)
 def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
     shape = (70, 130, 3 * STAGE_K)
     results = {
@@ -89,14 +103,47 @@ def test_every_tile_of_c_is_computed_once(kernels):
     multiply(kernels[NARROW], NARROW, (9 * 64 + 1, 2 * 128 + 1, STAGE_K), check=False)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("k", [544, 1440, 2880, 4128])
+@pytest.mark.parametrize("name", TAILS)
+def test_k_may_end_within_a_stage(kernels, name, k, late):
+    """Behind a row's last scale is the first one of the next row: NaN of every other row."""
+    for m, n in ((7, 100), (65, 33)):
+        multiply(kernels[name], name, (m, n, k), range(1, m, 2), late=late)
+
+
+def test_k_may_end_after_any_block(kernels):
+    for blocks in range(1, 9):
+        for m in (17, 18, 19, 20):
+            multiply(kernels[TAIL], TAIL, (m, 48, STAGE_K + blocks * oracle.BLOCK), [0, m - 2])
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_a_tail_of_the_longest_k(kernels, name):
+    multiply(kernels[name], name, (35, 20, MOST_TAILED_K - oracle.BLOCK), [1])
+
+
+def test_sums_of_a_tail_do_not_depend_on_the_order_of_workgroups(kernels):
+    shape = (70, 130, 2 * STAGE_K + 96)
+    results = {
+        multiply(kernels[SPLIT_TAIL], SPLIT_TAIL, shape, order=order, late=late, lockstep=False)
+        .tobytes()
+        for order, late in [("reverse", False), (0, False), (1, True)]
+    }  # fmt: skip
+    assert len(results) == 1
+
+
 def test_a_k_that_ends_within_a_stage_or_leaves_a_workgroup_none_is_refused():
     cdna4.compile_texts("middle")
     assert cdna4.described(NARROW, 64, 128, STAGE_K + 32) is None
+    assert cdna4.described(TAIL, 64, 128, STAGE_K + 32) is not None
+    assert cdna4.described(TAIL, 64, 128, MOST_TAILED_K + 32) is None
+    assert cdna4.described(SPLIT_TAIL, 64, 128, STAGE_K - 32) is None
     assert cdna4.described(SPLIT, 64, 128, STAGE_K) is None
     assert cdna4.described(SPLIT, 64, 128, 2 * STAGE_K) is not None
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", KERNELS + TAILS)
 def test_nothing_spills_and_arguments_are_preloaded(name):
     text = cdna4.compile_texts("middle")[name]
     for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
@@ -104,13 +151,13 @@ def test_nothing_spills_and_arguments_are_preloaded(name):
     assert int(re.search(r"\.amdhsa_user_sgpr_kernarg_preload_length (\d+)", text)[1]) >= 13
 
 
-@pytest.mark.parametrize("name", [NARROW, WIDE])
+@pytest.mark.parametrize("name", [NARROW, WIDE, SQUARE, EIGHT])
 def test_a_stage_meets_once_and_loads_no_weight_twice(kernels, name):
-    m_tiles, n_tiles, depth, *_ = map(int, NAME.fullmatch(name).groups()[:4])
+    m_tiles, n_tiles, depth, _, waves = map(int, NAME.fullmatch(name).groups()[:5])
     names = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert names.count("s_barrier") == depth
     assert sum(name.startswith("v_mfma") for name in names) == 2 * m_tiles * n_tiles * depth
-    of_a, of_b = m_tiles * 16 // (8 * WAVES), 2 * n_tiles
+    of_a, of_b = m_tiles * 16 // (8 * waves), 2 * n_tiles
     # Scales of activations, which few stages load, may be one more.
     sure = (of_a + of_b) * depth
     assert sure <= names.count("buffer_load_dwordx4") <= sure + depth
@@ -128,7 +175,7 @@ def model(kernel, name, m, n, k):
     return profile(kernel, found.grid, found.threads, args)
 
 
-@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7)])
+@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7), (EIGHT, 0.7)])
 def test_matrix_pipes_are_as_busy_as_memory_lets_them_be(kernels, name, busy):
     p = model(kernels[name], name, 768, 8192, 4096)
     assert p.loop.mfma_utilisation >= busy

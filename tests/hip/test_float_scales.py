@@ -55,6 +55,36 @@ def test_linear_with_scales_of_blocks_and_middle_tiles_is_within_the_bound(gpu, 
     assert_product(mx.linear(x, w.preshuffle(DEVICE), activations="fp8_block"), left, right)
 
 
+def by_columns(q):
+    """Returns the same codes column by column: [K, rows] in memory."""
+    codes = q.codes.t().contiguous().t()
+    assert codes.stride() == (1, len(codes))
+    return mx.MXTensor(codes, q.scales, format=q.format)
+
+
+@deep
+@pytest.mark.parametrize("shape", [(272, 304, 544), (16, 32, 96), (144, 272, 512)])
+def test_codes_that_lie_by_columns_on_both_sides_are_multiplied_without_a_copy(gpu, rng, shape):
+    m, n, k = shape
+    a, left = quantized(numbers(rng, m, k), "fp8_block")
+    b, right = quantized(numbers(rng, n, k), "fp8_block_2d")
+    a, b = by_columns(a), by_columns(b)
+    gpu.launches.clear()
+    assert_product(mx.matmul(a, b), left, right)
+    (launch,) = gpu.launches
+    assert {a.codes.data_ptr(), b.codes.data_ptr()} <= set(launch.arguments)
+
+
+@deep
+def test_one_side_by_columns_or_rows_that_are_no_pieces_are_copied_first(gpu, rng):
+    a, left = quantized(numbers(rng, 40, 160), "fp8")
+    b, right = quantized(numbers(rng, 48, 160), "fp8")
+    expected = mx.matmul(a, b)
+    assert_product(expected, left, right)
+    for pair in ((by_columns(a), b), (a, by_columns(b)), (by_columns(a), by_columns(b))):
+        assert torch.equal(mx.matmul(*pair), expected)
+
+
 @pytest.mark.parametrize(
     "activations, format", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("mxfp8", "mxfp4")]
 )

@@ -34,7 +34,11 @@ SPLIT = (5, 40, 4128)
 """A shape whose workgroups share K, and so need a workspace."""
 FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
 MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
-"""Shapes that take the kernels for many rows, with tiles of 128 and of 256."""
+"""Shapes of more than a thousand rows, K ending within a stage."""
+ENCODED_FIRST = (80, 18432, 1024)
+"""A shape whose floats a launch of its own encodes."""
+QUANTIZED_ROWS, QUANTIZED_K = 32, 512
+"""Of a workgroup of that launch."""
 
 
 @pytest.fixture
@@ -149,16 +153,32 @@ def test_matmul_gives_the_bits_of_linear(gpu, rng, shape):
 @pytest.mark.deep
 @pytest.mark.parametrize("shape", MANY_ROWS)
 def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
-    choice = mx.explain(*shape, device=DEVICE)
-    assert "prefill" in choice.kernel
+    choice = mx.explain(*shape, device=DEVICE, op="matmul")
+    assert "middle" in choice.kernel and choice.k_tail and choice.splits == 1
     (m, n, k), (rows, columns) = shape, choice.tile
     gpu.groups = [0]
+    a = plain_operand(rng, m, k)
+    plain, w = weights(rng, n, k)
+    out = mx.matmul(operand(a), w)
+    first = [part[:rows] for part in a], [part[:columns] for part in plain]
+    assert_product(out[:rows, :columns], *first)
+
+
+def test_floats_that_a_launch_before_encodes_are_within_the_bound(gpu, rng):
+    """The first tiles of a product, of which the launch before needs all workgroups."""
+    m, n, k = ENCODED_FIRST
+    choice = mx.explain(m, n, k, device=DEVICE)
+    assert choice.quantizes_first and choice.splits == 1
+    rows, columns = choice.tile
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
+    gpu.groups = list(range(-(-m // QUANTIZED_ROWS) * -(-k // QUANTIZED_K)))
+    out = mx.linear(x, w)
+    encoder, product = gpu.launches
+    assert np.prod(encoder.grid) == len(gpu.groups) and product.grid == choice.grid
     a = oracle.quantize(values_of(x))
-    for out in (mx.linear(x, w), mx.matmul(operand(a), w)):
-        first = [part[:rows] for part in a], [part[:columns] for part in plain]
-        assert_product(out[:rows, :columns], *first)
+    first = [part[:rows] for part in a], [part[:columns] for part in plain]
+    assert_product(out[:rows, :columns], *first)
 
 
 @deep
@@ -173,6 +193,18 @@ def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activ
     if activations != "bf16":
         a = oracle.dequantize(*oracle.quantize(a, format=activations), activations)
     oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
+
+
+@deep
+@pytest.mark.parametrize("m, dtype", [(5, F16), (70, BF16)])
+def test_float16_beside_weights_alone_is_rounded_to_bfloat16(gpu, rng, m, dtype):
+    """In the kernel of few rows; by torch, in a launch before, of more."""
+    n, k = 40, 160
+    x = floats(rng, (m, k), F16)
+    plain, w = weights(rng, n, k)
+    out = mx.linear(x, w, activations="bf16", out_dtype=dtype)
+    name = str(dtype).removeprefix("torch.")
+    oracle.assert_matmul(values_of(out), values_of(x.to(BF16)), oracle.dequantize(*plain), name)
 
 
 SCALE_ROUNDINGS = 2
@@ -320,9 +352,9 @@ def test_every_code_object_is_one_that_the_device_takes(module):
 
 
 def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(recorder):
-    rows = (5, 12, 20, 40, 64, 100, 300, 1100, 3000)
-    columns = (16, 40, 500, 1000, 2000, 4000, 6000, 10000, 30000)
-    lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224)
+    rows = (5, 12, 20, 48, 64, 80, 112, 200, 224, 300, 512, 640, 1100, 1600, 3000)
+    columns = (16, 40, 500, 1000, 2112, 4000, 6000, 10000, 18000, 28672, 57344)
+    lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224, 14336)
     for m, n, k in itertools.product(rows, columns, lengths):
         mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
     launched = {launch.name for launch in recorder.launches}
@@ -370,7 +402,11 @@ def test_each_device_gets_its_own_functions(recorder, rng):
 
 @pytest.mark.parametrize(
     "m, n, k, stretch",
-    [((2 << 20) + 5, 16, 32, 1 << 20), (300_000, 4096, 32, 261_888), (70_000, 16, 1 << 15, 32_512)],
+    [
+        ((2 << 20) + 5, 16, 32, 1 << 20),
+        (300_000, 4096, 32, 261_888),
+        (70_000, 16, (1 << 15) + 32, 32_512),
+    ],
     ids=["grid", "result", "x"],
 )
 def test_more_rows_than_a_launch_takes_are_launched_in_stretches(recorder, m, n, k, stretch):

@@ -105,6 +105,16 @@ def test_rows_and_scales_at_the_ends_of_the_range(count, mode):
 
 
 @every_mode
+@pytest.mark.parametrize("sizes", [[130, 3, 2], [300, 40, 193]], ids=str)
+def test_many_rows_and_scales_at_the_ends_of_the_range(sizes, mode):
+    plain, _ = experts(3, 136, 256)
+    plain.scales[1, 5, 0], plain.scales[1, 7, -1], plain.scales[2, 9] = 254, 253, 0
+    x = torch.randn(sum(sizes), 256) * 2.0**-80
+    x[1, :32], x[-1, 32:64] = 2.0**-140, 0
+    check_grouped(x, plain, plain.preshuffle(device="cuda"), sizes, mode)
+
+
+@every_mode
 def test_nan_and_infinity_reach_their_row_and_no_other(mode):
     _, shuffled = experts(2, 40, 96)
     x, sizes = torch.randn(20, 96).bfloat16(), torch.tensor([12, 8], dtype=torch.int32)

@@ -9,6 +9,9 @@ import mx_kernels as mx
 from tests import artefacts
 from tests.ptx import calls, kinds
 
+ENTRY_LETTERS = 29
+"""Of the name of a kernel's file that the compiler leaves in that of its entry."""
+
 pytestmark = pytest.mark.deep
 
 
@@ -55,6 +58,29 @@ def test_the_text_is_what_the_module_of_a_device_loads():
     texts = {launch.ptx for call in recorded("sm_90a") for launch in call.launches}
     assert len(texts) > len(recorded("sm_90a"))
     assert all(text.encode() in module for text in texts)
+
+
+@pytest.mark.parametrize("rows, fmt", [(5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8")])
+def test_explain_says_what_experts_launch(rows, fmt):
+    """Kernels and grids, in their order; names of entries begin with the file's, shortened."""
+    n, k, count, slots = 64, 96, 4, 2
+    w = operand(n, k, fmt, count).preshuffle("cuda")
+    gate_up, down = (operand(*shape, fmt, count).preshuffle("cuda") for shape in ((128, k), (k, n)))
+    x, sizes = torch.randn(rows, k).bfloat16(), torch.tensor([rows, 0, 0, 0]).int()
+    ids = torch.randint(count, (rows, slots))
+    made = {
+        "grouped_linear": calls.grouped_linear(x, w, sizes),
+        "moe": calls.moe(x, gate_up, down, ids, torch.rand(rows, slots)),
+    }
+    for op, (launches, *_) in made.items():
+        question = {"device": "cuda", "format": fmt, "experts": count}
+        question |= {"slots": slots} if op == "moe" else {}
+        found = mx.explain(rows, n, k, op=op, **question)
+        assert len(found.launches) == len(launches)
+        for said, launch in zip(found.launches, launches, strict=True):
+            file = said.kernel.removesuffix(".mojo").replace("/", "_")
+            assert launch.entry.startswith(f"mojo_kernels_{file}"[:ENTRY_LETTERS])
+            assert (said.grid, said.threads) == (launch.grid, launch.threads)
 
 
 def test_arguments_are_the_bytes_of_structs():

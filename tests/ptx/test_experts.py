@@ -17,7 +17,7 @@ from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
-FEW, MANY = "hopper_few_expert", "hopper_experts_k"
+FEW, MORE, MANY = "hopper_few_expert", "hopper_experts_k", "hopper_experts_m"
 MODES = ["bf16", "mxfp4", "mxfp8"]
 TYPES = [
     (torch.bfloat16, torch.float16),
@@ -301,46 +301,81 @@ def test_ids_may_be_any_numbers(dtype):
     assert (layer_of(x, gate_up, down, *nobody) == 0).all()
 
 
+def compared_at_the_end_of_the_range(ids, count, **rules):
+    """Compares a layer whose first weights are extreme; returns which tokens were decided."""
+    gate_up, _ = experts(count, 128, 96)
+    gate_up.scales[1, 7, 1], gate_up.scales[2, 70] = 254, 253
+    gate_up = gate_up.preshuffle(device="cuda")
+    _, down = experts(count, 96, 64)
+    x, counts = (torch.randn(len(ids), 96) * 2.0**-126).bfloat16(), torch.rand(len(ids), 1)
+    got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", out_dtype="float32", **rules)
+    expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
+    same_bits(got[decided], expected[decided])
+    return decided
+
+
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
 def test_first_weights_at_the_end_of_the_range(activation):
     """Hidden numbers that are computed another way, in both places of gates and ups."""
-    gate_up, _ = experts(8, 128, 96)
-    gate_up.scales[1, 7, 1], gate_up.scales[2, 70] = 254, 253
-    gate_up = gate_up.preshuffle(device="cuda")
-    _, down = experts(8, 96, 64)
-    x = (torch.randn(6, 96) * 2.0**-126).bfloat16()
     ids = torch.tensor([[1], [2], [0], [-1], [1], [2]])
-    counts, rules = torch.rand(6, 1), {"activation": activation}
-    got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", out_dtype="float32",
-                   **rules)  # fmt: skip
-    expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
+    decided = compared_at_the_end_of_the_range(ids, 8, activation=activation)
     assert decided.sum() > 2
-    same_bits(got[decided], expected[decided])
 
 
 # More rows
 
-# Rows of each expert, rows behind them, n, k: tiles of 32, 64 and 128 rows.
-MORE_GROUPS = [([20, 1, 0, 40], 3, 130, 160), ([0, 33, 5], 40, 40, 96), ([0, 133], 0, 40, 96)]
+# Rows of each expert, rows behind them, n, k: tiles of 32 and 64 rows.
+MORE_GROUPS = [([20, 1, 0, 40], 3, 130, 160), ([0, 33, 5], 40, 40, 96)]
+# Tiles of 128 and 256 rows, of which instructions take 32, 64, 128, 192 and 256.
+MANY_GROUPS = [([2, 60], 10, 40, 96), ([0, 133], 0, 130, 160), ([70, 205], 0, 40, 96)]
 
 
 @every_mode
-@pytest.mark.parametrize("group", MORE_GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}")
+@pytest.mark.parametrize(
+    "group", MORE_GROUPS + MANY_GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}"
+)
 def test_more_rows_are_within_the_derived_bound(group, mode):
     sizes, behind, n, k = group
     plain, shuffled = experts(len(sizes), n, k)
     x = torch.randn(sum(sizes) + behind, k).bfloat16()
-    got = grouped(x, shuffled, sizes, kernel=MANY, activations=mode)
+    kernel = MANY if group in MANY_GROUPS else MORE
+    got = grouped(x, shuffled, sizes, kernel=kernel, activations=mode)
     assert_is_product(got, x, plain, sizes, mode)
-    same_bits(grouped(x, shuffled, sizes, kernel=MANY, activations=mode, seed=1), got)
+    same_bits(grouped(x, shuffled, sizes, kernel=kernel, activations=mode, seed=1), got)
 
 
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_of_more_rows_is_made_of_its_parts(activation):
+@pytest.mark.parametrize(("tokens", "kernel"), [(30, MORE), (60, MANY), (100, MANY)])
+def test_a_layer_of_more_rows_is_made_of_its_parts(tokens, kernel, activation):
     gate_up, down = layer(2, 96, 96)
-    ids, counts = torch.randint(-1, 2, (40, 2)), torch.rand(40, 2)
-    x, rules = torch.randn(40, 96).bfloat16(), {"activation": activation, "kernel": MANY}
+    ids, counts = torch.randint(-1, 2, (tokens, 2)), torch.rand(tokens, 2)
+    x, rules = torch.randn(tokens, 96).bfloat16(), {"activation": activation, "kernel": kernel}
     got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", out_dtype="float32", **rules)
     expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
     assert decided.float().mean() > 0.2
     same_bits(got[decided], expected[decided])
+
+
+@every_mode
+def test_many_rows_and_scales_at_the_ends_of_the_range(mode):
+    plain, _ = experts(3, 40, 96)
+    plain.scales[1, 5, 0], plain.scales[1, 7, -1], plain.scales[2, 9] = 254, 253, 0
+    x = torch.randn(135, 96) * 2.0**-80
+    x[1, :32], x[129, 32:64] = 2.0**-140, 0
+    sizes = [130, 3, 2]
+    got = grouped(x, plain.preshuffle(device="cuda"), sizes, kernel=MANY, activations=mode)
+    assert_is_product(got, x, plain, sizes, mode)
+    plain, shuffled = experts(2, 40, 96, 2.0**-60)
+    huge = torch.randn(100, 96)
+    huge[3, :32], huge[98, -32:] = 3.3e38, 3.0e38
+    got = grouped(huge, shuffled, [40, 60], kernel=MANY, activations=mode)
+    assert_is_product(got, huge, plain, [40, 60], mode)
+
+
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def test_first_weights_of_many_rows_at_the_end_of_the_range(activation):
+    """Each warp computes its own hidden numbers another way, whose gates or ups want it."""
+    ids = torch.zeros(150, 1, dtype=torch.int64)
+    ids[3], ids[77], ids[149], ids[20] = 1, 2, 1, -1
+    decided = compared_at_the_end_of_the_range(ids, 3, activation=activation, kernel=MANY)
+    assert decided[[3, 77, 149]].any()

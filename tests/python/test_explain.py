@@ -12,6 +12,8 @@ from tests.cdna4.support import CONTEST
 
 DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
 MIDDLE = "cdna4/middle/kernel.mojo"
+CLEARED_BYTES = 1 << 24
+"""What launches find zero (launch/workspace.mojo)."""
 EXTREMES = itertools.product(
     (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)
 )
@@ -37,8 +39,9 @@ def test_the_grid_covers_the_product(m, n, k, op):
     assert found.k_tail == (k % found.chunk_k != 0)
     assert found.threads == 64 * found.waves <= 1024
     meets = found.splits > 1 or is_prefill
-    assert (found.workspace_bytes > 0) == (found.counter_bytes > 0) == meets
-    assert found.counter_bytes <= min(found.workspace_bytes, 1 << 22)
+    assert (found.counter_bytes > 0) == meets
+    assert (found.workspace_bytes > 0) == (meets or found.quantizes_first)
+    assert found.counter_bytes <= min(found.workspace_bytes, CLEARED_BYTES)
     assert found.reason
 
 
@@ -51,8 +54,43 @@ def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
 
 def test_codes_of_hundreds_of_rows_have_kernels_of_their_own():
     found = mx.explain(320, 7168, 8192, device="gfx950", op="matmul")
-    assert found.kernel == MIDDLE and found.cut == "middle96x128"
-    assert mx.explain(320, 7168, 8192, device="gfx950").kernel != MIDDLE
+    assert found.kernel == MIDDLE and found.cut == "middle96x128" and not found.quantizes_first
+
+
+@pytest.mark.parametrize("m, n, k", [(1024, 2880, 2880), (512, 6912, 1152), (2048, 512, 2880)])
+def test_a_k_that_ends_within_a_step_has_them_too(m, n, k):
+    for op in ("matmul", "linear"):
+        found = mx.explain(m, n, k, device="gfx950", op=op)
+        assert found.kernel == MIDDLE and found.k_tail and found.chunk_k == 256
+
+
+def test_all_tiles_that_share_k_find_room_to_add_up():
+    """As many as there are compute units for, of weights from narrow to wide."""
+    counted = [
+        mx.explain(m, n, k, device="gfx950", op="matmul", activations=kind, format=kind)
+        for kind in ("mxfp4", "mxfp8")
+        for m in range(64, 8193, 64)
+        for n in (1, 200, 576, 1024)
+        for k in (1536, 7168, 16384)
+    ]
+    assert max(found.counter_bytes for found in counted) <= CLEARED_BYTES
+    assert any(found.splits > 1 and found.tile[0] > 32 for found in counted)
+
+
+@pytest.mark.parametrize("m, n, k", [(320, 7168, 8192), (512, 4096, 4096), (96, 4096, 14336)])
+def test_floats_of_hundreds_of_rows_become_codes_in_a_launch_before(m, n, k):
+    codes, floats = (mx.explain(m, n, k, device="gfx950", op=op) for op in ("matmul", "linear"))
+    assert floats.quantizes_first and floats.kernel == MIDDLE and floats.cut == codes.cut
+    assert "floats encoded in a launch before, then cdna4/middle/kernel.mojo" in str(floats)
+    assert floats.counter_bytes == codes.counter_bytes
+    assert floats.workspace_bytes - codes.workspace_bytes >= m * k // 2 + m * k // 32
+
+
+@pytest.mark.parametrize(
+    "shape", [*CONTEST, (128, 4096, 4096), (8192, 8192, 8192), (128, 2880, 2880)]
+)
+def test_few_rows_and_very_many_are_encoded_on_the_way(shape):
+    assert not mx.explain(*shape, device="gfx950").quantizes_first
 
 
 @pytest.mark.parametrize("op", ["linear", "matmul"])
@@ -132,6 +170,21 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
 
 
+def test_gfx950_explains_codes_that_lie_by_columns():
+    asked = {"op": "matmul", "activations": "fp8_block", "format": "fp8_block_2d"}
+    few, many = (
+        mx.explain(m, 4096, 4096, device="gfx950", by_columns=True, **asked) for m in (64, 8192)
+    )
+    assert (few.kernel, few.cut, many.kernel, many.cut) == (
+        PREFILL, "prefill128", PREFILL, "prefill256",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="by_columns: got True with op='matmul', device='cpu'"):
+        mx.explain(64, 4096, 4096, device="cpu", by_columns=True, **asked)
+    with pytest.raises(ValueError, match="got activations 'fp8' x weights 'fp8', for which gfx950"):
+        asked = {"op": "matmul", "activations": "fp8", "format": "fp8"}
+        mx.explain(64, 4096, 4096, device="gfx950", by_columns=True, **asked)
+
+
 def explained(tokens, op="moe", **question):
     """Asks about a layer of gpt-oss-20b, or about its first product."""
     n, slots = (2880, 4) if op == "moe" else (5760, 0)
@@ -147,24 +200,38 @@ def test_a_layer_of_experts_is_explained_launch_by_launch(activations):
     assert "few groups" in few.launches[1].reason and few.launches[1].cut == "m1n4w8"
     hidden_bytes = 2880 * 2
     if activations == "mxfp4":
-        names = ["route", "encode", "gate_up", "down", "add"]
+        names = ["route", "encode", "order", "gate_up", "down", "add"]
         hidden_bytes = 2880 // 2
     assert [launch.name for launch in many.launches] == names
     for launch in many.launches:
         if launch.cut:
             rows, columns = launch.tile
             n = 5760 if launch.name == "gate_up" else 2880
-            assert np.prod(launch.grid) * rows * columns >= 4096 * 4 * n
+            covers = np.prod(launch.grid) * rows * columns >= 4096 * 4 * n
+            # Where workgroups go from tile to tile there are as many as compute units.
+            assert covers if activations != "mxfp4" else np.prod(launch.grid) == 256
         assert str(launch) in str(many) and launch.reason
     assert many.workspace_bytes > 4096 * 4 * (2880 * 4 + hidden_bytes) > few.workspace_bytes > 0
+
+
+@pytest.mark.parametrize("tokens, cut", [(1024, "middle160x"), (2048, "prefill256x256")])
+def test_rows_of_experts_are_ordered_where_most_groups_have_hundreds(tokens, cut):
+    found = explained(tokens)
+    order = ["order"] if "prefill" in cut else []
+    names = ["route", "encode", *order, "gate_up", "down", "add"]
+    assert [launch.name for launch in found.launches] == names
+    assert all(launch.cut.startswith(cut) for launch in found.launches[-3:-1])
 
 
 def test_gates_that_are_not_neighbours_take_a_launch():
     silu = explained(64, activation="silu")
     assert [launch.name for launch in silu.launches] == ["route", "gate_up", "gate", "down", "add"]
     assert silu.workspace_bytes > explained(64).workspace_bytes
-    many = [launch.name for launch in explained(4096, activation="silu").launches]
+    many = [launch.name for launch in explained(1024, activation="silu").launches]
     assert many == ["route", "encode", "gate_up", "gate", "encode", "down", "add"]
+    many = [launch.name for launch in explained(4096, activation="silu").launches]
+    second = ["encode", "order", "down", "add"]
+    assert many == ["route", "encode", "order", "gate_up", "gate", *second]
 
 
 def test_a_grouped_product_is_explained_as_one_launch():
@@ -176,10 +243,39 @@ def test_a_grouped_product_is_explained_as_one_launch():
     assert str(found).startswith(text)
 
 
+@pytest.mark.parametrize("activations", ["mxfp4", "bf16"])
+@pytest.mark.parametrize("op", ["moe", "grouped_linear"])
+def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
+    question = {"device": "cuda", "activations": activations}
+    rows_of_token = 4 if op == "moe" else 1
+    few, some, many = (
+        explained(rows // rows_of_token, op, **question) for rows in (64, 512, 16384)
+    )
+    names = ["gate_up", "down", "add"] if op == "moe" else ["product"]
+    assert [launch.name for launch in few.launches] == names
+    stages = ["route", "stage", "gate_up", "stage", "down", "add"]
+    stages = stages if op == "moe" else ["route", "stage", "product"]
+    for found in (some, many):
+        assert [launch.name for launch in found.launches] == stages
+    files = "few_experts/kernel", "experts/kernel", "experts/many"
+    for found, file in zip((few, some, many), files, strict=True):
+        for launch in found.launches:
+            multiplies = launch.tile != (0, 0)
+            assert not multiplies or launch.kernel == f"hopper/{file}.mojo"
+            assert launch.reason and str(launch) in str(found) and np.prod(launch.grid) > 0
+    assert many.workspace_bytes > some.workspace_bytes > few.workspace_bytes
+    assert (few.workspace_bytes > 0) == (op == "moe")
+
+
+def test_other_formats_of_experts_have_the_portable_kernel_on_cuda():
+    found = explained(64, device="cuda", activations="fp8", format="fp8")
+    assert [launch.kernel for launch in found.launches] == ["simt/experts.mojo"] * 2
+
+
 @pytest.mark.parametrize(
     "question, error, message",
     [
-        ({"device": "cpu"}, ValueError, "device: got 'cpu', expected 'gfx950', for which moe"),
+        ({"device": "cpu"}, ValueError, "device: got 'cpu', expected 'gfx950' or 'cuda'"),
         ({"experts": 0}, ValueError, "experts: got 0, expected a number from 1"),
         ({"slots": 2.0}, TypeError, "slots: got float"),
         ({"activation": "relu"}, ValueError, "activation: got 'relu'"),

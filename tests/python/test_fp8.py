@@ -57,6 +57,40 @@ def test_k_is_cut_and_joined_where_blocks_end(format, target):
             q[:, :64]
 
 
+def by_columns(q):
+    """Returns the same codes column by column: [K, rows] in memory."""
+    return mx.MXTensor(q.codes.t().contiguous().t(), q.scales, format=q.format)
+
+
+@pytest.mark.parametrize("format", [*FP8_FORMATS, "mxfp8", "mxint8"])
+def test_codes_that_lie_by_columns_mean_what_they_mean_row_by_row(format):
+    """Held as they are, and copied where a kernel wants rows; NumPy's too."""
+    q, x = some(format, 48, 160)
+    columns = by_columns(q)
+    assert columns.codes.stride() == (1, 48)
+    shared = mx.MXTensor(columns.codes.numpy(), q.scales.numpy(), format=format)
+    assert shared.codes.data_ptr() == columns.codes.data_ptr()
+    for same in (columns, shared, columns.clone(), columns.detach()):
+        assert torch.equal(numbers(same), x)
+        assert torch.equal(numbers(same.preshuffle("cpu")), x)
+        assert torch.equal(numbers(same[1:]) if q.format != "fp8_block_2d" else x[1:], x[1:])
+    a, a_format = torch.randn(5, 160), "fp8" if format == "fp8_block_2d" else format
+    expected = mx.linear(a, q, activations=a_format)
+    assert torch.equal(mx.linear(a, columns, activations=a_format), expected)
+    if format != "fp8_block_2d":
+        assert torch.equal(mx.matmul(columns, q), mx.matmul(q, q))
+        assert torch.equal(mx.matmul(columns, columns), mx.matmul(q, q))
+
+
+def test_other_gaps_and_packed_codes_by_columns_are_refused():
+    q, packed = mx.quantize(torch.randn(48, 160), format="fp8"), mx.quantize(torch.randn(48, 64))
+    wide = torch.empty(48, 320, dtype=torch.uint8)[:, ::2]
+    with pytest.raises(ValueError, match="expected a contiguous one, or a matrix's transpose"):
+        mx.MXTensor(wide, q.scales, format="fp8")
+    with pytest.raises(ValueError, match=r"expected a contiguous one: codes\.contiguous"):
+        by_columns(packed)
+
+
 def test_rows_of_a_block_are_not_cut():
     q, _ = some("fp8_block_2d", 200, 64)
     with pytest.raises(ValueError, match=r"got rows 0:64 .*, expected multiples of 128"):

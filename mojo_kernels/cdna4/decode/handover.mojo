@@ -28,6 +28,14 @@ comptime PartSums = SIMD[DType.float32, PART]
 """A part of a lane's sums."""
 
 
+def levels_of(splits: Int) -> Int:
+    """Returns the levels of the tree of so many parts of K."""
+    var levels = 0
+    while 1 << levels < splits:
+        levels += 1
+    return levels
+
+
 struct Handover[shape: DecodeShape]:
     """How workgroups with parts of K add up: whoever meets a partner's sums goes on with both.
 
@@ -44,6 +52,8 @@ struct Handover[shape: DecodeShape]:
 
     comptime TILES = Self.shape.own_tiles()
     """Tiles of C of a wave."""
+    comptime AT_ONCE = min(Self.TILES, 16)
+    """Tiles of a wave that are exchanged together: registers for a partner's sums."""
     comptime NODE_BYTES = Int32(Self.shape.tiles() * TILE_SUM_BYTES)
     comptime GROUP_BYTES = Int32(Self.shape.splits - 1) * Self.NODE_BYTES
     """Bytes of all nodes of a tile of C."""
@@ -82,21 +92,15 @@ struct Handover[shape: DecodeShape]:
     @always_inline
     def climb(mut self, share: Int32):
         """Adds up from leaf `share` as far as partners have come."""
-        comptime for level in range(Self._levels()):
+        comptime for level in range(levels_of(Self.shape.splits)):
             comptime nodes_below = ceildiv(Self.shape.splits, 1 << level)
             comptime first = Self.shape.splits - nodes_below
             var index = share >> Int32(level)
             var has_partner = index ^ 1 < Int32(nodes_below)
             if self._is_any_mine() and has_partner:
-                self._meet((Int32(first) + (index >> 1)) * Self.NODE_BYTES)
-
-    @staticmethod
-    def _levels() -> Int:
-        """Returns the levels of the tree."""
-        var levels = 0
-        while 1 << levels < Self.shape.splits:
-            levels += 1
-        return levels
+                var node = (Int32(first) + (index >> 1)) * Self.NODE_BYTES
+                comptime for tile in range(0, Self.TILES, Self.AT_ONCE):
+                    self._meet[tile, min(Self.AT_ONCE, Self.TILES - tile)](node)
 
     @always_inline
     def _is_any_mine(self) -> Bool:
@@ -113,16 +117,18 @@ struct Handover[shape: DecodeShape]:
         return self.places[own, part] != OUT_OF_RANGE
 
     @always_inline
-    def _meet(mut self, node: Int32):
-        """Exchanges all sums at a node."""
-        var partner = in_registers[DType.uint32, PART, Self.TILES, PARTS]()
-        comptime for own in range(Self.TILES):
+    def _meet[first: Int, count: Int](mut self, node: Int32):
+        """Exchanges the sums of `count` tiles at a node."""
+        var partner = in_registers[DType.uint32, PART, count, PARTS]()
+        comptime for own in range(first, first + count):
             comptime for part in range(PARTS):
                 var left = ~bitcast[DType.uint32, PART](self.parts[own, part])
-                partner[own, part] = swap_published(self.nodes, self.places[own, part], node, left)
-        comptime for own in range(Self.TILES):
+                partner[own - first, part] = swap_published(
+                    self.nodes, self.places[own, part], node, left
+                )
+        comptime for own in range(first, first + count):
             comptime for part in range(PARTS):
-                var bits = partner[own, part]
+                var bits = partner[own - first, part]
                 var place = self.places[own, part] if any(bits.ne(0)) else OUT_OF_RANGE
                 publish(self.nodes, place, node, 0)
                 var partners = bitcast[DType.float32, PART](~bits)

@@ -18,7 +18,7 @@ of 32 rows, 32 columns and 256 along K. Floats that are kept lie there already, 
 """
 
 from layout import Coord, Idx
-from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
+from max.gpu.sync import s_waitcnt, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from pipeline.types import Phase
 
@@ -51,6 +51,7 @@ from ..instructions.matrix import (
     WordTile,
     multiply_tiles,
 )
+from ..instructions.wave import meet_waves
 from ..operands.activations import ActivationSource
 from ..operands.encode import EncodedBlock
 from ..operands.memory import quotient
@@ -320,7 +321,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             self.encode[stage, entry.op.subtile]()
         elif tag == StreamOps.MEET.value:
             s_waitcnt[lgkmcnt=0]()
-            s_waitcnt_barrier()
+            meet_waves()
             schedule_barrier()
         elif tag == StreamOps.READ.value:
             self.read[stage]()

@@ -17,6 +17,9 @@ encodes its tokens before, once (`encoded.mojo`):
                        experts_middle   codes, gathered -> hidden numbers, gated and encoded
                        experts_middle   codes -> rows
 
+With more rows than tiles of these have, their products are `experts_prefill` (`prefill.mojo`), and
+`order_rows` comes before the first one.
+
 Gates that are not neighbours of their ups take launches of their own between the products:
 `gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the
 workspace, see `LayerMemory`.
@@ -34,11 +37,13 @@ from ...problem import ANY, Known, Left
 from ..chip import CUS, LDS_BYTES, MAX_TENSOR_BYTES
 from ..decode.shape import DecodeLds, DecodeShape
 from ..instructions.matrix import TILE, TILE_K
+from ..operands.gate import QuickGate
 from ..operands.memory import WORD_BYTES
 from ..types import Formats, ProductTypes, float_bytes
 from .encoded import (
     CodeRows,
     EncodedRows,
+    code_bytes,
     encoded_bytes,
     launch_encoded,
     launch_quantize,
@@ -46,6 +51,8 @@ from .encoded import (
 )
 from .groups import most_tiles
 from .kernel import ExpertRows, ExpertsKernel, Rows
+from .prefill import OrderedRows, has_prefill, launch_order, launch_prefill, list_bytes
+from .prefill import record_bytes, scale_bytes
 from .routing import route
 from .slots import launch_gates, launch_sums
 
@@ -167,10 +174,19 @@ struct LayerMemory(TrivialRegisterPassable):
     var encoded: Int
     """Codes and scales of tokens, then of hidden numbers that a launch of its own encodes;
     `NOT_ENCODED` if the products encode them."""
+    var ordered: OrderedRows
+    """Rows of tokens by tiles; `NOT_ORDERED` if products take them as they are."""
+    var hidden_scales: Int
+    """Scales of hidden numbers by tiles."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
     comptime NOT_ENCODED = -1
+    comptime NOT_ORDERED = OrderedRows(-1, -1, -1)
+
+    def orders(self) -> Bool:
+        """Says whether rows are ordered by tiles."""
+        return self.ordered.tiles != materialize[Self.NOT_ORDERED]().tiles
 
     @staticmethod
     def of(types: LayerTypes, problem: ExpertsProblem, address: Int) -> Self:
@@ -183,9 +199,14 @@ struct LayerMemory(TrivialRegisterPassable):
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
         var encodes = types.encodes_before(slots, problem.gate_up.count)
         var is_interleaved = problem.gate.is_interleaved()
+        encodes &= not is_interleaved or QuickGate.takes(problem.gate)
+        var orders = encodes and has_prefill(slots, problem.gate_up.count)
+        var experts = problem.gate_up.count
         var hidden_bytes = slots * problem.inner * float_bytes(types.x)
         if encodes and is_interleaved:
             hidden_bytes = encoded_bytes(slots, problem.inner, types.left)
+            if orders:
+                hidden_bytes = code_bytes(slots, problem.inner, types.left)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var columns = problem.width
         if not is_interleaved:
@@ -198,7 +219,16 @@ struct LayerMemory(TrivialRegisterPassable):
             if not is_interleaved:
                 bytes = max(bytes, encoded_bytes(slots, problem.inner, types.left))
             end = encoded + bytes
-        return Self(places, tokens, sizes, hidden, rows, encoded, end - places + ALIGNMENT)
+        var ordered, hidden_scales = materialize[Self.NOT_ORDERED](), end
+        if orders:
+            ordered.tiles = align_up(end, ALIGNMENT)
+            ordered.rows = align_up(ordered.tiles + record_bytes(slots, experts), ALIGNMENT)
+            ordered.scales = align_up(ordered.rows + list_bytes(slots, experts), ALIGNMENT)
+            end = ordered.scales + scale_bytes(slots, experts, problem.width)
+            hidden_scales = align_up(end, ALIGNMENT)
+            end = hidden_scales + scale_bytes(slots, experts, problem.inner)
+        var num_bytes = end - places + ALIGNMENT
+        return Self(places, tokens, sizes, hidden, rows, encoded, ordered, hidden_scales, num_bytes)
 
 
 @fieldwise_init
@@ -335,22 +365,45 @@ def _multiply_codes[
     launch_quantize[types.left, types.x, rounding](x.x, at.encoded, tokens, width, queue)
     var rows = EncodedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = EncodedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
+    var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
+    if at.orders():
+        launch_order[types.left, True](rows, at.ordered, problem.gate_up.count, width, queue)
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
-            launch_encoded[neighbours, rounding, CodeRows.HIDDEN](
-                rows, problem.gate_up, problem.gate, 2 * inner, width, queue
+            _launch_codes[neighbours, rounding, CodeRows.HIDDEN](
+                rows, at, at.ordered, problem.gate_up, problem.gate, 2 * inner, width, queue
             )
     else:
         comptime if types.may_be_halves():
             rows.result = at.rows
-            launch_encoded[halves, rounding, CodeRows.SUMS](
-                rows, problem.gate_up, Gate.NONE, 2 * inner, width, queue
+            _launch_codes[halves, rounding, CodeRows.SUMS](
+                rows, at, at.ordered, problem.gate_up, Gate.NONE, 2 * inner, width, queue
             )
             launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
             launch_quantize[types.left, types.x, rounding](
                 at.hidden, at.encoded, slots, inner, queue
             )
             hidden.encoded = at.encoded
-    launch_encoded[second, rounding, CodeRows.DOWN](
-        hidden, problem.down, Gate.NONE, width, inner, queue
+            if at.orders():
+                launch_order[types.left, False](hidden, of_hidden, problem.down.count, inner, queue)
+    _launch_codes[second, rounding, CodeRows.DOWN](
+        hidden, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
     )
+
+
+def _launch_codes[
+    types: ProductTypes, rounding: Rounding, rows: CodeRows
+](
+    of: EncodedRows,
+    at: LayerMemory,
+    ordered: OrderedRows,
+    experts: Experts,
+    gate: Gate,
+    n: Int,
+    k: Int,
+    mut queue: Some[Queue],
+) raises:
+    """Launches a product of encoded rows, by tiles if they are ordered."""
+    if not at.orders():
+        return launch_encoded[types, rounding, rows](of, experts, gate, n, k, queue)
+    launch_prefill[types, rounding, rows](of, ordered, at.hidden_scales, experts, gate, n, k, queue)

@@ -7,7 +7,10 @@ Tokens are encoded once, however many experts they go to: rows of codes are gath
 are filled up to whole stages, so that K may end within one. Tiles are found as in `groups.mojo`;
 workgroups go through them in bands (schedule/xcd.mojo), whose order depends on how many tiles
 there really are. So tiles of a large group share an L2, and no XCD gets those that are none.
-Where registers allow it, two workgroups share a compute unit: one stores while the other multiplies.
+
+There are no more workgroups than the chip has room for: each goes from tile to tile. While it
+stores one, what it multiplies first of the next one is on its way. Where registers allow it, two
+share a compute unit: one stores while the other multiplies.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -30,15 +33,16 @@ from ..instructions.wave import lane_here
 from ..instructions.matrix import BLOCK, LANE_BYTES, LANES, TILE
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K, THREADS, WAVES
 from ..middle.walk import MiddleWalk
-from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.gate import QuickGate
+from ..operands.memory import Input, Output, WORD_BYTES, input, output, quotient
 from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
 from ..operands.target import Target
 from ..operands.tiles import GROUP_BLOCKS
 from ..prefill.result import bias_of_tiles
 from ..quantize.kernel import WAVES as QUANTIZE_WAVES
-from ..types import ProductTypes
-from .groups import GroupSizes, most_tiles
-from .hidden import HiddenCodes
+from ..types import Formats, ProductTypes
+from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
+from .hidden import EXCHANGED, HiddenCodes
 
 
 def encoded_blocks(k: Int) -> Int:
@@ -46,9 +50,14 @@ def encoded_blocks(k: Int) -> Int:
     return ceildiv(k, STAGE_K) * STAGE_BLOCKS
 
 
+def code_bytes(m: Int, k: Int, format: Format) -> Int:
+    """Returns the bytes of the codes of m encoded rows, behind which are their scales."""
+    return m * encoded_blocks(k) * format.packed_bytes(BLOCK)
+
+
 def encoded_bytes(m: Int, k: Int, format: Format) -> Int:
-    """Returns the bytes of m encoded rows with their scales."""
-    return m * encoded_blocks(k) * (format.packed_bytes(BLOCK) + 1)
+    """Returns the bytes of m encoded rows with their scales, which are plain."""
+    return code_bytes(m, k, format) + m * encoded_blocks(k)
 
 
 @__llvm_metadata(
@@ -97,6 +106,139 @@ struct CodeRows(Equatable, TrivialRegisterPassable):
     """The second product of a layer."""
 
 
+@fieldwise_init
+struct TileOfC(TrivialRegisterPassable):
+    """A tile of the result."""
+
+    var rows: GroupTile
+    """Its rows, and whose weights they are multiplied by."""
+    var column: Int32
+    """Tiles left of it."""
+    var is_there: Bool
+    """Whether there is such a tile; otherwise it has no rows."""
+
+    @staticmethod
+    @always_inline
+    def find[rows: Int](tiles: GroupTiles[rows], columns: Int32, index: Int32, lane: Int32) -> Self:
+        """Returns a tile of so many in a row, in the order in which workgroups take them."""
+        var order = XcdBands(Int(tiles.count), Int(columns))
+        if not order.has_tile(Int(index)):
+            return Self(GroupTile(0, 0, 0), 0, False)
+        var place = order.tile(Int(index))
+        return Self(tiles.tile(Int32(place.row), lane), Int32(place.column), True)
+
+    @always_inline
+    def first_tile[n_tiles: Int](self, wave: Int32) -> Int32:
+        """Returns the first of a wave's tiles of 16 columns."""
+        return (self.column * Int32(WAVES) + wave) * Int32(n_tiles)
+
+    @always_inline
+    def count(self) -> Int32:
+        """Returns the rows from its first one to the last one of the group."""
+        return self.rows.end_row - self.rows.first_row
+
+
+@fieldwise_init
+struct Sides[formats: Formats, shape: MiddleShape, are_gathered: Bool](TrivialRegisterPassable):
+    """Both sides of a product of experts, of which a tile takes its part.
+
+    Parameters:
+        formats: What is multiplied.
+        shape: How a workgroup cuts its work.
+        are_gathered: Whether rows are those of a list.
+    """
+
+    comptime Walk = MiddleWalk[Self.formats, Self.shape, True, Self.are_gathered]
+    """Who takes them."""
+    comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
+    """Operands."""
+    comptime CODE_BYTES = Int32(LANE_BYTES[Self.formats.left])
+    """Bytes of the codes of a block."""
+
+    var encoded: Self.Bytes
+    """Codes of rows, and plain scales behind them."""
+    var count: Int32
+    """How many rows these are."""
+    var w_codes: Self.Bytes
+    """Codes of the weights of all experts."""
+    var w_scales: Self.Bytes
+    """Their scales."""
+    var codes_step: Int32
+    """Bytes from one expert's codes to the next one's."""
+    var scales_step: Int32
+    """Bytes from one expert's scales to the next one's."""
+    var n: Int32
+    var k: Int32
+
+    @staticmethod
+    @always_inline
+    def of(
+        encoded: Input[DType.uint8],
+        count: Int32,
+        w_codes: Input[DType.uint8],
+        w_scales: Input[DType.uint8],
+        codes_step: Int32,
+        scales_step: Int32,
+        n: Int32,
+        k: Int32,
+    ) -> Self:
+        """Describes a product by the arguments of its kernel."""
+        return Self(
+            Self.Bytes(unsafe_from_address=Int(encoded)),
+            count,
+            Self.Bytes(unsafe_from_address=Int(w_codes)),
+            Self.Bytes(unsafe_from_address=Int(w_scales)),
+            codes_step,
+            scales_step,
+            n,
+            k,
+        )
+
+    @always_inline
+    def stages(self) -> Int32:
+        """Returns the stages along K."""
+        return quotient[STAGE_K](self.k + Int32(STAGE_K - 1))
+
+    @always_inline
+    def _row_blocks(self) -> Int32:
+        """Returns the blocks of an encoded row: whole stages."""
+        return self.stages() * Int32(STAGE_BLOCKS)
+
+    @always_inline
+    def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.Walk.Rows:
+        """Returns the codes of a tile's rows; of a list, none of them yet."""
+        var row_bytes = self._row_blocks() * Self.CODE_BYTES
+        comptime if Self.are_gathered:
+            return Self.Walk.Rows.of_no_list(self.encoded, self.count, row_bytes, wave)
+        else:
+            return Self.Walk.Rows.of(
+                self.encoded, tile.end_row, row_bytes, tile.first_row, 0, wave, lane
+            )
+
+    @always_inline
+    def scales(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.Walk.ScaleRows:
+        """Returns their scales."""
+        var blocks = self._row_blocks()
+        var scales = self.encoded.unsafe_offset(Int(self.count) * Int(blocks * Self.CODE_BYTES))
+        comptime if Self.are_gathered:
+            return Self.Walk.ScaleRows.of_no_list(scales, self.count, blocks, wave)
+        else:
+            return Self.Walk.ScaleRows.of(
+                scales, tile.end_row, blocks, tile.first_row, 0, wave, lane
+            )
+
+    @always_inline
+    def weights(self, expert: Int32, first_tile: Int32) -> Self.Walk.Weights:
+        """Returns a wave's weights of an expert, from a tile of 16 columns on."""
+        return Self.Walk.Weights.of(
+            self.w_codes.unsafe_offset(Int(expert) * Int(self.codes_step)),
+            self.w_scales.unsafe_offset(Int(expert) * Int(self.scales_step)),
+            self.n,
+            quotient[BLOCK](self.k),
+            first_tile,
+        )
+
+
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `rocdl.waves_per_eu`=SIMDLength(shape.waves_per_simd()),
@@ -115,6 +257,7 @@ def experts_middle[
     scales_step: Int32,
     encoded: Input[DType.uint8],
     num_encoded: Int32,
+    workgroups: Int32,
     list: Input[DType.int32],
     result: Output[DType.uint8],
     bias: Input[DType.uint8],
@@ -129,98 +272,108 @@ def experts_middle[
         shape: How a workgroup cuts its work.
         rows: Where rows come from and go to.
     """
-    comptime Walk = MiddleWalk[types.formats, shape, True, rows.are_gathered]
-    comptime ROWS, COLUMNS = shape.rows(), shape.columns()
+    comptime Both = Sides[types.formats, shape, rows.are_gathered]
+    comptime Walk = Both.Walk
     comptime LISTED = Walk.LISTED_ROUNDS
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var of_groups = GroupSizes.load(sizes, groups, m, lane)
     # Arguments that come from memory arrive while sizes do.
     var list_here, bias_here, count = loaded(list), loaded(bias), loaded(num_encoded)
-    var tiles_m = of_groups.count_tiles[ROWS](lane)
-    var tiles_n = quotient[COLUMNS](n + Int32(COLUMNS - 1))
-    var order = XcdBands(Int(tiles_m), Int(tiles_n))
-    if Int(block_idx.x) >= order.num_workgroups():
+    var tiles = GroupTiles[shape.rows()].of(of_groups, lane)
+    var tiles_n = quotient[shape.columns()](n + Int32(shape.columns() - 1))
+    var number = Int32(block_idx.x)
+    var tile = TileOfC.find(tiles, tiles_n, number, lane)
+    if not tile.is_there:
         return  # The grid is for as many tiles as sizes can make.
-    var place = order.tile(Int(block_idx.x))
-    if Int32(place.row) >= tiles_m:
-        return
-    var tile = of_groups.tile[ROWS](Int32(place.row), lane)
-    var listed = listed_rows[LISTED](list_here, tile.first_row, tile.end_row, wave, lane)
+    var listed = listed_rows[LISTED](list_here, tile.rows.first_row, tile.rows.end_row, wave, lane)
 
     # Along K, rounded up to whole stages.
-    var stages = quotient[STAGE_K](k + Int32(STAGE_K - 1))
-    var row_blocks = stages * Int32(STAGE_BLOCKS)
-    var row_bytes = row_blocks * Int32(LANE_BYTES[types.formats.left])
-    var row_scales = encoded.unsafe_offset(Int(count) * Int(row_bytes))
-    var codes: Walk.Rows
-    var scales: Walk.ScaleRows
-    comptime if rows.are_gathered:
-        codes = Walk.Rows.of_list(encoded, count, row_bytes, listed, wave, lane)
-        scales = Walk.ScaleRows.beside(row_scales, count, row_blocks, codes)
-    else:
-        codes = Walk.Rows.of(encoded, tile.end_row, row_bytes, tile.first_row, 0, wave, lane)
-        scales = Walk.ScaleRows.of(
-            row_scales, tile.end_row, row_blocks, tile.first_row, 0, wave, lane
-        )
-    var first_tile = (Int32(place.column) * Int32(WAVES) + wave) * Int32(shape.n_tiles)
+    var sides = Both.of(encoded, count, w_codes, w_scales, codes_step, scales_step, n, k)
+    var first_tile = tile.first_tile[shape.n_tiles](wave)
+    var lds = allocate_lds[shape.lds_bytes()]()
     var walk = Walk(
-        codes,
-        scales,
-        Walk.Weights.of(
-            w_codes.unsafe_offset(Int(tile.expert) * Int(codes_step)),
-            w_scales.unsafe_offset(Int(tile.expert) * Int(scales_step)),
-            n,
-            quotient[BLOCK](k),
-            first_tile,
-        ),
+        sides.codes(tile.rows, wave, lane),
+        sides.scales(tile.rows, wave, lane),
+        sides.weights(tile.rows.expert, first_tile),
         0,
-        stages,
-        allocate_lds[shape.lds_bytes()](),
+        sides.stages(),
+        lds,
         wave,
         lane,
     )
+    comptime if rows.are_gathered:
+        walk.start_weights()
+        walk.codes.turn_to(listed, tile.count(), lane)
+        walk.scales.turn_to(walk.codes)
     walk.start()
-    walk.clear()
 
-    # To memory; what is needed there arrives while the wave walks, if it has registers for that.
     comptime HAS_ROOM = shape.waves_per_simd() == 1
     comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
-    var addend = bias_here.unsafe_offset(Int(tile.expert) * Int(n) * BIAS_BYTES)
-    var first_column = first_tile * Int32(TILE)
-    var num_rows = tile.end_row - tile.first_row
-    comptime if rows.are_gated:
-        comptime C = HiddenCodes[types.formats.left, rounding, types.out, types.bias]
-        var gate = Gate(Gate.SWIGLU_OAI, loaded(limit), loaded(alpha))
-        var blocks = quotient[STAGE_K](quotient[2](n) + Int32(STAGE_K - 1)) * Int32(STAGE_BLOCKS)
-        var target = C.of(loaded(result), m, tile.first_row, num_rows, blocks, addend, n, gate)
-        var of_columns = bias_of_tiles[shape.n_tiles](target.sums, first_column, lane)
+    comptime Hidden = HiddenCodes[types.formats.left, rounding, types.out, types.bias]
+    comptime C = Target[types.out, types.bias]
+    comptime GROUP = EXCHANGED if rows.are_gated else 1
+    comptime GROUPS = ceildiv(shape.m_tiles, GROUP)
+    var gate = QuickGate(loaded(limit), loaded(alpha))
+    var blocks = quotient[STAGE_K](quotient[2](n) + Int32(STAGE_K - 1)) * Int32(STAGE_BLOCKS)
+    var result_here, step = loaded(result), loaded(workgroups)
+    var scales_here = result_here.unsafe_offset(
+        Int(m) * Int(blocks) * LANE_BYTES[types.formats.left]
+    )
+    while True:
+        walk.clear()
+        number += step
+        var next = TileOfC.find(tiles, tiles_n, number, lane)
+        listed = listed_rows[LISTED](list_here, next.rows.first_row, next.rows.end_row, wave, lane)
+
+        # To memory; what is needed there arrives while the wave walks, if there are registers.
+        var first_row, num_rows = tile.rows.first_row, tile.count()
+        var first_column = first_tile * Int32(TILE)
+        var addend = bias_here.unsafe_offset(Int(tile.rows.expert) * Int(n) * BIAS_BYTES)
+        var hidden = Hidden.of(
+            result_here, scales_here, first_row, num_rows, first_row, num_rows, blocks, addend, n,
+            gate,
+        )  # fmt: skip
+        var values = result_here.unsafe_bitcast[Scalar[types.out]]()
+        var sums = C.of(values.unsafe_offset(Int(first_row) * Int(n)), addend, num_rows, n)
+        var of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, lane)
         walk.walk()
         var own_lane = lane_here()
         comptime if not HAS_ROOM:
-            of_columns = bias_of_tiles[shape.n_tiles](target.sums, first_column, own_lane)
-        target.store(walk.sums, of_columns, first_column, own_lane)
-        if Int32(place.column) == tiles_n - 1:
-            target.fill(num_rows, tiles_n * Int32(WAVES) + wave, own_lane)
-    else:
-        comptime C = Target[types.out, types.bias]
-        var values = loaded(result).unsafe_bitcast[Scalar[types.out]]()
-        var target = C.of(values.unsafe_offset(Int(tile.first_row) * Int(n)), addend, num_rows, n)
-        var of_columns = bias_of_tiles[shape.n_tiles](target, first_column, lane)
-        walk.walk()
-        var own_lane = lane_here()
-        comptime if not HAS_ROOM:
-            of_columns = bias_of_tiles[shape.n_tiles](target, first_column, own_lane)
-        comptime for m_tile in range(shape.m_tiles):
-            if Int32(m_tile * TILE) < num_rows:
-                comptime for n_tile in range(shape.n_tiles):
-                    target.store(
-                        walk.sums[m_tile, n_tile],
-                        of_columns[n_tile],
-                        Int32(m_tile * TILE),
-                        first_column + Int32(n_tile * TILE),
-                        own_lane,
-                    )
+            of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, own_lane)
+        if next.is_there:
+            first_tile = next.first_tile[shape.n_tiles](wave)
+            walk.turn_to(
+                sides.codes(next.rows, wave, own_lane).memory,
+                sides.scales(next.rows, wave, own_lane).memory,
+                sides.weights(next.rows.expert, first_tile),
+            )
+            comptime if rows.are_gathered:
+                walk.codes.turn_to(listed, next.count(), own_lane)
+                walk.scales.turn_to(walk.codes)
+        comptime for group in range(GROUPS):
+            if next.is_there:
+                comptime for part in range(Walk.START_PARTS):
+                    comptime if part * GROUPS // Walk.START_PARTS == group:
+                        walk.start_part[part]()
+            if Int32(group * GROUP * TILE) < num_rows:
+                comptime if rows.are_gated:
+                    hidden.store[group * GROUP](walk.sums, of_columns, 0, first_column, own_lane)
+                else:
+                    comptime for n_tile in range(shape.n_tiles):
+                        sums.store(
+                            walk.sums[group, n_tile],
+                            of_columns[n_tile],
+                            Int32(group * TILE),
+                            first_column + Int32(n_tile * TILE),
+                            own_lane,
+                        )
+        comptime if rows.are_gated:
+            if tile.column == tiles_n - 1:
+                hidden.fill(num_rows, tiles_n * Int32(WAVES) + wave, own_lane)
+        if not next.is_there:
+            return
+        tile = next
 
 
 @fieldwise_init
@@ -241,9 +394,9 @@ struct EncodedRows(TrivialRegisterPassable):
 
 
 def grid_of(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of a product: for as many tiles as sizes can make."""
+    """Returns the grid of a product: a workgroup for each tile that sizes can make, if they fit."""
     var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
-    return Grid(tiles.num_workgroups(), threads=THREADS)
+    return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=THREADS)
 
 
 struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShape, rows: CodeRows]:
@@ -255,8 +408,9 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
     ) raises:
         """Launches the product of all groups."""
         comptime assert Self.shape.splits == 1
+        var grid = grid_of(Self.shape, of.m, n, experts.count)
         queue.launch[experts_middle[Self.types, Self.rounding, Self.shape, Self.rows]](
-            grid_of(Self.shape, of.m, n, experts.count),
+            grid,
             input[DType.int32](of.sizes),
             Int32(experts.count),
             Int32(of.m),
@@ -268,6 +422,7 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
             Int32(experts.scales_step),
             input[DType.uint8](of.encoded),
             Int32(of.count),
+            Int32(grid.x),
             input[DType.int32](of.list),
             output[DType.uint8](of.result),
             input[DType.uint8](experts.bias),
@@ -277,14 +432,14 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
 
 
 comptime CUTS = [
-    MiddleShape(4, 2, 3, 1),
-    MiddleShape(6, 2, 3, 1),
-    MiddleShape(10, 4, 2, 1),
-    MiddleShape(12, 4, 2, 1),
+    MiddleShape(4, 3, 3, 1),
+    MiddleShape(6, 3, 2, 1),
+    MiddleShape(10, 3, 2, 1),
+    MiddleShape(12, 3, 2, 1),
 ]
 """For groups of more and more rows."""
 comptime GATED_CUTS = [
-    MiddleShape(4, 4, 3, 1),
+    MiddleShape(4, 4, 2, 1),
     MiddleShape(6, 4, 2, 1),
     MiddleShape(10, 4, 2, 1),
     MiddleShape(12, 4, 2, 1),
@@ -295,6 +450,13 @@ comptime GATED_CUTS = [
 def cut_of(choice: Int, are_gated: Bool) -> MiddleShape:
     """Returns the cut in a place of both lists."""
     return materialize[GATED_CUTS]()[choice] if are_gated else materialize[CUTS]()[choice]
+
+
+def most_rows() -> Int:
+    """Returns the rows of the largest tile."""
+    comptime last = len(CUTS) - 1
+    comptime cut = CUTS[last]
+    return cut.rows()
 
 
 def usual_rows(m: Int, groups: Int) -> Int:
@@ -316,9 +478,14 @@ def choose(m: Int, groups: Int) -> Int:
 def launch_encoded[
     types: ProductTypes, rounding: Rounding, rows: CodeRows
 ](of: EncodedRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
-    """Launches a product of encoded rows with the cut that is chosen for it."""
-    var choice = choose(of.m, experts.count)
-    comptime for i in range(len(CUTS)):
+    """Launches a product of encoded rows with the cut that is chosen for it.
+
+    Where hidden numbers are float32 before they are encoded, the largest takes too many registers.
+    """
+    comptime IS_WIDE = rows.are_gated and size_of[types.out]() == WORD_BYTES
+    comptime LAST = len(CUTS) - (2 if IS_WIDE else 1)
+    var choice = min(choose(of.m, experts.count), LAST)
+    comptime for i in range(LAST + 1):
         comptime cut = GATED_CUTS[i] if rows.are_gated else CUTS[i]
         if choice == i:
             return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)

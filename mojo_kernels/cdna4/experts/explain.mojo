@@ -4,38 +4,24 @@ Launches stand in the order in which they run: those of `multiply_grouped`, or o
 """
 
 from ...experts import Experts, ExpertsProblem, Routing
+from ...launch.explained import Explained
 from ...launch.queue import Grid
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Left, NO_BIAS, Right
+from ..instructions.matrix import BLOCK
 from ..middle.shape import STAGE_K
 from ..operands.quantizer import QUANTIZED_ROWS
+from ..prefill.activations import PART_BLOCKS
+from ..prefill.shape import COLUMNS
 from ..quantize.kernel import WAVES
 from ..types import Formats, ProductTypes, has_expert_kernels, unsupported
-from . import encoded, kernel, slots
+from . import encoded, kernel, prefill, slots
 from .dispatch import CUTS, LayerMemory, LayerTypes, choose
 from .routing import route_grid
 
 comptime X = DType.bfloat16
 """The floats that are asked about."""
-
-
-@fieldwise_init
-struct Explained(Copyable, Movable):
-    """A launch."""
-
-    var name: StaticString
-    """What it does for the layer."""
-    var file: StaticString
-    """Of the kernel, in `cdna4/experts`."""
-    var reason: StaticString
-    var cut: String
-    """Of a product."""
-    var tile_m: Int
-    """Rows of a workgroup; 0 where it has no tile."""
-    var tile_n: Int
-    """Columns of a workgroup."""
-    var grid: Grid
 
 
 @fieldwise_init
@@ -77,21 +63,35 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
     var m, width, inner = sizes.tokens * sizes.slots, sizes.width, sizes.inner
     var launches = List[Explained]()
     launches.append(
-        _helper("route", "routing.mojo", "rows are sorted by expert", route_grid(sizes.experts))
+        _helper(
+            "route",
+            "cdna4/experts/routing.mojo",
+            "rows are sorted by expert",
+            route_grid(sizes.experts),
+        )
     )
     var encodes = _types(formats).encodes_before(m, sizes.experts)
     if encodes:
         launches.append(_encode("tokens are encoded once, not by each tile", sizes.tokens, width))
+    var orders = encodes and prefill.has_prefill(m, sizes.experts)
+    if orders:
+        launches.append(_order(m, sizes.experts, width))
     var is_gated = sizes.is_interleaved
     launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes, is_gated))
     if not sizes.is_interleaved:
         var reason = StaticString("gates are not neighbours of their ups")
-        launches.append(_helper("gate", "slots.mojo", reason, slots.grid_of(m, inner)))
+        launches.append(
+            _helper("gate", "cdna4/experts/slots.mojo", reason, slots.grid_of(m, inner))
+        )
         if encodes:
             launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
+        if orders:
+            launches.append(_order(m, sizes.experts, inner))
     launches.append(_product("down", m, width, sizes.experts, formats, encodes, False))
     var reason = StaticString("rows of a token are added in the order of its slots")
-    launches.append(_helper("add", "slots.mojo", reason, slots.grid_of(sizes.tokens, width)))
+    launches.append(
+        _helper("add", "cdna4/experts/slots.mojo", reason, slots.grid_of(sizes.tokens, width))
+    )
     return launches^
 
 
@@ -121,7 +121,19 @@ def _encode(reason: StaticString, m: Int, k: Int) -> Explained:
     """Returns the launch that encodes the rows of a product."""
     var tile_k = WAVES * STAGE_K
     var grid = encoded.quantize_grid(m, k)
-    return Explained("encode", "encoded.mojo", reason, "", QUANTIZED_ROWS, tile_k, grid)
+    return Explained(
+        "encode", "cdna4/experts/encoded.mojo", reason, "", QUANTIZED_ROWS, tile_k, grid
+    )
+
+
+def _order(m: Int, experts: Int, k: Int) -> Explained:
+    """Returns the launch that orders the rows of a product by tiles."""
+    var reason = StaticString("scales of a tile's rows share words")
+    var grid = prefill.order_grid(m, experts, k)
+    var tile_k = PART_BLOCKS * BLOCK
+    return Explained(
+        "order", "cdna4/experts/prefill.mojo", reason, "", prefill.ROWS, tile_k, grid
+    )  # fmt: skip
 
 
 def _product(
@@ -136,13 +148,17 @@ def _product(
     """Returns the launch of a product of a layer."""
     if not is_encoded:
         return _decode(name, m, n, experts, formats)
+    if prefill.has_prefill(m, experts):
+        var words = String("prefill", prefill.ROWS, "x", COLUMNS)
+        return Explained(
+            name, "cdna4/experts/prefill.mojo", "codes: most groups have hundreds of rows", words,
+            prefill.ROWS, COLUMNS, prefill.grid_of(m, n, experts),
+        )  # fmt: skip
     var cut = encoded.cut_of(encoded.choose(m, experts), is_gated)
     var reason = StaticString("codes: tiles have the rows of most groups")
-    if encoded.usual_rows(m, experts) > cut.rows():
-        reason = "codes: most groups have more rows than the largest tile"
     var words = String("middle", cut.rows(), "x", cut.columns())
     return Explained(
-        name, "encoded.mojo", reason, words, cut.rows(), cut.columns(),
+        name, "cdna4/experts/encoded.mojo", reason, words, cut.rows(), cut.columns(),
         encoded.grid_of(cut, m, n, experts),
     )  # fmt: skip
 
@@ -159,4 +175,4 @@ def _decode(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) 
         reason = "few groups have rows: narrow tiles, so that more compute units have work"
     elif experts * tile_m < m:
         reason = "an average group has more rows than the largest tile"
-    return Explained(name, "kernel.mojo", reason, cut.name(), tile_m, tile_n, grid)
+    return Explained(name, "cdna4/experts/kernel.mojo", reason, cut.name(), tile_m, tile_n, grid)

@@ -13,7 +13,6 @@ taken for 0, and groups end where the rows end.
 
 from max.gpu.intrinsics import AMDBufferResource
 
-from ...tiles import RegisterTile, in_registers
 from ..instructions.matrix import LANES
 from ..instructions.wave import count, of_lane, sums_up_to, votes
 from ..operands.memory import Input, Span, WORD_BYTES, load_word, quotient
@@ -40,7 +39,31 @@ struct GroupTile(TrivialRegisterPassable):
         rows: Int
     ](sizes: Input[DType.int32], groups: Int32, m: Int32, index: Int32, lane: Int32) -> Self:
         """Returns tile `index` of `rows` rows of all m."""
-        return GroupSizes[0].load(sizes, groups, m, lane).tile[rows](index, lane)
+        var memory = Span.of(sizes, groups).after(0)
+        return Self._find_from[rows](memory, groups, m, index, lane, 0, 0, 0)
+
+    @staticmethod
+    @always_inline
+    def _find_from[
+        rows: Int
+    ](
+        sizes: AMDBufferResource,
+        groups: Int32,
+        m: Int32,
+        index: Int32,
+        lane: Int32,
+        first: Int32,
+        rows_before: Int32,
+        tiles_before: Int32,
+    ) -> Self:
+        """Looks for it from group `first` on, before which there are some rows and tiles."""
+        var row, tile = rows_before, tiles_before
+        for begin in range(first, groups, LANES):
+            var look = GroupLook[rows].of(size_of(sizes, begin + lane), m, row, tile)
+            if look.has(index):
+                return look.tile(index, begin)
+            row, tile = look.last_row(), look.last_tile()
+        return Self(groups, row + (index - tile) * Int32(rows), m)
 
     @always_inline
     def is_empty(self) -> Bool:
@@ -48,77 +71,129 @@ struct GroupTile(TrivialRegisterPassable):
         return self.first_row >= self.end_row
 
 
+@always_inline
+def size_of(sizes: AMDBufferResource, group: Int32) -> Int32:
+    """Loads the size of a group, or none beyond the last one."""
+    return load_word(sizes, group * Int32(WORD_BYTES))
+
+
 @fieldwise_init
-struct GroupSizes[kept: Int = 2](TrivialRegisterPassable):
-    """The sizes of all groups, for who asks more than once.
+struct GroupLook[rows: Int](TrivialRegisterPassable):
+    """What the lanes see of 64 groups, one each.
 
     Parameters:
-        kept: How many sizes of a lane stay in registers, of groups that are 64 apart.
+        rows: Of a tile.
     """
+
+    var m: Int32
+    """All rows."""
+    var size: Int32
+    """Of the lane's group."""
+    var end: Int32
+    """Where it ends, were there rows enough."""
+    var tiles: Int32
+    """Its tiles."""
+    var end_tile: Int32
+    """Tiles up to the last one of it."""
+
+    @staticmethod
+    @always_inline
+    def of(size: Int32, m: Int32, row: Int32, tile: Int32) -> Self:
+        """Looks at groups of any sizes behind some rows and tiles."""
+        var own = min(max(size, 0), m)
+        var end = row + sums_up_to(own)
+        var inside = max(min(end, m) - (end - own), 0)
+        var tiles = quotient[Self.rows](inside + Int32(Self.rows - 1))
+        return Self(m, own, end, tiles, tile + sums_up_to(tiles))
+
+    @always_inline
+    def last_row(self) -> Int32:
+        """Returns where the last group ends."""
+        return min(of_lane(self.end, Int32(LANES - 1)), self.m)
+
+    @always_inline
+    def last_tile(self) -> Int32:
+        """Returns the tiles up to the last group's."""
+        return of_lane(self.end_tile, Int32(LANES - 1))
+
+    @always_inline
+    def has(self, index: Int32) -> Bool:
+        """Says whether tile `index` is one of these groups', or of those before."""
+        return index < self.last_tile()
+
+    @always_inline
+    def tile(self, index: Int32, first: Int32) -> GroupTile:
+        """Returns tile `index`, which is one of these groups'; `first` is the first group."""
+        var group = count(votes(self.end_tile <= index))
+        var begin = of_lane(self.end - self.size, group)
+        var in_group = index - of_lane(self.end_tile - self.tiles, group)
+        var end_row = min(of_lane(self.end, group), self.m)
+        return GroupTile(first + group, begin + in_group * Int32(Self.rows), end_row)
+
+
+@fieldwise_init
+struct GroupSizes(TrivialRegisterPassable):
+    """The sizes of all groups, on their way."""
 
     var memory: AMDBufferResource
     """All of them."""
     var groups: Int32
     var m: Int32
     """All rows."""
-    var sizes: RegisterTile[DType.int32, 1, max(Self.kept, 1)]
-    """The first ones."""
+    var low: Int32
+    """Of the lane's group among the first 64."""
+    var high: Int32
+    """Among the next 64."""
+
+    comptime SEEN = Int32(2 * LANES)
+    """Groups in registers."""
 
     @staticmethod
     @always_inline
-    def load(memory: Input[DType.int32], groups: Int32, m: Int32, lane: Int32) -> Self:
-        """Loads the first sizes."""
-        var self = Self(
-            Span.of(memory, groups).after(0),
-            groups,
-            m,
-            in_registers[DType.int32, 1, max(Self.kept, 1)](),
+    def load(sizes: Input[DType.int32], groups: Int32, m: Int32, lane: Int32) -> Self:
+        """Starts loading the first ones."""
+        var memory = Span.of(sizes, groups).after(0)
+        return Self(memory, groups, m, size_of(memory, lane), size_of(memory, lane + LANES))
+
+
+@fieldwise_init
+struct GroupTiles[rows: Int](TrivialRegisterPassable):
+    """The tiles of all groups, for who has to know how many there are.
+
+    Parameters:
+        rows: Of a tile.
+    """
+
+    var sizes: GroupSizes
+    var low: GroupLook[Self.rows]
+    """The first groups."""
+    var high: GroupLook[Self.rows]
+    """The next ones."""
+    var count: Int32
+    """Tiles of all groups."""
+
+    @staticmethod
+    @always_inline
+    def of(sizes: GroupSizes, lane: Int32) -> Self:
+        """Looks at all groups."""
+        comptime Look = GroupLook[Self.rows]
+        var low = Look.of(sizes.low, sizes.m, 0, 0)
+        var high = Look.of(sizes.high, sizes.m, low.last_row(), low.last_tile())
+        var row, tile = high.last_row(), high.last_tile()
+        for begin in range(GroupSizes.SEEN, sizes.groups, LANES):
+            var look = Look.of(size_of(sizes.memory, begin + lane), sizes.m, row, tile)
+            row, tile = look.last_row(), look.last_tile()
+        return Self(sizes, low, high, tile)
+
+    @always_inline
+    def tile(self, index: Int32, lane: Int32) -> GroupTile:
+        """Returns tile `index`, of which there are `count`."""
+        if self.low.has(index):
+            return self.low.tile(index, 0)
+        if self.high.has(index):
+            return self.high.tile(index, LANES)
+        var row, tile = self.high.last_row(), self.high.last_tile()
+        var sizes = self.sizes
+        return GroupTile._find_from[Self.rows](
+            sizes.memory, sizes.groups, sizes.m, index, lane, GroupSizes.SEEN, row, tile
         )
-        comptime for i in range(Self.kept):
-            self.sizes[i] = self._load(Int32(i) * LANES + lane)
-        return self
-
-    @always_inline
-    def _load(self, group: Int32) -> Int32:
-        """Loads the size of a group, or none beyond the last one; at most all rows."""
-        return min(max(load_word(self.memory, group * Int32(WORD_BYTES)), 0), self.m)
-
-    @always_inline
-    def _of(self, first: Int32, lane: Int32) -> Int32:
-        """Returns the size of the lane's group, from group `first` on."""
-        comptime for i in range(Self.kept):
-            if first == Int32(i) * LANES:
-                return self.sizes[i]
-        return self._load(first + lane)
-
-    @always_inline
-    def count_tiles[rows: Int](self, lane: Int32) -> Int32:
-        """Returns how many tiles of `rows` rows the groups have."""
-        var row, tiles = Int32(0), Int32(0)
-        for first in range(Int32(0), self.groups, LANES):
-            var size = self._of(first, lane)
-            var end = row + sums_up_to(size)
-            var inside = max(min(end, self.m) - (end - size), 0)
-            tiles += of_lane(sums_up_to(quotient[rows](inside + Int32(rows - 1))), Int32(LANES - 1))
-            row = min(of_lane(end, Int32(LANES - 1)), self.m)
-        return tiles
-
-    @always_inline
-    def tile[rows: Int](self, index: Int32, lane: Int32) -> GroupTile:
-        """Returns tile `index` of `rows` rows."""
-        # Rows and tiles before those of the groups that the lanes see.
-        var row, tile = Int32(0), Int32(0)
-        for first in range(Int32(0), self.groups, LANES):
-            var size = self._of(first, lane)
-            var end = row + sums_up_to(size)
-            var tiles = quotient[rows](size + Int32(rows - 1))
-            var end_tile = tile + sums_up_to(tiles)
-            var group = count(votes(end_tile <= index))
-            if group < LANES:
-                var begin = of_lane(end - size, group)
-                var in_group = index - of_lane(end_tile - tiles, group)
-                var end_row = min(of_lane(end, group), self.m)
-                return GroupTile(first + group, begin + in_group * Int32(rows), end_row)
-            row = min(of_lane(end, Int32(LANES - 1)), self.m)
-            tile = of_lane(end_tile, Int32(LANES - 1))
-        return GroupTile(self.groups, row + (index - tile) * Int32(rows), self.m)

@@ -15,15 +15,18 @@ from max.gpu.sync import schedule_barrier
 from std.memory import bitcast
 from std.sys import size_of
 
-from ...numbers.floats import FloatBits
+from ...layouts import OperandLayout, Plain
+from ...numbers.floats import F32_MANTISSA_BITS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
-from ...tiles import in_registers
+from ...tiles import RegisterTile, in_registers
 from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, Sums, TILE
-from ..instructions.vector import chosen_bytes, encode_pair
-from ..operands.encode import NOT_FINITE, Rescaling
+from ..instructions.vector import chosen_bytes, encode_pair, opaque, zero_of_a_branch
+from ..instructions.wave import votes
+from ..operands.encode import NOT_FINITE, Rescaling, Window
+from ..operands.gate import QuickGate
 from ..operands.memory import OUT_OF_RANGE, Output, Span, quotient
 from ..operands.target import Destination, Target
 
@@ -31,6 +34,8 @@ comptime EXCHANGED = 4
 """Tiles of rows whose lanes exchange what they have; so many tiles of columns are a block."""
 comptime _LANE_NUMBERS = SUMS // 2 * EXCHANGED
 """Numbers of a block that a lane computes."""
+comptime BFLOAT16_SHIFT = UInt32(F32_MANTISSA_BITS - FloatBits[DType.bfloat16].MANTISSA_BITS)
+"""From the bits of bfloat16 to those of float32."""
 comptime _Words = SIMD[DType.uint32, EXCHANGED]
 """A word for each of the tiles of rows; or for the lanes of a row."""
 
@@ -126,16 +131,21 @@ def _pair(words: _Words, selector: UInt32) -> SIMD[DType.uint32, 2]:
 
 
 @fieldwise_init
-struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype: Optional[DType]](
-    TrivialRegisterPassable
-):
-    """Rows of hidden numbers as plain codes and scales of whole stages along the next K.
+struct HiddenCodes[
+    format: Format,
+    rounding: Rounding,
+    dtype: DType,
+    bias_dtype: Optional[DType],
+    Layout: OperandLayout = Plain,
+](TrivialRegisterPassable):
+    """Rows of hidden numbers as plain codes and scales, of whole stages along the next K.
 
     Parameters:
         format: What they are encoded in.
         rounding: The scale rule.
         dtype: What they are rounded to before.
         bias_dtype: Type of the bias, if there is one.
+        Layout: The layout of the scales.
     """
 
     comptime Both = Target[DType.float32, Self.bias_dtype]
@@ -143,71 +153,76 @@ struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype:
 
     var sums: Self.Both
     """Their bias and their columns."""
-    var gate: Gate
+    var gate: QuickGate
     var codes: AMDBufferResource
     """[rows, blocks] of 16 bytes."""
     var scales: AMDBufferResource
-    """[rows, blocks]."""
+    """[rows, blocks] in their layout."""
     var blocks: Int32
     """Blocks of a row."""
 
     @staticmethod
     @always_inline
     def of(
-        encoded: Output[DType.uint8],
-        m: Int32,
+        codes: Output[DType.uint8],
+        scales: Output[DType.uint8],
         first_row: Int32,
         rows: Int32,
+        first_scale_row: Int32,
+        scale_rows: Int32,
         blocks: Int32,
         bias: ImmPointer[UInt8, _],
         n: Int32,
-        gate: Gate,
+        gate: QuickGate,
     ) -> Self:
-        """Describes `rows` of m rows from `first_row` on: codes of all rows, then scales of all."""
+        """Describes `rows` rows from `first_row` on, whose scales are as many rows or more."""
         comptime assert Self.format == Format.MXFP4, "a byte of codes for two numbers"
         comptime BYTES = Int32(LANE_BYTES[Self.format])
-        var scales = encoded.unsafe_offset(Int(m) * Int(blocks * BYTES))
+        var end_scale_row = first_scale_row + scale_rows
         return Self(
-            Self.Both.of(encoded.unsafe_bitcast[Float32](), bias, 0, n),
+            Self.Both.of(codes.unsafe_bitcast[Float32](), bias, 0, n),
             gate,
-            Span.of(encoded, (first_row + rows) * blocks * BYTES).after(first_row * blocks * BYTES),
-            Span.of(scales, (first_row + rows) * blocks).after(first_row * blocks),
+            Span.of(codes, (first_row + rows) * blocks * BYTES).after(first_row * blocks * BYTES),
+            Span.of(scales, end_scale_row * blocks).after(first_scale_row * blocks),
             blocks,
         )
 
     @always_inline
     def store[
-        m_tiles: Int, n_tiles: Int, //
+        m_tiles: Int, n_tiles: Int, //, first: Int
     ](
         self,
         sums: SumTile[m_tiles, n_tiles],
         bias: SumTile[n_tiles],
+        first_row: Int32,
         first_column: Int32,
         lane: Int32,
     ):
-        """Stores what becomes of a wave's sums: a block of each row."""
+        """Stores what becomes of a wave's sums: a block of each row of the `EXCHANGED` tiles from
+        `first` on, or of as many as there are."""
         comptime assert n_tiles == EXCHANGED, "a wave has whole blocks"
+        comptime TILES = min(EXCHANGED, m_tiles - first)
         var block = quotient[2 * BLOCK](first_column)
         var own = quotient[TILE](lane)
-        comptime for first in range(0, m_tiles, EXCHANGED):
-            var numbers = in_registers[DType.float32, _LANE_NUMBERS, EXCHANGED]()
-            var largest = _Words(0)
-            comptime for i in range(min(EXCHANGED, m_tiles - first)):
-                numbers[i] = self._numbers[first + i](sums, bias)
-                largest[i] = _largest(numbers[i])
-                schedule_barrier()
-            # The largest of a block, in the lane that stores it, then in all that have a part.
-            var amax = exchanged(_Words(exchanged(largest).reduce_max()))
-            var codes = _Words(0)
-            var scale = UInt32(0)
-            comptime for i in range(min(EXCHANGED, m_tiles - first)):
-                var how = Rescaling.of[Self.format, Self.rounding](amax[i])
-                var is_finite = amax[i] < NOT_FINITE
-                codes[i] = _encoded[Self.format](numbers[i], how) if is_finite else 0
-                scale = (how.scale if is_finite else UInt32(E8M0_NAN)) if own == Int32(i) else scale
-            var row = (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
-            var is_there = block < self.blocks and own < Int32(m_tiles - first)
-            self._put(bytes_in_order(exchanged(codes)), scale, row, block, is_there)
+        var numbers = in_registers[Self.dtype, _LANE_NUMBERS, EXCHANGED]()
+        var largest = _Words(0)
+        comptime for i in range(TILES):
+            numbers[i] = self._numbers[first + i](sums, bias)
+            largest[i] = _largest(numbers[i])
+            schedule_barrier()
+        # The largest of a block, in the lane that stores it, then in all that have a part.
+        var amax = exchanged(_Words(exchanged(largest).reduce_max()))
+        var encoded: _Encoded
+        comptime if Self.dtype == DType.bfloat16:
+            if votes(not _are_usual[TILES, Self.format](amax)) == 0:
+                encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax, own)
+            else:
+                encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
+        else:
+            encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
+        var row = first_row + (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
+        var is_there = block < self.blocks and own < Int32(m_tiles - first)
+        self._put(bytes_in_order(exchanged(encoded.codes)), encoded.scale, row, block, is_there)
 
     @always_inline
     def fill(self, rows: Int32, block: Int32, lane: Int32):
@@ -219,7 +234,7 @@ struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype:
     def _numbers[
         m_tiles: Int, n_tiles: Int, //, m_tile: Int
     ](self, sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]) -> SIMD[
-        DType.float32, _LANE_NUMBERS
+        Self.dtype, _LANE_NUMBERS
     ]:
         """Returns a lane's hidden numbers of a row."""
         var gates = SIMD[DType.float32, _LANE_NUMBERS]()
@@ -228,7 +243,14 @@ struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype:
             var both = Self.Both.biased[0](sums[m_tile, n_tile], bias[n_tile]).deinterleave()
             gates = gates.insert[offset=n_tile * SUMS // 2](both[0])
             ups = ups.insert[offset=n_tile * SUMS // 2](both[1])
-        return self.gate.of(gates, ups).cast[Self.dtype]().cast[DType.float32]()
+        var numbers = self.gate.of(gates, ups).cast[Self.dtype]()
+        comptime if Self.dtype == DType.bfloat16:
+            # Otherwise the compiler rounds each number again wherever its bits are wanted.
+            var words = bitcast[DType.uint32, _LANE_NUMBERS // 2](numbers)
+            comptime for i in range(_LANE_NUMBERS // 2):
+                words[i] = opaque(words[i])
+            numbers = bitcast[Self.dtype, _LANE_NUMBERS](words)
+        return numbers
 
     @always_inline
     def _put(self, codes: _Words, scale: UInt32, row: Int32, block: Int32, is_there: Bool):
@@ -238,22 +260,85 @@ struct HiddenCodes[format: Format, rounding: Rounding, dtype: DType, bias_dtype:
         self.codes.store(
             at * Int32(BYTES) if is_there else OUT_OF_RANGE, bitcast[DType.uint8, BYTES](codes)
         )
-        self.scales.store(at if is_there else OUT_OF_RANGE, scale.cast[DType.uint8]())
+        var scale_at = Int32(Self.Layout.scale_offset(Int(row), Int(block), Int(self.blocks)))
+        self.scales.store(scale_at if is_there else OUT_OF_RANGE, scale.cast[DType.uint8]())
+
+
+@fieldwise_init
+struct _Encoded(TrivialRegisterPassable):
+    """What a lane has of encoded rows."""
+
+    var codes: _Words
+    """Of each tile of rows."""
+    var scale: UInt32
+    """Of the row that it stores."""
 
 
 @always_inline
-def _largest(numbers: SIMD[DType.float32, _LANE_NUMBERS]) -> UInt32:
-    """Returns the bits of the largest magnitude; NaN counts as larger than infinity."""
-    comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
-    return (bitcast[DType.uint32, _LANE_NUMBERS](numbers) & MAGNITUDE).reduce_max()
+def _largest[dtype: DType](numbers: SIMD[dtype, _LANE_NUMBERS]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude; NaN counts as larger than infinity."""
+    comptime if dtype == DType.bfloat16:
+        comptime PAIRS = _LANE_NUMBERS // 2
+        comptime MAGNITUDES = UInt32(FloatBits[dtype].MAGNITUDE * 0x10001)
+        var words = bitcast[DType.uint32, PAIRS](numbers) & MAGNITUDES
+        var both = bitcast[DType.uint16, 2](words[0])
+        comptime for i in range(1, PAIRS):
+            both = max(both, bitcast[DType.uint16, 2](words[i]))
+        return max(both[0], both[1]).cast[DType.uint32]() << BFLOAT16_SHIFT
+    else:
+        comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
+        var bits = bitcast[DType.uint32, _LANE_NUMBERS](numbers.cast[DType.float32]())
+        return (bits & MAGNITUDE).reduce_max()
 
 
 @always_inline
-def _encoded[format: Format](numbers: SIMD[DType.float32, _LANE_NUMBERS], how: Rescaling) -> UInt32:
+def _are_usual[tiles: Int, format: Format](amax: _Words) -> Bool:
+    """Says whether blocks of bfloat16 are encoded as they are, by their largest magnitudes."""
+    var are_usual = True
+    comptime for i in range(tiles):
+        are_usual &= Window[DType.bfloat16, format.element].has(amax[i] >> BFLOAT16_SHIFT)
+    return are_usual
+
+
+@always_inline
+def _encoded[
+    tiles: Int, format: Format, rounding: Rounding, dtype: DType
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded:
+    """Encodes what a lane has of the rows of some tiles, in blocks that are usual."""
+    var encoded = _Encoded(_Words(0), 0)
+    comptime for i in range(tiles):
+        var how = Rescaling.of[format, rounding](amax[i], 0)
+        encoded.codes[i] = _lane_codes[format](numbers[i], how.divisor)
+        encoded.scale = how.scale if own == Int32(i) else encoded.scale
+    return encoded
+
+
+@always_inline
+def _encoded_rare[
+    tiles: Int, format: Format, rounding: Rounding, dtype: DType
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded:
+    """The same in blocks of any numbers."""
+    var encoded = _Encoded(_Words(0), 0)
+    # Of a branch, see `zero_of_a_branch`.
+    var shift = zero_of_a_branch() | Rescaling.SHIFT
+    comptime for i in range(tiles):
+        var how = Rescaling.of[format, rounding](amax[i], shift)
+        var is_finite = amax[i] < NOT_FINITE
+        var rescaled = numbers[i].cast[DType.float32]() * how.factor
+        encoded.codes[i] = _lane_codes[format](rescaled, how.divisor) if is_finite else 0
+        var scale = how.scale if is_finite else UInt32(E8M0_NAN)
+        encoded.scale = scale if own == Int32(i) else encoded.scale
+    return encoded
+
+
+@always_inline
+def _lane_codes[
+    format: Format, dtype: DType
+](numbers: SIMD[dtype, _LANE_NUMBERS], divisor: UInt32) -> UInt32:
     """Returns a lane's codes of a row: a byte for each tile of columns."""
     var word = UInt32(0)
-    var divisor = bitcast[DType.float32](how.divisor)
     comptime for part in range(EXCHANGED):
-        var pair = numbers.slice[2, offset=2 * part]() * how.factor
-        word = encode_pair[format.element, DType.float32, part](word, pair, divisor)
+        word = encode_pair[format.element, dtype, part](
+            word, numbers.slice[2, offset=2 * part](), bitcast[DType.float32](divisor)
+        )
     return word

@@ -1,387 +1,56 @@
-"""Which kernel computes a product on CDNA4, why, and how it is launched.
+"""Which kernel computes a product on CDNA4, and how it is launched.
 
-`CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and
-the last row covers every shape. A row names a kernel, how its workgroups cut the
-work, and the reason; the kernel's own `launch` knows the rest. MAX ops and the HIP
-modules go through `launch` below; `mx_kernels.explain` and the benchmark ask the table.
-
-    decode     tiles of C for each workgroup, its waves share K
-    middle     tiles of C for each workgroup, waves with columns of their own: from codes only
-    prefill    large tiles of C, two groups of waves take turns at the matrix pipes
-
-Rows are ordered by K, then by tile: as large a tile as it takes to have no more
-workgroups than compute units. `python -m bench.simulated.tune --table` measures
-every row against other cuts; bench/results/gfx950_tune.csv holds what it found.
+`CHOICES` (choices.mojo) is the whole policy: the first row that covers (M, N, K) is taken, and
+the last row covers every shape. Of MXFP4 that row competes with all that have costs, and
+the cheapest is taken; those that multiply codes encode floats in a launch
+before. A row names a kernel, how its workgroups cut the work, and the reason; the kernel's own
+`launch` knows the rest. MAX ops and the HIP modules go through `launch` below;
+`mx_kernels.explain` and the benchmark ask the table.
 """
 
-from std.math import align_up, ceildiv
-from std.utils.numerics import max_finite
+from std.math import align_up
 
-from ...launch.kernel import ProductKernel
 from ...launch.queue import Queue, Workspace
-from ...launch.workspace import CLEARED_BYTES
 from ...numbers.formats import Format
 from ...problem import Left, Problem
-from ..chip import CUS, LDS_BYTES, MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
+from ..chip import MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
 from ..decode.kernel import DecodeKernel
-from ..decode.shape import DecodeLds, DecodeShape
-from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS, TILE_K
+from ..instructions.matrix import TILE
 from ..middle.kernel import MiddleKernel
-from ..middle.shape import MiddleShape, slices_of
-from ..prefill.crew import CREW_BYTES
 from ..prefill.kernel import PrefillKernel
-from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
 from ..quantize.kernel import QuantizeKernel
 from ..types import Formats, ProductTypes, float_bytes
+from .choices import ANY, CHOICES, Family
 
-comptime ANY = Int(max_finite[DType.int32]())
-"""No bound."""
-
-
-@fieldwise_init
-struct Family(Equatable, TrivialRegisterPassable):
-    """A family of kernels."""
-
-    var code: Int
-
-    comptime DECODE = Self(0)
-    """Of `decode/kernel.mojo`."""
-    comptime PREFILL = Self(1)
-    """Of `prefill/kernel.mojo`."""
-    comptime MIDDLE = Self(2)
-    """Of `middle/kernel.mojo`."""
-
-
-@fieldwise_init
-struct Sources(Equatable, TrivialRegisterPassable):
-    """The kinds of activations that a row is for."""
-
-    var floats: Bool
-    """Of `linear`, rounded to four bits."""
-    var codes: Bool
-    """Of `matmul`, of four bits."""
-    var wide_floats: Bool
-    """Of `linear`, kept or rounded to eight bits."""
-    var wide_codes: Bool
-    """Of `matmul`, of eight bits."""
-
-    comptime FLOATS = Self(True, False, False, False)
-    """Of `linear` only."""
-    comptime CODES = Self(False, True, False, False)
-    """Of `matmul` only."""
-    comptime BOTH = Self(True, True, False, False)
-    """Of four bits."""
-    comptime WIDE = Self(False, False, True, True)
-    """Of more bits."""
-    comptime WIDE_CODES = Self(False, False, False, True)
-    """Of more bits, of `matmul` only."""
-    comptime ALL = Self(True, True, True, True)
-    """Any."""
-
-    def include(self, types: ProductTypes) -> Bool:
-        """Says whether the activations of `types` are among them."""
-        if types.formats != Formats.MXFP4:
-            return self.wide_floats if types.x else self.wide_codes
-        return self.floats if types.x else self.codes
-
-
-@fieldwise_init
-struct Choice(TrivialRegisterPassable):
-    """A row of the table: the shapes it covers, the kernel for them, and why."""
-
-    var sources: Sources
-    """The activations it is for."""
-    var max_m: Int
-    """Rows of activations, at most: a multiple of a tile, or `ANY`."""
-    var max_k: Int
-    """Elements along K, at most."""
-    var max_tiles: Int
-    """Tiles of C that workgroups compute, at most."""
-    var any_k: Bool
-    """Whether K may end within a chunk."""
-    var family: Family
-    var shape: DecodeShape
-    """How a decode kernel cuts its work, or a middle one; `k_tail` is settled by K."""
-    var m_tiles: Int
-    """Tiles of rows of a wave of a prefill kernel."""
-    var reason: StaticString
-    """Why this kernel is for these shapes."""
-
-    def name(self) -> String:
-        """Returns the name: prefill<rows>, middle<tile>, or that of the cut."""
-        if self.family == Family.PREFILL:
-            return String("prefill", self.tile()[0])
-        var shape = self.shape
-        if self.family == Family.MIDDLE:
-            var rows, columns = self.tile()
-            var splits = String("s", shape.splits) if shape.splits > 1 else ""
-            return String("middle", rows, "x", columns, splits)
-        return shape.name()
-
-    def tile(self) -> Tuple[Int, Int]:
-        """Returns the rows and columns of C of a workgroup."""
-        if self.family == Family.PREFILL:
-            return (WAVES_M * self.m_tiles * TILE, COLUMNS)
-        return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
-
-    def step_k(self) -> Int:
-        """Returns the elements along K of a step of the loop."""
-        var tiles = self.shape.k_tiles
-        if self.family == Family.PREFILL:
-            tiles = STAGE_BLOCKS // TILE_BLOCKS
-        return tiles * TILE_K
-
-    def has_tail(self, k: Int) -> Bool:
-        """Says whether K ends within a step, which takes the `k_tail` instance."""
-        return k % self.step_k() != 0
-
-    def shape_of(self, k_tail: Bool) -> DecodeShape:
-        """Returns the cut of the decode kernel that can end within a chunk, or of the other."""
-        var shape = self.shape
-        shape.k_tail = k_tail
-        return shape
-
-    def middle(self) -> MiddleShape:
-        """Returns the cut of a middle kernel."""
-        var shape = self.shape
-        return MiddleShape(
-            shape.m_tiles,
-            shape.n_tiles // shape.waves,
-            shape.depth,
-            shape.splits,
-            shape.k_tiles,
-        )
-
-    def fits(self, types: ProductTypes) -> Bool:
-        """Says whether there is such a kernel for `types`, and room in LDS for activations."""
-        if self.family == Family.PREFILL:
-            return has_tile(types, self.m_tiles)
-        if self.family == Family.MIDDLE:
-            return not types.x and self.middle().slices == slices_of(types.formats.left)
-        var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
-        return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
-
-    def max_rows(self, n: Int, k: Int, types: ProductTypes) -> Int:
-        """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
-        var is_possible = (
-            self.sources.include(types)
-            and k <= self.max_k
-            and (self.any_k or not self.has_tail(k))
-            and self.fits(types)
-            and (self.family != Family.MIDDLE or self.middle().supports(k))
-        )
-        if not is_possible:
-            return 0
-        var rows, columns = self.tile()
-        var max_rows = self.max_m
-        if self.max_tiles != ANY:
-            max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
-        if self.family == Family.PREFILL:
-            max_rows = min(max_rows, CLEARED_BYTES // CREW_BYTES * rows)
-        return max_rows
-
-
-def _decode(
-    max_k: Int,
-    max_tiles: Int,
-    m_tiles: Int,
-    n_tiles: Int,
-    waves: Int,
-    reason: StaticString,
-    *,
-    sources: Sources = Sources.BOTH,
-    max_m: Int = ANY,
-    any_k: Bool = True,
-    k_tiles: Int = 1,
-    depth: Int = 1,
-    splits: Int = 1,
-    sharers: Int = 1,
-    up_front: Bool = False,
-) -> Choice:
-    """Returns a row with a decode kernel; without more words its waves share only K."""
-    var shape = DecodeShape(
-        m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
-    )
-    return Choice(sources, max_m, max_k, max_tiles, any_k, Family.DECODE, shape, 0, reason)
-
-
-def _prefill(
-    max_k: Int,
-    max_tiles: Int,
-    m_tiles: Int,
-    reason: StaticString,
-    *,
-    sources: Sources = Sources.BOTH,
-) -> Choice:
-    """Returns a row with the prefill kernels; their counters bound M."""
-    var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    return Choice(sources, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
-
-
-def _middle(
-    max_k: Int,
-    max_tiles: Int,
-    m_tiles: Int,
-    n_tiles: Int,
-    depth: Int,
-    reason: StaticString,
-    *,
-    sources: Sources = Sources.CODES,
-    splits: Int = 1,
-) -> Choice:
-    """Returns a row with a middle kernel; `n_tiles` are those of a wave."""
-    var slices = slices_of(Format.MXFP4 if sources == Sources.CODES else Format.MXFP8)
-    var shape = MiddleShape(m_tiles, n_tiles, depth, splits, slices).handover()
-    return Choice(sources, ANY, max_k, max_tiles, False, Family.MIDDLE, shape, 0, reason)
-
-
-comptime FLOATS = Sources.FLOATS
-comptime CODES = Sources.CODES
-comptime WIDE = Sources.WIDE
-comptime WIDE_CODES = Sources.WIDE_CODES
-comptime CHOICES = [
-    # K up to 512: four chunks.
-    _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
-    _decode(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
-    _decode(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
-    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
-    # One tile of rows.
-    _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _decode(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
-    _decode(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
-    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
-    _decode(
-        7168,
-        CUS // 7,
-        1,
-        4,
-        8,
-        "few tiles: K is split until each part fits at once",
-        max_m=16,
-        splits=7,
-        up_front=True,
-    ),
-    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=CODES, max_m=16),
-    _decode(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
-    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
-    _decode(
-        1536,
-        CUS,
-        2,
-        6,
-        12,
-        "K at once, a large tile for each CU, activations shared by three",
-        sources=CODES,
-        max_m=16,
-        any_k=False,
-        depth=3,
-        sharers=3,
-        up_front=True,
-    ),
-    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a large tile", sources=CODES, max_m=16),
-    _decode(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=16),
-    # More rows, until the tiles are more than the CUs.
-    _decode(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),
-    _decode(
-        1536,
-        CUS,
-        2,
-        6,
-        12,
-        "K at once, a tile for each CU, activations encoded by three",
-        any_k=False,
-        depth=3,
-        sharers=3,
-        up_front=True,
-    ),
-    _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
-    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU", sources=FLOATS),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", sources=FLOATS),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, few rows", sources=CODES, max_m=64),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, rather few rows", sources=CODES, max_m=128),
-    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=CODES),
-    _decode(8192, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=CODES),
-    # From codes: weights straight to registers.
-    _middle(3584, CUS, 4, 2, 4, "a tile for each CU, K is short"),
-    _middle(ANY, CUS // 2, 4, 2, 4, "two CUs share K of a tile", splits=2),
-    _middle(ANY, CUS, 4, 2, 4, "a tile for each CU"),
-    _middle(ANY, CUS, 6, 2, 3, "a larger tile for each CU"),
-    _middle(ANY, CUS, 8, 2, 3, "a square tile for each CU"),
-    _middle(ANY, CUS, 10, 2, 3, "a high tile for each CU"),
-    _middle(ANY, CUS, 12, 2, 3, "a higher tile for each CU"),
-    _middle(ANY, CUS, 8, 3, 3, "a rather wide tile for each CU"),
-    _middle(ANY, CUS, 6, 4, 3, "a low and wide tile for each CU"),
-    _middle(ANY, CUS, 14, 2, 3, "as high a tile for each CU as LDS has room for"),
-    _middle(ANY, CUS, 8, 4, 3, "a wide tile for each CU"),
-    _middle(ANY, CUS, 12, 3, 3, "a large square tile for each CU"),
-    _middle(ANY, CUS, 10, 4, 2, "a wide and higher tile for each CU"),
-    _middle(ANY, CUS, 8, 5, 2, "a wider tile for each CU"),
-    _middle(ANY, CUS, 12, 4, 2, "as large a tile as a wave has registers for"),
-    _middle(ANY, CUS, 8, 6, 2, "as large a tile, wider than high"),
-    _decode(512, 4 * CUS, 2, 6, 2, "K is short and no multiple of 256", sources=CODES),
-    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
-    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
-    _decode(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
-    # Many rows.
-    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
-    _prefill(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
-    _middle(ANY, 2 * CUS, 8, 4, 3, "two wide tiles for each CU"),
-    _middle(ANY, 2 * CUS, 10, 4, 2, "two wide and higher tiles for each CU"),
-    _middle(ANY, 2 * CUS, 12, 4, 2, "two tiles for each CU, as large as registers allow"),
-    _middle(ANY, 2 * CUS, 8, 6, 2, "two such tiles for each CU, wider than high"),
-    _middle(2048, ANY, 12, 4, 2, "many large tiles, K is short"),
-    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
-    # More than four bits: their tiles take more registers and LDS.
-    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
-    _decode(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
-    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
-    _decode(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
-    _decode(ANY, CUS, 2, 2, 8, "eight waves share K, a tile for each CU", sources=WIDE_CODES),
-    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
-    _decode(4096, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=WIDE_CODES),
-    # Of those, codes: weights straight to registers.
-    _middle(4096, CUS, 4, 1, 4, "a small tile for each CU, K is not long", sources=WIDE_CODES),
-    _middle(ANY, CUS // 3, 4, 1, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _middle(ANY, CUS // 2, 4, 1, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _middle(ANY, CUS // 3, 4, 2, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _middle(ANY, CUS // 2, 4, 2, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _middle(ANY, CUS, 4, 2, 4, "a tile for each CU", sources=WIDE_CODES),
-    _middle(ANY, CUS, 6, 2, 4, "a larger tile for each CU", sources=WIDE_CODES),
-    _middle(ANY, CUS, 8, 2, 4, "a square tile for each CU", sources=WIDE_CODES),
-    _middle(ANY, CUS, 12, 2, 4, "a high tile for each CU", sources=WIDE_CODES),
-    _middle(ANY, CUS, 8, 4, 3, "a wide tile for each CU", sources=WIDE_CODES),
-    _middle(ANY, CUS, 10, 4, 3, "a wide and higher tile for each CU", sources=WIDE_CODES),
-    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
-    _decode(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
-    _decode(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),
-    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
-    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
-    _prefill(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
-    _decode(
-        ANY,
-        ANY,
-        4,
-        8,
-        4,
-        "more rows or wider floats than prefill kernels take",
-        sources=Sources.ALL,
-        depth=2,
-        sharers=4,
-    ),
-]
-"""In order of preference."""
+comptime SHORT_K = 2048
+"""Up to which decode kernels are not compared with others for more than a tile of rows."""
 
 
 def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     """Returns the row of `CHOICES` for a shape."""
+    var first = _first(m, n, k, types)
+    if types.formats != Formats.MXFP4:
+        return first
+    var result, least = first, ANY
+    comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
+        comptime if choice.family == Family.DECODE:
+            var is_short = k <= SHORT_K and not types.x
+            if i == first and (m <= TILE or is_short):
+                return first
+        if (i == first or choice.has_cost(types)) and m <= choice.max_rows(n, k, types):
+            var cycles = choice.cycles(m, n, k, types)
+            if cycles < least:
+                result, least = i, cycles
+    return result
+
+
+def _first(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+    """Returns the first row that covers a shape."""
     comptime last = len(CHOICES) - 1
     comptime for i in range(last):
         comptime choice = CHOICES[i]
-        if m <= choice.max_rows(n, k, types):
+        if not choice.quantizes_first(types) and m <= choice.max_rows(n, k, types):
             return i
     return last
 
@@ -398,7 +67,7 @@ struct KnownWeights(TrivialRegisterPassable):
     comptime NOTHING = Self(0, 0)
 
     def allows(self, row: Int, types: ProductTypes) -> Bool:
-        """Says whether `choose` returns `row` for some M that one launch takes."""
+        """Says whether `choose` may return `row` for some M that one launch takes."""
         var n = self.n if self.n > 0 else ANY
         var covered = 0
         comptime for i in range(len(CHOICES)):
@@ -407,11 +76,14 @@ struct KnownWeights(TrivialRegisterPassable):
             if i == row:
                 if is_unknown:
                     return choice.sources.include(types) and choice.fits(types)
+                if choice.has_cost(types) and types.formats == Formats.MXFP4:
+                    return choice.max_rows(n, self.k, types) > 0
                 return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)
-            if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
-                return False
-            if not is_unknown:
-                covered = max(covered, choice.max_rows(n, self.k, types))
+            if not choice.quantizes_first(types):
+                if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
+                    return False
+                if not is_unknown:
+                    covered = max(covered, choice.max_rows(n, self.k, types))
         return False
 
     def _most_rows(self, types: ProductTypes) -> Int:
@@ -433,10 +105,11 @@ def launch[
         problem: The product; its activations are contiguous.
         queue: Where the launches go.
     """
-    comptime last = len(CHOICES) - 1
-    comptime assert CHOICES[last].max_rows(ANY, ANY, types) == ANY, "the last row covers all"
     if not types.match(problem):
         raise Error("got a product of other formats, types or layout than was compiled for gfx950")
+    comptime last = len(CHOICES) - 1
+    comptime if not types.formats.are_columns:
+        comptime assert CHOICES[last].max_rows(ANY, ANY, types) == ANY, "the last row covers all"
     var row_bytes = max(types.row_bytes(problem.k), problem.n * float_bytes(types.out))
     var sizes = [types.formats.right.packed_bytes(problem.n * problem.k), row_bytes]
     for num_bytes in sizes:
@@ -448,11 +121,21 @@ def launch[
                 )
             )  # fmt: skip
     var at_once = rows_at_once(row_bytes)
+    comptime if types.formats.are_columns:
+        if problem.m % TILE != 0 or problem.n % TILE != 0 or problem.m > at_once:
+            raise Error(
+                String(
+                    "got codes by columns of ", problem.m, " and ", problem.n,
+                    " rows, expected multiples of 16, of activations at most ", at_once,
+                )
+            )  # fmt: skip
     for row in range(0, problem.m, at_once):
         var part = rows_of[types](problem, row, min(at_once, problem.m - row))
         comptime if types.quantizes_first():
             part = _quantized[types](part, queue)
-        _launch_chosen[types.encoded(), known](part, queue)
+            _launch_chosen[types.encoded(), known](part, queue)
+        else:
+            _launch_chosen[types, known](part, queue)
 
 
 def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Problem:
@@ -468,7 +151,7 @@ def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Prob
 def _quantized[types: ProductTypes, Q: Queue](problem: Problem, mut queue: Q) raises -> Problem:
     """Launches what makes codes and scales of floats; returns their product.
 
-    They are handed over in the workspace, where such products have nothing but counters.
+    They are handed over in the workspace, where the kernels of codes have nothing but counters.
     """
     comptime format, dtype = types.formats.left, types.floats()
     var m, k = problem.m, problem.k
@@ -507,7 +190,11 @@ def _launch_chosen[
                                 return DecodeKernel[types, shape].launch(problem, queue)
                             elif choice.family == Family.MIDDLE:
                                 comptime shape = choice.middle()
-                                return MiddleKernel[types, shape].launch(problem, queue)
+                                comptime Kernel = MiddleKernel[types.encoded(), shape, k_tail]
+                                var part = problem
+                                comptime if choice.quantizes_first(types):
+                                    part = _quantized[types](problem, queue)
+                                return Kernel.launch(part, queue)
                             else:
                                 comptime Kernel = PrefillKernel[types, choice.m_tiles, k_tail]
                                 return Kernel.launch(problem, queue)

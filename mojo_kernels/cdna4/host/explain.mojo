@@ -6,7 +6,8 @@ from ...numbers.rounding import Rounding
 from ..prefill.crew import workspace_of
 from ..prefill.shape import grid_of
 from ..types import Formats, ProductTypes, has_kernels, unsupported
-from .dispatch import CHOICES, Choice, Family, choose, quantized_workspace
+from .choices import CHOICES, Choice, Family
+from .dispatch import choose, quantized_workspace
 
 
 @fieldwise_init
@@ -21,6 +22,8 @@ struct Explanation(Copyable, Movable):
     """Steps of a wave of a decode or middle kernel; 0 for others."""
     var grid: Grid
     var workspace: Workspace
+    var quantizes_first: Bool
+    """Whether a launch of its own makes codes of floats before."""
 
     def kernel(self) -> String:
         """Returns the file of the kernel."""
@@ -36,14 +39,16 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
         raise Error(unsupported(formats))
     var x = Optional[DType](None) if is_encoded else Optional(BF16)
     var types = ProductTypes(formats, x, Rounding.EVEN, BF16, None)
-    var row = choose(m, n, k, types.encoded())
+    var is_first = types.quantizes_first()
+    var row = choose(m, n, k, types.encoded() if is_first else types)
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         if row == i:
             var found = _explain(choice, row, m, n, k, formats.left, has_codes=not is_encoded)
-            if types.quantizes_first():
+            if is_first or choice.quantizes_first(types):
                 var handed_over = quantized_workspace(formats.left, m, k).handed_over_bytes
                 found.workspace.handed_over_bytes = handed_over
+                found.quantizes_first = True
             return found^
     raise Error(String("no row ", row))
 
@@ -56,10 +61,12 @@ def _explain(
     if choice.family == Family.DECODE:
         var shape = choice.shape
         var chunks = shape.chunks_per_wave(k)
-        return Explanation(row, choice, k_tail, chunks, shape.grid(m, n), shape.workspace(m, n))
+        var grid, space = shape.grid(m, n), shape.workspace(m, n)
+        return Explanation(row, choice, k_tail, chunks, grid, space, False)
     if choice.family == Family.MIDDLE:
         var shape = choice.middle()
         var stages = shape.stages(k)
-        return Explanation(row, choice, k_tail, stages, shape.grid(m, n), shape.workspace(m, n))
+        var grid, space = shape.grid(m, n), shape.workspace(m, n)
+        return Explanation(row, choice, k_tail, stages, grid, space, False)
     var workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
-    return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace)
+    return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace, False)

@@ -95,12 +95,12 @@ def read_word(
 
 
 @always_inline
-def read_pair(place: Lds) -> SIMD[DType.uint32, 2]:
-    """Reads two words at a multiple of 8 bytes."""
+def read_pair[alignment: Int = 8](place: Lds) -> SIMD[DType.uint32, 2]:
+    """Reads two words at a multiple of 8 bytes, or of 4."""
     comptime Words = SIMD[DType.uint32, 2]
     var words = __mlir_op.`llvm.load`[
         _type=__mlir_type.`vector<2 x i32>`,
-        alignment=to_i64(Int64(8)),
+        alignment=to_i64(Int64(alignment)),
         noalias_scopes=_ASYNC_COPIES,
         alias_scopes=_LOCAL_ACCESSES,
     ](_llvm_pointer(place))

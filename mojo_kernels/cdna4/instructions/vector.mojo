@@ -152,6 +152,12 @@ def here(x: UInt64) -> UInt64:
 
 
 @always_inline
+def opaque(x: UInt32) -> UInt32:
+    """Returns x, in a way that the compiler does not see what it is made of."""
+    return inlined_assembly["", UInt32, constraints="=v,0", has_side_effect=False](x)
+
+
+@always_inline
 def zero_of_a_branch() -> UInt32:
     """Returns zero, in a way that the compiler can neither foresee nor move.
 

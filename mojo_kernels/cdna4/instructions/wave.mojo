@@ -7,6 +7,10 @@
     of_lane            what one lane has, for all
     with_lane          what all have, for one
     maximum_of_row     the largest of 16 lanes
+
+and what the waves of a workgroup do:
+
+    meet_waves         all of them have come as far
 """
 
 from std.bit import pop_count
@@ -101,3 +105,12 @@ def of_lane(x: Int32, lane: Int32) -> Int32:
 def with_lane(old: Int32, x: Int32, lane: Int32) -> Int32:
     """Returns `x` in one lane and `old` in the others; `x` and `lane` are the same for all."""
     return llvm_intrinsic["llvm.amdgcn.writelane.i32", Int32, has_side_effect=False](x, lane, old)
+
+
+@always_inline
+def meet_waves():
+    """Waits until all waves of the workgroup have come here, and for no memory operation.
+
+    MAX's `s_waitcnt_barrier` has an instruction more before it, which waits for nothing.
+    """
+    llvm_intrinsic["llvm.amdgcn.s.barrier", NoneType]()

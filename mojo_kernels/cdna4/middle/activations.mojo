@@ -13,6 +13,7 @@ from ..instructions.matrix import LANES, TILE
 from ..instructions.wave import lane_here
 from ..operands.memory import (
     Input,
+    NO_ROW,
     OUT_OF_RANGE,
     Span,
     View,
@@ -22,7 +23,7 @@ from ..operands.memory import (
     remainder,
 )
 from ..operands.tiles import exchanged
-from .shape import LOAD_BYTES, ROUND_ROWS, ROW_PIECES, WAVES
+from .shape import LOAD_BYTES, LOAD_ROWS, ROW_PIECES, WAVES
 
 
 @always_inline
@@ -34,8 +35,6 @@ def first_byte_of_lane(lane: Int32) -> Int32:
 
 comptime LaneRows[rounds: Int] = RegisterTile[DType.int32, 1, max(rounds, 1)]
 """A number for each load of a lane."""
-comptime NO_ROW = Int32(-1)
-"""Instead of a row: zeros."""
 
 
 @always_inline
@@ -52,24 +51,25 @@ def listed_rows[
     rounds
 ]:
     """Starts looking up which rows a lane loads pieces of: those that a list names from
-    `first_row` on, and none from `end_row` on."""
+    `first_row` on, and any from `end_row` on."""
     var names = Span.of(list, end_row).after(first_row * Int32(WORD_BYTES))
     var row, _ = _row_and_byte(wave, lane)
     var rows = in_registers[DType.int32, 1, max(rounds, 1)]()
     comptime for round in range(rounds):
-        var at = row + Int32(round * ROUND_ROWS)
-        var name = load_word(names, at * Int32(WORD_BYTES))
-        rows[round] = name if first_row + at < end_row else NO_ROW
+        rows[round] = load_word(names, (row + Int32(round * WAVES * LOAD_ROWS)) * Int32(WORD_BYTES))
     return rows
 
 
 @fieldwise_init
-struct SharedRows[listed_rounds: Int = 0, part: Int = 1](TrivialRegisterPassable):
+struct SharedRows[listed_rounds: Int = 0, part: Int = 1, waves: Int = WAVES](
+    TrivialRegisterPassable
+):
     """Rows of bytes that a workgroup loads.
 
     Parameters:
         listed_rounds: Loads of 32 rows of a list; 0 if rows lie one behind another.
         part: How many times as long rows are whose places these share, to save registers.
+        waves: Waves that load together, each eight rows.
     """
 
     var memory: View
@@ -101,31 +101,27 @@ struct SharedRows[listed_rounds: Int = 0, part: Int = 1](TrivialRegisterPassable
 
     @staticmethod
     @always_inline
-    def of_list(
-        bytes: ImmPointer[UInt8, _],
-        rows: Int32,
-        row_bytes: Int32,
-        listed: LaneRows[Self.listed_rounds],
-        wave: Int32,
-        lane: Int32,
-    ) -> Self:
-        """Describes some of `rows` rows, as `listed_rows` found them."""
-        var _, byte = _row_and_byte(wave, lane)
+    def of_no_list(bytes: ImmPointer[UInt8, _], rows: Int32, row_bytes: Int32, wave: Int32) -> Self:
+        """Describes none of `rows` rows: which of them, `turn_to` says."""
+        comptime assert Self.listed_rounds > 0, "rows of a list"
         var offsets = in_registers[DType.int32, 1, max(Self.listed_rounds, 1)]()
-        comptime for round in range(Self.listed_rounds):
-            var row = listed[round]
-            offsets[round] = row * row_bytes + byte if row != NO_ROW else OUT_OF_RANGE
         return Self(View.of(bytes, rows * row_bytes), row_bytes, offsets, wave)
 
-    @staticmethod
     @always_inline
-    def beside(
-        bytes: ImmPointer[UInt8, _], rows: Int32, row_bytes: Int32, longer: SharedRows[_]
-    ) -> Self:
-        """Describes the rows of the same list as others, which are `part` times as long."""
-        comptime assert Self.listed_rounds > 0, "rows of a list"
+    def turn_to(mut self, listed: LaneRows[Self.listed_rounds], count: Int32, lane: Int32):
+        """Takes the first `count` rows that `listed_rows` found, and zeros for others."""
+        var row, byte = _row_and_byte(self.wave, lane)
+        comptime for round in range(Self.listed_rounds):
+            var offset = listed[round] * self.row_bytes + byte
+            var is_there = row + Int32(round * WAVES * LOAD_ROWS) < count
+            self.offsets[round] = offset if is_there else OUT_OF_RANGE
+
+    @always_inline
+    def turn_to(mut self, longer: SharedRows[_, _, Self.waves]):
+        """Takes the same rows as others, which are `part` times as long."""
         var offsets = rebind[LaneRows[Self.listed_rounds]](longer.offsets)
-        return Self(View.of(bytes, rows * row_bytes), row_bytes, offsets, longer.wave)
+        comptime for round in range(Self.listed_rounds):
+            self.offsets[round] = offsets[round]
 
     @always_inline
     def fetch(self, memory: View, round: Int32, place: Lds):
@@ -141,7 +137,7 @@ struct SharedRows[listed_rounds: Int = 0, part: Int = 1](TrivialRegisterPassable
             offset = self.offsets[other] if round == Int32(other) else offset
         var at = memory
         comptime if Self.listed_rounds == 0:
-            at = memory.moved(round * Int32(ROUND_ROWS) * self.row_bytes)
+            at = memory.moved(round * Int32(Self.waves * LOAD_ROWS) * self.row_bytes)
         comptime if Self.part > 1:
             var _, byte = _row_and_byte(self.wave, lane_here())
             var own = quotient[Self.part](offset - byte) + byte
@@ -150,6 +146,6 @@ struct SharedRows[listed_rounds: Int = 0, part: Int = 1](TrivialRegisterPassable
 
 
 @always_inline
-def place_of_round(round: Int32, wave: Int32) -> Int32:
-    """Returns where a wave's part of 32 rows begins in LDS."""
-    return (round * Int32(WAVES) + wave) * Int32(LOAD_BYTES)
+def place_of_round[waves: Int](round: Int32, wave: Int32) -> Int32:
+    """Returns where a wave's part of the rows that `waves` load together begins in LDS."""
+    return (round * Int32(waves) + wave) * Int32(LOAD_BYTES)

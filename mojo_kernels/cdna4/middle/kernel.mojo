@@ -24,19 +24,19 @@ from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..prefill.result import bias_of_tiles, store_tiles
 from ..types import ProductTypes, has_kernels, unsupported
-from .shape import MiddleShape, ROW_BYTES, THREADS, WAVES, slices_of
+from .shape import MiddleShape, ROW_BYTES, WAVES, slices_of
 from .walk import MiddleWalk
 
-comptime MOST_SHARED = 16
+comptime MOST_SHARED = 32
 """Tiles of sums of a wave that can be added to a partner's."""
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
-    `rocdl.waves_per_eu`=SIMDLength(1),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
+    `rocdl.waves_per_eu`=SIMDLength(shape.waves // WAVES),
 )
 def matmul_middle[
-    types: ProductTypes, shape: MiddleShape
+    types: ProductTypes, shape: MiddleShape, k_tail: Bool
 ](
     a_codes: Input[DType.uint8],
     a_scales: Input[DType.uint8],
@@ -50,8 +50,9 @@ def matmul_middle[
     bias: Input[DType.uint8],
     workspace: Output[DType.uint8],
 ):
-    """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias, K being whole stages."""
-    comptime Walk = MiddleWalk[types.formats, shape]
+    """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias. Without `k_tail`, K is
+    whole stages."""
+    comptime Walk = MiddleWalk[types.formats, shape, k_tail, scales_end=k_tail]
     comptime ROWS, COLUMNS = shape.rows(), shape.columns()
     comptime STAGE_BLOCKS = shape.slices * TILE_BLOCKS
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
@@ -71,16 +72,15 @@ def matmul_middle[
     var first_stage = share * num_stages
     var own_stages = num_stages
     comptime if shape.splits > 1:
-        var all = quotient[STAGE_BLOCKS](k_blocks)
+        var all = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
         own_stages = min(num_stages, all - first_stage)
     comptime CODE_BYTES = LANE_BYTES[types.formats.left]
     var first_byte = first_stage * Int32(ROW_BYTES)
-    var first_tile = (column * Int32(WAVES) + wave) * Int32(shape.n_tiles)
+    var first_scale = Int32(0) if k_tail else first_stage * Int32(STAGE_BLOCKS)
+    var first_tile = (column * Int32(shape.waves) + wave) * Int32(shape.n_tiles)
     var walk = Walk(
         Walk.Rows.of(a_codes, m, k_blocks * Int32(CODE_BYTES), first_row, first_byte, wave, lane),
-        Walk.ScaleRows.of(
-            a_scales, m, k_blocks, first_row, first_stage * Int32(STAGE_BLOCKS), wave, lane
-        ),
+        Walk.ScaleRows.of(a_scales, m, k_blocks, first_row, first_scale, wave, lane),
         Walk.Weights.of(w_codes, w_scales, n, k_blocks, first_tile),
         first_stage,
         own_stages,
@@ -129,12 +129,13 @@ def matmul_middle[
                     )
 
 
-struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
+struct MiddleKernel[types: ProductTypes, shape: MiddleShape, k_tail: Bool](ProductKernel):
     """The kernel for one cut.
 
     Parameters:
         types: What it is compiled for.
         shape: How a workgroup cuts its work.
+        k_tail: Whether K may end within a stage.
     """
 
     @staticmethod
@@ -143,6 +144,7 @@ struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
             Self.types.match(problem)
             and Self.shape.slices == slices_of(Self.types.formats.left)
             and Self.shape.supports(problem.k)
+            and (Self.k_tail or not Self.shape.has_tail(problem.k))
         )
 
     @staticmethod
@@ -154,7 +156,7 @@ struct MiddleKernel[types: ProductTypes, shape: MiddleShape](ProductKernel):
         var m, n, k = problem.m, problem.n, problem.k
         var grid = Self.shape.grid(m, n)
         var workspace = queue.workspace(Self.shape.workspace(m, n))
-        queue.launch[matmul_middle[Self.types, Self.shape]](
+        queue.launch[matmul_middle[Self.types, Self.shape, Self.k_tail]](
             grid,
             input[DType.uint8](problem.left.values),
             input[DType.uint8](problem.left.scales),

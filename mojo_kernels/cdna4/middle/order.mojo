@@ -22,10 +22,12 @@ from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
-from .shape import MiddleShape
+from .shape import MiddleShape, WAVES
 
 comptime MOST_PIECES = 10
 """Pieces of activations that a wave has at once."""
+comptime FEW_PIECES = 4
+"""The same where two waves share the registers of a SIMD."""
 
 
 @fieldwise_init
@@ -90,7 +92,8 @@ struct StageOrder(TrivialRegisterPassable):
 
     def fragments(self) -> Int:
         """Returns the fragments in registers: the steps are a multiple."""
-        for count in range(min(self.steps(), MOST_PIECES // self.left_pieces), 1, -1):
+        var pieces = MOST_PIECES if self.shape.waves == WAVES else FEW_PIECES
+        for count in range(min(self.steps(), pieces // self.left_pieces), 1, -1):
             if self.steps() % count == 0:
                 return count
         return 1

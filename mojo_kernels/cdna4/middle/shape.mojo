@@ -6,6 +6,9 @@ of 128 bytes:
 
     codes     a stage of activations, `depth` of them in a ring
     scales    of 4096 along K, and of the next 4096; none of rows
+
+Where K ends within a stage, rows of scales may begin at any byte. They are in LDS as they are
+in memory then, one behind another, all of them: K is at most 8192.
 """
 
 from std.math import ceildiv
@@ -13,15 +16,16 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
+from ..chip import CUS, LDS_BYTES
 from ..decode.shape import DecodeShape
 from ..instructions.lds import PIECE_BYTES
 from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS, TILE_K
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES
 
 comptime WAVES = 4
-"""Waves of a workgroup, each with columns of its own."""
+"""Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""
 comptime THREADS = WAVES * LANES
-"""Threads of a workgroup."""
+"""Threads of so many."""
 comptime STAGE_BLOCKS = GROUP_BLOCKS
 """Blocks along K of a stage of four-bit codes."""
 comptime STAGE_K = STAGE_BLOCKS * BLOCK
@@ -32,12 +36,12 @@ comptime ROW_BYTES = ROW_PIECES * PIECE_BYTES
 """Bytes of such a row."""
 comptime LOAD_ROWS = LANES // ROW_PIECES
 """Rows that a wave loads at once."""
-comptime ROUND_ROWS = WAVES * LOAD_ROWS
-"""Rows that all waves load at once."""
 comptime CHUNK_K = ROW_BYTES * BLOCK
 """Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
 comptime LOAD_BYTES = LANES * PIECE_BYTES
 """Bytes of such a load."""
+comptime MOST_TAILED_K = 2 * CHUNK_K
+"""The largest K that may end within a stage: LDS has room for the scales."""
 
 
 def slices_of(left: Format) -> Int:
@@ -58,9 +62,17 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
     """Workgroups that share a tile of C, each with a part of K."""
     var slices: Int
     """Tiles along K of a stage: `slices_of` the activations."""
+    var waves: Int
+    """Waves: one a SIMD or two."""
 
     def __init__(
-        out self, m_tiles: Int, n_tiles: Int, depth: Int, splits: Int, slices: Int = GROUP_TILES
+        out self,
+        m_tiles: Int,
+        n_tiles: Int,
+        depth: Int,
+        splits: Int,
+        slices: Int = GROUP_TILES,
+        waves: Int = WAVES,
     ):
         """Describes a cut; unless told otherwise, of four-bit codes."""
         self.m_tiles = m_tiles
@@ -68,6 +80,7 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         self.depth = depth
         self.splits = splits
         self.slices = slices
+        self.waves = waves
 
     def stage_k(self) -> Int:
         """Returns the elements along K of a stage."""
@@ -83,17 +96,26 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
 
     def columns(self) -> Int:
         """Returns the columns of C of a workgroup."""
-        return WAVES * self.n_tiles * TILE
+        return self.waves * self.n_tiles * TILE
+
+    def threads(self) -> Int:
+        """Returns the threads of a workgroup."""
+        return self.waves * LANES
 
     def waves_per_simd(self) -> Int:
-        """Returns how many waves may share a SIMD: two, if each does with half of its registers."""
-        comptime REGISTERS, OTHERS, WORDS = 256, 56, 4
+        """Returns how many waves that go from tile to tile may share a SIMD: two, if each does
+        with half of its registers."""
+        comptime REGISTERS, OTHERS, WORDS = 256, 100, 4
         var weights = self.depth * self.slices * self.n_tiles * WORDS
         return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
 
+    def workgroups(self) -> Int:
+        """Returns how many workgroups the chip has room for."""
+        return CUS * max(min(self.waves_per_simd(), LDS_BYTES // self.lds_bytes()), 1)
+
     def rounds(self) -> Int:
         """Returns the loads with which each wave gets its share of the rows."""
-        return self.rows() // ROUND_ROWS
+        return self.rows() // (self.waves * LOAD_ROWS)
 
     def ring_bytes(self) -> Int:
         """Returns the bytes of LDS of a stage of activations, and of a chunk of scales."""
@@ -111,10 +133,15 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         """Returns the stages of a workgroup."""
         return ceildiv(ceildiv(k, self.stage_k()), self.splits)
 
+    def has_tail(self, k: Int) -> Bool:
+        """Says whether K ends within a stage."""
+        return k % self.stage_k() != 0
+
     def supports(self, k: Int) -> Bool:
-        """Says whether the kernel computes products of that K: each workgroup has some of it."""
-        var stage_k = self.stage_k()
-        return k % stage_k == 0 and (self.splits - 1) * self.stages(k) < k // stage_k
+        """Says whether there is a kernel for that K: each workgroup has some of it."""
+        if self.has_tail(k) and (self.slices != GROUP_TILES or k > MOST_TAILED_K):
+            return False
+        return (self.splits - 1) * self.stages(k) < ceildiv(k, self.stage_k())
 
     def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
         """Returns the tiles of C that workgroups compute."""
@@ -122,19 +149,19 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
 
     def grid(self, m: Int, n: Int) -> Grid:
         """Returns the grid of a launch."""
-        return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=THREADS)
+        return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=self.threads())
 
     def handover(self) -> DecodeShape:
         """Returns the same tile of C as a cut of waves that share its columns and split K."""
         return DecodeShape(
             self.m_tiles,
-            WAVES * self.n_tiles,
+            self.waves * self.n_tiles,
             self.slices,
-            WAVES,
+            self.waves,
             self.depth,
             False,
             self.splits,
-            sharers=WAVES,
+            sharers=self.waves,
         )
 
     def workspace(self, m: Int, n: Int) -> Workspace:

@@ -3,7 +3,8 @@
 The operations come from `StageOrder`, as data. Of stage s, in ring place s % depth:
 
     activations    codes in LDS; fragments of some tiles of rows in registers
-    their scales   in LDS, by 4096 along K; a word a tile of rows: byte i for slice i, or a float
+    their scales   in LDS, by 4096 along K or all of them (shape.mojo); a word a tile of rows:
+                   byte i for slice i, or a float
     weights        codes and scales in registers, from memory straight
 
 Where scales are floats of blocks, products are not summed by the matrix instruction. They are
@@ -30,11 +31,13 @@ from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
     PIECE_WORDS,
+    bytes_at,
     pieces_at,
     read_pair,
     read_piece,
     read_word,
     words_at,
+    write_byte,
 )
 from ..instructions.matrix import (
     BlockCodes,
@@ -53,13 +56,13 @@ from ..instructions.matrix import (
 )
 from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
-from ..operands.memory import View, quotient, remainder
-from ..operands.tiles import PAIR, exchanged
+from ..operands.memory import View, WORD_BYTES, quotient, remainder
+from ..operands.tiles import exchanged
 from ..operands.weights import WeightCursor, WeightFragments
 from ..types import Formats
 from .activations import SharedRows, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
-from .shape import MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
+from .shape import LOAD_BYTES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
@@ -78,22 +81,30 @@ struct StagePlace(TrivialRegisterPassable):
 
 
 struct MiddleWalk[
-    formats: Formats, shape: MiddleShape, k_tail: Bool = False, are_listed: Bool = False
+    formats: Formats,
+    shape: MiddleShape,
+    k_tail: Bool = False,
+    are_listed: Bool = False,
+    scales_end: Bool = False,
 ]:
     """A wave's way along K.
 
     Parameters:
         formats: What is multiplied.
         shape: How the workgroup cuts its work.
-        k_tail: Whether K may end within a stage; scales of activations are numbers behind it.
+        k_tail: Whether K may end within a stage.
         are_listed: Whether rows of activations are those of a list.
+        scales_end: Whether scales of activations end where K does; they are numbers until the
+            stage ends otherwise.
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
-    comptime Rows = SharedRows[Self.LISTED_ROUNDS]
+    comptime Rows = SharedRows[Self.LISTED_ROUNDS, waves=Self.shape.waves]
     """Rows of codes of activations."""
     comptime ScaleRows = SharedRows[
-        Self.LISTED_ROUNDS, LANE_BYTES[Self.formats.left] if Self.are_listed else 1
+        Self.LISTED_ROUNDS,
+        LANE_BYTES[Self.formats.left] if Self.are_listed else 1,
+        Self.shape.waves,
     ]
     """Rows of their scales."""
 
@@ -120,6 +131,8 @@ struct MiddleWalk[
     comptime FRAGMENTS = Self.ORDER.fragments()
     """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
+    comptime START_PARTS = Self.DEPTH + 1
+    """Parts of the loads with which a walk begins: see `start_part`."""
 
     var codes: Self.Rows
     """Codes of activations."""
@@ -148,6 +161,10 @@ struct MiddleWalk[
     """Where the lane reads the scales of the next stage."""
     var selector: UInt32
     """Which bytes of two words are the lane's scales."""
+    var whole_selector: UInt32
+    """The same in stages that end before K."""
+    var last_bytes: UInt8
+    """Of the tensor of scales, what is no whole word: a byte a lane."""
     var a: CodeTile[Self.formats.left, Self.FRAGMENTS]
     """Fragments of activations."""
     var read_scales: RegisterTile[DType.uint32, Self.SLICES, Self.shape.m_tiles]
@@ -194,11 +211,21 @@ struct MiddleWalk[
         self.a_place = first_byte_of_lane(lane)
         var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
-        self.next_scales = self.scale_place
+        self.next_scales = 0
         comptime BOTH, ONE = UInt32(0x0C0C0400), UInt32(0x0C0C0C00)
         comptime STEP = UInt32(0x0101) if Self.SLICES > 1 else UInt32(1)
         self.selector = BOTH if Self.SLICES > 1 else ONE
         self.selector += quotient[TILE](lane).cast[DType.uint32]() * STEP
+        comptime if Self.scales_end:
+            comptime assert Self.HAS_SCALES and not Self.are_listed, "rows one behind another"
+            comptime assert Self.SLICES > 1, "scales of the next stage are read after these"
+            # Words are read from where the first one has the scale; the other one has it there too.
+            var byte = lane % Int32(TILE) * weights.k_blocks + quotient[TILE](lane)
+            var in_word = remainder[WORD_BYTES](byte)
+            self.scale_place = byte - in_word + Int32(Self.shape.scale_place())
+            self.selector = BOTH + in_word.cast[DType.uint32]() * STEP
+        self.whole_selector = self.selector
+        self.last_bytes = 0
         comptime A_WORDS = CODE_WORDS[Self.formats.left]
         comptime B_WORDS = CODE_WORDS[Self.formats.right]
         self.a = in_registers[DType.uint32, A_WORDS, Self.FRAGMENTS]()
@@ -209,6 +236,7 @@ struct MiddleWalk[
         self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.shape.n_tiles]()
         self.products = in_registers[DType.float32, SUMS, IN_FLIGHT]()
         self.factors = in_registers[DType.float32, 1, IN_FLIGHT]()
+        self.aim_scales(0)
 
     @always_inline
     def place_of(self, stage: Int32) -> StagePlace:
@@ -226,20 +254,53 @@ struct MiddleWalk[
     def fetch_a[ring: Int](self, round: Int, at: StagePlace):
         """Starts a load of the activations of a stage to its place in the ring."""
         comptime FIRST = Int32(ring * Self.shape.ring_bytes())
-        var place = FIRST + place_of_round(Int32(round), self.wave)
+        var place = FIRST + place_of_round[Self.shape.waves](Int32(round), self.wave)
         self.codes.fetch(at.activations, Int32(round), self.lds.unsafe_offset(Int(place)))
 
     @always_inline
     def fetch_a_scales(self, chunk: Int32, round: Int32):
         """Starts a load of the scales of a chunk, if there is such a load."""
+        comptime if Self.scales_end:
+            return
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
         comptime STAGES = Int32(Self.shape.chunk_stages())
         if round < Int32(Self.shape.rounds()):
             if chunk * STAGES < self.num_stages:
                 var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
-                place += place_of_round(round, self.wave)
+                place += place_of_round[Self.shape.waves](round, self.wave)
                 var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
                 self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
+
+    @always_inline
+    def fetch_all_a_scales(mut self):
+        """Starts loading all scales of the rows, as they are in memory."""
+        var from_row = self.scales.memory
+        var count = from_row.tensor.desc[2].cast[DType.int32]()
+        var rest = remainder[WORD_BYTES](count)
+        if rest != 0:
+            # The hardware loads whole words only.
+            var end = View(from_row.tensor, count - rest)
+            self.last_bytes = end.load[1](self.lane)[0]
+        # What is read of the rows that are there, and behind the last one.
+        var size = Int32(Self.shape.rows()) * self.weights.k_blocks + 2 * Int32(PIECE_BYTES)
+        comptime STEP = Self.shape.waves * LOAD_BYTES
+        for at in range(self.wave * Int32(LOAD_BYTES), size, Int32(STEP)):
+            var place = self.lds.unsafe_offset(Int(Int32(Self.shape.scale_place()) + at))
+            from_row.moved(at).load_to_lds[PIECE_BYTES](self.lane * Int32(PIECE_BYTES), place)
+
+    @always_inline
+    def store_last_bytes(self):
+        """Stores the bytes of the tensor of scales that are no whole word, where all has come."""
+        var from_row = self.scales.memory
+        var count = from_row.tensor.desc[2].cast[DType.int32]()
+        var rest = remainder[WORD_BYTES](count)
+        var at = count - rest - from_row.place
+        if rest != 0 and at < Int32(Self.shape.rows()) * self.weights.k_blocks:
+            if self.wave == 0 and self.lane < rest:
+                var bytes = bytes_at[WORD_BYTES](self.lds, at + Int32(Self.shape.scale_place()))
+                write_byte(bytes, Coord(self.lane), self.last_bytes)
+            s_waitcnt[lgkmcnt=0]()
+            s_waitcnt_barrier()
 
     @always_inline
     def fetch_b_scales[ring: Int, word: Int](mut self, at: StagePlace):
@@ -268,6 +329,16 @@ struct MiddleWalk[
     @always_inline
     def aim_scales(mut self, stage: Int32):
         """Finds the lane's scales of a stage."""
+        comptime if Self.scales_end:
+            comptime ONE, NONE = UInt32(0x0C0C0C00), UInt32(0x0C0C0C0C)
+            comptime LOW = UInt32(0xFF)
+            var block = (self.first_stage + stage) * Int32(Self.SLICES * TILE_BLOCKS)
+            self.next_scales = self.scale_place + block
+            var left = self.weights.k_blocks - block - quotient[TILE](self.lane)
+            var whole = self.whole_selector
+            self.selector = whole & LOW | ONE if left > 0 else NONE
+            self.selector = whole if left > Int32(TILE_BLOCKS) else self.selector
+            return
         comptime STAGES = Self.shape.chunk_stages()
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
         var chunk = quotient[STAGES](stage) & 1
@@ -279,7 +350,11 @@ struct MiddleWalk[
     def read_a_scales[tile: Int](mut self):
         """Reads the scales of a tile of rows."""
         var place = self.next_scales + Int32(tile * TILE_BYTES)
-        comptime if Self.SLICES > 1:
+        comptime if Self.scales_end:
+            place = self.next_scales + Int32(tile * TILE) * self.weights.k_blocks
+            var pair = read_pair[WORD_BYTES](self.lds.unsafe_offset(Int(place)))
+            self.read_scales[tile] = rebind[SIMD[DType.uint32, Self.SLICES]](pair)
+        elif Self.SLICES > 1:
             var pair = read_pair(self.lds.unsafe_offset(Int(place)))
             self.read_scales[tile] = rebind[SIMD[DType.uint32, Self.SLICES]](pair)
         else:
@@ -398,27 +473,68 @@ struct MiddleWalk[
         schedule_barrier(AMDScheduleBarrierMask.SALU)
 
     @always_inline
+    def start_weights(mut self):
+        """Starts the loads of the first stage's weights, while the rows of a list are looked up."""
+        comptime assert Self.are_listed, "otherwise rows are known"
+        self.fetch_weights[0, Self.SLICES, Self.Weights.WORDS](self.place_of(0))
+        schedule_barrier()
+
+    @always_inline
+    def fetch_weights[ring: Int, slices: Int, words: Int](mut self, at: StagePlace):
+        """Starts loading the first slices of the weights of a stage, and scales."""
+        comptime for word in range(words):
+            self.fetch_b_scales[ring, word](at)
+        comptime for slice in range(slices):
+            comptime for tile in range(Self.shape.n_tiles):
+                self.fetch_b[ring, slice, tile](at)
+
+    @always_inline
     def start(mut self):
-        """Starts the loads of the first stages, in the order in which they are waited for."""
-        comptime if Self.HAS_SCALES:
+        """Starts the loads of the first stages, in the order in which they are waited for.
+
+        Those of `start_weights` have been started if rows are those of a list.
+        """
+        comptime for part in range(Int(Self.are_listed), Self.START_PARTS):
+            self.start_part[part]()
+
+    @always_inline
+    def turn_to(mut self, codes: View, scales: View, weights: Self.Weights):
+        """Turns to another tile of C, whose loads are to be started: no wave reads LDS any more."""
+        self.codes.memory = codes
+        self.scales.memory = scales
+        self.weights = weights
+        self.stage = 0
+        self.aim_scales(0)
+        schedule_barrier()
+        s_waitcnt[lgkmcnt=0]()
+        s_waitcnt_barrier()
+        schedule_barrier()
+
+    @always_inline
+    def start_part[part: Int](mut self):
+        """Starts a part of the loads of the first stages: `start_weights`, then a stage each."""
+        comptime ring = part - 1
+        comptime if part == 0:
+            comptime if Self.are_listed:
+                self.start_weights()
+            return
+        comptime if Self.scales_end and ring == 0:
+            self.fetch_all_a_scales()
+        elif Self.HAS_SCALES and ring == 0:
             comptime for round in range(Self.shape.rounds()):
                 self.fetch_a_scales(0, Int32(round))
-        comptime for ring in range(Self.DEPTH):
-            comptime IS_LAST = ring == Self.DEPTH - 1
-            var at = self.place_of(Int32(ring))
-            comptime for slice in range(Self.SLICES - Int(IS_LAST)):
-                comptime if slice == 0 and not IS_LAST:
-                    comptime for round in range(Self.shape.rounds()):
-                        self.fetch_a[ring](round, at)
-                    comptime for word in range(Self.Weights.WORDS):
-                        self.fetch_b_scales[ring, word](at)
-                comptime for tile in range(Self.shape.n_tiles):
-                    self.fetch_b[ring, slice, tile](at)
-            comptime for round in range(Self.ORDER.early_rounds() if IS_LAST else 0):
-                self.fetch_a[ring](round, at)
-            self.ahead_of_last = at
-            schedule_barrier()
-        self.ahead = self.place_of(Int32(Self.DEPTH))
+        comptime IS_LAST = ring == Self.DEPTH - 1
+        var at = self.place_of(Int32(ring))
+        comptime if IS_LAST:
+            self.fetch_weights[ring, Self.SLICES - 1, 0](at)
+        comptime for round in range(Self.ORDER.early_rounds() if IS_LAST else Self.shape.rounds()):
+            self.fetch_a[ring](round, at)
+        comptime if not IS_LAST and (ring > 0 or not Self.are_listed):
+            self.fetch_weights[ring, Self.SLICES, Self.Weights.WORDS](at)
+        self.ahead_of_last = at
+        schedule_barrier()
+        comptime if IS_LAST:
+            self.ahead = self.place_of(Int32(Self.DEPTH))
 
     @always_inline
     def clear(mut self):
@@ -451,13 +567,18 @@ struct MiddleWalk[
     @always_inline
     def walk(mut self):
         """Walks along K."""
-        # The first stage has arrived: behind it are the other stages, and its own weights.
-        comptime OF_A_AND_SCALES = Self.shape.rounds()
+        # The first stage has arrived: behind it are the other stages, and its own weights, which
+        # are before it if rows are those of a list.
+        comptime STAGES = Self.DEPTH - 1 - Int(Self.are_listed)
+        comptime OWN = 0 if Self.are_listed else Self.shape.rounds()
         comptime EARLY = Self.ORDER.early_tiles() + Self.ORDER.early_rounds()
-        comptime ALL = (Self.DEPTH - 1) * Self.ORDER.sure_loads() + EARLY
-        s_waitcnt[vmcnt=UInt32(min(ALL - OF_A_AND_SCALES, MAX_COUNT))]()
+        comptime LATER = STAGES * Self.ORDER.sure_loads() + EARLY - OWN
+        s_waitcnt[vmcnt=UInt32(min(LATER, MAX_COUNT))]()
         s_waitcnt_barrier()
         schedule_barrier()
+        comptime if Self.scales_end:
+            self.store_last_bytes()
+            schedule_barrier()
         comptime for tile in range(Self.shape.m_tiles if Self.HAS_SCALES else 0):
             self.read_a_scales[tile]()
         comptime for step in range(Self.FRAGMENTS):

@@ -9,7 +9,7 @@ read bfloat16 as float16, whose bits order alike below 0x7c00.
 Hardware converters let eight-bit codes overflow, so those floats are clamped before, if the
 rounding rule leaves any that would. The fast path never meets a subnormal that matters, an infinity or a NaN: it is
 taken for blocks of zeros and for those whose maximum lies in a window of
-`_Window`. Any other block takes a branch to `_encode_rare`, which is exact for
+`Window`. Any other block takes a branch to `_encode_rare`, which is exact for
 every input. Both give the bits of `numbers/encode.mojo`.
 """
 
@@ -48,7 +48,7 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """The scale byte; the bits above it are zero."""
 
 
-struct _Window[dtype: DType, element: Element]:
+struct Window[dtype: DType, element: Element]:
     """The block maxima, as `FloatBits` sees them, that the fast path encodes.
 
     Below `LOW` subnormal elements may have codes other than zero, and scales
@@ -63,6 +63,12 @@ struct _Window[dtype: DType, element: Element]:
     comptime LOW = UInt32((Self.SMALLEST_NORMAL_FIELD + Self.MARGIN) << Self.source.MANTISSA_BITS)
     # Bounds of what is clamped are below twice the maximum, and below the alias' infinity too.
     comptime HIGH = UInt32(0x7B80 if Self.dtype == DType.bfloat16 else Self.source.NOT_FINITE)
+
+    @staticmethod
+    @always_inline
+    def has(amax: UInt32) -> Bool:
+        """Says whether a block may take the fast path."""
+        return amax == 0 or amax - Self.LOW < Self.HIGH - Self.LOW
 
 
 @always_inline
@@ -83,7 +89,7 @@ def _encode[
 ](x: BlockFloats[dtype]) -> EncodedBlock[format]:
     """Encodes one block, on the fast path if it can."""
     comptime source = FloatBits[dtype]
-    comptime window = _Window[dtype, format.element]
+    comptime window = Window[dtype, format.element]
     comptime SCALE_SHIFT = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
     # scale = max(amax + carry - emax, 0): the carry and emax in one subtraction.
     comptime OFFSET = UInt32(
@@ -92,7 +98,7 @@ def _encode[
     )
 
     var amax = _largest_magnitude(x)
-    if amax != 0 and amax - window.LOW >= window.HIGH - window.LOW:
+    if not window.has(amax):
         comptime NUM_WORDS = BLOCK * size_of[dtype]() // 4
         var words = bitcast[DType.uint32, NUM_WORDS](x) | zero_of_a_branch()
         return _encode_rare[format, dtype, rounding](bitcast[dtype, BLOCK](words))
@@ -161,7 +167,7 @@ def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
     """Returns the bits of the largest magnitude, as `FloatBits` sees it.
 
     Where an input's pattern is a NaN of the type that the chains compute in,
-    the result is at least `_Window.HIGH`.
+    the result is at least `Window.HIGH`.
     """
     comptime if dtype == DType.float32:
         var wide = rebind[BlockFloats[DType.float32]](x)

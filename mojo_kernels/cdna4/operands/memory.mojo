@@ -23,6 +23,8 @@ comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
 comptime WORD_BYTES = 4
 """Bytes of an int32 or a float32."""
+comptime NO_ROW = Int32(-1)
+"""Instead of a row of a list: zeros."""
 
 
 @always_inline
@@ -131,3 +133,10 @@ struct View(TrivialRegisterPassable):
     def load_to_lds[num_bytes: Int](self, offset: Int32, place: Lds):
         """Starts loading the bytes at a lane's `offset` to LDS, one lane behind another."""
         load_to_lds[num_bytes](self.tensor, offset, place, self.place)
+
+
+@always_inline
+def listed_row(list: Input[DType.int32], index: Int32, end: Int32) -> Int32:
+    """Loads which row a list names, or `NO_ROW` from `end` on."""
+    var name = load_word(Span.of(list, end).after(0), index * Int32(WORD_BYTES))
+    return name if index < end else NO_ROW

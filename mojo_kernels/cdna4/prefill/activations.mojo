@@ -1,9 +1,10 @@
 """How encoded activations get into LDS: codes straight from memory, plain scales by a detour.
 
 A place holds 256 or 128 rows x 8 blocks, or 4 of eight bits. Codes go straight from memory to
-LDS, a row by eight lanes; so do floats that are kept, a row by sixteen. So do scales from the preshuffled layout (`SharedScales`). Plain
-scales would cost a line of memory for each row and 256 along K; a crew of workgroups
-brings them into the preshuffled layout first (crew.mojo), 64 blocks at a time:
+LDS, a row by eight lanes; so do floats that are kept, a row by sixteen, and scales from the
+preshuffled layout (`SharedScales`). Plain scales would cost a line of memory for each row and 256
+along K; a crew of workgroups brings them into the preshuffled layout first (crew.mojo), or a launch
+before (experts/prefill.mojo), 64 blocks at a time:
 
     lane l      row l % 32 of the pair, blocks 32 * (l / 32) .. + 31
     in LDS      eight groups; byte 2 * (block % 8 / 4) + row / 16
@@ -25,7 +26,8 @@ from ..instructions.lds import (
 )
 from ..instructions.matrix import LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
 from ..instructions.memory import load_to_lds
-from ..operands.memory import OUT_OF_RANGE, Span, quotient, remainder
+from ..operands.memory import NO_ROW, OUT_OF_RANGE, Span, WORD_BYTES, load_word, quotient
+from ..operands.memory import remainder
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
 from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
@@ -35,6 +37,7 @@ from .shape import (
     SCALE_GROUP_ROWS,
     WAVES,
 )
+from .shared import SharedOperand
 from .stages import row_offset
 
 comptime PART_GROUPS = 8
@@ -103,10 +106,15 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     @always_inline
     def start(mut self, part: Int32):
         """Starts loading a part."""
+        self.start_from(self.row, part)
+
+    @always_inline
+    def start_from(mut self, row: Int32, part: Int32):
+        """Starts loading a part of another row, for the lane's row of the pair."""
         var first = part * Int32(PART_BLOCKS) + self.half * Int32(PART_BLOCKS // 2)
         comptime for i in range(Self.LANE_GROUPS):
             var block = first + Int32(i * GROUP_BLOCKS)
-            var offset = self.row * self.k_blocks + block
+            var offset = row * self.k_blocks + block
             comptime if Self.k_tail:
                 var scales = SIMD[DType.uint8, GROUP_BLOCKS]()
                 comptime for j in range(GROUP_BLOCKS):
@@ -141,7 +149,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
 
 
 @fieldwise_init
-struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegisterPassable):
+struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](SharedOperand):
     """A workgroup's plain codes of activations on their way to LDS.
 
     Parameters:
@@ -158,12 +166,14 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     """Rows that the lanes of a wave load at once."""
     comptime LOADS = Self.Tile.ROWS // Self.ROWS_PER_LOAD // WAVES // Self.Tile.FETCHES
     """Loads of a wave for one of the parts of a place."""
+    comptime OfLoads = SIMD[DType.int32, Self.Tile.FETCHES * Self.LOADS]
+    """A number for each load of a lane, part by part."""
 
     var codes: Span
     """The codes from the workgroup's first row on."""
     var k_blocks: Int32
     """Blocks of a row."""
-    var offsets: RegisterTile[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]
+    var offsets: Self.OfLoads
     """Where the lane's pieces of a place lie."""
     var lane_block: Int32
     """Which block of a place the lane loads, or a part of."""
@@ -185,17 +195,61 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     ) -> Self:
         """Describes the codes from row `first_row` on."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
-        comptime ROW_PIECES = Self.Tile.ROW_PIECES
-        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
-        var row, piece = quotient[ROW_PIECES](at), remainder[ROW_PIECES](at)
+        var row, piece = Self._row_and_piece(wave, lane)
         var span = Span.of(codes, rows * row_bytes).from_offset(first_row * row_bytes)
-        var offsets = in_registers[DType.int32, 1, Self.Tile.FETCHES, Self.LOADS]()
+        var offsets = Self.OfLoads()
         comptime for part in range(Self.Tile.FETCHES):
             comptime for i in range(Self.LOADS):
                 var load_row = row + Int32(Self.first_row[part, i]())
-                offsets[part, i] = row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
+                offsets[part * Self.LOADS + i] = row_offset(load_row, row_bytes) + piece * Int32(
+                    PIECE_BYTES
+                )
         var block = quotient[PIECES[Self.formats.left]](piece)
         return Self(span, k_blocks, offsets, block, wave, span.after(0), 0)
+
+    @staticmethod
+    @always_inline
+    def listed_rows(
+        list: AMDBufferResource, first: Int32, wave: Int32, lane: Int32
+    ) -> Self.OfLoads:
+        """Starts loading which rows a list names from `first` on, for each load of the lane."""
+        var row, _ = Self._row_and_piece(wave, lane)
+        var rows = Self.OfLoads()
+        comptime for part in range(Self.Tile.FETCHES):
+            comptime for i in range(Self.LOADS):
+                var at = first + row + Int32(Self.first_row[part, i]())
+                rows[part * Self.LOADS + i] = load_word(list, at * Int32(WORD_BYTES))
+        return rows
+
+    @staticmethod
+    @always_inline
+    def of_list(
+        codes: ImmPointer[UInt8, _],
+        rows: Int32,
+        k_blocks: Int32,
+        listed: Self.OfLoads,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the codes of some of `rows` rows, and of `NO_ROW`."""
+        var described = Self.of(codes, rows, k_blocks, 0, wave, lane)
+        var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
+        var _, piece = Self._row_and_piece(wave, lane)
+        comptime for part in range(Self.Tile.FETCHES):
+            comptime for i in range(Self.LOADS):
+                comptime load = part * Self.LOADS + i
+                var name = listed[load]
+                var offset = row_offset(name, row_bytes) + piece * Int32(PIECE_BYTES)
+                described.offsets[load] = offset if name != NO_ROW else OUT_OF_RANGE
+        return described
+
+    @staticmethod
+    @always_inline
+    def _row_and_piece(wave: Int32, lane: Int32) -> Tuple[Int32, Int32]:
+        """Returns which row of its first load a lane loads a piece of, and which piece."""
+        comptime ROW_PIECES = Self.Tile.ROW_PIECES
+        var at = exchanged[ROW_PIECES](wave * Int32(LANES) + lane)
+        return (quotient[ROW_PIECES](at), remainder[ROW_PIECES](at))
 
     @staticmethod
     def first_row[part: Int, load: Int]() -> Int:
@@ -214,7 +268,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](TrivialRegister
     def fetch[part: Int](self, place: Lds):
         """Starts loading a part of the rows of the place; beyond K they read as zeros."""
         comptime for i in range(Self.LOADS):
-            var offset = self.offsets[part, i]
+            var offset = self.offsets[part * Self.LOADS + i]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.lane_block < self.k_blocks else OUT_OF_RANGE
             var first = Int32(Self.first_row[part, i]()) + self.wave * Int32(Self.ROWS_PER_LOAD)

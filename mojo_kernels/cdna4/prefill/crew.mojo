@@ -21,7 +21,7 @@ zero when the last workgroup leaves. In the workspace:
 
 from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
-from max.gpu.sync import s_waitcnt, s_waitcnt_barrier
+from max.gpu.sync import s_waitcnt
 from std.atomic import Atomic, Ordering, fence
 from std.math import align_up, ceildiv
 from std.memory import AddressSpace
@@ -33,6 +33,7 @@ from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..instructions.matrix import BLOCK, KEPT, LANES
 from ..instructions.memory import arrive
+from ..instructions.wave import meet_waves
 from ..operands.memory import Span
 from .shape import rows_of
 
@@ -201,10 +202,10 @@ struct Crew[pairs: Int, waves: Int](Meeting):
     @always_inline
     def meet(self, wave: Int32, lane: Int32):
         """Waits for the others' shares, at barriers of the workgroup; leaves."""
-        s_waitcnt_barrier()
+        meet_waves()
         if wave == 0:
             self.wait()
-        s_waitcnt_barrier()
+        meet_waves()
         fence[Ordering.ACQUIRE, scope=_DEVICE]()
         if wave == 0:
             self.finish(1, lane)

@@ -240,7 +240,8 @@ def float_scaled_prefill[
 ):
     """Multiplies plain codes with float scales: C = A @ W.T + bias. Without `k_tail`, K % 256 == 0.
 
-    Codes of weights have layout `preshuffled_cdna4`; each tensor has less than 2 GiB.
+    Codes of weights have layout `preshuffled_cdna4`, or codes of both lie column by column; each
+    tensor has less than 2 GiB.
     """
     comptime Tile = PrefillTile[types.formats, m_tiles]
     var workgroup = Workgroup[types.formats, m_tiles].this(m, n)

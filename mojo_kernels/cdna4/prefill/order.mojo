@@ -75,6 +75,10 @@ struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
     comptime REWIND = Self(12)
     """Turn back, so that the next stage of scales to fetch is the first."""
 
+    def is_of_products(self) -> Bool:
+        """Says whether the operation is only for who multiplies."""
+        return self.value in (Self.READ.value, Self.DECODE.value, Self.MULTIPLY.value)
+
     def is_scalar(self) -> Bool:
         """Says whether the operation may be spread among the ones that follow."""
         return Self.AIM_B.value <= self.value <= Self.REWIND.value
@@ -148,32 +152,45 @@ struct PingPong(TrivialRegisterPassable):
         return operations^
 
     def activations(self) -> Operations:
-        """Returns the operations that fetch the first activations, and wait for a place."""
+        """Returns the operations that fetch the first activations."""
         comptime Ops = PingPongOps
         var operations = Operations()
-        var later_loads = 0
         for place in range(AHEAD):
-            var parts = self.fetches - self.late_parts(place)
             operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
             operations.append(OpDesc(tag=Ops.AIM_A.value))
             if self.of_a_scales > 0:
                 operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
-            for part in range(parts):
+            for part in range(self.fetches - self.late_parts(place)):
                 operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
-            if place > 0:
-                later_loads += self.of_a_scales + parts * self.of_a
         operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
         if self.parts == 1:
             operations.append(OpDesc(tag=Ops.AIM_A.value))
             operations.append(OpDesc(tag=Ops.AIM_B.value))
-        operations.append(OpDesc.wait_vm_n(later_loads))
-        operations.append(OpDesc.barrier())
         return operations^
+
+    def later_loads(self) -> Int:
+        """Returns the loads of activations before the loop that its first phase does not need."""
+        var loads = 0
+        for place in range(1, AHEAD):
+            loads += self.of_a_scales + (self.fetches - self.late_parts(place)) * self.of_a
+        return loads
 
     def steady(self) -> Operations:
         """Returns the operations of a stage."""
+        return self._phases(self.phases())
+
+    def last_slice(self) -> Operations:
+        """Returns the operations of a stage that ends with its first slice."""
+        return self._phases(self.parts)
+
+    def has_slices(self) -> Bool:
+        """Says whether a phase has no more than a slice, so that a stage may end with its first."""
+        return self.phase_slices == 1
+
+    def _phases(self, count: Int) -> Operations:
+        """Returns the operations of the first phases of a stage."""
         var operations = Operations()
-        for phase in range(self.phases()):
+        for phase in range(count):
             self._move(operations, phase)
             if self.decodes and phase % self.parts == 0:
                 operations.append(OpDesc(tag=PingPongOps.DECODE.value, subtile=phase))

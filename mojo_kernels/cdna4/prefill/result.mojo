@@ -60,9 +60,19 @@ def _rounded[
     return bitcast[dtype, SUMS](here(bitcast[DType.uint64, 1](total)))
 
 
+def _one_below_the_other(m_tile: Int) -> Int:
+    """Returns the first row of a tile."""
+    return m_tile * TILE
+
+
 @always_inline
 def store_rounded_tiles[
-    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //
+    dtype: DType,
+    bias_dtype: Optional[DType],
+    m_tiles: Int,
+    n_tiles: Int,
+    //,
+    row_of: def(Int) thin -> Int = _one_below_the_other,
 ](
     target: Target[dtype, bias_dtype],
     sums: SumTile[m_tiles, n_tiles],
@@ -72,17 +82,25 @@ def store_rounded_tiles[
     first_column: Int32,
     lane: Int32,
 ):
-    """Stores tiles with their bias, `rounded_tiles` where C has 16-bit values."""
+    """Stores tiles with their bias, `rounded_tiles` where C has 16-bit values.
+
+    Parameters:
+        dtype: The type of C.
+        bias_dtype: The type of the bias.
+        m_tiles: Tiles below each other.
+        n_tiles: Tiles side by side.
+        row_of: Says where a tile's rows begin, counted from the first one's.
+    """
     comptime if size_of[dtype]() == 2 and n_tiles % PAIR == 0:
         if target.n % Int32(LANE_COLUMNS) == 0:
             comptime for m_tile in range(m_tiles):
                 comptime for n_tile in range(0, n_tiles, PAIR):
-                    var row = first_row + Int32(m_tile * TILE)
+                    var row = first_row + Int32(row_of(m_tile))
                     var column = first_column + Int32(n_tile * TILE)
                     var left, right = values[m_tile, n_tile], values[m_tile, n_tile + 1]
                     _store_pair(target, left, right, _place(target, row, column, lane))
             return
-    _store_each[0](target, sums, bias, first_row, first_column, lane)
+    _store_each[0, row_of](target, sums, bias, first_row, first_column, lane)
 
 
 @always_inline
@@ -117,7 +135,13 @@ def store_tiles[
 
 @always_inline
 def _store_each[
-    dtype: DType, bias_dtype: Optional[DType], m_tiles: Int, n_tiles: Int, //, first: Int
+    dtype: DType,
+    bias_dtype: Optional[DType],
+    m_tiles: Int,
+    n_tiles: Int,
+    //,
+    first: Int,
+    row_of: def(Int) thin -> Int = _one_below_the_other,
 ](
     target: Target[dtype, bias_dtype],
     sums: SumTile[m_tiles, n_tiles],
@@ -129,7 +153,7 @@ def _store_each[
     """Stores the tiles from column `first` of tiles on, one by one."""
     comptime for m_tile in range(m_tiles):
         comptime for n_tile in range(first, n_tiles):
-            var row = first_row + Int32(m_tile * TILE)
+            var row = first_row + Int32(row_of(m_tile))
             var column = first_column + Int32(n_tile * TILE)
             target.store(sums[m_tile, n_tile], bias[n_tile], row, column, lane)
 

@@ -73,6 +73,11 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     """Phases of a slice, each with a part of the rows of a wave."""
     comptime PART_TILES = Self.m_tiles // Self.PARTS
     """Tiles of rows of a wave in a phase."""
+    comptime NEXT_WAVE = Self.PART_TILES if Self.formats.are_columns else Self.m_tiles
+    """Tiles of rows from the first of a wave to the first of the wave below: of codes by columns
+    those of a part lie side by side, so that a part is whole lines of memory."""
+    comptime NEXT_PART = WAVES_M * Self.PART_TILES if Self.formats.are_columns else Self.PART_TILES
+    """Tiles of rows from a part of a wave's to its next."""
     comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
     """Slices of a phase."""
     comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * LANE_BYTES[Self.formats.left])
@@ -105,6 +110,12 @@ struct PrefillTile[formats: Formats, m_tiles: Int]:
     """Where scales begin."""
     comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
     """Bytes of LDS of a workgroup."""
+
+    @staticmethod
+    def first_row(m_tile: Int) -> Int:
+        """Returns the first row of a wave's tile, counted from that of its first one."""
+        var part, tile = divmod(m_tile, Self.PART_TILES)
+        return (part * Self.NEXT_PART + tile) * TILE
 
 
 def has_tile(types: ProductTypes, m_tiles: Int) -> Bool:

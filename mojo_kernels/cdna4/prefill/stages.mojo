@@ -39,6 +39,7 @@ from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, WORD_BYTES, quotient
 from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
 from ..types import Formats
+from .columns import first_pointer, read_transposed
 from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
@@ -48,8 +49,10 @@ from .shape import (
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
     WAVES,
+    WAVES_M,
     WAVES_N,
 )
+from .shared import SharedRightSide
 
 
 comptime SLICES = GROUP_TILES
@@ -115,6 +118,10 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Words of scales of activations that a lane holds: of a stage, or of a part of a slice."""
     comptime B_WORDS = N_TILES // PAIR if Self.HAS_BYTES else 1
     """Words of scales of weights, likewise."""
+    comptime A_LINE_PIECES = WAVES_M * Self.Tile.PART_TILES
+    """Pieces of a line in LDS of activations that lie column by column."""
+    comptime B_LINE_PIECES = WAVES_N * N_TILES
+    """The same of weights."""
 
     var a: Int32
     """The lane's byte of the first tile of rows, first slice."""
@@ -139,8 +146,16 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var a_scales = m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4
         var b_scales = Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4
         comptime if not Self.HAS_BYTES:
-            a_scales -= quotient[TILE](lane) * Int32(TILE * WORD_BYTES)
+            a_scales = m * Int32(Self.Tile.NEXT_WAVE // PAIR * SCALE_GROUP_BYTES)
+            a_scales += lane % Int32(TILE) * Int32(WORD_BYTES)
             b_scales = Int32(A_SCALE_BYTES) + wave * Int32(SCALE_GROUP_BYTES)
+        comptime if Self.formats.are_columns:
+            return Self(
+                first_pointer[Self.A_LINE_PIECES](m * Int32(Self.Tile.NEXT_WAVE), lane),
+                first_pointer[Self.B_LINE_PIECES](n * Int32(N_TILES), lane),
+                a_scales,
+                b_scales,
+            )
         return Self(
             m * Int32(Self.m_tiles * Self.Tile.A_TILE_BYTES) + piece * Int32(PIECE_BYTES),
             n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
@@ -158,6 +173,14 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     ):
         """Reads the tiles of rows of a part of slice `slice` of a place."""
         comptime LANE_PIECES = PIECES[Self.formats.left]
+        comptime if Self.formats.are_columns:
+            comptime ROOM_BYTES = Self.Tile.A_BYTES // Self.Tile.PARTS
+            var room = place.unsafe_offset(part * ROOM_BYTES)
+            comptime for tile in range(Self.Tile.PART_TILES):
+                tiles[phase_slice, tile] = read_transposed[
+                    Self.formats.left, Self.A_LINE_PIECES, tile
+                ](room, self.a)
+            return
         comptime for piece in range(LANE_PIECES):
             # An exchange is the same for all pieces of a row.
             comptime number = slice * LANE_PIECES + piece
@@ -175,6 +198,12 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     ](self, phase: Lds, tiles: CodeTile[Self.formats.right, Self.Tile.PHASE_SLICES, N_TILES]):
         """Reads the tiles of columns of a slice."""
         comptime LANE_PIECES = PIECES[Self.formats.right]
+        comptime if Self.formats.are_columns:
+            comptime for tile in range(N_TILES):
+                tiles[phase_slice, tile] = read_transposed[
+                    Self.formats.right, Self.B_LINE_PIECES, tile
+                ](phase, self.b)
+            return
         comptime SLICES = Self.Tile.PHASE_SLICES
         var pieces = pieces_at[SLICES, WAVES_N * N_TILES, LANE_PIECES, LANES](phase, self.b)
         comptime for tile in range(N_TILES):
@@ -197,9 +226,10 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     ](self, stage: Lds, a: WordTile[Self.A_WORDS], b: WordTile[Self.B_WORDS]):
         """Reads the float scales of a part of a slice."""
         comptime GROUP_WORDS = SCALE_GROUP_BYTES // WORD_BYTES
-        var rows = words_at[Self.m_tiles // PAIR, SLICES, PAIR, TILE](stage, self.a_scales)
+        comptime PAIRS = WAVES_M * Self.m_tiles // PAIR
+        var rows = words_at[PAIRS, SLICES, PAIR, TILE](stage, self.a_scales)
         comptime for tile in range(Self.Tile.PART_TILES):
-            comptime pair, half = divmod(part * Self.Tile.PART_TILES + tile, PAIR)
+            comptime pair, half = divmod(part * Self.Tile.NEXT_PART + tile, PAIR)
             a[tile] = read_word(rows, Coord(Idx[pair], Idx[slice], Idx[half], Idx[0]))
         b[0] = read_word(words_at[GROUP_WORDS](stage, self.b_scales), Coord(Idx[slice]))
 
@@ -317,9 +347,7 @@ struct SharedScales[format: Format, shared_rows: Int, k_tail: Bool](TrivialRegis
 
 
 @fieldwise_init
-struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
-    TrivialRegisterPassable
-):
+struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](SharedRightSide):
     """A workgroup's columns of C: preshuffled weights on their way to LDS.
 
     Parameters:
@@ -375,15 +403,15 @@ struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
         return Self(span, k_blocks, offsets, wave, lane, span.after(0), 0)
 
     @always_inline
-    def aim(mut self, phase: Int32):
+    def aim(mut self, place: Int32):
         """Turns to a phase; one beyond K reads as zeros."""
-        self.block = phase * Int32(Self.slices * TILE_BLOCKS)
+        self.block = place * Int32(Self.slices * TILE_BLOCKS)
         self.at = self.codes.after_if(
             self.block * Int32(TILE * Self.CODE_BYTES), self.block < self.k_blocks
         )
 
     @always_inline
-    def fetch[part: Int](self, phase: Lds):
+    def fetch[part: Int](self, place: Lds):
         """Starts loading a part of the wave's tiles; beyond K they read as zeros."""
         comptime LANE_PIECES = PIECES[Self.format]
         comptime for load in range(Self.LOADS):
@@ -396,8 +424,8 @@ struct SharedWeights[format: Format, slices: Int, parts: Int, k_tail: Bool](
                 var block = Int32(slice * TILE_BLOCKS) + quotient[LANE_PIECES](fed)
                 offset = offset if self.block + block < self.k_blocks else OUT_OF_RANGE
             var tile = self.wave + Int32((slice * Self.WAVE_TILES + i) * WAVES)
-            var place = tile * Int32(Self.TILE_BYTES) + Int32(piece_byte)
-            load_to_lds[PIECE_BYTES](self.at, offset, phase.unsafe_offset(Int(place)))
+            var first = tile * Int32(Self.TILE_BYTES) + Int32(piece_byte)
+            load_to_lds[PIECE_BYTES](self.at, offset, place.unsafe_offset(Int(first)))
 
     @always_inline
     def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):

@@ -11,7 +11,6 @@ operation means for what the workgroup shares in LDS (stages.mojo):
 from max.gpu.sync import (
     AMDScheduleBarrierMask,
     s_waitcnt,
-    s_waitcnt_barrier,
     schedule_barrier,
     schedule_group_barrier,
 )
@@ -21,6 +20,7 @@ from std.sys.intrinsics import readfirstlane
 
 from ...numbers.formats import Format
 from ...tiles import in_registers
+from ..chip import MAX_COUNT
 from ..instructions.lds import Lds
 from ..instructions.matrix import (
     BlockCodes,
@@ -39,9 +39,12 @@ from ..instructions.matrix import (
     set_priority,
 )
 from ..instructions.vector import zero_of_a_branch
+from ..instructions.wave import meet_waves
+from ..operands.memory import quotient, remainder
 from ..operands.tiles import PAIR
 from ..types import Formats
 from .activations import SharedCodes
+from .columns import SharedColumns, settled
 from .order import PingPong, PingPongOps
 from .shape import (
     A_SCALE_BYTES,
@@ -51,7 +54,8 @@ from .shape import (
     SCALE_BYTES,
     SCALE_DEPTH,
 )
-from .stages import Reader, Ring, SharedScales, SharedWeights
+from .shared import SharedOperand, SharedRightSide
+from .stages import Reader, Ring, SLICES, SharedScales, SharedWeights
 
 
 struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
@@ -74,11 +78,15 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
     """A place of scales of both."""
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
-    comptime Weights = SharedWeights[
+    comptime Weights: SharedRightSide = SharedColumns[
+        Self.Fragments.B_LINE_PIECES, 1, Self.Tile.PARTS
+    ] if Self.formats.are_columns else SharedWeights[
         Self.formats.right, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
     ]
     """The workgroup's weights."""
-    comptime Codes = SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
+    comptime Codes: SharedOperand = SharedColumns[
+        Self.Fragments.A_LINE_PIECES, Self.Tile.PARTS, Self.Tile.PARTS
+    ] if Self.formats.are_columns else SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
     """The codes of the workgroup's activations."""
     comptime Scales = SharedScales[Self.formats.left, Self.Tile.ROWS, Self.k_tail]
     comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, Self.k_tail]
@@ -259,6 +267,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
             self.weights.keep_inside(self.used_scales.index, self.a_scales)
             self.weights.keep_inside(self.used_scales.index, self.b_scales)
         comptime slice, part = divmod(work, Self.Tile.PARTS)
+        comptime if Self.formats.are_columns:
+            self.settle[part]()
         comptime if Self.IS_KEPT:
             self.multiply_kept[slice, part]()
         elif Self.HAS_SCALES and not Self.HAS_BYTES:
@@ -270,6 +280,15 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
                     self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
                     schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
                     schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def settle[part: Int](mut self):
+        """Takes fragments that transposing reads have brought; weights come with the first part."""
+        comptime for tile in range(Self.Tile.PART_TILES):
+            self.a[0, tile] = settled[Self.formats.left](self.a[0, tile])
+        comptime for tile in range(N_TILES if part == 0 else 0):
+            self.b[0, tile] = settled[Self.formats.right](self.b[0, tile])
+        schedule_barrier()
 
     @always_inline
     def multiply_blocks[part: Int](mut self):
@@ -353,7 +372,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         elif tag == PingPongOps.WAIT_VM.value:
             s_waitcnt[vmcnt=UInt32(op.wait_value), lgkmcnt=0]()
         elif tag == PingPongOps.BARRIER.value:
-            s_waitcnt_barrier()
+            meet_waves()
         elif tag == PingPongOps.SET_PRIO.value:
             set_priority[op.wait_value]()
         else:
@@ -379,22 +398,79 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
                 self.sums[m_tile, n_tile] = zeros
 
     @always_inline
-    def walk(mut self, group: Int32, num_stages: Int32):
-        """Walks along K; the second group is a phase behind the first."""
+    def turn_to(
+        mut self,
+        codes: Self.Codes,
+        a_scales: Self.Scales,
+        b_scales: Self.WeightScales,
+        weights: Self.Weights,
+    ):
+        """Begins anew with another tile of C, when all waves have left this one; sums stay."""
+        self.codes = codes
+        self.a_scale_source = a_scales
+        self.b_scale_source = b_scales
+        self.weights = weights
+        self.fetched_a = Self.APlace.before_first()
+        self.used_a = self.fetched_a.next()
+        self.fetched_b = Self.BPlace.before_first(0)
+        self.used_b = self.fetched_b.next()
+        self.fetched_scales = Self.ScalePlace.before_first()
+        self.used_scales = self.fetched_scales.next()
+
+    @always_inline
+    def fetch_activations(mut self):
+        """Starts loading the first activations."""
         comptime activations = Self.ORDER.activations()
         comptime for i in range(len(activations)):
             self.perform[activations[i]]()
-        if group != 0:
-            s_waitcnt_barrier()
 
-        comptime steady = Self.ORDER.steady()
-        for _ in range(num_stages):
+    @always_inline
+    def walk(mut self, group: Int32, num_slices: Int32):
+        """Walks along K, from the first activations on."""
+        self.fetch_activations()
+        self.arrive()
+        self.walk_on[True](group, num_slices)
+
+    @always_inline
+    def arrive[later_operations: Int = 0](self):
+        """Waits until what the wave has fetched for the first phase is in LDS.
+
+        Parameters:
+            later_operations: Memory operations of the wave since, at least.
+        """
+        comptime COUNT = Self.ORDER.later_loads() + later_operations
+        s_waitcnt[vmcnt=UInt32(min(COUNT, MAX_COUNT)), lgkmcnt=0]()
+        schedule_barrier()
+
+    @always_inline
+    def walk_on[multiplies: Bool](mut self, group: Int32, num_slices: Int32):
+        """Walks along K once all waves have arrived; the second group is a phase behind the first.
+
+        Parameters:
+            multiplies: Whether there are rows to multiply; otherwise the wave only fetches.
+        """
+        meet_waves()
+        schedule_barrier()
+        if group != 0:
+            meet_waves()
+
+        comptime steady, last = Self.ORDER.steady(), Self.ORDER.last_slice()
+        # With float scales there are no registers for it.
+        comptime CAN_END = Self.k_tail and Self.ORDER.has_slices() and Self.HAS_BYTES
+        var slices = num_slices if CAN_END else num_slices + Int32(SLICES - 1)
+        for _ in range(quotient[SLICES](slices)):
             comptime for i in range(len(steady)):
-                self.perform[steady[i]]()
+                comptime if multiplies or not PingPongOps(steady[i].tag).is_of_products():
+                    self.perform[steady[i]]()
+        comptime if CAN_END:
+            if remainder[SLICES](slices) != 0:
+                comptime for i in range(len(last)):
+                    comptime if multiplies or not PingPongOps(last[i].tag).is_of_products():
+                        self.perform[last[i]]()
 
     @always_inline
     def leave(self, group: Int32):
         """Meets the other group, which is a phase behind, for the last time."""
         if group == 0:
-            s_waitcnt_barrier()
+            meet_waves()
         s_waitcnt[vmcnt=0]()

@@ -14,7 +14,7 @@ from std.sys.intrinsics import readfirstlane
 
 from ...schedule.xcd import XcdBands
 from ..instructions.lds import Lds
-from ..instructions.matrix import BLOCK, LANES, TILE
+from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS
 from ..instructions.wave import lane_here
 from ..operands.memory import quotient
 from ..operands.row_scales import RowScales
@@ -27,7 +27,6 @@ from .shape import (
     N_TILES,
     PrefillTile,
     SCALE_GROUP_ROWS,
-    STAGE_BLOCKS,
     WAVES,
     WAVES_N,
 )
@@ -173,18 +172,21 @@ def multiply_tile[
     walk.fetch_weights()
     walk.clear()
     others.meet(wave, lane)
-    var num_stages = quotient[STAGE_BLOCKS](k_blocks + Int32(STAGE_BLOCKS - 1))
+    var num_slices = quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1))
     var group = quotient[WAVES_N](wave)
-    walk.walk(group, num_stages)
+    walk.walk(group, num_slices)
 
     # To memory, by lanes that nobody has kept all along K.
     lane = lane_here()
-    first_row += group * Int32(m_tiles * TILE)
+    first_row += group * Int32(Walk.Tile.NEXT_WAVE * TILE)
     first_column += wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
     comptime if formats.left.has_row_scales():
+        comptime assert not formats.are_columns, "tiles of rows lie one below the other"
         var scales = RowScales.of(inputs.a_scales, inputs.w_scales, m, n)
         scales.apply(walk.sums, first_row, first_column, lane)
     var bias = bias_of_tiles[N_TILES](target, first_column, lane)
     var values = rounded_tiles(target, walk.sums, bias)
     walk.leave(group)
-    store_rounded_tiles(target, walk.sums, bias, values, first_row, first_column, lane)
+    store_rounded_tiles[row_of=Walk.Tile.first_row](
+        target, walk.sums, bias, values, first_row, first_column, lane
+    )

@@ -24,7 +24,7 @@ from ...simt.codec import amax_of_lanes, encode_over, f32_of_scale, magnitude_of
 from ...simt.views import flat_of, rows_of
 from ..dense.stages import store_part
 from ..dense.units import StageRows
-from ..dense.weights import TileUnits, store_stages
+from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import keep_branch
@@ -69,12 +69,15 @@ def prepare_operands[
     var num_groups = UInt32(grid_dim.x) - num_tokens
     if index < num_groups:
         var tile, group = divmod(index, tile_groups)
-        if group == 0:
-            mark_weights(w, operands, tile, UInt32(a.k))
         comptime if stages_weights:
             comptime Units = TileUnits[StagedOperands[scaling, bits, stages_weights]]
             var units = Units.of(w, UInt32(a.k), tile, 0, operands.num_weights)
-            store_stages[WARPS](operands, units, tile, shared_base(), group, tile_groups)
+            var loaded = load_stage(operands, units, first_step_of[WARPS](group))
+            if group == 0:
+                mark_weights(w, operands, tile, UInt32(a.k))
+            store_stages[WARPS](operands, units, loaded^, tile, shared_base(), group, tile_groups)
+        else:
+            mark_weights(w, operands, tile, UInt32(a.k))
         return
     var row = index - num_groups
     comptime if scaling == Scaling.NUMBERS:

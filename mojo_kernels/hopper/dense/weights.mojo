@@ -98,12 +98,37 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
             rows.clear_from(end // UInt32(Self.PART_CODES))
 
 
+comptime StageUnits[Operands: DenseOperands] = Array[
+    TileUnits[Operands].Unit, TileUnits[Operands].UNITS
+]
+"""What a lane has of a stage."""
+
+
+@always_inline
+def load_stage[
+    Operands: DenseOperands, //
+](operands: Operands, units: TileUnits[Operands], step: UInt32) -> StageUnits[Operands]:
+    """Loads a stage, the last one for those past the end; nobody waits for it here."""
+    var there = min(step, operands.num_steps() - 1)
+    var loaded = StageUnits[Operands](uninitialized=True)
+    comptime for part in range(TileUnits[Operands].UNITS):
+        loaded[part] = units.load[part](operands, there)
+    return loaded^
+
+
+@always_inline
+def first_step_of[num_warps: Int](group: UInt32) -> UInt32:
+    """Returns the first stage that a warp stores, of those of its group."""
+    return group * UInt32(num_warps) + UInt32(thread_idx.x) // 32
+
+
 @always_inline
 def store_stages[
     Operands: DenseOperands, //, num_warps: Int
 ](
     operands: Operands,
     units: TileUnits[Operands],
+    var loaded: StageUnits[Operands],
     tile: UInt32,
     base: UInt32,
     group: UInt32,
@@ -111,7 +136,8 @@ def store_stages[
 ):
     """Writes a tile's stages to the workspace: those of a group, of so many that share the tile.
 
-    A warp takes a stage, and puts it together in shared memory, at some place from `base` on.
+    A warp takes a stage, the one of `first_step_of` is loaded, and puts it together in shared
+    memory, at some place from `base` on. Meanwhile the next one is on the way.
     """
     comptime Units = TileUnits[Operands]
     var warp = UInt32(thread_idx.x) // 32
@@ -121,20 +147,17 @@ def store_stages[
     )
     var stages = operands.weights()
     var in_stage, first_row = tile % UInt32(TILES), tile * UInt32(TILE_ROWS)
-    var first = group * UInt32(num_warps) + warp
-    for step in range(first, operands.num_steps(), num_groups * UInt32(num_warps)):
-        # All loads before the first one is put.
-        var loaded = Array[Units.Unit, Units.UNITS](uninitialized=True)
-        comptime for part in range(Units.UNITS):
-            loaded[part] = units.load[part](operands, step)
+    var turn = num_groups * UInt32(num_warps)
+    for step in range(first_step_of[num_warps](group), operands.num_steps(), turn):
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
         comptime if Operands.SCALES_STAGES:
             var factor = bitcast[DType.float32](loaded[0].factor)
-            flat_of(stages.factor(first_row + lane, step))[0] = factor
-        units.clear_tail(rows, step)
+            flat_of(stages.factor(first_row + lane, UInt32(step)))[0] = factor
+        loaded = load_stage(operands, units, UInt32(step) + turn)
+        units.clear_tail(rows, UInt32(step))
         syncwarp()
-        var target = stages.stage(tile // UInt32(TILES), step)
+        var target = stages.stage(tile // UInt32(TILES), UInt32(step))
         comptime for i in range(StageRows.NUM_BYTES // (32 * LANE_BYTES)):
             var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
             var place = target.unsafe_offset(Int(in_stage) * StageRows.NUM_BYTES + Int(at))

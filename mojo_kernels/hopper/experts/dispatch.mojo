@@ -4,6 +4,8 @@
     experts    route_slots, stage_rows, multiply_tiles with a gate, stage_rows, multiply_tiles,
                add_slots
 
+Of tiles with many rows, `multiply_many_rows` takes the place of `multiply_tiles`.
+
 Few rows of each expert go to `few_experts`, which has no lists and no stages. Weights are MXFP4,
 preshuffled for CUDA; activations are floats, kept or rounded to an MX format.
 All else is for the portable kernels. The host knows rows and experts, not who has how many: tiles
@@ -37,14 +39,15 @@ from .groups import (
     most_places,
     most_tiles,
 )
-from .kernel import GatheredRows, multiply_tiles
+from .kernel import GatheredRows, MANY_ROWS, multiply_tiles
+from .many import grid as grid_of_many, multiply_many_rows
 from .result import Target
 from .slots import Places
 
-comptime TILE_ROWS = [16, 32, 64, 128]
+comptime MOST_TILE_ROWS = 256
+"""The most rows of a tile."""
+comptime TILE_ROWS = [16, 32, 64, 128, MOST_TILE_ROWS]
 """Rows of a tile."""
-comptime MOST_TILE_ROWS = 128
-"""The last of them."""
 comptime USUAL_SHARE = 2
 """What an expert has at most, mostly, of its share of the rows. Guess."""
 comptime MAX_GRID = 65535
@@ -309,13 +312,15 @@ def _product[
     comptime for i in range(len(TILE_ROWS)):
         comptime tokens = TILE_ROWS[i]
         if tile_rows == tokens:
-            queue.launch[multiply_tiles[tokens, is_gated]](
-                kernel.grid[tokens](num_tiles, num_groups),
-                a,
-                memory.lists,
-                staged,
-                ExpertWeights(experts, n),
-                target,
-                UInt32(num_groups),
-                UInt32(half),
-            )
+            var w = ExpertWeights(experts, n)
+            var groups, of_half = UInt32(num_groups), UInt32(half)
+            comptime if tokens >= MANY_ROWS:
+                queue.launch[multiply_many_rows[tokens, is_gated]](
+                    grid_of_many[tokens](num_tiles, num_groups),
+                    a, memory.lists, staged, w, target, groups, of_half,
+                )  # fmt: skip
+            else:
+                queue.launch[multiply_tiles[tokens, is_gated]](
+                    kernel.grid[tokens](num_tiles, num_groups),
+                    a, memory.lists, staged, w, target, groups, of_half,
+                )  # fmt: skip

@@ -1,7 +1,7 @@
 """The product of tiles of rows and the weights of their experts: as `middle`, tile after tile.
 
-A group of threads computes 128 columns, or 64 hidden numbers, of up to 16, 32, 64 or 128 rows that
-go to one expert, then those of another tile, as many as there are. Columns of a tile come first, so
+A group of threads computes 128 columns, or 64 hidden numbers, of up to 16, 32 or 64 rows that go
+to one expert, then those of another tile, as many as there are. Columns of a tile come first, so
 that the weights of an expert whose rows make several tiles are still in the cache.
 
     4 fillers      warps that start the copies of stages: 64 steps of K of tokens and weights
@@ -40,7 +40,7 @@ from ..instructions.wgmma import (
     TokenSums,
     limit_registers,
     lower_word,
-    multiply_block,
+    start_step,
     store_sums,
 )
 from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
@@ -49,7 +49,8 @@ from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
 from ..middle.result import CONSUMER_WARPS, PARITIES, SUMS_BARRIER
 from ..staged.activations import num_steps_of
 from ..staged.stages import Pipeline, READERS, SHARED_BYTES, STAGES_AT, STEP_BLOCKS, Source
-from ..staged.weights import StepWeights, first_row_of, half_of
+from ..operands.weights import Rows
+from ..staged.weights import ROWS, StepWeights, first_row_of
 from .groups import Lists, RowTile, padded
 from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, store_zeros
 
@@ -84,14 +85,20 @@ struct GatheredRows(DevicePassable, TrivialRegisterPassable):
         return found.reduce_or() != 0
 
 
+comptime MANY_ROWS = 128
+"""Rows of a tile from which on they are those of `many`."""
+comptime room_for_sums[tokens: Int] = (
+    0 if tokens >= MANY_ROWS else PARITIES * Sums[tokens].NUM_BYTES
+)
+"""Bytes of a group's sums."""
 comptime num_stages[tokens: Int] = min(
     Pipeline[tokens].STAGES,
-    (SHARED_BYTES - STAGES_AT - PARITIES * Sums[tokens].NUM_BYTES) // Pipeline[tokens].STAGE_BYTES,
+    (SHARED_BYTES - STAGES_AT - room_for_sums[tokens]) // Pipeline[tokens].STAGE_BYTES,
 )
 """Stages that fit beside the sums."""
 comptime sums_at[tokens: Int] = STAGES_AT + num_stages[tokens] * Pipeline[tokens].STAGE_BYTES
 """Where sums meet, behind the stages."""
-comptime shared_bytes[tokens: Int] = sums_at[tokens] + PARITIES * Sums[tokens].NUM_BYTES
+comptime shared_bytes[tokens: Int] = sums_at[tokens] + room_for_sums[tokens]
 """Dynamic shared memory of a group."""
 
 
@@ -170,6 +177,36 @@ struct TileSource[tokens: Int](TrivialRegisterPassable):
             advance(pipeline, 1)
 
 
+@always_inline
+def fill_tiles[
+    tokens: Int, //, is_gated: Bool
+](
+    var pipeline: Pipeline[tokens],
+    lists: Lists,
+    staged: GatheredRows,
+    experts: ExpertWeights,
+    target: Target,
+    num_groups: UInt32,
+    half: UInt32,
+    k: UInt32,
+    filler: UInt32,
+):
+    """Copies the stages of all tiles of the group of threads; a thread of each filler calls it."""
+    var last = (UInt32(experts.columns) - 1) // UInt32(TILE_ROWS)
+    # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
+    pipeline.parity = 1
+    for index in range(UInt32(block_idx.x), lists.num_tiles * num_groups, UInt32(grid_dim.x)):
+        var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
+        if tile.rows == 0:
+            break
+        if tile.expert == Int32(NO_EXPERT):
+            continue
+        var w = experts.of(Int(tile.expert))
+        var mine = min(part.weight_tile(filler, UInt32(TILE_ROWS), is_gated), last)
+        var source = TileSource[tokens].of(staged, tile, w, mine, k, filler)
+        source.fill(pipeline, num_steps_of(k))
+
+
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
@@ -202,33 +239,23 @@ def multiply_tiles[
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var k = UInt32(a.k)
     var num_steps = broadcast(num_steps_of(k))
-    var end = lists.num_tiles * num_groups
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
-            var last = (UInt32(experts.columns) - 1) // UInt32(TILE_ROWS)
-            # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-            pipeline.parity = 1
-            for index in range(UInt32(block_idx.x), end, UInt32(grid_dim.x)):
-                var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
-                if tile.rows == 0:
-                    break
-                if tile.expert == Int32(NO_EXPERT):
-                    continue
-                var w = experts.of(Int(tile.expert))
-                var mine = min(part.weight_tile(filler, UInt32(TILE_ROWS), IS_GATED), last)
-                TileSource[TOKENS].of(staged, tile, w, mine, k, filler).fill(pipeline, num_steps)
+            fill_tiles[IS_GATED](
+                pipeline, lists, staged, experts, target, num_groups, half, k, filler
+            )
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var sums = TokenSums[TOKENS](uninitialized=True)
-        for index in range(UInt32(block_idx.x), end, UInt32(grid_dim.x)):
+        for index in range(UInt32(block_idx.x), lists.num_tiles * num_groups, UInt32(grid_dim.x)):
             var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
             if broadcast(tile.rows) == 0:
                 break
             var result = target.of(tile, experts)
             if broadcast(tile.expert) == Int32(NO_EXPERT):
-                store_zeros(part, result)
+                store_zeros[CONSUMER_WARPS](part, result)
                 continue
             var is_marked = False
             if not a.is_kept():
@@ -267,7 +294,6 @@ def consume[
 ):
     """Multiplies every other stage of a tile as it fills."""
     sums[0] = 0
-    var half = half_of(warp)
     var flag = pipeline.flag(warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
@@ -278,31 +304,29 @@ def consume[
     wait_phase(pipeline.full(), pipeline.parity)
     var weights = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
     var may_need_two = weights.may_need_two()
-    var first = weights.decode[0](half, may_need_two, flag)
-    var previous = pipeline
-    var is_started = False
+    # Two steps in turn: registers in flight keep their names.
+    var decoded = Array[Rows[ROWS], 2 * STEP_BLOCKS](uninitialized=True)
+    comptime for block in range(STEP_BLOCKS):
+        decoded[block] = weights.decode[block](may_need_two, flag)
     while step < num_steps:
-        var token_rows = lower_word(pipeline.tokens())
-        multiply_block[tokens, 0](first, token_rows, sums)
-        if is_started and is_first_lane:
-            arrive(previous.empty())
-        is_started = True
-
-        previous = pipeline
-        advance(pipeline, UInt32(PARITIES))
-        step += UInt32(PARITIES)
-        var next = weights
-        if step < num_steps:
-            wait_phase(pipeline.full(), pipeline.parity)
-            next = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
-        var second = weights.decode[1](half, may_need_two, flag)
-        multiply_block[tokens, 1](second, token_rows, sums)
-        weights = next
-        may_need_two = weights.may_need_two()
-        first = weights.decode[0](half, may_need_two, flag)
-    wgmma_wait_group_sync[0]()
-    if is_first_lane:
-        arrive(previous.empty())
+        comptime for turn in range(2):
+            comptime HERE, NEXT = turn * STEP_BLOCKS, (1 - turn) * STEP_BLOCKS
+            if step < num_steps:
+                start_step(decoded[HERE], decoded[HERE + 1], lower_word(pipeline.tokens()), sums)
+                var here = pipeline
+                advance(pipeline, UInt32(PARITIES))
+                step += UInt32(PARITIES)
+                # Decoded while the tensor cores multiply.
+                if step < num_steps:
+                    wait_phase(pipeline.full(), pipeline.parity)
+                    var blocks_left = num_blocks - step * UInt32(STEP_BLOCKS)
+                    weights = StepWeights.load(pipeline, warp, blocks_left)
+                    may_need_two = weights.may_need_two()
+                    comptime for block in range(STEP_BLOCKS):
+                        decoded[NEXT + block] = weights.decode[block](may_need_two, flag)
+                wgmma_wait_group_sync[0]()
+                if is_first_lane:
+                    arrive(here.empty())
 
 
 @always_inline

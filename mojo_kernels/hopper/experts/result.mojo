@@ -28,7 +28,6 @@ from ..instructions.warp import lane_here
 from ..middle.result import CONSUMER_WARPS, PART_COLUMNS, SUM_STRIDE
 from ..staged.stages import COLUMNS
 from .groups import Lists, RowTile
-from .groups import Lists, RowTile
 
 comptime HIDDEN = COLUMNS // 2
 """Hidden numbers of a group."""
@@ -125,11 +124,11 @@ struct Part(TrivialRegisterPassable):
 
 
 @always_inline
-def store_zeros(part: Part, result: Result):
-    """Stores rows of no expert; all consumers call it."""
+def store_zeros[warps: Int](part: Part, result: Result):
+    """Stores rows of no expert; so many warps, all consumers, call it."""
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var column = part.first_column + lane * UInt32(PART_COLUMNS)
-    for row in range(warp, result.rows, UInt32(CONSUMER_WARPS)):
+    for row in range(warp, result.rows, UInt32(warps)):
         result.store_columns[PART_COLUMNS](
             UInt32(row), column, SIMD[DType.float32, PART_COLUMNS](0)
         )

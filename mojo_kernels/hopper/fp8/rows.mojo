@@ -3,43 +3,49 @@
 One kernel: a group takes a row of tokens, or a tile of weight rows: its scales, and some of its
 stages if they are to be in the workspace.
 
-A token's codes stay in registers until its largest scale is known. A row whose blocks differ too much has no base, and a product with
-such a row is computed once more, see `bases`. In a stage a block's bytes lie as words of codes give
-them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3, j = 0 .. 3.
+A token's codes stay in registers until its largest scale is known. A row whose blocks differ too
+much has no base, and a product with such a row is computed once more, see `bases`. In a stage a
+block's bytes lie as words of codes give them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3 for j = 0
+to 3.
 """
 
 from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.primitives.warp import shuffle_idx, shuffle_xor
+from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import barrier
+from std.bit import log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
+from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
 from ..dense.units import StageRows
-from ..dense.weights import TileUnits, store_stages
-from ..instructions.packed import Pairs
-from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
-from ..instructions.warp import keep_branch
+from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
+from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
+from ..instructions.shared_memory import any_thread, load_pair, load_quad, load_word, shared_base
+from ..instructions.shared_memory import store_pair, store_quad, store_word
+from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
 from .bases import ByteRows, NO_BASE, STEP_BLOCKS, workspace_of
-from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base
+from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base, scale_at
 
 comptime THREADS = 256
 """Threads of a group."""
 comptime WARPS = THREADS // 32
 """Warps of a group."""
-comptime SHARED_BYTES = 4 * TILE_ROWS * WARPS
-"""Shared memory of a group: a word for each warp and row of a tile."""
+comptime ENDS_BYTES = 16
+"""Bytes of the largest and smallest scales of a lane's four rows."""
+comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
+"""Shared memory of a group: those of each warp."""
 comptime MAX_BATCH = 4
-"""Chunks of a thread that are on the way at once."""
+"""Chunks of a thread, or words of scales, that are on the way at once."""
 comptime MAX_K = 16 * THREADS * CHUNK
 """The longest row."""
 
@@ -69,12 +75,17 @@ def prepare_rows[
         prepare_token[CHUNKS](a, rows, index - num_groups)
         return
     var tile, group = divmod(index, tile_groups)
-    var word = find_bases(w, rows, tile, UInt32(a.k))
     comptime if stages_weights:
         var units = TileUnits[ByteRows[stages_weights]].of(
-            w, UInt32(a.k), tile, word, (tile + 1) * UInt32(TILE_ROWS)
+            w, UInt32(a.k), tile, 0, (tile + 1) * UInt32(TILE_ROWS)
         )
-        store_stages[WARPS](rows, units, tile, shared_base(), group, tile_groups)
+        var loaded = load_stage(rows, units, first_step_of[WARPS](group))
+        units.rows = find_bases(w, rows, tile, UInt32(a.k))
+        comptime for part in range(units.UNITS):
+            loaded[part].rows = units.rows
+        store_stages[WARPS](rows, units, loaded^, tile, shared_base(), group, tile_groups)
+    else:
+        _ = find_bases(w, rows, tile, UInt32(a.k))
 
 
 @always_inline
@@ -183,75 +194,116 @@ def ends_of_group(largest: UInt32, smallest: UInt32) -> SIMD[DType.uint32, 2]:
 
 @always_inline
 def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32:
-    """Writes the bases of a tile of weight rows; a thread has the scales of four.
+    """Writes the bases of a tile of weight rows; a thread looks at words of four rows' scales.
 
     Returns the largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
     """
     var base = shared_base()
-    var thread = UInt32(thread_idx.x)
-    var row_lane = thread % UInt32(ROW_LANES)
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
     var scales = rows_of(w.scales.unsafe_bitcast[UInt32](), Int(num_words))
-    var largest = SIMD[DType.uint32, ROWS_PER_LANE](0)
-    for i in range(thread, num_words, UInt32(THREADS)):
-        largest = max(largest, bytes_of(scales[Int(tile), Int(i)]))
-    comptime for row in range(ROWS_PER_LANE):
-        largest[row] = max(largest[row], shuffle_xor(largest[row], 8))
-        largest[row] = max(largest[row], shuffle_xor(largest[row], 16))
-        # [row, warp]; rows of a lane are as far apart as there are lanes.
-        if thread % 32 < UInt32(ROW_LANES):
-            var at = (UInt32(row * ROW_LANES) + row_lane) * UInt32(WARPS) + thread // 32
-            store_word(base + 4 * at, largest[row])
+    # Largest and smallest scales of rows 0 and 2 of a word, then of rows 1 and 3.
+    var ends = SIMD[DType.uint32, 4](0, 0, LOW_BYTES, LOW_BYTES)
+    # The last words of the rows stand in for those past the end.
+    var last = num_words - UInt32(ROW_LANES) + UInt32(thread_idx.x) % UInt32(ROW_LANES)
+    for first in range(UInt32(thread_idx.x), num_words, UInt32(MAX_BATCH * THREADS)):
+        var words = SIMD[DType.uint32, MAX_BATCH]()
+        comptime for i in range(MAX_BATCH):
+            words[i] = scales[Int(tile), Int(min(UInt32(first) + UInt32(i * THREADS), last))]
+        comptime for i in range(MAX_BATCH):
+            var even, odd = words[i] & LOW_BYTES, (words[i] >> 8) & LOW_BYTES
+            ends = joined_ends(ends, {even, odd, even, odd})
+    comptime for log_step in range(log2_floor(ROW_LANES), log2_floor(32)):
+        var others = SIMD[DType.uint32, 4]()
+        comptime for i in range(4):
+            others[i] = shuffle_xor(ends[i], UInt32(1 << log_step))
+        ends = joined_ends(ends, others)
+    if lane < UInt32(ROW_LANES):
+        store_quad(base + UInt32(ENDS_BYTES) * (warp * UInt32(ROW_LANES) + lane), ends)
     barrier()
-    comptime for row in range(ROWS_PER_LANE):
-        var at = base + 4 * (UInt32(row * ROW_LANES) + row_lane) * UInt32(WARPS)
-        comptime for warp in range(WARPS):
-            largest[row] = max(largest[row], load_word(at + UInt32(4 * warp)))
-        if largest[row] == 0:
-            largest[row] = EMPTY_BASE
-    barrier()
+    var row_lane = lane // UInt32(K_LANES)
+    ends = load_quad(base + UInt32(ENDS_BYTES) * row_lane)
+    comptime for other in range(1, WARPS):
+        var at = UInt32(other * ROW_LANES) + row_lane
+        ends = joined_ends(ends, load_quad(base + UInt32(ENDS_BYTES) * at))
 
-    # Small scales are rare but in blocks of zeros, which fit.
-    var outside = SIMD[DType.bool, ROWS_PER_LANE](fill=False)
-    for i in range(thread, num_words, UInt32(THREADS)):
-        var found = bytes_of(scales[Int(tile), Int(i)])
-        comptime for row in range(ROWS_PER_LANE):
-            if not fits(UInt32.MAX, found[row], largest[row]):
-                keep_branch()
-                var block = tile * (k // UInt32(BLOCK)) + i // UInt32(ROW_LANES)
-                var codes = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
-                var any_code = UInt32(0)
-                comptime for k_lane in range(K_LANES):
-                    var lane = row_lane * UInt32(K_LANES) + UInt32(k_lane)
-                    any_code |= codes[Int(block), Int(lane) * ROWS_PER_LANE + row]
-                outside[row] = outside[row] or not fits(any_code, found[row], largest[row])
-    comptime for row in range(ROWS_PER_LANE):
-        if thread < UInt32(ROW_LANES):
-            store_word(base + 4 * (UInt32(row * ROW_LANES) + row_lane), 0)
-    barrier()
-    comptime for row in range(ROWS_PER_LANE):
-        if outside[row] or not is_base(largest[row]):
-            store_word(base + 4 * (UInt32(row * ROW_LANES) + row_lane), 1)
-    barrier()
-    comptime for row in range(ROWS_PER_LANE):
-        if thread < UInt32(ROW_LANES):
-            var has_none = load_word(base + 4 * (UInt32(row * ROW_LANES) + row_lane)) != 0
-            var found = NO_BASE if has_none else largest[row].cast[DType.uint8]()
-            rows.weight_bases()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
-    # What stages are put together in was read before.
-    barrier()
     var word = UInt32(0)
+    var may_miss = False
     comptime for row in range(ROWS_PER_LANE):
-        # The first lanes of the warp have a row's scales each, a lane of `put` those of its quad.
-        var base = shuffle_idx(largest[row], thread % 32 // UInt32(K_LANES))
-        word |= base << UInt32(8 * row)
+        comptime half, odd = divmod(row, 2)
+        var largest = (ends[odd] >> UInt32(16 * half)) & 0xFF
+        var smallest = (ends[2 + odd] >> UInt32(16 * half)) & 0xFF
+        if largest == 0:
+            largest = EMPTY_BASE
+        may_miss |= not (is_base(largest) and fits(UInt32.MAX, smallest, largest))
+        word |= largest << UInt32(8 * row)
+    var missing = UInt32(0)
+    # What stages are put together in is read until here.
+    if any_thread[THREADS](may_miss):
+        keep_branch()
+        missing = find_missing(w, scales, tile, num_words, word)
+    if warp == 0 and lane % UInt32(K_LANES) == 0:
+        comptime for row in range(ROWS_PER_LANE):
+            var found = scale_at(word, UInt32(row)).cast[DType.uint8]()
+            if missing & UInt32(1 << row) != 0:
+                found = NO_BASE
+            rows.weight_bases()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
     return word
 
 
 @always_inline
-def bytes_of(word: UInt32) -> SIMD[DType.uint32, ROWS_PER_LANE]:
-    """Returns the four bytes of a word."""
-    return {word & 0xFF, (word >> 8) & 0xFF, (word >> 16) & 0xFF, word >> 24}
+def joined_ends(
+    ends: SIMD[DType.uint32, 4], others: SIMD[DType.uint32, 4]
+) -> SIMD[DType.uint32, 4]:
+    """Returns the larger halves of the first two registers, the smaller ones of the others."""
+    return {
+        packed_max(ends[0], others[0]),
+        packed_max(ends[1], others[1]),
+        packed_min(ends[2], others[2]),
+        packed_min(ends[3], others[3]),
+    }
+
+
+@no_inline
+def find_missing(
+    w: Weights, scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, largest: UInt32
+) -> UInt32:
+    """Returns a bit for each of a lane's four rows: set if it has no base.
+
+    That is so where a small scale comes with codes that are not all zero, which is rare. `largest`
+    are the largest scales of the rows, a byte each. All threads call it.
+    """
+    var base = shared_base()
+    var lane = lane_here()
+    var row_lane = lane // UInt32(K_LANES)
+    var flags = base + 4 * UInt32(ROWS_PER_LANE) * row_lane
+    if thread_idx.x < TILE_ROWS:
+        store_word(base + 4 * UInt32(thread_idx.x), 0)
+    barrier()
+    # Four lanes have the same rows: each looks at every fourth word of them.
+    var num_blocks = num_words // UInt32(ROW_LANES)
+    var first = UInt32(thread_idx.x) // 32 * UInt32(K_LANES) + lane % UInt32(K_LANES)
+    var codes = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
+    for block in range(first, num_blocks, UInt32(WARPS * K_LANES)):
+        var found = scales[Int(tile), Int(block) * ROW_LANES + Int(row_lane)]
+        comptime for row in range(ROWS_PER_LANE):
+            var scale, base = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
+            if not fits(UInt32.MAX, scale, base):
+                var of_tile = Int(tile * num_blocks + UInt32(block))
+                var any_code = UInt32(0)
+                comptime for k_lane in range(K_LANES):
+                    var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
+                    any_code |= codes[of_tile, Int(at) * ROWS_PER_LANE + row]
+                if not fits(any_code, scale, base):
+                    store_word(flags + UInt32(4 * row), 1)
+    barrier()
+    var missing = UInt32(0)
+    comptime for row in range(ROWS_PER_LANE):
+        var is_missing = not is_base(scale_at(largest, UInt32(row)))
+        if is_missing or load_word(flags + UInt32(4 * row)) != 0:
+            missing |= UInt32(1 << row)
+    barrier()
+    return missing
 
 
 def prepare[

@@ -7,8 +7,8 @@ FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper
 bits have a kernel of their own, and portable ones are for operands that no fast kernel takes.
 """
 
-from ...numbers.formats import has_float_scales
 from ...simt.tiles import kernel as tiles
+from ...simt.tiles.factors import factors_of
 from ..bytes.choice import choose_plan
 from ..bytes.operands import Scaling
 from ..layout import OPERANDS
@@ -58,12 +58,12 @@ struct Choice(TrivialRegisterPassable):
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
 
-def choice_of_portable(m: Int, n: Int, left_format: Int, right_format: Int) -> Choice:
+def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for everything else, see `simt.dispatch`."""
     if not tiles.takes(m):
         return Choice(Plan.PORTABLE, 0, False)
-    var has_factors = has_float_scales(left_format) or has_float_scales(right_format)
-    return Choice(Plan.tiles(tiles.tile_rows_of(m, n, has_factors)), 0, False)
+    var factors = factors_of(left_format, right_format, k)
+    return Choice(Plan.tiles(tiles.tile_rows_of(m, n, factors)), 0, False)
 
 
 def choice_of_bytes(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:

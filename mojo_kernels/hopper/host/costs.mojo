@@ -6,16 +6,17 @@ their share of K in steps:
     term                                                 what its cost stands for, us
     1                                                    the launch
     log2 ranks                                           a cluster's launch
-    rounds                                               begin and end of a group
+    rounds; of bytes 1 where ranks are 1                 begin and end of a group
     rounds * steps                                       a step
     rounds * (ranks - 1)                                 ranks add up
     groups / multiprocessors                             groups beside each other
     m * k / 2**20                                        encoding the activations
-    n * k / 2**20                                        fp8: the weights become bytes
+    n * k / 2**20                                        fp8: the weights become bytes, or are read
     rounds of two groups a multiprocessor * steps        few: a step of both
     rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
     rounds * (stages of activations - 1)                 few: all wait for the next stage
     rounds, if the last loads ahead are not all needed   few: they end one by one
+    rounds, if ranks are 1                               fp8: a group goes on to another tile
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
 to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
@@ -54,6 +55,8 @@ comptime ANY_ROWS = Int.MAX
 """No more rows of activations than all."""
 comptime MANY_ROWS = 512
 """Beyond so many rows, there are tiles enough: K is split less."""
+comptime MOST_FEW_BYTES = 1536
+"""Up to so many rows, groups may make bytes of weights as they multiply."""
 
 
 @fieldwise_init
@@ -77,7 +80,7 @@ struct Family(TrivialRegisterPassable):
         var most = MAX_RANKS
         if self.plan.kernel == Kernel.MANY or self.plan.kernel == Kernel.FP8:
             return 1
-        if self.plan.kernel == Kernel.MIDDLE and m > MANY_ROWS:
+        if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
         return min(most, ceildiv(k // BLOCK, _step_blocks(self.plan.kernel)))
 
@@ -106,6 +109,8 @@ comptime FAMILIES = [
     Family(Plan.middle(128, 1), 65, ANY_ROWS),
     Family(Plan.MANY, 33, ANY_ROWS),
     Family(Plan.fp8(128), 64, ANY_ROWS),
+    Family(Plan.fp8_few(64, 1), 17, MOST_FEW_BYTES),
+    Family(Plan.fp8_few(128, 1), 65, MOST_FEW_BYTES),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -135,6 +140,10 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     terms[0] = 1
     terms[1] = LOG_RANKS
     terms[2] = rounds
+    comptime if KERNEL.wants_bytes():
+        # Stages of the next tile are on the way before a tile ends.
+        terms[2] = RANKS.eq(1).select(Lanes(1), rounds)
+        terms[8] = RANKS.eq(1).select(rounds, Lanes(0))
     terms[3] = rounds * steps
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS

@@ -39,7 +39,7 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
         var choice = choice_of_bytes(m, n, k, left_format, right_format)
         return Explanation(choice, bytes.grid(m, n, choice.plan, scaling), workspace)
     if not takes_formats(left_format, right_format):
-        var choice = choice_of_portable(m, n, left_format, right_format)
+        var choice = choice_of_portable(m, n, k, left_format, right_format)
         if choice.plan.kernel == Kernel.TILES:
             var grid = tiles.grid(m, n, choice.plan.tokens)
             return Explanation(choice, grid, workspace_of_tiles(m, n, k))

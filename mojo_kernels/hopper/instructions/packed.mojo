@@ -10,6 +10,8 @@ comptime BOTH_HALVES = UInt32(0x00010001)
 """Times a 16-bit value: the value in both halves."""
 comptime EXPONENT_UNIT = UInt32(1 << BF16_MANTISSA_BITS) * BOTH_HALVES
 """The exponent one, in both halves."""
+comptime LOW_BYTES = UInt32(0xFF) * BOTH_HALVES
+"""The bits of the lower byte of both halves."""
 comptime WORD_PAIRS = 4
 """Registers that a word of four-bit codes becomes."""
 comptime Pairs = SIMD[DType.uint32, WORD_PAIRS]

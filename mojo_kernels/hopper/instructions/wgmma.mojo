@@ -25,8 +25,7 @@ comptime INSTRUCTION_K = 16
 comptime OCTET = 8
 """Of so many tokens a thread has a pair, of so many rows one."""
 comptime TokenSums[tokens: Int] = Array[
-    SIMD[DType.float32, min(tokens, MAX_INSTRUCTION_TOKENS) // 2],
-    max(tokens // MAX_INSTRUCTION_TOKENS, 1),
+    SIMD[DType.float32, part_tokens(tokens) // 2], tokens // part_tokens(tokens)
 ]
 """A thread's sums of so many tokens, those of one instruction after the other."""
 comptime ROW_BYTES = 128
@@ -35,6 +34,14 @@ comptime NUMBER_BYTES = size_of[DType.bfloat16]()
 """Bytes of a number of a token."""
 comptime UNIT_BYTES = 16
 """Unit of addresses and distances in a descriptor."""
+
+
+def part_tokens(tokens: Int) -> Int:
+    """Returns the tokens of an instruction, of so many in all."""
+    if tokens < MAX_INSTRUCTION_TOKENS:
+        return tokens
+    var is_multiple = tokens % MAX_INSTRUCTION_TOKENS == 0
+    return MAX_INSTRUCTION_TOKENS if is_multiple else MAX_INSTRUCTION_TOKENS // 2
 
 
 @always_inline
@@ -70,12 +77,40 @@ def multiply_block[
 ](decoded: Array[Pairs, 2], tokens: UInt32, mut sums: TokenSums[num_tokens]):
     """Starts the products of one block, and waits for those of the block before.
 
-    `decoded` are the pairs of two rows, `tokens` the lower word of the stage's tokens. Tokens
-    are split among instructions, each with its part of the sums; K takes two steps.
+    `decoded` are the pairs of two rows, `tokens` the lower word of the stage's tokens.
     """
-    comptime TOKENS = min(num_tokens, MAX_INSTRUCTION_TOKENS)
-    comptime STAGE = row_major[num_tokens, ROW_BYTES // NUMBER_BYTES]()
     wgmma_fence_aligned()
+    add_block[num_tokens, block](decoded, tokens, sums)
+    wgmma_commit_group_sync()
+    wgmma_wait_group_sync[1]()
+
+
+@always_inline
+def start_step[
+    num_tokens: Int
+](
+    first: Array[Pairs, 2],
+    second: Array[Pairs, 2],
+    tokens: UInt32,
+    mut sums: TokenSums[num_tokens],
+):
+    """Starts the products of both blocks of a stage, as `multiply_block` does; waits for none."""
+    wgmma_fence_aligned()
+    add_block[num_tokens, 0](first, tokens, sums)
+    add_block[num_tokens, 1](second, tokens, sums)
+    wgmma_commit_group_sync()
+
+
+@always_inline
+def add_block[
+    num_tokens: Int, block: Int
+](decoded: Array[Pairs, 2], tokens: UInt32, mut sums: TokenSums[num_tokens]):
+    """Issues the instructions of one block.
+
+    Tokens are split among instructions, each with its part of the sums; K takes two steps.
+    """
+    comptime TOKENS = part_tokens(num_tokens)
+    comptime STAGE = row_major[num_tokens, ROW_BYTES // NUMBER_BYTES]()
     comptime for k_step in range(BLOCK // INSTRUCTION_K):
         comptime for i in range(num_tokens // TOKENS):
             comptime at = Int(STAGE(Coord(i * TOKENS, BLOCK * block + INSTRUCTION_K * k_step)))
@@ -94,8 +129,6 @@ def multiply_block[
                 descriptor(tokens + UInt32(at * NUMBER_BYTES // UNIT_BYTES)),
                 sums[i],
             )
-    wgmma_commit_group_sync()
-    wgmma_wait_group_sync[1]()
 
 
 comptime PART_SUMS = 32
@@ -225,7 +258,7 @@ def store_sums[
     Lane 4 * r + p has rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, .., where `target`
     begins.
     """
-    comptime TOKENS = min(num_tokens, MAX_INSTRUCTION_TOKENS)
+    comptime TOKENS = part_tokens(num_tokens)
     comptime PAIR = 2
     comptime WARP_OCTETS = INSTRUCTION_ROWS // 4 // OCTET
     comptime order = row_major[TOKENS // OCTET, WARP_OCTETS, PAIR]()

@@ -27,11 +27,11 @@ from ...simt.arguments import Activations, Result, Weights
 from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
-    MAX_INSTRUCTION_TOKENS,
     TokenSums,
     limit_registers,
     lower_word,
     multiply_block,
+    part_tokens,
 )
 from ..layout import BLOCK
 from ..plan import Plan, takes_operands
@@ -49,7 +49,7 @@ from ..staged.stages import (
     fill_stages,
     first_of,
 )
-from ..staged.weights import StepWeights, first_row_of, half_of
+from ..staged.weights import HalfTile, WeightReader, first_row_of
 from .result import store_tokens, stores_in_halves
 
 comptime CONSUMER_REGISTERS = 232
@@ -123,7 +123,8 @@ def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result
             column += first_row
             index += UInt32(grid_dim.x)
             var marked = Marks[TOKENS].read(staged, a, result.rows, token)
-            consume(pipeline, k, warp, sums)
+            var flag = pipeline.flag(warp)
+            consume(pipeline, k, HalfTile(warp), flag, sums)
             if index >= num_tiles:
                 launch_dependent_grids()
             if stores_in_halves(result):
@@ -132,7 +133,7 @@ def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result
                 keep_branch()
                 store_tokens[False](sums, pipeline.room(warp), result, token, column)
             # All lanes look before the flag is cleared for the next tile.
-            var overflow = any_lane(load_word(pipeline.flag(warp)) != 0)
+            var overflow = any_lane(load_word(flag) != 0)
             if overflow or marked.words.reduce_or() != 0:
                 var exact = Exact(a, w)
                 for i in range(min(UInt32(TOKENS), result.rows - token)):
@@ -141,24 +142,30 @@ def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result
 
 
 @always_inline
-def consume(mut pipeline: Pipeline[TOKENS], k: UInt32, warp: UInt32, mut sums: TokenSums[TOKENS]):
-    """Multiplies the stages of a tile as they fill."""
-    comptime for i in range(TOKENS // MAX_INSTRUCTION_TOKENS):
+def consume[
+    tokens: Int, used: Int, //
+](
+    mut pipeline: Pipeline[tokens],
+    k: UInt32,
+    reader: Some[WeightReader],
+    flag: UInt32,
+    mut sums: TokenSums[used],
+):
+    """Multiplies the stages of a tile as they fill, with so many of their tokens."""
+    comptime for i in range(used // part_tokens(used)):
         sums[i] = 0
     var num_steps = num_steps_of(k)
     var num_blocks = k // UInt32(BLOCK)
-    var half = half_of(warp)
-    var flag = pipeline.flag(warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
     wait_phase(pipeline.full(), pipeline.parity)
-    var weights = StepWeights.load(pipeline, warp, num_blocks)
+    var weights = reader.load(pipeline, num_blocks)
     var may_need_two = weights.may_need_two()
-    var first = weights.decode[0](half, may_need_two, flag)
+    var first = weights.decode[0](may_need_two, flag)
     var previous = pipeline
     for step in range(num_steps):
-        var tokens = lower_word(pipeline.tokens())
-        multiply_block[TOKENS, 0](first, tokens, sums)
+        var token_rows = lower_word(pipeline.tokens())
+        multiply_block[used, 0](first, token_rows, sums)
         if step > 0 and is_first_lane:
             arrive(previous.empty())
 
@@ -168,12 +175,12 @@ def consume(mut pipeline: Pipeline[TOKENS], k: UInt32, warp: UInt32, mut sums: T
         if step + 1 < num_steps:
             wait_phase(pipeline.full(), pipeline.parity)
             var blocks_left = num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
-            next = StepWeights.load(pipeline, warp, blocks_left)
-        var second = weights.decode[1](half, may_need_two, flag)
-        multiply_block[TOKENS, 1](second, tokens, sums)
+            next = reader.load(pipeline, blocks_left)
+        var second = weights.decode[1](may_need_two, flag)
+        multiply_block[used, 1](second, token_rows, sums)
         weights = next
         may_need_two = weights.may_need_two()
-        first = weights.decode[0](half, may_need_two, flag)
+        first = weights.decode[0](may_need_two, flag)
     wgmma_wait_group_sync[0]()
     if is_first_lane:
         arrive(previous.empty())

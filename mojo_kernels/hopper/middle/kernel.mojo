@@ -38,7 +38,7 @@ from ..staged.stages import (
     fill_stages,
     first_of,
 )
-from ..staged.weights import StepWeights, half_of
+from ..staged.weights import StepWeights
 from .result import (
     CONSUMER_WARPS,
     PARITIES,
@@ -132,7 +132,6 @@ def consume[
 ):
     """Multiplies every other stage as it fills."""
     sums[0] = 0
-    var half = half_of(warp)
     var flag = pipeline.flag(warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
@@ -143,7 +142,7 @@ def consume[
     wait_phase(pipeline.full(), pipeline.parity)
     var weights = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
     var may_need_two = weights.may_need_two()
-    var first = weights.decode[0](half, may_need_two, flag)
+    var first = weights.decode[0](may_need_two, flag)
     var previous = pipeline
     var is_started = False
     while step < num_steps:
@@ -160,11 +159,11 @@ def consume[
         if step < num_steps:
             wait_phase(pipeline.full(), pipeline.parity)
             next = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
-        var second = weights.decode[1](half, may_need_two, flag)
+        var second = weights.decode[1](may_need_two, flag)
         multiply_block[tokens, 1](second, token_rows, sums)
         weights = next
         may_need_two = weights.may_need_two()
-        first = weights.decode[0](half, may_need_two, flag)
+        first = weights.decode[0](may_need_two, flag)
     wgmma_wait_group_sync[0]()
 
 

@@ -19,6 +19,7 @@ from ..instructions.packed import (
     BF16_MANTISSA_BITS,
     BOTH_HALVES,
     EXPONENT_UNIT,
+    LOW_BYTES,
     Pairs,
     multiply_pairs,
     multiply_pairs_by_half,
@@ -80,7 +81,6 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
 @always_inline
 def decode_rows(words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
     """Decodes the words of a lane's four rows under scales that one factor applies."""
-    comptime LOW_BYTES = UInt32(0xFF) * BOTH_HALVES
     var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
     comptime for odd in range(2):
         # The factors of rows `odd` and `odd` + 2.

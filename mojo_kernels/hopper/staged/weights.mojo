@@ -1,7 +1,7 @@
 """The weights of a consumer warp: from a stage to operands in registers.
 
-A warp multiplies half a tile, 16 weight rows. Of each block of a stage a lane reads eight bytes of
-codes, of two rows eight codes each, and the word of four scales that has theirs.
+A warp multiplies 16 weight rows, mostly half a tile. Of each block of a stage a lane reads eight
+bytes of codes, of two rows eight codes each, and the words of scales that have theirs.
 """
 
 from layout import Coord
@@ -37,14 +37,37 @@ def first_row_of(warp: UInt32) -> UInt32:
     return warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
 
 
+trait WeightReader(TrivialRegisterPassable):
+    """Where a warp finds its weight rows in a stage."""
+
+    def load[
+        num_tokens: Int
+    ](self, pipeline: Pipeline[num_tokens], num_blocks: UInt32) -> StepWeights:
+        """Loads them from a stage that is full, of which so many blocks exist."""
+        ...
+
+
+@fieldwise_init
+struct HalfTile(WeightReader):
+    """Reads the rows of `first_row_of`."""
+
+    var warp: UInt32
+
+    @always_inline
+    def load[
+        num_tokens: Int
+    ](self, pipeline: Pipeline[num_tokens], num_blocks: UInt32) -> StepWeights:
+        return StepWeights.load(pipeline, self.warp, num_blocks)
+
+
 @fieldwise_init
 struct StepWeights(TrivialRegisterPassable):
-    """What a lane has of its warp's half tile in a step."""
+    """What a lane has of its warp's rows in a step."""
 
     var words: SIMD[DType.uint32, ROWS * STEP_BLOCKS]
     """Words of codes, the first block's two rows first."""
     var scales: SIMD[DType.uint32, STEP_BLOCKS]
-    """Scales of four rows a word, one word a block."""
+    """Scales of both rows, each in its own half of the register, one register a block."""
 
     @staticmethod
     @always_inline
@@ -60,11 +83,19 @@ struct StepWeights(TrivialRegisterPassable):
             var codes_at = pipeline.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
             var scales_at = pipeline.scales().at(Coord(tile, block, lane // UInt32(K_LANES)))
             loaded.words = loaded.words.insert[offset=ROWS * block](load_pair(codes_at))
-            loaded.scales[block] = load_word(scales_at)
-        # Codes of a block past the end are whatever they are: finite, times tokens of zero.
+            loaded.scales[block] = join_bytes(load_word(scales_at), 0x4140 + 0x0202 * half)
+        return loaded.without_end(num_blocks)
+
+    @always_inline
+    def without_end(self, num_blocks: UInt32) -> Self:
+        """Returns the weights of as many blocks as exist.
+
+        Codes of a block past the end are whatever they are: finite, times tokens of zero.
+        """
+        var kept = self
         if num_blocks < UInt32(STEP_BLOCKS):
-            loaded.scales[1] = 0
-        return loaded
+            kept.scales[1] = 0
+        return kept
 
     @always_inline
     def may_need_two(self) -> Bool:
@@ -72,15 +103,14 @@ struct StepWeights(TrivialRegisterPassable):
         return any_lane(may_need_two_factors(self.scales.reduce_or()))
 
     @always_inline
-    def decode[block: Int](self, half: UInt32, may_need_two: Bool, flag: UInt32) -> Rows[ROWS]:
+    def decode[block: Int](self, may_need_two: Bool, flag: UInt32) -> Rows[ROWS]:
         """Decodes a block; raises the flag where bfloat16 cannot hold it."""
         var words = self.words.slice[ROWS, offset=ROWS * block]()
-        # The scales of this half's rows, each in its own half of the register.
-        var scales = join_bytes(self.scales[block], 0x4140 + 0x0202 * half)
+        var scales = self.scales[block]
         var operands = Rows[ROWS](uninitialized=True)
         if may_need_two:
             keep_branch()
-            if any_overflows(self.scales[block]):
+            if any_overflows(scales):
                 store_word(flag, 1)
             comptime for row in range(ROWS):
                 operands[row] = scaled_pairs_of_any(words[row], (scales >> UInt32(16 * row)) & 0xFF)

@@ -4,8 +4,9 @@
     warps    two by four: half of the rows each, 32 columns
 
 While a stage is multiplied the other one is filled: copies of A start before, and B's codes are
-loaded; they are decoded and stored behind. Float scales multiply the sums of 128 of K, which begin
-anew each time. What bfloat16 numbers cannot hold is marked, see `operands`, and computed in the end.
+loaded; they are decoded and stored behind. Float scales multiply sums: in the end, or those of 128
+of K, which begin anew each time. What bfloat16 numbers cannot hold is marked, see `operands`, and
+computed in the end.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -14,19 +15,19 @@ from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
-from ...layouts import LAYOUTS, RUN_BYTES
+from ...layouts import RUN_BYTES
 from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, block_of, has_float_scales
-from ...problem import ANY, Known, LeftKind, Problem, may_be
+from ...numbers.formats import FORMATS
+from ...problem import Known, Problem, may_be
 from ...schedule.clusters import Bands
-from ...tiles import RegisterTile, in_registers
+from ...tiles import in_registers
 from ..arguments import Result, Weights
 from ..instructions import FRAGMENT_SUMS, Quad, load_fragments, multiply_add, shared_base
 from ..instructions import start_copy, wait_for_copies
-from ..views import VECTOR_BYTES, flat_of
 from . import marked, rows
-from .operands import StagedRows, are_numbers, has_factors, is_extreme, scaled, workspace_of
-from .operands import NUMBER_BYTES, STAGE
+from .factors import ALL_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES, FactorPlaces, LaneFactors
+from .factors import Sums, factors_of
+from .operands import NUMBER_BYTES, STAGE, StagedRows, are_numbers, workspace_of
 from .place import Place
 from .result import store_sums, store_tile
 from .shape import CHUNK_BYTES, COLUMNS, COLUMN_WARPS, FRAGMENT_COLUMNS, FRAGMENT_ROWS, HALVES
@@ -36,25 +37,20 @@ from .weights import WeightLoads
 
 comptime FEW_ROWS = 16
 """Up to this many rows of C a warp a row is as fast. Guess."""
-comptime ALL_ROWS = [64, 128]
-"""Rows of a tile; with factors there are but 64, whose sums fit twice."""
+comptime MANY_ROWS = 128
+"""Rows of a large tile."""
+comptime ALL_ROWS = [64, MANY_ROWS]
+"""Rows of a tile, see `fits`."""
 comptime MANY_TILES = 96
 """So many large tiles leave no GPU idle. Guess."""
-comptime Sums[rows: Int] = RegisterTile[
-    DType.float32,
-    FRAGMENT_SUMS,
-    rows // ROW_WARPS // FRAGMENT_ROWS,
-    WARP_COLUMNS // FRAGMENT_COLUMNS,
-]
-"""The sums of a lane: fragments below, and beside each other."""
 
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
-    `nvvm.minctasm`=SIMDLength(1 if has_factors else 2),
+    `nvvm.minctasm`=SIMDLength(2),
 )
 def matmul_tile[
-    element: Element, tile_rows: Int, has_factors: Bool
+    element: Element, tile_rows: Int, factors: Int
 ](staged: StagedRows, w: Weights, layout: Int32, result: Result):
     """Computes a tile of C."""
     var bands = Bands(
@@ -74,6 +70,9 @@ def matmul_tile[
         loads.store[half](place.right(0), place.flags())
     var sums = in_registers_of_zeros[tile_rows]()
     var totals = in_registers_of_zeros[tile_rows]()
+    var of_stage = LaneFactors[tile_rows](1, 1)
+    comptime Places = FactorPlaces[tile_rows]
+    var places = Places.of(staged, w, first_row, first_column, result)
     var num_steps = (staged.k + UInt32(STEP - 1)) // UInt32(STEP)
     for step in range(num_steps):
         wait_for_copies()
@@ -83,21 +82,27 @@ def matmul_tile[
         if not is_last:
             copy_rows(staged, place, next, first_row, step + 1)
             loads.advance()
+        comptime if factors == FACTORS_OF_STAGES:
+            if step % UInt32(STAGE // STEP) == 0:
+                of_stage = places.load(step * UInt32(STEP) // UInt32(STAGE), place.flags())
         comptime for half in range(HALVES):
             if not is_last:
                 loads.load[half](w, layout, staged.k)
             multiply[half](place, sums)
             if not is_last:
                 loads.store[half](place.right(next), place.flags())
-        comptime if has_factors:
+        comptime if factors == FACTORS_OF_STAGES:
             if is_last or (step + 1) % UInt32(STAGE // STEP) == 0:
-                add_scaled(staged, w, place, first_row, first_column, step, result, sums, totals)
+                of_stage.add(sums, totals)
         place.stage = next
 
     barrier()
-    comptime if has_factors:
+    comptime if factors == FACTORS_OF_STAGES:
         store_sums[ROW_WARPS](place.base, totals)
     else:
+        comptime if factors == FACTORS_OF_ALL:
+            places = Places.of(staged, w, first_row, first_column, result)
+            places.load(0, place.flags()).apply(sums)
         store_sums[ROW_WARPS](place.base, sums)
     barrier()
     store_tile[tile_rows](place.base, result, first_row, first_column)
@@ -168,53 +173,6 @@ def multiply[tile_rows: Int, //, half: Int](place: Place[tile_rows], sums: Sums[
                     )
 
 
-@always_inline
-def add_scaled[
-    tile_rows: Int, //
-](
-    staged: StagedRows,
-    w: Weights,
-    place: Place[tile_rows],
-    first_row: UInt32,
-    first_column: UInt32,
-    step: UInt32,
-    result: Result,
-    sums: Sums[tile_rows],
-    totals: Sums[tile_rows],
-):
-    """Adds the sums of a stage times the factors of both sides, and begins anew."""
-    comptime M_TILES = tile_rows // ROW_WARPS // FRAGMENT_ROWS
-    comptime N_TILES = WARP_COLUMNS // FRAGMENT_COLUMNS
-    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
-    var row_warp, column_warp = divmod(warp, UInt32(COLUMN_WARPS))
-    var row = first_row + row_warp * UInt32(tile_rows // ROW_WARPS) + lane // 4
-    var column_in_tile = column_warp * UInt32(WARP_COLUMNS) + lane % 4 * 2
-    var stage = step * UInt32(STEP) // UInt32(STAGE)
-    var of_columns = SIMD[DType.float32, 2 * N_TILES](1)
-    if has_float_scales(Int(w.format)):
-        var block = block_of(Int(w.format))
-        var scales = flat_of(w.scales.unsafe_bitcast[Float32]())
-        comptime for j in range(2 * N_TILES):
-            var in_tile = column_in_tile + UInt32(j // 2 * FRAGMENT_COLUMNS + j % 2)
-            var column = min(first_column + in_tile, result.columns - 1)
-            var factor = scales[block.index(Int(column), Int(stage) * STAGE, Int(staged.k))]
-            of_columns[j] = factor
-            if is_extreme(factor):
-                place.flags().set(in_tile)
-    comptime for i in range(M_TILES):
-        comptime for half in range(2):
-            var at = min(row + UInt32(i * FRAGMENT_ROWS + 8 * half), staged.rows - 1)
-            var of_row = flat_of(staged.factors)[Int(at * staged.num_stages() + stage)]
-            comptime for j in range(N_TILES):
-                comptime for n in range(2):
-                    totals[i, j][2 * half + n] += scaled(
-                        sums[i, j][2 * half + n], of_row, of_columns[2 * j + n]
-                    )
-    comptime for i in range(M_TILES):
-        comptime for j in range(N_TILES):
-            sums[i, j] = 0
-
-
 def takes(m: Int) -> Bool:
     """Says whether the kernel is for so many rows of C."""
     return m > FEW_ROWS
@@ -227,11 +185,15 @@ def supports(problem: Problem) -> Bool:
     return takes(problem.m) and problem.right.codes % RUN_BYTES == 0 and are_near
 
 
-def tile_rows_of(m: Int, n: Int, has_factors: Bool) -> Int:
+def tile_rows_of(m: Int, n: Int, factors: Int) -> Int:
     """Returns the rows of a tile."""
-    comptime LARGE = 128
-    var large_tiles = ceildiv(m, LARGE) * ceildiv(n, COLUMNS)
-    return LARGE if large_tiles >= MANY_TILES and not has_factors else LARGE // 2
+    var large_tiles = ceildiv(m, MANY_ROWS) * ceildiv(n, COLUMNS)
+    return MANY_ROWS if large_tiles >= MANY_TILES and fits(MANY_ROWS, factors) else MANY_ROWS // 2
+
+
+def fits(tile_rows: Int, factors: Int) -> Bool:
+    """Says whether there are such tiles: with factors of stages sums have to fit twice."""
+    return tile_rows != MANY_ROWS or factors != FACTORS_OF_STAGES
 
 
 def grid(m: Int, n: Int, tile_rows: Int) -> Grid:
@@ -262,13 +224,13 @@ def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
 
 def _launch[element: Element](problem: Problem, staged: StagedRows, mut queue: Some[Queue]) raises:
     """Launches an instance of the kernel."""
-    var has_factors = has_factors(problem)
-    var rows = tile_rows_of(problem.m, problem.n, has_factors)
+    var wanted = factors_of(problem.left.format, problem.right.format, problem.k)
+    var rows = tile_rows_of(problem.m, problem.n, wanted)
     comptime for tile_rows in ALL_ROWS:
-        comptime for with_factors in [False, True]:
-            comptime if not with_factors or tile_rows == ALL_ROWS[0]:
-                if rows == tile_rows and has_factors == with_factors:
-                    queue.launch[matmul_tile[element, tile_rows, with_factors]](
+        comptime for factors in ALL_FACTORS:
+            comptime if fits(tile_rows, factors):
+                if rows == tile_rows and factors == wanted:
+                    queue.launch[matmul_tile[element, tile_rows, factors]](
                         grid(problem.m, problem.n, tile_rows),
                         staged,
                         Weights(problem),

@@ -109,7 +109,7 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @always_inline
     def num_stages(self) -> UInt32:
         """Returns the factors of a row."""
-        return (self.k + UInt32(STAGE - 1)) // UInt32(STAGE)
+        return stages_of(self.k)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -117,6 +117,12 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "StagedRows"
+
+
+@always_inline
+def stages_of(k: UInt32) -> UInt32:
+    """Returns the stages of a row of k elements."""
+    return (k + UInt32(STAGE - 1)) // UInt32(STAGE)
 
 
 def workspace_of(m: Int, n: Int, k: Int) -> Workspace:

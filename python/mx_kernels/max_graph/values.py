@@ -105,7 +105,9 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
     if q.device.type != "cpu":
         raise ValueError(f'q: got device {q.device}, expected cpu; call q.to("cpu")')
     parts = (q.codes, DType.uint8), (q.scales, scale_dtype(format_named(q.format)))
-    codes, scales = (ops.constant(part.detach().numpy(), dtype, device) for part, dtype in parts)
+    codes, scales = (
+        ops.constant(part.detach().contiguous().numpy(), dtype, device) for part, dtype in parts
+    )
     return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.layout)
 
 

@@ -1,6 +1,8 @@
 """The middle kernels that tests launch, by name:
 
-    m<tiles of rows>n<tiles of columns of a wave>d<depth>s<splits>_<output>_<bias>
+    m<tiles of rows>n<tiles of columns of a wave>d<depth>s<splits>w<waves>_<output>_<bias>[t]
+
+t: K may end within a stage.
 """
 
 from std.os import abort
@@ -19,14 +21,15 @@ comptime F32 = DType.float32
 
 
 def show[
-    shape: MiddleShape, result: DType, bias: Optional[DType]
+    shape: MiddleShape, result: DType, bias: Optional[DType], k_tail: Bool = False
 ](mut visitor: Some[Visitor]) raises:
     """Shows a kernel."""
     comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
     var cut = String("m", shape.m_tiles, "n", shape.n_tiles, "d", shape.depth, "s", shape.splits)
+    cut += String("w", shape.waves)
     var bias_name = String(types.bias.value()) if types.bias else "none"
-    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape]]](
-        String(cut, "_", result, "_", bias_name)
+    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, k_tail]]](
+        String(cut, "_", result, "_", bias_name, "t" if k_tail else "")
     )
 
 
@@ -42,6 +45,14 @@ struct Middle(Catalogue):
         show[MiddleShape(8, 3, 3, 1), BF16, Optional(BF16)](visitor)
         show[MiddleShape(14, 2, 3, 1), BF16, Optional(F32)](visitor)
         show[MiddleShape(8, 6, 2, 1), BF16, Optional(BF16)](visitor)
+        show[MiddleShape(8, 4, 2, 2), BF16, Optional(BF16)](visitor)
+        show[MiddleShape(16, 2, 2, 1, waves=8), BF16, Optional(F32)](visitor)
+        show[MiddleShape(8, 4, 2, 1, waves=8), BF16, NO_BIAS](visitor)
+        show[MiddleShape(4, 2, 4, 1), BF16, NO_BIAS, True](visitor)
+        show[MiddleShape(6, 2, 3, 2), BF16, Optional(BF16), True](visitor)
+        show[MiddleShape(14, 3, 2, 1), F32, Optional(F32), True](visitor)
+        show[MiddleShape(12, 4, 2, 1), BF16, NO_BIAS, True](visitor)
+        show[MiddleShape(16, 2, 2, 1, waves=8), BF16, Optional(F32), True](visitor)
 
 
 @export

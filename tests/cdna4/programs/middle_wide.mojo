@@ -42,7 +42,7 @@ def show[
     var pair = String(name_of(formats.left), "-", name_of(formats.right))
     var cut = String("m", m_tiles, "n", n_tiles, "d", depth, "s", splits)
     var bias_name = String(types.bias.value()) if types.bias else "none"
-    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape]]](
+    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, False]]](
         String(pair, "/", cut, "_", result, "_", bias_name)
     )
 

@@ -3,7 +3,8 @@
     matmul_m<tiles of rows of a wave>_<output>_<bias>[t]
     linear_m<tiles>_<input>_<output>_<bias>[t]
 
-Before it may stand the formats of both sides, <left>-<right>/, unless they are MXFP4. `t` marks a
+Before it may stand the formats of both sides, <left>-<right>/, unless they are MXFP4, and that
+codes lie column by column, <left>-<right>-columns/. `t` marks a
 kernel for a K that ends within a stage.
 """
 
@@ -22,7 +23,8 @@ def prefix_of(formats: Formats) -> String:
     """Returns what stands before the name of a kernel."""
     if formats == Formats.MXFP4:
         return ""
-    return String(name_of(formats.left), "-", name_of(formats.right), "/")
+    var order = "-columns" if formats.are_columns else ""
+    return String(name_of(formats.left), "-", name_of(formats.right), order, "/")
 
 
 def suffix_of(types: ProductTypes, k_tail: Bool) -> String:

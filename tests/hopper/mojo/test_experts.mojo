@@ -35,7 +35,10 @@ def test_tiles_hold_twice_an_experts_share() raises:
         for share in range(1, 200):
             var tile_rows = tile_rows_of(share * experts, experts)
             assert_equal(tile_rows, tile_rows_of(share * experts - experts + 1, experts))
-            var expected = 16 if share <= 8 else 32 if share <= 16 else 64 if share <= 32 else 128
+            var expected = 256
+            for rows in [128, 64, 32, 16]:
+                if 2 * share <= rows:
+                    expected = rows
             assert_equal(tile_rows, expected)
 
 

@@ -5,6 +5,7 @@ from std.memory import bitcast
 from std.testing import TestSuite, assert_equal, assert_true
 from std.utils.numerics import inf, nan
 
+from mojo_kernels.cdna4.operands.gate import QuickGate
 from mojo_kernels.numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus
 
 comptime WIDTH = 16
@@ -93,6 +94,41 @@ def test_limits_hold() raises:
     # Gates have no lower limit.
     assert_true(gate.of(Float32(-9), Float32(1)) != gate.of(Float32(-1.5), Float32(1)))
     assert_equal(gate.of(Float32(3), Float32(-1)), 0)
+
+
+def test_quick_gates_have_the_same_bits_where_those_are_finite() raises:
+    """Of any floats, alike or not; those of small exponents are gates that models have."""
+    comptime NOT_FINITE = UInt32(0x7F800000)
+    var state = UInt32(1)
+    for rules in [
+        (Float32(7), Float32(1.702)),
+        (Float32(1e30), Float32(1)),
+        (Float32(0.5), Float32(1e19)),
+    ]:
+        var quick = QuickGate(rules[0], rules[1])
+        var gate = Gate(Gate.SWIGLU_OAI, rules[0], rules[1])
+        assert_true(QuickGate.takes(gate))
+        for round in range(1 << 16):
+            var sums = SIMD[DType.uint32, 2 * WIDTH]()
+            comptime for lane in range(2 * WIDTH):
+                state = state * 1664525 + 1013904223
+                sums[lane] = state ^ state >> 15
+            if round % 2 == 1:
+                # Below 16 in magnitude.
+                sums = (sums & 0x83FFFFFF) | 0x3C000000
+            var gates, ups = bitcast[DType.float32, 2 * WIDTH](sums).split()
+            var got = bitcast[DType.uint32, WIDTH](quick.of(gates, ups))
+            var expected = bitcast[DType.uint32, WIDTH](gate.of(gates, ups))
+            comptime for lane in range(WIDTH):
+                if expected[lane] & NOT_FINITE == NOT_FINITE:
+                    assert_true(got[lane] & NOT_FINITE == NOT_FINITE)
+                else:
+                    assert_equal(got[lane], expected[lane])
+
+
+def test_quick_gates_leave_others_alone() raises:
+    assert_true(not QuickGate.takes(Gate(Gate.SWIGLU_OAI, 7, 1e20)))
+    assert_true(not QuickGate.takes(Gate(Gate.SILU, 7, 1)))
 
 
 def main() raises:

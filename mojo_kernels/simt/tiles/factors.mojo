@@ -1,0 +1,198 @@
+"""The factors of a stage's sums: float scales of both sides, loaded while the stage is multiplied.
+
+    total += sum * (factor of the row * factor of the column)
+
+Where one of them is so small that their product may not be regular, the larger one comes first, so
+that only C may be too small.
+"""
+
+from std.memory import bitcast
+
+from max.gpu import thread_idx
+
+from ...launch.queue import DevicePointer
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ...numbers.formats import block_of, has_float_scales
+from ...tiles import RegisterTile
+from ..arguments import Result, Weights
+from ..instructions import FRAGMENT_SUMS, here, keep_branch
+from ..views import flat_of
+from .flags import Flags
+from .operands import MAGNITUDE, STAGE, StagedRows, is_extreme, scaled, stages_of
+from .shape import COLUMN_WARPS, FRAGMENT_COLUMNS, FRAGMENT_ROWS, ROW_WARPS, WARP_COLUMNS
+
+comptime Sums[rows: Int] = RegisterTile[
+    DType.float32,
+    FRAGMENT_SUMS,
+    rows // ROW_WARPS // FRAGMENT_ROWS,
+    WARP_COLUMNS // FRAGMENT_COLUMNS,
+]
+"""The sums of a lane: fragments below, and beside each other."""
+comptime PAIR = 2
+"""Neighbouring columns of a lane, and rows of a lane in a fragment."""
+comptime LANE_COLUMNS = PAIR * WARP_COLUMNS // FRAGMENT_COLUMNS
+"""Columns of a lane."""
+comptime lane_rows[tile_rows: Int] = PAIR * tile_rows // ROW_WARPS // FRAGMENT_ROWS
+"""Rows of a lane."""
+comptime NO_FACTORS = 0
+"""Sums are elements of C."""
+comptime FACTORS_OF_ALL = 1
+"""A row and a column have a factor each for all of K: they come in the end."""
+comptime FACTORS_OF_STAGES = 2
+"""Rows or columns have factors for stages of K."""
+comptime ALL_FACTORS = [NO_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES]
+"""What factors there are."""
+comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
+"""The bits of 2 ** -40: two factors that are no smaller have a regular product."""
+
+
+@fieldwise_init
+struct LaneFactors[tile_rows: Int](TrivialRegisterPassable):
+    """The factors of a lane's rows and columns, in a stage."""
+
+    var of_rows: SIMD[DType.float32, lane_rows[Self.tile_rows]]
+    var of_columns: SIMD[DType.float32, LANE_COLUMNS]
+
+    @always_inline
+    def are_regular(self) -> Bool:
+        """Says whether the products of two factors are regular numbers, or zero."""
+        var rows = bitcast[DType.uint32, lane_rows[Self.tile_rows]](self.of_rows) & MAGNITUDE
+        var columns = bitcast[DType.uint32, LANE_COLUMNS](self.of_columns) & MAGNITUDE
+        # Zeros wrap to the largest.
+        var least = min((rows - 1).reduce_min(), (columns - 1).reduce_min())
+        return least >= SMALL_FACTOR - 1
+
+    @always_inline
+    def apply(self, sums: Sums[Self.tile_rows]):
+        """Multiplies sums by their factors."""
+        comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+            comptime for j in range(LANE_COLUMNS // PAIR):
+                comptime for at in range(FRAGMENT_SUMS):
+                    comptime row, column = divmod(at, PAIR)
+                    var of_row, of_column = (
+                        self.of_rows[PAIR * i + row],
+                        self.of_columns[PAIR * j + column],
+                    )
+                    sums[i, j][at] = scaled(sums[i, j][at], of_row, of_column)
+
+    @always_inline
+    def add(self, sums: Sums[Self.tile_rows], totals: Sums[Self.tile_rows]):
+        """Adds the sums of a stage times their factors, and begins anew."""
+        if self.are_regular():
+            keep_branch()
+            comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+                comptime for j in range(LANE_COLUMNS // PAIR):
+                    comptime for at in range(FRAGMENT_SUMS):
+                        comptime row, column = divmod(at, PAIR)
+                        var factor = (
+                            self.of_rows[PAIR * i + row] * self.of_columns[PAIR * j + column]
+                        )
+                        totals[i, j][at] = sums[i, j][at].fma(factor, totals[i, j][at])
+        else:
+            keep_branch()
+            self.apply(sums)
+            comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+                comptime for j in range(LANE_COLUMNS // PAIR):
+                    totals[i, j] += sums[i, j]
+        comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+            comptime for j in range(LANE_COLUMNS // PAIR):
+                sums[i, j] = 0
+
+
+@fieldwise_init
+struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
+    """Where a lane finds its factors."""
+
+    var left: DevicePointer[DType.float32]
+    """Those of the left side, [row, stage]."""
+    var row: UInt32
+    """The lane's first row."""
+    var rows: UInt32
+    """How many there are; those of the last one stand in for those past the end."""
+    var k: UInt32
+    """Elements of a row."""
+    var right: DevicePointer[DType.float32]
+    """Those of the weights."""
+    var column: UInt32
+    """Where those of the lane's first column are."""
+    var next_column: UInt32
+    """From those of a column to those of the next: nothing if all of a tile share them."""
+    var last_column: UInt32
+    """Where those of the last column are."""
+    var next_stage: UInt32
+    """From those of a stage of the weights to those of the next."""
+    var has_columns: Bool
+    """Whether weights have any."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        staged: StagedRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
+    ) -> Self:
+        """Finds those of a tile."""
+        var row, in_tile = Self._place_of(here(UInt32(thread_idx.x)))
+        var block, k = block_of(Int(w.format)), Int(staged.k)
+        # A block has one row of weights, or as many as a tile has columns.
+        return Self(
+            staged.factors,
+            first_row + row,
+            staged.rows,
+            staged.k,
+            w.scales.unsafe_bitcast[Float32](),
+            UInt32(block.index(Int(first_column + in_tile), 0, k)),
+            UInt32(block.index(1, 0, k)),
+            UInt32(block.index(Int(result.columns - 1), 0, k)),
+            UInt32(block.index(0, STAGE, k)) if k > STAGE else 0,
+            has_float_scales(Int(w.format)),
+        )
+
+    @always_inline
+    def load(self, stage: UInt32, flags: Flags) -> LaneFactors[Self.tile_rows]:
+        """Loads those of a stage, and flags columns whose factors are extreme."""
+        var found = LaneFactors[Self.tile_rows](1, 1)
+        var row, column = here(self.row), here(self.column)
+        var stages = stages_of(here(self.k))
+        comptime for i in range(lane_rows[Self.tile_rows]):
+            comptime fragment, half = divmod(i, PAIR)
+            comptime BELOW = UInt32(fragment * FRAGMENT_ROWS + half * FRAGMENT_ROWS // PAIR)
+            var at = min(row + BELOW, self.rows - 1) * stages + stage
+            found.of_rows[i] = flat_of(self.left)[Int(at)]
+        if self.has_columns:
+            comptime for j in range(LANE_COLUMNS):
+                var at = min(column + in_fragments(j) * self.next_column, self.last_column)
+                found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
+        var _, first = Self._place_of(here(UInt32(thread_idx.x)))
+        comptime for j in range(LANE_COLUMNS):
+            if is_extreme(found.of_columns[j]):
+                flags.set(first + in_fragments(j))
+        return found
+
+    @staticmethod
+    @always_inline
+    def _place_of(thread: UInt32) -> Tuple[UInt32, UInt32]:
+        """Returns a lane's first row and column in the tile."""
+        var warp, lane = divmod(thread, UInt32(32))
+        var row_warp, column_warp = divmod(warp, UInt32(COLUMN_WARPS))
+        return (
+            row_warp * UInt32(Self.tile_rows // ROW_WARPS) + lane // 4,
+            column_warp * UInt32(WARP_COLUMNS) + lane % 4 * UInt32(PAIR),
+        )
+
+
+@always_inline
+def in_fragments(index: Int) -> UInt32:
+    """Returns how far a lane's column is from its first one."""
+    var fragment, column = divmod(index, PAIR)
+    return UInt32(fragment * FRAGMENT_COLUMNS + column)
+
+
+def factors_of(left_format: Int, right_format: Int, k: Int) -> Int:
+    """Returns what factors the sums of a product of two formats have."""
+    var found = NO_FACTORS
+    comptime for of_left in [True, False]:
+        var format = left_format if of_left else right_format
+        if has_float_scales(format):
+            found = max(found, FACTORS_OF_ALL)
+            if block_of(format).k_blocks(k) > 1:
+                found = FACTORS_OF_STAGES
+    return found

@@ -1,0 +1,34 @@
+"""Orders of tiles reach every tile once, however many there are: quotients are taken as floats."""
+
+from std.testing import TestSuite, assert_equal, assert_false, assert_true
+
+from mojo_kernels.schedule.xcd import XcdBands
+
+
+def test_bands_have_every_tile_once() raises:
+    for rows, columns in [(1, 1), (3, 43), (8, 997), (9, 101), (15, 64), (4097, 1023)]:
+        var order = XcdBands(rows, columns)
+        var taken = List[Bool](length=rows * columns, fill=False)
+        var count = 0
+        for index in range(order.num_workgroups()):
+            var tile = order.tile(index)
+            if tile.row < rows:
+                assert_true(0 <= tile.row and 0 <= tile.column < columns)
+                assert_false(taken[tile.row * columns + tile.column])
+                taken[tile.row * columns + tile.column] = True
+                count += 1
+        assert_equal(count, rows * columns)
+
+
+def test_an_xcd_has_neighbours() raises:
+    """Tiles of a column of a band, one after another, as far as the share of the XCD goes."""
+    var order = XcdBands(8, 64)
+    for xcd in range(8):
+        for i in range(64):
+            var tile = order.tile(xcd + 8 * i)
+            assert_equal(tile.row, i % 8)
+            assert_equal(tile.column, 8 * xcd + i // 8)
+
+
+def main() raises:
+    TestSuite.discover_tests[__functions_in_module()]().run()
