@@ -354,7 +354,7 @@ def test_every_code_object_is_one_that_the_device_takes(module):
 def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(recorder):
     rows = (5, 12, 20, 48, 64, 80, 112, 200, 224, 300, 512, 640, 1100, 1600, 3000)
     columns = (16, 40, 500, 1000, 2112, 4000, 6000, 10000, 18000, 28672, 57344)
-    lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 8192, 8224, 14336)
+    lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 7200, 8192, 8224, 14336)
     for m, n, k in itertools.product(rows, columns, lengths):
         mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
     launched = {launch.name for launch in recorder.launches}
@@ -413,13 +413,21 @@ def test_more_rows_than_a_launch_takes_are_launched_in_stretches(recorder, m, n,
     x, w = torch.empty(m, k, dtype=BF16), empty_weights(n, k)
     out, codes = mx.linear(x, w), mx.quantize(x).codes
     first_rows = list(range(0, m, stretch))
-    products = [launch for launch in recorder.launches if len(launch.arguments) >= 9]
-    assert len(products) == len(first_rows)
-    for row, launch in zip(first_rows, products, strict=True):
-        assert launch.arguments[0] == x[row].data_ptr()
-        assert launch.arguments[3] == out[row].data_ptr()
-        assert min(stretch, m - row) in launch.arguments
-    others = recorder.launches[len(products) :]
+    is_product = [len(launch.arguments) >= 9 for launch in recorder.launches]
+    places = [place for place, found in enumerate(is_product) if found]
+    assert len(places) == len(first_rows)
+    begin = 0
+    for row, place in zip(first_rows, places, strict=True):
+        product, encoders = recorder.launches[place], recorder.launches[begin:place]
+        left = product.arguments[0]
+        if encoders:
+            assert encoders[0].arguments[1] == left
+            left = encoders[0].arguments[0]
+        assert left == x[row].data_ptr()
+        assert out[row].data_ptr() in product.arguments
+        assert min(stretch, m - row) in product.arguments
+        begin = place + 1
+    others = recorder.launches[begin:]
     rows = [(launch.arguments[0] - x.data_ptr()) // (2 * k) for launch in others]
     ends = [row + launch.arguments[3] for row, launch in zip(rows, others, strict=True)]
     assert (rows[0], ends[-1]) == (0, m) and rows[1:] == ends[:-1]
