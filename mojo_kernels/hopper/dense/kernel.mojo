@@ -53,12 +53,22 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
+from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, WARP_ROWS, first_of
 from .fillers import copy_stages, make_stages
+from .handover import GROUPS, Handover
 from .marks import Marks, store_marked
 from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_WARPS
-from .result import FactorPlaces, LaneFactors, add_scaled, store_tokens
+from .result import (
+    FactorPlaces,
+    LaneFactors,
+    WARPS,
+    add_scaled,
+    scale_sums,
+    store_any,
+    store_tokens,
+)
 from .share import Share
 from .together import store_together
 
@@ -107,6 +117,8 @@ def matmul_dense[
     var stages = DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS](base, 0, 0)
     if thread_idx.x == 0:
         stages.init_barriers()
+        comptime if Operands.STAGES_WEIGHTS:
+            Handover.init_barriers(base)
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
@@ -119,24 +131,41 @@ def matmul_dense[
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
         stages.parity = 1
         comptime if Operands.STAGES_WEIGHTS:
-            if thread_idx.x == CONSUMERS:
-                copy_stages(stages, operands, share)
+            var role = warp - UInt32(CONSUMER_WARPS)
+            if lane_here() == 0:
+                if role == 0:
+                    copy_stages(stages, operands, share)
+                elif role <= UInt32(GROUPS) and stores_in_halves(result):
+                    var storer = Handover.of_storer(base, role - 1)
+                    storer.store_tiles(stages.room((role - 1) * UInt32(WARPS)), share, result)
         else:
             make_stages(stages, operands, share, w, UInt32(a.k), result.columns)
     else:
         comptime REGISTERS = consumer_registers[Operands]()
         limit_registers["inc", REGISTERS]()
         var sums = TileSums[tokens](uninitialized=True)
+        # Of the first stage, if its instructions are started early.
+        var ahead = TileSums[tokens](fill=0)
+        comptime STARTS_EARLY = starts_early[Operands]()
+        var group = warp // UInt32(WARPS)
+        var handover = Handover.of_consumers(base, group)
         wait_on_dependent_grids()
         var found = operands.begin(result)
         var index = share.first()
         while share.has(index):
-            var token, column = first_of[tokens](share.schedule.tile(Int(index)))
-            column += warp * UInt32(WARP_ROWS)
+            comptime if STARTS_EARLY:
+                start[Operands](stages, group, ahead)
+            var token, first_column = first_of[tokens](share.schedule.tile(Int(index)))
+            var column = first_column + warp * UInt32(WARP_ROWS)
             index = share.after(index)
             var factors = LaneFactors[tokens].load(operands, token, column, result)
-            var marks = Marks.load[tokens](operands, token, column, result)
-            consume[Operands](stages, Int(share.end_step - share.first_step), warp, sums)
+            var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
+            var marks = Marks.load[tokens](operands, token, group_column, result)
+            var num_steps = Int(share.end_step - share.first_step)
+            comptime if STARTS_EARLY:
+                consume_in_turns[Operands](stages, num_steps, group, ahead, sums)
+            else:
+                consume[Operands](stages, num_steps, warp, sums)
             if not share.has(index):
                 launch_dependent_grids()
             comptime if not Operands.STAGES_WEIGHTS:
@@ -144,10 +173,28 @@ def matmul_dense[
                     keep_branch()
                     store_together(sums, base, share, operands, a, w, result)
                     break
-            store_tokens(sums, stages.room(warp), operands, factors, result, token, column)
+            comptime if Operands.SCALES_IN_THE_END:
+                scale_sums(sums, operands, factors, stages.room(warp))
+            var is_marked = False
             comptime if Operands.HAS_MARKS:
+                is_marked = marks.is_any()
+            comptime if Operands.STAGES_WEIGHTS:
+                if stores_in_halves(result):
+                    handover.hand_over(sums, stages.room(warp), result, column, is_marked)
+                if is_marked or not stores_in_halves(result):
+                    keep_branch()
+                    store_any(sums, result, token, column)
+            else:
+                store_tokens(sums, stages.room(warp), result, token, column)
+            if is_marked:
+                keep_branch()
                 store_marked[tokens](operands, marks, a, w, result, token, column)
         operands.end(found, a, result)
+
+
+def starts_early[Operands: DenseOperands]() -> Bool:
+    """Says whether two stages are under way, the first one of a tile while it is looked up."""
+    return Operands.TYPE != "bf16" and Operands.STAGES_WEIGHTS and not Operands.SCALES_STAGES
 
 
 @always_inline
@@ -247,34 +294,49 @@ def consume[
             add_up(stages, partial, sums)
             stages.advance()
     else:
-        # Two stages under way in turn: registers in flight keep their names.
-        var even = TileSums[tokens](fill=0)
-        var odd = TileSums[tokens](fill=0)
-        var previous = stages
-        start[Operands](stages, group, even)
+        comptime assert False, "two stages are under way: see `consume_in_turns`"
+
+
+@always_inline
+def consume_in_turns[
+    tokens: Int, //, Operands: DenseOperands
+](
+    mut stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    num_steps: Int,
+    group: UInt32,
+    mut even: TileSums[tokens],
+    mut sums: TileSums[tokens],
+):
+    """Multiplies the stages of a tile, two under way in turn; the first one is started.
+
+    Registers in flight keep their names.
+    """
+    sums = TileSums[tokens](fill=0)
+    var odd = TileSums[tokens](fill=0)
+    var previous = stages
+    stages.advance()
+    for _ in range((num_steps - 1) // 2):
+        start[Operands](stages, group, odd)
+        wgmma_wait_group_sync[1]()
+        add_up(previous, even, sums)
+        previous = stages
         stages.advance()
-        for _ in range((num_steps - 1) // 2):
-            start[Operands](stages, group, odd)
-            wgmma_wait_group_sync[1]()
-            add_up(previous, even, sums)
-            previous = stages
-            stages.advance()
-            start[Operands](stages, group, even)
-            wgmma_wait_group_sync[1]()
-            add_up(previous, odd, sums)
-            previous = stages
-            stages.advance()
-        if num_steps % 2 == 0:
-            start[Operands](stages, group, odd)
-            wgmma_wait_group_sync[1]()
-            add_up(previous, even, sums)
-            previous = stages
-            stages.advance()
-            wgmma_wait_group_sync[0]()
-            add_up(previous, odd, sums)
-        else:
-            wgmma_wait_group_sync[0]()
-            add_up(previous, even, sums)
+        start[Operands](stages, group, even)
+        wgmma_wait_group_sync[1]()
+        add_up(previous, odd, sums)
+        previous = stages
+        stages.advance()
+    if num_steps % 2 == 0:
+        start[Operands](stages, group, odd)
+        wgmma_wait_group_sync[1]()
+        add_up(previous, even, sums)
+        previous = stages
+        stages.advance()
+        wgmma_wait_group_sync[0]()
+        add_up(previous, odd, sums)
+    else:
+        wgmma_wait_group_sync[0]()
+        add_up(previous, even, sums)
 
 
 def grid(m: Int, n: Int, tokens: Int, ranks: Int, has_factors: Bool, stages_weights: Bool) -> Grid:

@@ -1,7 +1,7 @@
 """The stages of a product in shared memory: their place, and who fills them.
 
-    header     barriers: full and empty for each stage
-    rooms      for each consumer warp: where it turns its part of C
+    header     barriers: full and empty for each stage; those of `handover`
+    rooms      for each warp group of consumers: where it turns its part of C
     stage      128 bytes of K of 128 weight rows, swizzled, then their factors if there are any;
                the same of tokens
 
@@ -22,7 +22,8 @@ from ..instructions.wgmma import ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..staged.stages import TILES
-from .result import WarpRoom
+from .handover import GROUPS
+from .result import GroupRoom, WARPS
 from .stages import FACTOR_BYTES, StagedRows
 
 comptime FILLER_TURNS = 2
@@ -44,8 +45,8 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
 
     comptime FILLERS = 1 if Self.copies_weights else TILES + 1
     """Who says that a stage is full: who starts copies, and warps that put weights."""
-    comptime STAGES_AT = HEADER_BYTES + CONSUMER_WARPS * WarpRoom[Self.tokens].NUM_BYTES
-    """Where the stages begin, behind the rooms in which warps turn their part of C."""
+    comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
+    """Where the stages begin, behind the rooms in which groups turn their part of C."""
     comptime ROW_PITCH = ROW_BYTES + (FACTOR_BYTES if Self.has_factors else 0)
     """Bytes of a row in the workspace."""
     comptime TOKENS_AT = align_up(COLUMNS * Self.ROW_PITCH, SWIZZLE_BYTES)
@@ -78,10 +79,11 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
         return Self.Barriers(self.base).at(Coord(1, self.stage))
 
     @always_inline
-    def room(self, warp: UInt32) -> WarpRoom[Self.tokens]:
+    def room(self, warp: UInt32) -> GroupRoom[Self.tokens]:
         """Returns where a consumer warp turns its part of C."""
-        comptime BYTES = WarpRoom[Self.tokens].NUM_BYTES
-        return WarpRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + warp * UInt32(BYTES))
+        comptime BYTES = UInt32(GroupRoom[Self.tokens].NUM_BYTES)
+        var group, in_group = divmod(warp, UInt32(WARPS))
+        return GroupRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + group * BYTES, in_group)
 
     @always_inline
     def weights(self) -> UInt32:

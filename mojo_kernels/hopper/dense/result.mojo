@@ -16,15 +16,17 @@ from ...simt.views import BFLOAT16, VECTOR_BYTES
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import load_pair, load_quad, load_word, store_turned, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import OCTET, PART_SUMS, ROW_BYTES, TileSums
+from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, ROW_BYTES, TileSums
 from ..layout import K_LANES
 from ..many.result import stores_in_halves
-from ..staged.stages import COLUMNS, ROOM_TOKENS, WARP_ROWS
+from ..staged.stages import COLUMNS, ROOM_TOKENS, WARP_GROUP, WARP_ROWS
 from ..staged.weights import ROWS
 from .stages import FACTOR_BYTES
 
 comptime PAIR = 2
 """Tokens of a lane in an octet."""
+comptime WARPS = WARP_GROUP // 32
+"""Warps of a group that multiplies together."""
 comptime RowPair = SIMD[DType.float32, ROWS]
 """The factors of a lane's weight rows."""
 
@@ -166,23 +168,46 @@ def add_octet[
 
 
 @fieldwise_init
-struct WarpRoom[tokens: Int](TrivialRegisterPassable):
-    """Where a warp turns its part of C, [token, weight row]: two pieces of eight rows a token.
+struct GroupRoom[tokens: Int](TrivialRegisterPassable):
+    """Where a warp group turns its part of C, [token, weight row], as one of its warps sees it.
 
-    Pieces of every other four tokens are exchanged, against bank conflicts. Before, the factors of
-    tokens lie there.
+    A token has a piece more than the rows take, against bank conflicts. Behind them each warp has
+    the factors of all tokens.
     """
 
     var base: UInt32
+    """The group's first token."""
+    var warp: UInt32
+    """The warp, counted from the group's first one."""
 
-    comptime PITCH = UInt32(2 * WARP_ROWS)
+    comptime PIECE_BYTES = 2 * OCTET
+    """Bytes of eight rows of a token."""
+    comptime PITCH = 2 * INSTRUCTION_ROWS + Self.PIECE_BYTES
     """Bytes from one token to the next."""
-    comptime NUM_BYTES = Self.tokens * 2 * WARP_ROWS
+    comptime FACTORS_AT = Self.tokens * Self.PITCH
+    """Where factors begin."""
+    comptime NUM_BYTES = Self.FACTORS_AT + WARPS * Self.tokens * FACTOR_BYTES
+    """Bytes of a group."""
+
+    @always_inline
+    def token(self, token: UInt32) -> UInt32:
+        """Returns the address of a token's rows."""
+        return self.base + token * UInt32(Self.PITCH)
 
     @always_inline
     def piece(self, token: UInt32, octet: UInt32) -> UInt32:
-        """Returns the address of eight rows of a token."""
-        return self.base + token * self.PITCH + UInt32(OCTET * 2) * (octet ^ (token // 4 % 2))
+        """Returns the address of eight of the warp's rows of a token."""
+        return (
+            self.token(token)
+            + UInt32(2 * WARP_ROWS) * self.warp
+            + UInt32(Self.PIECE_BYTES) * octet
+        )
+
+    @always_inline
+    def factors(self) -> UInt32:
+        """Returns the address of the warp's factors of tokens."""
+        var before = self.warp * UInt32(Self.tokens * FACTOR_BYTES)
+        return self.base + UInt32(Self.FACTORS_AT) + before
 
 
 @always_inline
@@ -192,20 +217,20 @@ def scale_sums[
     mut sums: TileSums[tokens],
     rows: Some[RowFactors],
     factors: LaneFactors[tokens],
-    room: WarpRoom[tokens],
+    room: GroupRoom[tokens],
 ):
     """Applies the factors of both sides."""
-    syncwarp()
+    var factors_at = room.factors()
     comptime for i in range(tokens // 32):
         store_word(
-            room.base + 4 * (UInt32(32 * i) + lane_here()),
+            factors_at + UInt32(FACTOR_BYTES) * (UInt32(32 * i) + lane_here()),
             bitcast[DType.uint32](factors.of_tokens[i]),
         )
     syncwarp()
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    var pairs = room.base + lane_here() % UInt32(K_LANES) * UInt32(4 * PAIR)
+    var pairs = factors_at + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
     comptime for octet in range(tokens // OCTET):
-        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(4 * OCTET * octet)))
+        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet)))
         comptime for row in range(ROWS):
             comptime for token in range(PAIR):
                 comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
@@ -216,19 +241,10 @@ def scale_sums[
 
 
 @always_inline
-def store_halves[
+def turn[
     tokens: Int, //, type: StaticString
-](
-    sums: TileSums[tokens],
-    room: WarpRoom[tokens],
-    result: Result,
-    first_token: UInt32,
-    first_column: UInt32,
-):
-    """Adds the bias, rounds to two bytes and stores a warp's weight rows of all tokens.
-
-    Rows of C are chunks of eight.
-    """
+](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, first_column: UInt32):
+    """Adds the bias, rounds to two bytes and turns a warp's weight rows of all tokens."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     var lane = lane_here()
     var bias = RowPair(0)
@@ -240,6 +256,7 @@ def store_halves[
     var fragment, token = divmod(lane, UInt32(OCTET))
     var octet_of_rows = fragment % 2
     token += fragment // 2 * UInt32(OCTET)
+    var place = room.piece(token, octet_of_rows)
     comptime for octets in range(0, tokens // OCTET, 2):
         var words = SIMD[DType.uint32, 4]()
         comptime for i in range(4):
@@ -248,9 +265,31 @@ def store_halves[
             words[i] = round_two[type](
                 sums[part][here] + bias[i % 2], sums[part][here + 1] + bias[i % 2]
             )
-        store_turned(room.piece(token + UInt32(OCTET * octets), octet_of_rows), words)
+        store_turned(place + UInt32(octets * OCTET * room.PITCH), words)
+
+
+@always_inline
+def turn_any[
+    tokens: Int, //
+](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, first_column: UInt32):
+    """The same, to the type of C, which has two bytes."""
+    if result.dtype == BFLOAT16:
+        turn["bf16x2"](sums, room, result, first_column)
+    else:
+        keep_branch()
+        turn["f16x2"](sums, room, result, first_column)
+
+
+@always_inline
+def store_turned_rows[
+    tokens: Int, //
+](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
+    """Stores a warp's weight rows of all tokens, where it has turned them.
+
+    Rows of C are chunks of eight.
+    """
     syncwarp()
-    var read_token, piece = divmod(lane, UInt32(2))
+    var read_token, piece = divmod(lane_here(), UInt32(2))
     var column = first_column + piece * UInt32(OCTET)
     var halves = result.elements().rows[DType.uint16]()
     if column < result.columns:
@@ -287,22 +326,16 @@ def store_any[
 def store_tokens[
     tokens: Int, //
 ](
-    mut sums: TileSums[tokens],
-    room: WarpRoom[tokens],
-    rows: Some[RowFactors],
-    factors: LaneFactors[tokens],
+    sums: TileSums[tokens],
+    room: GroupRoom[tokens],
     result: Result,
     first_token: UInt32,
     first_column: UInt32,
 ):
-    """Scales and stores a warp's weight rows of all tokens."""
-    comptime if type_of(rows).SCALES_IN_THE_END:
-        scale_sums(sums, rows, factors, room)
-    if not stores_in_halves(result):
-        keep_branch()
-        store_any(sums, result, first_token, first_column)
-    elif result.dtype == BFLOAT16:
-        store_halves["bf16x2"](sums, room, result, first_token, first_column)
+    """Stores a warp's weight rows of all tokens."""
+    if stores_in_halves(result):
+        turn_any(sums, room, result, first_column)
+        store_turned_rows(room, result, first_token, first_column)
     else:
         keep_branch()
-        store_halves["f16x2"](sums, room, result, first_token, first_column)
+        store_any(sums, result, first_token, first_column)

@@ -1,0 +1,129 @@
+"""C on its way to memory, where warps are free to copy it: consumers go on to the next tile.
+
+    consumers of a warp group    turn their part of C into the group's room, and say `turned`
+    the group's storer           copies it token by token, and says `stored` when all is read
+"""
+
+from layout import Coord
+from max.gpu.sync import syncwarp
+
+from ...simt.arguments import Result
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive,
+    commit_copies,
+    copy_out,
+    init_barrier,
+    load_word,
+    publish_stores,
+    store_word,
+    wait_copies_read,
+    wait_phase,
+)
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import INSTRUCTION_ROWS, TileSums
+from ..staged.stages import FLAGS_AT, first_of
+from .result import GroupRoom, WARPS, turn_any
+from .share import Share
+
+comptime GROUPS = 2
+"""Warp groups that multiply."""
+comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]
+"""The barriers, [turned or stored, warp group]."""
+
+
+@fieldwise_init
+struct Handover(TrivialRegisterPassable):
+    """Where a warp group and its storer meet, and the parity of the phase that is waited for."""
+
+    var base: UInt32
+    """Start of the shared memory."""
+    var group: UInt32
+    """The warp group."""
+    var parity: UInt32
+
+    comptime SKIPS_AT = FLAGS_AT + Barriers.NUM_BYTES
+    """Where groups say that they have stored a tile themselves."""
+
+    @staticmethod
+    @always_inline
+    def init_barriers(base: UInt32):
+        """Makes the barriers; one thread calls it."""
+        comptime for group in range(GROUPS):
+            var here = Self(base, UInt32(group), 0)
+            init_barrier(here.turned(), UInt32(WARPS))
+            init_barrier(here.stored(), 1)
+
+    @staticmethod
+    @always_inline
+    def of_consumers(base: UInt32, group: UInt32) -> Self:
+        """Returns that of a group whose room is free."""
+        return Self(base, group, 1)
+
+    @staticmethod
+    @always_inline
+    def of_storer(base: UInt32, group: UInt32) -> Self:
+        """Returns that of the thread that copies a group's tiles."""
+        return Self(base, group, 0)
+
+    @always_inline
+    def turned(self) -> UInt32:
+        """Returns the barrier that says that a tile is turned."""
+        return Barriers(self.base + UInt32(FLAGS_AT)).at(Coord(0, self.group))
+
+    @always_inline
+    def stored(self) -> UInt32:
+        """Returns the barrier that says that the room is free."""
+        return Barriers(self.base + UInt32(FLAGS_AT)).at(Coord(1, self.group))
+
+    @always_inline
+    def skips(self) -> UInt32:
+        """Returns where the group says that there is nothing to store."""
+        return self.base + UInt32(Self.SKIPS_AT) + 4 * self.group
+
+    @always_inline
+    def hand_over[
+        tokens: Int, //
+    ](
+        mut self,
+        sums: TileSums[tokens],
+        room: GroupRoom[tokens],
+        result: Result,
+        first_column: UInt32,
+        skips: Bool,
+    ):
+        """Turns a warp's part of C for the storer, unless the group has stored it."""
+        wait_phase(self.stored(), self.parity)
+        self.parity ^= 1
+        if not skips:
+            turn_any(sums, room, result, first_column)
+        publish_stores()
+        syncwarp()
+        if lane_here() == 0:
+            # All warps of the group say the same.
+            store_word(self.skips(), UInt32(1) if skips else UInt32(0))
+            arrive(self.turned())
+
+    @always_inline
+    def store_tiles[
+        tokens: Int, //
+    ](mut self, room: GroupRoom[tokens], share: Share[tokens], result: Result):
+        """Copies a group's part of all tiles; one thread calls it."""
+        var tile = share.first()
+        while share.has(tile):
+            var token, column = first_of[tokens](share.schedule.tile(Int(tile)))
+            column += self.group * UInt32(INSTRUCTION_ROWS)
+            tile = share.after(tile)
+            wait_phase(self.turned(), self.parity)
+            self.parity ^= 1
+            if column < result.columns and load_word(self.skips()) == 0:
+                var num_bytes = 2 * min(UInt32(INSTRUCTION_ROWS), result.columns - column)
+                var place = result.output.unsafe_offset(
+                    2 * (Int(token) * Int(result.columns) + Int(column))
+                )
+                for i in range(min(UInt32(tokens), result.rows - token)):
+                    copy_out(place, room.token(i), num_bytes)
+                    place = place.unsafe_offset(2 * Int(result.columns))
+            commit_copies()
+            wait_copies_read()
+            arrive(self.stored())
