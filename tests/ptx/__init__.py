@@ -3,7 +3,7 @@
     calls           what a CUDA device would be told for a call of `mx_kernels`
     device          runs that, and gives the result
     parse           PTX text to functions: statements, registers, labels
-    instructions    statements to closures, operands what these read
+    instructions    statements to closures, operands what these read, copies those that copy
     scalar          what a lane computes alone
     tensor          what a warp does together with tensor cores
     memory          the buffers that a launch may touch, barrier objects

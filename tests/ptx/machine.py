@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.ptx import parse
-from tests.ptx.instructions import BLOCK, YIELD, Kernel
+from tests.ptx.instructions import Kernel
 from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Barrier, Fault, Memory
+from tests.ptx.operands import BLOCK, YIELD
 from tests.ptx.scalar import BITS, LANES, lanes_of
 
 
@@ -185,6 +186,8 @@ class Warp:
         self.local = np.zeros((LANES, kernel.local_bytes), np.uint8)
         self.params = {n: np.zeros((LANES, size), np.uint8) for n, size in kernel.params.items()}
         self.copies: list[list[Callable]] = [[]]
+        self.bulk: list[list[list[Callable]]] = [[[]] for _ in range(LANES)]
+        """Copies to global memory, by lane, in lists that are waited for together."""
         self.products: list[list] = [[]]
         self.cluster_generation = -1
         self.pc = 0

@@ -14,6 +14,9 @@ from tests.ptx.scalar import BITS, LANES
 NUMBER = re.compile(r"-?(0x[0-9a-fA-F]+|\d+)U?$")
 ADDRESS = re.compile(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]")
 
+YIELD, BLOCK = "yield", "block"
+"""What an instruction returns: its warp asks again later, or waits until somebody lets it go on."""
+
 
 class Operands:
     """Names and numbers of a function; `slots` has its registers, `locals` its own memory."""

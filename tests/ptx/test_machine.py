@@ -76,6 +76,20 @@ def test_a_copy_is_there_when_its_barrier_says_so(seed):
     assert np.array_equal(got[:32], 1 + np.arange(32))
 
 
+@pytest.mark.parametrize("wait", ["wait_group", "wait_group.read"])
+def test_a_copy_out_reads_shared_memory_as_late_as_its_wait_allows(wait):
+    body = """
+    mov.b32 %r2, dyn; shl.b32 %r3, %r1, 2; add.s32 %r3, %r3, %r2; st.shared.b32 [%r3], %r1;
+    bar.sync 0; mov.b32 %r6, 64; setp.ne.b32 %p1, %r1, 0; @%p1 bra there;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], %r6;
+    cp.async.bulk.commit_group; mov.b32 %r7, 77; st.shared.b32 [%r2], %r7;
+    cp.async.bulk.WAIT 0;
+    there: bar.sync 0;
+    """
+    got = run(body.replace("WAIT", wait), words(), shared=128)
+    assert got.tolist() == [77, *range(1, 16), *[0xABCD] * 16]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_of_a_cluster_read_each_others_memory(seed):
     body = """
@@ -128,6 +142,8 @@ def test_a_function_is_called():
          "@!d bra a; }", "barrier"),
         ("setp.eq.b32 %p1, %r1, 3; @%p1 bra other; bar.sync 0; bra end; other: bar.sync 1; end:",
          "wait for each other"),
+        ("mov.b32 %r2, dyn; mov.b32 %r6, 8; cp.async.bulk.global.shared::cta.bulk_group [%rd3], "
+         "[%r2], %r6;", "not aligned"),
         ("wibble.b32 %r1, %r2;", "not known"),
     ],
 )  # fmt: skip

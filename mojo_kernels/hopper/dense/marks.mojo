@@ -29,7 +29,7 @@ struct Marks(TrivialRegisterPassable):
     ](
         operands: Some[DenseOperands], first_token: UInt32, first_column: UInt32, result: Result
     ) -> Self:
-        """Loads those of a warp group's tile, before the products, so that nobody waits for them."""
+        """Loads those of a warp group's tile before the products: nobody waits for them."""
         var found = Self(0, 0)
         comptime for first in range(0, INSTRUCTION_ROWS, TILE_ROWS):
             var column = min(first_column + UInt32(first), result.columns - 1)

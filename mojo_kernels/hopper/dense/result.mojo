@@ -198,9 +198,7 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
     def piece(self, token: UInt32, octet: UInt32) -> UInt32:
         """Returns the address of eight of the warp's rows of a token."""
         return (
-            self.token(token)
-            + UInt32(2 * WARP_ROWS) * self.warp
-            + UInt32(Self.PIECE_BYTES) * octet
+            self.token(token) + UInt32(2 * WARP_ROWS) * self.warp + UInt32(Self.PIECE_BYTES) * octet
         )
 
     @always_inline
@@ -230,7 +228,9 @@ def scale_sums[
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     var pairs = factors_at + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
     comptime for octet in range(tokens // OCTET):
-        var of_tokens = bitcast[DType.float32, PAIR](load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet)))
+        var of_tokens = bitcast[DType.float32, PAIR](
+            load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
+        )
         comptime for row in range(ROWS):
             comptime for token in range(PAIR):
                 comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
