@@ -195,6 +195,7 @@ Hopper's builds on the room of any GPU.
             pipeline.mojo         stages in shared memory
             fillers.mojo          who copies stages, or makes them
             result.mojo           where sums meet factors, and how they get to C
+            handover.mojo         C on its way out, while the next tile is multiplied
             together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
