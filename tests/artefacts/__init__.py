@@ -60,6 +60,8 @@ USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
     *("cdna4/test_experts", "house/test_readme", "house/test_docs", "ptx/", "serving/"),
 )
+CPU_LEVEL = "cpu/level"
+"""The module of this CPU, which the package finds by itself: without it, it would compile parts."""
 OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
 
 
@@ -78,7 +80,7 @@ def max_library() -> Build:
 
 
 ARTEFACTS = (
-    extension("cpu/level", _native.cpu_extension, *USERS_OF_THE_CPU),
+    extension(CPU_LEVEL, _native.cpu_extension, *USERS_OF_THE_CPU),
     *(
         extension(
             f"cpu/{level.name}",
@@ -247,6 +249,11 @@ def prepare(tests: Iterable[pytest.Item], say: Callable[[str], None]) -> None:
                 say(f"cannot make {artefact.name}: {str(error).splitlines()[0]}")
             else:
                 say(f"made {artefact.name} in {time.perf_counter() - start:.1f} s")
+    level = BY_NAME[CPU_LEVEL]
+    if any(level.is_for(*test) for test in wanted) and level.build().key not in _failures:
+        # Another process may still be at it; other artefacts are waited for as tests ask for them.
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(NativeBuildError):
+            made(level)
 
 
 def is_made(artefact: Artefact) -> bool:
