@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from tests.ptx.machine import Warp
 
 
+def happen(lists: list[list[Callable]], keep: int) -> None:
+    """Lets copies happen, all but the last lists that are closed and the open one."""
+    while len(lists) - 1 > keep:
+        for copy in lists.pop(0):
+            copy()
+
+
 class Copies(Operands):
     """Those instructions as closures."""
 
@@ -57,7 +64,7 @@ class Copies(Operands):
         return arrive
 
     def _cp(self, s: parse.Statement, parts: list[str]) -> Callable:
-        if parts[1] == "bulk" and (len(s.operands) < 4 or parts[2] == "global"):
+        if parts[1] == "bulk" and len(s.operands) < 4:
             return self.bulk_out(s, parts)
         if parts[1] == "bulk":
             to, barrier = self.address(s.operands[0], 32), self.address(s.operands[3], 32)
@@ -79,9 +86,7 @@ class Copies(Operands):
             def settle(w: Warp, m: np.ndarray | None) -> None:
                 if parts[1] == "wait_all":
                     w.copies.append([])
-                while len(w.copies) - 1 > keep:
-                    for copy in w.copies.pop(0):
-                        copy()
+                happen(w.copies, keep)
 
             return settle
         to, source = self.address(s.operands[0], 32), self.address(s.operands[1], 64)
@@ -121,9 +126,7 @@ class Copies(Operands):
 
             def settle(w: Warp, m: np.ndarray | None) -> None:
                 for lane in lanes_of(m):
-                    while len(w.bulk[lane]) - 1 > keep:
-                        for copy in w.bulk[lane].pop(0):
-                            copy()
+                    happen(w.bulk[lane], keep)
 
             return settle
         if parts[2:4] != ["global", "shared:cta"]:
