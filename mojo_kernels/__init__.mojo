@@ -198,6 +198,11 @@ Hopper's builds on the room of any GPU.
             handover.mojo         C on its way out, while the next tile is multiplied
             together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
+        direct/               few tiles: weights' codes become bytes in registers
+            kernel.mojo           the kernel
+            operands.mojo         what it wants to know of its operands
+            stages.mojo           stages in shared memory, and who copies them
+            weights.mojo          codes of a stage to fragments of tensor cores
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           which problems, and the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly

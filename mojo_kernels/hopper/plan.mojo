@@ -11,8 +11,8 @@
     tiles       64, 128           128          1         none
     portable    1                 32           1         2**22, which tiles have too
 
-Ranks are the groups of a cluster, which split K. Kernels for few rows make bytes of weights as they
-multiply; the others find them in the workspace.
+Ranks are the groups of a cluster, which split K. Kernels for few rows make what tensor cores take of
+weights as they multiply; the others find it in the workspace.
 """
 
 from std.math import ceildiv

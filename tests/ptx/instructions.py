@@ -494,7 +494,7 @@ class Kernel(Copies):
             at = tensor.rows_described(int(right(w)[0]), np.arange(int(count)), num_bytes)
             read = [at]
             if in_registers:
-                a = tensor.left_of([f(w) for f in left])
+                a = tensor.left_of([f(w) for f in left], kind)
             else:
                 rows = 16 * (w.index % 4) + np.arange(16)
                 of_left = tensor.rows_described(int(left(w)[0]), rows, num_bytes)

@@ -19,19 +19,18 @@ from tests.ptx.scalar import BYTES, LANES, from_bfloat16, halves
 ROWS, PAIRS = np.divmod(np.arange(LANES), 4)
 
 
-def numbers_of(registers: list[np.ndarray]) -> np.ndarray:
-    """Returns matrices of bfloat16 numbers, [register, row, column], as float32."""
-    found = np.zeros((len(registers), 8, 8), np.float32)
+def numbers_of(registers: list[np.ndarray], kind: str = "bf16") -> np.ndarray:
+    """Returns matrices of eight rows of 16 bytes, [register, row, number], as float32."""
+    found = np.zeros((len(registers), 8, 16), np.uint8)
     for i, register in enumerate(registers):
-        low, high = halves(register)
-        found[i, ROWS, 2 * PAIRS] = from_bfloat16(low)
-        found[i, ROWS, 2 * PAIRS + 1] = from_bfloat16(high)
-    return found
+        for at in range(4):
+            found[i, ROWS, 4 * PAIRS + at] = register >> np.uint32(8 * at) & np.uint32(0xFF)
+    return numbers_from(found, kind)
 
 
-def left_of(registers: list[np.ndarray]) -> np.ndarray:
-    """Returns the 16 x 16 numbers of four registers."""
-    parts = numbers_of(registers)
+def left_of(registers: list[np.ndarray], kind: str = "bf16") -> np.ndarray:
+    """Returns the 16 rows of 32 bytes of four registers."""
+    parts = numbers_of(registers, kind)
     return np.block([[parts[0], parts[2]], [parts[1], parts[3]]])
 
 
@@ -84,12 +83,16 @@ def rows_described(descriptor: int, rows: np.ndarray, num_bytes: int) -> np.ndar
     return at ^ ((at >> 7 & 7) << 4)
 
 
-def numbers_at(shared: np.ndarray, at: np.ndarray, kind: str) -> np.ndarray:
-    """Returns the numbers in shared memory."""
-    raw = np.ascontiguousarray(shared[at])
+def numbers_from(raw: np.ndarray, kind: str) -> np.ndarray:
+    """Returns bytes as the numbers that they are."""
     if kind == "bf16":
         return from_bfloat16(raw.view(np.uint16))
     return BYTES[kind][raw].astype(np.float32)
+
+
+def numbers_at(shared: np.ndarray, at: np.ndarray, kind: str) -> np.ndarray:
+    """Returns the numbers in shared memory."""
+    return numbers_from(np.ascontiguousarray(shared[at]), kind)
 
 
 def load_matrices(rows: np.ndarray, count: int, *, turned: bool) -> list[np.ndarray]:

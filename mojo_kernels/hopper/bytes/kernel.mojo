@@ -5,6 +5,9 @@
     fp8, fp8_block x fp8, fp8_block, fp8_block_2d  E4M3 bytes            after 128 of K
     mxfp8 x mxfp8, mxfp4                           bfloat16 numbers      before
 
+Weights become stages in the workspace, which `dense` multiplies, or, for few rows, what tensor cores
+take as they are needed: bytes in the registers of `direct`, numbers in stages of `dense`.
+
 Sums of 32 products that are scaled one by one would take 2280 cycles for 192 x 128 x 128 products,
 where numbers take 1536: so elements of MX formats become numbers, which rounds nothing.
 """
@@ -16,6 +19,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
+from ..direct.kernel import grid as grid_of_direct, matmul_direct
 from ..plan import Kernel, PRESHUFFLED, Plan
 from .operands import Scaling, StagedOperands, has_byte_stages
 from .operands import workspace_of as workspace_of_operands
@@ -63,11 +67,11 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
             comptime if weight_bits == 8 or known == Scaling.NUMBERS:
                 if scaling == known and bits == weight_bits:
                     if plan.kernel == Kernel.BYTES:
-                        _launch[known, weight_bits, True, 128](problem, plan, queue)
-                    else:
-                        comptime for tokens in DENSE_TOKENS:
-                            if plan.tokens == tokens:
-                                _launch[known, weight_bits, False, tokens](problem, plan, queue)
+                        return _launch[known, weight_bits, True, 128](problem, plan, queue)
+                    comptime for tokens in DENSE_TOKENS:
+                        if plan.tokens == tokens:
+                            return _launch[known, weight_bits, False, tokens](problem, plan, queue)
+    raise Error(String("plan: no tile of these formats has ", plan.tokens, " rows"))
 
 
 def _launch[
@@ -76,14 +80,25 @@ def _launch[
     """Does so with one way of scaling, the stages of weights in the workspace or not."""
     var operands = prepare[scaling, bits, stages_weights](problem, tokens, queue)
     var cut = plan.within(Int(operands.num_steps()))
-    queue.launch[matmul_dense[StagedOperands[scaling, bits, stages_weights], tokens]](
-        grid(problem.m, problem.n, cut, scaling),
-        operands,
-        Activations(problem),
-        Weights(problem),
-        Result(problem),
-        UInt32(cut.ranks),
-    )
+    comptime Operands = StagedOperands[scaling, bits, stages_weights]
+    comptime if stages_weights or scaling == Scaling.NUMBERS:
+        queue.launch[matmul_dense[Operands, tokens]](
+            grid(problem.m, problem.n, cut, scaling),
+            operands,
+            Activations(problem),
+            Weights(problem),
+            Result(problem),
+            UInt32(cut.ranks),
+        )
+    else:
+        queue.launch[matmul_direct[Operands, tokens]](
+            grid(problem.m, problem.n, cut, scaling),
+            operands,
+            Activations(problem),
+            Weights(problem),
+            Result(problem),
+            UInt32(cut.ranks),
+        )
 
 
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan, scaling: Scaling) -> Workspace:
@@ -93,5 +108,9 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan, scaling: Scaling) -> Worksp
 
 def grid(m: Int, n: Int, plan: Plan, scaling: Scaling) -> Grid:
     """Returns the grid for C of [m, n]."""
+    var stages_weights = plan.kernel == Kernel.BYTES
+    comptime for known in [Scaling.ROWS, Scaling.STAGES]:
+        if scaling == known and not stages_weights:
+            return grid_of_direct[StagedOperands[known, 8, False]](m, n, plan.tokens, plan.ranks)
     var has_factors = scaling == Scaling.STAGES
-    return grid_of_tiles(m, n, plan.tokens, plan.ranks, has_factors, plan.kernel == Kernel.BYTES)
+    return grid_of_tiles(m, n, plan.tokens, plan.ranks, has_factors, stages_weights)

@@ -19,10 +19,14 @@ from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Activations, Result
 from ...simt.views import flat_of
 from ..dense.operands import DenseOperands
+from ..dense.result import RowPair
 from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
-from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, TILE_ROWS
+from ..direct.operands import DirectOperands, Words
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..staged.weights import ROWS
 from .numbers import put_bytes, put_numbers
 from .scales import WeightScales
 
@@ -67,7 +71,7 @@ def has_byte_stages(format: Int) -> Bool:
 
 @fieldwise_init
 struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
-    DenseOperands, TrivialRegisterPassable
+    DenseOperands, DirectOperands, TrivialRegisterPassable
 ):
     """Stages of both sides, or of tokens only, weights of so many bits, scales and marks."""
 
@@ -83,6 +87,8 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
     comptime PUT_BYTES = 64 // Self.bits if Self.scaling == Scaling.NUMBERS else 4
     comptime HAS_BLOCK_SCALES = Self.scaling == Scaling.NUMBERS
     comptime BLOCKS = Self.STAGE_CODES // BLOCK if Self.HAS_BLOCK_SCALES else 1
+    comptime Rows = UInt32
+    comptime Factors = SIMD[DType.uint32, ROWS]
 
     var left: StagedRows
     """The tokens."""
@@ -138,10 +144,6 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
         return self.left.num_steps
 
     @always_inline
-    def rows_word(self, tile: UInt32) -> UInt32:
-        return 0
-
-    @always_inline
     def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
         return self.scales.at(self.scales.of_row(row), step)
 
@@ -154,6 +156,33 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
             else:
                 var scales = unit.scales[i * GRANULE_BYTES * 8 // Self.bits // BLOCK]
                 put_numbers[granule, Self.bits](unit.of_granule(i), scales, rows)
+
+    @always_inline
+    def rows_at(self, row: UInt32) -> UInt32:
+        return 0
+
+    @staticmethod
+    @always_inline
+    def fragment(
+        rows: UInt32, words: Words[Self.CODE_BITS], scales: UInt32
+    ) -> SIMD[DType.uint32, 4]:
+        comptime assert Self.CODE_BITS == 8, "codes are bytes"
+        return words.slice[4]()
+
+    @always_inline
+    def factors_at(self, row: UInt32) -> SIMD[DType.uint32, ROWS]:
+        var first = row + lane_here() // UInt32(K_LANES)
+        var places = SIMD[DType.uint32, ROWS]()
+        comptime for i in range(ROWS):
+            places[i] = self.scales.of_row(min(first + UInt32(OCTET * i), self.num_weights - 1))
+        return places
+
+    @always_inline
+    def stage_factors(self, rows: SIMD[DType.uint32, ROWS], step: UInt32) -> RowPair:
+        var found = RowPair()
+        comptime for i in range(ROWS):
+            found[i] = self.scales.at(rows[i], step)
+        return found
 
     @always_inline
     def of_weight(self, row: Int) -> Float32:

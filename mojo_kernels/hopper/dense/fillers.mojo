@@ -2,8 +2,8 @@
 
     stages of weights    fillers
     in the workspace     a thread, which starts copies
-    made here            eight warps: each puts 32 rows of every other stage, while loads of its
-                         next one are on the way; tokens are copied
+    made here            bfloat16 numbers; eight warps: each puts 32 rows of every other stage, while
+                         loads of its next one are on the way; tokens are copied
 """
 
 from max.gpu import thread_idx
@@ -11,16 +11,14 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import syncwarp
 
 from ...simt.arguments import Weights
-from ..instructions.shared_memory import arrive, publish_stores, store_word, wait_phase
+from ..instructions.shared_memory import arrive, publish_stores, wait_phase
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, TILES
 from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_TURNS
 from .share import Share
-from .stages import FACTOR_BYTES
 from .units import StageRows
 from .weights import TileUnits
 
@@ -79,7 +77,7 @@ def make_stages[
     var turn = Turn(share.first(), share.first_step + number)
     turn.settle(share)
     var next = turn
-    var units = units_of(operands, share, turn.tile, filler, w, k, columns)
+    var units = units_of[Operands](share, turn.tile, filler, w, k, columns)
     var loaded = Array[Units.Unit, Units.UNITS](uninitialized=True)
     comptime for part in range(Units.UNITS):
         loaded[part] = units.load[part](operands, next.step)
@@ -96,17 +94,13 @@ def make_stages[
         if next.step >= share.end_step:
             next.settle(share)
             if next.tile != tile:
-                units = units_of(operands, share, next.tile, filler, w, k, columns)
+                units = units_of[Operands](share, next.tile, filler, w, k, columns)
         wait_phase(stages.empty(), stages.parity)
         if filler == 0 and is_first_lane:
             stages.copy_tokens(operands.tokens(), row, turn.step)
         var rows = StageRows(stages.weights() + filler * UInt32(StageRows.NUM_BYTES), lane_at)
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
-            comptime if Operands.SCALES_STAGES and part == 0:
-                var factors = stages.weights() + UInt32(COLUMNS * ROW_BYTES)
-                var at = filler * UInt32(TILE_ROWS) + lane_here()
-                store_word(factors + at * UInt32(FACTOR_BYTES), loaded[part].factor)
             loaded[part] = units.load[part](operands, next.step)
         units.clear_tail(rows, turn.step)
         publish_stores()
@@ -121,7 +115,6 @@ def make_stages[
 def units_of[
     tokens: Int, //, Operands: DenseOperands
 ](
-    operands: Operands,
     share: Share[tokens],
     tile: UInt32,
     filler: UInt32,
@@ -133,4 +126,4 @@ def units_of[
     var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
     var column = UInt32(share.schedule.tile(Int(index)).column)
     var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
-    return TileUnits[Operands].of(w, k, found, operands.rows_word(found), columns)
+    return TileUnits[Operands].of(w, k, found, 0, columns)

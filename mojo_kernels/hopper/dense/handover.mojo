@@ -22,11 +22,12 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, TileSums
+from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import FLAGS_AT, first_of
 from .result import GroupRoom, WARPS, turn_any
 from .share import Share
 
-comptime GROUPS = 2
+comptime GROUPS = CONSUMER_WARPS // WARPS
 """Warp groups that multiply."""
 comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]
 """The barriers, [turned or stored, warp group]."""

@@ -88,7 +88,7 @@ def consumer_registers[Operands: DenseOperands]() -> Int:
     comptime if Operands.STAGES_WEIGHTS:
         return 240
     else:
-        return 192 if Operands.SCALES_STAGES else 176
+        return 176
 
 
 def filler_registers[Operands: DenseOperands]() -> Int:
@@ -260,18 +260,6 @@ def consume[
         wgmma_wait_group_sync[0]()
         settle_sums(sums)
         release(previous, lane_here() == 0)
-    elif Operands.SCALES_STAGES and not Operands.STAGES_WEIGHTS:
-        var partial = TileSums[tokens](fill=0)
-        for _ in range(num_steps):
-            start[Operands](stages, group, partial)
-            wgmma_wait_group_sync[0]()
-            settle_sums(partial)
-            var places = FactorPlaces[tokens].of_warp(stages.weights(), stages.tokens_at(), warp)
-            places.add_scaled(partial, sums)
-            # All lanes have read factors; one says so.
-            syncwarp()
-            release(stages, lane_here() == 0)
-            stages.advance()
     elif Operands.SCALES_STAGES:
         var partial = TileSums[tokens](fill=0)
         for _ in range(num_steps):
@@ -282,16 +270,10 @@ def consume[
             var of_weights = places.of_weights()
             wgmma_wait_group_sync[0]()
             settle_sums(partial)
+            # All lanes have read factors; one says so.
             syncwarp()
             release(stages, lane_here() == 0)
             add_scaled(partial, of_weights, of_tokens, sums)
-            stages.advance()
-    elif not Operands.STAGES_WEIGHTS:
-        var partial = TileSums[tokens](fill=0)
-        for _ in range(num_steps):
-            start[Operands](stages, group, partial)
-            wgmma_wait_group_sync[0]()
-            add_up(stages, partial, sums)
             stages.advance()
     else:
         comptime assert False, "two stages are under way: see `consume_in_turns`"

@@ -12,7 +12,7 @@ from ..instructions.warp import any_lane, lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS
 from ..layout import TILE_ROWS
 from ..staged.stages import WARP_ROWS
-from .operands import DenseOperands
+from .operands import ProductOperands
 
 
 @fieldwise_init
@@ -27,7 +27,7 @@ struct Marks(TrivialRegisterPassable):
     def load[
         tokens: Int
     ](
-        operands: Some[DenseOperands], first_token: UInt32, first_column: UInt32, result: Result
+        operands: Some[ProductOperands], first_token: UInt32, first_column: UInt32, result: Result
     ) -> Self:
         """Loads those of a warp group's tile before the products: nobody waits for them."""
         var found = Self(0, 0)
@@ -49,7 +49,7 @@ struct Marks(TrivialRegisterPassable):
 def store_marked[
     tokens: Int
 ](
-    operands: Some[DenseOperands],
+    operands: Some[ProductOperands],
     marks: Marks,
     a: Activations,
     w: Weights,

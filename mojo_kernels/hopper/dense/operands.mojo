@@ -1,4 +1,4 @@
-"""What the dense kernel wants to know of its operands."""
+"""What kernels of tensor core products want to know of their operands."""
 
 from std.builtin.device_passable import DevicePassable
 
@@ -8,7 +8,7 @@ from .stages import StagedRows
 from .units import StageRows, Unit
 
 
-trait DenseOperands(DevicePassable, RowFactors):
+trait ProductOperands(DevicePassable, RowFactors):
     """Both sides of a product, ready for tensor cores, and what their numbers are."""
 
     comptime TYPE: StaticString
@@ -20,40 +20,8 @@ trait DenseOperands(DevicePassable, RowFactors):
         """Returns the left side."""
         ...
 
-    comptime STAGES_WEIGHTS: Bool
-    """Whether the stages of weights are in the workspace; else they are made as they are read."""
-
-    def weights(self) -> StagedRows:
-        """Returns the right side, if it is in the workspace."""
-        ...
-
     def num_steps(self) -> UInt32:
         """Returns the stages of K."""
-        ...
-
-    comptime CODE_BITS: Int
-    """Bits of a code of the right side."""
-    comptime STAGE_CODES: Int
-    """Codes of a row in a stage."""
-    comptime GRANULES: Int
-    """Granules of a unit: those that a lane loads together."""
-    comptime BLOCKS: Int
-    """Blocks of a unit that have a scale byte a row, or 1."""
-    comptime PUT_BYTES: Int
-    """Bytes that the four lanes of a row put next to each other."""
-    comptime HAS_BLOCK_SCALES: Bool
-    """Whether there are such scales."""
-
-    def rows_word(self, tile: UInt32) -> UInt32:
-        """Returns what `put` wants to know of a lane's four rows of 32."""
-        ...
-
-    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
-        """Returns the factor of a stage of a row of weights, where stages have factors."""
-        ...
-
-    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
-        """Puts a unit to its place: some part of the 32 rows of a stage."""
         ...
 
     comptime HAS_MARKS: Bool
@@ -73,4 +41,36 @@ trait DenseOperands(DevicePassable, RowFactors):
 
     def end(self, found: Bool, a: Activations, result: Result):
         """Does what is left; all consumers of a group call it."""
+        ...
+
+
+trait DenseOperands(ProductOperands):
+    """What the dense kernel wants to know besides: weights become stages."""
+
+    comptime STAGES_WEIGHTS: Bool
+    """Whether the stages of weights are in the workspace; else they are made as they are read."""
+
+    def weights(self) -> StagedRows:
+        """Returns the right side, if it is in the workspace."""
+        ...
+
+    comptime CODE_BITS: Int
+    """Bits of a code of the right side."""
+    comptime STAGE_CODES: Int
+    """Codes of a row in a stage."""
+    comptime GRANULES: Int
+    """Granules of a unit: those that a lane loads together."""
+    comptime BLOCKS: Int
+    """Blocks of a unit that have a scale byte a row, or 1."""
+    comptime PUT_BYTES: Int
+    """Bytes that the four lanes of a row put next to each other."""
+    comptime HAS_BLOCK_SCALES: Bool
+    """Whether there are such scales."""
+
+    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
+        """Returns the factor of a stage of a row of weights, where stages have factors."""
+        ...
+
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        """Puts a unit to its place: some part of the 32 rows of a stage."""
         ...

@@ -126,13 +126,6 @@ struct FactorPlaces[tokens: Int](TrivialRegisterPassable):
             found[octet] = self.of_octet(octet)
         return found^
 
-    @always_inline
-    def add_scaled(self, partial: TileSums[Self.tokens], mut sums: TileSums[Self.tokens]):
-        """Adds a stage's sums, times both factors, which are loaded as they are needed."""
-        var of_weights = self.of_weights()
-        comptime for octet in range(Self.tokens // OCTET):
-            add_octet[octet](partial, of_weights, self.of_octet(octet), sums)
-
 
 @always_inline
 def add_scaled[

@@ -30,7 +30,7 @@ from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAX_RANKS
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
 from ..staged.weights import ROWS
-from .operands import DenseOperands
+from .operands import ProductOperands
 from .result import PAIR
 from .share import Share
 
@@ -51,7 +51,7 @@ def store_together[
     sums: TileSums[tokens],
     base: UInt32,
     share: Share[tokens],
-    operands: Some[DenseOperands],
+    operands: Some[ProductOperands],
     a: Activations,
     w: Weights,
     result: Result,
@@ -85,7 +85,7 @@ def store_share[
 ](
     region: Region[tokens],
     share: Share[tokens],
-    operands: Some[DenseOperands],
+    operands: Some[ProductOperands],
     a: Activations,
     w: Weights,
     result: Result,

@@ -22,8 +22,10 @@ from ...simt.arguments import Activations, Result
 from ...simt.views import flat_of
 from ..dense.kernel import CONSUMERS
 from ..dense.operands import DenseOperands
+from ..dense.result import RowPair
 from ..dense.stages import ALIGNMENT as SIDE_ALIGNMENT, StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
+from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import any_thread, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import ROW_BYTES
@@ -32,7 +34,7 @@ from ..many.kernel import TOKENS as MANY_TOKENS
 from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
 from ..staged.activations import workspace_of as workspace_of_numbers
 from ..staged.gate import Gate
-from .codes import ByteTable, factor_of, scale_at
+from .codes import ByteTable, RowTables, factor_of, scale_at
 
 comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage."""
@@ -45,7 +47,7 @@ comptime VECTOR = 16
 
 
 @fieldwise_init
-struct ByteRows[stages_weights: Bool](DenseOperands, TrivialRegisterPassable):
+struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegisterPassable):
     """Stages of bytes, and the bases of all rows."""
 
     comptime device_type: AnyType = Self
@@ -60,6 +62,8 @@ struct ByteRows[stages_weights: Bool](DenseOperands, TrivialRegisterPassable):
     comptime BLOCKS = STEP_BLOCKS
     comptime PUT_BYTES = 4
     comptime HAS_BLOCK_SCALES = True
+    comptime Rows = RowTables
+    comptime Factors = UInt32
 
     var left: StagedRows
     """The tokens."""
@@ -106,17 +110,6 @@ struct ByteRows[stages_weights: Bool](DenseOperands, TrivialRegisterPassable):
         return self.left.num_steps
 
     @always_inline
-    def rows_word(self, tile: UInt32) -> UInt32:
-        # The bases of four rows, which are as far apart as there are lanes for rows.
-        var bases = self.weight_bases()
-        var first = Int(tile) * TILE_ROWS + Int(lane_here() // UInt32(K_LANES))
-        var word = UInt32(0)
-        comptime for row in range(ROWS_PER_LANE):
-            var base = bases[first + row * ROW_LANES].cast[DType.uint32]()
-            word |= base << UInt32(8 * row)
-        return word
-
-    @always_inline
     def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
         return 1
 
@@ -129,6 +122,33 @@ struct ByteRows[stages_weights: Bool](DenseOperands, TrivialRegisterPassable):
                 var bytes = table.bytes(unit.words[ROWS_PER_LANE * block + i], scale)
                 comptime for half in range(2):
                     store_word(rows.at[i, 2 * block + half](), bytes[half])
+
+    @always_inline
+    def rows_at(self, row: UInt32) -> RowTables:
+        var bases = self.weight_bases()
+        var first = Int(row) + Int(lane_here() // UInt32(K_LANES))
+        var base = bases[first].cast[DType.uint32]()
+        var next = bases[first + ROW_LANES].cast[DType.uint32]()
+        return RowTables(
+            ByteTable.of_base(base),
+            ByteTable.of_base(next),
+            row // UInt32(ROW_LANES) % UInt32(ROWS_PER_LANE),
+        )
+
+    @staticmethod
+    @always_inline
+    def fragment(
+        rows: RowTables, words: Words[Self.CODE_BITS], scales: UInt32
+    ) -> SIMD[DType.uint32, 4]:
+        return rows.fragment(words.slice[2](), scales)
+
+    @always_inline
+    def factors_at(self, row: UInt32) -> UInt32:
+        return 0
+
+    @always_inline
+    def stage_factors(self, rows: UInt32, step: UInt32) -> RowPair:
+        return 1
 
     @always_inline
     def gate(self) -> Gate:

@@ -60,6 +60,23 @@ struct ByteTable(TrivialRegisterPassable):
         return pick_codes(word, low, high)
 
 
+@fieldwise_init
+struct RowTables(TrivialRegisterPassable):
+    """The tables of a lane's two rows, and where scale bytes of them are in a word of four."""
+
+    var first: ByteTable
+    var second: ByteTable
+    var place: UInt32
+    """The place of the first one's scale byte; the second one's is next to it."""
+
+    @always_inline
+    def fragment(self, words: SIMD[DType.uint32, 2], scales: UInt32) -> SIMD[DType.uint32, 4]:
+        """Returns a word of each row as bytes: the first four codes of both, then the others."""
+        var upper = self.first.bytes(words[0], scale_at(scales, self.place))
+        var lower = self.second.bytes(words[1], scale_at(scales, self.place + 1))
+        return {upper[0], lower[0], upper[1], lower[1]}
+
+
 @always_inline
 def pick_codes(word: UInt32, low: UInt32, high: UInt32) -> SIMD[DType.uint32, 2]:
     """Returns eight codes as bytes, the first four and the last four.

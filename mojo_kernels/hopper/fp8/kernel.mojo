@@ -1,7 +1,7 @@
 """Many rows of MXFP4 activations: FP8 tensor cores, at twice the rate of bfloat16.
 
-Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies.
-In the end both rows' powers of two are applied. A product with a row that has no base is computed
+Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies;
+of fewer rows `direct` has weights become bytes in registers, again for each tile of C. In the end both rows' powers of two are applied. A product with a row that has no base is computed
 once more by `many`, which ends at once otherwise: nothing waits for the host.
 """
 
@@ -10,6 +10,7 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
+from ..direct.kernel import grid as grid_of_direct, matmul_direct
 from ..layout import OPERANDS
 from ..many import kernel as many
 from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
@@ -56,17 +57,29 @@ def _launch[
     """Does so, with the stages of weights in the workspace or without."""
     var rows = prepare[stages_weights](problem, tokens, queue)
     var cut = plan.within(Int(rows.num_steps()))
-    queue.launch[matmul_dense[ByteRows[stages_weights], tokens]](
-        grid(problem.m, problem.n, cut),
-        rows,
-        Activations(problem),
-        Weights(problem),
-        Result(problem),
-        UInt32(cut.ranks),
-    )
+    comptime if stages_weights:
+        queue.launch[matmul_dense[ByteRows[True], tokens]](
+            grid(problem.m, problem.n, cut),
+            rows,
+            Activations(problem),
+            Weights(problem),
+            Result(problem),
+            UInt32(cut.ranks),
+        )
+    else:
+        queue.launch[matmul_direct[ByteRows[False], tokens]](
+            grid(problem.m, problem.n, cut),
+            rows,
+            Activations(problem),
+            Weights(problem),
+            Result(problem),
+            UInt32(cut.ranks),
+        )
     many.launch_product(problem, rows.numbers, rows.gate(), queue)
 
 
 def grid(m: Int, n: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n]."""
-    return grid_of_tiles(m, n, plan.tokens, plan.ranks, False, plan.kernel == Kernel.FP8)
+    if plan.kernel == Kernel.FP8:
+        return grid_of_tiles(m, n, plan.tokens, plan.ranks, False, True)
+    return grid_of_direct[ByteRows[False]](m, n, plan.tokens, plan.ranks)

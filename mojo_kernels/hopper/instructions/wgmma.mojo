@@ -149,28 +149,24 @@ comptime TileSums[tokens: Int] = Array[SIMD[DType.float32, PART_SUMS], tokens //
 """A thread's sums of an instruction on so many tokens, in its order."""
 
 
-def _product_of_stages[type: StaticString, tokens: Int, adds: Bool]() -> String:
-    """Returns the instruction whose sides both are in shared memory."""
+def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() -> String:
+    """Returns the instruction; behind the sums come four registers for its weights.
+
+    All four are weights, or the first two are a descriptor of what is in shared memory.
+    """
     comptime COUNT = tokens // 2
     var is_bytes = type != "bf16"
-    return String(
-        "{ .reg .pred p; setp.ne.b32 p, ",
-        1 if adds else 0,
-        ", 0; wgmma.mma_async.sync.aligned.m64n",
-        tokens,
-        "k32.f32." if is_bytes else "k16.f32.",
-        type,
-        ".",
-        type,
-        " {",
-        _operands[0, COUNT, "$"](),
-        "}, $",
-        COUNT,
-        ", $",
-        COUNT + 1,
-        ", p, 1, 1" if is_bytes else ", p, 1, 1, 0, 0",
-        "; }",
-    )
+    var weights = String("{", _operands[COUNT, 4, "$"](), "}")
+    var text = String("{ .reg .pred p; setp.ne.b32 p, ", 1 if adds else 0, ", 0; ")
+    comptime if not in_registers:
+        text += String(".reg .b64 w; mov.b64 w, {$", COUNT, ", $", COUNT + 1, "}; ")
+        weights = "w"
+    text += String("wgmma.mma_async.sync.aligned.m64n", tokens)
+    text += String("k32.f32." if is_bytes else "k16.f32.", type, ".", type, " {")
+    text += String(_operands[0, COUNT, "$"](), "}, ", weights, ", $", COUNT + 4, ", p, 1, 1")
+    if not is_bytes:
+        text += ", 0" if in_registers else ", 0, 0"
+    return text + "; }"
 
 
 @always_inline
@@ -181,9 +177,28 @@ def multiply_staged[
 
     It adds them to the sums, or begins anew. Addresses are lower words of descriptors.
     """
+    var halves = bitcast[DType.uint32, 2](SIMD[DType.int64, 1](descriptor(weights_at).desc))
+    _start[_product[type, tokens, adds, False]()]({halves[0], halves[1], 0, 0}, tokens_at, sums)
+
+
+@always_inline
+def multiply_fragment[
+    tokens: Int, //, type: StaticString, adds: Bool
+](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: TileSums[tokens]):
+    """The same with weights in registers.
+
+    A lane has of its two rows four bytes each, and of what is 16 bytes behind them too.
+    """
+    _start[_product[type, tokens, adds, True]()](weights, tokens_at, sums)
+
+
+@always_inline
+def _start[
+    tokens: Int, //, TEXT: String
+](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: TileSums[tokens]):
+    """Starts an instruction of `_product`."""
     comptime COUNT = tokens // 2
-    comptime CONSTRAINTS = "=f," * COUNT + "l,l," + _operands[0, COUNT, ""]()
-    comptime TEXT = _product_of_stages[type, tokens, adds]()
+    comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,l," + _operands[0, COUNT, ""]()
     # fmt: off
     comptime if tokens == 64:
         var a = sums[0]
@@ -198,7 +213,7 @@ def multiply_staged[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            descriptor(weights_at).desc, descriptor(tokens_at).desc,
+            weights[0], weights[1], weights[2], weights[3], descriptor(tokens_at).desc,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
@@ -223,7 +238,7 @@ def multiply_staged[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            descriptor(weights_at).desc, descriptor(tokens_at).desc,
+            weights[0], weights[1], weights[2], weights[3], descriptor(tokens_at).desc,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
@@ -237,6 +252,22 @@ def multiply_staged[
             sums[0][i] = d[i]
             sums[1][i] = d[PART_SUMS + i]
     # fmt: on
+
+
+@always_inline
+def add_here(x: Float32, y: Float32) -> Float32:
+    """Returns x + y; the compiler cannot do so later, and keep both until then."""
+    return inlined_assembly[
+        "add.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f", has_side_effect=True
+    ](x, y)
+
+
+@always_inline
+def multiply_add_here(x: Float32, y: Float32, z: Float32) -> Float32:
+    """Returns x * y + z, likewise."""
+    return inlined_assembly[
+        "fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f", has_side_effect=True
+    ](x, y, z)
 
 
 @always_inline

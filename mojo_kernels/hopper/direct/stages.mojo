@@ -1,0 +1,199 @@
+"""The stages of a product in shared memory: tokens as bytes, weights as codes.
+
+    header     barriers: full and empty for each stage
+    rooms      for each warp group of consumers: where it turns its part of C
+    stage      128 steps of K: tokens, swizzled, then their factors if there are any;
+               the codes of four tiles of 32 weight rows, then their scales if blocks have them
+
+A thread copies tokens, which lie as a stage does, and a warp what is contiguous of weights. Those
+are no kernel's before this one: their first stages are on the way while tokens are prepared.
+"""
+
+from layout import Coord
+from std.math import align_up
+from std.memory import bitcast
+
+from ...launch.queue import DevicePointer
+from ...layouts import GRANULE_BYTES
+from ...simt.arguments import Weights
+from ...simt.instructions import start_copy
+from ..dense.handover import GROUPS
+from ..dense.result import GroupRoom, PAIR, WARPS
+from ..dense.share import Share
+from ..dense.stages import FACTOR_BYTES, StagedRows
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive_expecting,
+    arrive_when_copied,
+    copy_bulk,
+    init_barrier,
+    load_pair,
+    wait_phase,
+)
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..many.kernel import CONSUMER_WARPS
+from ..staged.activations import LANE_BYTES
+from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
+from .operands import DirectOperands
+
+comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
+"""Blocks of a row in a stage: a code becomes a byte."""
+comptime MAX_STAGES = 8
+"""More stages help nothing. Guess."""
+
+
+@fieldwise_init
+struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassable):
+    """Where stages and their barriers lie in shared memory, and which one is next."""
+
+    var base: UInt32
+    """Start of the shared memory."""
+    var stage: UInt32
+    """The stage of the next step."""
+    var parity: UInt32
+    """The parity of the stage's current phase."""
+
+    comptime GRANULE_CODES = GRANULE_BYTES * 8 // Self.Operands.CODE_BITS
+    """Codes of a granule."""
+    comptime GRANULES = ROW_BYTES // Self.GRANULE_CODES
+    """Granules of a row in a stage."""
+    comptime Codes = TileAddresses[DType.uint32, TILES, Self.GRANULES, 32, ROWS_PER_LANE]
+    """A stage's codes, words: [tile, granule, lane, row]."""
+    comptime Scales = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, ROW_LANES]
+    """A stage's scales, words of four rows: [tile, block, row lane]."""
+    comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
+    """Where the stages begin, behind the rooms in which groups turn their part of C."""
+    comptime TOKENS_BYTES = Self.tokens * (
+        ROW_BYTES + (FACTOR_BYTES if Self.Operands.SCALES_STAGES else 0)
+    )
+    """Bytes of a stage's tokens."""
+    comptime CODES_AT = align_up(Self.TOKENS_BYTES, SWIZZLE_BYTES)
+    """Where the codes lie in a stage."""
+    comptime SCALES_AT = Self.CODES_AT + Self.Codes.NUM_BYTES
+    """Where the scales lie."""
+    comptime STAGE_BYTES = align_up(
+        Self.SCALES_AT + (Self.Scales.NUM_BYTES if Self.Operands.HAS_BLOCK_SCALES else 0),
+        SWIZZLE_BYTES,
+    )
+    """Bytes of a stage."""
+    comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES)
+    """Stages that fit."""
+    comptime NUM_BYTES = Self.STAGES_AT + Self.STAGES * Self.STAGE_BYTES
+    """Dynamic shared memory of a group."""
+    comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
+    """The barriers, [full or empty, stage]."""
+
+    @always_inline
+    def init_barriers(self):
+        """Makes all barriers; one thread calls it."""
+        comptime for stage in range(Self.STAGES):
+            var here = Self(self.base, UInt32(stage), 0)
+            # The warp that copies weights, and the thread that copies tokens.
+            init_barrier(here.full(), 32 + 1)
+            init_barrier(here.empty(), UInt32(CONSUMER_WARPS))
+
+    @always_inline
+    def full(self) -> UInt32:
+        """Returns the barrier that says that the stage is filled."""
+        return Self.Barriers(self.base).at(Coord(0, self.stage))
+
+    @always_inline
+    def empty(self) -> UInt32:
+        """Returns the barrier that says that the stage is read."""
+        return Self.Barriers(self.base).at(Coord(1, self.stage))
+
+    @always_inline
+    def room(self, warp: UInt32) -> GroupRoom[Self.tokens]:
+        """Returns where a consumer warp turns its part of C."""
+        comptime BYTES = UInt32(GroupRoom[Self.tokens].NUM_BYTES)
+        var group, in_group = divmod(warp, UInt32(WARPS))
+        return GroupRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + group * BYTES, in_group)
+
+    @always_inline
+    def tokens_at(self) -> UInt32:
+        """Returns where the stage's tokens are."""
+        return self.base + UInt32(Self.STAGES_AT) + self.stage * UInt32(Self.STAGE_BYTES)
+
+    @always_inline
+    def codes(self) -> Self.Codes:
+        """Returns where the stage's codes are."""
+        return Self.Codes(self.tokens_at() + UInt32(Self.CODES_AT))
+
+    @always_inline
+    def scales(self) -> Self.Scales:
+        """Returns where the stage's scales are."""
+        return Self.Scales(self.tokens_at() + UInt32(Self.SCALES_AT))
+
+    @always_inline
+    def factors_of_octet(self, octet: Int) -> SIMD[DType.float32, PAIR]:
+        """Loads the factors of a lane's tokens of an octet."""
+        var pairs = self.tokens_at() + UInt32(Self.tokens * ROW_BYTES)
+        var of_lane = lane_here() % UInt32(K_LANES) * UInt32(PAIR * FACTOR_BYTES)
+        var words = load_pair(pairs + of_lane + UInt32(octet * OCTET * FACTOR_BYTES))
+        return bitcast[DType.float32, PAIR](words)
+
+    @always_inline
+    def advance(mut self):
+        """Goes on to the next stage."""
+        self.stage += 1
+        if self.stage == UInt32(Self.STAGES):
+            self.stage = 0
+            self.parity ^= 1
+
+    @always_inline
+    def copy_weights(mut self, share: Share[Self.tokens], w: Weights, k: UInt32, columns: UInt32):
+        """Copies the weights of all stages, zeros past the end of K; a warp calls it.
+
+        The last tile of 32 rows stands in for those past it.
+        """
+        var lane = lane_here()
+        var num_granules = k // UInt32(Self.GRANULE_CODES)
+        var last = (columns - 1) // UInt32(TILE_ROWS)
+        var of_scales, piece = divmod(lane, UInt32(32 // TILES))
+        var index = share.first()
+        while share.has(index):
+            var tile = UInt32(share.schedule.tile(Int(index)).column) * UInt32(TILES)
+            var further = last - tile
+            index = share.after(index)
+            var first = Int(tile) * Int(num_granules)
+            var codes = w.codes.unsafe_offset(first * TILE_BYTES + LANE_BYTES * Int(lane))
+            first += Int(min(of_scales, further)) * Int(num_granules)
+            var scales = w.scales.unsafe_offset(first * TILE_ROWS + LANE_BYTES * Int(piece))
+            for step in range(share.first_step, share.end_step):
+                var granule = step * UInt32(Self.GRANULES)
+                var left = num_granules - granule
+                wait_phase(self.empty(), self.parity)
+                var to = self.tokens_at() + UInt32(Self.CODES_AT) + UInt32(LANE_BYTES) * lane
+                comptime for in_stage in range(TILES):
+                    var before = min(UInt32(in_stage), further) * num_granules + granule
+                    var source = codes.unsafe_offset(Int(before * UInt32(TILE_BYTES)))
+                    comptime for i in range(Self.GRANULES):
+                        comptime at = (in_stage * Self.GRANULES + i) * TILE_BYTES
+                        start_copy(
+                            to + UInt32(at), source.unsafe_offset(i * TILE_BYTES), left > UInt32(i)
+                        )
+                comptime if Self.Operands.HAS_BLOCK_SCALES:
+                    start_copy(
+                        to + UInt32(Self.SCALES_AT - Self.CODES_AT),
+                        scales.unsafe_offset(Int(granule * UInt32(TILE_ROWS))),
+                        left > piece // UInt32(TILE_ROWS // LANE_BYTES),
+                    )
+                arrive_when_copied(self.full())
+                self.advance()
+
+    @always_inline
+    def copy_tokens(mut self, share: Share[Self.tokens], rows: StagedRows):
+        """Copies the tokens of all stages; one thread calls it."""
+        var index = share.first()
+        while share.has(index):
+            var tile = UInt32(share.schedule.tile(Int(index)).row)
+            var source = rows.stage(tile, share.first_step)
+            index = share.after(index)
+            for _ in range(share.first_step, share.end_step):
+                wait_phase(self.empty(), self.parity)
+                arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))
+                copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())
+                source = source.unsafe_offset(Self.TOKENS_BYTES)
+                self.advance()
