@@ -171,8 +171,13 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:
-        """Returns the cut in short: rows x columns of a group, and the ranks that split K."""
+        """Returns the cut in short: rows x columns of a group, and the ranks that split K.
+
+        Of kernels for bytes, also whether they find the stages of weights in the workspace.
+        """
         var name = String(self.tokens, "x", self.columns)
+        if self.kernel == Kernel.FP8 or self.kernel == Kernel.BYTES:
+            return name + " staged"
         return String(name, "r", self.ranks) if self.ranks > 1 else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:

@@ -14,8 +14,6 @@ from cases import E4M3_FORMATS
 from mx_kernels._facts import facts
 
 MXFP4, KEPT = 0, -1
-MAKERS = 512
-"""Threads of a group that makes bytes of weights as it multiplies."""
 MAX_BEHIND = 1.1
 """A choice takes at most this times what the fastest plan takes."""
 MAX_BEHIND_UNSEEN, MEAN_BEHIND_UNSEEN = 1.25, 1.01
@@ -36,8 +34,8 @@ def code(row):
     """Returns the code of a plan, see `hopper/plan.mojo`."""
     tokens, columns, ranks = row["tile_m"], row["tile_n"], row["splits"]
     if "fp8" in row["kernel"]:
-        made = (1 << 23) + 256 * tokens + ranks
-        return made if row["threads"] == MAKERS else cuda_tune.BYTES + tokens
+        is_staged = row["cut"].endswith("staged")
+        return cuda_tune.BYTES + tokens if is_staged else (1 << 23) + 256 * tokens + ranks
     if "many" in row["kernel"]:
         return 1 << 20
     if "middle" in row["kernel"]:
@@ -162,10 +160,10 @@ def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, fo
 def staged_rows(m, decision):
     """Returns the rows that are in the workspace, of a product with 4096 columns, in whole tiles.
 
-    Weights are there for many rows; for fewer, more threads make their stages as they go.
+    Weights are there for many rows; for fewer, they become what tensor cores take as they go.
     """
     tokens, columns = decision.tile
-    assert decision.threads == (384 if m == 8192 else MAKERS)
+    assert decision.cut.endswith("staged") == (m == 8192)
     of_weights = -(-4096 // columns) * columns if m == 8192 else 0
     return -(-m // tokens) * tokens + of_weights
 
@@ -195,7 +193,7 @@ def test_no_choice_for_eight_bits_is_a_tenth_behind_the_fastest_plan(pair):
         assert of_shape.keys() == set(cuda_bytes.PLANS)
         decision = mx.explain(*shape, device="cuda", activations=pair[0], format=pair[1])
         plan = cuda_bytes.STAGED
-        if decision.threads == MAKERS:
+        if not decision.cut.endswith("staged"):
             plan = cuda_bytes.made(decision.tile[0], decision.splits)
         assert of_shape[plan] <= MAX_BEHIND * min(of_shape.values()), (shape, plan)
 

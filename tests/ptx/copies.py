@@ -78,8 +78,6 @@ class Copies(Operands):
                     )  # fmt: skip
 
             return bulk
-        if parts[1] == "mbarrier":
-            return self.arrive_when_copied(s, parts)
         if parts[1] == "commit_group":
             return lambda w, m: w.copies.append([])
         if parts[1] in ("wait_group", "wait_all"):
@@ -113,26 +111,6 @@ class Copies(Operands):
             w.copies[-1].append(copy)
 
         return start
-
-    def arrive_when_copied(self, s: parse.Statement, parts: list[str]) -> Callable:
-        """Has arrivals counted when the copies of the warp are there, some time later."""
-        if parts[2:4] != ["arrive", "noinc"]:
-            raise NotImplementedError(s.op)
-        address = self.address(s.operands[0], 32)
-
-        def run(w: Warp, m: np.ndarray | None) -> None:
-            at, lanes, lists = address(w).copy(), list(lanes_of(m)), w.copies
-            w.copies = [[]]
-
-            def arrive() -> None:
-                for copy in (copy for copies in lists for copy in copies):
-                    copy()
-                for lane in lanes:
-                    w.group.barrier(int(at[lane])).arrive()
-
-            w.group.copies.append(arrive)
-
-        return run
 
     def bulk_out(self, s: parse.Statement, parts: list[str]) -> Callable:
         """Copies to global memory, and what orders them: lists of each lane."""

@@ -15,7 +15,7 @@ from ..instructions.shared_memory import arrive, publish_stores, wait_phase
 from ..instructions.warp import lane_here
 from ..layout import TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
-from ..staged.stages import COLUMNS, TILES
+from ..staged.stages import TILES
 from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_TURNS
 from .share import Share

@@ -5,7 +5,7 @@
 
 The sums of a stage begin anew, and are added to those in float32 registers, see `dense.kernel` for
 what that cuts off. Tokens are multiplied in parts: while one is added up, the next one is under
-way, and while one consumer decodes, the other one's instructions run:
+way. Consumers take turns, or both would multiply at once, and both decode:
 
     instructions    part 0 of a stage    part 1             part 0 of the next stage    ..
     registers                            sums of part 0     sums of part 1, codes       ..

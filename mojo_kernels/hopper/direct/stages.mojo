@@ -13,18 +13,17 @@ from layout import Coord
 from std.math import align_up
 from std.memory import bitcast
 
-from ...launch.queue import DevicePointer
 from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
-from ...simt.instructions import start_copy
+from ...simt.instructions import close_list, start_copy, wait_for_all_but
 from ..dense.handover import GROUPS
 from ..dense.result import GroupRoom, PAIR, WARPS
 from ..dense.share import Share
 from ..dense.stages import FACTOR_BYTES, StagedRows
 from ..instructions.shared_memory import (
     TileAddresses,
+    arrive,
     arrive_expecting,
-    arrive_when_copied,
     copy_bulk,
     init_barrier,
     load_pair,
@@ -35,13 +34,15 @@ from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.activations import LANE_BYTES
-from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
+from ..staged.stages import HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
 from .operands import DirectOperands
 
 comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of a row in a stage: a code becomes a byte."""
 comptime MAX_STAGES = 8
 """More stages help nothing. Guess."""
+comptime AHEAD = 3
+"""Stages of weights that are on the way while one is waited for: fewer than there are."""
 
 
 @fieldwise_init
@@ -146,9 +147,12 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
     def copy_weights(mut self, share: Share[Self.tokens], w: Weights, k: UInt32, columns: UInt32):
         """Copies the weights of all stages, zeros past the end of K; a warp calls it.
 
-        The last tile of 32 rows stands in for those past it.
+        The last tile of 32 rows stands in for those past it. A stage is said to be full when
+        `AHEAD` more are on the way.
         """
         var lane = lane_here()
+        var behind = self
+        var num_behind = 0
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         var last = (columns - 1) // UInt32(TILE_ROWS)
         var of_scales, piece = divmod(lane, UInt32(32 // TILES))
@@ -180,8 +184,18 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
                         scales.unsafe_offset(Int(granule * UInt32(TILE_ROWS))),
                         left > piece // UInt32(TILE_ROWS // LANE_BYTES),
                     )
-                arrive_when_copied(self.full())
+                close_list()
+                if num_behind == AHEAD:
+                    wait_for_all_but[AHEAD]()
+                    arrive(behind.full())
+                    behind.advance()
+                else:
+                    num_behind += 1
                 self.advance()
+        wait_for_all_but[0]()
+        for _ in range(num_behind):
+            arrive(behind.full())
+            behind.advance()
 
     @always_inline
     def copy_tokens(mut self, share: Share[Self.tokens], rows: StagedRows):

@@ -29,7 +29,7 @@ from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import any_thread, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES
 from ..many.kernel import TOKENS as MANY_TOKENS
 from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
 from ..staged.activations import workspace_of as workspace_of_numbers

@@ -215,17 +215,6 @@ def arrive_expecting(address: UInt32, num_bytes: UInt32):
 
 
 @always_inline
-def arrive_when_copied(address: UInt32):
-    """Has this thread's arrival counted when all its copies with `cp.async` are there."""
-    inlined_assembly[
-        "cp.async.mbarrier.arrive.noinc.shared.b64 [$0];",
-        NoneType,
-        constraints="r,~{memory}",
-        has_side_effect=True,
-    ](address)
-
-
-@always_inline
 def publish_stores():
     """Makes this thread's stores to shared memory visible to tensor cores, which read past them."""
     inlined_assembly[
