@@ -71,7 +71,7 @@ def prepare_operands[
         var tile, group = divmod(index, tile_groups)
         comptime if stages_weights:
             comptime Units = TileUnits[StagedOperands[scaling, bits, stages_weights]]
-            var units = Units.of(w, UInt32(a.k), tile, 0, operands.num_weights)
+            var units = Units.of(w, UInt32(a.k), tile, operands.num_weights)
             var loaded = load_stage(operands, units, first_step_of[WARPS](group))
             if group == 0:
                 mark_weights(w, operands, tile, UInt32(a.k))

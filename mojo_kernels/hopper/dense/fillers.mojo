@@ -126,4 +126,4 @@ def units_of[
     var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
     var column = UInt32(share.schedule.tile(Int(index)).column)
     var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
-    return TileUnits[Operands].of(w, k, found, 0, columns)
+    return TileUnits[Operands].of(w, k, found, columns)

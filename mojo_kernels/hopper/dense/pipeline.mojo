@@ -23,7 +23,7 @@ from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..staged.stages import TILES
 from .handover import GROUPS
-from .result import GroupRoom, WARPS
+from .result import GroupRoom
 from .stages import FACTOR_BYTES, StagedRows
 
 comptime FILLER_TURNS = 2
@@ -81,9 +81,7 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
     @always_inline
     def room(self, warp: UInt32) -> GroupRoom[Self.tokens]:
         """Returns where a consumer warp turns its part of C."""
-        comptime BYTES = UInt32(GroupRoom[Self.tokens].NUM_BYTES)
-        var group, in_group = divmod(warp, UInt32(WARPS))
-        return GroupRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + group * BYTES, in_group)
+        return GroupRoom[Self.tokens].of_warp(self.base + UInt32(HEADER_BYTES), warp)
 
     @always_inline
     def weights(self) -> UInt32:

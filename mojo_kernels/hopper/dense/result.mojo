@@ -182,6 +182,13 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
     comptime NUM_BYTES = Self.FACTORS_AT + WARPS * Self.tokens * FACTOR_BYTES
     """Bytes of a group."""
 
+    @staticmethod
+    @always_inline
+    def of_warp(first: UInt32, warp: UInt32) -> Self:
+        """Returns the room of a consumer warp; the first group's begins at an address."""
+        var group, in_group = divmod(warp, UInt32(WARPS))
+        return Self(first + group * UInt32(Self.NUM_BYTES), in_group)
+
     @always_inline
     def token(self, token: UInt32) -> UInt32:
         """Returns the address of a token's rows."""

@@ -48,7 +48,7 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(w: Weights, k: UInt32, tile: UInt32, rows: UInt32, num_rows: UInt32) -> Self:
+    def of(w: Weights, k: UInt32, tile: UInt32, num_rows: UInt32) -> Self:
         """Finds a tile of so many weight rows; the last row stands in for those past the end."""
         var lane = lane_here()
         var num_granules = k // UInt32(Self.GRANULE_CODES)
@@ -60,7 +60,7 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
             w.scales.unsafe_bitcast[UInt32]().unsafe_offset(
                 Int(tile) * Int(k // UInt32(BLOCK)) * ROW_LANES + Int(lane // UInt32(K_LANES))
             ),
-            rows,
+            0,
             min(tile * UInt32(TILE_ROWS) + lane, num_rows - 1),
         )
 

@@ -17,7 +17,7 @@ from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.instructions import close_list, start_copy, wait_for_all_but
 from ..dense.handover import GROUPS
-from ..dense.result import GroupRoom, PAIR, WARPS
+from ..dense.result import GroupRoom, PAIR
 from ..dense.share import Share
 from ..dense.stages import FACTOR_BYTES, StagedRows
 from ..instructions.shared_memory import (
@@ -108,9 +108,7 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
     @always_inline
     def room(self, warp: UInt32) -> GroupRoom[Self.tokens]:
         """Returns where a consumer warp turns its part of C."""
-        comptime BYTES = UInt32(GroupRoom[Self.tokens].NUM_BYTES)
-        var group, in_group = divmod(warp, UInt32(WARPS))
-        return GroupRoom[Self.tokens](self.base + UInt32(HEADER_BYTES) + group * BYTES, in_group)
+        return GroupRoom[Self.tokens].of_warp(self.base + UInt32(HEADER_BYTES), warp)
 
     @always_inline
     def tokens_at(self) -> UInt32:
@@ -150,6 +148,7 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         The last tile of 32 rows stands in for those past it. A stage is said to be full when
         `AHEAD` more are on the way.
         """
+        comptime assert AHEAD < Self.STAGES, "a stage would be waited for before it is copied"
         var lane = lane_here()
         var behind = self
         var num_behind = 0

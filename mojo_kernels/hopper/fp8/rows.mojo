@@ -77,7 +77,7 @@ def prepare_rows[
     var tile, group = divmod(index, tile_groups)
     comptime if stages_weights:
         var units = TileUnits[ByteRows[stages_weights]].of(
-            w, UInt32(a.k), tile, 0, (tile + 1) * UInt32(TILE_ROWS)
+            w, UInt32(a.k), tile, (tile + 1) * UInt32(TILE_ROWS)
         )
         var loaded = load_stage(rows, units, first_step_of[WARPS](group))
         units.rows = find_bases(w, rows, tile, UInt32(a.k))
