@@ -180,6 +180,7 @@ class Warp:
         self.r = list(kernel.garbage)
         self.live = np.arange(LANES) + LANES * index < group.launch.threads
         self.fragments: list[list] = [[0, self.live.copy(), False]]
+        self.looked: list | None = None
         """Where some lanes are: the instruction, which lanes, whether they wait for the others."""
         self.blocked: Callable | None = None
         self.when_free: Callable | None = None
@@ -328,14 +329,19 @@ class Warp:
             count, how = self.run_fragment(fragment, budget - done)
             done += count
             if how == YIELD:
-                # A look at a barrier, and the jump back to it.
+                # A look at a barrier, and the jump back to it. Other lanes are next: they may be
+                # those that the barrier waits for.
+                self.looked = fragment
                 return max(done - 1, 0)
             if how == BLOCK:
                 return done
         return done
 
     def next_fragment(self) -> list:
-        """Returns the lanes that are furthest behind, and joins those that are at one place."""
+        """Returns the lanes that are furthest behind, and joins those that are at one place.
+
+        Lanes that have just looked at a barrier in vain let others go first.
+        """
         if len(self.fragments) > 1:
             by_place: dict[int, list] = {}
             for fragment in self.fragments:
@@ -352,7 +358,9 @@ class Warp:
         if not ready:
             places = [self.kernel.ops[f[0]].text for f in self.fragments]
             raise Fault(f"lanes of a warp wait for each other at different places: {places}")
-        return min(ready, key=lambda f: f[0])
+        others = [f for f in ready if f is not self.looked]
+        self.looked = None
+        return min(others or ready, key=lambda f: f[0])
 
     def run_fragment(self, fragment: list, budget: int) -> tuple[int, str | None]:
         """Runs some lanes until they part, meet others or wait."""

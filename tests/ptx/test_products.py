@@ -2,8 +2,8 @@
 instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
 
     plan               stages of weights    groups of a cluster
-    STAGED             in the workspace     1
-    made(rows, ranks)  made as they go      ranks
+    STAGED             in the workspace     neighbours, where two divide the tiles of a row of C
+    made(rows, ranks)  made as they go      ranks, which split K
 """
 
 import numpy as np
@@ -64,9 +64,9 @@ def check(a, w, plan, *, bias=None, seed=0):
 @pytest.mark.parametrize("seed, plan", enumerate(PLANS))
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
-    ranks = 1 if plan == STAGED else plan % 256
+    groups = 2 if plan == STAGED else plan % 256
     assert ("dense" if plan == STAGED else "direct") in launches[1].entry
-    assert launches[1].cluster == (ranks if ranks > 1 else 0)
+    assert launches[1].cluster == (groups if groups > 1 else 0)
 
 
 @pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
@@ -120,18 +120,18 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
         assert launches[1].cluster == (ranks if ranks > 1 else 0)
 
 
-def test_tiles_go_on_from_one_to_the_next_through_all_stages():
+@pytest.mark.parametrize(
+    "plan, n, neighbours", [(STAGED, 300, 0), (STAGED, 500, 2), (made(128, 1), 300, 0)]
+)
+def test_tiles_go_on_from_one_to_the_next_through_all_stages(plan, n, neighbours):
     # Tiles are taken in turns by as many groups as there are: by two, then.
-    a, w = coded(130, 416, "fp8", 1), coded(300, 416, "fp8", 2)
-    for plan in (STAGED, made(128, 1)):
-        recorded = calls.multiply(
-            a, w.preshuffle(device="cuda"), plan=plan, out_dtype=torch.bfloat16
-        )
-        prepared, dense = recorded.launches
-        assert dense.grid == (6, 1, 1)
-        two = recorded._replace(launches=[prepared, dense._replace(grid=(2, 1, 1))])
-        x, y = numbers_of(a), numbers_of(w)
-        oracle.assert_matmul(
-            values_of(device.run(two)), x, y, "bfloat16", None,
-            scale_roundings=SCALE_ROUNDINGS, more_error=oracle.fp8_cutoff_bound(x, y),
-        )  # fmt: skip
+    a, w = coded(130, 416, "fp8", 1), coded(n, 416, "fp8", 2)
+    recorded = calls.multiply(a, w.preshuffle(device="cuda"), plan=plan, out_dtype=torch.bfloat16)
+    prepared, product = recorded.launches
+    assert product.grid == (2 * -(-n // 128), 1, 1) and product.cluster == neighbours
+    two = recorded._replace(launches=[prepared, product._replace(grid=(2, 1, 1))])
+    x, y = numbers_of(a), numbers_of(w)
+    oracle.assert_matmul(
+        values_of(device.run(two)), x, y, "bfloat16", None,
+        scale_roundings=SCALE_ROUNDINGS, more_error=oracle.fp8_cutoff_bound(x, y),
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
+from ..dense.share import neighbours_of
 from ..direct.kernel import grid as grid_of_direct, matmul_direct
 from ..plan import Kernel, PRESHUFFLED, Plan
 from .operands import Scaling, StagedOperands, has_byte_stages
@@ -82,13 +83,14 @@ def _launch[
     var cut = plan.within(Int(operands.num_steps()))
     comptime Operands = StagedOperands[scaling, bits, stages_weights]
     comptime if stages_weights or scaling == Scaling.NUMBERS:
+        var cluster = neighbours_of(problem.n) if stages_weights else cut.ranks
         queue.launch[matmul_dense[Operands, tokens]](
             grid(problem.m, problem.n, cut, scaling),
             operands,
             Activations(problem),
             Weights(problem),
             Result(problem),
-            UInt32(cut.ranks),
+            UInt32(cluster),
         )
     else:
         queue.launch[matmul_direct[Operands, tokens]](

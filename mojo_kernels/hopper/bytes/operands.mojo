@@ -23,9 +23,8 @@ from ..dense.result import RowPair
 from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
-from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
-from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..layout import BLOCK, TILE_ROWS
 from ..staged.weights import ROWS
 from .numbers import put_bytes, put_numbers
 from .scales import WeightScales
@@ -171,10 +170,9 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
 
     @always_inline
     def factors_at(self, row: UInt32) -> SIMD[DType.uint32, ROWS]:
-        var first = row + lane_here() // UInt32(K_LANES)
         var places = SIMD[DType.uint32, ROWS]()
         comptime for i in range(ROWS):
-            places[i] = self.scales.of_row(min(first + UInt32(OCTET * i), self.num_weights - 1))
+            places[i] = self.scales.of_row(min(row + UInt32(OCTET * i), self.num_weights - 1))
         return places
 
     @always_inline

@@ -28,16 +28,18 @@ def copy_stages[
     tokens: Int, //, Operands: DenseOperands
 ](mut stages: DenseStages[tokens, ...], operands: Operands, share: Share[tokens]):
     """Copies stages of both sides; one thread calls it."""
-    var tile = share.first()
-    while share.has(tile):
-        var at = share.schedule.tile(Int(tile))
-        for step in range(share.first_step, share.end_step):
+    var index = share.first()
+    while share.has(index):
+        var tile = share.tile(index)
+        index = share.after(index)
+        var left = operands.tokens().stage(UInt32(tile.row), share.first_step)
+        var right = operands.weights().stage(UInt32(tile.column), share.first_step)
+        for _ in range(share.first_step, share.end_step):
             wait_phase(stages.empty(), stages.parity)
-            stages.copy_both(
-                operands.tokens(), UInt32(at.row), operands.weights(), UInt32(at.column), step
-            )
+            stages.copy_both(left, right)
+            left = left.unsafe_offset(stages.TOKENS_BYTES)
+            right = right.unsafe_offset(stages.WEIGHTS_BYTES)
             stages.advance()
-        tile = share.after(tile)
 
 
 @fieldwise_init
@@ -88,7 +90,7 @@ def make_stages[
     while share.has(turn.tile):
         if turn.tile != tile:
             tile = turn.tile
-            row = UInt32(share.schedule.tile(Int(tile)).row)
+            row = UInt32(share.tile(tile).row)
         # The last stage stands in for those past the end.
         next.step += UInt32(FILLER_TURNS)
         if next.step >= share.end_step:
@@ -97,7 +99,7 @@ def make_stages[
                 units = units_of[Operands](share, next.tile, filler, w, k, columns)
         wait_phase(stages.empty(), stages.parity)
         if filler == 0 and is_first_lane:
-            stages.copy_tokens(operands.tokens(), row, turn.step)
+            stages.copy_tokens(operands.tokens().stage(row, turn.step))
         var rows = StageRows(stages.weights() + filler * UInt32(StageRows.NUM_BYTES), lane_at)
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
@@ -124,6 +126,6 @@ def units_of[
 ) -> TileUnits[Operands]:
     """Finds the weight rows of a filler; the last tile stands in for those past the end."""
     var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
-    var column = UInt32(share.schedule.tile(Int(index)).column)
+    var column = UInt32(share.tile(index).column)
     var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
     return TileUnits[Operands].of(w, k, found, columns)

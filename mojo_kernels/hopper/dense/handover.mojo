@@ -24,7 +24,7 @@ from ..instructions.warp import lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, TileSums
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import FLAGS_AT, first_of
-from .result import GroupRoom, WARPS, turn_any
+from .result import GroupRoom, WARPS, WarpColumns, turn_any
 from .share import Share
 
 comptime GROUPS = CONSUMER_WARPS // WARPS
@@ -90,14 +90,14 @@ struct Handover(TrivialRegisterPassable):
         sums: TileSums[tokens],
         room: GroupRoom[tokens],
         result: Result,
-        first_column: UInt32,
+        columns: WarpColumns,
         skips: Bool,
     ):
         """Turns a warp's part of C for the storer, unless the group has stored it."""
         wait_phase(self.stored(), self.parity)
         self.parity ^= 1
         if not skips:
-            turn_any(sums, room, result, first_column)
+            turn_any(sums, room, result, columns)
         publish_stores()
         syncwarp()
         if lane_here() == 0:
@@ -112,7 +112,7 @@ struct Handover(TrivialRegisterPassable):
         """Copies a group's part of all tiles; one thread calls it."""
         var tile = share.first()
         while share.has(tile):
-            var token, column = first_of[tokens](share.schedule.tile(Int(tile)))
+            var token, column = first_of[tokens](share.tile(tile))
             column += self.group * UInt32(INSTRUCTION_ROWS)
             tile = share.after(tile)
             wait_phase(self.turned(), self.parity)

@@ -63,13 +63,14 @@ from .pipeline import DenseStages, FILLER_WARPS
 from .result import (
     FactorPlaces,
     LaneFactors,
+    WarpColumns,
     WARPS,
     add_scaled,
     scale_sums,
     store_any,
     store_tokens,
 )
-from .share import Share
+from .share import Share, neighbours_of
 from .together import store_together
 
 comptime CONSUMERS = 32 * CONSUMER_WARPS
@@ -110,7 +111,8 @@ def matmul_dense[
 ](operands: Operands, a: Activations, w: Weights, result: Result, ranks: UInt32):
     """Computes tiles of 128 columns of C for so many rows, one after the other.
 
-    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters.
+    Ranks are the groups of a cluster; 1 without clusters. Where weights are in the workspace they
+    are neighbours, see `share`, else they split the K of one tile.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -123,7 +125,8 @@ def matmul_dense[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var share = Share[tokens].here(result, operands.num_steps(), ranks)
+    var share = share_of[Operands, tokens](operands, result, ranks)
+    share.meet()
     if warp >= UInt32(CONSUMER_WARPS):
         comptime REGISTERS = filler_registers[Operands]()
         limit_registers["dec", REGISTERS]()
@@ -155,10 +158,10 @@ def matmul_dense[
         while share.has(index):
             comptime if STARTS_EARLY:
                 start[Operands](stages, group, ahead)
-            var token, first_column = first_of[tokens](share.schedule.tile(Int(index)))
-            var column = first_column + warp * UInt32(WARP_ROWS)
+            var token, first_column = first_of[tokens](share.tile(index))
+            var columns = WarpColumns.in_order(first_column + warp * UInt32(WARP_ROWS))
             index = share.after(index)
-            var factors = LaneFactors[tokens].load(operands, token, column, result)
+            var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             var marks = Marks.load[tokens](operands, token, group_column, result)
             var num_steps = Int(share.end_step - share.first_step)
@@ -171,7 +174,7 @@ def matmul_dense[
             comptime if not Operands.STAGES_WEIGHTS:
                 if ranks > 1:
                     keep_branch()
-                    store_together(sums, base, share, operands, a, w, result)
+                    store_together(sums, base, columns, share, operands, a, w, result)
                     break
             comptime if Operands.SCALES_IN_THE_END:
                 scale_sums(sums, operands, factors, stages.room(warp))
@@ -180,16 +183,27 @@ def matmul_dense[
                 is_marked = marks.is_any()
             comptime if Operands.STAGES_WEIGHTS:
                 if stores_in_halves(result):
-                    handover.hand_over(sums, stages.room(warp), result, column, is_marked)
+                    handover.hand_over(sums, stages.room(warp), result, columns, is_marked)
                 if is_marked or not stores_in_halves(result):
                     keep_branch()
-                    store_any(sums, result, token, column)
+                    store_any(sums, result, token, columns)
             else:
-                store_tokens(sums, stages.room(warp), result, token, column)
+                store_tokens(sums, stages.room(warp), result, token, columns)
             if is_marked:
                 keep_branch()
-                store_marked[tokens](operands, marks, a, w, result, token, column)
+                store_marked[tokens](operands, marks, a, w, result, token, columns.first)
         operands.end(found, a, result)
+
+
+@always_inline
+def share_of[
+    Operands: DenseOperands, tokens: Int
+](operands: Operands, result: Result, cluster: UInt32) -> Share[tokens]:
+    """Returns what this group of a cluster computes."""
+    comptime if Operands.STAGES_WEIGHTS:
+        return Share[tokens].of_neighbours(result, operands.num_steps(), cluster)
+    else:
+        return Share[tokens].here(result, operands.num_steps(), cluster)
 
 
 def starts_early[Operands: DenseOperands]() -> Bool:
@@ -205,8 +219,20 @@ def start[
     group: UInt32,
     mut sums: TileSums[tokens],
 ):
-    """Starts the products of a stage as soon as it is full: bytes begin new sums."""
+    """Starts the products of a stage as soon as it is full."""
     wait_phase(stages.full(), stages.parity)
+    start_full[Operands](stages, group, sums)
+
+
+@always_inline
+def start_full[
+    tokens: Int, //, Operands: DenseOperands
+](
+    stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    group: UInt32,
+    mut sums: TileSums[tokens],
+):
+    """Starts the products of a stage that is full: bytes begin new sums."""
     comptime ADDS = Operands.TYPE == "bf16"
     comptime GROUP_BYTES = INSTRUCTION_ROWS * ROW_BYTES
     var weights = lower_word(stages.weights() + group * UInt32(GROUP_BYTES))
@@ -263,11 +289,13 @@ def consume[
     elif Operands.SCALES_STAGES:
         var partial = TileSums[tokens](fill=0)
         for _ in range(num_steps):
-            start[Operands](stages, group, partial)
+            wait_phase(stages.full(), stages.parity)
             var places = FactorPlaces[tokens].of_warp(stages.weights(), stages.tokens_at(), warp)
+            # Behind the instructions it would wait until tensor cores take the last one.
+            var of_weights = places.of_weights()
+            start_full[Operands](stages, group, partial)
             # Loaded while the instructions run.
             var of_tokens = places.of_tokens()
-            var of_weights = places.of_weights()
             wgmma_wait_group_sync[0]()
             settle_sums(partial)
             # All lanes have read factors; one says so.
@@ -330,10 +358,11 @@ def grid(m: Int, n: Int, tokens: Int, ranks: Int, has_factors: Bool, stages_weig
             if has_factors:
                 shared_bytes = DenseStages[known, True, True].NUM_BYTES
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
+    var cluster = neighbours_of(n) if stages_weights else ranks
     return Grid(
         tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
         threads=threads_of[True]() if stages_weights else threads_of[False](),
-        cluster=ranks if ranks > 1 else 0,
+        cluster=cluster if cluster > 1 else 0,
         shared_bytes=shared_bytes,
         starts_early=True,
     )

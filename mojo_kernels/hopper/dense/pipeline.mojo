@@ -12,6 +12,7 @@ last one is stored.
 from layout import Coord
 from std.math import align_up
 
+from ...launch.queue import DevicePointer
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive_expecting,
@@ -24,7 +25,7 @@ from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..staged.stages import TILES
 from .handover import GROUPS
 from .result import GroupRoom
-from .stages import FACTOR_BYTES, StagedRows
+from .stages import FACTOR_BYTES
 
 comptime FILLER_TURNS = 2
 """Fillers of the same 32 rows, which take turns."""
@@ -49,9 +50,13 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
     """Where the stages begin, behind the rooms in which groups turn their part of C."""
     comptime ROW_PITCH = ROW_BYTES + (FACTOR_BYTES if Self.has_factors else 0)
     """Bytes of a row in the workspace."""
-    comptime TOKENS_AT = align_up(COLUMNS * Self.ROW_PITCH, SWIZZLE_BYTES)
+    comptime WEIGHTS_BYTES = COLUMNS * Self.ROW_PITCH
+    """Bytes of the weights of a stage."""
+    comptime TOKENS_BYTES = Self.tokens * Self.ROW_PITCH
+    """Bytes of its tokens."""
+    comptime TOKENS_AT = align_up(Self.WEIGHTS_BYTES, SWIZZLE_BYTES)
     """Where the tokens lie in a stage, behind the weights."""
-    comptime STAGE_BYTES = Self.TOKENS_AT + align_up(Self.tokens * Self.ROW_PITCH, SWIZZLE_BYTES)
+    comptime STAGE_BYTES = Self.TOKENS_AT + align_up(Self.TOKENS_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES
     """Stages that fit."""
@@ -102,24 +107,14 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
             self.parity ^= 1
 
     @always_inline
-    def copy_both(
-        self,
-        left: StagedRows,
-        row: UInt32,
-        right: StagedRows,
-        column: UInt32,
-        step: UInt32,
-    ):
-        """Starts copying both sides of a stage; one thread calls it."""
-        comptime WEIGHTS_BYTES = UInt32(COLUMNS * Self.ROW_PITCH)
-        comptime TOKENS_BYTES = UInt32(Self.tokens * Self.ROW_PITCH)
-        arrive_expecting(self.full(), WEIGHTS_BYTES + TOKENS_BYTES)
-        copy_bulk(self.weights(), right.stage(column, step), WEIGHTS_BYTES, self.full())
-        copy_bulk(self.tokens_at(), left.stage(row, step), TOKENS_BYTES, self.full())
+    def copy_both(self, left: DevicePointer[DType.uint8], right: DevicePointer[DType.uint8]):
+        """Starts copying tokens and weights of the stage; one thread calls it."""
+        arrive_expecting(self.full(), UInt32(Self.WEIGHTS_BYTES + Self.TOKENS_BYTES))
+        copy_bulk(self.weights(), right, UInt32(Self.WEIGHTS_BYTES), self.full())
+        copy_bulk(self.tokens_at(), left, UInt32(Self.TOKENS_BYTES), self.full())
 
     @always_inline
-    def copy_tokens(self, rows: StagedRows, tile: UInt32, step: UInt32):
+    def copy_tokens(self, source: DevicePointer[DType.uint8]):
         """Starts copying the tokens of the stage; one thread calls it."""
-        comptime NUM_BYTES = UInt32(Self.tokens * Self.ROW_PITCH)
-        arrive_expecting(self.full(), NUM_BYTES)
-        copy_bulk(self.tokens_at(), rows.stage(tile, step), NUM_BYTES, self.full())
+        arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))
+        copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())

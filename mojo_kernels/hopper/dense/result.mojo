@@ -51,6 +51,27 @@ trait RowFactors(TrivialRegisterPassable):
 
 
 @fieldwise_init
+struct WarpColumns(TrivialRegisterPassable):
+    """The columns of C, which are weight rows, that a warp stores and that a lane has sums of."""
+
+    var first: UInt32
+    """The first of sixteen columns that the warp stores."""
+    var of_lane: UInt32
+    """That of a lane's first weight row; the second one's is an octet further."""
+
+    @staticmethod
+    @always_inline
+    def in_order(first: UInt32) -> Self:
+        """Returns those of a warp that stores what it has sums of."""
+        return Self(first, first + lane_here() // UInt32(K_LANES))
+
+    @always_inline
+    def of_row(self, row: Int, result: Result) -> UInt32:
+        """Returns the column of a lane's weight row; the last one stands in for those past it."""
+        return min(self.of_lane + UInt32(OCTET * row), result.columns - 1)
+
+
+@fieldwise_init
 struct LaneFactors[tokens: Int](TrivialRegisterPassable):
     """What a lane has of the factors of a warp's elements of C, and of what is added."""
 
@@ -62,17 +83,15 @@ struct LaneFactors[tokens: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def load(
-        rows: Some[RowFactors], first_token: UInt32, first_column: UInt32, result: Result
+        rows: Some[RowFactors], first_token: UInt32, columns: WarpColumns, result: Result
     ) -> Self:
         """Loads those of a tile; the last row stands in for those past the end.
 
         Called before the products, so that nobody waits for the loads.
         """
         var found = Self(RowPair(), SIMD[DType.float32, Self.tokens // 32]())
-        var column = first_column + lane_here() // UInt32(K_LANES)
         comptime for i in range(ROWS):
-            var row = min(column + UInt32(OCTET * i), result.columns - 1)
-            found.of_weights[i] = rows.of_weight(Int(row))
+            found.of_weights[i] = rows.of_weight(Int(columns.of_row(i, result)))
         comptime for i in range(Self.tokens // 32):
             var row = min(first_token + UInt32(32 * i) + lane_here(), result.rows - 1)
             found.of_tokens[i] = rows.of_token(Int(row))
@@ -190,6 +209,11 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
         return Self(first + group * UInt32(Self.NUM_BYTES), in_group)
 
     @always_inline
+    def of_other(self) -> Self:
+        """Returns the room as the warp sees it that shares a tile of weights with this one."""
+        return Self(self.base, self.warp ^ 1)
+
+    @always_inline
     def token(self, token: UInt32) -> UInt32:
         """Returns the address of a token's rows."""
         return self.base + token * UInt32(Self.PITCH)
@@ -243,15 +267,14 @@ def scale_sums[
 @always_inline
 def turn[
     tokens: Int, //, type: StaticString
-](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, first_column: UInt32):
+](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, columns: WarpColumns):
     """Adds the bias, rounds to two bytes and turns a warp's weight rows of all tokens."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     var lane = lane_here()
     var bias = RowPair(0)
     if result.has_bias():
         comptime for i in range(ROWS):
-            var column = first_column + lane // UInt32(K_LANES) + UInt32(OCTET * i)
-            bias[i] = result.bias_of[1](Int(min(column, result.columns - 1)))[0]
+            bias[i] = result.bias_of[1](Int(columns.of_row(i, result)))[0]
     # Lane 8 m + j says where token j of fragment m goes: octets of rows, then of tokens.
     var fragment, token = divmod(lane, UInt32(OCTET))
     var octet_of_rows = fragment % 2
@@ -271,22 +294,22 @@ def turn[
 @always_inline
 def turn_any[
     tokens: Int, //
-](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, first_column: UInt32):
+](sums: TileSums[tokens], room: GroupRoom[tokens], result: Result, columns: WarpColumns):
     """The same, to the type of C, which has two bytes."""
     if result.dtype == BFLOAT16:
-        turn["bf16x2"](sums, room, result, first_column)
+        turn["bf16x2"](sums, room, result, columns)
     else:
         keep_branch()
-        turn["f16x2"](sums, room, result, first_column)
+        turn["f16x2"](sums, room, result, columns)
 
 
 @always_inline
 def store_turned_rows[
-    tokens: Int, //
+    tokens: Int, //, of_two_warps: Bool = False
 ](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
-    """Stores a warp's weight rows of all tokens, where it has turned them.
+    """Stores sixteen columns of all tokens, which the warp has turned; rows are chunks of eight.
 
-    Rows of C are chunks of eight.
+    Of two warps that share columns, each has turned every other pair, see `direct.weights`.
     """
     syncwarp()
     var read_token, piece = divmod(lane_here(), UInt32(2))
@@ -296,6 +319,9 @@ def store_turned_rows[
         comptime for first in range(0, tokens, ROOM_TOKENS):
             var row = first_token + UInt32(first) + read_token
             var words = load_quad(room.piece(UInt32(first) + read_token, piece))
+            comptime if of_two_warps:
+                var others = load_quad(room.of_other().piece(UInt32(first) + read_token, piece))
+                words = {words[0], others[1], words[2], others[3]}
             if row < result.rows:
                 halves.store[alignment=VECTOR_BYTES](
                     Coord(Int(row), Int(column)), bitcast[DType.uint16, CHUNK](words)
@@ -306,16 +332,16 @@ def store_turned_rows[
 @always_inline
 def store_any[
     tokens: Int, //
-](sums: TileSums[tokens], result: Result, first_token: UInt32, first_column: UInt32,):
+](sums: TileSums[tokens], result: Result, first_token: UInt32, columns: WarpColumns):
     """The same, one by one: any type and number of columns."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    var row_lane, pair = divmod(lane_here(), UInt32(K_LANES))
+    var pair = lane_here() % UInt32(K_LANES)
     comptime for octet in range(tokens // OCTET):
         comptime for i in range(ROWS):
             comptime for token in range(PAIR):
                 comptime part, at = divmod(Int(order(Coord(octet, i, token))), PART_SUMS)
                 var row = first_token + 2 * pair + UInt32(OCTET * octet + token)
-                var column = first_column + row_lane + UInt32(OCTET * i)
+                var column = columns.of_lane + UInt32(OCTET * i)
                 if row < result.rows and column < result.columns:
                     result.store[1, 1](
                         Int(row), Int(column), SIMD[DType.float32, 1](sums[part][at])
@@ -330,12 +356,12 @@ def store_tokens[
     room: GroupRoom[tokens],
     result: Result,
     first_token: UInt32,
-    first_column: UInt32,
+    columns: WarpColumns,
 ):
-    """Stores a warp's weight rows of all tokens."""
+    """Stores a warp's weight rows of all tokens, which are in order."""
     if stores_in_halves(result):
-        turn_any(sums, room, result, first_column)
-        store_turned_rows(room, result, first_token, first_column)
+        turn_any(sums, room, result, columns)
+        store_turned_rows(room, result, first_token, columns.first)
     else:
         keep_branch()
-        store_any(sums, result, first_token, first_column)
+        store_any(sums, result, first_token, columns)

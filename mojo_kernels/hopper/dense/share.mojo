@@ -1,16 +1,32 @@
 """The share of a group: which tiles of C, and which stages of K.
 
-    ranks    tiles of C                         K
-    1        one after the other, in turns      all
-    more     one of each cluster                a stretch for each group of the cluster
+    cluster             tiles of C                              K
+    ranks, to split K   one                                     a stretch for each group
+    neighbours          next to each other along a row of C;    all
+                        one after the other, in turns
+
+Neighbours want the same tokens at the same time, which is all they have to do with each other: a
+cluster's groups are neighbours in hardware too, and begin together, so that one answer of the
+second-level cache may do for both. Copies for all (`.multicast::cluster`) gain nothing over that.
 """
 
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.warp import broadcast
+from std.math import ceildiv
 
 from ...schedule.clusters import Bands
+from ...schedule.tiles import Tile
 from ...simt.arguments import Result
-from ..staged.stages import bands_of
+from ..instructions.shared_memory import cluster_barrier
+from ..staged.stages import COLUMNS, bands_of
+
+comptime NEIGHBOURS = 2
+"""Groups of a cluster that does not split K, where they divide the tiles of a row of C."""
+
+
+def neighbours_of(n: Int) -> Int:
+    """Returns the neighbours of a cluster, for C of n columns."""
+    return NEIGHBOURS if ceildiv(n, COLUMNS) % NEIGHBOURS == 0 else 1
 
 
 @fieldwise_init
@@ -18,11 +34,13 @@ struct Share[tokens: Int](TrivialRegisterPassable):
     """What a group computes, of tiles of so many rows."""
 
     var schedule: Bands
-    """The tiles of C."""
+    """The tiles of C; neighbours' tiles are one."""
+    var neighbours: UInt32
+    """Neighbours of the cluster."""
     var rank: UInt32
     """This group's place in its cluster."""
     var ranks: UInt32
-    """Groups of the cluster."""
+    """Groups that split K."""
     var first_step: UInt32
     """The first stage of K."""
     var end_step: UInt32
@@ -35,23 +53,47 @@ struct Share[tokens: Int](TrivialRegisterPassable):
         var rank = UInt32(block_idx.x) % ranks
         return Self(
             bands_of[Self.tokens](result),
+            1,
             rank,
             ranks,
             broadcast(num_steps * rank // ranks),
             broadcast(num_steps * (rank + 1) // ranks),
         )
 
+    @staticmethod
+    @always_inline
+    def of_neighbours(result: Result, num_steps: UInt32, neighbours: UInt32) -> Self:
+        """Returns the share of one of so many neighbours, which divide the tiles of a row of C."""
+        var schedule = bands_of[Self.tokens](result)
+        schedule.columns //= neighbours
+        var rank = UInt32(block_idx.x) % neighbours
+        return Self(schedule, neighbours, rank, 1, 0, num_steps)
+
+    @always_inline
+    def meet(self):
+        """Waits for the neighbours, all threads call it: they are to begin at the same time."""
+        if self.neighbours > 1:
+            cluster_barrier()
+
     @always_inline
     def first(self) -> UInt32:
         """Returns the first tile."""
-        return UInt32(block_idx.x) // self.ranks
+        return UInt32(block_idx.x) // (self.ranks * self.neighbours)
 
     @always_inline
     def after(self, tile: UInt32) -> UInt32:
         """Returns the tile after another one."""
-        return tile + UInt32(grid_dim.x) // self.ranks
+        return tile + UInt32(grid_dim.x) // (self.ranks * self.neighbours)
 
     @always_inline
     def has(self, tile: UInt32) -> Bool:
         """Says whether there is a tile."""
         return tile < self.schedule.rows * self.schedule.columns
+
+    @always_inline
+    def tile(self, index: UInt32) -> Tile:
+        """Returns where this group's part of a tile is."""
+        var found = self.schedule.tile(Int(index))
+        if self.neighbours == 1:
+            return found
+        return Tile(0, found.row, found.column * Int(self.neighbours) + Int(self.rank))

@@ -28,10 +28,10 @@ from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAX_RANKS
-from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
+from ..staged.stages import COLUMNS, HEADER_BYTES, first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
-from .result import PAIR
+from .result import PAIR, WarpColumns
 from .share import Share
 
 comptime PART_COLUMNS = 4
@@ -50,6 +50,7 @@ def store_together[
 ](
     sums: TileSums[tokens],
     base: UInt32,
+    columns: WarpColumns,
     share: Share[tokens],
     operands: Some[ProductOperands],
     a: Activations,
@@ -60,8 +61,8 @@ def store_together[
     var region = Region[tokens](base + UInt32(HEADER_BYTES))
     # When all warps have read the stages that lie there.
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
-    var row_lane, pair = divmod(lane_here(), UInt32(K_LANES))
-    var first = UInt32(thread_idx.x) // 32 * UInt32(WARP_ROWS) + row_lane
+    var pair = lane_here() % UInt32(K_LANES)
+    var first = columns.of_lane % UInt32(COLUMNS)
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     comptime for octet in range(tokens // OCTET):
         comptime for row in range(ROWS):
@@ -93,7 +94,7 @@ def store_share[
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
-    var first_token, first_column = first_of[tokens](share.schedule.tile(Int(share.first())))
+    var first_token, first_column = first_of[tokens](share.tile(share.first()))
     var column = first_column + part
     var of_weights = SIMD[DType.float32, PART_COLUMNS](1)
     comptime if type_of(operands).SCALES_IN_THE_END:

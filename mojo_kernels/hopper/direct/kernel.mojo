@@ -31,7 +31,16 @@ from ...launch.queue import Grid
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.kernel import DENSE_TOKENS
 from ..dense.marks import Marks, store_marked
-from ..dense.result import LaneFactors, PAIR, RowPair, WARPS, scale_sums, store_tokens
+from ..dense.result import (
+    LaneFactors,
+    PAIR,
+    RowPair,
+    WARPS,
+    scale_sums,
+    store_any,
+    store_turned_rows,
+    turn_any,
+)
 from ..dense.share import Share
 from ..dense.together import store_together
 from ..instructions.shared_memory import arrive, pass_turn, shared_base, wait_phase, wait_turn
@@ -52,17 +61,18 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
-from ..staged.stages import COLUMNS, WARP_GROUP, WARP_ROWS, first_of
+from ..many.result import stores_in_halves
+from ..staged.stages import COLUMNS, WARP_GROUP, first_of
 from ..staged.weights import ROWS
 from .operands import DirectOperands
 from .stages import DirectStages
-from .weights import Fragments, INSTRUCTIONS, fragments_of
+from .weights import Fragments, INSTRUCTIONS, columns_of, fragments_of, wait_for_other
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then those who copy."""
-comptime CONSUMER_REGISTERS = 216
+comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
-comptime FILLER_REGISTERS = 72
+comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
 comptime PART_TOKENS = 64
 """Tokens of an instruction."""
@@ -111,11 +121,11 @@ def matmul_direct[
         var found = operands.begin(result)
         var index = share.first()
         while share.has(index):
-            var token, first_column = first_of[tokens](share.schedule.tile(Int(index)))
-            var column = first_column + warp * UInt32(WARP_ROWS)
+            var token, first_column = first_of[tokens](share.tile(index))
+            var columns = columns_of(first_column, warp)
             index = share.after(index)
-            var rows = operands.rows_at(column)
-            var factors_at = operands.factors_at(column)
+            var rows = operands.rows_at(columns.of_lane)
+            var factors_at = operands.factors_at(columns.of_lane)
             var sums = TileSums[tokens](fill=0)
             for step in range(share.first_step, share.end_step):
                 var of_weights = RowPair(1)
@@ -135,18 +145,29 @@ def matmul_direct[
                 launch_dependent_grids()
             if ranks > 1:
                 keep_branch()
-                store_together(sums, base, share, operands, a, w, result)
+                store_together(sums, base, columns, share, operands, a, w, result)
                 break
-            var factors = LaneFactors[tokens].load(operands, token, column, result)
+            var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             var marks = Marks.load[tokens](operands, token, group_column, result)
             comptime if Operands.SCALES_IN_THE_END:
                 scale_sums(sums, operands, factors, stages.room(warp))
-            store_tokens(sums, stages.room(warp), result, token, column)
+            if stores_in_halves(result):
+                turn_any(sums, stages.room(warp), result, columns)
+                # What it has turned is read before its next turn, for which all warps wait.
+                wait_for_other(warp)
+                store_turned_rows[of_two_warps=True](
+                    stages.room(warp), result, token, columns.first
+                )
+            else:
+                keep_branch()
+                store_any(sums, result, token, columns)
             comptime if Operands.HAS_MARKS:
                 if marks.is_any():
                     keep_branch()
-                    store_marked[tokens](operands, marks, a, w, result, token, column)
+                    # The sums that the other warp stored are not to overtake these.
+                    wait_for_other(warp)
+                    store_marked[tokens](operands, marks, a, w, result, token, columns.first)
         operands.end(found, a, result)
 
 

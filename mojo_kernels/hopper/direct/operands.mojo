@@ -29,7 +29,7 @@ trait DirectOperands(ProductOperands):
     """What `stage_factors` wants to know of them."""
 
     def rows_at(self, row: UInt32) -> Self.Rows:
-        """Returns that of the rows of a lane, of a warp whose first row is given."""
+        """Returns that of the rows of a lane, of which the first one is given."""
         ...
 
     @staticmethod

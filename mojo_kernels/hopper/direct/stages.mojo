@@ -5,14 +5,16 @@
     stage      128 steps of K: tokens, swizzled, then their factors if there are any;
                the codes of four tiles of 32 weight rows, then their scales if blocks have them
 
-A thread copies tokens, which lie as a stage does, and a warp what is contiguous of weights. Those
-are no kernel's before this one: their first stages are on the way while tokens are prepared.
+A thread copies tokens, which lie as a stage does, and a warp weights: one of its threads whole
+tiles of codes, or where there are scales all of them, sixteen bytes at a time. Weights are no
+kernel's before this one: their first stages are on the way while tokens are prepared.
 """
 
 from layout import Coord
 from std.math import align_up
 from std.memory import bitcast
 
+from ...launch.queue import DevicePointer
 from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.instructions import close_list, start_copy, wait_for_all_but
@@ -27,9 +29,10 @@ from ..instructions.shared_memory import (
     copy_bulk,
     init_barrier,
     load_pair,
+    publish_stores,
     wait_phase,
 )
-from ..instructions.warp import lane_here
+from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
@@ -42,7 +45,7 @@ comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
 comptime MAX_STAGES = 8
 """More stages help nothing. Guess."""
 comptime AHEAD = 3
-"""Stages of weights that are on the way while one is waited for: fewer than there are."""
+"""Stages of scales that are on the way while one is waited for: fewer than there are."""
 
 
 @fieldwise_init
@@ -91,8 +94,8 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         """Makes all barriers; one thread calls it."""
         comptime for stage in range(Self.STAGES):
             var here = Self(self.base, UInt32(stage), 0)
-            # The warp that copies weights, and the thread that copies tokens.
-            init_barrier(here.full(), 32 + 1)
+            # The thread that copies tokens, and the warp that copies weights.
+            init_barrier(here.full(), 1 + 32)
             init_barrier(here.empty(), UInt32(CONSUMER_WARPS))
 
     @always_inline
@@ -145,63 +148,98 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
     def copy_weights(mut self, share: Share[Self.tokens], w: Weights, k: UInt32, columns: UInt32):
         """Copies the weights of all stages, zeros past the end of K; a warp calls it.
 
-        The last tile of 32 rows stands in for those past it. A stage is said to be full when
-        `AHEAD` more are on the way.
+        The last tile of 32 rows stands in for those past it.
         """
-        comptime assert AHEAD < Self.STAGES, "a stage would be waited for before it is copied"
-        var lane = lane_here()
-        var behind = self
-        var num_behind = 0
+        var behind = Behind(self, 0)
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         var last = (columns - 1) // UInt32(TILE_ROWS)
-        var of_scales, piece = divmod(lane, UInt32(32 // TILES))
+        var of_scales, piece = divmod(lane_here(), UInt32(32 // TILES))
         var index = share.first()
         while share.has(index):
-            var tile = UInt32(share.schedule.tile(Int(index)).column) * UInt32(TILES)
+            var tile = UInt32(share.tile(index).column) * UInt32(TILES)
             var further = last - tile
             index = share.after(index)
             var first = Int(tile) * Int(num_granules)
-            var codes = w.codes.unsafe_offset(first * TILE_BYTES + LANE_BYTES * Int(lane))
+            var codes = w.codes.unsafe_offset(first * TILE_BYTES)
             first += Int(min(of_scales, further)) * Int(num_granules)
             var scales = w.scales.unsafe_offset(first * TILE_ROWS + LANE_BYTES * Int(piece))
-            for step in range(share.first_step, share.end_step):
-                var granule = step * UInt32(Self.GRANULES)
-                var left = num_granules - granule
+            var granule = share.first_step * UInt32(Self.GRANULES)
+            codes = codes.unsafe_offset(Int(granule) * TILE_BYTES)
+            scales = scales.unsafe_offset(Int(granule) * TILE_ROWS)
+            var left = num_granules - granule
+            for _ in range(share.first_step, share.end_step):
                 wait_phase(self.empty(), self.parity)
-                var to = self.tokens_at() + UInt32(Self.CODES_AT) + UInt32(LANE_BYTES) * lane
-                comptime for in_stage in range(TILES):
-                    var before = min(UInt32(in_stage), further) * num_granules + granule
-                    var source = codes.unsafe_offset(Int(before * UInt32(TILE_BYTES)))
-                    comptime for i in range(Self.GRANULES):
-                        comptime at = (in_stage * Self.GRANULES + i) * TILE_BYTES
-                        start_copy(
-                            to + UInt32(at), source.unsafe_offset(i * TILE_BYTES), left > UInt32(i)
-                        )
                 comptime if Self.Operands.HAS_BLOCK_SCALES:
+                    self.start_codes(codes, num_granules, left, further)
                     start_copy(
-                        to + UInt32(Self.SCALES_AT - Self.CODES_AT),
-                        scales.unsafe_offset(Int(granule * UInt32(TILE_ROWS))),
+                        self.scales().base + UInt32(LANE_BYTES) * lane_here(),
+                        scales,
                         left > piece // UInt32(TILE_ROWS // LANE_BYTES),
                     )
-                close_list()
-                if num_behind == AHEAD:
-                    wait_for_all_but[AHEAD]()
-                    arrive(behind.full())
-                    behind.advance()
+                    behind.follow()
                 else:
-                    num_behind += 1
+                    if left >= UInt32(Self.GRANULES):
+                        if lane_here() == 0:
+                            self.copy_codes(codes, num_granules, further)
+                        else:
+                            arrive(self.full())
+                    else:
+                        keep_branch()
+                        self.start_codes(codes, num_granules, left, further)
+                        self.finish_codes()
+                codes = codes.unsafe_offset(Self.GRANULES * TILE_BYTES)
+                scales = scales.unsafe_offset(Self.GRANULES * TILE_ROWS)
+                left -= UInt32(Self.GRANULES)
                 self.advance()
+        comptime if Self.Operands.HAS_BLOCK_SCALES:
+            behind.catch_up()
+
+    @always_inline
+    def copy_codes(self, codes: DevicePointer[DType.uint8], num_granules: UInt32, further: UInt32):
+        """Copies the codes of a whole stage, whose barrier counts them; one thread calls it."""
+        arrive_expecting(self.full(), UInt32(Self.Codes.NUM_BYTES))
+        comptime for tile in range(TILES):
+            var before = Int(min(UInt32(tile), further)) * Int(num_granules)
+            copy_bulk(
+                self.codes().at(Coord(tile, 0, 0, 0)),
+                codes.unsafe_offset(before * TILE_BYTES),
+                UInt32(Self.GRANULES * TILE_BYTES),
+                self.full(),
+            )
+
+    @always_inline
+    def start_codes(
+        self,
+        codes: DevicePointer[DType.uint8],
+        num_granules: UInt32,
+        left: UInt32,
+        further: UInt32,
+    ):
+        """Starts copies of the codes of a stage, zeros past those left; a warp calls it."""
+        var lane_bytes = UInt32(LANE_BYTES) * lane_here()
+        var to = self.codes().base + lane_bytes
+        comptime for tile in range(TILES):
+            var before = Int(min(UInt32(tile), further)) * Int(num_granules)
+            var source = codes.unsafe_offset(before * TILE_BYTES + Int(lane_bytes))
+            comptime for i in range(Self.GRANULES):
+                comptime at = (tile * Self.GRANULES + i) * TILE_BYTES
+                start_copy(to + UInt32(at), source.unsafe_offset(i * TILE_BYTES), left > UInt32(i))
+
+    @always_inline
+    def finish_codes(self):
+        """Waits for this thread's copies, and says that its codes of the stage are there."""
+        close_list()
         wait_for_all_but[0]()
-        for _ in range(num_behind):
-            arrive(behind.full())
-            behind.advance()
+        # Later copies to this place go past what orders stores.
+        publish_stores()
+        arrive(self.full())
 
     @always_inline
     def copy_tokens(mut self, share: Share[Self.tokens], rows: StagedRows):
         """Copies the tokens of all stages; one thread calls it."""
         var index = share.first()
         while share.has(index):
-            var tile = UInt32(share.schedule.tile(Int(index)).row)
+            var tile = UInt32(share.tile(index).row)
             var source = rows.stage(tile, share.first_step)
             index = share.after(index)
             for _ in range(share.first_step, share.end_step):
@@ -210,3 +248,38 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
                 copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())
                 source = source.unsafe_offset(Self.TOKENS_BYTES)
                 self.advance()
+
+
+@fieldwise_init
+struct Behind[Operands: DirectOperands, tokens: Int](TrivialRegisterPassable):
+    """The stage whose scales are waited for: full when those of `AHEAD` more are on the way."""
+
+    var stages: DirectStages[Self.Operands, Self.tokens]
+    """The next stage that is to be said to be full."""
+    var num_stages: Int
+    """Stages that are on the way."""
+
+    @always_inline
+    def follow(mut self):
+        """Ends the list of copies of a stage, and waits for those of the one `AHEAD` before."""
+        comptime Stages = DirectStages[Self.Operands, Self.tokens]
+        comptime assert AHEAD < Stages.STAGES, "a stage would wait for itself"
+        close_list()
+        if self.num_stages == AHEAD:
+            wait_for_all_but[AHEAD]()
+            self.say_full()
+        else:
+            self.num_stages += 1
+
+    @always_inline
+    def catch_up(mut self):
+        """Waits for all that are on the way."""
+        wait_for_all_but[0]()
+        for _ in range(self.num_stages):
+            self.say_full()
+
+    @always_inline
+    def say_full(mut self):
+        """Says that the scales of a stage are there."""
+        arrive(self.stages.full())
+        self.stages.advance()

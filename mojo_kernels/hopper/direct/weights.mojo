@@ -1,16 +1,22 @@
 """The weights of a consumer warp: from the codes of a stage to operands in registers.
 
-A warp multiplies 16 weight rows, half a tile. Of each granule a lane reads eight bytes of codes, of
-two rows, and of each block the word of scales that has theirs.
+Two warps share a tile of 32 weight rows. Of each granule a lane reads eight of the sixteen bytes
+that lie together, codes of two rows, and of each block the word of scales that has theirs. Lanes
+that are eight apart find theirs in the same banks, so that one reads the other half:
+
+    rows of a tile, by lane     0 .. 7, 16 .. 23    8 .. 15, 24 .. 31
+    first warp                  r, r + 8            r + 16, r + 24       r = lane / 4
+    second warp                 r + 16, r + 24      r, r + 8
 """
 
 from layout import Coord
 
-from ..instructions.shared_memory import load_pair, load_word
+from ..dense.result import WarpColumns
+from ..instructions.shared_memory import load_pair, load_word, wait_at
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import ROW_BYTES, STEP_BYTES
+from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
-from ..staged.stages import HALVES
+from ..staged.stages import HALVES, WARP_ROWS
 from .operands import DirectOperands, GRANULE_WORDS, Words, granules_of
 from .stages import DirectStages
 
@@ -18,6 +24,29 @@ comptime INSTRUCTIONS = ROW_BYTES // STEP_BYTES
 """Instructions of a stage."""
 comptime Fragments = Array[SIMD[DType.uint32, 4], INSTRUCTIONS]
 """A lane's weights in a stage, for each instruction."""
+comptime FIRST_PAIR = 4
+"""The hardware barrier of the first two warps; those of the others follow."""
+
+
+@always_inline
+def half_of(warp: UInt32) -> UInt32:
+    """Returns which half of a tile's rows the lane has."""
+    return (warp ^ lane_here() // UInt32(OCTET)) % UInt32(HALVES)
+
+
+@always_inline
+def columns_of(first_column: UInt32, warp: UInt32) -> WarpColumns:
+    """Returns the columns of C of a warp, and of the lane."""
+    var first = first_column + warp * UInt32(WARP_ROWS)
+    var tile = first - warp % UInt32(HALVES) * UInt32(WARP_ROWS)
+    var row = half_of(warp) * UInt32(WARP_ROWS) + lane_here() // UInt32(K_LANES)
+    return WarpColumns(first, tile + row)
+
+
+@always_inline
+def wait_for_other(warp: UInt32):
+    """Waits for the warp that shares the tile; earlier writes are visible to it afterwards."""
+    wait_at[32 * HALVES](UInt32(FIRST_PAIR) + warp // UInt32(HALVES))
 
 
 @always_inline
@@ -27,7 +56,8 @@ def fragments_of[
     """Returns the weights of a stage that is full."""
     comptime GRANULES = granules_of(Operands.CODE_BITS)
     var lane = lane_here()
-    var tile, half = divmod(warp, UInt32(HALVES))
+    var tile = warp // UInt32(HALVES)
+    var half = half_of(warp)
     var words = Array[Words[Operands.CODE_BITS], INSTRUCTIONS](uninitialized=True)
     var scales = SIMD[DType.uint32, INSTRUCTIONS](0)
     comptime for i in range(INSTRUCTIONS):

@@ -27,9 +27,9 @@ from ..dense.stages import ALIGNMENT as SIDE_ALIGNMENT, StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import any_thread, store_word
-from ..instructions.warp import keep_branch, lane_here
+from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES
+from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES
 from ..many.kernel import TOKENS as MANY_TOKENS
 from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
 from ..staged.activations import workspace_of as workspace_of_numbers
@@ -126,9 +126,8 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     @always_inline
     def rows_at(self, row: UInt32) -> RowTables:
         var bases = self.weight_bases()
-        var first = Int(row) + Int(lane_here() // UInt32(K_LANES))
-        var base = bases[first].cast[DType.uint32]()
-        var next = bases[first + ROW_LANES].cast[DType.uint32]()
+        var base = bases[Int(row)].cast[DType.uint32]()
+        var next = bases[Int(row) + ROW_LANES].cast[DType.uint32]()
         return RowTables(
             ByteTable.of_base(base),
             ByteTable.of_base(next),

@@ -10,6 +10,7 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
+from ..dense.share import neighbours_of
 from ..direct.kernel import grid as grid_of_direct, matmul_direct
 from ..layout import OPERANDS
 from ..many import kernel as many
@@ -64,7 +65,7 @@ def _launch[
             Activations(problem),
             Weights(problem),
             Result(problem),
-            UInt32(cut.ranks),
+            UInt32(neighbours_of(problem.n)),
         )
     else:
         queue.launch[matmul_direct[ByteRows[False], tokens]](
