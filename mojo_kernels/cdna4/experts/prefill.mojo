@@ -47,7 +47,8 @@ from ..prefill.stages import Reader
 from ..prefill.walk import PrefillWalk
 from ..prefill.workgroup import Inputs
 from ..types import ProductTypes
-from .encoded import CodeRows, EncodedRows, encoded_blocks, most_rows, usual_rows
+from .cuts import most_rows, usual_rows
+from .encoded import CodeRows, EncodedRows, encoded_blocks
 from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
 from .hidden import EXCHANGED, HiddenCodes
 
