@@ -233,6 +233,19 @@ def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
     assert_is_made_of_its_parts(found, found.run(late=late))
 
 
+@pytest.mark.parametrize("tokens, rows", [(130, 160), (160, 192)])
+@pytest.mark.parametrize("name", LAYERS[1:4:2])
+def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, rows):
+    """257 tiles of 192 columns are one more than compute units."""
+    width = 256 * 192 + 32
+    question = {"op": "moe", "experts": 1, "slots": 1, "device": "gfx950"}
+    launches = mx.explain(tokens, 32, width, activations=name.split("_")[0], **question).launches
+    assert [one.cut for one in launches if one.cut] == [f"middle{rows}x256"] * 2
+    found = layer(rng, name, tokens, 1, width, 32, 1)
+    found.gate_up.scales -= 7  # Sums of so many products are about one.
+    assert_is_made_of_its_parts(found, found.run())
+
+
 @MODES
 @pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
 @pytest.mark.parametrize("name", LAYERS[1:4:2])
@@ -318,6 +331,17 @@ def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
         results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
         for result in results[1:]:
             oracle.assert_bitwise_equal(result, results[0])
+
+
+@pytest.mark.parametrize(
+    "experts, tokens, columns", [(32, 1024, 192), (128, 2048, 192), (128, 4096, 256)]
+)
+def test_the_columns_of_tiles_are_those_with_the_cheapest_rounds(experts, tokens, columns):
+    """Of gpt-oss, 128 experts, 4096 tokens: 6 rounds of 160 x 256 for 8 of 160 x 192."""
+    size = {"op": "moe", "experts": experts, "slots": 4, "device": "gfx950"}
+    launches = mx.explain(tokens, 2880, 2880, **size).launches
+    (down,) = (one for one in launches if one.name == "down")
+    assert down.tile[1] == columns
 
 
 @pytest.mark.parametrize("gate", layers.GATES)

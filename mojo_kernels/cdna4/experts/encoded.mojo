@@ -41,7 +41,7 @@ from ..operands.tiles import GROUP_BLOCKS
 from ..prefill.result import bias_of_tiles
 from ..quantize.kernel import WAVES as QUANTIZE_WAVES
 from ..types import Formats, ProductTypes
-from .cuts import CUTS, choose, cut_of
+from .cuts import choose, cut_of, num_cuts
 from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
 from .hidden import EXCHANGED, HiddenCodes
 
@@ -440,11 +440,12 @@ def launch_encoded[
 
     Where hidden numbers are float32 before they are encoded, the largest takes too many registers.
     """
+    comptime left = types.formats.left
     comptime IS_WIDE = rows.are_gated and size_of[types.out]() == WORD_BYTES
-    comptime LAST = len(CUTS) - (2 if IS_WIDE else 1)
-    var choice = min(choose(of.m, experts.count), LAST)
-    comptime for i in range(LAST + 1):
-        comptime cut = cut_of(types.formats.left, i, rows.are_gated)
+    comptime COUNT = num_cuts(rows.are_gated) - Int(IS_WIDE)
+    var choice = min(choose(of.m, n, k, experts.count, left, rows.are_gated), COUNT - 1)
+    comptime for i in range(COUNT):
+        comptime cut = cut_of(left, i, rows.are_gated)
         if choice == i:
             return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)
 

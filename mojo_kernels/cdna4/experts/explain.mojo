@@ -77,7 +77,9 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
     if orders:
         launches.append(_order(m, sizes.experts, width))
     var is_gated = sizes.is_interleaved
-    launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes, is_gated))
+    launches.append(
+        _product("gate_up", m, 2 * inner, width, sizes.experts, formats, encodes, is_gated)
+    )
     if not sizes.is_interleaved:
         var reason = StaticString("gates are not neighbours of their ups")
         launches.append(
@@ -87,7 +89,7 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
             launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
         if orders:
             launches.append(_order(m, sizes.experts, inner))
-    launches.append(_product("down", m, width, sizes.experts, formats, encodes, False))
+    launches.append(_product("down", m, width, inner, sizes.experts, formats, encodes, False))
     var reason = StaticString("rows of a token are added in the order of its slots")
     launches.append(
         _helper("add", "cdna4/experts/slots.mojo", reason, slots.grid_of(sizes.tokens, width))
@@ -140,6 +142,7 @@ def _product(
     name: StaticString,
     m: Int,
     n: Int,
+    k: Int,
     experts: Int,
     formats: Formats,
     is_encoded: Bool,
@@ -154,7 +157,8 @@ def _product(
             name, "cdna4/experts/prefill.mojo", "codes: most groups have hundreds of rows", words,
             prefill.ROWS, COLUMNS, prefill.grid_of(m, n, experts),
         )  # fmt: skip
-    var cut = cuts.cut_of(formats.left, cuts.choose(m, experts), is_gated)
+    var choice = cuts.choose(m, n, k, experts, formats.left, is_gated)
+    var cut = cuts.cut_of(formats.left, choice, is_gated)
     var reason = StaticString("codes: tiles have the rows of most groups")
     var words = String("middle", cut.rows(), "x", cut.columns())
     return Explained(
