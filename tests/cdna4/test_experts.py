@@ -260,11 +260,12 @@ def test_workgroups_go_through_any_number_of_tiles(rng, name, tokens, slots, cou
 
 @pytest.mark.parametrize("name", LAYERS[1:4:2])
 def test_hidden_numbers_of_any_size_are_encoded(rng, name):
-    """Biases are the sums: subnormal gates, infinite ones and NaN, some blocks of each."""
+    """Biases are the sums: subnormal gates, infinite ones and NaN, some blocks of each, and gates
+    whose sigmoid is 0, beside NaN too."""
     found = layer(rng, name, 60, 4, 96, 256, 2)
     found.gate_up.scales[:] = 0
     bias = found.gate_up.bias.reshape(2, 8, 32, 2)
-    bias[..., 0] *= 2.0 ** np.array([0, 4, -100, -118, -126, -134, -146, 1])[:, None]
+    bias[..., 0] *= 2.0 ** np.array([0, 4, -100, -118, -126, -134, -146, 7])[:, None]
     bias[0, 7, 5], bias[1, 7, 6], bias[1, 6, 0, 0] = np.nan, np.inf, -np.inf
     parts, order = found.run(), np.flatnonzero(found.ids >= 0)
     exact, error = oracle.gated(found.sums()[: len(order)], found.gate)

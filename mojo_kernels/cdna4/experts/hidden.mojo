@@ -267,7 +267,9 @@ struct HiddenCodes[
             var both = Self.Both.biased[0](sums[m_tile, n_tile], bias[n_tile]).deinterleave()
             gates = gates.insert[offset=n_tile * SUMS // 2](both[0])
             ups = ups.insert[offset=n_tile * SUMS // 2](both[1])
-        var numbers = self.gate.of(gates, ups).cast[Self.dtype]()
+        # Other numbers than bfloat16 take more registers until they are encoded.
+        comptime HAS_BRANCH = Self.dtype == DType.bfloat16
+        var numbers = self.gate.of[HAS_BRANCH](gates, ups).cast[Self.dtype]()
         comptime if Self.dtype == DType.bfloat16:
             # Otherwise the compiler rounds each number again wherever its bits are wanted.
             var words = bitcast[DType.uint32, _LANE_NUMBERS // 2](numbers)
