@@ -115,6 +115,7 @@ Hopper's builds on the room of any GPU.
             dispatch.mojo         grouped products and layers: launches, cuts, workspace
             kernel.mojo           the decode kernel on rows of a group
             encoded.mojo          the middle kernel on rows of a group, encoded before
+            cuts.mojo             its cuts
             prefill.mojo          two groups of waves on rows of a group, for hundreds of them
             groups.mojo           which rows and whose weights, from the sizes
             rows.mojo             rows of tokens in a list

@@ -28,8 +28,8 @@ from gfx950.timing import Profile, profile
 from gfx950.timing.parameters import Machine
 
 PROGRAM = REPOSITORY / "tests" / "cdna4" / "programs" / "experts.mojo"
-TYPES = "mxfp4_bfloat16_bfloat16_float32"
-"""Activations bfloat16, rounded to MXFP4; biases float32."""
+TYPES = "bfloat16_bfloat16_float32"
+"""Activations, results and biases."""
 MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
 """Experts of a layer."""
 WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
@@ -103,17 +103,21 @@ class Routes:
 
 
 class SimulatedLayer:
-    """The launches of a layer and what they read; most of it is zeros."""
+    """The launches of a layer and what they read; most of it is zeros.
 
-    def __init__(self, model: str, tokens: int):
+    Activations are rounded to MXFP4, or to another format.
+    """
+
+    def __init__(self, model: str, tokens: int, activations: str = "mxfp4"):
         self.routes = Routes.random(tokens, MODELS[model])
         path = catalogue.build(PROGRAM, [PROGRAM.parent, REPOSITORY]).find_or_make()
         module = catalogue.module_of(path, PROGRAM.stem)
         experts, slots = self.routes.experts, self.routes.ids.size
         sizes = (tokens, PER_TOKEN, WIDTH, INNER, experts)
         int32, float32, swiglu = 4, 2, 0
-        self.launches, num_bytes = module.layer(TYPES, (*sizes, int32, float32, swiglu))
-        size = {"experts": experts, "slots": PER_TOKEN}
+        types = f"{activations}_{TYPES}"
+        self.launches, num_bytes = module.layer(types, (*sizes, int32, float32, swiglu))
+        size = {"experts": experts, "slots": PER_TOKEN, "activations": activations}
         self.explained = mx_kernels.explain(
             tokens, INNER, WIDTH, device="gfx950", op="moe", **size
         ).launches

@@ -73,9 +73,21 @@ def _sigmoid_times[
 
 @always_inline
 def exp_of_minus[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns `exp(-x)` for x >= 0, to a unit in the last place, and 0 beyond `LARGEST_EXPONENT`.
+    """Returns `exp(-x)` for x >= 0 to a unit in the last place; 0 beyond `LARGEST_EXPONENT`."""
+    var power, exponent = exp_parts(x)
+    var scale = bitcast[DType.float32, width](
+        (exponent + UInt32(F32_EXPONENT_BIAS)) << UInt32(F32_MANTISSA_BITS)
+    )
+    return x.gt(LARGEST_EXPONENT).select(SIMD[DType.float32, width](0), power * scale)
 
-    exp(-x) = 2**n * exp(r) with n = round(-x / ln 2), so |r| <= ln 2 / 2: a Taylor polynomial.
+
+@always_inline
+def exp_parts[
+    width: SIMDLength
+](x: SIMD[DType.float32, width]) -> Tuple[SIMD[DType.float32, width], SIMD[DType.uint32, width]]:
+    """Returns exp(r) and n, its low 9 bits alone, of exp(-x) = 2**n * exp(r) for x >= 0.
+
+    With n = round(-x / ln 2) is |r| <= ln 2 / 2: a Taylor polynomial.
     """
     comptime F32 = SIMD[DType.float32, width]
     comptime MINUS_LOG2_E = Float32(-1.44269504088896340736)
@@ -92,9 +104,7 @@ def exp_of_minus[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType
     var power = F32(_inverse_factorial(DEGREE))
     comptime for i in range(DEGREE):
         power = power.fma(r, F32(_inverse_factorial(DEGREE - 1 - i)))
-    var exponent = bitcast[DType.uint32, width](shifted) + UInt32(F32_EXPONENT_BIAS)
-    var scale = bitcast[DType.float32, width](exponent << UInt32(F32_MANTISSA_BITS))
-    return x.gt(LARGEST_EXPONENT).select(F32(0), power * scale)
+    return (power, bitcast[DType.uint32, width](shifted))
 
 
 def _inverse_factorial(n: Int) -> Float32:

@@ -178,7 +178,8 @@ class Layer:
             sizes = part(route[6], np.int32, count)
             codes = ordered_codes_of(workspace, places, self.slots(), 2 * half, sizes)
         else:
-            codes = codes_of(workspace, launches[2]["arguments"][RESULT], self.slots(), 2 * half)
+            place, left = launches[2]["arguments"][RESULT], self.name.split("_")[0]
+            codes = codes_of(workspace, place, self.slots(), 2 * half, left)
         return Parts(
             y,
             part(route[6], np.int32, count),
@@ -225,13 +226,14 @@ def part_of(workspace: np.ndarray, place: tuple[int], dtype, *shape: int) -> np.
     return workspace[place[0] :].view(dtype)[: np.prod(shape)].reshape(shape)
 
 
-def codes_of(workspace: np.ndarray, place: tuple[int], rows: int, k: int) -> tuple:
-    """Returns codes and scales of encoded rows, of k numbers each."""
-    blocks = k // oracle.BLOCK
+def codes_of(workspace: np.ndarray, place: tuple[int], rows: int, k: int, format: str) -> tuple:
+    """Returns codes and scales of rows that are encoded in a format, of k numbers each."""
+    blocks, block_bytes = k // oracle.BLOCK, oracle.BLOCK * oracle.FORMATS[format].element.bits // 8
     stored = -(-blocks // STAGE_BLOCKS) * STAGE_BLOCKS
     both = workspace[place[0] :]
-    codes = both[: rows * stored * 16].reshape(rows, stored * 16)[:, : blocks * 16]
-    scales = both[rows * stored * 16 :][: rows * stored].reshape(rows, stored)
+    row_bytes = stored * block_bytes
+    codes = both[: rows * row_bytes].reshape(rows, row_bytes)[:, : blocks * block_bytes]
+    scales = both[rows * row_bytes :][: rows * stored].reshape(rows, stored)
     return codes, scales[:, :blocks]
 
 

@@ -10,14 +10,14 @@ expert's weights are read once for each tile of its rows, and a tile has rows of
                        experts_decode   hidden numbers -> rows, float32
                        add_slots        rows, by token and in the order of slots -> y
 
-With more rows than tiles of the decode kernel are made for, a layer of four-bit activations
-encodes its tokens before, once (`encoded.mojo`):
+With more rows than tiles of the decode kernel are made for, a layer of four-bit or eight-bit
+activations encodes its tokens before, once (`encoded.mojo`):
 
                        quantize_rows    tokens -> codes
                        experts_middle   codes, gathered -> hidden numbers, gated and encoded
                        experts_middle   codes -> rows
 
-With more rows than tiles of these have, their products are `experts_prefill` (`prefill.mojo`), and
+With more rows than tiles of these have, products of four-bit codes are `experts_prefill` (`prefill.mojo`), and
 `order_rows` comes before the first one.
 
 Gates that are not neighbours of their ups take launches of their own between the products:
@@ -40,6 +40,7 @@ from ..instructions.matrix import TILE, TILE_K
 from ..operands.gate import QuickGate
 from ..operands.memory import WORD_BYTES
 from ..types import Formats, ProductTypes, float_bytes
+from .cuts import usual_rows
 from .encoded import (
     CodeRows,
     EncodedRows,
@@ -47,7 +48,6 @@ from .encoded import (
     encoded_bytes,
     launch_encoded,
     launch_quantize,
-    usual_rows,
 )
 from .groups import most_tiles
 from .kernel import ExpertRows, ExpertsKernel, Rows
@@ -200,7 +200,7 @@ struct LayerMemory(TrivialRegisterPassable):
         var encodes = types.encodes_before(slots, problem.gate_up.count)
         var is_interleaved = problem.gate.is_interleaved()
         encodes &= not is_interleaved or QuickGate.takes(problem.gate)
-        var orders = encodes and has_prefill(slots, problem.gate_up.count)
+        var orders = encodes and types.orders(slots, problem.gate_up.count)
         var experts = problem.gate_up.count
         var hidden_bytes = slots * problem.inner * float_bytes(types.x)
         if encodes and is_interleaved:
@@ -265,13 +265,24 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         )
 
     def has_encoded_kernels(self) -> Bool:
-        """Says whether there are kernels for rows that are encoded before."""
+        """Says whether there are kernels for rows that are encoded before: in eight bits only of
+        bfloat16, as other hidden numbers take too many registers."""
         comptime MXFP4 = Format.MXFP4
-        return self.left == MXFP4 and self.gate_up == MXFP4 and self.down == MXFP4
+        var is_wide = self.left == Format.MXFP8 or self.left == Format.MXFP8_E5M2
+        var is_known = self.left == MXFP4 or (is_wide and self.x == DType.bfloat16)
+        return is_known and self.gate_up == MXFP4 and self.down == MXFP4
 
     def encodes_before(self, slots: Int, groups: Int) -> Bool:
         """Says whether rows are encoded before the products: not if groups have few."""
         return self.has_encoded_kernels() and usual_rows(slots, groups) > TILE
+
+    def has_ordered_kernels(self) -> Bool:
+        """Says whether there are kernels for rows that are ordered by tiles."""
+        return self.left == Format.MXFP4 and self.has_encoded_kernels()
+
+    def orders(self, slots: Int, groups: Int) -> Bool:
+        """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
+        return self.has_ordered_kernels() and has_prefill(slots, groups)
 
     def may_be_neighbours(self) -> Bool:
         """Says whether gates may be neighbours of their ups."""
@@ -366,8 +377,9 @@ def _multiply_codes[
     var rows = EncodedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = EncodedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
-    if at.orders():
-        launch_order[types.left, True](rows, at.ordered, problem.gate_up.count, width, queue)
+    comptime if types.has_ordered_kernels():
+        if at.orders():
+            launch_order[types.left, True](rows, at.ordered, problem.gate_up.count, width, queue)
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
             _launch_codes[neighbours, rounding, CodeRows.HIDDEN](
@@ -384,8 +396,10 @@ def _multiply_codes[
                 at.hidden, at.encoded, slots, inner, queue
             )
             hidden.encoded = at.encoded
-            if at.orders():
-                launch_order[types.left, False](hidden, of_hidden, problem.down.count, inner, queue)
+            comptime if types.has_ordered_kernels():
+                if at.orders():
+                    var experts = problem.down.count
+                    launch_order[types.left, False](hidden, of_hidden, experts, inner, queue)
     _launch_codes[second, rounding, CodeRows.DOWN](
         hidden, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
     )
@@ -404,6 +418,9 @@ def _launch_codes[
     mut queue: Some[Queue],
 ) raises:
     """Launches a product of encoded rows, by tiles if they are ordered."""
-    if not at.orders():
-        return launch_encoded[types, rounding, rows](of, experts, gate, n, k, queue)
-    launch_prefill[types, rounding, rows](of, ordered, at.hidden_scales, experts, gate, n, k, queue)
+    comptime if types.formats == Formats.MXFP4:
+        if at.orders():
+            return launch_prefill[types, rounding, rows](
+                of, ordered, at.hidden_scales, experts, gate, n, k, queue
+            )
+    launch_encoded[types, rounding, rows](of, experts, gate, n, k, queue)

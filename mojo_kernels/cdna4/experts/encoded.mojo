@@ -14,7 +14,7 @@ share a compute unit: one stores while the other multiplies.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
-from std.math import ceildiv, sqrt
+from std.math import ceildiv
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
@@ -41,12 +41,13 @@ from ..operands.tiles import GROUP_BLOCKS
 from ..prefill.result import bias_of_tiles
 from ..quantize.kernel import WAVES as QUANTIZE_WAVES
 from ..types import Formats, ProductTypes
+from .cuts import choose, cut_of, num_cuts
 from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
 from .hidden import EXCHANGED, HiddenCodes
 
 
 def encoded_blocks(k: Int) -> Int:
-    """Returns the blocks of an encoded row: whole stages."""
+    """Returns the blocks of an encoded row: whole stages of four-bit codes."""
     return ceildiv(k, STAGE_K) * STAGE_BLOCKS
 
 
@@ -197,12 +198,13 @@ struct Sides[formats: Formats, shape: MiddleShape, are_gathered: Bool](TrivialRe
     @always_inline
     def stages(self) -> Int32:
         """Returns the stages along K."""
-        return quotient[STAGE_K](self.k + Int32(STAGE_K - 1))
+        comptime STAGE = Self.shape.stage_k()
+        return quotient[STAGE](self.k + Int32(STAGE - 1))
 
     @always_inline
     def _row_blocks(self) -> Int32:
-        """Returns the blocks of an encoded row: whole stages."""
-        return self.stages() * Int32(STAGE_BLOCKS)
+        """Returns the blocks of an encoded row: whole stages of four-bit codes."""
+        return quotient[STAGE_K](self.k + Int32(STAGE_K - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
     def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.Walk.Rows:
@@ -431,50 +433,6 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
         )
 
 
-comptime CUTS = [
-    MiddleShape(4, 3, 3, 1),
-    MiddleShape(6, 3, 2, 1),
-    MiddleShape(10, 3, 2, 1),
-    MiddleShape(12, 3, 2, 1),
-]
-"""For groups of more and more rows."""
-comptime GATED_CUTS = [
-    MiddleShape(4, 4, 2, 1),
-    MiddleShape(6, 4, 2, 1),
-    MiddleShape(10, 4, 2, 1),
-    MiddleShape(12, 4, 2, 1),
-]
-"""The same where hidden numbers are encoded: a wave has whole blocks of them."""
-
-
-def cut_of(choice: Int, are_gated: Bool) -> MiddleShape:
-    """Returns the cut in a place of both lists."""
-    return materialize[GATED_CUTS]()[choice] if are_gated else materialize[CUTS]()[choice]
-
-
-def most_rows() -> Int:
-    """Returns the rows of the largest tile."""
-    comptime last = len(CUTS) - 1
-    comptime cut = CUTS[last]
-    return cut.rows()
-
-
-def usual_rows(m: Int, groups: Int) -> Int:
-    """Returns how many rows few groups exceed, if m rows find their groups by chance."""
-    var mean = Float64(m) / Float64(max(groups, 1))
-    return Int(mean + 2 * sqrt(mean))
-
-
-def choose(m: Int, groups: Int) -> Int:
-    """Returns the place in `CUTS` of the first whose tile has room for most groups, or the last."""
-    comptime last = len(CUTS) - 1
-    comptime for i in range(last):
-        comptime rows = CUTS[i].rows()
-        if usual_rows(m, groups) <= rows:
-            return i
-    return last
-
-
 def launch_encoded[
     types: ProductTypes, rounding: Rounding, rows: CodeRows
 ](of: EncodedRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
@@ -482,11 +440,12 @@ def launch_encoded[
 
     Where hidden numbers are float32 before they are encoded, the largest takes too many registers.
     """
+    comptime left = types.formats.left
     comptime IS_WIDE = rows.are_gated and size_of[types.out]() == WORD_BYTES
-    comptime LAST = len(CUTS) - (2 if IS_WIDE else 1)
-    var choice = min(choose(of.m, experts.count), LAST)
-    comptime for i in range(LAST + 1):
-        comptime cut = GATED_CUTS[i] if rows.are_gated else CUTS[i]
+    comptime COUNT = num_cuts(rows.are_gated) - Int(IS_WIDE)
+    var choice = min(choose(of.m, n, k, experts.count, left, rows.are_gated), COUNT - 1)
+    comptime for i in range(COUNT):
+        comptime cut = cut_of(left, i, rows.are_gated)
         if choice == i:
             return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)
 

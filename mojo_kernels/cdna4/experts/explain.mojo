@@ -16,7 +16,7 @@ from ..prefill.activations import PART_BLOCKS
 from ..prefill.shape import COLUMNS
 from ..quantize.kernel import WAVES
 from ..types import Formats, ProductTypes, has_expert_kernels, unsupported
-from . import encoded, kernel, prefill, slots
+from . import cuts, encoded, kernel, prefill, slots
 from .dispatch import CUTS, LayerMemory, LayerTypes, choose
 from .routing import route_grid
 
@@ -73,11 +73,13 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
     var encodes = _types(formats).encodes_before(m, sizes.experts)
     if encodes:
         launches.append(_encode("tokens are encoded once, not by each tile", sizes.tokens, width))
-    var orders = encodes and prefill.has_prefill(m, sizes.experts)
+    var orders = encodes and _types(formats).orders(m, sizes.experts)
     if orders:
         launches.append(_order(m, sizes.experts, width))
     var is_gated = sizes.is_interleaved
-    launches.append(_product("gate_up", m, 2 * inner, sizes.experts, formats, encodes, is_gated))
+    launches.append(
+        _product("gate_up", m, 2 * inner, width, sizes.experts, formats, encodes, is_gated)
+    )
     if not sizes.is_interleaved:
         var reason = StaticString("gates are not neighbours of their ups")
         launches.append(
@@ -87,7 +89,7 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
             launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))
         if orders:
             launches.append(_order(m, sizes.experts, inner))
-    launches.append(_product("down", m, width, sizes.experts, formats, encodes, False))
+    launches.append(_product("down", m, width, inner, sizes.experts, formats, encodes, False))
     var reason = StaticString("rows of a token are added in the order of its slots")
     launches.append(
         _helper("add", "cdna4/experts/slots.mojo", reason, slots.grid_of(sizes.tokens, width))
@@ -140,6 +142,7 @@ def _product(
     name: StaticString,
     m: Int,
     n: Int,
+    k: Int,
     experts: Int,
     formats: Formats,
     is_encoded: Bool,
@@ -148,13 +151,14 @@ def _product(
     """Returns the launch of a product of a layer."""
     if not is_encoded:
         return _decode(name, m, n, experts, formats)
-    if prefill.has_prefill(m, experts):
+    if _types(formats).orders(m, experts):
         var words = String("prefill", prefill.ROWS, "x", COLUMNS)
         return Explained(
             name, "cdna4/experts/prefill.mojo", "codes: most groups have hundreds of rows", words,
             prefill.ROWS, COLUMNS, prefill.grid_of(m, n, experts),
         )  # fmt: skip
-    var cut = encoded.cut_of(encoded.choose(m, experts), is_gated)
+    var choice = cuts.choose(m, n, k, experts, formats.left, is_gated)
+    var cut = cuts.cut_of(formats.left, choice, is_gated)
     var reason = StaticString("codes: tiles have the rows of most groups")
     var words = String("middle", cut.rows(), "x", cut.columns())
     return Explained(

@@ -3,11 +3,11 @@
     Hidden         as floats, a tile at a time
     HiddenCodes    rounded to the same floats, then encoded; a wave has a block of each of its rows
 
-Of a row of a tile, lanes q = l / 16 have two hidden numbers each, a byte of four-bit codes. Four tiles
-of rows, and four of columns, exchange them so that each lane gets a whole block:
+Of a row of a tile, lanes q = l / 16 have two hidden numbers each, a byte of four-bit codes or two
+bytes. Four tiles of rows, and four of columns, exchange them so that each lane gets a whole block:
 
-    lane q has       of row tile i, column tile t    byte 4 * t + q of the block
-    lane q stores    of row tile q                   bytes 0 .. 15
+    lane q has       of row tile i, column tile t    pair of codes 4 * t + q of the block
+    lane q stores    of row tile q                   pairs 0 .. 15
 """
 
 from max.gpu.intrinsics import AMDBufferResource, permlane_swap
@@ -22,10 +22,22 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
 from ...tiles import RegisterTile, in_registers
-from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, Sums, TILE
+from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
+from ..instructions.matrix import (
+    BLOCK,
+    BlockCodes,
+    CODE_WORDS,
+    LANES,
+    LANE_BYTES,
+    PIECES,
+    SUMS,
+    SumTile,
+    Sums,
+    TILE,
+)
 from ..instructions.vector import chosen_bytes, encode_pair, opaque, zero_of_a_branch
 from ..instructions.wave import votes
-from ..operands.encode import NOT_FINITE, Rescaling, Window
+from ..operands.encode import NOT_FINITE, Rescaling, Window, clamped, overflows
 from ..operands.gate import QuickGate
 from ..operands.memory import OUT_OF_RANGE, Output, Span, quotient
 from ..operands.target import Destination, Target
@@ -105,20 +117,33 @@ def exchanged(words: _Words) -> _Words:
     return _Words(first[0], first[1], second[0], second[1])
 
 
+comptime _LOW_HALVES = UInt32(0x05040100)
+"""Selects the low halves of two words."""
+comptime _HIGH_HALVES = UInt32(0x07060302)
+"""Selects the high halves of two words."""
+
+
 @always_inline
 def bytes_in_order(words: _Words) -> _Words:
     """Returns byte i of the words as word i."""
     comptime EVEN, ODD = UInt32(0x06020400), UInt32(0x07030501)
-    comptime LOW, HIGH = UInt32(0x05040100), UInt32(0x07060302)
     # Bytes 0 and 2, then 1 and 3, of two words: a0 b0 a2 b2.
     var even = _pair(words, EVEN)
     var odd = _pair(words, ODD)
     return _Words(
-        chosen_bytes([even[0], even[1]], LOW),
-        chosen_bytes([odd[0], odd[1]], LOW),
-        chosen_bytes([even[0], even[1]], HIGH),
-        chosen_bytes([odd[0], odd[1]], HIGH),
+        chosen_bytes([even[0], even[1]], _LOW_HALVES),
+        chosen_bytes([odd[0], odd[1]], _LOW_HALVES),
+        chosen_bytes([even[0], even[1]], _HIGH_HALVES),
+        chosen_bytes([odd[0], odd[1]], _HIGH_HALVES),
     )
+
+
+@always_inline
+def halves_in_order(words: _Words) -> _Words:
+    """Returns the low halves of the words as the first two, the high halves as the last two."""
+    var low = _pair(words, _LOW_HALVES)
+    var high = _pair(words, _HIGH_HALVES)
+    return _Words(low[0], low[1], high[0], high[1])
 
 
 @always_inline
@@ -155,7 +180,7 @@ struct HiddenCodes[
     """Their bias and their columns."""
     var gate: QuickGate
     var codes: AMDBufferResource
-    """[rows, blocks] of 16 bytes."""
+    """[rows, blocks] of codes."""
     var scales: AMDBufferResource
     """[rows, blocks] in their layout."""
     var blocks: Int32
@@ -176,7 +201,6 @@ struct HiddenCodes[
         gate: QuickGate,
     ) -> Self:
         """Describes `rows` rows from `first_row` on, whose scales are as many rows or more."""
-        comptime assert Self.format == Format.MXFP4, "a byte of codes for two numbers"
         comptime BYTES = Int32(LANE_BYTES[Self.format])
         var end_scale_row = first_scale_row + scale_rows
         return Self(
@@ -212,7 +236,7 @@ struct HiddenCodes[
             schedule_barrier()
         # The largest of a block, in the lane that stores it, then in all that have a part.
         var amax = exchanged(_Words(exchanged(largest).reduce_max()))
-        var encoded: _Encoded
+        var encoded: _Encoded[Self.format]
         comptime if Self.dtype == DType.bfloat16:
             if votes(not _are_usual[TILES, Self.format](amax)) == 0:
                 encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax, own)
@@ -222,13 +246,13 @@ struct HiddenCodes[
             encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
         var row = first_row + (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
         var is_there = block < self.blocks and own < Int32(m_tiles - first)
-        self._put(bytes_in_order(exchanged(encoded.codes)), encoded.scale, row, block, is_there)
+        self._put(encoded.block(), encoded.scale, row, block, is_there)
 
     @always_inline
     def fill(self, rows: Int32, block: Int32, lane: Int32):
         """Stores a block of zeros to each row, if rows have such a block."""
         for first in range(Int32(0), rows, LANES):
-            self._put(_Words(0), 0, first + lane, block, block < self.blocks)
+            self._put(BlockCodes[Self.format](0), 0, first + lane, block, block < self.blocks)
 
     @always_inline
     def _numbers[
@@ -243,7 +267,9 @@ struct HiddenCodes[
             var both = Self.Both.biased[0](sums[m_tile, n_tile], bias[n_tile]).deinterleave()
             gates = gates.insert[offset=n_tile * SUMS // 2](both[0])
             ups = ups.insert[offset=n_tile * SUMS // 2](both[1])
-        var numbers = self.gate.of(gates, ups).cast[Self.dtype]()
+        # Other numbers than bfloat16 take more registers until they are encoded.
+        comptime HAS_BRANCH = Self.dtype == DType.bfloat16
+        var numbers = self.gate.of[HAS_BRANCH](gates, ups).cast[Self.dtype]()
         comptime if Self.dtype == DType.bfloat16:
             # Otherwise the compiler rounds each number again wherever its bits are wanted.
             var words = bitcast[DType.uint32, _LANE_NUMBERS // 2](numbers)
@@ -253,25 +279,62 @@ struct HiddenCodes[
         return numbers
 
     @always_inline
-    def _put(self, codes: _Words, scale: UInt32, row: Int32, block: Int32, is_there: Bool):
+    def _put(
+        self,
+        codes: BlockCodes[Self.format],
+        scale: UInt32,
+        row: Int32,
+        block: Int32,
+        is_there: Bool,
+    ):
         """Stores a block; drops it unless it is there."""
-        comptime BYTES = LANE_BYTES[Self.format]
-        var at = row * self.blocks + block
-        self.codes.store(
-            at * Int32(BYTES) if is_there else OUT_OF_RANGE, bitcast[DType.uint8, BYTES](codes)
-        )
+        var at = (row * self.blocks + block) * Int32(LANE_BYTES[Self.format])
+        comptime for i in range(PIECES[Self.format]):
+            var piece = codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+            self.codes.store(
+                at + Int32(i * PIECE_BYTES) if is_there else OUT_OF_RANGE,
+                bitcast[DType.uint8, PIECE_BYTES](piece),
+            )
         var scale_at = Int32(Self.Layout.scale_offset(Int(row), Int(block), Int(self.blocks)))
         self.scales.store(scale_at if is_there else OUT_OF_RANGE, scale.cast[DType.uint8]())
 
 
 @fieldwise_init
-struct _Encoded(TrivialRegisterPassable):
+struct _Encoded[format: Format](TrivialRegisterPassable):
     """What a lane has of encoded rows."""
 
-    var codes: _Words
-    """Of each tile of rows."""
+    comptime WORDS = CODE_WORDS[Self.format] // EXCHANGED
+    """Words of codes of a row: one or two."""
+
+    var codes: SIMD[DType.uint32, Self.WORDS * EXCHANGED]
+    """The first word of each tile of rows, then the second."""
     var scale: UInt32
     """Of the row that it stores."""
+
+    @staticmethod
+    @always_inline
+    def none() -> Self:
+        """Returns zeros."""
+        return Self(SIMD[DType.uint32, Self.WORDS * EXCHANGED](0), 0)
+
+    @always_inline
+    def put[tile: Int](mut self, codes: SIMD[DType.uint32, Self.WORDS]):
+        """Takes the codes of a tile of rows."""
+        comptime for word in range(Self.WORDS):
+            self.codes[word * EXCHANGED + tile] = codes[word]
+
+    @always_inline
+    def block(self) -> BlockCodes[Self.format]:
+        """Returns the codes of the lane's block, from all lanes of its row."""
+        comptime if Self.WORDS == 1:
+            var words = rebind[_Words](self.codes)
+            return rebind[BlockCodes[Self.format]](bytes_in_order(exchanged(words)))
+        else:
+            var block = BlockCodes[Self.format]()
+            comptime for word in range(Self.WORDS):
+                var words = self.codes.slice[EXCHANGED, offset=word * EXCHANGED]()
+                block = block.insert[offset=word * EXCHANGED](halves_in_order(exchanged(words)))
+            return block
 
 
 @always_inline
@@ -303,12 +366,14 @@ def _are_usual[tiles: Int, format: Format](amax: _Words) -> Bool:
 @always_inline
 def _encoded[
     tiles: Int, format: Format, rounding: Rounding, dtype: DType
-](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded:
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded[
+    format
+]:
     """Encodes what a lane has of the rows of some tiles, in blocks that are usual."""
-    var encoded = _Encoded(_Words(0), 0)
+    var encoded = _Encoded[format].none()
     comptime for i in range(tiles):
         var how = Rescaling.of[format, rounding](amax[i], 0)
-        encoded.codes[i] = _lane_codes[format](numbers[i], how.divisor)
+        encoded.put[i](_lane_codes[format, rounding](numbers[i], how.divisor))
         encoded.scale = how.scale if own == Int32(i) else encoded.scale
     return encoded
 
@@ -316,16 +381,19 @@ def _encoded[
 @always_inline
 def _encoded_rare[
     tiles: Int, format: Format, rounding: Rounding, dtype: DType
-](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded:
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded[
+    format
+]:
     """The same in blocks of any numbers."""
-    var encoded = _Encoded(_Words(0), 0)
+    var encoded = _Encoded[format].none()
     # Of a branch, see `zero_of_a_branch`.
     var shift = zero_of_a_branch() | Rescaling.SHIFT
     comptime for i in range(tiles):
         var how = Rescaling.of[format, rounding](amax[i], shift)
         var is_finite = amax[i] < NOT_FINITE
         var rescaled = numbers[i].cast[DType.float32]() * how.factor
-        encoded.codes[i] = _lane_codes[format](rescaled, how.divisor) if is_finite else 0
+        var codes = _lane_codes[format, rounding](rescaled, how.divisor)
+        encoded.put[i](codes if is_finite else type_of(codes)(0))
         var scale = how.scale if is_finite else UInt32(E8M0_NAN)
         encoded.scale = scale if own == Int32(i) else encoded.scale
     return encoded
@@ -333,12 +401,20 @@ def _encoded_rare[
 
 @always_inline
 def _lane_codes[
-    format: Format, dtype: DType
-](numbers: SIMD[dtype, _LANE_NUMBERS], divisor: UInt32) -> UInt32:
-    """Returns a lane's codes of a row: a byte for each tile of columns."""
-    var word = UInt32(0)
-    comptime for part in range(EXCHANGED):
-        word = encode_pair[format.element, dtype, part](
-            word, numbers.slice[2, offset=2 * part](), bitcast[DType.float32](divisor)
+    format: Format, rounding: Rounding, dtype: DType
+](numbers: SIMD[dtype, _LANE_NUMBERS], divisor: UInt32) -> SIMD[
+    DType.uint32, _Encoded[format].WORDS
+]:
+    """Returns a lane's codes of a row: a byte or two for each tile of columns."""
+    comptime WORDS = _Encoded[format].WORDS
+    comptime PARTS = EXCHANGED // WORDS
+    var words = SIMD[DType.uint32, WORDS](0)
+    comptime for n_tile in range(EXCHANGED):
+        comptime word, part = divmod(n_tile, PARTS)
+        var pair = numbers.slice[2, offset=2 * n_tile]()
+        comptime if overflows[format.element, rounding]():
+            pair = clamped[format.element](pair, divisor)
+        words[word] = encode_pair[format.element, dtype, part](
+            words[word], pair, bitcast[DType.float32](divisor)
         )
-    return word
+    return words

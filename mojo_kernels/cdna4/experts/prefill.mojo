@@ -33,6 +33,7 @@ from ...tiles import in_registers
 from ..chip import CUS
 from ..instructions.lds import allocate_lds
 from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, TILE, TILE_BLOCKS
+from ..instructions.memory import scalar_here
 from ..instructions.wave import lane_here
 from ..operands.gate import QuickGate
 from ..operands.memory import Input, Output, Span, WORD_BYTES, input, listed_row, load_word, output
@@ -47,7 +48,8 @@ from ..prefill.stages import Reader
 from ..prefill.walk import PrefillWalk
 from ..prefill.workgroup import Inputs
 from ..types import ProductTypes
-from .encoded import CodeRows, EncodedRows, encoded_blocks, most_rows, usual_rows
+from .cuts import most_rows, usual_rows
+from .encoded import CodeRows, EncodedRows, encoded_blocks
 from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
 from .hidden import EXCHANGED, HiddenCodes
 
@@ -297,7 +299,8 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
         var first_column, num_rows = self.first_column(place), tile.end_row - tile.first_row
         comptime if Self.rows.are_gated:
             comptime STAGE_COLUMNS = 2 * BLOCK * STAGE_BLOCKS
-            var stages = quotient[STAGE_COLUMNS](self.n + Int32(STAGE_COLUMNS - 1))
+            # Here, not before all tiles: places of rows would fill registers all along K.
+            var stages = scalar_here(quotient[STAGE_COLUMNS](self.n + Int32(STAGE_COLUMNS - 1)))
             var target = Self.HiddenTile.of(
                 result, result_scales, tile.first_row, num_rows, place.row * Int32(ROWS),
                 Int32(ROWS), stages * Int32(STAGE_BLOCKS), self._addend(tile), self.n, gate,

@@ -6,6 +6,7 @@
     mantissa_of, ..    floats taken apart, and multiplied by powers of two
 """
 
+from std.sys import is_gpu
 from std.sys._assembly import inlined_assembly
 from std.memory import bitcast
 from std.sys.intrinsics import llvm_intrinsic
@@ -165,3 +166,11 @@ def zero_of_a_branch() -> UInt32:
     otherwise the compiler computes rare branches always and selects the result.
     """
     return inlined_assembly["v_mov_b32 $0, 0", UInt32, constraints="=v", has_side_effect=True]()
+
+
+@always_inline
+def of_a_branch(x: Float32) -> Float32:
+    """Returns x, in a way that what depends on it is computed in its branch alone."""
+    comptime if not is_gpu():
+        return x
+    return bitcast[DType.float32](bitcast[DType.uint32](x) | zero_of_a_branch())

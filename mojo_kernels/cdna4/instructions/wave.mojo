@@ -3,6 +3,7 @@
     sums_up_to         what the lanes up to this one have, added up
     sums_up_to_in_row  the same among 16 lanes
     votes              a bit for each lane that says yes
+    any_lane           whether one does
     lane_here          which lane this is
     of_lane            what one lane has, for all
     with_lane          what all have, for one
@@ -14,6 +15,7 @@ and what the waves of a workgroup do:
 """
 
 from std.bit import pop_count
+from std.sys import is_gpu
 from std.sys.intrinsics import llvm_intrinsic
 
 comptime ROW_LANES = 16
@@ -70,6 +72,14 @@ def maximum_of_row(x: UInt32) -> UInt32:
 def votes(condition: Bool) -> UInt64:
     """Returns a bit for each lane that says yes."""
     return llvm_intrinsic["llvm.amdgcn.ballot.i64", UInt64, has_side_effect=False](condition)
+
+
+@always_inline
+def any_lane(condition: Bool) -> Bool:
+    """Says whether a lane says yes; on a CPU, which has no others, the only one."""
+    comptime if not is_gpu():
+        return condition
+    return votes(condition) != 0
 
 
 @always_inline

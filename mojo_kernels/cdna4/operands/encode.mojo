@@ -124,13 +124,13 @@ def _convert[
     comptime for part in range(WORD_CODES // 2):
         comptime for word in range(CODE_WORDS[format]):
             var pair = x.slice[2, offset=WORD_CODES * word + 2 * part]()
-            comptime if _overflows[format.element, rounding]():
-                pair = _clamped[format.element](pair, scale_bits)
+            comptime if overflows[format.element, rounding]():
+                pair = clamped[format.element](pair, scale_bits)
             codes[word] = encode_pair[format.element, dtype, part](codes[word], pair, scale)
     return codes
 
 
-def _overflows[element: Element, rounding: Rounding]() -> Bool:
+def overflows[element: Element, rounding: Rounding]() -> Bool:
     """Says whether the converter would round a block's maximum beyond the largest number.
 
     By the fraction of a maximum that no longer takes the next scale.
@@ -144,7 +144,7 @@ def _overflows[element: Element, rounding: Rounding]() -> Bool:
 
 
 @always_inline
-def _clamped[
+def clamped[
     element: Element, dtype: DType
 ](pair: SIMD[dtype, 2], scale_bits: UInt32) -> SIMD[dtype, 2]:
     """Returns numbers that the element holds times the scale; bfloat16 read as float16."""

@@ -1,15 +1,21 @@
 """Gates of neighbours in few instructions: the bits of `swiglu_oai` (numbers/gates.mojo).
 
     limits       three-operand minima and maxima, which let NaN pass
+    exp          the exponent is added to that of a power, not multiplied; whether one is too small
+                 for that is asked of all numbers at once, and a branch mends it
     x or x * e   the larger of both: e is at most 1
     / (1 + e)    multiplications and additions, fused, two numbers at a time (numbers/quotients.mojo)
 
 What is not finite there is not finite here, but it may be another such number.
 """
 
-from ...numbers.gates import Gate, exp_of_minus
+from std.memory import bitcast
+
+from ...numbers.floats import F32_MANTISSA_BITS
+from ...numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus, exp_parts
 from ...numbers.quotients import divided
-from ..instructions.vector import maximum, minimum
+from ..instructions.vector import maximum, minimum, of_a_branch
+from ..instructions.wave import any_lane
 
 comptime MOST_ALPHA = Float32(1 << 64)
 """Up to which alpha quotients are right: where 1 + e is neither 1 nor 2, x is not below 2**-102."""
@@ -29,13 +35,45 @@ struct QuickGate(TrivialRegisterPassable):
 
     @always_inline
     def of[
-        width: SIMDLength
+        width: SIMDLength, //, has_branch: Bool = True
     ](self, gates: SIMD[DType.float32, width], ups: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
-        """Returns the hidden numbers."""
-        var limit = SIMD[DType.float32, width](self.limit)
+        """Returns the hidden numbers.
+
+        Parameters:
+            width: How many there are.
+            has_branch: Whether a branch mends exponents; a few more registers are needed around it.
+        """
+        comptime F32 = SIMD[DType.float32, width]
+        var limit = F32(self.limit)
         var x = minimum(gates, limit)
-        var e = exp_of_minus(abs(x) * self.alpha)
+        var z = abs(x) * self.alpha
+        var e: F32
+        comptime if has_branch:
+            e = _exp_of_minus(z)
+            if any_lane(not (_largest(z) <= LARGEST_EXPONENT)):  # NaN may hide a number above.
+                # Once more from x: no register keeps z until here.
+                var is_above = (abs(x) * of_a_branch(self.alpha)).gt(LARGEST_EXPONENT)
+                e = is_above.select(F32(0), e)
+        else:
+            e = exp_of_minus(z)
         var up = minimum(maximum(ups, -limit), limit)
         return (up + 1) * divided(maximum(x * e, x), 1 + e)
+
+
+@always_inline
+def _exp_of_minus[width: SIMDLength](z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns the bits of `exp_of_minus` up to `LARGEST_EXPONENT`."""
+    var power, exponent = exp_parts(z)
+    var bits = bitcast[DType.uint32, width](power) + (exponent << UInt32(F32_MANTISSA_BITS))
+    return bitcast[DType.float32, width](bits)
+
+
+@always_inline
+def _largest[width: SIMDLength](z: SIMD[DType.float32, width]) -> Float32:
+    """Returns the largest number, NaN if there is one."""
+    var largest = z[0]
+    comptime for i in range(1, Int(width)):
+        largest = maximum(largest, z[i])
+    return largest
