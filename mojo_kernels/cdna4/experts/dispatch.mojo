@@ -17,8 +17,8 @@ activations encodes its tokens before, once (`encoded.mojo`):
                        experts_middle   codes, gathered -> hidden numbers, gated and encoded
                        experts_middle   codes -> rows
 
-With more rows than tiles of these have, products of four-bit codes are `experts_prefill` (`prefill.mojo`), and
-`order_rows` comes before the first one.
+With more rows than tiles of these have, products of four-bit codes are `experts_prefill`
+(`prefill.mojo`), and `order_rows` comes before the first one.
 
 Gates that are not neighbours of their ups take launches of their own between the products:
 `gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the

@@ -9,7 +9,7 @@ weights are made once, in the workspace, or by each group that needs them, which
                                             ranks add up
 
 Costs are a fit to times on an H200 (2026-11-24): 24 shapes of 24 to 4096 rows, and every plan of
-each. What they choose takes 1.003 times what the fastest plan took in the geometric mean, 1.08 at
+each. What they choose takes 1.001 times what the fastest plan took in the geometric mean, 1.07 at
 most. Clusters of four and eight groups do not fill the device: a processing cluster of the chip
 has to have room for a whole one.
 """

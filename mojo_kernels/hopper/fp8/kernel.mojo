@@ -1,8 +1,9 @@
 """Many rows of MXFP4 activations: FP8 tensor cores, at twice the rate of bfloat16.
 
 Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies;
-of fewer rows `direct` has weights become bytes in registers, again for each tile of C. In the end both rows' powers of two are applied. A product with a row that has no base is computed
-once more by `many`, which ends at once otherwise: nothing waits for the host.
+of fewer rows `direct` has weights become bytes in registers, again for each tile of C. In the end
+both rows' powers of two are applied. A product with a row that has no base is computed once more by
+`many`, which ends at once otherwise: nothing waits for the host.
 """
 
 from ...launch.queue import Grid, Queue
