@@ -180,8 +180,9 @@ class Warp:
         self.r = list(kernel.garbage)
         self.live = np.arange(LANES) + LANES * index < group.launch.threads
         self.fragments: list[list] = [[0, self.live.copy(), False]]
-        self.looked: list | None = None
         """Where some lanes are: the instruction, which lanes, whether they wait for the others."""
+        self.looked: list | None = None
+        """Those that have just looked at a barrier in vain."""
         self.blocked: Callable | None = None
         self.when_free: Callable | None = None
         self.local = np.zeros((LANES, kernel.local_bytes), np.uint8)
