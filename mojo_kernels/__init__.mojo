@@ -27,8 +27,10 @@ Hopper's builds on the room of any GPU.
         clusters.mojo         orders for clusters and persistent groups of NVIDIA GPUs
     launch/               where launches go
         queue.mojo            a queue: kernel, grid, arguments written once
-        context_queue.mojo    MAX's contexts and CUDA streams
+        context_queue.mojo    MAX's contexts
+        cuda_queue.mojo       CUDA streams
         hip_queue.mojo        HIP streams
+        c_function.mojo       functions of a driver, by address
         recorder.mojo         says what would be launched
         assembler.mojo        says it with the machine code
         ptx_queue.mojo        says all that a CUDA device would be told
@@ -179,7 +181,6 @@ Hopper's builds on the room of any GPU.
             stages.mojo           weights and tokens on the way
             weights.mojo          weights become operands in registers
             exact.mojo            marked tokens
-            gate.mojo             kernels that end at once where they are not needed
         middle/               dozens to hundreds of rows
             kernel.mojo           more warps decode, groups split K; the launch
             result.mojo           sums over warps and ranks, store
@@ -207,8 +208,10 @@ Hopper's builds on the room of any GPU.
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           which problems, and the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly
-            bases.mojo            where ready rows lie, and who computes those that are not
+            places.mojo           where bases lie
+            bases.mojo            rows that are ready, as operands of the product
             rows.mojo             stages of bytes, the base of every row
+            spread.mojo           rows that have none, block by block
         bytes/                codes of eight bits: as they are, or as bfloat16 numbers
             kernel.mojo           which problems, and the launches
             operands.mojo         where ready rows lie, and how their scales get to C

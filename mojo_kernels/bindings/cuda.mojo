@@ -20,20 +20,20 @@ from mojo_kernels.bindings.protocol import (
     read_quantize,
     read_relayout,
 )
-from mojo_kernels.launch.context_queue import ContextQueue, Device
+from mojo_kernels.launch.cuda_queue import CudaDevice, CudaQueue
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
 def py_open(index: PythonObject) raises -> PythonObject:
     """Opens a device, for the life of the process; returns its handle."""
-    return PythonObject(Device.open(Int(py=index)))
+    return PythonObject(CudaDevice.open(Int(py=index)))
 
 
-def _queue(mut args: Arguments) raises -> ContextQueue:
+def _queue(mut args: Arguments) raises -> CudaQueue:
     """Reads a device and its stream."""
     var device = args.next()
-    return ContextQueue(device, args.next())
+    return CudaQueue(device, args.next())
 
 
 def py_multiply(arguments: PythonObject) raises:
@@ -42,7 +42,7 @@ def py_multiply(arguments: PythonObject) raises:
     var problem = read_problem(args)
     var device = args.next()
     var stream = args.next()
-    var queue = ContextQueue(device, stream, args.next())
+    var queue = CudaQueue(device, stream, args.next())
     multiply[Known.NOTHING](problem, queue, args.next())
 
 
@@ -52,7 +52,7 @@ def py_multiply_grouped(arguments: PythonObject) raises:
     var problem = read_grouped(args)
     var device = args.next()
     var stream = args.next()
-    var queue = ContextQueue(device, stream, args.next())
+    var queue = CudaQueue(device, stream, args.next())
     multiply_grouped[Known.NOTHING](problem, queue)
 
 
@@ -62,7 +62,7 @@ def py_multiply_experts(arguments: PythonObject) raises:
     var problem = read_experts(args)
     var device = args.next()
     var stream = args.next()
-    var queue = ContextQueue(device, stream, args.next())
+    var queue = CudaQueue(device, stream, args.next())
     multiply_experts[Known.NOTHING, Known.NOTHING](problem, queue)
 
 

@@ -1,9 +1,6 @@
-"""A queue of MAX's runtime: a context, and its stream or a stream of the caller's.
+"""A queue of MAX's runtime: a context, which belongs to one device, and its stream.
 
-A context belongs to one device and is kept for the life of the process. The
-wrapper of the last stream is kept too: work is ordered with the caller's other
-work and nothing waits. Compiled kernels are kept by the context, so that a launch
-after the first only looks them up.
+Compiled kernels are kept by the context, so that a launch after the first only looks them up.
 """
 
 from max.gpu.host import DeviceContext, DeviceStream, Dim, FuncAttribute
@@ -14,62 +11,22 @@ from max.gpu.host.launch_attribute import (
 )
 from std.builtin.device_passable import DevicePassable
 from std.collections import OptionalReg
-from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
 from .queue import Grid, Queue, Workspace
 from .workspace import lasting_workspace
 
 
-struct Device(Movable):
-    """One CUDA device, opened once."""
-
-    var context: DeviceContext
-    """Kernels are compiled and kept here."""
-    var stream: DeviceStream
-    """The stream of the last call."""
-    var stream_address: Optional[Int]
-    """The address of that stream; none before the first call."""
-
-    def __init__(out self, index: Int) raises:
-        """Opens the CUDA device `index`."""
-        self.context = DeviceContext(device_id=index, api="cuda")
-        self.stream = self.context.stream()
-        self.stream_address = None
-
-    @staticmethod
-    def open(index: Int) raises -> Int:
-        """Opens a device for the life of the process; returns the handle for a queue."""
-        var kept = unsafe_alloc[Self](1)
-        kept.unsafe_write(Self(index))
-        return Int(kept)
-
-
 struct ContextQueue(Queue):
-    """A stream on the device of a context."""
+    """The stream of a context."""
 
     var context: DeviceContext
     var stream: DeviceStream
-    var lent: Int
-    """The address of memory that the caller lends as a workspace; 0 to keep our own."""
 
     def __init__(out self, context: DeviceContext) raises:
-        """Takes a context and its own stream."""
+        """Takes a context."""
         self.context = context
         self.stream = context.stream()
-        self.lent = 0
-
-    def __init__(out self, device: Int, stream: Int, workspace: Int = 0) raises:
-        """Takes the handle of an open device, the address of its stream, and a workspace."""
-        ref opened = MutPointer[Device, MutAnyOrigin](unsafe_from_address=device)[]
-        if opened.stream_address != stream:
-            opened.stream = opened.context.create_external_stream(
-                OpaquePointer[MutAnyOrigin](unsafe_from_address=stream)
-            )
-            opened.stream_address = stream
-        self.context = opened.context
-        self.stream = opened.stream
-        self.lent = workspace
 
     @always_inline
     def launch[
@@ -102,8 +59,8 @@ struct ContextQueue(Queue):
             )
 
     def workspace(mut self, space: Workspace) raises -> Int:
-        """Returns what the caller lends, or memory that is kept for the context."""
-        return self.lent if self.lent != 0 else lasting_workspace(self.context, space)
+        """Returns memory that is kept for the context."""
+        return lasting_workspace(self.context, space)
 
 
 def _cluster(grid: Grid) -> OptionalReg[Dim]:

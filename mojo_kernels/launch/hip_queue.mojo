@@ -17,6 +17,7 @@ from std.ffi import CStringSpan, c_char
 from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from .c_function import c_function
 from .queue import Grid, Queue, Workspace
 
 comptime NO_EXTRA = 0
@@ -71,20 +72,14 @@ struct Hip(TrivialRegisterPassable):
         """Raises if a HIP function failed; the error is then ours, and HIP forgets it."""
         if status == HIP_SUCCESS:
             return
-        _ = _function[_GetLastError](self.get_last_error)()
-        var words = _function[_GetErrorString](self.get_error_string)(status)
+        _ = c_function[_GetLastError](self.get_last_error)()
+        var words = c_function[_GetErrorString](self.get_error_string)(status)
         var text = StringSpan(
             unsafe_from_utf8=CStringSpan(
                 unsafe_from_ptr=ImmPointer[c_char, ImmutAnyOrigin](unsafe_from_address=words)
             )
         )
         raise Error(String("HIP error ", status, " (", text, ") ", doing))
-
-
-@always_inline
-def _function[Signature: TrivialRegisterPassable](address: Int) -> Signature:
-    """Returns the C function at an address."""
-    return Pointer(to=address).unsafe_bitcast[Signature]()[]
 
 
 struct HipDevice(Movable):
@@ -116,13 +111,13 @@ struct HipDevice(Movable):
     def current(self) raises -> Int32:
         """Returns the number of this thread's current device."""
         self.answer[] = 0
-        var status = _function[_GetDevice](self.hip.get_device)(Int(self.answer))
+        var status = c_function[_GetDevice](self.hip.get_device)(Int(self.answer))
         self.hip.check(status, "asking for the current device")
         return Int32(self.answer[])
 
     def make_current(self, index: Int32) raises:
         """Makes a device this thread's current one."""
-        var status = _function[_SetDevice](self.hip.set_device)(index)
+        var status = c_function[_SetDevice](self.hip.set_device)(index)
         self.hip.check(status, String("selecting device ", index))
 
     def function(mut self, code_object: StaticString, name: StaticString) raises -> Int:
@@ -131,9 +126,9 @@ struct HipDevice(Movable):
         var known = self.functions.get(key)
         if known:
             return known.value()
-        var status = _function[_ModuleLoadData](self.hip.module_load_data)(Int(self.answer), key)
+        var status = c_function[_ModuleLoadData](self.hip.module_load_data)(Int(self.answer), key)
         self.hip.check(status, String("loading ", name, " on device ", self.index))
-        status = _function[_ModuleGetFunction](self.hip.module_get_function)(
+        status = c_function[_ModuleGetFunction](self.hip.module_get_function)(
             Int(self.answer), self.answer[], Int(name.unsafe_ptr())
         )
         self.hip.check(status, String("looking for ", name, " on device ", self.index))
@@ -192,7 +187,7 @@ struct HipQueue(Queue):
     ) raises:
         """Launches a kernel on the current device; `arguments` is an array of addresses."""
         var function = self.device[].function(code_object, name)
-        var status = _function[_ModuleLaunchKernel](self.device[].hip.module_launch_kernel)(
+        var status = c_function[_ModuleLaunchKernel](self.device[].hip.module_launch_kernel)(
             function,
             UInt32(grid.x),
             UInt32(grid.y),

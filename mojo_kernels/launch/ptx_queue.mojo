@@ -1,7 +1,7 @@
 """A queue on which nothing runs: it keeps all that a CUDA device would have been told.
 
 A launch is the kernel's PTX, the grid and the bytes of every argument. The PTX is what
-`ContextQueue` loads, the bytes are what it copies to the kernel's parameters: both for
+`CudaQueue` loads, the bytes are what the driver copies to the kernel's parameters: both for
 the accelerator that this module is compiled for, which need not be there.
 """
 

@@ -5,7 +5,8 @@ arguments:
 
     queue.launch[kernel](Grid(..), pointer, Int32(m), ..)
 
-    ContextQueue    a MAX context, or a stream of the caller's on its device
+    ContextQueue    the stream of a MAX context
+    CudaQueue       a CUDA stream of the caller's, through the driver
     HipQueue        a HIP stream of the caller's, through the runtime of the process
     Recorder        nothing runs: says what would have been launched
     PtxQueue        nothing runs: says all that a CUDA device would have been told

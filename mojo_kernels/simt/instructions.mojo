@@ -33,14 +33,20 @@ def here(x: UInt32) -> UInt32:
 
 
 @always_inline
-def multiply_add(
-    a: SIMD[DType.uint32, 4], b: SIMD[DType.uint32, 2], c: SIMD[DType.float32, 4]
-) -> SIMD[DType.float32, 4]:
-    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K."""
+def multiply_add[
+    type: StaticString = "bf16"
+](a: SIMD[DType.uint32, 4], b: SIMD[DType.uint32, 2], c: SIMD[DType.float32, 4]) -> SIMD[
+    DType.float32, 4
+]:
+    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K, of a type's numbers.
+    """
     var d = inlined_assembly[
         (
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-            " {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+            "mma.sync.aligned.m16n8k16.row.col.f32."
+            + type
+            + "."
+            + type
+            + ".f32 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
         ),
         _RegisterPackType[Float32, Float32, Float32, Float32],
         constraints="=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",

@@ -85,7 +85,7 @@ class Cuda:
         device = self._devices.get(index) or self._open(index)
         stream, plan, num_bytes = _current_stream(index), self.plan, 0
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
-        if m > device.max_few_rows or formats not in device.few_formats:
+        if plan or m > device.max_few_rows or formats not in device.few_formats:
             num_bytes = device.workspace_bytes(
                 (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
             )

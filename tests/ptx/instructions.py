@@ -464,14 +464,15 @@ class Kernel(Copies):
         return run
 
     def _mma(self, s: parse.Statement, parts: list[str]) -> Callable:
-        if "m16n8k16" not in parts or "bf16" not in parts:
+        kind = parts[-2]
+        if "m16n8k16" not in parts or kind not in ("bf16", "f16"):
             raise NotImplementedError(s.op)
         slots = self.targets(s.operands[0])
         a, b, c = (self.values(o, "u32") for o in s.operands[1:4])
 
         def run(w: Warp, m: np.ndarray | None) -> None:
             given = [[f(w) for f in part] for part in (a, b, c)]
-            for slot, found in zip(slots, tensor.multiply(*given), strict=True):
+            for slot, found in zip(slots, tensor.multiply(*given, kind), strict=True):
                 w.put(slot, found, m)
 
         return run

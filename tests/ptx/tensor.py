@@ -62,11 +62,11 @@ def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         )
 
 
-def multiply(a: list, b: list, c: list) -> list[np.ndarray]:
-    """m16n8k16 with bfloat16 numbers."""
-    parts = numbers_of(b)
+def multiply(a: list, b: list, c: list, kind: str) -> list[np.ndarray]:
+    """m16n8k16 with bfloat16 or float16 numbers."""
+    parts = numbers_of(b, kind)
     right = np.concatenate([parts[0], parts[1]], axis=1)
-    return registers_from(product(left_of(a), right, sums_from(c)))
+    return registers_from(product(left_of(a, kind), right, sums_from(c)))
 
 
 WGMMA = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.(\w+)\.(\w+)")
@@ -87,6 +87,8 @@ def numbers_from(raw: np.ndarray, kind: str) -> np.ndarray:
     """Returns bytes as the numbers that they are."""
     if kind == "bf16":
         return from_bfloat16(raw.view(np.uint16))
+    if kind == "f16":
+        return raw.view(np.float16).astype(np.float32)
     return BYTES[kind][raw].astype(np.float32)
 
 

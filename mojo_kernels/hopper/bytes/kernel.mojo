@@ -15,12 +15,10 @@ where numbers take 1536: so elements of MX formats become numbers, which rounds 
 from ...launch.queue import Grid, Queue, Workspace
 from ...numbers.formats import Format
 from ...problem import ANY, Known, LeftKind, Problem, may_be
-from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
-from ..dense.share import neighbours_of
-from ..direct.kernel import grid as grid_of_direct, matmul_direct
+from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, launch as launch_dense
+from ..direct.kernel import grid as grid_of_direct, launch as launch_direct
 from ..plan import Kernel, PRESHUFFLED, Plan
 from .operands import Scaling, StagedOperands, has_byte_stages
 from .operands import workspace_of as workspace_of_operands
@@ -81,26 +79,12 @@ def _launch[
     """Does so with one way of scaling, the stages of weights in the workspace or not."""
     var operands = prepare[scaling, bits, stages_weights](problem, tokens, queue)
     var cut = plan.within(Int(operands.num_steps()))
+    var groups = grid(problem.m, problem.n, cut, scaling)
     comptime Operands = StagedOperands[scaling, bits, stages_weights]
     comptime if stages_weights or scaling == Scaling.NUMBERS:
-        var cluster = neighbours_of(problem.n) if stages_weights else cut.ranks
-        queue.launch[matmul_dense[Operands, tokens]](
-            grid(problem.m, problem.n, cut, scaling),
-            operands,
-            Activations(problem),
-            Weights(problem),
-            Result(problem),
-            UInt32(cluster),
-        )
+        launch_dense[Operands, tokens](operands, groups, problem, cut.ranks, queue)
     else:
-        queue.launch[matmul_direct[Operands, tokens]](
-            grid(problem.m, problem.n, cut, scaling),
-            operands,
-            Activations(problem),
-            Weights(problem),
-            Result(problem),
-            UInt32(cut.ranks),
-        )
+        launch_direct[Operands, tokens](operands, groups, problem, cut.ranks, queue)
 
 
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan, scaling: Scaling) -> Workspace:

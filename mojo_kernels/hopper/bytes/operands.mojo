@@ -8,6 +8,7 @@ What is marked has a factor, or an element, that float32 sums or bfloat16 number
 elements of C are computed in float64.
 """
 
+from max.gpu.primitives.warp import vote
 from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
@@ -16,15 +17,19 @@ from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...layouts import GRANULE_BYTES
-from ...simt.arguments import Activations, Result
+from ...simt.arguments import Activations, Result, Weights
+from ...simt.codec import ANY_BITS
 from ...simt.views import flat_of
 from ..dense.operands import DenseOperands
-from ..dense.result import RowPair
+from ..dense.result import RowPair, TokenOctet
 from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
+from ..exact import compute_exactly
+from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
+from ..staged.stages import WARP_ROWS
 from ..staged.weights import ROWS
 from .numbers import put_bytes, put_numbers
 from .scales import WeightScales
@@ -78,7 +83,6 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
     comptime TYPE: StaticString = "bf16" if Self.scaling == Scaling.NUMBERS else "e4m3"
     comptime SCALES_STAGES = Self.scaling == Scaling.STAGES
     comptime SCALES_IN_THE_END = Self.scaling == Scaling.ROWS
-    comptime HAS_MARKS = True
     comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = Self.bits
     comptime STAGE_CODES = ROW_BYTES // (2 if Self.scaling == Scaling.NUMBERS else 1)
@@ -202,23 +206,25 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
         return sum * of_weight * of_token
 
     @always_inline
-    def mark_of_token(self, row: UInt32) -> UInt8:
+    def mark_of_token(self, row: UInt32) -> Bool:
         comptime if Self.scaling == Scaling.NUMBERS:
-            return flat_of(self.left_marks)[Int(row)]
+            return flat_of(self.left_marks)[Int(row)] != 0
         else:
-            return 0
+            return False
 
     @always_inline
-    def mark_of_weights(self, row: UInt32) -> UInt8:
-        return flat_of(self.right_marks)[Int(row) // TILE_ROWS]
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        return flat_of(self.right_marks)[Int(row) // TILE_ROWS] != 0
 
     @always_inline
-    def begin(self, result: Result) -> Bool:
-        return False
-
-    @always_inline
-    def end(self, found: Bool, a: Activations, result: Result):
-        pass
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        var is_marked = self.mark_of_weights(min(first_column, result.columns - 1))
+        is_marked |= self.mark_of_token(
+            min(tokens.row(lane_here() % UInt32(OCTET)), tokens.end - 1)
+        )
+        store_exactly(vote[DType.uint32](is_marked), a, w, result, tokens, first_column)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -226,6 +232,23 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
     @staticmethod
     def get_type_name() -> String:
         return "StagedOperands"
+
+
+@always_inline
+def store_exactly(
+    marked: UInt32,
+    a: Activations,
+    w: Weights,
+    result: Result,
+    tokens: TokenOctet,
+    first_column: UInt32,
+):
+    """Computes sixteen columns of some rows in float64, those whose bits are set."""
+    for i in range(UInt32(OCTET)):
+        var row = tokens.row(i)
+        if row < tokens.end and (marked >> i) % 2 == 1:
+            for column in range(first_column, first_column + UInt32(WARP_ROWS)):
+                compute_exactly[ANY_BITS](a, w, result, row, column, lane_here())
 
 
 def workspace_of(

@@ -36,10 +36,11 @@ from max.gpu.sync import barrier, syncwarp
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
+from ...launch.queue import Grid, Queue
+from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ..instructions.shared_memory import arrive, shared_base, wait_phase
-from ..instructions.warp import keep_branch, keep_here, lane_here
+from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
     PART_SUMS,
@@ -57,7 +58,7 @@ from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, WARP_ROWS, first_of
 from .fillers import copy_stages, make_stages
 from .handover import GROUPS, Handover
-from .marks import Marks, store_marked
+from .marks import any_marked, store_marked
 from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_WARPS
 from .result import (
@@ -153,7 +154,6 @@ def matmul_dense[
         var group = warp // UInt32(WARPS)
         var handover = Handover.of_consumers(base, group)
         wait_on_dependent_grids()
-        var found = operands.begin(result)
         var index = share.first()
         while share.has(index):
             comptime if STARTS_EARLY:
@@ -163,7 +163,8 @@ def matmul_dense[
             index = share.after(index)
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
-            var marks = Marks.load[tokens](operands, token, group_column, result)
+            # Loaded before the products: nobody waits for it.
+            var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var num_steps = Int(share.end_step - share.first_step)
             comptime if STARTS_EARLY:
                 consume_in_turns[Operands](stages, num_steps, group, ahead, sums)
@@ -178,9 +179,7 @@ def matmul_dense[
                     break
             comptime if Operands.SCALES_IN_THE_END:
                 scale_sums(sums, operands, factors, stages.room(warp))
-            var is_marked = False
-            comptime if Operands.HAS_MARKS:
-                is_marked = marks.is_any()
+            var is_marked = any_lane(may_be_marked)
             comptime if Operands.STAGES_WEIGHTS:
                 if stores_in_halves(result):
                     handover.hand_over(sums, stages.room(warp), result, columns, is_marked)
@@ -191,8 +190,7 @@ def matmul_dense[
                 store_tokens(sums, stages.room(warp), result, token, columns)
             if is_marked:
                 keep_branch()
-                store_marked[tokens](operands, marks, a, w, result, token, columns.first)
-        operands.end(found, a, result)
+                store_marked[tokens](operands, a, w, result, token, group_column)
 
 
 @always_inline
@@ -347,6 +345,20 @@ def consume_in_turns[
     else:
         wgmma_wait_group_sync[0]()
         add_up(previous, even, sums)
+
+
+def launch[
+    Operands: DenseOperands, tokens: Int
+](operands: Operands, grid: Grid, problem: Problem, ranks: Int, mut queue: Some[Queue]) raises:
+    """Launches the kernel for operands that are prepared; ranks are for weights that are not."""
+    queue.launch[matmul_dense[Operands, tokens]](
+        grid,
+        operands,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        UInt32(neighbours_of(problem.n) if Operands.STAGES_WEIGHTS else ranks),
+    )
 
 
 def grid(m: Int, n: Int, tokens: Int, ranks: Int, has_factors: Bool, stages_weights: Bool) -> Grid:

@@ -2,8 +2,8 @@
 
 from std.builtin.device_passable import DevicePassable
 
-from ...simt.arguments import Activations, Result
-from .result import RowFactors
+from ...simt.arguments import Activations, Result, Weights
+from .result import RowFactors, TokenOctet
 from .stages import StagedRows
 from .units import StageRows, Unit
 
@@ -24,23 +24,18 @@ trait ProductOperands(DevicePassable, RowFactors):
         """Returns the stages of K."""
         ...
 
-    comptime HAS_MARKS: Bool
-    """Whether rows may be marked: their elements of C are computed in float64."""
-
-    def mark_of_token(self, row: UInt32) -> UInt8:
-        """Returns the mark of a row of tokens: not zero if there is one."""
+    def mark_of_token(self, row: UInt32) -> Bool:
+        """Says whether a row of tokens is marked: its elements of C are computed in float64."""
         ...
 
-    def mark_of_weights(self, row: UInt32) -> UInt8:
-        """Returns a lane's share of the marks of some rows of weights, of which one is given."""
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        """Returns the lane's share of the same for the 32 rows of a tile, of which one is given."""
         ...
 
-    def begin(self, result: Result) -> Bool:
-        """Returns what `end` wants to know; consumers call it while the first stages fill."""
-        ...
-
-    def end(self, found: Bool, a: Activations, result: Result):
-        """Does what is left; all consumers of a group call it."""
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        """Computes and stores what is marked of some rows and sixteen columns; a warp calls it."""
         ...
 
 

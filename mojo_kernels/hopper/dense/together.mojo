@@ -11,9 +11,7 @@ from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.codec import ANY_BITS
 from ...tiles import in_registers
-from ..exact import compute_exactly
 from ..instructions.shared_memory import (
     TileAddresses,
     cluster_barrier,
@@ -25,13 +23,13 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
-from ..layout import K_LANES
+from ..layout import K_LANES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAX_RANKS
-from ..staged.stages import COLUMNS, HEADER_BYTES, first_of
+from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
-from .result import PAIR, WarpColumns
+from .result import PAIR, TokenOctet, WarpColumns
 from .share import Share
 
 comptime PART_COLUMNS = 4
@@ -100,14 +98,16 @@ def store_share[
     comptime if type_of(operands).SCALES_IN_THE_END:
         comptime for i in range(PART_COLUMNS):
             of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
-    var is_marked = False
-    comptime if type_of(operands).HAS_MARKS:
-        is_marked = any_lane(operands.mark_of_weights(min(column, result.columns - 1)) != 0)
-    var num_tokens = min(UInt32(tokens), result.rows - first_token)
-    for token in range(
-        share.rank + UInt32(ranks) * warp, num_tokens, UInt32(ranks * CONSUMER_WARPS)
-    ):
-        var row = first_token + token
+    comptime STEP = ranks * CONSUMER_WARPS
+    comptime assert tokens <= OCTET * STEP, "a warp has more tokens than an octet"
+    var end = min(first_token + UInt32(tokens), result.rows)
+    var octet = TokenOctet(first_token + share.rank + UInt32(ranks) * warp, UInt32(STEP), end)
+    var is_marked = operands.mark_of_token(min(octet.row(lane % UInt32(OCTET)), end - 1))
+    comptime for first in range(0, COLUMNS, TILE_ROWS):
+        var of_tile = min(first_column + UInt32(first), result.columns - 1)
+        is_marked |= operands.mark_of_weights(of_tile)
+    for row in range(octet.first, end, UInt32(STEP)):
+        var token = row - first_token
         # All loads before the first sum.
         var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
         comptime for rank in range(ranks):
@@ -121,9 +121,9 @@ def store_share[
             comptime for i in range(PART_COLUMNS):
                 total[i] = operands.scale(total[i], of_token, of_weights[i])
         result.store_columns[PART_COLUMNS](row, column, total)
-        comptime if type_of(operands).HAS_MARKS:
-            if is_marked or operands.mark_of_token(row) != 0:
-                keep_branch()
-                syncwarp()
-                for i in range(COLUMNS):
-                    compute_exactly[ANY_BITS](a, w, result, row, first_column + UInt32(i), lane)
+    if any_lane(is_marked):
+        keep_branch()
+        # The sums that other lanes stored before are not to overtake these.
+        syncwarp()
+        for first in range(first_column, first_column + UInt32(COLUMNS), UInt32(WARP_ROWS)):
+            operands.store_marked(a, w, result, octet, first)

@@ -28,10 +28,11 @@ from max.gpu.sync import barrier, syncwarp
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
+from ...launch.queue import Grid, Queue
+from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.kernel import DENSE_TOKENS
-from ..dense.marks import Marks, store_marked
+from ..dense.marks import any_marked, store_marked
 from ..dense.result import (
     LaneFactors,
     PAIR,
@@ -45,7 +46,7 @@ from ..dense.result import (
 from ..dense.share import Share
 from ..dense.together import store_together
 from ..instructions.shared_memory import arrive, pass_turn, shared_base, wait_phase, wait_turn
-from ..instructions.warp import keep_branch, keep_here, lane_here
+from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
     OCTET,
@@ -119,7 +120,6 @@ def matmul_direct[
             # The first turn is the other group's.
             pass_turn[32 * CONSUMER_WARPS](UInt32(FIRST_TURN))
         wait_on_dependent_grids()
-        var found = operands.begin(result)
         var index = share.first()
         while share.has(index):
             var token, first_column = first_of[tokens](share.tile(index))
@@ -150,7 +150,7 @@ def matmul_direct[
                 break
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
-            var marks = Marks.load[tokens](operands, token, group_column, result)
+            var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             comptime if Operands.SCALES_IN_THE_END:
                 scale_sums(sums, operands, factors, stages.room(warp))
             if stores_in_halves(result):
@@ -163,13 +163,9 @@ def matmul_direct[
             else:
                 keep_branch()
                 store_any(sums, result, token, columns)
-            comptime if Operands.HAS_MARKS:
-                if marks.is_any():
-                    keep_branch()
-                    # The sums that the other warp stored are not to overtake these.
-                    wait_for_other(warp)
-                    store_marked[tokens](operands, marks, a, w, result, token, columns.first)
-        operands.end(found, a, result)
+            if any_lane(may_be_marked):
+                keep_branch()
+                store_marked[tokens](operands, a, w, result, token, group_column)
 
 
 @fieldwise_init
@@ -264,6 +260,20 @@ def add_up[
     else:
         comptime for at in range(PART_SUMS):
             sums[part][at] = add_here(partial[0][at], sums[part][at])
+
+
+def launch[
+    Operands: DirectOperands, tokens: Int
+](operands: Operands, grid: Grid, problem: Problem, ranks: Int, mut queue: Some[Queue]) raises:
+    """Launches the kernel for operands whose tokens are prepared."""
+    queue.launch[matmul_direct[Operands, tokens]](
+        grid,
+        operands,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        UInt32(ranks),
+    )
 
 
 def grid[Operands: DirectOperands](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:

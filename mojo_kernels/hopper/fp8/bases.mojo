@@ -1,49 +1,32 @@
 """Where the rows of a product lie that are ready for FP8 tensor cores, and their bases.
 
-    workspace    stages of tokens: bytes, or bfloat16 numbers if the product is computed again
+    workspace    stages of tokens: bytes
                  stages of weights: bytes, of large products
                  bases of the rows of tokens, then those of the weight rows
-                 a word: whether a row has no base
+                 bases of blocks of tokens, where a row has none
 
-    prepare_rows    writes bytes and bases                     always
-    matmul_dense    multiplies bytes, looks at all bases       always
-                    writes bfloat16 numbers over the bytes     if a row has no base
-    matmul_many     multiplies those, stores C once more       if a row has no base
+A row without a base is marked: its elements of C are computed once more, see `spread`.
 """
 
-from layout import Coord
-from max.gpu import block_idx, grid_dim, thread_idx
 from std.builtin.device_passable import DeviceTypeEncoder
-from std.math import align_up
 
-from ...launch.queue import DevicePointer, Workspace, device_pointer
-from ...operands import Flat
-from ...simt.arguments import Activations, Result
-from ...simt.views import flat_of
-from ..dense.kernel import CONSUMERS
+from ...launch.queue import Workspace
+from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import DenseOperands
-from ..dense.result import RowPair
-from ..dense.stages import ALIGNMENT as SIDE_ALIGNMENT, StagedRows, WEIGHT_ROWS
+from ..dense.result import RowPair, TokenOctet
+from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
-from ..instructions.shared_memory import any_thread, store_word
-from ..instructions.warp import keep_branch
+from ..instructions.shared_memory import store_word
+from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES
-from ..many.kernel import TOKENS as MANY_TOKENS
-from ..staged.activations import StagedTokens, expand_chunks, marks_of_row
-from ..staged.activations import workspace_of as workspace_of_numbers
-from ..staged.gate import Gate
-from .codes import ByteTable, RowTables, factor_of, scale_at
+from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
+from .places import Bases
+from .spread import store_spread
 
 comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage."""
-comptime NO_BASE = UInt8(0)
-"""Stands for the base of a row that has none."""
-comptime ALIGNMENT = 256
-"""Rows that the bases of a side are padded to."""
-comptime VECTOR = 16
-"""Bases that a thread looks at, at a time."""
 
 
 @fieldwise_init
@@ -54,7 +37,6 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     comptime TYPE: StaticString = "e5m2"
     comptime SCALES_STAGES = False
     comptime SCALES_IN_THE_END = True
-    comptime HAS_MARKS = False
     comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = 4
     comptime STAGE_CODES = ROW_BYTES
@@ -69,21 +51,13 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     """The tokens."""
     var right: StagedRows
     """The weights, where they are in the workspace."""
-    var numbers: StagedTokens
-    """The tokens once more, as bfloat16 numbers, in the same place."""
-    var bases: DevicePointer[DType.uint8]
-    """Those of tokens, then those of weights, each padded."""
-    var weights_at: UInt32
-    """Where those of weights begin."""
-    var word_at: UInt32
-    """Where the word begins."""
+    var bases: Bases
 
     @staticmethod
     def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
         """Returns the rows of a product in a workspace, tokens in tiles of so many rows."""
         var left = StagedRows.at(address, k, tokens, False)
-        var of_numbers = workspace_of_numbers(m, k).num_bytes()
-        var right_at = address + max(left.num_bytes(m), align_up(of_numbers, SIDE_ALIGNMENT))
+        var right_at = address + left.num_bytes(m)
         var right = StagedRows.at(right_at, k, WEIGHT_ROWS, False)
         var bases_at = right_at
         comptime if Self.stages_weights:
@@ -91,10 +65,7 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
         return Self(
             left,
             right,
-            StagedTokens.at(address, m, k),
-            device_pointer[DType.uint8](bases_at),
-            UInt32(_padded(m)),
-            UInt32(_padded(m) + _padded(n)),
+            Bases.at(m, n, bases_at),
         )
 
     @always_inline
@@ -125,7 +96,7 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
 
     @always_inline
     def rows_at(self, row: UInt32) -> RowTables:
-        var bases = self.weight_bases()
+        var bases = self.bases.of_weights()
         var base = bases[Int(row)].cast[DType.uint32]()
         var next = bases[Int(row) + ROW_LANES].cast[DType.uint32]()
         return RowTables(
@@ -150,68 +121,31 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
         return 1
 
     @always_inline
-    def gate(self) -> Gate:
-        """Returns the gate of the kernel that computes the product if bases are missing."""
-        var word = self.bases.unsafe_offset(Int(self.word_at)).unsafe_bitcast[UInt32]()
-        return Gate(word, True)
-
-    @always_inline
-    def misses_base[threads: Int](self, num_tokens: UInt32, num_columns: UInt32) -> Bool:
-        """Says whether a row has no base that this of so many threads looks at."""
-        var weights = self.bases.unsafe_offset(Int(self.weights_at))
-        var first = UInt32(thread_idx.x) * UInt32(VECTOR)
-        var found = False
-        for i in range(first, num_tokens, UInt32(threads * VECTOR)):
-            found |= _has_none(self.bases, i, num_tokens)
-        for i in range(first, num_columns, UInt32(threads * VECTOR)):
-            found |= _has_none(weights, i, num_columns)
-        return found
-
-    @always_inline
-    def token_bases(self) -> Flat[DType.uint8]:
-        """Views the bases of tokens."""
-        return flat_of(self.bases)
-
-    @always_inline
-    def weight_bases(self) -> Flat[DType.uint8]:
-        """Views the bases of weight rows."""
-        return flat_of(self.bases.unsafe_offset(Int(self.weights_at)))
-
-    @always_inline
     def of_weight(self, row: Int) -> Float32:
-        return factor_of(self.weight_bases()[row].cast[DType.uint32]())
+        return factor_of(self.bases.of_weights()[row].cast[DType.uint32]())
 
     @always_inline
     def of_token(self, row: Int) -> Float32:
-        return factor_of(self.token_bases()[row].cast[DType.uint32]())
+        return factor_of(self.bases.of_tokens()[row].cast[DType.uint32]())
 
     @always_inline
     def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
         return sum * (of_weight * of_token)
 
     @always_inline
-    def begin(self, result: Result) -> Bool:
-        return self.misses_base[CONSUMERS](result.rows, result.columns)
+    def mark_of_token(self, row: UInt32) -> Bool:
+        return self.bases.of_tokens()[Int(row)] == NO_BASE
 
     @always_inline
-    def mark_of_token(self, row: UInt32) -> UInt8:
-        return 0
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        var of_lane = row // UInt32(TILE_ROWS) * UInt32(TILE_ROWS) + lane_here()
+        return self.bases.of_weights()[Int(of_lane)] == NO_BASE
 
     @always_inline
-    def mark_of_weights(self, row: UInt32) -> UInt8:
-        return 0
-
-    @always_inline
-    def end(self, found: Bool, a: Activations, result: Result):
-        """Says whether a row has no base; then writes this group's rows as bfloat16 numbers."""
-        var misses = any_thread[CONSUMERS](found)
-        if block_idx.x == 0 and thread_idx.x == 0:
-            flat_of(self.gate().word)[0] = UInt32(1) if misses else UInt32(0)
-        if misses:
-            keep_branch()
-            for row in range(UInt32(block_idx.x), result.rows, UInt32(grid_dim.x)):
-                for mark in range(marks_of_row(UInt32(a.k))):
-                    expand_chunks(a, self.numbers, row, mark, UInt32(MANY_TOKENS))
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        store_spread(self.left, self.bases, UInt32(a.k), w, result, tokens, first_column)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -227,20 +161,5 @@ def workspace_of(m: Int, n: Int, k: Int, tokens: Int, stages_weights: Bool) -> W
     comptime for known in [False, True]:
         if stages_weights == known:
             var rows = ByteRows[known].at(m, n, k, tokens, 0)
-            num_bytes = Int(rows.bases) + Int(rows.word_at) + ALIGNMENT
+            num_bytes = rows.bases.end_of(m, k)
     return Workspace(0, num_bytes)
-
-
-@always_inline
-def _has_none(bases: DevicePointer[DType.uint8], first: UInt32, count: UInt32) -> Bool:
-    """Says whether one of a vector of rows has no base; those past the end do not count."""
-    var loaded = flat_of(bases).load[width=VECTOR, alignment=VECTOR](Coord(Int(first)))
-    var found = False
-    comptime for j in range(VECTOR):
-        found |= loaded[j] == NO_BASE and first + UInt32(j) < count
-    return found
-
-
-def _padded(rows: Int) -> Int:
-    """Returns the bytes that the bases of some rows take."""
-    return align_up(rows, ALIGNMENT)

@@ -24,7 +24,11 @@ comptime LARGEST_BASE = E8M0_BIAS + 60
 """The largest base."""
 comptime EMPTY_BASE = UInt32(E8M0_BIAS)
 """The base of a row of zeros."""
-comptime FACTOR_AT_BASE = E8M0_BIAS + 13
+comptime NO_BASE = UInt8(0)
+"""Stands for the base of a row that has none."""
+comptime LARGEST_POWER = 13
+"""The power of two of numbers whose scale is the base."""
+comptime FACTOR_AT_BASE = E8M0_BIAS + LARGEST_POWER
 """A row with this base has the factor one."""
 comptime MAGNITUDES = UInt32(0x77777777)
 """The bits of eight codes that are no signs."""

@@ -2,19 +2,16 @@
 
 Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies;
 of fewer rows `direct` has weights become bytes in registers, again for each tile of C. In the end
-both rows' powers of two are applied. A product with a row that has no base is computed once more by
-`many`, which ends at once otherwise: nothing waits for the host.
+both rows' powers of two are applied. What has no base is computed once more, see `spread`: nothing
+waits for the host.
 """
 
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
-from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, matmul_dense
-from ..dense.share import neighbours_of
-from ..direct.kernel import grid as grid_of_direct, matmul_direct
+from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, launch as launch_dense
+from ..direct.kernel import grid as grid_of_direct, launch as launch_direct
 from ..layout import OPERANDS
-from ..many import kernel as many
 from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
 from .bases import ByteRows
 from .rows import MAX_K, prepare
@@ -38,7 +35,7 @@ def supports(problem: Problem) -> Bool:
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Prepares the rows and multiplies; what cannot be bytes is computed once more."""
+    """Prepares the rows and multiplies."""
     if not supports(problem):
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
     if plan.tokens not in materialize[DENSE_TOKENS]():
@@ -59,25 +56,11 @@ def _launch[
     """Does so, with the stages of weights in the workspace or without."""
     var rows = prepare[stages_weights](problem, tokens, queue)
     var cut = plan.within(Int(rows.num_steps()))
+    var groups = grid(problem.m, problem.n, cut)
     comptime if stages_weights:
-        queue.launch[matmul_dense[ByteRows[True], tokens]](
-            grid(problem.m, problem.n, cut),
-            rows,
-            Activations(problem),
-            Weights(problem),
-            Result(problem),
-            UInt32(neighbours_of(problem.n)),
-        )
+        launch_dense[ByteRows[stages_weights], tokens](rows, groups, problem, 1, queue)
     else:
-        queue.launch[matmul_direct[ByteRows[False], tokens]](
-            grid(problem.m, problem.n, cut),
-            rows,
-            Activations(problem),
-            Weights(problem),
-            Result(problem),
-            UInt32(cut.ranks),
-        )
-    many.launch_product(problem, rows.numbers, rows.gate(), queue)
+        launch_direct[ByteRows[stages_weights], tokens](rows, groups, problem, cut.ranks, queue)
 
 
 def grid(m: Int, n: Int, plan: Plan) -> Grid:

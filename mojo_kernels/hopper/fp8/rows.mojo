@@ -4,7 +4,7 @@ One kernel: a group takes a row of tokens, or a tile of weight rows: its scales,
 stages if they are to be in the workspace.
 
 A token's codes stay in registers until its largest scale is known. A row whose blocks differ too
-much has no base, and a product with such a row is computed once more, see `bases`. In a stage a
+much has no base, see `bases`: each of its blocks has its own then, its scale. In a stage a
 block's bytes lie as words of codes give them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3 for j = 0
 to 3.
 """
@@ -33,8 +33,8 @@ from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
-from .bases import ByteRows, NO_BASE, STEP_BLOCKS, workspace_of
-from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, SPAN, fits, is_base, scale_at
+from .bases import ByteRows, STEP_BLOCKS, workspace_of
+from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, NO_BASE, SPAN, fits, is_base, scale_at
 
 comptime THREADS = 256
 """Threads of a group."""
@@ -107,9 +107,18 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], token: UInt32)
             smallest = min(smallest, scales[i])
     var ends = ends_of_group(largest, smallest)
     var base = ends[0] if ends[0] > 0 else EMPTY_BASE
+    var has_base = is_base(base) and (base <= ends[1] or base - ends[1] <= UInt32(SPAN))
     if thread == 0:
-        var has_base = is_base(base) and (base <= ends[1] or base - ends[1] <= UInt32(SPAN))
-        rows.token_bases()[Int(token)] = base.cast[DType.uint8]() if has_base else NO_BASE
+        rows.bases.of_tokens()[Int(token)] = base.cast[DType.uint8]() if has_base else NO_BASE
+    if not has_base:
+        keep_branch()
+        var block_bases = rows.bases.of_blocks(UInt32(a.k))
+        comptime for i in range(CHUNKS):
+            var chunk = UInt32(i * THREADS) + thread
+            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0:
+                var block = Int(chunk // UInt32(K_LANES))
+                block_bases[Int(token), block] = scales[i].cast[DType.uint8]()
+            scales[i] = base
 
     var table = ByteTable.of_base(base)
     var is_odd = thread % 2 == 1
@@ -247,7 +256,7 @@ def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32
             var found = scale_at(word, UInt32(row)).cast[DType.uint8]()
             if missing & UInt32(1 << row) != 0:
                 found = NO_BASE
-            rows.weight_bases()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
+            rows.bases.of_weights()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
     return word
 
 

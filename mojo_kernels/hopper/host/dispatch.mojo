@@ -76,7 +76,7 @@ def workspace_of(
     if bytes.takes_formats(left_format, right_format):
         var plan = plan_of_bytes(m, n, k, left_format, right_format, plan_code)
         return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
-    if m <= MAX_FEW_ROWS:
+    if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
     var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
     if plan.kernel == Kernel.FEW:

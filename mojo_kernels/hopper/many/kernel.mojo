@@ -37,7 +37,6 @@ from ..layout import BLOCK
 from ..plan import Plan, takes_operands
 from ..staged.activations import StagedTokens, expand, num_steps_of
 from ..staged.exact import Exact, Marks
-from ..staged.gate import Gate
 from ..staged.stages import (
     Pipeline,
     READERS,
@@ -72,16 +71,12 @@ comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
 )
-def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result, gate: Gate):
+def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result):
     """Computes tiles of 128 columns of C for 256 rows.
 
     `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold.
     """
-    if gate.is_there:
-        wait_on_dependent_grids()
-        if gate.is_closed():
-            return
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
     var pipeline = Pipeline[TOKENS](base, 0, 0)
@@ -193,32 +188,20 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies."""
-    launch_product(problem, expand(problem, TOKENS, queue), Gate.open(), queue)
-
-
-def launch_product(
-    problem: Problem, staged: StagedTokens, gate: Gate, mut queue: Some[Queue]
-) raises:
-    """Multiplies activations that are expanded, if the gate is open."""
+    var staged = expand(problem, TOKENS, queue)
     queue.launch[matmul_many](
-        grid(problem.m, problem.n, gate.is_there),
-        staged,
-        Activations(problem),
-        Weights(problem),
-        Result(problem),
-        gate,
+        grid(problem.m, problem.n), staged, Activations(problem), Weights(problem), Result(problem)
     )
 
 
-def grid(m: Int, n: Int, is_gated: Bool = False) -> Grid:
+def grid(m: Int, n: Int) -> Grid:
     """Returns the grid for C of [m, n].
 
-    Of few tiles a group takes several; many are dealt, so that slow groups get fewer. Groups
-    that mostly end at once are few.
+    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
     """
     var tiles = Plan.MANY.groups(m, n)
     return Grid(
-        min(tiles, MULTIPROCESSORS) if is_gated or tiles <= MAX_SHARED_TILES else tiles,
+        min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
         threads=THREADS,
         shared_bytes=Pipeline[TOKENS].NUM_BYTES,
         starts_early=True,

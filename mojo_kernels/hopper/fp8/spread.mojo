@@ -1,0 +1,150 @@
+"""Rows whose blocks' scales are too far apart for one base: their elements of C, block by block.
+
+A warp computes eight rows of tokens by sixteen columns. Two instructions of tensor cores add up a
+block, exactly: its bytes, each half of a float16 number, are numbers of one power of two. The sums
+times both blocks' factors are added up in float64, where no scale overflows or vanishes.
+
+    lane              weight rows                token of its operand    tokens of its sums
+    4 r + p           r, r + 8                   r                       2 p, 2 p + 1
+
+Tokens are read as they were prepared: by rows that have a base, and by blocks where they have none.
+"""
+
+from layout import Coord
+from max.gpu.primitives.warp import shuffle_idx
+from std.memory import bitcast
+
+from ...numbers.scales import E8M0_NAN
+from ...simt.arguments import Result, Weights
+from ...simt.instructions import multiply_add
+from ...simt.views import flat_of
+from ..dense.result import TokenOctet
+from ..dense.stages import StagedRows
+from ..instructions.packed import pick_bytes
+from ..instructions.warp import any_lane, lane_here
+from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..staged.weights import ROWS
+from .codes import ByteTable, FACTOR_AT_BASE, NO_BASE
+from .places import Bases
+
+comptime STEP_BLOCKS = ROW_BYTES // BLOCK
+"""Blocks of a stage: what is on the way at once."""
+comptime PARTS = 2
+"""Parts of a block in a stage: a lane has a word of each."""
+comptime SUMS = 4
+"""Sums of a lane: of two rows of weights, two tokens each."""
+
+
+@no_inline
+def store_spread(
+    left: StagedRows,
+    bases: Bases,
+    k: UInt32,
+    w: Weights,
+    result: Result,
+    tokens: TokenOctet,
+    first_column: UInt32,
+):
+    """Stores the elements of some rows and sixteen columns whose token or weight has no base.
+
+    `left` and `bases` are as `prepare_rows` leaves them. A warp calls it.
+    """
+    var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
+    var token_misses = SIMD[DType.bool, ROWS](fill=False)
+    var weight_misses = SIMD[DType.bool, ROWS](fill=False)
+    comptime for i in range(ROWS):
+        var row = min(tokens.row(2 * k_lane + UInt32(i)), tokens.end - 1)
+        token_misses[i] = bases.of_tokens()[Int(row)] == NO_BASE
+        var column = min(first_column + row_lane + UInt32(OCTET * i), result.columns - 1)
+        weight_misses[i] = bases.of_weights()[Int(column)] == NO_BASE
+    if not any_lane(token_misses.reduce_or() or weight_misses.reduce_or()):
+        return
+
+    var num_blocks = k // UInt32(BLOCK)
+    var token = min(tokens.row(row_lane), tokens.end - 1)
+    var token_base = bases.of_tokens()[Int(token)].cast[DType.uint32]()
+    # A lane's two rows in the tile of 32, of which it has four.
+    var tile, in_tile = divmod(first_column, UInt32(TILE_ROWS))
+    var first_row = in_tile // UInt32(ROW_LANES)
+    var tile_blocks = Int(tile * num_blocks)
+    var codes = w.codes.unsafe_offset(tile_blocks * TILE_BYTES).unsafe_bitcast[UInt32]()
+    codes = codes.unsafe_offset(Int(lane_here() * UInt32(ROWS_PER_LANE) + first_row))
+    var scales = w.scales.unsafe_offset(tile_blocks * TILE_ROWS).unsafe_bitcast[UInt32]()
+    scales = scales.unsafe_offset(Int(row_lane))
+    var sums = SIMD[DType.float64, SUMS](0)
+    for step in range(left.num_steps):
+        var words = Array[SIMD[DType.uint32, ROWS], STEP_BLOCKS](uninitialized=True)
+        var token_bytes = Array[SIMD[DType.uint32, PARTS], STEP_BLOCKS](uninitialized=True)
+        var row_scales = SIMD[DType.uint32, STEP_BLOCKS]()
+        var token_bases = SIMD[DType.uint32, STEP_BLOCKS](token_base)
+        comptime for i in range(STEP_BLOCKS):
+            # The last block stands in for those past the end, where tokens are zeros.
+            var block = Int(min(step * UInt32(STEP_BLOCKS) + UInt32(i), num_blocks - 1))
+            words[i] = flat_of(codes.unsafe_offset(block * (TILE_BYTES // 4))).load[
+                width=ROWS, alignment=4 * ROWS
+            ](Coord(0))
+            row_scales[i] = scales[unsafe_offset=block * ROW_LANES] >> (8 * first_row)
+            comptime for part in range(PARTS):
+                var at = left.part(token, step, UInt32(PARTS * i + part)).unsafe_bitcast[UInt32]()
+                token_bytes[i][part] = at[unsafe_offset=Int(k_lane)]
+            if token_base == NO_BASE.cast[DType.uint32]():
+                token_bases[i] = bases.of_blocks(k)[Int(token), block].cast[DType.uint32]()
+        comptime for i in range(STEP_BLOCKS):
+            var of_block = sums_of_block(words[i], token_bytes[i])
+            var of_rows = SIMD[DType.float64, ROWS]()
+            var of_tokens = SIMD[DType.float64, ROWS]()
+            comptime for j in range(ROWS):
+                of_rows[j] = factor_of_base((row_scales[i] >> UInt32(8 * j)) & 0xFF)
+                var lane = UInt32(K_LANES) * (2 * k_lane + UInt32(j))
+                of_tokens[j] = factor_of_base(shuffle_idx(token_bases[i], lane))
+            comptime for at in range(SUMS):
+                var factor = of_rows[at // ROWS] * of_tokens[at % ROWS]
+                sums[at] += of_block[at].cast[DType.float64]() * factor
+
+    comptime for row in range(ROWS):
+        comptime for j in range(ROWS):
+            if token_misses[j] or weight_misses[row]:
+                var of_row = tokens.row(2 * k_lane + UInt32(j))
+                var column = first_column + row_lane + UInt32(OCTET * row)
+                if of_row < tokens.end and column < result.columns:
+                    result.store[1, 1](
+                        Int(of_row),
+                        Int(column),
+                        SIMD[DType.float32, 1](sums[ROWS * row + j].cast[DType.float32]()),
+                    )
+
+
+@always_inline
+def sums_of_block(
+    weights: SIMD[DType.uint32, ROWS], token: SIMD[DType.uint32, PARTS]
+) -> SIMD[DType.float32, SUMS]:
+    """Returns a lane's sums over a block: of codes of two rows of weights, of bytes of a token."""
+    comptime ANY = UInt32(FACTOR_AT_BASE)
+    # Each block has its own base: its scale.
+    var first = ByteTable.of_base(ANY).bytes(weights[0], ANY)
+    var second = ByteTable.of_base(ANY).bytes(weights[1], ANY)
+    var sums = SIMD[DType.float32, SUMS](0)
+    comptime for part in range(PARTS):
+        var upper, lower = halves_of(first[part]), halves_of(second[part])
+        sums = multiply_add["f16"](
+            {upper[0], lower[0], upper[1], lower[1]}, halves_of(token[part]), sums
+        )
+    return sums
+
+
+@always_inline
+def halves_of(bytes: UInt32) -> SIMD[DType.uint32, 2]:
+    """Returns four E5M2 numbers as float16 numbers: a byte is the upper half of one."""
+    return {pick_bytes(bytes, 0, UInt32(0x1404)), pick_bytes(bytes, 0, UInt32(0x3424))}
+
+
+@always_inline
+def factor_of_base(base: UInt32) -> Float64:
+    """Returns the power of two that numbers with a base are to be multiplied by, NaN for NaN."""
+    comptime F64_BIAS = 1023
+    comptime UPPER_MANTISSA_BITS = 20
+    comptime NAN = UInt32(0x7FF80000)
+    var upper = (base + UInt32(F64_BIAS - FACTOR_AT_BASE)) << UInt32(UPPER_MANTISSA_BITS)
+    upper = NAN if base == UInt32(E8M0_NAN) else upper
+    return bitcast[DType.float64, 1](SIMD[DType.uint32, 2](0, upper))[0]
