@@ -22,11 +22,14 @@ struct ContextQueue(Queue):
 
     var context: DeviceContext
     var stream: DeviceStream
+    var lent: Int
+    """The address of memory that the caller lends as a workspace; 0 to keep our own."""
 
     def __init__(out self, context: DeviceContext) raises:
         """Takes a context."""
         self.context = context
         self.stream = context.stream()
+        self.lent = 0
 
     @always_inline
     def launch[
@@ -59,8 +62,8 @@ struct ContextQueue(Queue):
             )
 
     def workspace(mut self, space: Workspace) raises -> Int:
-        """Returns memory that is kept for the context."""
-        return lasting_workspace(self.context, space)
+        """Returns what the caller lends, or memory that is kept for the context."""
+        return self.lent if self.lent != 0 else lasting_workspace(self.context, space)
 
 
 def _cluster(grid: Grid) -> OptionalReg[Dim]:
