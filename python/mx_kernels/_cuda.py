@@ -81,27 +81,42 @@ class Cuda:
 
     def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`."""
-        index = out.get_device()
+        self.prepared(arguments, out.get_device(), m, k)(arguments)
+
+    def prepared(
+        self, arguments: tuple[int, ...], index: int, m: int, k: int
+    ) -> Callable[[tuple[int, ...]], None]:
+        """Returns what launches such products on a device, wherever their memory is."""
         device = self._devices.get(index) or self._open(index)
-        stream, plan, num_bytes = _current_stream(index), self.plan, 0
+        plan, num_bytes = self.plan, 0
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
         if plan or m > device.max_few_rows or formats not in device.few_formats:
             num_bytes = device.workspace_bytes(
                 (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
             )
-        if not num_bytes:
-            device.native.multiply(arguments + (device.handle, stream, 0, plan))
-            return
-        if index != current_device():
-            with torch.cuda.device(index):
-                self.multiply(arguments, out, m, k)
-            return
-        # Torch's own memory, in the order of the stream; a tensor would take three times as long.
-        workspace = _allocate(num_bytes, stream)
-        try:
-            device.native.multiply(arguments + (device.handle, stream, workspace, plan))
-        finally:
-            _free(workspace)
+        multiply, handle = device.native.multiply, device.handle
+
+        def launch(arguments: tuple[int, ...]) -> None:
+            if self.plan != plan:
+                self.prepared(arguments, index, m, k)(arguments)
+                return
+            stream = _current_stream(index)
+            if not num_bytes:
+                multiply(arguments + (handle, stream, 0, plan))
+                return
+            if index != current_device():
+                with torch.cuda.device(index):
+                    launch(arguments)
+                return
+            # Torch's own memory, in the order of the stream; a tensor would take three times as
+            # long.
+            workspace = _allocate(num_bytes, stream)
+            try:
+                multiply(arguments + (handle, stream, workspace, plan))
+            finally:
+                _free(workspace)
+
+        return launch
 
     @staticmethod
     def wants_bfloat16(_rows: int) -> bool:

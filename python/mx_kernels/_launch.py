@@ -7,6 +7,7 @@ on a GPU. Arguments are valid by contract.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -35,6 +36,14 @@ class Launcher(Protocol):
 
         Raises:
             ValueError: if the device has no kernel for the formats; see `_facts.unsupported`.
+        """
+
+    def prepared(
+        self, arguments: tuple[int, ...], index: int, m: int, k: int
+    ) -> Callable[[tuple[int, ...]], None] | None:
+        """Returns what launches products like one, whose memory may be elsewhere, once more.
+
+        `index` is the number of the device. None if it has to be found out anew each time.
         """
 
     def wants_bfloat16(self, rows: int) -> bool:
@@ -67,6 +76,16 @@ class _Cpu:
         # Added, not unpacked: see `_calls`.
         team = table.team if threads > 1 else 0, threads
         table.native.multiply(arguments + team)
+
+    def prepared(self, arguments, index, m, k):
+        table = _facts._facts
+        multiply = table.native.multiply
+
+        def launch(arguments):
+            threads = get_num_threads()
+            multiply(arguments + (table.team if threads > 1 else 0, threads))
+
+        return launch
 
     def wants_bfloat16(self, rows):
         return False

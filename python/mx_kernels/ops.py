@@ -26,6 +26,7 @@ from mx_kernels._checks import (
     check_quantize,
 )
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._repeats import remember, repeat
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -191,11 +192,18 @@ def linear(
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
         rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
         return _OPS.linear(x, *_parts(w), bias, *rules)
+    given = rounding, out_dtype, activations
+    if type(x) is Tensor and type(w) is MXTensor:
+        out = repeat(x, w, bias, given)
+        if out is not None:
+            return out
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-    if (is_common and not intercepted()) or not (
-        isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)
-    ):
+    if is_common and not intercepted():
+        out = _calls.linear(x, w, bias, mode, code)
+        remember(x, w, bias, given, mode, out)
+        return out
+    if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
         return _calls.linear(x, w, bias, mode, code)
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
     return _autograd.Linear.apply(x, *_parts(w), bias, *rules)

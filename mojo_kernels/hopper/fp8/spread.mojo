@@ -50,6 +50,8 @@ def store_spread(
 
     `left` and `bases` are as `prepare_rows` leaves them. A warp calls it.
     """
+    if first_column >= result.columns:
+        return
     var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
     var token_misses = SIMD[DType.bool, ROWS](fill=False)
     var weight_misses = SIMD[DType.bool, ROWS](fill=False)

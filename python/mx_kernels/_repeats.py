@@ -1,0 +1,160 @@
+"""Calls of `linear` that are like one before: launched with what was found out then.
+
+A model calls a layer again and again with activations of the same shape, dtype and device. Most of
+such a call was looking up what had been looked up before: so the weights remember, for each shape
+of activations, what a call had, and the next one asks only whether it is the same. What is not
+takes the long way (`ops`), where errors get their words.
+
+    remembered            asked again
+    x                     type, shape, dtype, device, plain memory, no gradient wanted
+    codes and scales      address, number of elements
+    bias                  as of x
+    rules                 rounding, activations, dtype of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
+
+from mx_kernels import _launch
+from mx_kernels._arrays import intercepted
+from mx_kernels._cuda import current_device
+from mx_kernels._facts import KEPT, NO_CODE, Mode, facts
+
+if TYPE_CHECKING:
+    from mx_kernels.tensor import MXTensor
+
+_STRIDED = torch.strided
+MAX_SHAPES = 64
+"""Shapes of activations that a tensor of weights remembers."""
+
+
+class Plain(NamedTuple):
+    """What is known of a plain, contiguous tensor whose shape is compared elsewhere."""
+
+    dtype: torch.dtype
+    device: int
+    """The number of a CUDA device, -1 for the CPU."""
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Plain | None:
+        """Returns that of a tensor, None if it is none that is asked about again."""
+        plain = cls(tensor.dtype, tensor.get_device())
+        return plain if type(tensor) is Tensor and plain.fits(tensor) else None
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Says whether another one is like that."""
+        dtype, device = self
+        return (
+            tensor.dtype is dtype
+            and tensor.layout is _STRIDED
+            and (tensor.is_cpu if device < 0 else tensor.is_cuda and tensor.get_device() == device)
+            and not tensor.is_nested
+            and tensor.is_contiguous()
+            and not tensor.requires_grad
+            and not tensor.is_neg()
+        )
+
+
+class Repeat(NamedTuple):
+    """What a call of `linear` found out."""
+
+    rules: tuple
+    x: Plain
+    weights: tuple[int, int, int, int]
+    """Addresses and numbers of elements of codes and scales."""
+    bias: tuple[Plain, torch.Size] | None
+    result: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+    """Shape, strides and dtype."""
+    left: tuple[tuple[int, ...], tuple[int, ...]]
+    """What stands before and behind the address of x in a call, see `_calls`."""
+    right: tuple[int, ...]
+    codes: tuple[int, int]
+    """Of the dtypes of the result and of the bias."""
+    sizes: tuple[int, int, int]
+    launch: Callable[[tuple[int, ...]], None]
+
+
+def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
+    """Computes `linear` if the weights remember such a call, else returns None.
+
+    `rules` are rounding, dtype of the result and activations, as they were given.
+    """
+    known = w._repeats.get(x.shape)
+    if known is None:
+        return None
+    given, plain, weights, of_bias, result, left, right, codes, sizes, launch = known
+    if rules != given or not plain.fits(x) or intercepted():
+        return None
+    w_codes, w_scales = w._codes, w._scales
+    found = w_codes.data_ptr(), w_scales.data_ptr(), w_codes.numel(), w_scales.numel()
+    values, addend = x.data_ptr(), 0
+    if found != weights or not values:
+        return None
+    if bias is None:
+        if of_bias is not None:
+            return None
+    else:
+        if of_bias is None or type(bias) is not Tensor:
+            return None
+        like, shape = of_bias
+        if bias.shape != shape or not like.fits(bias) or not (addend := bias.data_ptr()):
+            return None
+    if plain.device < 0:
+        out = _empty_strided_cpu(*result)
+    elif plain.device == current_device():
+        out = _empty_strided_cuda(*result)
+    else:
+        return None
+    before, behind = left
+    of_result = (out.data_ptr(), codes[0], addend, codes[1])
+    launch(before + (values,) + behind + right + of_result + sizes)
+    return out
+
+
+def remember(x, w: MXTensor, bias, rules: tuple, mode: Mode, out: Tensor) -> None:
+    """Remembers a call of common arguments that gave `out`, if it is one that can be repeated."""
+    plain = Plain.of(x) if isinstance(x, Tensor) else None
+    table = facts()
+    if plain is None or not out.numel() or not w._codes.is_contiguous():
+        return
+    if mode.kind == KEPT and x.dtype is not torch.bfloat16:
+        return
+    of_bias = None
+    if bias is not None:
+        like = Plain.of(bias)
+        if like is None:
+            return
+        of_bias = like, bias.shape
+    k = w._k
+    m, n = x.numel() // k, out.shape[-1]
+    left = (mode.kind,), (0, table.dtype_codes[x.dtype], k, mode.format, mode.rounding)
+    weights = w._codes.data_ptr(), w._scales.data_ptr()
+    right = weights + w._native
+    codes = table.dtype_codes[out.dtype], NO_CODE
+    if bias is not None:
+        codes = codes[0], table.dtype_codes[bias.dtype]
+    launcher = _launch.launcher_of(out)
+    call = left[0] + (0,) + left[1] + right + (0, codes[0], 0, codes[1], m, n, k)
+    launch = launcher.prepared(call, plain.device, m, k)
+    if launch is None:
+        return
+    if len(w._repeats) >= MAX_SHAPES:
+        w._repeats.clear()
+    w._repeats[x.shape] = Repeat(
+        rules=rules,
+        x=plain,
+        weights=weights + (w._codes.numel(), w._scales.numel()),
+        bias=of_bias,
+        result=(tuple(out.shape), out.stride(), out.dtype),
+        left=left,
+        right=right,
+        codes=codes,
+        sizes=(m, n, k),
+        launch=launch,
+    )
