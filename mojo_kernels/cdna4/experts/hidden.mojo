@@ -234,12 +234,13 @@ struct HiddenCodes[
             numbers[i] = self._numbers[first + i](sums, bias)
             largest[i] = _largest(numbers[i])
             schedule_barrier()
-        # The largest of a block, in the lane that stores it, then in all that have a part.
-        var amax = exchanged(_Words(exchanged(largest).reduce_max()))
+        # The largest of a block, in the lane that stores it.
+        var amax = exchanged(largest).reduce_max()
         var encoded: _Encoded[Self.format]
         comptime if Self.dtype == DType.bfloat16:
-            if votes(not _are_usual[TILES, Self.format](amax)) == 0:
-                encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax, own)
+            comptime Usual = Window[DType.bfloat16, Self.format.element]
+            if votes(not Usual.has(amax >> BFLOAT16_SHIFT)) == 0:
+                encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax)
             else:
                 encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
         else:
@@ -355,37 +356,31 @@ def _largest[dtype: DType](numbers: SIMD[dtype, _LANE_NUMBERS]) -> UInt32:
 
 
 @always_inline
-def _are_usual[tiles: Int, format: Format](amax: _Words) -> Bool:
-    """Says whether blocks of bfloat16 are encoded as they are, by their largest magnitudes."""
-    var are_usual = True
-    comptime for i in range(tiles):
-        are_usual &= Window[DType.bfloat16, format.element].has(amax[i] >> BFLOAT16_SHIFT)
-    return are_usual
-
-
-@always_inline
 def _encoded[
     tiles: Int, format: Format, rounding: Rounding, dtype: DType
-](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded[
-    format
-]:
-    """Encodes what a lane has of the rows of some tiles, in blocks that are usual."""
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: UInt32) -> _Encoded[format]:
+    """Encodes what a lane has of the rows of some tiles, in blocks that are usual.
+
+    Which scale a block has the lane finds that stores it, from its largest magnitude.
+    """
     var encoded = _Encoded[format].none()
+    var how = Rescaling.of[format, rounding](amax, 0)
+    var divisors = exchanged(_Words(how.divisor))
     comptime for i in range(tiles):
-        var how = Rescaling.of[format, rounding](amax[i], 0)
-        encoded.put[i](_lane_codes[format, rounding](numbers[i], how.divisor))
-        encoded.scale = how.scale if own == Int32(i) else encoded.scale
+        encoded.put[i](_lane_codes[format, rounding](numbers[i], divisors[i]))
+    encoded.scale = how.scale
     return encoded
 
 
 @always_inline
 def _encoded_rare[
     tiles: Int, format: Format, rounding: Rounding, dtype: DType
-](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], amax: _Words, own: Int32) -> _Encoded[
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED], own_amax: UInt32, own: Int32) -> _Encoded[
     format
 ]:
-    """The same in blocks of any numbers."""
+    """The same in blocks of any numbers; the lane stores that of tile `own`."""
     var encoded = _Encoded[format].none()
+    var amax = exchanged(_Words(own_amax))
     # Of a branch, see `zero_of_a_branch`.
     var shift = zero_of_a_branch() | Rescaling.SHIFT
     comptime for i in range(tiles):

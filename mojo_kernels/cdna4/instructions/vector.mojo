@@ -3,6 +3,7 @@
     encode_pair        two floats to codes, by the hardware's converter
     decode_pair        two codes to bfloat16, by the hardware's converter
     maximum, minimum   chains of them become three-operand instructions
+    times_magnitude    a product that takes no instruction for the magnitude
     mantissa_of, ..    floats taken apart, and multiplied by powers of two
 """
 
@@ -98,6 +99,24 @@ def minimum[
 
 
 @always_inline
+def times_magnitude[
+    width: SIMDLength
+](x: SIMD[DType.float32, width], factor: Float32) -> SIMD[DType.float32, width]:
+    """Returns `abs(x) * factor`, the same factor for all lanes.
+
+    One by one: an instruction for two numbers has no magnitudes, which would be computed before.
+    """
+    comptime if not is_gpu():
+        return abs(x) * factor
+    var product = SIMD[DType.float32, width]()
+    comptime for i in range(width):
+        product[i] = inlined_assembly[
+            "v_mul_f32_e64 $0, |$1|, $2", Float32, constraints="=v,v,s", has_side_effect=False
+        ](x[i], factor)
+    return product
+
+
+@always_inline
 def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
     """Returns `a - b`, or 0 where that would be negative."""
     return llvm_intrinsic["llvm.usub.sat", UInt32, has_side_effect=False](a, b)
@@ -166,6 +185,14 @@ def zero_of_a_branch() -> UInt32:
     otherwise the compiler computes rare branches always and selects the result.
     """
     return inlined_assembly["v_mov_b32 $0, 0", UInt32, constraints="=v", has_side_effect=True]()
+
+
+@always_inline
+def zeros_of_a_branch() -> SIMD[DType.uint32, 2]:
+    """Returns two zeros of a branch, by one instruction."""
+    return bitcast[DType.uint32, 2](
+        inlined_assembly["v_mov_b64 $0, 0", UInt64, constraints="=v", has_side_effect=True]()
+    )
 
 
 @always_inline

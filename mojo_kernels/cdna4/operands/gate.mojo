@@ -1,6 +1,7 @@
 """Gates of neighbours in few instructions: the bits of `swiglu_oai` (numbers/gates.mojo).
 
     limits       three-operand minima and maxima, which let NaN pass
+    |x| * alpha  one by one: the instruction for two has no magnitudes
     exp          the exponent is added to that of a power, not multiplied; whether one is too small
                  for that is asked of all numbers at once, and a branch mends it
     x or x * e   the larger of both: e is at most 1
@@ -14,7 +15,7 @@ from std.memory import bitcast
 from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus, exp_parts
 from ...numbers.quotients import divided
-from ..instructions.vector import maximum, minimum, of_a_branch
+from ..instructions.vector import maximum, minimum, of_a_branch, times_magnitude
 from ..instructions.wave import any_lane
 
 comptime MOST_ALPHA = Float32(1 << 64)
@@ -48,16 +49,16 @@ struct QuickGate(TrivialRegisterPassable):
         comptime F32 = SIMD[DType.float32, width]
         var limit = F32(self.limit)
         var x = minimum(gates, limit)
-        var z = abs(x) * self.alpha
         var e: F32
         comptime if has_branch:
+            var z = times_magnitude(x, self.alpha)
             e = _exp_of_minus(z)
             if any_lane(not (_largest(z) <= LARGEST_EXPONENT)):  # NaN may hide a number above.
                 # Once more from x: no register keeps z until here.
                 var is_above = (abs(x) * of_a_branch(self.alpha)).gt(LARGEST_EXPONENT)
                 e = is_above.select(F32(0), e)
         else:
-            e = exp_of_minus(z)
+            e = exp_of_minus(abs(x) * self.alpha)
         var up = minimum(maximum(ups, -limit), limit)
         return (up + 1) * divided(maximum(x * e, x), 1 + e)
 

@@ -38,7 +38,7 @@ from ..instructions.matrix import (
     multiply_tiles,
     set_priority,
 )
-from ..instructions.vector import zero_of_a_branch
+from ..instructions.vector import zeros_of_a_branch
 from ..instructions.wave import meet_waves
 from ..operands.memory import quotient, remainder
 from ..operands.tiles import PAIR
@@ -392,10 +392,8 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         """Sets the sums to zero here, where there is time, not at the loop."""
         comptime for m_tile in range(Self.m_tiles):
             comptime for n_tile in range(N_TILES):
-                var zeros = Sums(0)
-                comptime for i in range(SUMS):
-                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
-                self.sums[m_tile, n_tile] = zeros
+                var low, high = zeros_of_a_branch(), zeros_of_a_branch()
+                self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
 
     @always_inline
     def turn_to(
