@@ -2,11 +2,13 @@
 
     region         [token][column], float32: a group's sums, over its stages
     who adds up    a warp a token, ranks and warps in turn, four columns a lane: rank 0 + rank 1 + ..
+
+What is marked is computed once more, and stored by whoever computes it, see `marks`.
 """
 
 from layout import Coord, row_major
 from max.gpu import thread_idx
-from max.gpu.sync import syncwarp
+from max.gpu.primitives.warp import broadcast, vote
 from std.bit import log2_floor
 from std.memory import bitcast
 
@@ -90,7 +92,7 @@ def store_share[
     result: Result,
 ):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
-    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
     var part = lane * UInt32(PART_COLUMNS)
     var first_token, first_column = first_of[tokens](share.tile(share.first()))
     var column = first_column + part
@@ -98,15 +100,19 @@ def store_share[
     comptime if type_of(operands).SCALES_IN_THE_END:
         comptime for i in range(PART_COLUMNS):
             of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
-    comptime STEP = ranks * CONSUMER_WARPS
-    comptime assert tokens <= OCTET * STEP, "a warp has more tokens than an octet"
     var end = min(first_token + UInt32(tokens), result.rows)
-    var octet = TokenOctet(first_token + share.rank + UInt32(ranks) * warp, UInt32(STEP), end)
-    var is_marked = operands.mark_of_token(min(octet.row(lane % UInt32(OCTET)), end - 1))
-    comptime for first in range(0, COLUMNS, TILE_ROWS):
-        var of_tile = min(first_column + UInt32(first), result.columns - 1)
-        is_marked |= operands.mark_of_weights(of_tile)
-    for row in range(octet.first, end, UInt32(STEP)):
+    # A bit for each column of the tile, and of its rows: the same in all warps of all ranks.
+    var of_columns = SIMD[DType.uint32, COLUMNS // TILE_ROWS](0)
+    comptime for i in range(COLUMNS // TILE_ROWS):
+        var of_tile = min(first_column + UInt32(TILE_ROWS * i), result.columns - 1)
+        of_columns[i] = vote[DType.uint32](operands.mark_of_weights(of_tile))
+    var of_rows = UInt32(0)
+    comptime for first in range(0, tokens, 32):
+        var row = min(first_token + UInt32(first) + lane, end - 1)
+        of_rows |= vote[DType.uint32](operands.mark_of_token(row))
+    var is_marked = of_columns.reduce_or() | of_rows != 0
+    comptime STEP = UInt32(ranks * CONSUMER_WARPS)
+    for row in range(first_token + share.rank + UInt32(ranks) * warp, end, STEP):
         var token = row - first_token
         # All loads before the first sum.
         var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
@@ -120,10 +126,43 @@ def store_share[
             var of_token = operands.of_token(Int(row))
             comptime for i in range(PART_COLUMNS):
                 total[i] = operands.scale(total[i], of_token, of_weights[i])
-        result.store_columns[PART_COLUMNS](row, column, total)
-    if any_lane(is_marked):
+        if is_marked:
+            keep_branch()
+            # Asked of all lanes, or branches would cost uniform registers.
+            if not any_lane(operands.mark_of_token(row)):
+                store_unmarked(result, row, column, total, of_columns)
+        else:
+            result.store_columns[PART_COLUMNS](row, column, total)
+    if is_marked:
         keep_branch()
-        # The sums that other lanes stored before are not to overtake these.
-        syncwarp()
-        for first in range(first_column, first_column + UInt32(COLUMNS), UInt32(WARP_ROWS)):
-            operands.store_marked(a, w, result, octet, first)
+        # No other rank stores these.
+        comptime SETS = UInt32(COLUMNS // WARP_ROWS)
+        for part in range(
+            share.rank * UInt32(CONSUMER_WARPS) + warp, SETS * UInt32(tokens // OCTET), STEP
+        ):
+            var octet, columns = divmod(part, SETS)
+            operands.store_marked(
+                a,
+                w,
+                result,
+                TokenOctet(first_token + octet * UInt32(OCTET), 1, end),
+                first_column + columns * UInt32(WARP_ROWS),
+            )
+
+
+@always_inline
+def store_unmarked(
+    result: Result,
+    row: UInt32,
+    column: UInt32,
+    sums: SIMD[DType.float32, PART_COLUMNS],
+    marks: SIMD[DType.uint32, COLUMNS // TILE_ROWS],
+):
+    """Stores those of a lane's columns of a row whose bits are not set."""
+    var tile, first = divmod(lane_here() * UInt32(PART_COLUMNS), UInt32(TILE_ROWS))
+    var of_tile = UInt32(0)
+    comptime for i in range(COLUMNS // TILE_ROWS):
+        of_tile = marks[i] if tile == UInt32(i) else of_tile
+    comptime for i in range(PART_COLUMNS):
+        if (of_tile >> (first + UInt32(i))) % 2 == 0 and column + UInt32(i) < result.columns:
+            result.store[1, 1](Int(row), Int(column) + i, SIMD[DType.float32, 1](sums[i]))
