@@ -5,7 +5,7 @@
     function, arguments, grid --driver--> the stream
 
 A launch is one call of the driver: MAX's own looks the kernel up each time, copies the arguments
-and the attributes, and takes twice as long. Nothing here waits or allocates device memory, so a
+and the attributes, and takes 1.6 times as long. Nothing here waits or allocates device memory, so a
 launch can be captured in a graph. A call that the driver refuses raises with the driver's words.
 """
 

@@ -24,6 +24,8 @@ places in the extension's tables; the reader is `bindings/protocol.mojo`. A laun
 its device wants. Each function here allocates the result where its operands lie, writes the call
 and launches it. Arguments are checked before. Tuples are added, not unpacked into each other: that
 takes half the time, and a call of `linear` on one block is counted in microseconds.
+
+A call of `linear` may be launched again with other addresses, see `_repeats`.
 """
 # ruff: noqa: RUF005
 
@@ -45,6 +47,8 @@ from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, fact
 from mx_kernels._pages import ask_for_large_pages
 from mx_kernels._storage import lies_by_columns, storage_of
 
+X, WEIGHTS, RESULT, BIAS = 1, slice(7, 9), 11, 13
+"""Where addresses stand in a call of `multiply`."""
 _BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
 
 
@@ -145,13 +149,18 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
         a = _by_rows(a)
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
-    return _multiply(a._codes, left, b, bias, dtype)
+    return _multiply(a._codes, left, b, bias, dtype)[0]
 
 
-def linear(x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | None) -> Array:
-    """Multiplies floats, kept or quantized by `mode`, by codes; returns floats [..., N].
+def linear(
+    x: Array, w: Operand, bias: Array | None, mode: Mode, dtype: int | None
+) -> tuple[Array, tuple[int, ...] | None]:
+    """Multiplies floats, kept or quantized by `mode`, by codes.
 
     The result's dtype is x's for None. Kept floats become bfloat16, here or in the kernel.
+
+    Returns:
+        Floats [..., N], and the call that was launched, if one was.
     """
     kind, fmt, rounding = mode
     k = w._k
@@ -261,8 +270,15 @@ def question(
     return *floats, 0, 0, right.code, layout.code, 0, bfloat16, 0, NO_CODE, *sizes
 
 
-def _multiply(like: Array, left: tuple, w: Operand, bias: Array | None, dtype: int) -> Array:
-    """Writes and launches a product of a left side, which has the rows of `like`."""
+def _multiply(
+    like: Array, left: tuple, w: Operand, bias: Array | None, dtype: int
+) -> tuple[Array, tuple[int, ...] | None]:
+    """Writes and launches a product of a left side, which has the rows of `like`.
+
+    Returns:
+        The product, and the call, if there was something to multiply.
+    """
+    call = None
     if not w._codes.is_contiguous():
         w = _by_rows(w)
     n, shape = w._checked[-1] if w._checked else w.rows, like.shape
@@ -280,7 +296,7 @@ def _multiply(like: Array, left: tuple, w: Operand, bias: Array | None, dtype: i
         k = w._k
         call = left + _right(w) + (address, dtype, addend, bias_dtype, m, n, k)
         launcher.multiply(call, out, m, k)
-    return out
+    return out, call
 
 
 def _by_rows(q: Operand) -> Operand:

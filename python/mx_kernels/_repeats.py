@@ -22,9 +22,9 @@ from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels import _launch
-from mx_kernels._arrays import intercepted
+from mx_kernels._arrays import Array, intercepted
+from mx_kernels._calls import BIAS, RESULT, WEIGHTS, X
 from mx_kernels._cuda import current_device
-from mx_kernels._facts import KEPT, NO_CODE, Mode, facts
 
 if TYPE_CHECKING:
     from mx_kernels.tensor import MXTensor
@@ -71,12 +71,8 @@ class Repeat(NamedTuple):
     bias: tuple[Plain, torch.Size] | None
     result: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
     """Shape, strides and dtype."""
-    left: tuple[tuple[int, ...], tuple[int, ...]]
-    """What stands before and behind the address of x in a call, see `_calls`."""
-    right: tuple[int, ...]
-    codes: tuple[int, int]
-    """Of the dtypes of the result and of the bias."""
-    sizes: tuple[int, int, int]
+    parts: tuple[tuple[int, ...], ...]
+    """What stands in the call before the address of x, and behind it, the result's and bias'."""
     launch: Callable[[tuple[int, ...]], None]
 
 
@@ -88,7 +84,7 @@ def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
     known = w._repeats.get(x.shape)
     if known is None:
         return None
-    given, plain, weights, of_bias, result, left, right, codes, sizes, launch = known
+    given, plain, weights, of_bias, result, parts, launch = known
     if rules != given or not plain.fits(x) or intercepted():
         return None
     w_codes, w_scales = w._codes, w._scales
@@ -111,38 +107,33 @@ def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
         out = _empty_strided_cuda(*result)
     else:
         return None
-    before, behind = left
-    of_result = (out.data_ptr(), codes[0], addend, codes[1])
-    launch(before + (values,) + behind + right + of_result + sizes)
+    before_x, behind_x, behind_result, behind_bias = parts
+    addresses = behind_x + (out.data_ptr(),) + behind_result + (addend,) + behind_bias
+    launch(before_x + (values,) + addresses)
     return out
 
 
-def remember(x, w: MXTensor, bias, rules: tuple, mode: Mode, out: Tensor) -> None:
-    """Remembers a call of common arguments that gave `out`, if it is one that can be repeated."""
-    plain = Plain.of(x) if isinstance(x, Tensor) else None
-    table = facts()
-    if plain is None or not out.numel() or not w._codes.is_contiguous():
+def remember(
+    x: Array, w: MXTensor, bias, rules: tuple, out: Array, call: tuple[int, ...] | None
+) -> None:
+    """Remembers a call of common arguments that gave `out`, if it can be repeated.
+
+    `call` is what was launched, of which only addresses will differ: those of `x` and `bias`
+    themselves, not of copies.
+    """
+    plain = Plain.of(x)
+    if plain is None or call is None or call[X] != x.data_ptr():
         return
-    if mode.kind == KEPT and x.dtype is not torch.bfloat16:
-        return
+    weights = w._codes.data_ptr(), w._scales.data_ptr()
     of_bias = None
     if bias is not None:
         like = Plain.of(bias)
-        if like is None:
+        if like is None or call[BIAS] != bias.data_ptr():
             return
         of_bias = like, bias.shape
-    k = w._k
-    m, n = x.numel() // k, out.shape[-1]
-    left = (mode.kind,), (0, table.dtype_codes[x.dtype], k, mode.format, mode.rounding)
-    weights = w._codes.data_ptr(), w._scales.data_ptr()
-    right = weights + w._native
-    codes = table.dtype_codes[out.dtype], NO_CODE
-    if bias is not None:
-        codes = codes[0], table.dtype_codes[bias.dtype]
-    launcher = _launch.launcher_of(out)
-    call = left[0] + (0,) + left[1] + right + (0, codes[0], 0, codes[1], m, n, k)
-    launch = launcher.prepared(call, plain.device, m, k)
-    if launch is None:
+    m, _, k = call[-3:]
+    launch = _launch.launcher_of(out).prepared(call, plain.device, m, k)
+    if launch is None or call[WEIGHTS] != weights:
         return
     if len(w._repeats) >= MAX_SHAPES:
         w._repeats.clear()
@@ -152,9 +143,6 @@ def remember(x, w: MXTensor, bias, rules: tuple, mode: Mode, out: Tensor) -> Non
         weights=weights + (w._codes.numel(), w._scales.numel()),
         bias=of_bias,
         result=(tuple(out.shape), out.stride(), out.dtype),
-        left=left,
-        right=right,
-        codes=codes,
-        sizes=(m, n, k),
+        parts=(call[:X], call[X + 1 : RESULT], call[RESULT + 1 : BIAS], call[BIAS + 1 :]),
         launch=launch,
     )

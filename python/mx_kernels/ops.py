@@ -200,11 +200,11 @@ def linear(
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
     if is_common and not intercepted():
-        out = _calls.linear(x, w, bias, mode, code)
-        remember(x, w, bias, given, mode, out)
+        out, call = _calls.linear(x, w, bias, mode, code)
+        remember(x, w, bias, given, out, call)
         return out
     if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
-        return _calls.linear(x, w, bias, mode, code)
+        return _calls.linear(x, w, bias, mode, code)[0]
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
     return _autograd.Linear.apply(x, *_parts(w), bias, *rules)
 

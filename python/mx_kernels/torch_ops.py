@@ -109,7 +109,7 @@ def _matmul_fake(*args):
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
     mode, _ = _checks.check_linear(x, w, bias, rounding, activations)
-    return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
+    return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))[0]
 
 
 def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
