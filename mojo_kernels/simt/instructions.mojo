@@ -38,16 +38,12 @@ def multiply_add[
 ](a: SIMD[DType.uint32, 4], b: SIMD[DType.uint32, 2], c: SIMD[DType.float32, 4]) -> SIMD[
     DType.float32, 4
 ]:
-    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K, of a type's numbers.
-    """
+    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K, of a type's numbers."""
+    comptime TYPES: StaticString = type + "." + type
     var d = inlined_assembly[
-        (
-            "mma.sync.aligned.m16n8k16.row.col.f32."
-            + type
-            + "."
-            + type
-            + ".f32 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
-        ),
+        "mma.sync.aligned.m16n8k16.row.col.f32."
+        + TYPES
+        + ".f32 {$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};",
         _RegisterPackType[Float32, Float32, Float32, Float32],
         constraints="=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
         has_side_effect=False,

@@ -83,7 +83,8 @@ class _Cpu:
 
         def launch(arguments):
             threads = get_num_threads()
-            multiply(arguments + (table.team if threads > 1 else 0, threads))
+            team = table.team if threads > 1 else 0, threads
+            multiply(arguments + team)
 
         return launch
 

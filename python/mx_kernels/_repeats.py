@@ -3,7 +3,7 @@
 A model calls a layer again and again with activations of the same shape, dtype and device. Most of
 such a call was looking up what had been looked up before: so the weights remember, for each shape
 of activations, what a call had, and the next one asks only whether it is the same. What is not
-takes the long way (`ops`), where errors get their words.
+takes the long way (`ops`), where errors get their words. Tuples are added, as in `_calls`.
 
     remembered            asked again
     x                     type, shape, dtype, device, plain memory, no gradient wanted
@@ -11,6 +11,7 @@ takes the long way (`ops`), where errors get their words.
     bias                  as of x
     rules                 rounding, activations, dtype of the result
 """
+# ruff: noqa: RUF005
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
 
     `rules` are rounding, dtype of the result and activations, as they were given.
     """
-    known = w._repeats.get(x.shape)
+    # A nested tensor has no shape to ask for.
+    known = None if x.is_nested else w._repeats.get(x.shape)
     if known is None:
         return None
     given, plain, weights, of_bias, result, parts, launch = known
@@ -96,7 +98,7 @@ def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
         if of_bias is not None:
             return None
     else:
-        if of_bias is None or type(bias) is not Tensor:
+        if of_bias is None or type(bias) is not Tensor or bias.is_nested:
             return None
         like, shape = of_bias
         if bias.shape != shape or not like.fits(bias) or not (addend := bias.data_ptr()):
@@ -114,7 +116,7 @@ def repeat(x, w: MXTensor, bias, rules: tuple) -> Tensor | None:
 
 
 def remember(
-    x: Array, w: MXTensor, bias, rules: tuple, out: Array, call: tuple[int, ...] | None
+    x: Array, w: MXTensor, bias, rules: tuple, *, out: Array, call: tuple[int, ...] | None
 ) -> None:
     """Remembers a call of common arguments that gave `out`, if it can be repeated.
 

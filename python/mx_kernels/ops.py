@@ -201,7 +201,7 @@ def linear(
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
     if is_common and not intercepted():
         out, call = _calls.linear(x, w, bias, mode, code)
-        remember(x, w, bias, given, out, call)
+        remember(x, w, bias, given, out=out, call=call)
         return out
     if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
         return _calls.linear(x, w, bias, mode, code)[0]

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -34,9 +33,6 @@ from mx_kernels import _calls, _facts
 from mx_kernels._arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
 from mx_kernels._storage import as_bytes, as_scales, check_pair, check_shapes
-
-if TYPE_CHECKING:
-    from mx_kernels._repeats import Repeat
 
 HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
@@ -76,8 +72,8 @@ class MXTensor(Tensor):
     """The codes of format and layout in the extension's tables."""
     _checked: tuple[torch.Size, int, int] | None
     """What `_is_common_on` compares with; None where that does not apply."""
-    _repeats: dict[torch.Size, Repeat]
-    """Calls of `linear` with these weights, by the shape of the activations."""
+    _repeats: dict[torch.Size, tuple]
+    """Calls of `linear` with these weights, by the shape of the activations: see `_repeats`."""
 
     @staticmethod
     def __new__(  # noqa: D102
