@@ -38,7 +38,7 @@ def multiply_add[
 ](a: SIMD[DType.uint32, 4], b: SIMD[DType.uint32, 2], c: SIMD[DType.float32, 4]) -> SIMD[
     DType.float32, 4
 ]:
-    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K, of a type's numbers."""
+    """Returns the lane's part of a 16 x 8 tile, c + a @ b over 16 steps of K."""
     comptime TYPES: StaticString = type + "." + type
     var d = inlined_assembly[
         "mma.sync.aligned.m16n8k16.row.col.f32."
