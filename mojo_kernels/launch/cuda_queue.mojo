@@ -14,10 +14,10 @@ from max.gpu.host._nvidia_cuda import CUDA, CUDA_MODULE
 from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.builtin.device_passable import DevicePassable
 from std.collections import Array, OptionalReg
-from std.ffi import CStringSpan, OwnedDLHandle, c_char
+from std.ffi import OwnedDLHandle
 from std.memory.alloc import unsafe_alloc
 
-from .c_function import c_function
+from .c_function import c_function, words_at
 from .queue import Grid, Queue, Workspace
 
 comptime DRIVER = "libcuda.so.1"
@@ -128,10 +128,7 @@ struct CudaDevice(Movable):
             return
         self.answer = 0
         _ = c_function[_GetErrorString](self.driver.get_error_string)(status, self.answer_at())
-        var text = String("unknown")
-        if self.answer != 0:
-            var words = ImmPointer[c_char, ImmutAnyOrigin](unsafe_from_address=self.answer)
-            text = String(StringSpan(unsafe_from_utf8=CStringSpan(unsafe_from_ptr=words)))
+        var text = words_at(self.answer) if self.answer != 0 else String("unknown")
         raise Error(String("CUDA error ", status, " (", text, ") ", doing))
 
     def answer_at(mut self) -> Int:

@@ -13,11 +13,10 @@ in a graph. A call that HIP refuses raises with HIP's words.
 from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.builtin.device_passable import DevicePassable
 from std.collections import Array
-from std.ffi import CStringSpan, c_char
 from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
-from .c_function import c_function
+from .c_function import c_function, words_at
 from .queue import Grid, Queue, Workspace
 
 comptime NO_EXTRA = 0
@@ -74,12 +73,7 @@ struct Hip(TrivialRegisterPassable):
             return
         _ = c_function[_GetLastError](self.get_last_error)()
         var words = c_function[_GetErrorString](self.get_error_string)(status)
-        var text = StringSpan(
-            unsafe_from_utf8=CStringSpan(
-                unsafe_from_ptr=ImmPointer[c_char, ImmutAnyOrigin](unsafe_from_address=words)
-            )
-        )
-        raise Error(String("HIP error ", status, " (", text, ") ", doing))
+        raise Error(String("HIP error ", status, " (", words_at(words), ") ", doing))
 
 
 struct HipDevice(Movable):

@@ -20,13 +20,10 @@ from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..layout import ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
-from .places import Bases
+from .places import Bases, STEP_BLOCKS
 from .spread import store_spread
-
-comptime STEP_BLOCKS = ROW_BYTES // BLOCK
-"""Blocks of K in a stage."""
 
 
 @fieldwise_init

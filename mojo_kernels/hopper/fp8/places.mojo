@@ -9,8 +9,11 @@ from std.math import align_up
 from ...launch.queue import DevicePointer, device_pointer
 from ...operands import Flat, Matrix
 from ...simt.views import flat_of, rows_of
+from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK
 
+comptime STEP_BLOCKS = ROW_BYTES // BLOCK
+"""Blocks of a row in a stage."""
 comptime ALIGNMENT = 256
 """Rows that the bases of a side are padded to: what tiles have past the end is read, too."""
 

@@ -33,8 +33,9 @@ from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
-from .bases import ByteRows, STEP_BLOCKS, workspace_of
+from .bases import ByteRows, workspace_of
 from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, NO_BASE, SPAN, fits, is_base, scale_at
+from .places import STEP_BLOCKS
 
 comptime THREADS = 256
 """Threads of a group."""

@@ -22,14 +22,12 @@ from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..instructions.wgmma import OCTET
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..staged.weights import ROWS
 from .codes import ByteTable, FACTOR_AT_BASE, NO_BASE
-from .places import Bases
+from .places import Bases, STEP_BLOCKS
 
-comptime STEP_BLOCKS = ROW_BYTES // BLOCK
-"""Blocks of a stage: what is on the way at once."""
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""
 comptime SUMS = 4
