@@ -101,4 +101,4 @@ def test_a_workspace_that_is_too_small_is_refused(monkeypatch):
     fill = calls._Device.fill
     monkeypatch.setattr(calls._Device, "fill", lambda *args: fill(*args) - 1)
     with pytest.raises(Exception, match=r"got a workspace of \d+ bytes, expected \d+"):
-        calls.multiply(x, w)
+        calls.multiply(x, w, out_dtype=torch.float32)

@@ -5,7 +5,7 @@ the tables.
 """
 
 from ...calls import QuantizeCall
-from ...launch.queue import Queue, Workspace
+from ...launch.queue import Queue, Workspace, larger
 from ...problem import ANY, Known, Problem
 from ...simt import dispatch as portable
 from ...simt.quantize import quantize as quantize_portably
@@ -69,7 +69,8 @@ def workspace_of(
 ) -> Workspace:
     """Returns the workspace that a product may want, with the plan of a code that is not 0.
 
-    Only of formats that `hopper.bytes` takes, few rows want one.
+    Only of formats that `hopper.bytes` takes, few rows want one. Results are not known here: those
+    of float32 have another plan than those of two bytes, and the space is enough for either.
     """
     if plan_code == materialize[Plan.PORTABLE]().code():
         return Workspace(0, 0)
@@ -78,7 +79,16 @@ def workspace_of(
         return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
-    var plan = Plan.from_code(plan_code) if plan_code > 0 else choose(m, n, k, True).plan
+    if plan_code > 0:
+        return workspace_of(m, n, k, Plan.from_code(plan_code))
+    var space = workspace_of(m, n, k, choose(m, n, k, False).plan)
+    if fp8.takes(left_format, k):
+        space = larger(space, workspace_of(m, n, k, choose(m, n, k, True).plan))
+    return space
+
+
+def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace that a plan for MXFP4 weights wants."""
     if plan.kernel == Kernel.FEW:
         return Workspace(0, 0)
     if plan.kernel.wants_bytes():
