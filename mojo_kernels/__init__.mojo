@@ -192,6 +192,7 @@ Hopper's builds on the room of any GPU.
             share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
             stages.mojo           rows that are ready, in the workspace
+            lanes.mojo            which lanes make a row of tokens ready
             units.mojo            what a lane has of weights, and where it puts it
             weights.mojo          codes of weights, loaded; their stages in the workspace
             pipeline.mojo         stages in shared memory
@@ -217,6 +218,7 @@ Hopper's builds on the room of any GPU.
             operands.mojo         where ready rows lie, and how their scales get to C
             choice.mojo           where weights become stages, what that takes
             rows.mojo             tokens as stages: encoded, or as they come
+            encode.mojo           floats to E4M3 by the instructions for it
             weights.mojo          what has to be known of weights before
             numbers.mojo          what is put into stages, and what that cannot hold
             scales.mojo           the float scales of weights

@@ -200,6 +200,18 @@ def eight_bits(kind: str) -> Value:
 BYTES = {kind: eight_bits(kind) for kind in ("e4m3", "e5m2")}
 
 
+def to_e4m3(bits: Value) -> Value:
+    """Rounds float32 numbers to E4M3 bytes, nearest even, the largest one at most."""
+    x = bits.view(np.float32).astype(np.float64)
+    numbers = BYTES["e4m3"][:127]
+    middles = (numbers[:-1] + numbers[1:]) / 2
+    below = np.searchsorted(middles, np.abs(x))
+    is_tie = np.isin(np.abs(x), middles)
+    code = np.where(is_tie, below + below % 2, below)
+    code = np.where(np.isnan(x), 127, code)
+    return code.astype(np.uint16) | np.signbit(x).astype(np.uint16) << 7
+
+
 def convert(op: str) -> Callable:
     """Returns what converts one type to another, by the instruction's name."""
     parts = op.split(".")[1:]
@@ -220,6 +232,8 @@ def convert(op: str) -> Callable:
         return lambda x: bits_of(from_bfloat16(x).astype(FLOATS[int(to[1:])]))
     if to == "bf16":
         return lambda x: to_bfloat16(typed(x, source).astype(np.float32))
+    if to == "e4m3x2" and "satfinite" in parts:
+        return lambda high, low: (to_e4m3(high) << 8 | to_e4m3(low)).astype(np.uint16)
     if to in ("e4m3x2", "e5m2x2"):
         raise NotImplementedError(op)
     rounds = next((p for p in parts if p in ("rni", "rzi", "rmi", "rpi")), None)

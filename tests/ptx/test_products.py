@@ -103,13 +103,28 @@ def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "fp8"])
-def test_activations_become_codes_in_the_call(activations):
-    weights = {"mxfp8": "mxfp8", "fp8": "fp8"}.get(activations, "mxfp4")
-    x, w = torch.randn(21, 416).bfloat16(), coded(40, 416, weights, 2)
-    got, _ = multiplied(x, w, made(64, 2), activations=activations)
-    same, _ = multiplied(mx.quantize(x, format=activations), w, made(64, 2))
-    assert got.any() and np.array_equal(values_of(got), values_of(same))
+@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "fp8", "fp8_block"])
+@pytest.mark.parametrize(
+    "m, k, lanes, dtype",
+    [
+        (21, 96, 32, torch.float16), (21, 416, 64, torch.float32), (5, 2112, 256, torch.bfloat16),
+        (3, 10400, 256, torch.bfloat16), (1101, 768, 64, torch.bfloat16),
+    ],
+)  # fmt: skip
+def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
+    """One row a group or several, a chunk a lane or more: any number of rows that are left over."""
+    weights = "mxfp4" if activations == "mxfp4" else activations.replace("block", "block_2d")
+    x, w = torch.randn(m, k), coded(8, k, weights, 2)
+    x[0, 32:64], x[1], x[2, 5] = 0, 0, torch.nan
+    x[-1] *= 2.0**-14
+    x = x.to(dtype)
+    plan = made(128 if m > 128 else 64, 1)
+    got, launches = multiplied(x, w, plan, activations=activations)
+    same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
+    assert np.array_equal(values_of(got), values_of(same), equal_nan=True)
+    assert got.isfinite().sum() == got.numel() - 8 and got[3:].any(1).all()
+    assert (got[1] == 0).all()
+    assert launches[0].grid[0] == 1 + -(-m * lanes // launches[0].threads)
 
 
 @pytest.mark.parametrize("pair", [("mxfp4", "mxfp4"), ("fp8", "fp8"), ("mxfp8", "mxfp4")])

@@ -19,10 +19,6 @@ from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_
 from ..instructions.shared_memory import store_pair, store_quad, store_word
 from ..layout import ROWS_PER_LANE
 
-comptime THREADS = 256
-"""Threads of a group that prepares operands."""
-comptime WARPS = THREADS // 32
-"""Warps of a group."""
 comptime SAFE_EXPONENT = 64
 """No element of a block whose scale is within 2 ** this of one is lost."""
 

@@ -1,52 +1,47 @@
 """Tokens become stages: E4M3 bytes, encoded here or as they come, or bfloat16 numbers.
 
-A group takes a row; a thread takes chunks of eight elements. Sixteen neighbours share the factor
-of a stage. What lies past the end of K is zero. A row has a mark if one of its elements times its
-scale is no bfloat16 number.
+A row has some lanes, see `dense.lanes`; a lane takes chunks of eight elements, some of which are on
+the way at once. Sixteen neighbours share the factor of a stage. What lies past the end of K is zero.
+A row has a mark if one of its elements times its scale is no bfloat16 number.
 """
 
 from layout import Coord
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.sync import barrier
 from std.bit import log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
-from ...numbers.elements import Element
+from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.formats import Format, block_of, has_float_scales
 from ...numbers.rounding import float_scale_from_amax
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
-from ...simt.codec import ANY_BITS, CHUNK, Chunk, LANES_PER_BLOCK
-from ...simt.codec import amax_of_lanes, encode_over, f32_of_scale, magnitude_of_chunk, pack
+from ...simt.codec import CHUNK, Chunk, LANES_PER_BLOCK
+from ...simt.codec import amax_of_lanes, f32_of_scale, scale_of_magnitude
 from ...simt.views import flat_of, rows_of
+from ..dense.lanes import LANE_CHUNKS, RowLanes, THREADS, WARPS
 from ..dense.stages import store_part
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.packed import Pairs, WORD_PAIRS
-from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
+from ..instructions.shared_memory import shared_base
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..staged.activations import LANE_BYTES, PARTS
-from .numbers import THREADS, WARPS, are_lost, decode_word, packed_numbers
+from .encode import CHUNK_WORDS, ELEMENT, Words, encode, magnitude_of, rounded
+from .numbers import are_lost, decode_word, packed_numbers
 from .operands import Scaling, StagedOperands, workspace_of
 from .scales import WeightScales
 from .weights import mark_weights
 
-comptime ELEMENT = Element.E4M3
-"""What tokens are encoded as."""
 comptime MAX_TILE_GROUPS = 32
 """The most groups that share a tile of weights."""
 comptime STAGE_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a token in a stage of bytes."""
-comptime CHUNK_WORDS = CHUNK // 4
-"""Words of a chunk's bytes."""
-comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
-"""The bytes of a chunk."""
 
 
 @__llvm_metadata(
@@ -59,14 +54,14 @@ def prepare_operands[
     a: Activations,
     w: Weights,
     operands: StagedOperands[scaling, bits, stages_weights],
-    num_tokens: UInt32,
+    lanes: RowLanes,
     tile_groups: UInt32,
+    num_groups: UInt32,
 ):
-    """Prepares a row of tokens, or a part of a tile of weights; groups of weights come first."""
+    """Prepares rows of tokens, or a part of a tile of weights; groups of weights come first."""
     wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
-    var num_groups = UInt32(grid_dim.x) - num_tokens
     if index < num_groups:
         var tile, group = divmod(index, tile_groups)
         comptime if stages_weights:
@@ -79,130 +74,228 @@ def prepare_operands[
         else:
             mark_weights(w, operands, tile, UInt32(a.k))
         return
-    var row = index - num_groups
-    comptime if scaling == Scaling.NUMBERS:
-        store_numbers(a, operands, row)
-    else:
-        if thread_idx.x == 0:
-            flat_of(operands.left_marks)[Int(row)] = 0
-        if a.is_encoded():
-            copy_row(a, operands, row)
+    var place = Place(lanes, index - num_groups)
+    if a.is_encoded():
+        comptime if scaling == Scaling.NUMBERS:
+            store_decoded(a, operands, place)
         else:
+            copy_row(a, operands, place)
+        return
+    comptime for dtype in FLOAT_TYPES:
+        if a.dtype == Int32(float_code(dtype)):
             keep_branch()
-            encode_row(a, operands, row)
+            comptime if scaling == Scaling.NUMBERS:
+                store_rounded[dtype](a, operands, place)
+            else:
+                store_encoded[dtype](a, operands, place)
+
+
+struct Place(TrivialRegisterPassable):
+    """A row of tokens, and which of its lanes a thread is."""
+
+    var lanes: RowLanes
+    var lane: UInt32
+    var row: UInt32
+    var is_there: Bool
+    """Else the thread only keeps others company, and stores nothing."""
+
+    @always_inline
+    def __init__(out self, lanes: RowLanes, group: UInt32):
+        """Finds the row of this thread; the last row stands in for those past the end."""
+        self.lanes = lanes
+        self.lane = lanes.lane()
+        self.is_there = lanes.row(group) < lanes.num_rows
+        self.row = min(lanes.row(group), lanes.num_rows - 1)
+
+    @always_inline
+    def chunk(self, first: UInt32, index: Int) -> UInt32:
+        """Returns one of the lane's chunks; those of index 0 begin with the chunk `first`."""
+        return first + UInt32(index) * self.lanes.lanes + self.lane
+
+    @always_inline
+    def turn(self) -> UInt32:
+        """Returns the chunks of a row that are on the way at once."""
+        return UInt32(LANE_CHUNKS) * self.lanes.lanes
+
+
+comptime Floats[dtype: DType] = Array[SIMD[dtype, CHUNK], LANE_CHUNKS]
+"""Chunks of a lane that are on the way at once."""
 
 
 @always_inline
-def store_numbers(a: Activations, operands: StagedOperands[...], row: UInt32):
-    """Writes a row as bfloat16 numbers, and its mark."""
+def load_floats[dtype: DType](a: Activations, place: Place, first: UInt32) -> Floats[dtype]:
+    """Loads a lane's chunks from one on; blocks past the end repeat the last one."""
     var row_chunks = UInt32(a.k // CHUNK)
-    var num_chunks = operands.left.num_steps * UInt32(PARTS)
-    var loses = False
-    # All threads take every round: the lanes of a block ask together.
-    for first in range(UInt32(0), num_chunks, UInt32(THREADS)):
-        var chunk = first + UInt32(thread_idx.x)
-        var last = row_chunks - UInt32(LANES_PER_BLOCK) + chunk % UInt32(LANES_PER_BLOCK)
-        var is_there = chunk < row_chunks
-        var values, scale = load_numbers(a, row, min(chunk, last), is_there)
-        if not a.is_kept():
-            loses |= is_there and are_lost(values, scale)
-        if chunk < num_chunks:
-            var step, part = divmod(chunk, UInt32(PARTS))
-            var numbers = packed_numbers(values * scale if is_there else Chunk(0))
-            store_part(operands.left, row, step, part, rebind[Pairs](numbers))
-    var any_loss = any_thread[THREADS](loses)
-    if thread_idx.x == 0:
-        flat_of(operands.left_marks)[Int(row)] = UInt8(1) if any_loss else UInt8(0)
+    var last = row_chunks - UInt32(LANES_PER_BLOCK) + place.lane % UInt32(LANES_PER_BLOCK)
+    var found = Floats[dtype](uninitialized=True)
+    comptime for i in range(LANE_CHUNKS):
+        var at = Int(min(place.chunk(first, i), last)) * CHUNK
+        var row = a.floats().rows[dtype]()
+        found[i] = row.load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(place.row), at))
+    return found^
 
 
 @always_inline
-def load_numbers(
-    a: Activations, row: UInt32, chunk: UInt32, is_there: Bool
-) -> Tuple[Chunk, Float32]:
-    """Returns eight elements of a row and their scale; the lanes of a block ask together."""
-    comptime MXFP8 = Int32(Format.MXFP8.code())
-    if a.is_encoded() and a.format == MXFP8:
-        keep_branch()
-        var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
-        var words = codes.load[width=CHUNK_WORDS, alignment=CHUNK](
-            Coord(Int(row), Int(chunk) * CHUNK_WORDS)
-        )
-        var scales = rows_of(a.scales, a.k // BLOCK)
-        var scale = scales[Int(row), Int(chunk) // LANES_PER_BLOCK].cast[DType.uint32]()
-        var low = decode_word[8](words[0], MXFP8)
-        var values = Chunk().insert[offset=0](low).insert[offset=4](decode_word[8](words[1], MXFP8))
-        return (values, f32_of_scale(scale))
-    var values, scale = a.chunk[ANY_BITS, True](Int(row), Int(chunk), is_there, 0)
-    return (values, scale.cast[DType.float32]())
-
-
-@always_inline
-def copy_row[scaling: Scaling](a: Activations, operands: StagedOperands[scaling, ...], row: UInt32):
-    """Copies codes and scales."""
-    var thread = UInt32(thread_idx.x)
-    var row_parts = UInt32(a.k // LANE_BYTES)
-    var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
-    var num_steps = operands.left.num_steps
-    for index in range(thread, num_steps * UInt32(PARTS), UInt32(THREADS)):
-        var words = Pairs(0)
-        if index < row_parts:
-            words = codes.load[width=WORD_PAIRS, alignment=LANE_BYTES](
-                Coord(Int(row), Int(index) * WORD_PAIRS)
-            )
-        var step, part = divmod(index, UInt32(PARTS))
-        store_part(operands.left, row, step, part, words)
-    var scales = flat_of(a.scales.unsafe_bitcast[Float32]())
-    var block = block_of(Int(a.format))
-    comptime if scaling == Scaling.ROWS:
-        if thread == 0:
-            flat_of(operands.row_scales)[Int(row)] = scales[block.index(Int(row), 0, a.k)]
-    else:
-        for step in range(thread, num_steps, UInt32(THREADS)):
-            var at = block.index(Int(row), Int(step) * ROW_BYTES, a.k)
-            flat_of(operands.left.factor(row, step))[0] = scales[at]
-
-
-@always_inline
-def encode_row[
-    scaling: Scaling
-](a: Activations, operands: StagedOperands[scaling, ...], row: UInt32):
+def store_encoded[
+    dtype: DType, scaling: Scaling
+](a: Activations, operands: StagedOperands[scaling, ...], place: Place):
     """Encodes floats."""
-    var thread = UInt32(thread_idx.x)
     var row_chunks = UInt32(a.k // CHUNK)
     var format = Int(a.format)
     var has_one_scale = has_float_scales(format) and block_of(format).k_blocks(a.k) == 1
     var row_amax = UInt32(0)
+    var floats = load_floats[dtype](a, place, 0)
     if has_one_scale:
-        for chunk in range(thread, row_chunks, UInt32(THREADS)):
-            row_amax = max(row_amax, magnitude_of_chunk(load_chunk(a, row, chunk)))
-        row_amax = largest_of_group(row_amax)
-    # All threads take every round; stages begin and end with sixteen neighbours.
+        comptime for i in range(LANE_CHUNKS):
+            row_amax = max(row_amax, magnitude_of(floats[i]))
+        for first in range(place.turn(), row_chunks, place.turn()):
+            var more = load_floats[dtype](a, place, UInt32(first))
+            comptime for i in range(LANE_CHUNKS):
+                row_amax = max(row_amax, magnitude_of(more[i]))
+        row_amax = place.lanes.largest(SIMD[DType.uint32, 1](row_amax))[0]
+    var factor = float_scale_from_amax(row_amax, materialize[ELEMENT](), a.carry != 0)
+    # All lanes take every turn; stages begin and end with sixteen neighbours.
     var num_chunks = operands.left.num_steps * UInt32(STAGE_CHUNKS)
-    for first in range(UInt32(0), num_chunks, UInt32(THREADS)):
-        var chunk = first + thread
-        var x = Chunk(0)
-        if chunk < row_chunks:
-            x = load_chunk(a, row, chunk)
-        var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of_chunk(x))
-        if has_one_scale:
-            amax = row_amax
-        var factor = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
-        var packed = pack[ELEMENT.bits](encode_over(x, factor, materialize[ELEMENT]()))
-        if chunk < num_chunks:
-            store_chunk(operands, row, chunk, Words(packed[0], packed[1]))
-            comptime if scaling == Scaling.STAGES:
-                var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
-                if in_step == 0:
-                    flat_of(operands.left.factor(row, step))[0] = factor
-            else:
-                if chunk == 0:
-                    flat_of(operands.row_scales)[Int(row)] = factor
+    for first in range(UInt32(0), num_chunks, place.turn()):
+        if first > 0:
+            floats = load_floats[dtype](a, place, UInt32(first))
+        comptime for i in range(LANE_CHUNKS):
+            var chunk = place.chunk(UInt32(first), i)
+            # The first lane's chunk: whole warps take the branch, and all but few rows do.
+            if chunk - place.lane < num_chunks:
+                var x = floats[i] if chunk < row_chunks else SIMD[dtype, CHUNK](0)
+                comptime if scaling == Scaling.STAGES:
+                    if not has_one_scale:
+                        keep_branch()
+                        var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of(x))
+                        factor = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
+                var words = encode(x.cast[DType.float32](), factor)
+                if chunk < num_chunks and place.is_there:
+                    store_chunk(operands, place.row, chunk, words)
+                    comptime if scaling == Scaling.STAGES:
+                        var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
+                        if in_step == 0:
+                            flat_of(operands.left.factor(place.row, step))[0] = factor
+                    else:
+                        if chunk == 0:
+                            flat_of(operands.row_scales)[Int(place.row)] = factor
+    clear_mark(operands, place)
 
 
 @always_inline
-def load_chunk(a: Activations, row: UInt32, chunk: UInt32) -> Chunk:
-    """Loads eight floats of a row."""
-    return a.floats().load[CHUNK, CHUNK](Int(row), Int(chunk) * CHUNK)
+def copy_row[
+    scaling: Scaling
+](a: Activations, operands: StagedOperands[scaling, ...], place: Place):
+    """Copies codes and scales."""
+    var row_parts = UInt32(a.k // LANE_BYTES)
+    var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
+    var num_steps = operands.left.num_steps
+    for first in range(UInt32(0), num_steps * UInt32(PARTS), place.turn()):
+        var words = Array[Pairs, LANE_CHUNKS](uninitialized=True)
+        comptime for i in range(LANE_CHUNKS):
+            var index = min(place.chunk(UInt32(first), i), row_parts - 1)
+            words[i] = codes.load[width=WORD_PAIRS, alignment=LANE_BYTES](
+                Coord(Int(place.row), Int(index) * WORD_PAIRS)
+            )
+        comptime for i in range(LANE_CHUNKS):
+            var index = place.chunk(UInt32(first), i)
+            var step, part = divmod(index, UInt32(PARTS))
+            if step < num_steps and place.is_there:
+                var there = words[i] if index < row_parts else Pairs(0)
+                store_part(operands.left, place.row, step, part, there)
+    if not place.is_there:
+        return
+    var scales = flat_of(a.scales.unsafe_bitcast[Float32]())
+    var block = block_of(Int(a.format))
+    comptime if scaling == Scaling.ROWS:
+        if place.lane == 0:
+            var at = block.index(Int(place.row), 0, a.k)
+            flat_of(operands.row_scales)[Int(place.row)] = scales[at]
+    else:
+        for step in range(place.lane, num_steps, place.lanes.lanes):
+            var at = block.index(Int(place.row), Int(step) * ROW_BYTES, a.k)
+            flat_of(operands.left.factor(place.row, UInt32(step)))[0] = scales[at]
+    clear_mark(operands, place)
+
+
+@always_inline
+def clear_mark(operands: StagedOperands[...], place: Place):
+    """Says that all of a row is in its stages."""
+    if place.lane == 0 and place.is_there:
+        flat_of(operands.left_marks)[Int(place.row)] = 0
+
+
+@always_inline
+def store_mark(operands: StagedOperands[...], place: Place, loses: Bool):
+    """Writes the mark of a row, of which this thread's elements are lost or not."""
+    var mark = place.lanes.largest(SIMD[DType.uint32, 1](UInt32(1) if loses else UInt32(0)))[0]
+    if place.lane == 0 and place.is_there:
+        flat_of(operands.left_marks)[Int(place.row)] = mark.cast[DType.uint8]()
+
+
+@always_inline
+def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], place: Place):
+    """Rounds floats and writes them as bfloat16 numbers, and the mark."""
+    var row_chunks = UInt32(a.k // CHUNK)
+    var num_chunks = operands.left.num_steps * UInt32(PARTS)
+    var loses = False
+    # All lanes take every turn: those of a block ask together.
+    for first in range(UInt32(0), num_chunks, place.turn()):
+        var floats = load_floats[dtype](a, place, UInt32(first))
+        comptime for i in range(LANE_CHUNKS):
+            var chunk = place.chunk(UInt32(first), i)
+            if chunk - place.lane < num_chunks:
+                var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(floats[i]))
+                var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
+                var values = rounded(floats[i].cast[DType.float32](), scale)
+                loses |= store_numbers(operands, place, chunk, row_chunks, values, scale)
+    store_mark(operands, place, loses)
+
+
+@always_inline
+def store_decoded(a: Activations, operands: StagedOperands[...], place: Place):
+    """Writes codes times their scales as bfloat16 numbers, and the mark."""
+    comptime MXFP8 = Int32(Format.MXFP8.code())
+    var row_chunks = UInt32(a.k // CHUNK)
+    var num_chunks = operands.left.num_steps * UInt32(PARTS)
+    var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
+    var scales = rows_of(a.scales, a.k // BLOCK)
+    var row = Int(place.row)
+    var loses = False
+    for first in range(UInt32(0), num_chunks, place.turn()):
+        var words = Array[Words, LANE_CHUNKS](uninitialized=True)
+        var bytes = Array[UInt8, LANE_CHUNKS](uninitialized=True)
+        comptime for i in range(LANE_CHUNKS):
+            var chunk = Int(min(place.chunk(UInt32(first), i), row_chunks - 1))
+            words[i] = codes.load[width=CHUNK_WORDS, alignment=CHUNK](
+                Coord(row, chunk * CHUNK_WORDS)
+            )
+            bytes[i] = scales[row, chunk // LANES_PER_BLOCK]
+        comptime for i in range(LANE_CHUNKS):
+            var low, high = decode_word[8](words[i][0], MXFP8), decode_word[8](words[i][1], MXFP8)
+            var values = Chunk().insert[offset=0](low).insert[offset=4](high)
+            var chunk = place.chunk(UInt32(first), i)
+            var scale = bytes[i].cast[DType.uint32]()
+            loses |= store_numbers(operands, place, chunk, row_chunks, values, scale)
+    store_mark(operands, place, loses)
+
+
+@always_inline
+def store_numbers(
+    operands: StagedOperands[...],
+    place: Place,
+    chunk: UInt32,
+    row_chunks: UInt32,
+    values: Chunk,
+    scale: UInt32,
+) -> Bool:
+    """Stores elements times their scale, zeros past the end; says whether one is lost."""
+    var factor = f32_of_scale(scale)
+    var step, part = divmod(chunk, UInt32(PARTS))
+    if step < operands.left.num_steps and place.is_there:
+        var numbers = packed_numbers(values * factor if chunk < row_chunks else Chunk(0))
+        store_part(operands.left, place.row, step, part, rebind[Pairs](numbers))
+    return chunk < row_chunks and are_lost(values, factor)
 
 
 @always_inline
@@ -212,19 +305,6 @@ def store_chunk(operands: StagedOperands[...], row: UInt32, chunk: UInt32, words
     var part, half = divmod(in_step, UInt32(STAGE_CHUNKS // PARTS))
     var place = operands.left.part(row, step, part).unsafe_bitcast[UInt32]()
     flat_of(place.unsafe_offset(CHUNK_WORDS * Int(half))).store[alignment=CHUNK](Coord(0), words)
-
-
-@always_inline
-def largest_of_group(value: UInt32) -> UInt32:
-    """Returns the largest of the values of all threads."""
-    var largest = amax_of_lanes[5](value)
-    var base = shared_base()
-    if thread_idx.x % 32 == 0:
-        store_word(base + UInt32(thread_idx.x) // 8, largest)
-    barrier()
-    comptime for warp in range(WARPS):
-        largest = max(largest, load_word(base + UInt32(4 * warp)))
-    return largest
 
 
 def prepare[
@@ -238,9 +318,11 @@ def prepare[
     var scales = WeightScales.of(problem)
     var operands = StagedOperands[scaling, bits, stages_weights].at(m, n, k, tokens, memory, scales)
     var tile_groups = groups_of_tile(n) if stages_weights else 1
+    var num_groups = ceildiv(n, TILE_ROWS) * tile_groups
+    var lanes = RowLanes.of(m, k)
     queue.launch[prepare_operands[scaling, bits, stages_weights]](
         Grid(
-            m + ceildiv(n, TILE_ROWS) * tile_groups,
+            num_groups + lanes.num_groups(),
             threads=THREADS,
             shared_bytes=WARPS * (StageRows.NUM_BYTES if stages_weights else 4),
             starts_early=True,
@@ -248,8 +330,9 @@ def prepare[
         Activations(problem),
         Weights(problem),
         operands,
-        UInt32(m),
+        lanes,
         UInt32(tile_groups),
+        UInt32(num_groups),
     )
     return operands
 

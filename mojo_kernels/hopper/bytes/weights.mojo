@@ -10,11 +10,12 @@ from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of, rows_of
+from ..dense.lanes import THREADS
 from ..fp8.codes import scale_at
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from .numbers import THREADS, are_lost, decode_word, is_safe
+from .numbers import are_lost, decode_word, is_safe
 from .operands import Scaling, StagedOperands
 from .scales import is_extreme
 

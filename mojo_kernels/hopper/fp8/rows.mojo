@@ -1,6 +1,6 @@
 """Rows made ready for FP8 tensor cores: stages of bytes, and the base of every row.
 
-One kernel: a group takes a row of tokens, or a tile of weight rows: its scales, and some of its
+One kernel: a group takes rows of tokens, or a tile of weight rows: its scales, and some of its
 stages if they are to be in the workspace.
 
 A token's codes stay in registers until its largest scale is known. A row whose blocks differ too
@@ -24,11 +24,12 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
+from ..dense.lanes import LANE_CHUNKS, RowLanes, THREADS, WARPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
-from ..instructions.shared_memory import any_thread, load_pair, load_quad, load_word, shared_base
-from ..instructions.shared_memory import store_pair, store_quad, store_word
+from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
+from ..instructions.shared_memory import store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
@@ -37,17 +38,15 @@ from .bases import ByteRows, workspace_of
 from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, NO_BASE, SPAN, fits, is_base, scale_at
 from .places import STEP_BLOCKS
 
-comptime THREADS = 256
-"""Threads of a group."""
-comptime WARPS = THREADS // 32
-"""Warps of a group."""
 comptime ENDS_BYTES = 16
 """Bytes of the largest and smallest scales of a lane's four rows."""
 comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
 """Shared memory of a group: those of each warp."""
-comptime MAX_BATCH = 4
-"""Chunks of a thread, or words of scales, that are on the way at once."""
-comptime MAX_K = 16 * THREADS * CHUNK
+comptime SCALES_BATCH = 4
+"""Words of scales of a thread that are on the way at once."""
+comptime MAX_CHUNKS = 16
+"""The most chunks of a lane."""
+comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
 """The longest row."""
 
 
@@ -61,19 +60,19 @@ def prepare_rows[
     a: Activations,
     w: Weights,
     rows: ByteRows[stages_weights],
-    num_tokens: UInt32,
+    lanes: RowLanes,
     tile_groups: UInt32,
+    num_groups: UInt32,
 ):
-    """Prepares a row of tokens, a thread `CHUNKS` chunks of it, or a part of a tile of weights.
+    """Prepares rows of tokens, a lane `CHUNKS` chunks of one, or a part of a tile of weights.
 
-    Groups of weights come first, so many for a tile.
+    The groups of weights come first, so many for a tile.
     """
     wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
-    var num_groups = UInt32(grid_dim.x) - num_tokens
     if index >= num_groups:
-        prepare_token[CHUNKS](a, rows, index - num_groups)
+        prepare_token[CHUNKS](a, rows, lanes, index - num_groups)
         return
     var tile, group = divmod(index, tile_groups)
     comptime if stages_weights:
@@ -90,46 +89,50 @@ def prepare_rows[
 
 
 @always_inline
-def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], token: UInt32):
-    """Writes a token's bytes and its base."""
-    comptime BATCH = min(MAX_BATCH, CHUNKS)
+def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLanes, group: UInt32):
+    """Writes the bytes and the base of this thread's row of tokens."""
+    comptime BATCH = min(LANE_CHUNKS, CHUNKS)
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
-    var thread = UInt32(thread_idx.x)
-    var words = SIMD[DType.uint32, CHUNKS](0)
-    var scales = SIMD[DType.uint32, CHUNKS](0)
+    var lane = lanes.lane()
+    var is_there = lanes.row(group) < lanes.num_rows
+    var token = min(lanes.row(group), lanes.num_rows - 1)
+    var words = Array[UInt32, CHUNKS](fill=0)
+    var scales = Array[UInt32, CHUNKS](fill=0)
     comptime for first in range(0, CHUNKS, BATCH):
-        if UInt32(first * THREADS) < row_chunks:
-            load_batch[first, BATCH](a, token, thread, row_chunks, words, scales)
+        if UInt32(first) * lanes.lanes < row_chunks:
+            load_batch[first, BATCH](a, token, lane, lanes.lanes, row_chunks, words, scales)
 
-    var largest = scales.reduce_max()
+    var largest = UInt32(0)
     var smallest = UInt32.MAX
     comptime for i in range(CHUNKS):
+        largest = max(largest, scales[i])
         if words[i] & MAGNITUDES != 0:
             smallest = min(smallest, scales[i])
-    var ends = ends_of_group(largest, smallest)
+    var ends = lanes.largest(SIMD[DType.uint32, 2](largest, ~smallest))
     var base = ends[0] if ends[0] > 0 else EMPTY_BASE
-    var has_base = is_base(base) and (base <= ends[1] or base - ends[1] <= UInt32(SPAN))
-    if thread == 0:
+    smallest = ~ends[1]
+    var has_base = is_base(base) and (base <= smallest or base - smallest <= UInt32(SPAN))
+    if lane == 0 and is_there:
         rows.bases.of_tokens()[Int(token)] = base.cast[DType.uint8]() if has_base else NO_BASE
     if not has_base:
         keep_branch()
         var block_bases = rows.bases.of_blocks(UInt32(a.k))
         comptime for i in range(CHUNKS):
-            var chunk = UInt32(i * THREADS) + thread
-            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0:
+            var chunk = UInt32(i) * lanes.lanes + lane
+            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0 and is_there:
                 var block = Int(chunk // UInt32(K_LANES))
                 block_bases[Int(token), block] = scales[i].cast[DType.uint8]()
             scales[i] = base
 
     var table = ByteTable.of_base(base)
-    var is_odd = thread % 2 == 1
+    var is_odd = lane % 2 == 1
     comptime for i in range(CHUNKS):
-        var chunk = UInt32(i * THREADS) + thread
+        var chunk = UInt32(i) * lanes.lanes + lane
         var bytes = table.bytes(words[i], scales[i])
         # Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
         var received = shuffle_xor(bytes[0] if is_odd else bytes[1], 1)
         var step, in_step = divmod(chunk, UInt32(STEP_BLOCKS * K_LANES))
-        if step < rows.left.num_steps:
+        if step < rows.left.num_steps and is_there:
             var part = in_step // UInt32(K_LANES) * 2 + chunk % 2
             var half = chunk % UInt32(K_LANES) // 2
             var first = received if is_odd else bytes[0]
@@ -141,25 +144,26 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], token: UInt32)
 
 @always_inline
 def load_batch[
-    CHUNKS: SIMDLength, //, first: Int, BATCH: Int
+    CHUNKS: Int, //, first: Int, BATCH: Int
 ](
     a: Activations,
     token: UInt32,
-    thread: UInt32,
+    lane: UInt32,
+    lanes: UInt32,
     row_chunks: UInt32,
-    mut words: SIMD[DType.uint32, CHUNKS],
-    mut scales: SIMD[DType.uint32, CHUNKS],
+    mut words: Array[UInt32, CHUNKS],
+    mut scales: Array[UInt32, CHUNKS],
 ):
     """Loads chunks as codes and scales; those past the end of a row are zeros."""
     # Whole blocks are in or out of range; lanes outside repeat the last block.
-    var last = row_chunks - UInt32(K_LANES) + thread % UInt32(K_LANES)
+    var last = row_chunks - UInt32(K_LANES) + lane % UInt32(K_LANES)
     if a.is_encoded():
         keep_branch()
         var k_blocks = Int(row_chunks) // K_LANES
         var all_words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
         var all_scales = rows_of(a.scales, k_blocks)
         comptime for i in range(BATCH):
-            var chunk = Int(min(UInt32((first + i) * THREADS) + thread, last))
+            var chunk = Int(min(UInt32(first + i) * lanes + lane, last))
             words[first + i] = all_words[Int(token), chunk]
             var scale = all_scales[Int(token), chunk // K_LANES]
             scales[first + i] = scale.cast[DType.uint32]()
@@ -167,39 +171,22 @@ def load_batch[
         keep_branch()
         var neighbours = Array[Pairs, BATCH](uninitialized=True)
         comptime for i in range(BATCH):
-            var chunk = min(UInt32((first + i) * THREADS) + thread, last)
+            var chunk = min(UInt32(first + i) * lanes + lane, last)
             neighbours[i] = load_neighbours(a, token, chunk)
         comptime for i in range(BATCH):
             scales[first + i] = scale_of_neighbours(neighbours[i], a.carry)[0]
             words[first + i] = encode_neighbours(neighbours[i], scales[first + i])
     else:
         comptime for i in range(BATCH):
-            var chunk = min(UInt32((first + i) * THREADS) + thread, last)
+            var chunk = min(UInt32(first + i) * lanes + lane, last)
             var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
             scales[first + i] = scale_of_block(x, a.carry, materialize[OPERANDS.element]())
             var codes = encode_chunk[False](x, scales[first + i], materialize[OPERANDS.element]())
             words[first + i] = pack[OPERANDS.element.bits](codes)[0]
     comptime for i in range(BATCH):
-        if UInt32((first + i) * THREADS) + thread >= row_chunks:
+        if UInt32(first + i) * lanes + lane >= row_chunks:
             words[first + i] = 0
             scales[first + i] = 0
-
-
-@always_inline
-def ends_of_group(largest: UInt32, smallest: UInt32) -> SIMD[DType.uint32, 2]:
-    """Returns the largest and the smallest of the values of all threads."""
-    var most, least = largest, smallest
-    comptime for step in range(5):
-        most = max(most, shuffle_xor(most, UInt32(1 << step)))
-        least = min(least, shuffle_xor(least, UInt32(1 << step)))
-    var base = shared_base()
-    if thread_idx.x % 32 == 0:
-        store_pair(base + UInt32(thread_idx.x) // 4, SIMD[DType.uint32, 2](most, least))
-    barrier()
-    comptime for warp in range(WARPS):
-        var found = load_pair(base + UInt32(8 * warp))
-        most, least = max(most, found[0]), min(least, found[1])
-    return {most, least}
 
 
 @always_inline
@@ -216,11 +203,11 @@ def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32
     var ends = SIMD[DType.uint32, 4](0, 0, LOW_BYTES, LOW_BYTES)
     # The last words of the rows stand in for those past the end.
     var last = num_words - UInt32(ROW_LANES) + UInt32(thread_idx.x) % UInt32(ROW_LANES)
-    for first in range(UInt32(thread_idx.x), num_words, UInt32(MAX_BATCH * THREADS)):
-        var words = SIMD[DType.uint32, MAX_BATCH]()
-        comptime for i in range(MAX_BATCH):
+    for first in range(UInt32(thread_idx.x), num_words, UInt32(SCALES_BATCH * THREADS)):
+        var words = SIMD[DType.uint32, SCALES_BATCH]()
+        comptime for i in range(SCALES_BATCH):
             words[i] = scales[Int(tile), Int(min(UInt32(first) + UInt32(i * THREADS), last))]
-        comptime for i in range(MAX_BATCH):
+        comptime for i in range(SCALES_BATCH):
             var even, odd = words[i] & LOW_BYTES, (words[i] >> 8) & LOW_BYTES
             ends = joined_ends(ends, {even, odd, even, odd})
     comptime for log_step in range(log2_floor(ROW_LANES), log2_floor(32)):
@@ -325,12 +312,16 @@ def prepare[
     var rows = ByteRows[stages_weights].at(
         problem.m, problem.n, problem.k, tokens, queue.workspace(space)
     )
-    comptime for chunks in [1, 2, 4, 8, 16]:
-        comptime longest = chunks * THREADS * CHUNK
-        if problem.k <= longest and (chunks == 1 or 2 * problem.k > longest):
-            queue.launch[prepare_rows[chunks, stages_weights]](
+    var lanes = RowLanes.of(problem.m, problem.k)
+    var num_groups = ceildiv(problem.n, TILE_ROWS) * tile_groups
+    var chunks = lanes.chunks(problem.k)
+    if chunks > LANE_CHUNKS:
+        chunks = MAX_CHUNKS // 2 if 2 * chunks <= MAX_CHUNKS else MAX_CHUNKS
+    comptime for known in [1, 2, 3, LANE_CHUNKS, MAX_CHUNKS // 2, MAX_CHUNKS]:
+        if chunks == known:
+            queue.launch[prepare_rows[known, stages_weights]](
                 Grid(
-                    problem.m + ceildiv(problem.n, TILE_ROWS) * tile_groups,
+                    num_groups + lanes.num_groups(),
                     threads=THREADS,
                     shared_bytes=WARPS * StageRows.NUM_BYTES if stages_weights else SHARED_BYTES,
                     starts_early=True,
@@ -338,8 +329,9 @@ def prepare[
                 Activations(problem),
                 Weights(problem),
                 rows,
-                UInt32(problem.m),
+                lanes,
                 UInt32(tile_groups),
+                UInt32(num_groups),
             )
     return rows
 

@@ -111,6 +111,17 @@ def round_two[type: StaticString](low: Float32, high: Float32) -> UInt32:
 
 
 @always_inline
+def bytes_of_two[type: StaticString](low: Float32, high: Float32) -> UInt16:
+    """Rounds two numbers to a type of eight bits, nearest even; the largest is the last one."""
+    return inlined_assembly[
+        "cvt.rn.satfinite." + type + ".f32 $0, $1, $2;",
+        UInt16,
+        constraints="=h,f,f",
+        has_side_effect=False,
+    ](high, low)
+
+
+@always_inline
 def halves_of_bytes[type: StaticString](bytes: UInt16) -> UInt32:
     """Returns two floats of eight bits, of a type of the instruction set, as float16 numbers."""
     return inlined_assembly[

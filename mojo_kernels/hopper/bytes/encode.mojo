@@ -1,0 +1,82 @@
+"""Floats to E4M3 by the instructions for it: the bits of `numbers`, in fewer steps.
+
+An instruction rounds two quotients to nearest even and saturates, as `numbers` does. Quotients are
+correctly rounded: two steps of Newton's make them, of the inverse of the scale, rounded to nearest
+(Markstein 1990: the last one is exact, if what it begins with is less than a unit off). A scale is
+taken for its mantissa, elements for as many powers of two less: so no remainder underflows, but of
+elements so small that their codes are zero.
+"""
+
+from std.memory import bitcast
+
+from ...numbers.elements import Element
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ...numbers.scales import E8M0_NAN
+from ...simt.codec import CHUNK, Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
+from ..instructions.packed import BOTH_HALVES, bytes_of_two, halves_of_bytes, packed_max
+
+comptime ELEMENT = Element.E4M3
+"""What floats are encoded as."""
+comptime CHUNK_WORDS = CHUNK // 4
+"""Words of a chunk's bytes."""
+comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
+"""The bytes of a chunk."""
+
+
+@always_inline
+def magnitude_of[dtype: DType](x: SIMD[dtype, CHUNK]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude of a chunk."""
+    comptime if dtype == DType.bfloat16:
+        var pairs = bitcast[DType.uint32, CHUNK // 2](x)
+        var largest = UInt32(0)
+        comptime for i in range(CHUNK // 2):
+            largest = packed_max(largest, pairs[i] & (UInt32(0x7FFF) * BOTH_HALVES))
+        return max(largest & 0xFFFF0000, largest << 16)
+    else:
+        return magnitude_of_chunk(x.cast[DType.float32]())
+
+
+@always_inline
+def encode(x: Chunk, scale: Float32) -> Words:
+    """Returns the codes of a chunk under a float scale; zeros for a NaN block."""
+    comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+    comptime MANTISSA = UInt32((1 << F32_MANTISSA_BITS) - 1)
+    var bits = bitcast[DType.uint32](scale)
+    var mantissa = bitcast[DType.float32](bits & MANTISSA | ONE)
+    # No scale has the largest power of two, whose inverse would be no regular number.
+    var power = bitcast[DType.float32](2 * ONE - (bits & ~MANTISSA))
+    var values = x * power
+    var inverse = Chunk(1 / mantissa)
+    var quotients = values * inverse
+    comptime for _ in range(2):
+        var remainders = (-quotients).fma(Chunk(mantissa), values)
+        quotients = remainders.fma(inverse, quotients)
+    return Words(0) if is_nan_scale(scale) else _rounded(quotients)
+
+
+@always_inline
+def rounded(x: Chunk, scale: UInt32) -> Chunk:
+    """Returns what the chunk encoded under a scale byte stands for under a scale of one.
+
+    Zeros for a NaN block.
+    """
+    # A power of two: what it makes inexact is far below the smallest code.
+    var words = _rounded(x * f32_of_inverse_scale(scale))
+    if scale == UInt32(E8M0_NAN):
+        words = 0
+    var halves = SIMD[DType.uint32, CHUNK // 2]()
+    comptime for i in range(CHUNK // 2):
+        var bytes = (words[i // 2] >> UInt32(16 * (i % 2))).cast[DType.uint16]()
+        halves[i] = halves_of_bytes["e4m3x2"](bytes)
+    return bitcast[DType.float16, CHUNK](halves).cast[DType.float32]()
+
+
+@always_inline
+def _rounded(x: Chunk) -> Words:
+    """Returns the nearest codes."""
+    var words = Words()
+    comptime for i in range(CHUNK_WORDS):
+        var low = bytes_of_two["e4m3x2"](x[4 * i], x[4 * i + 1]).cast[DType.uint32]()
+        var high = bytes_of_two["e4m3x2"](x[4 * i + 2], x[4 * i + 3]).cast[DType.uint32]()
+        words[i] = low | (high << 16)
+    return words
