@@ -146,7 +146,11 @@ class Samples:
     """What was measured, as the fit wants it: terms and times, by family."""
 
     def __init__(self, found: dict[Shape, dict[int, float]]):
-        self.plans = {shape: plans(shape) for shape in found}
+        # A measurement that is older than a plan does not have it.
+        self.plans = {
+            shape: [plan for plan in plans(shape) if plan.code in times]
+            for shape, times in found.items()
+        }
         terms, self._shapes = defaultdict(list), defaultdict(list)
         for shape, of_shape in self.plans.items():
             times = found[shape]

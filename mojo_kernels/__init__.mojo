@@ -205,6 +205,7 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           the kernel
             operands.mojo         what it wants to know of its operands
             stages.mojo           stages in shared memory, and who copies them
+            meeting.mojo          parts of tiles, of groups that have even shares
             weights.mojo          codes of a stage to fragments of tensor cores
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           which problems, and the launches

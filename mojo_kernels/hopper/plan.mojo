@@ -6,12 +6,13 @@
     many        256               128          1         2**20
     fp8         64, 128           128          1         2**21 + rows
     fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
+    fp8_even    64, 128           128          1         2**24 + rows
     bytes       128               128          1         none
     bytes_few   64, 128           128          1 .. 8    none
     tiles       64, 128           128          1         none
     portable    1                 32           1         2**22, which tiles have too
 
-Ranks are the groups of a cluster, which split K. Kernels for few rows make what tensor cores take of
+Ranks are the groups of a cluster, which split K; even shares are split wherever they end. Kernels for few rows make what tensor cores take of
 weights as they multiply; the others find it in the workspace.
 """
 
@@ -31,6 +32,8 @@ comptime BYTE_ROWS = 1 << 21
 """Codes of the kernel that multiplies bytes begin here."""
 comptime FEW_BYTE_ROWS = 1 << 23
 """Codes of the kernel that makes bytes as it multiplies begin here."""
+comptime EVEN_BYTE_ROWS = 1 << 24
+"""Codes of the same kernel with even shares begin here."""
 comptime PORTABLE = 1 << 22
 """The code of the portable kernels."""
 comptime MAX_RANKS = 8
@@ -54,10 +57,11 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime FP8_FEW = Self(6)
     comptime BYTES_FEW = Self(7)
     comptime TILES = Self(8)
+    comptime FP8_EVEN = Self(9)
 
     def wants_bytes(self) -> Bool:
         """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
-        return self == Self.FP8 or self == Self.FP8_FEW
+        return self == Self.FP8 or self == Self.FP8_FEW or self == Self.FP8_EVEN
 
     def file(self) -> StaticString:
         """Returns where the kernel is, within the package."""
@@ -110,6 +114,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.FP8_FEW, tokens, Self.MANY.columns, ranks)
 
     @staticmethod
+    def fp8_even(tokens: Int) -> Self:
+        """Returns a plan like that, whose groups have even shares."""
+        return Self(Kernel.FP8_EVEN, tokens, Self.MANY.columns, 1)
+
+    @staticmethod
     def bytes() -> Self:
         """Returns the plan of `bytes` that has weights in the workspace."""
         return Self(Kernel.BYTES, 128, Self.MANY.columns, 1)
@@ -131,6 +140,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code >= EVEN_BYTE_ROWS:
+            return Self.fp8_even(code - EVEN_BYTE_ROWS)
         if code >= FEW_BYTE_ROWS:
             return Self.fp8_few((code - FEW_BYTE_ROWS) // 256, code % 256)
         if code == PORTABLE:
@@ -141,7 +152,7 @@ struct Plan(Equatable, TrivialRegisterPassable):
 
     def of_bytes(self) -> Self:
         """Returns the plan of `bytes` that is like this one of `fp8`."""
-        if self.kernel == Kernel.FP8_FEW:
+        if self.kernel == Kernel.FP8_FEW or self.kernel == Kernel.FP8_EVEN:
             return Self.bytes_few(self.tokens, self.ranks)
         return Self.bytes()
 
@@ -168,16 +179,21 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return MORE_ROWS
         if self.kernel == Kernel.FP8_FEW:
             return FEW_BYTE_ROWS + 256 * self.tokens + self.ranks
+        if self.kernel == Kernel.FP8_EVEN:
+            return EVEN_BYTE_ROWS + self.tokens
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:
         """Returns the cut in short: rows x columns of a group, and the ranks that split K.
 
-        Of kernels for bytes, also whether they find the stages of weights in the workspace.
+        Of kernels for bytes, also whether they find the stages of weights in the workspace, or have
+        even shares.
         """
         var name = String(self.tokens, "x", self.columns)
         if self.kernel == Kernel.FP8 or self.kernel == Kernel.BYTES:
             return name + " staged"
+        if self.kernel == Kernel.FP8_EVEN:
+            return name + " even"
         return String(name, "r", self.ranks) if self.ranks > 1 else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:

@@ -34,8 +34,11 @@ def code(row):
     """Returns the code of a plan, see `hopper/plan.mojo`."""
     tokens, columns, ranks = row["tile_m"], row["tile_n"], row["splits"]
     if "fp8" in row["kernel"]:
-        is_staged = row["cut"].endswith("staged")
-        return cuda_tune.BYTES + tokens if is_staged else (1 << 23) + 256 * tokens + ranks
+        if row["cut"].endswith("staged"):
+            return cuda_tune.BYTES + tokens
+        return (
+            (1 << 24) + tokens if row["cut"].endswith("even") else (1 << 23) + 256 * tokens + ranks
+        )
     if "many" in row["kernel"]:
         return 1 << 20
     if "middle" in row["kernel"]:

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(
 
 STAGED = [(1 << 21) + tokens for tokens in (64, 128)]
 MADE = [(1 << 23) + 256 * m + ranks for m, ranks in [(64, 1), (128, 1), (64, 4), (128, 2)]]
-PLANS = [*STAGED, *MADE]
+EVEN = [(1 << 24) + tokens for tokens in (64, 128)]
+PLANS = [*STAGED, *MADE, *EVEN]
 SPAN = 26
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

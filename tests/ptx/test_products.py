@@ -4,6 +4,7 @@ instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `
     plan               stages of weights    groups of a cluster
     STAGED             in the workspace     neighbours, where two divide the tiles of a row of C
     made(rows, ranks)  made as they go      ranks, which split K
+    even(rows)         made as they go      none; groups have as many stages as others, of any tiles
 """
 
 import numpy as np
@@ -30,7 +31,14 @@ def made(rows, ranks):
     return (1 << 23) + 256 * rows + ranks
 
 
-PLANS = [STAGED, made(64, 1), made(128, 1), made(64, 2), made(128, 4), made(64, 8)]
+def even(rows):
+    """Returns the code of a plan whose groups have even shares."""
+    return (1 << 24) + rows
+
+
+PLANS = [
+    STAGED, made(64, 1), made(128, 1), made(64, 2), made(128, 4), made(64, 8), even(64), even(128),
+]  # fmt: skip
 
 
 def coded(rows, k, format, seed, spread=3):
@@ -64,7 +72,7 @@ def check(a, w, plan, *, bias=None, seed=0):
 @pytest.mark.parametrize("seed, plan", enumerate(PLANS))
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
-    groups = 2 if plan == STAGED else plan % 256
+    groups = 2 if plan == STAGED else 1 if plan >= even(0) else plan % 256
     assert ("dense" if plan == STAGED else "direct") in launches[1].entry
     assert launches[1].cluster == (groups if groups > 1 else 0)
 
@@ -79,7 +87,7 @@ def test_eight_bits_in_every_plan(pair, seed):
         check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2), plan, bias=bias, seed=seed)
 
 
-@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2)])
+@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2), even(64)])
 def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
     a, w = coded(20, 288, "mxfp4", 1), coded(40, 288, "mxfp4", 2)
     a.scales[3, 2], w.scales[33, 0] = 80, 190
@@ -108,7 +116,8 @@ def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
     "m, k, lanes, dtype",
     [
         (21, 96, 32, torch.float16), (21, 416, 64, torch.float32), (5, 2112, 256, torch.bfloat16),
-        (3, 10400, 256, torch.bfloat16), (1101, 768, 64, torch.bfloat16),
+        (4, 10400, 256, torch.bfloat16), (4, 14400, 256, torch.bfloat16),
+        (4, 16416, 256, torch.bfloat16), (1101, 768, 64, torch.bfloat16),
     ],
 )  # fmt: skip
 def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
@@ -133,6 +142,28 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
     for plan, k, ranks in ((made(64, 4), 32, 1), (made(128, 8), 416, 4)):
         launches = check(coded(7, k, pair[0], 1), coded(33, k, pair[1], 2), plan)
         assert launches[1].cluster == (ranks if ranks > 1 else 0)
+
+
+@pytest.mark.parametrize("groups, seed", [(1, 0), (4, 1), (5, 2), (7, 3), (23, 4), (36, 5)])
+def test_groups_meet_where_their_shares_end(groups, seed):
+    """Of nine tiles of four stages: whoever is last adds up, in the order of the stages."""
+    a, w, bias = coded(130, 416, "mxfp4", 1), coded(300, 416, "mxfp4", 2), torch.randn(300)
+    a.scales[3, 2], w.scales[33, 0] = 80, 190
+    x, y = numbers_of(a), numbers_of(w)
+    of_seeds = []
+    for order in (seed, seed + 10):
+        recorded = calls.multiply(
+            a, w.preshuffle(device="cuda"), plan=even(64), out_dtype=torch.bfloat16, bias=bias
+        )
+        prepared, product = recorded.launches
+        assert product.grid == (9, 1, 1)
+        launches = [prepared, product._replace(grid=(groups, 1, 1))]
+        of_seeds.append(values_of(device.run(recorded._replace(launches=launches), order)))
+    assert np.array_equal(*of_seeds)
+    oracle.assert_matmul(
+        of_seeds[0], x, y, "bfloat16", values_of(bias),
+        scale_roundings=SCALE_ROUNDINGS, more_error=oracle.fp8_cutoff_bound(x, y),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

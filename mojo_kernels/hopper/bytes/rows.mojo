@@ -12,17 +12,17 @@ from std.bit import log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import DevicePointer, Grid, Queue
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.formats import Format, block_of, has_float_scales
 from ...numbers.rounding import float_scale_from_amax
-from ...problem import Problem
+from ...problem import LeftKind, Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, Chunk, LANES_PER_BLOCK
 from ...simt.codec import amax_of_lanes, f32_of_scale, scale_of_magnitude
 from ...simt.views import flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, RowLanes, THREADS, WARPS
-from ..dense.stages import store_part
+from ..dense.lanes import LANE_CHUNKS, LaneSteps, RowLanes, THREADS, WARPS
+from ..dense.stages import StagedRows
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.packed import Pairs, WORD_PAIRS
@@ -108,14 +108,14 @@ struct Place(TrivialRegisterPassable):
         self.row = min(lanes.row(group), lanes.num_rows - 1)
 
     @always_inline
-    def chunk(self, first: UInt32, index: Int) -> UInt32:
-        """Returns one of the lane's chunks; those of index 0 begin with the chunk `first`."""
-        return first + UInt32(index) * self.lanes.lanes + self.lane
+    def chunk(self, index: UInt32) -> UInt32:
+        """Returns one of the lane's chunks."""
+        return (index << self.lanes.log_lanes) + self.lane
 
     @always_inline
-    def turn(self) -> UInt32:
-        """Returns the chunks of a row that are on the way at once."""
-        return UInt32(LANE_CHUNKS) * self.lanes.lanes
+    def has_any(self, index: UInt32, num_chunks: UInt32) -> Bool:
+        """Says whether any lane has such a chunk, of so many of a row: whole warps agree."""
+        return index << self.lanes.log_lanes < num_chunks
 
 
 comptime Floats[dtype: DType] = Array[SIMD[dtype, CHUNK], LANE_CHUNKS]
@@ -123,13 +123,13 @@ comptime Floats[dtype: DType] = Array[SIMD[dtype, CHUNK], LANE_CHUNKS]
 
 
 @always_inline
-def load_floats[dtype: DType](a: Activations, place: Place, first: UInt32) -> Floats[dtype]:
+def load_floats[dtype: DType](a: Activations, place: Place, index: UInt32) -> Floats[dtype]:
     """Loads a lane's chunks from one on; blocks past the end repeat the last one."""
     var row_chunks = UInt32(a.k // CHUNK)
     var last = row_chunks - UInt32(LANES_PER_BLOCK) + place.lane % UInt32(LANES_PER_BLOCK)
     var found = Floats[dtype](uninitialized=True)
     comptime for i in range(LANE_CHUNKS):
-        var at = Int(min(place.chunk(first, i), last)) * CHUNK
+        var at = Int(min(place.chunk(index + UInt32(i)), last)) * CHUNK
         var row = a.floats().rows[dtype]()
         found[i] = row.load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(place.row), at))
     return found^
@@ -145,40 +145,48 @@ def store_encoded[
     var has_one_scale = has_float_scales(format) and block_of(format).k_blocks(a.k) == 1
     var row_amax = UInt32(0)
     var floats = load_floats[dtype](a, place, 0)
+    var index = UInt32(LANE_CHUNKS)
     if has_one_scale:
         comptime for i in range(LANE_CHUNKS):
             row_amax = max(row_amax, magnitude_of(floats[i]))
-        for first in range(place.turn(), row_chunks, place.turn()):
-            var more = load_floats[dtype](a, place, UInt32(first))
+        while place.has_any(index, row_chunks):
+            var more = load_floats[dtype](a, place, index)
             comptime for i in range(LANE_CHUNKS):
                 row_amax = max(row_amax, magnitude_of(more[i]))
+            index += UInt32(LANE_CHUNKS)
         row_amax = place.lanes.largest(SIMD[DType.uint32, 1](row_amax))[0]
     var factor = float_scale_from_amax(row_amax, materialize[ELEMENT](), a.carry != 0)
-    # All lanes take every turn; stages begin and end with sixteen neighbours.
+    # Stages begin and end with sixteen neighbours.
     var num_chunks = operands.left.num_steps * UInt32(STAGE_CHUNKS)
-    for first in range(UInt32(0), num_chunks, place.turn()):
-        if first > 0:
-            floats = load_floats[dtype](a, place, UInt32(first))
+    var steps = LaneSteps.of[STAGE_CHUNKS](operands.left, place.lanes)
+    var part, half = divmod(place.lane % UInt32(STAGE_CHUNKS), UInt32(STAGE_CHUNKS // PARTS))
+    var codes = operands.left.part(place.row, steps.first, part)
+    codes = codes.unsafe_offset(Int(half) * CHUNK)
+    index = 0
+    while place.has_any(index, num_chunks):
+        if index > 0:
+            floats = load_floats[dtype](a, place, index)
         comptime for i in range(LANE_CHUNKS):
-            var chunk = place.chunk(UInt32(first), i)
-            # The first lane's chunk: whole warps take the branch, and all but few rows do.
-            if chunk - place.lane < num_chunks:
-                var x = floats[i] if chunk < row_chunks else SIMD[dtype, CHUNK](0)
+            if place.has_any(index, num_chunks):
+                var is_number = place.chunk(index) < row_chunks
+                var x = floats[i] if is_number else SIMD[dtype, CHUNK](0)
                 comptime if scaling == Scaling.STAGES:
                     if not has_one_scale:
                         keep_branch()
                         var amax = amax_of_lanes[log2_floor(STAGE_CHUNKS)](magnitude_of(x))
                         factor = float_scale_from_amax(amax, materialize[ELEMENT](), a.carry != 0)
                 var words = encode(x.cast[DType.float32](), factor)
-                if chunk < num_chunks and place.is_there:
-                    store_chunk(operands, place.row, chunk, words)
+                if steps.step(index) < operands.left.num_steps and place.is_there:
+                    var to = steps.from_first(codes, index).unsafe_bitcast[UInt32]()
+                    flat_of(to).store[alignment=CHUNK](Coord(0), words)
                     comptime if scaling == Scaling.STAGES:
-                        var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
-                        if in_step == 0:
-                            flat_of(operands.left.factor(place.row, step))[0] = factor
-                    else:
-                        if chunk == 0:
-                            flat_of(operands.row_scales)[Int(place.row)] = factor
+                        if part == 0 and half == 0:
+                            var of_stage = operands.left.factor(place.row, steps.first)
+                            flat_of(steps.from_first(of_stage, index))[0] = factor
+            index += 1
+    comptime if scaling == Scaling.ROWS:
+        if place.lane == 0 and place.is_there:
+            flat_of(operands.row_scales)[Int(place.row)] = factor
     clear_mark(operands, place)
 
 
@@ -190,19 +198,22 @@ def copy_row[
     var row_parts = UInt32(a.k // LANE_BYTES)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
     var num_steps = operands.left.num_steps
-    for first in range(UInt32(0), num_steps * UInt32(PARTS), place.turn()):
+    var steps = LaneSteps.of[PARTS](operands.left, place.lanes)
+    var first = operands.left.part(place.row, steps.first, place.lane % UInt32(PARTS))
+    var index = UInt32(0)
+    while place.has_any(index, num_steps * UInt32(PARTS)):
         var words = Array[Pairs, LANE_CHUNKS](uninitialized=True)
         comptime for i in range(LANE_CHUNKS):
-            var index = min(place.chunk(UInt32(first), i), row_parts - 1)
+            var part = min(place.chunk(index + UInt32(i)), row_parts - 1)
             words[i] = codes.load[width=WORD_PAIRS, alignment=LANE_BYTES](
-                Coord(Int(place.row), Int(index) * WORD_PAIRS)
+                Coord(Int(place.row), Int(part) * WORD_PAIRS)
             )
         comptime for i in range(LANE_CHUNKS):
-            var index = place.chunk(UInt32(first), i)
-            var step, part = divmod(index, UInt32(PARTS))
-            if step < num_steps and place.is_there:
-                var there = words[i] if index < row_parts else Pairs(0)
-                store_part(operands.left, place.row, step, part, there)
+            if steps.step(index) < num_steps and place.is_there:
+                var to = steps.from_first(first, index).unsafe_bitcast[UInt32]()
+                var there = words[i] if place.chunk(index) < row_parts else Pairs(0)
+                flat_of(to).store[alignment=LANE_BYTES](Coord(0), there)
+            index += 1
     if not place.is_there:
         return
     var scales = flat_of(a.scales.unsafe_bitcast[Float32]())
@@ -212,7 +223,7 @@ def copy_row[
             var at = block.index(Int(place.row), 0, a.k)
             flat_of(operands.row_scales)[Int(place.row)] = scales[at]
     else:
-        for step in range(place.lane, num_steps, place.lanes.lanes):
+        for step in range(place.lane, num_steps, place.lanes.lanes()):
             var at = block.index(Int(place.row), Int(step) * ROW_BYTES, a.k)
             flat_of(operands.left.factor(place.row, UInt32(step)))[0] = scales[at]
     clear_mark(operands, place)
@@ -236,19 +247,19 @@ def store_mark(operands: StagedOperands[...], place: Place, loses: Bool):
 @always_inline
 def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], place: Place):
     """Rounds floats and writes them as bfloat16 numbers, and the mark."""
+    var numbers = NumberPlaces(operands.left, place)
     var row_chunks = UInt32(a.k // CHUNK)
-    var num_chunks = operands.left.num_steps * UInt32(PARTS)
     var loses = False
-    # All lanes take every turn: those of a block ask together.
-    for first in range(UInt32(0), num_chunks, place.turn()):
-        var floats = load_floats[dtype](a, place, UInt32(first))
+    var index = UInt32(0)
+    while place.has_any(index, operands.left.num_steps * UInt32(PARTS)):
+        var floats = load_floats[dtype](a, place, index)
         comptime for i in range(LANE_CHUNKS):
-            var chunk = place.chunk(UInt32(first), i)
-            if chunk - place.lane < num_chunks:
-                var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(floats[i]))
-                var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
-                var values = rounded(floats[i].cast[DType.float32](), scale)
-                loses |= store_numbers(operands, place, chunk, row_chunks, values, scale)
+            # All lanes take every turn: those of a block ask together.
+            var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(floats[i]))
+            var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
+            var values = rounded(floats[i].cast[DType.float32](), scale)
+            loses |= numbers.store(place, index, row_chunks, values, scale)
+            index += 1
     store_mark(operands, place, loses)
 
 
@@ -256,17 +267,18 @@ def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], p
 def store_decoded(a: Activations, operands: StagedOperands[...], place: Place):
     """Writes codes times their scales as bfloat16 numbers, and the mark."""
     comptime MXFP8 = Int32(Format.MXFP8.code())
+    var numbers = NumberPlaces(operands.left, place)
     var row_chunks = UInt32(a.k // CHUNK)
-    var num_chunks = operands.left.num_steps * UInt32(PARTS)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
     var scales = rows_of(a.scales, a.k // BLOCK)
     var row = Int(place.row)
     var loses = False
-    for first in range(UInt32(0), num_chunks, place.turn()):
+    var index = UInt32(0)
+    while place.has_any(index, operands.left.num_steps * UInt32(PARTS)):
         var words = Array[Words, LANE_CHUNKS](uninitialized=True)
         var bytes = Array[UInt8, LANE_CHUNKS](uninitialized=True)
         comptime for i in range(LANE_CHUNKS):
-            var chunk = Int(min(place.chunk(UInt32(first), i), row_chunks - 1))
+            var chunk = Int(min(place.chunk(index + UInt32(i)), row_chunks - 1))
             words[i] = codes.load[width=CHUNK_WORDS, alignment=CHUNK](
                 Coord(row, chunk * CHUNK_WORDS)
             )
@@ -274,37 +286,38 @@ def store_decoded(a: Activations, operands: StagedOperands[...], place: Place):
         comptime for i in range(LANE_CHUNKS):
             var low, high = decode_word[8](words[i][0], MXFP8), decode_word[8](words[i][1], MXFP8)
             var values = Chunk().insert[offset=0](low).insert[offset=4](high)
-            var chunk = place.chunk(UInt32(first), i)
             var scale = bytes[i].cast[DType.uint32]()
-            loses |= store_numbers(operands, place, chunk, row_chunks, values, scale)
+            loses |= numbers.store(place, index, row_chunks, values, scale)
+            index += 1
     store_mark(operands, place, loses)
 
 
-@always_inline
-def store_numbers(
-    operands: StagedOperands[...],
-    place: Place,
-    chunk: UInt32,
-    row_chunks: UInt32,
-    values: Chunk,
-    scale: UInt32,
-) -> Bool:
-    """Stores elements times their scale, zeros past the end; says whether one is lost."""
-    var factor = f32_of_scale(scale)
-    var step, part = divmod(chunk, UInt32(PARTS))
-    if step < operands.left.num_steps and place.is_there:
-        var numbers = packed_numbers(values * factor if chunk < row_chunks else Chunk(0))
-        store_part(operands.left, place.row, step, part, rebind[Pairs](numbers))
-    return chunk < row_chunks and are_lost(values, factor)
+struct NumberPlaces(TrivialRegisterPassable):
+    """Where a lane's chunks of a row go as bfloat16 numbers, sixteen bytes each."""
 
+    var steps: LaneSteps
+    var first: DevicePointer[DType.uint8]
+    var num_steps: UInt32
 
-@always_inline
-def store_chunk(operands: StagedOperands[...], row: UInt32, chunk: UInt32, words: Words):
-    """Stores eight bytes of a row."""
-    var step, in_step = divmod(chunk, UInt32(STAGE_CHUNKS))
-    var part, half = divmod(in_step, UInt32(STAGE_CHUNKS // PARTS))
-    var place = operands.left.part(row, step, part).unsafe_bitcast[UInt32]()
-    flat_of(place.unsafe_offset(CHUNK_WORDS * Int(half))).store[alignment=CHUNK](Coord(0), words)
+    @always_inline
+    def __init__(out self, rows: StagedRows, place: Place):
+        """Finds those of a row."""
+        self.steps = LaneSteps.of[PARTS](rows, place.lanes)
+        self.first = rows.part(place.row, self.steps.first, place.lane % UInt32(PARTS))
+        self.num_steps = rows.num_steps
+
+    @always_inline
+    def store(
+        self, place: Place, index: UInt32, row_chunks: UInt32, values: Chunk, scale: UInt32
+    ) -> Bool:
+        """Stores elements times their scale, zeros past the end; says whether one is lost."""
+        var factor = f32_of_scale(scale)
+        var is_number = place.chunk(index) < row_chunks
+        if self.steps.step(index) < self.num_steps and place.is_there:
+            var to = self.steps.from_first(self.first, index).unsafe_bitcast[UInt32]()
+            var numbers = packed_numbers(values * factor if is_number else Chunk(0))
+            flat_of(to).store[alignment=LANE_BYTES](Coord(0), rebind[Pairs](numbers))
+        return is_number and are_lost(values, factor)
 
 
 def prepare[
@@ -319,7 +332,9 @@ def prepare[
     var operands = StagedOperands[scaling, bits, stages_weights].at(m, n, k, tokens, memory, scales)
     var tile_groups = groups_of_tile(n) if stages_weights else 1
     var num_groups = ceildiv(n, TILE_ROWS) * tile_groups
-    var lanes = RowLanes.of(m, k)
+    # Codes that are copied come sixteen at a time.
+    var is_copied = problem.left.kind == LeftKind.ENCODED and scaling != Scaling.NUMBERS
+    var lanes = RowLanes.of(m, k // 2 if is_copied else k)
     queue.launch[prepare_operands[scaling, bits, stages_weights]](
         Grid(
             num_groups + lanes.num_groups(),

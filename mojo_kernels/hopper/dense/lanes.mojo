@@ -9,22 +9,27 @@ has more chunks of one, whose loads are on the way at once, and few groups have 
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import barrier
+from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 
+from ...launch.queue import DevicePointer
 from ...simt.codec import CHUNK
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
 from ..many.kernel import MULTIPROCESSORS
+from .stages import StagedRows
 
 comptime THREADS = 256
 """Threads of a group that makes rows ready."""
-comptime WARPS = THREADS // 32
+comptime LOG_WARP = 5
+"""Lanes of a warp, as an exponent."""
+comptime WARPS = THREADS >> LOG_WARP
 """Warps of a group."""
 comptime GROUPS = 4
 """Groups of a multiprocessor at once."""
 comptime LANE_CHUNKS = 4
-"""Chunks of a lane that are on the way at once: of many rows, a lane gets no more."""
+"""Chunks of a lane that are on the way at once."""
 
 
 @fieldwise_init
@@ -34,12 +39,12 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
     comptime device_type: AnyType = Self
 
     var num_rows: UInt32
-    var lanes: UInt32
-    """From those of a warp to those of a group."""
+    var log_lanes: UInt32
+    """From those of a warp to those of a group, as an exponent: kernels need not divide."""
 
     @staticmethod
-    def of(num_rows: Int, k: Int) -> Self:
-        """Returns lanes for rows of k elements."""
+    def of(num_rows: Int, k: Int, most_chunks: Int = LANE_CHUNKS) -> Self:
+        """Returns lanes for rows of k elements: of many rows, each may have so many chunks."""
         var row_chunks = k // CHUNK
         var lanes = 32
         while lanes < THREADS and lanes < row_chunks:
@@ -47,28 +52,33 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
         while (
             lanes > 32
             and num_rows * lanes > MULTIPROCESSORS * GROUPS * THREADS
-            and row_chunks <= LANE_CHUNKS * (lanes // 2)
+            and row_chunks <= most_chunks * (lanes // 2)
         ):
             lanes //= 2
-        return Self(UInt32(num_rows), UInt32(lanes))
+        return Self(UInt32(num_rows), UInt32(log2_floor(lanes)))
+
+    @always_inline
+    def lanes(self) -> UInt32:
+        """Returns the lanes of a row."""
+        return UInt32(1) << self.log_lanes
 
     def num_groups(self) -> Int:
         """Returns the groups of all rows."""
-        return ceildiv(Int(self.num_rows * self.lanes), THREADS)
+        return ceildiv(Int(self.num_rows << self.log_lanes), THREADS)
 
     def chunks(self, k: Int) -> Int:
         """Returns the chunks of a lane, of a row of k elements."""
-        return ceildiv(k // CHUNK, Int(self.lanes))
+        return ceildiv(k // CHUNK, Int(self.lanes()))
 
     @always_inline
     def row(self, group: UInt32) -> UInt32:
         """Returns this thread's row, which may be past the end: it only keeps others company."""
-        return (group * UInt32(THREADS) + UInt32(thread_idx.x)) // self.lanes
+        return (group * UInt32(THREADS) + UInt32(thread_idx.x)) >> self.log_lanes
 
     @always_inline
     def lane(self) -> UInt32:
         """Returns which of its row's lanes a thread is."""
-        return UInt32(thread_idx.x) % self.lanes
+        return UInt32(thread_idx.x) & (self.lanes() - 1)
 
     @always_inline
     def largest[width: SIMDLength](self, values: SIMD[DType.uint32, width]) -> type_of(values):
@@ -77,10 +87,10 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
         All threads of the group call it; it takes `width` words of shared memory a warp.
         """
         var found = values
-        comptime for step in range(5):
+        comptime for step in range(LOG_WARP):
             comptime for i in range(width):
                 found[i] = max(found[i], shuffle_xor(found[i], UInt32(1 << step)))
-        if self.lanes > 32:
+        if self.log_lanes > UInt32(LOG_WARP):
             keep_branch()
             comptime WORDS_BYTES = UInt32(4 * Int(width))
             var base = shared_base()
@@ -91,7 +101,7 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
                 else:
                     store_word(base + warp * WORDS_BYTES, found[0])
             barrier()
-            var others = self.lanes // 32 - 1
+            var others = (self.lanes() >> UInt32(LOG_WARP)) - 1
             var first = warp & ~others
             comptime for i in range(WARPS):
                 var at = base + (first + (UInt32(i) & others)) * WORDS_BYTES
@@ -107,3 +117,36 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "RowLanes"
+
+
+@fieldwise_init
+struct LaneSteps(TrivialRegisterPassable):
+    """Which stages a lane's chunks of a row go to: some steps apart, the same place of each."""
+
+    var first: UInt32
+    """The step of the first chunk."""
+    var steps: UInt32
+    """Steps from one chunk to the next."""
+    var num_bytes: UInt32
+    """Bytes of so many stages."""
+
+    @staticmethod
+    @always_inline
+    def of[step_chunks: Int](rows: StagedRows, lanes: RowLanes) -> Self:
+        """Returns those of rows that have so many chunks in a stage, no more than a warp."""
+        var steps = lanes.lanes() // UInt32(step_chunks)
+        return Self(lanes.lane() // UInt32(step_chunks), steps, steps * rows.stage_bytes())
+
+    @always_inline
+    def step(self, index: UInt32) -> UInt32:
+        """Returns the step of one of the lane's chunks."""
+        return self.first + index * self.steps
+
+    @always_inline
+    def from_first[
+        dtype: DType
+    ](self, first: DevicePointer[dtype], index: UInt32) -> DevicePointer[dtype]:
+        """Returns the place in a chunk's stage that is like one in the first chunk's."""
+        var further = UInt64(index) * UInt64(self.num_bytes)
+        var bytes = first.unsafe_bitcast[UInt8]().unsafe_offset(Int(further))
+        return bytes.unsafe_bitcast[Scalar[dtype]]()

@@ -1,9 +1,11 @@
 """The share of a group: which tiles of C, and which stages of K.
 
-    cluster             tiles of C                              K
-    ranks, to split K   one                                     a stretch for each group
+    groups              tiles of C                              K
+    ranks, to split K   one                                     a stretch for each of a cluster
     neighbours          next to each other along a row of C;    all
                         one after the other, in turns
+    even shares         as many stages as others have, of       all, but for the first and the
+                        tiles one after the other               last tile
 
 Neighbours want the same tokens at the same time, which is all they have to do with each other: a
 cluster's groups are neighbours in hardware too, and begin together, so that one answer of the
@@ -30,7 +32,7 @@ def neighbours_of(n: Int) -> Int:
 
 
 @fieldwise_init
-struct Share[tokens: Int](TrivialRegisterPassable):
+struct Share[tokens: Int, even: Bool = False](TrivialRegisterPassable):
     """What a group computes, of tiles of so many rows."""
 
     var schedule: Bands
@@ -38,13 +40,15 @@ struct Share[tokens: Int](TrivialRegisterPassable):
     var neighbours: UInt32
     """Neighbours of the cluster."""
     var rank: UInt32
-    """This group's place in its cluster."""
+    """This group's place in its cluster; of even shares, among all groups."""
     var ranks: UInt32
-    """Groups that split K."""
+    """Groups that split K, or that have even shares."""
     var first_step: UInt32
-    """The first stage of K."""
+    """The first stage of K; of even shares, of the stages of all tiles."""
     var end_step: UInt32
     """The stage behind the last one."""
+    var num_steps: UInt32
+    """The stages of a tile."""
 
     @staticmethod
     @always_inline
@@ -58,6 +62,24 @@ struct Share[tokens: Int](TrivialRegisterPassable):
             ranks,
             broadcast(num_steps * rank // ranks),
             broadcast(num_steps * (rank + 1) // ranks),
+            num_steps,
+        )
+
+    @staticmethod
+    @always_inline
+    def evenly(result: Result, num_steps: UInt32) -> Self:
+        """Returns the share of this group, of as many as the grid has."""
+        var schedule = bands_of[Self.tokens](result)
+        var all_steps = UInt64(schedule.rows * schedule.columns * num_steps)
+        var group, groups = UInt64(block_idx.x), UInt64(grid_dim.x)
+        return Self(
+            schedule,
+            1,
+            UInt32(group),
+            UInt32(groups),
+            broadcast(UInt32(all_steps * group // groups)),
+            broadcast(UInt32(all_steps * (group + 1) // groups)),
+            num_steps,
         )
 
     @staticmethod
@@ -67,7 +89,7 @@ struct Share[tokens: Int](TrivialRegisterPassable):
         var schedule = bands_of[Self.tokens](result)
         schedule.columns //= neighbours
         var rank = UInt32(block_idx.x) % neighbours
-        return Self(schedule, neighbours, rank, 1, 0, num_steps)
+        return Self(schedule, neighbours, rank, 1, 0, num_steps, num_steps)
 
     @always_inline
     def meet(self):
@@ -78,17 +100,43 @@ struct Share[tokens: Int](TrivialRegisterPassable):
     @always_inline
     def first(self) -> UInt32:
         """Returns the first tile."""
+        comptime if Self.even:
+            return broadcast(self.first_step // self.num_steps)
         return UInt32(block_idx.x) // (self.ranks * self.neighbours)
 
     @always_inline
     def after(self, tile: UInt32) -> UInt32:
         """Returns the tile after another one."""
+        comptime if Self.even:
+            return tile + 1
         return tile + UInt32(grid_dim.x) // (self.ranks * self.neighbours)
 
     @always_inline
     def has(self, tile: UInt32) -> Bool:
         """Says whether there is a tile."""
+        comptime if Self.even:
+            return tile * self.num_steps < self.end_step
         return tile < self.schedule.rows * self.schedule.columns
+
+    @always_inline
+    def first_of(self, tile: UInt32) -> UInt32:
+        """Returns the group's first stage of a tile."""
+        comptime if Self.even:
+            return max(self.first_step, tile * self.num_steps) - tile * self.num_steps
+        return self.first_step
+
+    @always_inline
+    def end_of(self, tile: UInt32) -> UInt32:
+        """Returns the stage behind the group's last one of a tile."""
+        comptime if Self.even:
+            return min(self.end_step - tile * self.num_steps, self.num_steps)
+        return self.end_step
+
+    @always_inline
+    def group_of(self, step: UInt32) -> UInt32:
+        """Returns the group that has a stage, of those of all tiles, in its even share."""
+        var all_steps = UInt64(self.schedule.rows * self.schedule.columns * self.num_steps)
+        return UInt32((UInt64(step + 1) * UInt64(self.ranks) - 1) // all_steps)
 
     @always_inline
     def tile(self, index: UInt32) -> Tile:

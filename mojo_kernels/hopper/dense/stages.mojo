@@ -10,6 +10,7 @@ rows as a group multiplies, weights in tiles of 128.
 """
 
 from layout import Coord
+from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
@@ -37,8 +38,8 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     """The first stage of the first tile."""
     var num_steps: UInt32
     """Stages of a tile."""
-    var tile_rows: UInt32
-    """Rows of a tile."""
+    var log_tile_rows: UInt32
+    """Rows of a tile, as an exponent: kernels need not divide."""
     var row_bytes: UInt32
     """Bytes of a row in a stage, its factor included."""
 
@@ -48,20 +49,25 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
         return Self(
             device_pointer[DType.uint8](address),
             UInt32(ceildiv(num_bytes, ROW_BYTES)),
-            UInt32(tile_rows),
+            UInt32(log2_floor(tile_rows)),
             UInt32(ROW_BYTES + (FACTOR_BYTES if has_factors else 0)),
         )
 
     def num_bytes(self, num_rows: Int) -> Int:
         """Returns the bytes that so many rows take."""
-        var num_tiles = ceildiv(num_rows, Int(self.tile_rows))
-        var stage_bytes = Int(self.tile_rows * self.row_bytes)
-        return align_up(num_tiles * Int(self.num_steps) * stage_bytes, ALIGNMENT)
+        var num_tiles = ceildiv(num_rows, 1 << Int(self.log_tile_rows))
+        return align_up(num_tiles * Int(self.num_steps) * Int(self.stage_bytes()), ALIGNMENT)
 
     @always_inline
     def stage_bytes(self) -> UInt32:
         """Returns the bytes of a stage."""
-        return self.tile_rows * self.row_bytes
+        return self.row_bytes << self.log_tile_rows
+
+    @always_inline
+    def place_of(self, row: UInt32) -> Tuple[UInt32, UInt32]:
+        """Returns the tile of a row, and its place there."""
+        var tile = row >> self.log_tile_rows
+        return (tile, row - (tile << self.log_tile_rows))
 
     @always_inline
     def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
@@ -72,15 +78,15 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @always_inline
     def part(self, row: UInt32, step: UInt32, part: UInt32) -> DevicePointer[DType.uint8]:
         """Returns where sixteen bytes of a row lie."""
-        var tile, in_tile = divmod(row, self.tile_rows)
+        var tile, in_tile = self.place_of(row)
         var at = SWIZZLE(in_tile * UInt32(PARTS) + part) * UInt32(LANE_BYTES)
         return self.stage(tile, step).unsafe_offset(Int(at))
 
     @always_inline
     def factor(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         """Returns where the factor of a row lies in a stage."""
-        var tile, in_tile = divmod(row, self.tile_rows)
-        var at = Int(self.tile_rows) * ROW_BYTES + FACTOR_BYTES * Int(in_tile)
+        var tile, in_tile = self.place_of(row)
+        var at = (ROW_BYTES << Int(self.log_tile_rows)) + FACTOR_BYTES * Int(in_tile)
         return self.stage(tile, step).unsafe_offset(at).unsafe_bitcast[Float32]()
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
@@ -89,12 +95,3 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "StagedRows"
-
-
-@always_inline
-def store_part(
-    rows: StagedRows, row: UInt32, step: UInt32, part: UInt32, words: SIMD[DType.uint32, 4]
-):
-    """Stores sixteen bytes of a row."""
-    var place = rows.part(row, step, part).unsafe_bitcast[UInt32]()
-    flat_of(place).store[alignment=LANE_BYTES](Coord(0), words)

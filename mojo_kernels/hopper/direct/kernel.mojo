@@ -66,6 +66,7 @@ from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
 from ..staged.weights import ROWS
+from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
 from .weights import Fragments, INSTRUCTIONS, columns_of, fragments_of, wait_for_other
@@ -87,11 +88,19 @@ comptime FIRST_TURN = 2
     `nvvm.minctasm`=SIMDLength(1),
 )
 def matmul_direct[
-    Operands: DirectOperands, tokens: Int
-](operands: Operands, a: Activations, w: Weights, result: Result, ranks: UInt32):
+    Operands: DirectOperands, tokens: Int, even: Bool
+](
+    operands: Operands,
+    a: Activations,
+    w: Weights,
+    result: Result,
+    ranks: UInt32,
+    meetings: Meetings[tokens],
+):
     """Computes tiles of 128 columns of C for so many rows, one after the other.
 
-    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters.
+    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters. Even shares
+    have parts of tiles, of which groups meet.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -102,7 +111,7 @@ def matmul_direct[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var share = Share[tokens].here(result, operands.num_steps(), ranks)
+    var share = share_of[tokens, even](result, operands.num_steps(), ranks)
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
@@ -124,17 +133,19 @@ def matmul_direct[
         while share.has(index):
             var token, first_column = first_of[tokens](share.tile(index))
             var columns = columns_of(first_column, warp)
+            var first_step, end_step = share.first_of(index), share.end_of(index)
+            var tile = index
             index = share.after(index)
             var rows = operands.rows_at(columns.of_lane)
             var factors_at = operands.factors_at(columns.of_lane)
             var sums = TileSums[tokens](fill=0)
-            for step in range(share.first_step, share.end_step):
+            for step in range(first_step, end_step):
                 var of_weights = RowPair(1)
                 comptime if Operands.SCALES_STAGES:
                     of_weights = operands.stage_factors(factors_at, step)
                 wait_phase(stages.full(), stages.parity)
                 var fragments = fragments_of(rows, stages, warp)
-                var is_last = step + 1 == share.end_step and not share.has(index)
+                var is_last = step + 1 == end_step and not share.has(index)
                 multiply_stage(fragments, stages, of_weights, Turns(group, is_last), parts, sums)
                 comptime if Operands.SCALES_STAGES:
                     # All lanes have read factors; one says so.
@@ -144,10 +155,18 @@ def matmul_direct[
                 stages.advance()
             if not share.has(index):
                 launch_dependent_grids()
-            if ranks > 1:
-                keep_branch()
-                store_together(sums, base, columns, share, operands, a, w, result)
-                break
+            comptime if even:
+                if end_step - first_step < share.num_steps:
+                    keep_branch()
+                    if not meetings.is_last(share, tile, base, sums):
+                        continue
+            else:
+                if ranks > 1:
+                    keep_branch()
+                    store_together(
+                        sums, base, columns, rebind[Share[tokens]](share), operands, a, w, result
+                    )
+                    break
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
@@ -166,6 +185,17 @@ def matmul_direct[
             if any_lane(may_be_marked):
                 keep_branch()
                 store_marked[tokens](operands, a, w, result, token, group_column)
+
+
+@always_inline
+def share_of[
+    tokens: Int, even: Bool
+](result: Result, num_steps: UInt32, ranks: UInt32) -> Share[tokens, even]:
+    """Returns what this group computes."""
+    comptime if even:
+        return Share[tokens, even].evenly(result, num_steps)
+    else:
+        return Share[tokens, even].here(result, num_steps, ranks)
 
 
 @fieldwise_init
@@ -263,30 +293,46 @@ def add_up[
 
 
 def launch[
-    Operands: DirectOperands, tokens: Int
-](operands: Operands, grid: Grid, problem: Problem, ranks: Int, mut queue: Some[Queue]) raises:
-    """Launches the kernel for operands whose tokens are prepared."""
-    queue.launch[matmul_direct[Operands, tokens]](
+    Operands: DirectOperands, tokens: Int, even: Bool = False
+](
+    operands: Operands,
+    grid: Grid,
+    problem: Problem,
+    ranks: Int,
+    mut queue: Some[Queue],
+    meetings: Meetings[tokens] = Meetings[tokens].at(0, 0),
+) raises:
+    """Launches the kernel for operands whose tokens are prepared; meetings are for even shares."""
+    queue.launch[matmul_direct[Operands, tokens, even]](
         grid,
         operands,
         Activations(problem),
         Weights(problem),
         Result(problem),
         UInt32(ranks),
+        meetings,
     )
 
 
 def grid[Operands: DirectOperands](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
     """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
+    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
+    var groups = tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS)
+    return _grid[Operands](groups, tokens, ranks if ranks > 1 else 0)
+
+
+def even_grid[Operands: DirectOperands](m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
+    """Returns the grid for C of [m, n] whose groups have even shares of all stages."""
+    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
+    return _grid[Operands](groups_of(tiles, num_steps), tokens, 0)
+
+
+def _grid[Operands: DirectOperands](groups: Int, tokens: Int, cluster: Int) -> Grid:
+    """Returns a grid of so many groups."""
     var shared_bytes = 0
     comptime for known in DENSE_TOKENS:
         if tokens == known:
             shared_bytes = DirectStages[Operands, known].NUM_BYTES
-    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     return Grid(
-        tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
-        threads=THREADS,
-        cluster=ranks if ranks > 1 else 0,
-        shared_bytes=shared_bytes,
-        starts_early=True,
+        groups, threads=THREADS, cluster=cluster, shared_bytes=shared_bytes, starts_early=True
     )

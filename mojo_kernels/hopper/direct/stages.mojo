@@ -145,7 +145,9 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
             self.parity ^= 1
 
     @always_inline
-    def copy_weights(mut self, share: Share[Self.tokens], w: Weights, k: UInt32, columns: UInt32):
+    def copy_weights(
+        mut self, share: Share[Self.tokens, _], w: Weights, k: UInt32, columns: UInt32
+    ):
         """Copies the weights of all stages, zeros past the end of K; a warp calls it.
 
         The last tile of 32 rows stands in for those past it.
@@ -158,16 +160,17 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         while share.has(index):
             var tile = UInt32(share.tile(index).column) * UInt32(TILES)
             var further = last - tile
+            var first_step, end_step = share.first_of(index), share.end_of(index)
             index = share.after(index)
             var first = Int(tile) * Int(num_granules)
             var codes = w.codes.unsafe_offset(first * TILE_BYTES)
             first += Int(min(of_scales, further)) * Int(num_granules)
             var scales = w.scales.unsafe_offset(first * TILE_ROWS + LANE_BYTES * Int(piece))
-            var granule = share.first_step * UInt32(Self.GRANULES)
+            var granule = first_step * UInt32(Self.GRANULES)
             codes = codes.unsafe_offset(Int(granule) * TILE_BYTES)
             scales = scales.unsafe_offset(Int(granule) * TILE_ROWS)
             var left = num_granules - granule
-            for _ in range(share.first_step, share.end_step):
+            for _ in range(first_step, end_step):
                 wait_phase(self.empty(), self.parity)
                 comptime if Self.Operands.HAS_BLOCK_SCALES:
                     self.start_codes(codes, num_granules, left, further)
@@ -235,14 +238,15 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         arrive(self.full())
 
     @always_inline
-    def copy_tokens(mut self, share: Share[Self.tokens], rows: StagedRows):
+    def copy_tokens(mut self, share: Share[Self.tokens, _], rows: StagedRows):
         """Copies the tokens of all stages; one thread calls it."""
         var index = share.first()
         while share.has(index):
             var tile = UInt32(share.tile(index).row)
-            var source = rows.stage(tile, share.first_step)
+            var first_step, end_step = share.first_of(index), share.end_of(index)
+            var source = rows.stage(tile, first_step)
             index = share.after(index)
-            for _ in range(share.first_step, share.end_step):
+            for _ in range(first_step, end_step):
                 wait_phase(self.empty(), self.parity)
                 arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))
                 copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())

@@ -4,11 +4,13 @@
                  stages of weights: bytes, of large products
                  bases of the rows of tokens, then those of the weight rows
                  bases of blocks of tokens, where a row has none
+                 parts of tiles of C, where shares are even
 
 A row without a base is marked: its elements of C are computed once more, see `spread`.
 """
 
 from std.builtin.device_passable import DeviceTypeEncoder
+from std.math import align_up
 
 from ...launch.queue import Workspace
 from ...simt.arguments import Activations, Result, Weights
@@ -16,13 +18,16 @@ from ..dense.operands import DenseOperands
 from ..dense.result import RowPair, TokenOctet
 from ..dense.stages import StagedRows, WEIGHT_ROWS
 from ..dense.units import StageRows, Unit
+from ..dense.kernel import DENSE_TOKENS
+from ..direct.meeting import Meetings
 from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..plan import Kernel, Plan
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
-from .places import Bases, STEP_BLOCKS
+from .places import ALIGNMENT, Bases, STEP_BLOCKS
 from .spread import store_spread
 
 
@@ -152,11 +157,22 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
         return "ByteRows"
 
 
-def workspace_of(m: Int, n: Int, k: Int, tokens: Int, stages_weights: Bool) -> Workspace:
-    """Returns the workspace that a product wants, in either way."""
+def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace that a product wants."""
     var num_bytes = 0
     comptime for known in [False, True]:
-        if stages_weights == known:
-            var rows = ByteRows[known].at(m, n, k, tokens, 0)
+        if (plan.kernel == Kernel.FP8) == known:
+            var rows = ByteRows[known].at(m, n, k, plan.tokens, 0)
             num_bytes = rows.bases.end_of(m, k)
+    if plan.kernel == Kernel.FP8_EVEN:
+        comptime for tokens in DENSE_TOKENS:
+            if plan.tokens == tokens:
+                var tiles = plan.tiles(m, n).num_tiles()
+                num_bytes = align_up(num_bytes, ALIGNMENT) + Meetings[tokens].num_bytes(tiles)
     return Workspace(0, num_bytes)
+
+
+def meetings_at[tokens: Int](m: Int, n: Int, k: Int, rows: ByteRows[_]) -> Meetings[tokens]:
+    """Returns where groups meet that have even shares, behind the rows."""
+    var tiles = Plan.fp8_even(tokens).tiles(m, n).num_tiles()
+    return Meetings[tokens].at(tiles, align_up(rows.bases.end_of(m, k), ALIGNMENT))

@@ -1,19 +1,23 @@
 """Many rows of MXFP4 activations: FP8 tensor cores, at twice the rate of bfloat16.
 
 Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies;
-of fewer rows `direct` has weights become bytes in registers, again for each tile of C. In the end
+of fewer rows `direct` has weights become bytes in registers, again for each tile of C; its groups
+have whole tiles, parts of K, or even shares of all stages, whatever the number of tiles. In the end
 both rows' powers of two are applied. What has no base is computed once more, see `spread`: nothing
 waits for the host.
 """
+
+from std.math import ceildiv
 
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, launch as launch_dense
-from ..direct.kernel import grid as grid_of_direct, launch as launch_direct
+from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
+from ..instructions.wgmma import ROW_BYTES
 from ..layout import OPERANDS
 from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
-from .bases import ByteRows
+from .bases import ByteRows, meetings_at
 from .rows import MAX_K, prepare
 
 
@@ -54,17 +58,25 @@ def _launch[
     stages_weights: Bool, tokens: Int
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so, with the stages of weights in the workspace or without."""
-    var rows = prepare[stages_weights](problem, tokens, queue)
+    var m, n, k = problem.m, problem.n, problem.k
+    var rows = prepare[stages_weights, tokens](problem, plan, queue)
     var cut = plan.within(Int(rows.num_steps()))
-    var groups = grid(problem.m, problem.n, cut)
+    var groups = grid(m, n, k, cut)
     comptime if stages_weights:
         launch_dense[ByteRows[stages_weights], tokens](rows, groups, problem, 1, queue)
     else:
-        launch_direct[ByteRows[stages_weights], tokens](rows, groups, problem, cut.ranks, queue)
+        if plan.kernel == Kernel.FP8_EVEN:
+            launch_direct[ByteRows[stages_weights], tokens, even=True](
+                rows, groups, problem, 1, queue, meetings_at[tokens](m, n, k, rows)
+            )
+        else:
+            launch_direct[ByteRows[stages_weights], tokens](rows, groups, problem, cut.ranks, queue)
 
 
-def grid(m: Int, n: Int, plan: Plan) -> Grid:
+def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n]."""
     if plan.kernel == Kernel.FP8:
         return grid_of_tiles(m, n, plan.tokens, plan.ranks, False, True)
+    if plan.kernel == Kernel.FP8_EVEN:
+        return even_grid[ByteRows[False]](m, n, plan.tokens, ceildiv(k, ROW_BYTES))
     return grid_of_direct[ByteRows[False]](m, n, plan.tokens, plan.ranks)

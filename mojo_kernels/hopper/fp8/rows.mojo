@@ -18,15 +18,16 @@ from std.bit import log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import DevicePointer, Grid, Queue
 from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, RowLanes, THREADS, WARPS
+from ..dense.lanes import LANE_CHUNKS, LaneSteps, RowLanes, THREADS, WARPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
+from ..direct.meeting import CONSUMERS
 from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word
@@ -34,7 +35,8 @@ from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
-from .bases import ByteRows, workspace_of
+from ..plan import Kernel, Plan
+from .bases import ByteRows, meetings_at, workspace_of
 from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, NO_BASE, SPAN, fits, is_base, scale_at
 from .places import STEP_BLOCKS
 
@@ -44,6 +46,8 @@ comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
 """Shared memory of a group: those of each warp."""
 comptime SCALES_BATCH = 4
 """Words of scales of a thread that are on the way at once."""
+comptime MANY_CHUNKS = 8
+"""Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
 comptime MAX_CHUNKS = 16
 """The most chunks of a lane."""
 comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
@@ -63,14 +67,20 @@ def prepare_rows[
     lanes: RowLanes,
     tile_groups: UInt32,
     num_groups: UInt32,
+    counters: DevicePointer[DType.uint32],
+    num_counters: UInt32,
 ):
     """Prepares rows of tokens, a lane `CHUNKS` chunks of one, or a part of a tile of weights.
 
-    The groups of weights come first, so many for a tile.
+    The groups of weights come first, so many for a tile. Counters become zero.
     """
     wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
+    var counter = index * UInt32(THREADS) + UInt32(thread_idx.x)
+    while counter < num_counters:
+        flat_of(counters)[Int(counter)] = 0
+        counter += UInt32(grid_dim.x) * UInt32(THREADS)
     if index >= num_groups:
         prepare_token[CHUNKS](a, rows, lanes, index - num_groups)
         return
@@ -91,7 +101,7 @@ def prepare_rows[
 @always_inline
 def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLanes, group: UInt32):
     """Writes the bytes and the base of this thread's row of tokens."""
-    comptime BATCH = min(LANE_CHUNKS, CHUNKS)
+    comptime BATCH = CHUNKS // ceildiv(CHUNKS, LANE_CHUNKS)
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
     var lane = lanes.lane()
     var is_there = lanes.row(group) < lanes.num_rows
@@ -99,8 +109,8 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
     var words = Array[UInt32, CHUNKS](fill=0)
     var scales = Array[UInt32, CHUNKS](fill=0)
     comptime for first in range(0, CHUNKS, BATCH):
-        if UInt32(first) * lanes.lanes < row_chunks:
-            load_batch[first, BATCH](a, token, lane, lanes.lanes, row_chunks, words, scales)
+        if UInt32(first) << lanes.log_lanes < row_chunks:
+            load_batch[first, BATCH](a, token, lanes, row_chunks, words, scales)
 
     var largest = UInt32(0)
     var smallest = UInt32.MAX
@@ -118,7 +128,7 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
         keep_branch()
         var block_bases = rows.bases.of_blocks(UInt32(a.k))
         comptime for i in range(CHUNKS):
-            var chunk = UInt32(i) * lanes.lanes + lane
+            var chunk = (UInt32(i) << lanes.log_lanes) + lane
             if chunk < row_chunks and chunk % UInt32(K_LANES) == 0 and is_there:
                 var block = Int(chunk // UInt32(K_LANES))
                 block_bases[Int(token), block] = scales[i].cast[DType.uint8]()
@@ -126,18 +136,19 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
 
     var table = ByteTable.of_base(base)
     var is_odd = lane % 2 == 1
+    comptime STEP_CHUNKS = STEP_BLOCKS * K_LANES
+    var part = lane % UInt32(STEP_CHUNKS) // UInt32(K_LANES) * 2 + lane % 2
+    var half = lane % UInt32(K_LANES) // 2
+    var steps = LaneSteps.of[STEP_CHUNKS](rows.left, lanes)
+    var place = rows.left.part(token, steps.first, part).unsafe_offset(8 * Int(half))
     comptime for i in range(CHUNKS):
-        var chunk = UInt32(i) * lanes.lanes + lane
         var bytes = table.bytes(words[i], scales[i])
         # Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
         var received = shuffle_xor(bytes[0] if is_odd else bytes[1], 1)
-        var step, in_step = divmod(chunk, UInt32(STEP_BLOCKS * K_LANES))
-        if step < rows.left.num_steps and is_there:
-            var part = in_step // UInt32(K_LANES) * 2 + chunk % 2
-            var half = chunk % UInt32(K_LANES) // 2
+        if steps.step(UInt32(i)) < rows.left.num_steps and is_there:
             var first = received if is_odd else bytes[0]
-            var place = rows.left.part(token, step, part).unsafe_bitcast[UInt32]()
-            flat_of(place.unsafe_offset(2 * Int(half))).store[alignment=8](
+            var to = steps.from_first(place, UInt32(i)).unsafe_bitcast[UInt32]()
+            flat_of(to).store[alignment=8](
                 Coord(0), SIMD[DType.uint32, 2](first, bytes[1] if is_odd else received)
             )
 
@@ -148,14 +159,14 @@ def load_batch[
 ](
     a: Activations,
     token: UInt32,
-    lane: UInt32,
-    lanes: UInt32,
+    lanes: RowLanes,
     row_chunks: UInt32,
     mut words: Array[UInt32, CHUNKS],
     mut scales: Array[UInt32, CHUNKS],
 ):
     """Loads chunks as codes and scales; those past the end of a row are zeros."""
     # Whole blocks are in or out of range; lanes outside repeat the last block.
+    var lane = lanes.lane()
     var last = row_chunks - UInt32(K_LANES) + lane % UInt32(K_LANES)
     if a.is_encoded():
         keep_branch()
@@ -163,7 +174,7 @@ def load_batch[
         var all_words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
         var all_scales = rows_of(a.scales, k_blocks)
         comptime for i in range(BATCH):
-            var chunk = Int(min(UInt32(first + i) * lanes + lane, last))
+            var chunk = Int(min((UInt32(first + i) << lanes.log_lanes) + lane, last))
             words[first + i] = all_words[Int(token), chunk]
             var scale = all_scales[Int(token), chunk // K_LANES]
             scales[first + i] = scale.cast[DType.uint32]()
@@ -171,20 +182,20 @@ def load_batch[
         keep_branch()
         var neighbours = Array[Pairs, BATCH](uninitialized=True)
         comptime for i in range(BATCH):
-            var chunk = min(UInt32(first + i) * lanes + lane, last)
+            var chunk = min((UInt32(first + i) << lanes.log_lanes) + lane, last)
             neighbours[i] = load_neighbours(a, token, chunk)
         comptime for i in range(BATCH):
             scales[first + i] = scale_of_neighbours(neighbours[i], a.carry)[0]
             words[first + i] = encode_neighbours(neighbours[i], scales[first + i])
     else:
         comptime for i in range(BATCH):
-            var chunk = min(UInt32(first + i) * lanes + lane, last)
+            var chunk = min((UInt32(first + i) << lanes.log_lanes) + lane, last)
             var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
             scales[first + i] = scale_of_block(x, a.carry, materialize[OPERANDS.element]())
             var codes = encode_chunk[False](x, scales[first + i], materialize[OPERANDS.element]())
             words[first + i] = pack[OPERANDS.element.bits](codes)[0]
     comptime for i in range(BATCH):
-        if UInt32(first + i) * lanes + lane >= row_chunks:
+        if (UInt32(first + i) << lanes.log_lanes) + lane >= row_chunks:
             words[first + i] = 0
             scales[first + i] = 0
 
@@ -304,21 +315,25 @@ def find_missing(
 
 
 def prepare[
-    stages_weights: Bool
-](problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> ByteRows[stages_weights]:
+    stages_weights: Bool, tokens: Int
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises -> ByteRows[stages_weights]:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
-    var space = workspace_of(problem.m, problem.n, problem.k, tokens, stages_weights)
+    var space = workspace_of(problem.m, problem.n, problem.k, plan)
     var tile_groups = groups_of_tile(problem.n, problem.k) if stages_weights else 1
     var rows = ByteRows[stages_weights].at(
         problem.m, problem.n, problem.k, tokens, queue.workspace(space)
     )
-    var lanes = RowLanes.of(problem.m, problem.k)
+    var counters = meetings_at[tokens](problem.m, problem.n, problem.k, rows).counters
+    var num_counters = 0
+    if plan.kernel == Kernel.FP8_EVEN:
+        num_counters = CONSUMERS * plan.tiles(problem.m, problem.n).num_tiles()
+    var lanes = RowLanes.of(problem.m, problem.k, MANY_CHUNKS)
     var num_groups = ceildiv(problem.n, TILE_ROWS) * tile_groups
     var chunks = lanes.chunks(problem.k)
-    if chunks > LANE_CHUNKS:
-        chunks = MAX_CHUNKS // 2 if 2 * chunks <= MAX_CHUNKS else MAX_CHUNKS
-    comptime for known in [1, 2, 3, LANE_CHUNKS, MAX_CHUNKS // 2, MAX_CHUNKS]:
-        if chunks == known:
+    comptime for known in [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS]:
+        if chunks <= known:
+            # None after this one.
+            chunks = MAX_CHUNKS + 1
             queue.launch[prepare_rows[known, stages_weights]](
                 Grid(
                     num_groups + lanes.num_groups(),
@@ -332,6 +347,8 @@ def prepare[
                 lanes,
                 UInt32(tile_groups),
                 UInt32(num_groups),
+                counters,
+                UInt32(num_counters),
             )
     return rows
 

@@ -7,8 +7,8 @@ their share of K in steps:
     1                                                    the launch
     log2 ranks                                           a cluster's launch
     rounds; of bytes 1 where ranks are 1                 begin and end of a group
-    rounds * steps                                       a step
-    rounds * (ranks - 1)                                 ranks add up
+    rounds * steps; even: steps of a group               a step
+    rounds * (ranks - 1); even: parts of a tile          ranks add up, or the last one there
     groups / multiprocessors                             groups beside each other
     m * k / 2**20                                        encoding the activations
     n * k / 2**20                                        fp8: the weights become bytes, or are read
@@ -16,7 +16,7 @@ their share of K in steps:
     rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
     rounds * (stages of activations - 1)                 few: all wait for the next stage
     rounds, if the last loads ahead are not all needed   few: they end one by one
-    rounds, if ranks are 1                               fp8: a group goes on to another tile
+    rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
 to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
@@ -25,6 +25,7 @@ at once, in the lanes of a vector.
 
 from std.math import ceil, ceildiv
 
+from ..direct.meeting import groups_of
 from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
@@ -78,7 +79,7 @@ struct Family(TrivialRegisterPassable):
     def max_ranks(self, m: Int, k: Int) -> Int:
         """Returns the most ranks that are worth a try: each has a step of K."""
         var most = MAX_RANKS
-        if self.plan.kernel == Kernel.MANY or self.plan.kernel == Kernel.FP8:
+        if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN):
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
@@ -111,6 +112,8 @@ comptime FAMILIES = [
     Family(Plan.fp8(128), 64, ANY_ROWS),
     Family(Plan.fp8_few(64, 1), 17, MOST_FEW_BYTES),
     Family(Plan.fp8_few(128, 1), 65, MOST_FEW_BYTES),
+    Family(Plan.fp8_even(64), 17, MOST_FEW_BYTES),
+    Family(Plan.fp8_even(128), 65, MOST_FEW_BYTES),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -148,6 +151,17 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS
     terms[6] = Lanes(m * k) / (1 << 20)
+    comptime if KERNEL == Kernel.FP8_EVEN:
+        var tiles = family.plan.groups(m, n)
+        var tile_steps = ceildiv(k // BLOCK, _step_blocks(KERNEL))
+        var num_groups = groups_of(tiles, tile_steps)
+        var group_steps = ceildiv(tiles * tile_steps, num_groups)
+        terms[2] = 1
+        terms[3] = Lanes(group_steps)
+        # Of most tiles. Of whole tiles there are no parts.
+        terms[4] = Lanes(ceildiv(tile_steps, group_steps) if tiles % num_groups != 0 else 0)
+        terms[5] = Lanes(num_groups) / MULTIPROCESSORS
+        terms[8] = Lanes(ceildiv(group_steps, tile_steps))
     return terms^
 
 

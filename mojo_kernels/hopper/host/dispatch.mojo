@@ -92,7 +92,7 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     if plan.kernel == Kernel.FEW:
         return Workspace(0, 0)
     if plan.kernel.wants_bytes():
-        return workspace_of_rows(m, n, k, plan.tokens, plan.kernel == Kernel.FP8)
+        return workspace_of_rows(m, n, k, plan)
     return workspace_of_numbers(m, k)
 
 

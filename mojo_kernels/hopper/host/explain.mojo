@@ -57,4 +57,4 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return few.grid(m, n, plan, shape, share)
     if plan.kernel == Kernel.MIDDLE:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
-    return fp8.grid(m, n, plan) if plan.kernel.wants_bytes() else many.grid(m, n)
+    return fp8.grid(m, n, k, plan) if plan.kernel.wants_bytes() else many.grid(m, n)

@@ -1,0 +1,177 @@
+"""Tiles of C of which several groups have some stages each: the last one there adds up and stores.
+
+    counters    [tile of C][consumer]: parts of the tile that are in memory
+    parts       [group][begins a tile or not][four sums][thread]: what a group has of a tile's sums
+
+A group has some stages of its first tile and of its last one, which are all parts there are. Sums are
+added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody.
+"""
+
+from layout import Coord
+from max.gpu import thread_idx
+from max.gpu.primitives.warp import broadcast
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import ceildiv
+from std.sys import _RegisterPackType
+from std.sys._assembly import inlined_assembly
+
+from ...launch.queue import DevicePointer, device_pointer
+from ...simt.instructions import Quad
+from ...simt.views import flat_of
+from ..dense.marks import FIRST_GROUP
+from ..dense.share import Share
+from ..instructions.shared_memory import load_word, store_word, wait_at
+from ..instructions.wgmma import PART_SUMS, TileSums
+from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
+from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_GROUP
+
+comptime CONSUMERS = 32 * CONSUMER_WARPS // WARP_GROUP
+"""Warp groups that multiply, for each of which tiles have a counter."""
+comptime COUNTER_BYTES = 4
+"""Bytes of a counter."""
+comptime SUM_BYTES = 4
+"""Bytes of a sum."""
+comptime SLOTS = 2
+"""Parts of a group: of its first tile, and of its last one."""
+comptime FLAGS_AT = HEADER_BYTES - 4 * CONSUMERS
+"""Where the header has a word for each consumer: how many parts there were."""
+comptime FEWEST_STEPS = 4
+"""Groups have no fewer stages than that, or fewer groups have some. Guess."""
+
+
+def groups_of(tiles: Int, num_steps: Int) -> Int:
+    """Returns the groups that share the stages of so many tiles."""
+    return max(min(MULTIPROCESSORS, tiles * num_steps // FEWEST_STEPS), 1)
+
+
+@fieldwise_init
+struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
+    """Where the parts of tiles of so many rows are."""
+
+    comptime device_type: AnyType = Self
+    comptime QUADS = Self.tokens * COLUMNS // CONSUMERS // WARP_GROUP // 4
+    """Quads of sums of a thread."""
+    comptime SLOT_BYTES = Self.tokens * COLUMNS * SUM_BYTES
+    """Bytes of a part."""
+
+    var counters: DevicePointer[DType.uint32]
+    var parts: DevicePointer[DType.float32]
+
+    @staticmethod
+    def at(tiles: Int, address: Int) -> Self:
+        """Returns those of a product in a workspace; counters are to begin with zeros."""
+        return Self(
+            device_pointer[DType.uint32](address),
+            device_pointer[DType.float32](address + Self.counter_bytes(tiles)),
+        )
+
+    @staticmethod
+    def counter_bytes(tiles: Int) -> Int:
+        """Returns the bytes of all counters, padded."""
+        comptime ALIGNMENT = 256
+        return ceildiv(tiles * CONSUMERS * COUNTER_BYTES, ALIGNMENT) * ALIGNMENT
+
+    @staticmethod
+    def num_bytes(tiles: Int) -> Int:
+        """Returns the bytes that they take."""
+        return Self.counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * Self.SLOT_BYTES
+
+    @always_inline
+    def quad(self, group: UInt32, slot: UInt32, index: Int) -> DevicePointer[DType.float32]:
+        """Returns where this thread's sums of a part are, four of them."""
+        comptime THREADS = UInt32(32 * CONSUMER_WARPS)
+        var at = (group * UInt32(SLOTS) + slot) * UInt32(Self.QUADS) + UInt32(index)
+        return self.parts.unsafe_offset(4 * Int(at * THREADS + UInt32(thread_idx.x)))
+
+    @always_inline
+    def is_last[
+        even: Bool
+    ](
+        self,
+        share: Share[Self.tokens, even],
+        tile: UInt32,
+        base: UInt32,
+        mut sums: TileSums[Self.tokens],
+    ) -> Bool:
+        """Leaves this group's part of a tile; if all are there, returns True and the whole sums.
+
+        All threads of a consumer call it, `base` is where their shared memory begins.
+        """
+        var consumer = broadcast(UInt32(thread_idx.x) // UInt32(WARP_GROUP))
+        var first_step = tile * share.num_steps
+        self._store(share.rank, UInt32(1) if first_step >= share.first_step else UInt32(0), sums)
+        order_memory()
+        wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
+        var flag = base + UInt32(FLAGS_AT) + 4 * consumer
+        if UInt32(thread_idx.x) % UInt32(WARP_GROUP) == 0:
+            var counter = self.counters.unsafe_offset(Int(tile * UInt32(CONSUMERS) + consumer))
+            store_word(flag, add_one(counter))
+        wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
+        var first_group = share.group_of(first_step)
+        var last_group = share.group_of(first_step + share.num_steps - 1)
+        if broadcast(load_word(flag)) != last_group - first_group:
+            return False
+        order_memory()
+        # The first part begins the tile, the others are the first parts of their groups.
+        sums = self._load(first_group, 1)
+        for group in range(first_group + 1, last_group + 1):
+            var part = self._load(group, 0)
+            comptime for i in range(Self.tokens // 2 // PART_SUMS):
+                sums[i] += part[i]
+        return True
+
+    @always_inline
+    def _store(self, group: UInt32, slot: UInt32, sums: TileSums[Self.tokens]):
+        comptime for i in range(Self.QUADS):
+            comptime part, first = divmod(4 * i, PART_SUMS)
+            flat_of(self.quad(group, slot, i)).store[alignment=16](
+                Coord(0), sums[part].slice[4, offset=first]()
+            )
+
+    @always_inline
+    def _load(self, group: UInt32, slot: UInt32) -> TileSums[Self.tokens]:
+        var sums = TileSums[Self.tokens](uninitialized=True)
+        comptime for i in range(Self.QUADS):
+            comptime part, first = divmod(4 * i, PART_SUMS)
+            var quad = load_shared(self.quad(group, slot, i))
+            comptime for j in range(4):
+                sums[part][first + j] = quad[j]
+        return sums^
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Meetings"
+
+
+@always_inline
+def order_memory():
+    """Makes what this thread has seen or written so far come before what follows, to all groups."""
+    inlined_assembly[
+        "fence.acq_rel.gpu;", NoneType, constraints="~{memory}", has_side_effect=True
+    ]()
+
+
+@always_inline
+def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
+    """Adds one to a counter of all groups; returns what was there before."""
+    return inlined_assembly[
+        "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;",
+        UInt32,
+        constraints="=r,l,~{memory}",
+        has_side_effect=True,
+    ](counter)
+
+
+@always_inline
+def load_shared(address: DevicePointer[DType.float32]) -> Quad[DType.float32]:
+    """Loads 16 bytes that another group wrote, past the first-level cache."""
+    var d = inlined_assembly[
+        "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];",
+        _RegisterPackType[Float32, Float32, Float32, Float32],
+        constraints="=f,=f,=f,=f,l,~{memory}",
+        has_side_effect=True,
+    ](address)
+    return Quad[DType.float32](d[0], d[1], d[2], d[3])
