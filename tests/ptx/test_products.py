@@ -111,15 +111,17 @@ def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "fp8", "fp8_block"])
-@pytest.mark.parametrize(
-    "m, k, lanes, dtype",
-    [
-        (21, 96, 32, torch.float16), (21, 416, 64, torch.float32), (5, 2112, 256, torch.bfloat16),
-        (4, 10400, 256, torch.bfloat16), (4, 14400, 256, torch.bfloat16),
-        (4, 16416, 256, torch.bfloat16), (1101, 768, 64, torch.bfloat16),
-    ],
-)  # fmt: skip
+FEW_ROWS = [
+    (21, 96, 32, torch.float16), (21, 416, 64, torch.float32), (5, 2112, 256, torch.bfloat16),
+    (4, 10400, 256, torch.bfloat16), (4, 14400, 256, torch.bfloat16),
+]  # fmt: skip
+"""Rows, K, the lanes of a row, and the type of floats."""
+ROWS = [(x, *case) for x in ("mxfp4", "mxfp8", "fp8", "fp8_block") for case in FEW_ROWS]
+ROWS += [("mxfp4", 4, 16416, 256, torch.bfloat16)]
+ROWS += [(x, 1101, 768, 64, torch.bfloat16) for x in ("mxfp4", "fp8")]
+
+
+@pytest.mark.parametrize("activations, m, k, lanes, dtype", ROWS)
 def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     """One row a group or several, a chunk a lane or more: any number of rows that are left over."""
     weights = "mxfp4" if activations == "mxfp4" else activations.replace("block", "block_2d")
@@ -144,7 +146,7 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
         assert launches[1].cluster == (ranks if ranks > 1 else 0)
 
 
-@pytest.mark.parametrize("groups, seed", [(1, 0), (4, 1), (5, 2), (7, 3), (23, 4), (36, 5)])
+@pytest.mark.parametrize("groups, seed", [(1, 0), (5, 2), (7, 3), (36, 5)])
 def test_groups_meet_where_their_shares_end(groups, seed):
     """Of nine tiles of four stages: whoever is last adds up, in the order of the stages."""
     a, w, bias = coded(130, 416, "mxfp4", 1), coded(300, 416, "mxfp4", 2), torch.randn(300)
