@@ -166,6 +166,7 @@ Hopper's builds on the room of any GPU.
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
             shared_memory.mojo    loads, copies and barriers by address
+            global_memory.mojo    what groups of a kernel hand to each other
             wgmma.mojo            around the warp group's instruction
         operands/             how codes and floats become bfloat16 pairs
             weights.mojo          codes to tensor core fragments

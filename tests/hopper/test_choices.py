@@ -14,6 +14,8 @@ from cases import E4M3_FORMATS
 from mx_kernels._facts import facts
 
 MXFP4, KEPT = 0, -1
+EVEN = 1 << 24
+"""Codes of plans with even shares begin here."""
 MAX_BEHIND = 1.1
 """A choice takes at most this times what the fastest plan takes."""
 MAX_BEHIND_UNSEEN, MEAN_BEHIND_UNSEEN = 1.25, 1.01
@@ -36,9 +38,7 @@ def code(row):
     if "fp8" in row["kernel"]:
         if row["cut"].endswith("staged"):
             return cuda_tune.BYTES + tokens
-        return (
-            (1 << 24) + tokens if row["cut"].endswith("even") else (1 << 23) + 256 * tokens + ranks
-        )
+        return EVEN + tokens if row["cut"].endswith("even") else (1 << 23) + 256 * tokens + ranks
     if "many" in row["kernel"]:
         return 1 << 20
     if "middle" in row["kernel"]:
@@ -62,7 +62,11 @@ def test_the_table_is_what_the_measurement_makes_of_it():
 
 def test_every_plan_for_a_shape_was_measured(found, samples):
     for shape, times in found.items():
-        assert times.keys() == {cuda_tune.CUBLAS, *(plan.code for plan in cuda_tune.plans(shape))}
+        missing = {cuda_tune.CUBLAS, *(plan.code for plan in cuda_tune.plans(shape))} ^ times.keys()
+        if shape[1:] in cuda_tune.OLDER:
+            assert missing <= {EVEN + 64, EVEN + 128}
+        else:
+            assert not missing
 
 
 @pytest.mark.parametrize(

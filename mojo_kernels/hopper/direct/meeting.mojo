@@ -12,14 +12,12 @@ from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
-from std.sys import _RegisterPackType
-from std.sys._assembly import inlined_assembly
 
 from ...launch.queue import DevicePointer, device_pointer
-from ...simt.instructions import Quad
 from ...simt.views import flat_of
 from ..dense.marks import FIRST_GROUP
 from ..dense.share import Share
+from ..instructions.global_memory import add_one, load_fresh, order_memory
 from ..instructions.shared_memory import load_word, store_word, wait_at
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
@@ -133,7 +131,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         var sums = TileSums[Self.tokens](uninitialized=True)
         comptime for i in range(Self.QUADS):
             comptime part, first = divmod(4 * i, PART_SUMS)
-            var quad = load_shared(self.quad(group, slot, i))
+            var quad = load_fresh(self.quad(group, slot, i))
             comptime for j in range(4):
                 sums[part][first + j] = quad[j]
         return sums^
@@ -144,34 +142,3 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "Meetings"
-
-
-@always_inline
-def order_memory():
-    """Makes what this thread has seen or written so far come before what follows, to all groups."""
-    inlined_assembly[
-        "fence.acq_rel.gpu;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
-def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
-    """Adds one to a counter of all groups; returns what was there before."""
-    return inlined_assembly[
-        "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;",
-        UInt32,
-        constraints="=r,l,~{memory}",
-        has_side_effect=True,
-    ](counter)
-
-
-@always_inline
-def load_shared(address: DevicePointer[DType.float32]) -> Quad[DType.float32]:
-    """Loads 16 bytes that another group wrote, past the first-level cache."""
-    var d = inlined_assembly[
-        "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];",
-        _RegisterPackType[Float32, Float32, Float32, Float32],
-        constraints="=f,=f,=f,=f,l,~{memory}",
-        has_side_effect=True,
-    ](address)
-    return Quad[DType.float32](d[0], d[1], d[2], d[3])

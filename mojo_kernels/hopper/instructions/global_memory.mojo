@@ -1,0 +1,38 @@
+"""Memory that groups of a kernel hand to each other: in what order, and past which cache."""
+
+from std.sys import _RegisterPackType
+from std.sys._assembly import inlined_assembly
+
+from ...launch.queue import DevicePointer
+from ...simt.instructions import Quad
+
+
+@always_inline
+def order_memory():
+    """Makes what this thread has seen or written so far come before what follows, to all groups."""
+    inlined_assembly[
+        "fence.acq_rel.gpu;", NoneType, constraints="~{memory}", has_side_effect=True
+    ]()
+
+
+@always_inline
+def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
+    """Adds one to a counter of all groups; returns what was there before."""
+    return inlined_assembly[
+        "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;",
+        UInt32,
+        constraints="=r,l,~{memory}",
+        has_side_effect=True,
+    ](counter)
+
+
+@always_inline
+def load_fresh(address: DevicePointer[DType.float32]) -> Quad[DType.float32]:
+    """Loads 16 bytes that another group wrote, past the first-level cache."""
+    var d = inlined_assembly[
+        "ld.global.cg.v4.f32 {$0, $1, $2, $3}, [$4];",
+        _RegisterPackType[Float32, Float32, Float32, Float32],
+        constraints="=f,=f,=f,=f,l,~{memory}",
+        has_side_effect=True,
+    ](address)
+    return Quad[DType.float32](d[0], d[1], d[2], d[3])
