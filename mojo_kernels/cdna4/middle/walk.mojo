@@ -286,11 +286,19 @@ struct MiddleWalk[
             return
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
         if round < Int32(Self.shape.rounds()):
-            if chunk * Int32(ROW_BYTES) < self.scales_end_at:
+            if self._has_chunk(chunk):
                 var place = Int32(Self.shape.scale_place()) + Self.chunk_place(chunk) * CHUNK_BYTES
                 place += place_of_round[Self.shape.waves](round, self.wave)
                 var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
                 self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
+
+    @always_inline
+    def _has_chunk(self, chunk: Int32) -> Bool:
+        """Says whether a row has scales in a chunk."""
+        comptime if Self.has_lines:
+            return chunk * Int32(ROW_BYTES) < self.scales_end_at
+        else:
+            return chunk * Int32(Self.shape.chunk_stages()) < self.num_stages
 
     @staticmethod
     @always_inline
@@ -367,9 +375,13 @@ struct MiddleWalk[
             self.selector = whole if left > Int32(TILE_BLOCKS) else self.selector
             return
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        var byte = self.shift + stage * Int32(Self.SCALE_BYTES)
-        var place = Self.chunk_place(quotient[ROW_BYTES](byte)) * CHUNK_BYTES
-        var in_row = remainder[ROW_BYTES](byte)
+        comptime STAGES = Self.shape.chunk_stages()
+        var chunk = quotient[STAGES](stage)
+        var in_row = remainder[STAGES](stage) * Int32(Self.SCALE_BYTES)
+        comptime if Self.has_lines:
+            var byte = self.shift + stage * Int32(Self.SCALE_BYTES)
+            chunk, in_row = quotient[ROW_BYTES](byte), remainder[ROW_BYTES](byte)
+        var place = Self.chunk_place(chunk) * CHUNK_BYTES
         self.next_scales = (self.scale_place - Int32(Self.shape.scale_place())) ^ in_row
         self.next_scales += place + Int32(Self.shape.scale_place())
 
@@ -483,7 +495,8 @@ struct MiddleWalk[
                 self.fetch_a[behind](index, self.ahead_of_last)
         elif tag == Ops.FETCH_A_SCALES.value:
             comptime STAGES = Self.shape.chunk_stages()
-            var chunk = quotient[STAGES](self.stage) + self.chunks_ahead
+            var chunk = quotient[STAGES](self.stage)
+            chunk += self.chunks_ahead if Self.has_lines else 1
             self.fetch_a_scales(chunk, remainder[STAGES](self.stage))
         elif tag == Ops.FETCH_B_SCALES.value:
             self.fetch_b_scales[behind, index](self.ahead_of_last)
