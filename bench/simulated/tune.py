@@ -49,6 +49,10 @@ MORE_OF_CODES = (
     Shape(256, 2880, 4096), Shape(224, 2304, 12288), Shape(128, 1280, 8192),
     Shape(64, 2304, 12288), Shape(320, 3584, 8192), Shape(77, 6144, 16384),
     Shape(256, 6144, 12288), Shape(77, 3584, 18944), Shape(1024, 2880, 384),
+    Shape(2, 10240, 8192), Shape(4, 7168, 8192), Shape(64, 8192, 4096),
+    Shape(256, 8192, 8192), Shape(64, 18432, 7168), Shape(128, 6144, 16384),
+    Shape(288, 9216, 16384), Shape(256, 5120, 25600), Shape(512, 8192, 28672),
+    Shape(1024, 2304, 16384),
 )  # fmt: skip
 """For `matmul` only, which has a kernel for each size of a tile."""
 SHOWN = 8

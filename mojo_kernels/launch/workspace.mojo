@@ -15,8 +15,9 @@ from std.utils.lock import BlockingScopedLock, BlockingSpinLock
 
 from .queue import Workspace
 
-comptime CLEARED_BYTES = 1 << 24
-"""Room for what is zero between launches: sums that all compute units of a chip hand over."""
+comptime CLEARED_BYTES = (1 << 24) + (1 << 16)
+"""Room for what is zero between launches: sums that half of a chip's compute units leave to the
+other half, each of 128 x 256, and counters."""
 comptime SMALLEST_BYTES = 1 << 22
 """Of what is handed over."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,25 @@ TILE_ROWS = 256
 """Rows of the tiles of such a product."""
 STAGE_BLOCKS = 8
 """Encoded rows are whole stages."""
+
+
+class Types(NamedTuple):
+    """What the name of a layer, or of a grouped product, says."""
+
+    left: str
+    """The format that activations are rounded to."""
+    right: str
+    """The format of weights."""
+    x: str
+    out: str
+    bias: str
+
+
+def types_of(name: str) -> Types:
+    """Reads <left>[.<right>]_<x>_<out>_<bias>; weights are MXFP4 unless named."""
+    both, x, out, bias = name.rsplit("_", 3)
+    left, _, right = both.partition(".")
+    return Types(left, right or "mxfp4", x, out, bias)
 
 
 @cache
@@ -80,24 +100,30 @@ def run(
 
 @dataclass
 class Experts:
-    """Weights of all experts, as parts of plain MXFP4 and as stored."""
+    """Weights of all experts, as parts of plain tensors and as stored."""
 
     codes: np.ndarray
-    """[E, N, K / 2]."""
+    """[E, N, K / 2], or [E, N, K] of eight bits."""
     scales: np.ndarray
     """[E, N, K / 32]."""
     bias: np.ndarray | None
     """[E, N]."""
+    format: str = "mxfp4"
 
     @classmethod
-    def random(cls, rng, count, n, k, bias="none", top=127) -> Experts:
-        """Draws weights; the largest scale is that of `top`."""
+    def random(cls, rng, count, n, k, bias="none", top=127, format="mxfp4") -> Experts:
+        """Draws weights: codes of four bits, whose largest scale is that of `top`, or small numbers
+        in a format of eight."""
         codes = rng.integers(0, 256, (count, n, k // 2), np.uint8)
         scales = rng.integers(top - 9, top, (count, n, k // oracle.BLOCK)).astype(np.uint8)
+        if format != "mxfp4":
+            numbers = rng.standard_normal((count * n, k)) / 8
+            both = oracle.quantize(numbers, format=format)
+            codes, scales = (part.reshape(count, n, -1) for part in both)
         addend = None
         if bias != "none":
             addend = rng.standard_normal((count, n)).astype(NUMPY_DTYPES[bias])
-        return cls(codes, scales, addend)
+        return cls(codes, scales, addend, format)
 
     def stored(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns codes, scales and bias in memory; scales in the padding are NaN."""
@@ -107,14 +133,14 @@ class Experts:
 
     def matrix(self, expert: int) -> np.ndarray:
         """Returns what the weights of an expert stand for."""
-        return oracle.dequantize(self.codes[expert], self.scales[expert])
+        return oracle.dequantize(self.codes[expert], self.scales[expert], self.format)
 
 
 def grouped(name: str, x, experts: Experts, sizes, **options) -> np.ndarray:
     """Runs a grouped product; returns C, which begins as NaN."""
     (m, k), (count, n, _) = x.shape, experts.codes.shape
     w_codes, w_scales, bias = experts.stored()
-    c = np.full((m, n), np.nan, NUMPY_DTYPES[name.split("_")[2]])
+    c = np.full((m, n), np.nan, NUMPY_DTYPES[types_of(name).out])
     operands = {
         "x": x, "w_codes": w_codes, "w_scales": w_scales, "bias": bias, "c": c,
         "sizes": np.asarray(sizes, np.int32), "none": np.zeros(0, np.uint8),
@@ -143,18 +169,19 @@ class Layer:
 
     def launches(self) -> tuple[list, int]:
         """Returns the launches and the bytes of their workspace."""
-        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        (tokens, width), (count, _, blocks) = self.x.shape, self.down.scales.shape
         weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
-        sizes = (tokens, self.ids.shape[1], width, 2 * half, count)
+        sizes = (tokens, self.ids.shape[1], width, oracle.BLOCK * blocks, count)
         kinds = self.ids.dtype.itemsize, weights, GATES.index(self.gate)
         return program().layer(self.name, (*sizes, *kinds))
 
     def run(self, **options) -> Parts:
         """Runs the layer; returns what each of its launches computed."""
         launches, num_bytes = self.launches()
-        (tokens, width), (count, _, half) = self.x.shape, self.down.codes.shape
+        (tokens, width), (count, _, blocks) = self.x.shape, self.down.scales.shape
+        inner = oracle.BLOCK * blocks
         workspace = np.full(num_bytes, 0xA5, np.uint8)
-        y = np.full((tokens, width), np.nan, NUMPY_DTYPES[self.name.split("_")[2]])
+        y = np.full((tokens, width), np.nan, NUMPY_DTYPES[types_of(self.name).out])
         first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")
         operands = {
             **dict(zip(first, self.gate_up.stored(), strict=True)),
@@ -169,17 +196,17 @@ class Layer:
         part = partial(part_of, workspace)
         hidden, codes = None, None
         if not encodes(launches):
-            hidden = part(launches[-2]["arguments"][7], self.x.dtype, self.slots(), 2 * half)
+            hidden = part(launches[-2]["arguments"][7], self.x.dtype, self.slots(), inner)
         elif self.gate != "swiglu_oai":
             encode = next(one for one in launches[::-1] if is_quantization(one))
-            hidden = part(encode["arguments"][0], self.x.dtype, self.slots(), 2 * half)
+            hidden = part(encode["arguments"][0], self.x.dtype, self.slots(), inner)
         elif orders(launches):
             places = launches[3]["arguments"][RESULT : RESULT + 2]
             sizes = part(route[6], np.int32, count)
-            codes = ordered_codes_of(workspace, places, self.slots(), 2 * half, sizes)
+            codes = ordered_codes_of(workspace, places, self.slots(), inner, sizes)
         else:
-            place, left = launches[2]["arguments"][RESULT], self.name.split("_")[0]
-            codes = codes_of(workspace, place, self.slots(), 2 * half, left)
+            place, left = launches[2]["arguments"][RESULT], types_of(self.name).left
+            codes = codes_of(workspace, place, self.slots(), inner, left)
         return Parts(
             y,
             part(route[6], np.int32, count),

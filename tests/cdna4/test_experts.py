@@ -13,7 +13,7 @@ import pytest
 import mx_kernels as mx
 import oracle
 from tests.cdna4 import expert_layers as layers
-from tests.cdna4.expert_layers import Experts, Layer
+from tests.cdna4.expert_layers import Experts, Layer, types_of
 from tests.cdna4.support import NUMPY_DTYPES
 
 pytestmark = pytest.mark.deep
@@ -29,7 +29,11 @@ LAYERS = [
     "mxfp8_bfloat16_bfloat16_float32",
     "bf16_bfloat16_bfloat16_none",
     "bf16_float32_float32_float32",
+    "mxfp8_e5m2_bfloat16_bfloat16_float32",
+    "mxfp8_e5m2.mxfp8_e5m2_bfloat16_bfloat16_none",
 ]
+OF_RANGE = LAYERS[6:]
+"""Activations with two bits of mantissa, by weights of four bits and of the same eight."""
 GROUPS = [
     # Rows of each expert, rows behind them, n, k.
     ([5], 0, 48, 96),
@@ -45,12 +49,12 @@ GROUPS = [
 
 def floats(rng, name, *shape):
     """Draws rows as the types of a name have them."""
-    return rng.standard_normal(shape).astype(NUMPY_DTYPES[name.split("_")[1]])
+    return rng.standard_normal(shape).astype(NUMPY_DTYPES[types_of(name).x])
 
 
 def rounded(x, name):
     """Returns what a kernel multiplies: rows rounded to its left format."""
-    left = name.split("_")[0]
+    left = types_of(name).left
     if left == "bf16":
         return x.astype(NUMPY_DTYPES["bfloat16"]).astype(np.float64)
     return oracle.dequantize(*oracle.quantize(x.astype(np.float64), format=left), left)
@@ -58,7 +62,7 @@ def rounded(x, name):
 
 def assert_grouped(name, c, x, experts, sizes):
     """Compares a grouped product with the oracle's bound, group by group."""
-    result, left, first = name.split("_")[2], rounded(x, name), 0
+    result, left, first = types_of(name).out, rounded(x, name), 0
     for expert, size in enumerate(sizes):
         rows = slice(first, first + size)
         if size:
@@ -74,7 +78,7 @@ def assert_grouped(name, c, x, experts, sizes):
 def test_a_grouped_product_is_within_the_bound_for_each_group(rng, name, late):
     for sizes, rest, n, k in GROUPS:
         x = floats(rng, name, sum(sizes) + rest, k)
-        experts = Experts.random(rng, len(sizes), n, k, name.split("_")[3])
+        experts = Experts.random(rng, len(sizes), n, k, types_of(name).bias)
         c = layers.grouped(name, x, experts, sizes, late=late)
         assert_grouped(name, c, x, experts, sizes)
 
@@ -82,7 +86,7 @@ def test_a_grouped_product_is_within_the_bound_for_each_group(rng, name, late):
 @pytest.mark.parametrize("name", GROUPED)
 def test_a_grouped_product_has_the_same_bits_in_every_order_of_workgroups(rng, name):
     sizes, (m, n, k) = [7, 0, 40, 1, 19], (70, 100, 544)
-    x, experts = floats(rng, name, m, k), Experts.random(rng, 5, n, k, name.split("_")[3])
+    x, experts = floats(rng, name, m, k), Experts.random(rng, 5, n, k, types_of(name).bias)
     results = [
         layers.grouped(name, x, experts, sizes, order=order, batch=batch, check=False)
         for order, batch in ORDERS
@@ -128,9 +132,10 @@ def test_no_rows_are_no_launch(rng):
 
 def layer(rng, name, tokens, slots, width, inner, count, gate="swiglu_oai", dtypes=None):
     """Draws a layer whose hidden numbers are about one; a tenth of its slots has no expert."""
-    bias = name.split("_")[3]
-    gate_up = Experts.random(rng, count, 2 * inner, width, bias, top=125)
-    down = Experts.random(rng, count, width, inner, bias, top=125)
+    bias = types_of(name).bias
+    right = types_of(name).right
+    gate_up = Experts.random(rng, count, 2 * inner, width, bias, top=125, format=right)
+    down = Experts.random(rng, count, width, inner, bias, top=125, format=right)
     ids = rng.integers(0, count, (tokens, slots))
     ids[rng.random(ids.shape) < 0.1] = -1
     ids_dtype, weights_dtype = dtypes or (np.int64, np.float32)
@@ -155,9 +160,10 @@ def assert_is_made_of_its_parts(layer, parts):
     tokens = order // layer.ids.shape[1]
     same(parts.tokens[: len(order)], tokens.astype(np.int32))
 
-    left, x, _, bias = layer.name.split("_")
+    both, x, _, bias = layer.name.rsplit("_", 3)
+    left = types_of(layer.name).left
     sums = layer.sums()[: len(order)]
-    assert_grouped(f"{left}_{x}_float32_{bias}", sums, layer.x[tokens], layer.gate_up, sizes)
+    assert_grouped(f"{both}_{x}_float32_{bias}", sums, layer.x[tokens], layer.gate_up, sizes)
     exact, error = oracle.gated(sums, layer.gate)
     low, high = (oracle.round_to(exact + e, x) for e in (-error, error))
     if parts.codes is None:
@@ -168,7 +174,7 @@ def assert_is_made_of_its_parts(layer, parts):
     else:
         hidden = assert_encoded([part[: len(order)] for part in parts.codes], low, high, left)
 
-    second = f"{left}_{x}_float32_{bias}"
+    second = f"{both}_{x}_float32_{bias}"
     assert_grouped(second, parts.rows[: len(order)], hidden, layer.down, sizes)
     y = np.zeros((len(layer.x), width), np.float32)
     slots = layer.ids.shape[1]
@@ -224,7 +230,7 @@ NUM_XCDS = 8
 
 @MODES
 @pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
-@pytest.mark.parametrize("name", LAYERS[1:4])
+@pytest.mark.parametrize("name", [*LAYERS[1:4], OF_RANGE[0]])
 def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
     rng, name, tokens, slots, count, late
 ):
@@ -239,7 +245,7 @@ def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, 
     """257 tiles of 192 columns are one more than compute units."""
     width = 256 * 192 + 32
     question = {"op": "moe", "experts": 1, "slots": 1, "device": "gfx950"}
-    launches = mx.explain(tokens, 32, width, activations=name.split("_")[0], **question).launches
+    launches = mx.explain(tokens, 32, width, activations=types_of(name).left, **question).launches
     assert [one.cut for one in launches if one.cut] == [f"middle{rows}x256"] * 2
     found = layer(rng, name, tokens, 1, width, 32, 1)
     found.gate_up.scales -= 7  # Sums of so many products are about one.
@@ -270,7 +276,7 @@ def test_hidden_numbers_of_any_size_are_encoded(rng, name):
     parts, order = found.run(), np.flatnonzero(found.ids >= 0)
     exact, error = oracle.gated(found.sums()[: len(order)], found.gate)
     low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
-    left = name.split("_")[0]
+    left = types_of(name).left
     numbers = assert_encoded([part[: len(order)] for part in parts.codes], low, high, left)
     assert 0 < np.isfinite(numbers).mean() < 1
 
@@ -353,7 +359,7 @@ def test_explain_says_what_is_launched(tokens, gate):
         kinds = 8, 0, layers.GATES.index(gate)
         launches, num_bytes = layers.program().layer(name, (*sizes, *kinds))
         question = {"op": "moe", "experts": 5, "slots": 4, "activation": gate}
-        question |= {"device": "gfx950", "activations": name.split("_")[0]}
+        question |= {"device": "gfx950", "activations": types_of(name).left}
         found = mx.explain(tokens, 160, 96, **question)
         assert found.workspace_bytes == num_bytes
         assert [(one.grid, one.threads) for one in found.launches] == [

@@ -20,13 +20,16 @@ HIGH, WIDEST = "m14n2d3s1w4_bfloat16_float32", "m8n6d2s1w4_bfloat16_bfloat16"
 ODD = "m8n3d3s1w4_bfloat16_bfloat16"
 """Three tiles of columns a wave: half of the waves begin within a word of scales."""
 WIDEST_SPLIT = "m8n4d2s2w4_bfloat16_bfloat16"
-"""A wave has more sums than it exchanges at once."""
+"""A wave has as many sums as it takes at once."""
+SHARED_BY_FOUR, SHARED_BY_THREE = "m4n2d4s4w4_bfloat16_none", "m8n2d3s3w4_bfloat16_bfloat16"
+"""A wave takes sums of three others, some tiles at a time; and of two, in a tree of four leaves."""
 SQUARE, EIGHT = "m16n2d2s1w8_bfloat16_float32", "m8n4d2s1w8_bfloat16_none"
 """Eight waves, two on a SIMD."""
 TAIL, SPLIT_TAIL = NARROW + "t", "m6n2d3s2w4_bfloat16_bfloat16t"
 ODD_TAIL, LARGE_TAIL = "m14n3d2s1w4_float32_float32t", "m12n4d2s1w4_bfloat16_nonet"
 EIGHT_TAIL = SQUARE + "t"
 SPLITS = (SPLIT, WIDE_SPLIT, WIDEST_SPLIT)
+MORE_SPLITS = (SHARED_BY_FOUR, SHARED_BY_THREE)
 TAILS = (TAIL, SPLIT_TAIL, ODD_TAIL, LARGE_TAIL, EIGHT_TAIL)
 KERNELS = (NARROW, WIDE, HIGH, WIDEST, ODD, SQUARE, EIGHT, *SPLITS)
 pytestmark = pytest.mark.deep
@@ -88,11 +91,20 @@ def test_any_number_of_stages_is_within_the_bound(kernels, stages):
         multiply(kernels[name], name, (20, 48, stages * STAGE_K))
 
 
-@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("stages", [13, 20, 35, 52])
+@pytest.mark.parametrize("name", [NARROW, EIGHT, SPLIT, SHARED_BY_THREE])
+def test_scales_may_begin_within_a_line(kernels, name, stages, late):
+    """Of 16 rows in each place that a row can have in a line; up to four lines a row."""
+    multiply(kernels[name], name, (33, 40, stages * STAGE_K), late=late)
+
+
+@pytest.mark.parametrize("name", SPLITS + MORE_SPLITS)
 def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
-    shape = (70, 130, 3 * STAGE_K)
+    """Nor do NaNs, of which there are two rows."""
+    shape, nans = (70, 130, 7 * STAGE_K), [3, 66]
     results = {
-        multiply(kernels[name], name, shape, order=order, late=late, lockstep=False).tobytes()
+        multiply(kernels[name], name, shape, nans, order=order, late=late, lockstep=False).tobytes()
         for order, late in [("reverse", False), (0, False), (1, True)]
     }
     assert len(results) == 1
@@ -143,7 +155,7 @@ def test_a_k_that_ends_within_a_stage_or_leaves_a_workgroup_none_is_refused():
     assert cdna4.described(SPLIT, 64, 128, 2 * STAGE_K) is not None
 
 
-@pytest.mark.parametrize("name", KERNELS + TAILS)
+@pytest.mark.parametrize("name", KERNELS + MORE_SPLITS + TAILS)
 def test_nothing_spills_and_arguments_are_preloaded(name):
     text = cdna4.compile_texts("middle")[name]
     for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):

@@ -12,7 +12,7 @@ from tests.cdna4.support import CONTEST
 
 DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
 MIDDLE = "cdna4/middle/kernel.mojo"
-CLEARED_BYTES = 1 << 24
+CLEARED_BYTES = (1 << 24) + (1 << 16)
 """What launches find zero (launch/workspace.mojo)."""
 EXTREMES = itertools.product(
     (1, 16, 17, 65, 4096), (1, 17, 4096, 4097, 70000), (32, 512, 544, 7200)

@@ -35,7 +35,7 @@ from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.row_scales import RowScales
 from ..operands.target import Destination, Target
 from ..types import ProductTypes, has_kernels, unsupported
-from .handover import Handover, PART, PARTS
+from .handover import Handover
 from .shape import DecodeLds, DecodeShape
 from .walk import DecodeWalk
 
@@ -95,6 +95,13 @@ def multiply_tile[
     comptime if HAS_ROW_SCALES:
         scales.fetch(row_scales.value(), y, x, wave, lane)
     walk.finish(chunks_per_wave)
+    var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
+    var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
+    var handover = Handover[shape](
+        meeting_place, x + groups_x * y, groups_x * groups_y, z, wave, lane
+    )
+    comptime if shape.splits > 1:
+        handover.announce()
 
     # Across groups: each wave gets some tiles.
     var sums = in_registers[DType.float32, SUMS, shape.own_tiles()]()
@@ -112,29 +119,16 @@ def multiply_tile[
         scales.apply(sums)
 
     # Across workgroups, and to memory.
+    comptime if shape.splits > 1:
+        if not handover.add_up(sums):
+            return
     var m_tile0, n_tile0 = y * Int32(shape.m_tiles), x * Int32(shape.n_tiles)
-    comptime if shape.splits == 1:
-        comptime for i in range(shape.own_tiles()):
-            var tile = shape.tile_of(wave, i)
-            if tile < Int32(shape.tiles()):
-                var m_tile, n_tile = shape.corner(tile)
-                var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
-    else:
-        var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
-        var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
-        var handover = Handover[shape](
-            meeting_place, x + groups_x * y, groups_x * groups_y, sums, wave, lane
-        )
-        handover.climb(z)
-        comptime for own in range(shape.own_tiles()):
-            comptime for part in range(PARTS):
-                if handover.is_mine[own, part]():
-                    var m_tile, n_tile = shape.corner(shape.tile_of(wave, own))
-                    var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-                    target.store_part[part * PART, PART](
-                        handover.parts[own, part], bias[own], row, column, lane
-                    )
+    comptime for i in range(shape.own_tiles()):
+        var tile = shape.tile_of(wave, i)
+        if tile < Int32(shape.tiles()):
+            var m_tile, n_tile = shape.corner(tile)
+            var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
+            target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
 
 
 struct _OwnScales[shape: DecodeShape]:

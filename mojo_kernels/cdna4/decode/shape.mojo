@@ -25,6 +25,11 @@ comptime MAX_WAVE_TILES = 16
 """Tiles of C of a wave. With 32, LLVM of Mojo 1.2.0 does not clear all sums before the loop."""
 
 
+def slots_of(splits: Int) -> Int:
+    """Returns in how many places workgroups with parts of K leave sums: one of two does."""
+    return 1 if splits == 2 else splits
+
+
 struct DecodeShape(Equatable, TrivialRegisterPassable):
     """How a workgroup cuts its work."""
 
@@ -114,10 +119,13 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
         return Grid(x, y, self.splits, threads=self.threads())
 
     def workspace(self, m: Int, n: Int) -> Workspace:
-        """Returns the nodes where sums of all tiles of C meet, zero between launches."""
+        """Returns the slots where sums of all tiles of C meet, and behind them the counters of
+        waves: zero between launches."""
+        if self.splits == 1:
+            return Workspace(0, 0)
         var tiles = self.tiles_of_c(m, n)
-        var nodes = tiles.rows * tiles.columns * (self.splits - 1)
-        return Workspace(nodes * self.tiles() * TILE_SUM_BYTES, 0)
+        var slot_bytes = slots_of(self.splits) * self.tiles() * TILE_SUM_BYTES
+        return Workspace(tiles.rows * tiles.columns * (slot_bytes + self.waves * WORD_BYTES), 0)
 
     def threads(self) -> Int:
         """Returns the threads of a workgroup."""

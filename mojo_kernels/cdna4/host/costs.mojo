@@ -5,7 +5,7 @@ Of a product, compute units do as many rounds as its workgroups need. A round is
     begin, end   until loads are on their way, and C to memory
     along K      what a workgroup loads, as fast as a compute unit has bytes in flight, or what it
                  multiplies, whichever takes longer; and the first or the last stage alone
-    handover     where K is split, sums to and from memory for each level of a tree
+    handover     where K is split, the sums of all others from memory
 
 and when all have ended, what caches hold goes to memory. Floats are loaded as such by decode
 kernels, encoded first by prefill kernels, or by a launch of its own. The numbers were read off the
@@ -15,9 +15,8 @@ timing model; `python -m bench.simulated.tune` shows how close the choice is to 
 from std.math import ceildiv
 
 from ..chip import CUS
-from ..decode.handover import levels_of
-from ..decode.shape import DecodeShape, TILE_SUM_BYTES
-from ..instructions.matrix import BLOCK, TILE
+from ..decode.shape import DecodeShape
+from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS
 from ..middle.shape import MiddleShape, WAVES
 from ..operands.tiles import GROUP_TILES, PAIR
 from ..prefill.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
@@ -26,6 +25,8 @@ comptime BYTES = 31
 """That a compute unit gets in a cycle, of loads that memory answers."""
 comptime BYTES_OF_ONE = 27
 """The same where no two workgroups load the same weights."""
+comptime BYTES_OF_ALL = 4400
+"""That all get of memory."""
 comptime LATENCY = 1000
 """Of memory."""
 comptime MATRIX = 16
@@ -52,16 +53,10 @@ def _write_back(num_bytes: Int) -> Int:
 
 def _handover(wave_tiles: Int, splits: Int) -> Int:
     """Returns what a wave of the last workgroup does with the sums of its tiles."""
-    comptime BEGIN, BEGIN_OF_TILE, LEVEL, TILE_OF_LEVEL = 700, 110, 400, 260
+    comptime BEGIN, TILE_OF_OTHER = 1000, 180
     if splits == 1:
         return 0
-    var level = LEVEL + wave_tiles * TILE_OF_LEVEL
-    return BEGIN + wave_tiles * BEGIN_OF_TILE + levels_of(splits) * level
-
-
-def _handed_over(tiles: Int, splits: Int) -> Int:
-    """Returns the bytes that it writes meanwhile."""
-    return levels_of(splits) * tiles * TILE_SUM_BYTES
+    return BEGIN + (splits - 1) * wave_tiles * TILE_OF_OTHER
 
 
 def cycles_of_middle(shape: MiddleShape, m: Int, n: Int, k: Int) -> Int:
@@ -73,16 +68,18 @@ def cycles_of_middle(shape: MiddleShape, m: Int, n: Int, k: Int) -> Int:
     # Weights, which fewer workgroups share, are a little slower.
     var lines = min(m, shape.rows()) + shape.columns() + shape.columns() // 32
     var bytes = lines * shape.stage_k() // BLOCK * BLOCK_BYTES
-    var load = bytes // (BYTES if rows > 1 else BYTES_OF_ONE)
+    var groups = rows * columns * shape.splits
+    var load = bytes // BYTES
+    if rows == 1:
+        var weights = shape.columns() * shape.stage_k() // BLOCK * BLOCK_BYTES
+        load = max(bytes // BYTES_OF_ONE, min(groups, CUS) * weights // BYTES_OF_ALL)
     var multiply = tiles * shape.slices * MATRIX * _per_cent(shape) // 100
     var stages = shape.stages(k)
     var first = 2 * load + LATENCY + 2 * shape.rows()
     var along_k = max(stages * load + multiply, stages * multiply + first)
     var handover = _handover(tiles, shape.splits)
     var round = BEGIN_AND_END + along_k + tiles * END_OF_TILE + handover
-    var groups = rows * columns * shape.splits
-    var written = 2 * m * n + groups * _handed_over(tiles * WAVES, shape.splits)
-    return _rounds(groups) * round + _write_back(written)
+    return _rounds(groups) * round + _write_back(2 * m * n * shape.splits)
 
 
 def _per_cent(shape: MiddleShape) -> Int:
@@ -98,9 +95,9 @@ def _per_cent(shape: MiddleShape) -> Int:
 
 def cycles_of_quantizing(m: Int, k: Int, float_bytes: Int) -> Int:
     """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
-    comptime LAUNCH, SAVED, LEAST, BEGIN_AND_END, BYTES_OF_ALL = 3960, 600, 3000, 2000, 3560
+    comptime LAUNCH, SAVED, LEAST, BEGIN_AND_END, COPIED = 3960, 600, 3000, 2000, 3560
     var bytes = m * k * float_bytes + m * (k // BLOCK) * BLOCK_BYTES
-    return LAUNCH + SAVED + max(LEAST, BEGIN_AND_END + bytes // BYTES_OF_ALL)
+    return LAUNCH + SAVED + max(LEAST, BEGIN_AND_END + bytes // COPIED)
 
 
 def cycles_of_prefill(m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
@@ -128,12 +125,14 @@ def cycles_of_decode(shape: DecodeShape, m: Int, n: Int, k: Int, float_bytes: In
         # Floats are most of what is loaded, and lie in rows.
         bytes_per_cycle = 27 if shape.m_tiles > PAIR else BYTES
         left_bytes = min(m, rows) * BLOCK * float_bytes
-    var bytes = (left_bytes + columns * BLOCK_BYTES) * (k // BLOCK) // shape.splits
+    var blocks = k // BLOCK
+    if shape.splits > 1:
+        # Some waves have a chunk more than others.
+        blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
+    var bytes = (left_bytes + columns * BLOCK_BYTES) * blocks
     var load = bytes // bytes_per_cycle + (MEETING if shape.splits > 1 else 0)
     var grid = shape.grid(m, n)
     var rounds = _rounds(grid.x * grid.y * grid.z)
     var handover = _handover(shape.own_tiles(), shape.splits)
-    var groups = ceildiv(m, rows) * ceildiv(n, columns) * shape.splits
-    var written = 2 * m * n + groups * _handed_over(shape.tiles(), shape.splits)
     # Of two workgroups of a compute unit, one begins and ends while the other loads.
-    return BEGIN_AND_END + rounds * load + handover + _write_back(written)
+    return BEGIN_AND_END + rounds * load + handover + _write_back(2 * m * n * shape.splits)

@@ -23,7 +23,7 @@ from ..operands.memory import (
     remainder,
 )
 from ..operands.tiles import exchanged
-from .shape import LOAD_BYTES, LOAD_ROWS, ROW_PIECES, WAVES
+from .shape import LOAD_BYTES, LOAD_ROWS, ROW_BYTES, ROW_PIECES, WAVES
 
 
 @always_inline
@@ -97,6 +97,26 @@ struct SharedRows[listed_rounds: Int = 0, part: Int = 1, waves: Int = WAVES](
         var memory = View.of(bytes, rows * row_bytes).moved(first_row * row_bytes + first_byte)
         var offsets = in_registers[DType.int32, 1, max(Self.listed_rounds, 1)]()
         offsets[0] = row * row_bytes + byte
+        return Self(memory, row_bytes, offsets, wave)
+
+    @staticmethod
+    @always_inline
+    def of_lines(
+        bytes: ImmPointer[UInt8, _],
+        rows: Int32,
+        row_bytes: Int32,
+        first_row: Int32,
+        first_byte: Int32,
+        wave: Int32,
+        lane: Int32,
+    ) -> Self:
+        """Describes the same rows from where the line begins that has `first_byte`."""
+        comptime assert Self.listed_rounds == 0, "rows one behind another"
+        var row, byte = _row_and_byte(wave, lane)
+        var memory = View.of(bytes, rows * row_bytes).moved(first_row * row_bytes)
+        var offsets = in_registers[DType.int32, 1, max(Self.listed_rounds, 1)]()
+        var first = row * row_bytes + first_byte
+        offsets[0] = first - remainder[ROW_BYTES](first) + byte
         return Self(memory, row_bytes, offsets, wave)
 
     @staticmethod

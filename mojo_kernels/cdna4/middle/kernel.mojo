@@ -15,7 +15,7 @@ from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
-from ..decode.handover import Handover, PART, PARTS
+from ..decode.handover import Handover
 from ..instructions.lds import allocate_lds
 from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS
 from ..instructions.memory import loaded
@@ -52,7 +52,8 @@ def matmul_middle[
 ):
     """Multiplies plain codes by preshuffled ones: C = A @ W.T + bias. Without `k_tail`, K is
     whole stages."""
-    comptime Walk = MiddleWalk[types.formats, shape, k_tail, scales_end=k_tail]
+    comptime HAS_LINES = shape.has_scale_lines() and not k_tail
+    comptime Walk = MiddleWalk[types.formats, shape, k_tail, scales_end=k_tail, has_lines=HAS_LINES]
     comptime ROWS, COLUMNS = shape.rows(), shape.columns()
     comptime STAGE_BLOCKS = shape.slices * TILE_BLOCKS
     var tiles_m = quotient[ROWS](m + Int32(ROWS - 1))
@@ -66,7 +67,7 @@ def matmul_middle[
     var share = Int32(block_idx.z) if shape.splits > 1 else Int32(0)
 
     # Along K.
-    var lds = allocate_lds[shape.lds_bytes()]()
+    var lds = allocate_lds[Walk.LDS_BYTES]()
     var k_blocks = quotient[BLOCK](k)
     var first_row = row * Int32(ROWS)
     var first_stage = share * num_stages
@@ -78,9 +79,10 @@ def matmul_middle[
     var first_byte = first_stage * Int32(ROW_BYTES)
     var first_scale = Int32(0) if k_tail else first_stage * Int32(STAGE_BLOCKS)
     var first_tile = (column * Int32(shape.waves) + wave) * Int32(shape.n_tiles)
+    comptime scale_rows = Walk.ScaleRows.of_lines if HAS_LINES else Walk.ScaleRows.of
     var walk = Walk(
         Walk.Rows.of(a_codes, m, k_blocks * Int32(CODE_BYTES), first_row, first_byte, wave, lane),
-        Walk.ScaleRows.of(a_scales, m, k_blocks, first_row, first_scale, wave, lane),
+        scale_rows(a_scales, m, k_blocks, first_row, first_scale, wave, lane),
         Walk.Weights.of(w_codes, w_scales, n, k_blocks, first_tile),
         first_stage,
         own_stages,
@@ -92,8 +94,15 @@ def matmul_middle[
     var meeting_place = workspace
     comptime if shape.splits > 1:
         meeting_place = loaded(workspace)
+    comptime SHAPE = shape.handover()
+    var handover = Handover[SHAPE](
+        meeting_place, column + tiles_n * row, tiles_n * tiles_m, share, wave, lane
+    )
     walk.clear()
-    walk.walk()
+    comptime if shape.splits > 1:
+        walk.walk(handover)
+    else:
+        walk.walk()
 
     # To memory.
     var target = Target[types.out, types.bias].of(result, bias, m, n)
@@ -101,32 +110,18 @@ def matmul_middle[
     comptime if types.formats.left.has_row_scales():
         var scales = RowScales.of(a_scales, w_scales, m, n)
         scales.apply(walk.sums, first_row, first_column, lane)
-    comptime if shape.splits == 1:
-        var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
-        store_tiles(target, walk.sums, addend, first_row, first_column, lane)
-    else:
-        comptime SHAPE = shape.handover()
-        comptime TILES = SHAPE.own_tiles()
+    var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
+    comptime if shape.splits > 1:
         var sums = in_registers[DType.float32, SUMS, SHAPE.own_tiles()]()
-        comptime for i in range(TILES):
+        comptime for i in range(SHAPE.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.n_tiles)
             sums[i] = walk.sums[m_tile, n_tile]
-        var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
-        var handover = Handover[SHAPE](
-            meeting_place, column + tiles_n * row, tiles_n * tiles_m, sums, wave, lane
-        )
-        handover.climb(share)
-        comptime for i in range(TILES):
+        if not handover.add_up(sums):
+            return
+        comptime for i in range(SHAPE.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.n_tiles)
-            comptime for part in range(PARTS):
-                if handover.is_mine[i, part]():
-                    target.store_part[part * PART, PART](
-                        handover.parts[i, part],
-                        addend[n_tile],
-                        first_row + Int32(m_tile * TILE),
-                        first_column + Int32(n_tile * TILE),
-                        lane,
-                    )
+            walk.sums[m_tile, n_tile] = sums[i]
+    store_tiles(target, walk.sums, addend, first_row, first_column, lane)
 
 
 struct MiddleKernel[types: ProductTypes, shape: MiddleShape, k_tail: Bool](ProductKernel):

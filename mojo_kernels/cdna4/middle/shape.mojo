@@ -7,6 +7,11 @@ of 128 bytes:
     codes     a stage of activations, `depth` of them in a ring
     scales    of 4096 along K, and of the next 4096; none of rows
 
+Rows of scales may begin within a line of memory. Where LDS has room, whole lines are in it,
+no line is loaded twice then:
+
+    scales    the line of a stage, that of the next stage for some rows, and two more
+
 Where K ends within a stage, rows of scales may begin at any byte. They are in LDS as they are
 in memory then, one behind another, all of them: K is at most 8192.
 """
@@ -40,6 +45,8 @@ comptime CHUNK_K = ROW_BYTES * BLOCK
 """Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
 comptime LOAD_BYTES = LANES * PIECE_BYTES
 """Bytes of such a load."""
+comptime LINES = 4
+"""Lines of scales of a row in LDS: three are in use."""
 comptime MOST_TAILED_K = 2 * CHUNK_K
 """The largest K that may end within a stage: LDS has room for the scales."""
 
@@ -125,9 +132,13 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         """Returns where scales begin."""
         return self.depth * self.ring_bytes()
 
-    def lds_bytes(self) -> Int:
-        """Returns all bytes of LDS."""
-        return self.scale_place() + 2 * self.ring_bytes()
+    def lds_bytes(self, chunks: Int = 2) -> Int:
+        """Returns all bytes of LDS with so many chunks of scales."""
+        return self.scale_place() + chunks * self.ring_bytes()
+
+    def has_scale_lines(self) -> Bool:
+        """Says whether scales come in whole lines: whatever the tile, rows begin alike in them."""
+        return self.slices == GROUP_TILES and self.lds_bytes(LINES) <= LDS_BYTES
 
     def stages(self, k: Int) -> Int:
         """Returns the stages of a workgroup."""

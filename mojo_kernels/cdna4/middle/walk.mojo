@@ -27,6 +27,7 @@ from std.memory import bitcast
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..chip import MAX_COUNT
+from ..decode.handover import Herald, Nobody
 from ..instructions.lds import (
     Lds,
     PIECE_BYTES,
@@ -62,7 +63,7 @@ from ..operands.weights import WeightCursor, WeightFragments
 from ..types import Formats
 from .activations import SharedRows, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
-from .shape import LOAD_BYTES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
+from .shape import LINES, LOAD_BYTES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
@@ -86,6 +87,7 @@ struct MiddleWalk[
     k_tail: Bool = False,
     are_listed: Bool = False,
     scales_end: Bool = False,
+    has_lines: Bool = False,
 ]:
     """A wave's way along K.
 
@@ -96,6 +98,7 @@ struct MiddleWalk[
         are_listed: Whether rows of activations are those of a list.
         scales_end: Whether scales of activations end where K does; they are numbers until the
             stage ends otherwise.
+        has_lines: Whether scales of activations come in whole lines.
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
@@ -128,6 +131,8 @@ struct MiddleWalk[
     """The order of the work of a stage."""
     comptime SCALE_BYTES = ROW_BYTES // Self.shape.chunk_stages()
     """Bytes of the scales of a stage of a row."""
+    comptime LDS_BYTES = Self.shape.lds_bytes(LINES) if Self.has_lines else Self.shape.lds_bytes()
+    """Bytes of the workgroup's LDS."""
     comptime FRAGMENTS = Self.ORDER.fragments()
     """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
@@ -159,6 +164,12 @@ struct MiddleWalk[
     """Where the lane's row of scales begins."""
     var next_scales: Int32
     """Where the lane reads the scales of the next stage."""
+    var shift: Int32
+    """Where in a line the lane's scales begin."""
+    var scales_end_at: Int32
+    """Bytes of scales of a row with the longest such beginning."""
+    var chunks_ahead: Int32
+    """Chunks of scales that are there when the first stage is: two if some rows need both."""
     var selector: UInt32
     """Which bytes of two words are the lane's scales."""
     var whole_selector: UInt32
@@ -212,6 +223,17 @@ struct MiddleWalk[
         var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = 0
+        self.shift = 0
+        self.scales_end_at = num_stages * Int32(Self.SCALE_BYTES)
+        self.chunks_ahead = 1
+        comptime if Self.has_lines:
+            comptime assert Self.shape.has_scale_lines() and not Self.are_listed, "lines of rows"
+            var first = first_stage * Int32(Self.SCALE_BYTES)
+            var all_begin = weights.k_blocks | first | Int32(ROW_BYTES)
+            self.shift = remainder[ROW_BYTES](lane % Int32(TILE) * weights.k_blocks + first)
+            var longest = Int32(ROW_BYTES) - (all_begin & -all_begin)
+            self.scales_end_at += longest
+            self.chunks_ahead = 2 if longest > 0 else 1
         comptime BOTH, ONE = UInt32(0x0C0C0400), UInt32(0x0C0C0C00)
         comptime STEP = UInt32(0x0101) if Self.SLICES > 1 else UInt32(1)
         self.selector = BOTH if Self.SLICES > 1 else ONE
@@ -263,13 +285,26 @@ struct MiddleWalk[
         comptime if Self.scales_end:
             return
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        comptime STAGES = Int32(Self.shape.chunk_stages())
         if round < Int32(Self.shape.rounds()):
-            if chunk * STAGES < self.num_stages:
-                var place = Int32(Self.shape.scale_place()) + (chunk & 1) * CHUNK_BYTES
+            if self._has_chunk(chunk):
+                var place = Int32(Self.shape.scale_place()) + Self.chunk_place(chunk) * CHUNK_BYTES
                 place += place_of_round[Self.shape.waves](round, self.wave)
                 var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
                 self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
+
+    @always_inline
+    def _has_chunk(self, chunk: Int32) -> Bool:
+        """Says whether a row has scales in a chunk."""
+        comptime if Self.has_lines:
+            return chunk * Int32(ROW_BYTES) < self.scales_end_at
+        else:
+            return chunk * Int32(Self.shape.chunk_stages()) < self.num_stages
+
+    @staticmethod
+    @always_inline
+    def chunk_place(chunk: Int32) -> Int32:
+        """Returns which of the places in LDS a chunk of scales has."""
+        return remainder[LINES if Self.has_lines else 2](chunk)
 
     @always_inline
     def fetch_all_a_scales(mut self):
@@ -339,12 +374,16 @@ struct MiddleWalk[
             self.selector = whole & LOW | ONE if left > 0 else NONE
             self.selector = whole if left > Int32(TILE_BLOCKS) else self.selector
             return
-        comptime STAGES = Self.shape.chunk_stages()
         comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        var chunk = quotient[STAGES](stage) & 1
+        comptime STAGES = Self.shape.chunk_stages()
+        var chunk = quotient[STAGES](stage)
         var in_row = remainder[STAGES](stage) * Int32(Self.SCALE_BYTES)
+        comptime if Self.has_lines:
+            var byte = self.shift + stage * Int32(Self.SCALE_BYTES)
+            chunk, in_row = quotient[ROW_BYTES](byte), remainder[ROW_BYTES](byte)
+        var place = Self.chunk_place(chunk) * CHUNK_BYTES
         self.next_scales = (self.scale_place - Int32(Self.shape.scale_place())) ^ in_row
-        self.next_scales += chunk * CHUNK_BYTES + Int32(Self.shape.scale_place())
+        self.next_scales += place + Int32(Self.shape.scale_place())
 
     @always_inline
     def read_a_scales[tile: Int](mut self):
@@ -456,7 +495,9 @@ struct MiddleWalk[
                 self.fetch_a[behind](index, self.ahead_of_last)
         elif tag == Ops.FETCH_A_SCALES.value:
             comptime STAGES = Self.shape.chunk_stages()
-            self.fetch_a_scales(quotient[STAGES](self.stage) + 1, remainder[STAGES](self.stage))
+            var chunk = quotient[STAGES](self.stage)
+            chunk += self.chunks_ahead if Self.has_lines else 1
+            self.fetch_a_scales(chunk, remainder[STAGES](self.stage))
         elif tag == Ops.FETCH_B_SCALES.value:
             self.fetch_b_scales[behind, index](self.ahead_of_last)
         elif tag == Ops.FETCH_LATE_B.value:
@@ -523,6 +564,10 @@ struct MiddleWalk[
         elif Self.HAS_SCALES and ring == 0:
             comptime for round in range(Self.shape.rounds()):
                 self.fetch_a_scales(0, Int32(round))
+            comptime if Self.has_lines:
+                if self.chunks_ahead == 2:
+                    comptime for round in range(Self.shape.rounds()):
+                        self.fetch_a_scales(1, Int32(round))
         comptime IS_LAST = ring == Self.DEPTH - 1
         var at = self.place_of(Int32(ring))
         comptime if IS_LAST:
@@ -567,6 +612,12 @@ struct MiddleWalk[
     @always_inline
     def walk(mut self):
         """Walks along K."""
+        var nobody = Nobody()
+        self.walk(nobody)
+
+    @always_inline
+    def walk[Listener: Herald](mut self, mut herald: Listener):
+        """Walks along K; tells somebody when the last stages begin."""
         # The first stage has arrived: behind it are the other stages, and its own weights, which
         # are before it if rows are those of a list.
         comptime STAGES = Self.DEPTH - 1 - Int(Self.are_listed)
@@ -588,8 +639,16 @@ struct MiddleWalk[
         schedule_barrier()
 
         comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
-        for _ in range(quotient[Self.DEPTH](self.num_stages)):
+        var turns = quotient[Self.DEPTH](self.num_stages)
+        comptime if Listener.LISTENS:
+            if turns == 0:
+                herald.announce()
+        for turn in range(turns):
             comptime for ring in range(Self.DEPTH):
+                comptime if Listener.LISTENS and ring == Self.DEPTH - 1:
+                    if turn == turns - 1:
+                        herald.announce()
+                        schedule_barrier()
                 comptime for i in range(Self.ORDER.length()):
                     self.perform[operations[i], ring]()
         self.run_rest[0](self.num_stages % Int32(Self.DEPTH))

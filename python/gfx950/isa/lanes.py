@@ -190,12 +190,20 @@ def _decode_readlane(b: Build) -> Decoded:
         x = np.broadcast_to(value(w), w.exec_mask.shape)
         write(w, x[np.arange(w.count), lane(w) & U32(63)])
 
+    register = b.v_reads[0]
+
+    def spread(w: Waves) -> np.ndarray:
+        found = w.v_undef[register][np.arange(w.count), lane(w) & U32(63)]
+        return np.repeat(found[:, None], LANES, axis=1)[None]
+
     info = {"readlane": True, "lane selects": selects}
-    return b.finish(run, "valu", masked=False, info=info)
+    return b.finish(run, "valu", masked=False, spread=spread, info=info)
 
 
 def _decode_writelane(b: Build) -> Decoded:
-    value, (lane, selects) = b.scalar(1, "b32"), _lane_select(b)
+    value = b.scalar(1, "b32")
+    values = tuple(b.s_reads)
+    lane, selects = _lane_select(b)
     index = b.vector_index(b.operand(0), 1)
     b.v_kept.append(index)
     b.v_writes.append(index)
@@ -205,8 +213,14 @@ def _decode_writelane(b: Build) -> Decoded:
         w.v[index, rows, lanes] = value(w)
         w.v_undef[index, rows, lanes] = False
 
+    def spread(w: Waves) -> np.ndarray:
+        found = w.v_undef[index].copy()
+        is_undefined = [w.s_undef[register] for register in values]
+        found[np.arange(w.count), lane(w) & U32(63)] = np.any(is_undefined, axis=0)
+        return found[None]
+
     info = {"writelane": True, "lane selects": selects}
-    return b.finish(run, "valu", masked=False, info=info)
+    return b.finish(run, "valu", masked=False, spread=spread, info=info)
 
 
 def _decode_swap(b: Build) -> Decoded:

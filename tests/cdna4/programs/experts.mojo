@@ -4,8 +4,9 @@
                                          (also of the sums of a layer: its types, out float32)
     layer(types, (tokens, slots, width, inner, experts, bytes of an id, type of the weights, gate))
 
-Types are named <left>_<x>_<out>_<bias>, or for a layer of both products. A launch is {text, grid, threads, arguments}; an argument
-is an integer, the name of what an address stands for, or a place in the workspace, (offset,).
+Types are named <left>[.<right>]_<x>_<out>_<bias>, for a layer those of both products; without a
+name weights are MXFP4. A launch is {text, grid, threads, arguments}; an argument is an integer, the
+name of what an address stands for, or a place in the workspace, (offset,).
 """
 
 from std.os import abort
@@ -37,10 +38,15 @@ comptime F16 = DType.float16
 comptime F32 = DType.float32
 
 
-def _layer(left: Format, x: DType, result: DType, bias: Optional[DType]) -> LayerTypes:
-    """Returns the types of a layer with MXFP4 weights."""
-    comptime MXFP4 = Format.MXFP4
-    return LayerTypes(left, x, Rounding.EVEN, MXFP4, bias, MXFP4, bias, result, ANY)
+def _layer(
+    left: Format,
+    x: DType,
+    result: DType,
+    bias: Optional[DType],
+    right: Format = Format.MXFP4,
+) -> LayerTypes:
+    """Returns the types of a layer."""
+    return LayerTypes(left, x, Rounding.EVEN, right, bias, right, bias, result, ANY)
 
 
 comptime GROUPED = [
@@ -56,6 +62,8 @@ comptime LAYERS = [
     _layer(Format.MXFP8, BF16, BF16, Optional(F32)),
     _layer(KEPT, BF16, BF16, NO_BIAS),
     _layer(KEPT, F32, F32, Optional(F32)),
+    _layer(Format.MXFP8_E5M2, BF16, BF16, Optional(F32)),
+    _layer(Format.MXFP8_E5M2, BF16, BF16, NO_BIAS, Format.MXFP8_E5M2),
 ]
 """What layers are compiled for."""
 
@@ -92,7 +100,10 @@ comptime WORKSPACE = 1 << 40
 def types_name(types: ProductTypes) -> String:
     """Returns how types are called."""
     var bias = String(types.bias.value()) if types.bias else "none"
-    return String(name_of(types.formats.left), "_", types.floats(), "_", types.out, "_", bias)
+    var formats = String(name_of(types.formats.left))
+    if types.formats.right != Format.MXFP4:
+        formats += String(".", name_of(types.formats.right))
+    return String(formats, "_", types.floats(), "_", types.out, "_", bias)
 
 
 def experts_of(

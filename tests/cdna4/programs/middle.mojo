@@ -41,6 +41,8 @@ struct Middle(Catalogue):
         show[MiddleShape(4, 2, 4, 1), BF16, NO_BIAS](visitor)
         show[MiddleShape(4, 2, 4, 2), BF16, Optional(BF16)](visitor)
         show[MiddleShape(4, 4, 3, 2), F32, Optional(F32)](visitor)
+        show[MiddleShape(4, 2, 4, 4), BF16, NO_BIAS](visitor)
+        show[MiddleShape(8, 2, 3, 3), BF16, Optional(BF16)](visitor)
         show[MiddleShape(12, 4, 3, 1), BF16, NO_BIAS](visitor)
         show[MiddleShape(8, 3, 3, 1), BF16, Optional(BF16)](visitor)
         show[MiddleShape(14, 2, 3, 1), BF16, Optional(F32)](visitor)
