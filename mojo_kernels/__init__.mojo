@@ -101,6 +101,7 @@ Hopper's builds on the room of any GPU.
             order.mojo            what stands between matrix instructions, as data
             walk.mojo             a wave's way along K
             activations.mojo      how codes and scales get into LDS
+            scales.mojo           all scales of a tile's rows at once, as they are in memory
         prefill/              many rows: eight waves share a large tile
             kernel.mojo           the kernels, which problems, and the launch
             shape.mojo            the size of the tile, and what it means for LDS

@@ -23,6 +23,7 @@ from ..operands.memory import (
     remainder,
 )
 from ..operands.tiles import exchanged
+from ..operands.weights import WeightCursor
 from .shape import LOAD_BYTES, LOAD_ROWS, ROW_BYTES, ROW_PIECES, WAVES
 
 
@@ -169,3 +170,13 @@ struct SharedRows[listed_rounds: Int = 0, part: Int = 1, waves: Int = WAVES](
 def place_of_round[waves: Int](round: Int32, wave: Int32) -> Int32:
     """Returns where a wave's part of the rows that `waves` load together begins in LDS."""
     return (round * Int32(waves) + wave) * Int32(LOAD_BYTES)
+
+
+@fieldwise_init
+struct StagePlace(TrivialRegisterPassable):
+    """Where a stage lies in memory, the same for all lanes."""
+
+    var activations: View
+    """Of the first row's codes."""
+    var weights: WeightCursor
+    """Of the wave's weights."""

@@ -15,12 +15,7 @@ scaled and added some instructions later, when they are there:
 """
 
 from layout import Coord, Idx
-from max.gpu.sync import (
-    AMDScheduleBarrierMask,
-    s_waitcnt,
-    s_waitcnt_barrier,
-    schedule_barrier,
-)
+from max.gpu.sync import AMDScheduleBarrierMask, s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from pipeline.pipeline_dsl import ScheduleEntry
 from std.memory import bitcast
 
@@ -28,18 +23,8 @@ from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..chip import MAX_COUNT
 from ..decode.handover import Herald, Nobody
-from ..instructions.lds import (
-    Lds,
-    PIECE_BYTES,
-    PIECE_WORDS,
-    bytes_at,
-    pieces_at,
-    read_pair,
-    read_piece,
-    read_word,
-    words_at,
-    write_byte,
-)
+from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, pieces_at, read_pair, read_piece
+from ..instructions.lds import read_word, words_at
 from ..instructions.matrix import (
     BlockCodes,
     CodeTile,
@@ -48,37 +33,23 @@ from ..instructions.matrix import (
     PIECES,
     SUMS,
     SumTile,
-    Sums,
-    TILE,
-    TILE_BLOCKS,
-    WordTile,
-    multiply_codes,
-    multiply_tiles,
 )
+from ..instructions.matrix import Sums, TILE, TILE_BLOCKS, WordTile, multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
 from ..operands.memory import View, WORD_BYTES, quotient, remainder
 from ..operands.tiles import exchanged
-from ..operands.weights import WeightCursor, WeightFragments
+from ..operands.weights import WeightFragments
 from ..types import Formats
-from .activations import SharedRows, first_byte_of_lane, place_of_round
+from .activations import SharedRows, StagePlace, first_byte_of_lane, place_of_round
 from .order import MiddleOps, StageOrder
-from .shape import LINES, LOAD_BYTES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
+from .scales import fetch_all, store_last
+from .shape import LINES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
 comptime IN_FLIGHT = 4
 """Tiles of products that are scaled later: sums have a multiple of so many tiles."""
-
-
-@fieldwise_init
-struct StagePlace(TrivialRegisterPassable):
-    """Where a stage lies in memory, the same for all lanes."""
-
-    var activations: View
-    """Of the first row's codes."""
-    var weights: WeightCursor
-    """Of the wave's weights."""
 
 
 struct MiddleWalk[
@@ -307,37 +278,6 @@ struct MiddleWalk[
         return remainder[LINES if Self.has_lines else 2](chunk)
 
     @always_inline
-    def fetch_all_a_scales(mut self):
-        """Starts loading all scales of the rows, as they are in memory."""
-        var from_row = self.scales.memory
-        var count = from_row.tensor.desc[2].cast[DType.int32]()
-        var rest = remainder[WORD_BYTES](count)
-        if rest != 0:
-            # The hardware loads whole words only.
-            var end = View(from_row.tensor, count - rest)
-            self.last_bytes = end.load[1](self.lane)[0]
-        # What is read of the rows that are there, and behind the last one.
-        var size = Int32(Self.shape.rows()) * self.weights.k_blocks + 2 * Int32(PIECE_BYTES)
-        comptime STEP = Self.shape.waves * LOAD_BYTES
-        for at in range(self.wave * Int32(LOAD_BYTES), size, Int32(STEP)):
-            var place = self.lds.unsafe_offset(Int(Int32(Self.shape.scale_place()) + at))
-            from_row.moved(at).load_to_lds[PIECE_BYTES](self.lane * Int32(PIECE_BYTES), place)
-
-    @always_inline
-    def store_last_bytes(self):
-        """Stores the bytes of the tensor of scales that are no whole word, where all has come."""
-        var from_row = self.scales.memory
-        var count = from_row.tensor.desc[2].cast[DType.int32]()
-        var rest = remainder[WORD_BYTES](count)
-        var at = count - rest - from_row.place
-        if rest != 0 and at < Int32(Self.shape.rows()) * self.weights.k_blocks:
-            if self.wave == 0 and self.lane < rest:
-                var bytes = bytes_at[WORD_BYTES](self.lds, at + Int32(Self.shape.scale_place()))
-                write_byte(bytes, Coord(self.lane), self.last_bytes)
-            s_waitcnt[lgkmcnt=0]()
-            s_waitcnt_barrier()
-
-    @always_inline
     def fetch_b_scales[ring: Int, word: Int](mut self, at: StagePlace):
         """Starts loading scales of the weights of a stage."""
         self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)
@@ -560,7 +500,9 @@ struct MiddleWalk[
                 self.start_weights()
             return
         comptime if Self.scales_end and ring == 0:
-            self.fetch_all_a_scales()
+            self.last_bytes = fetch_all[Self.shape](
+                self.scales.memory, self.weights.k_blocks, self.lds, self.wave, self.lane
+            )
         elif Self.HAS_SCALES and ring == 0:
             comptime for round in range(Self.shape.rounds()):
                 self.fetch_a_scales(0, Int32(round))
@@ -628,7 +570,14 @@ struct MiddleWalk[
         s_waitcnt_barrier()
         schedule_barrier()
         comptime if Self.scales_end:
-            self.store_last_bytes()
+            store_last[Self.shape](
+                self.scales.memory,
+                self.weights.k_blocks,
+                self.lds,
+                self.wave,
+                self.lane,
+                self.last_bytes,
+            )
             schedule_barrier()
         comptime for tile in range(Self.shape.m_tiles if Self.HAS_SCALES else 0):
             self.read_a_scales[tile]()
