@@ -25,16 +25,9 @@ from ..chip import MAX_COUNT
 from ..decode.handover import Herald, Nobody
 from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ..instructions.lds import read_word, words_at
-from ..instructions.matrix import (
-    BlockCodes,
-    CodeTile,
-    CODE_WORDS,
-    LANE_BYTES,
-    PIECES,
-    SUMS,
-    SumTile,
-)
-from ..instructions.matrix import Sums, TILE, TILE_BLOCKS, WordTile, multiply_codes, multiply_tiles
+from ..instructions.matrix import BlockCodes, CodeTile, CODE_WORDS, LANE_BYTES, PIECES, SUMS
+from ..instructions.matrix import Sums, SumTile, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
 from ..operands.memory import View, WORD_BYTES, quotient, remainder
