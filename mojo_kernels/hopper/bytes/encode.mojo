@@ -13,24 +13,19 @@ from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_NAN
 from ...simt.codec import CHUNK, Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
-from ..instructions.packed import BOTH_HALVES, bytes_of_two, halves_of_bytes, packed_max
+from ..instructions.packed import WORD_PAIRS, bytes_of_two
+from ..operands.activations import packed_magnitude
+from .numbers import CHUNK_WORDS, Words, decode_bytes
 
 comptime ELEMENT = Element.E4M3
 """What floats are encoded as."""
-comptime CHUNK_WORDS = CHUNK // 4
-"""Words of a chunk's bytes."""
-comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
-"""The bytes of a chunk."""
 
 
 @always_inline
 def magnitude_of[dtype: DType](x: SIMD[dtype, CHUNK]) -> UInt32:
     """Returns the float32 bits of the largest magnitude of a chunk."""
     comptime if dtype == DType.bfloat16:
-        var pairs = bitcast[DType.uint32, CHUNK // 2](x)
-        var largest = UInt32(0)
-        comptime for i in range(CHUNK // 2):
-            largest = packed_max(largest, pairs[i] & (UInt32(0x7FFF) * BOTH_HALVES))
+        var largest = packed_magnitude(bitcast[DType.uint32, WORD_PAIRS](x))
         return max(largest & 0xFFFF0000, largest << 16)
     else:
         return magnitude_of_chunk(x.cast[DType.float32]())
@@ -62,13 +57,7 @@ def rounded(x: Chunk, scale: UInt32) -> Chunk:
     """
     # A power of two: what it makes inexact is far below the smallest code.
     var words = _rounded(x * f32_of_inverse_scale(scale))
-    if scale == UInt32(E8M0_NAN):
-        words = 0
-    var halves = SIMD[DType.uint32, CHUNK // 2]()
-    comptime for i in range(CHUNK // 2):
-        var bytes = (words[i // 2] >> UInt32(16 * (i % 2))).cast[DType.uint16]()
-        halves[i] = halves_of_bytes["e4m3x2"](bytes)
-    return bitcast[DType.float16, CHUNK](halves).cast[DType.float32]()
+    return decode_bytes(Words(0) if scale == UInt32(E8M0_NAN) else words)
 
 
 @always_inline

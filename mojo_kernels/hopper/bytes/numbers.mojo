@@ -11,7 +11,7 @@ from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import FORMATS, Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ...simt.codec import decode_chunk, element_of, f32_of_scale, unpack
+from ...simt.codec import CHUNK, Chunk, decode_chunk, element_of, f32_of_scale, unpack
 from ...simt.tiles.operands import packed_numbers
 from ..dense.units import StageRows
 from ..fp8.codes import MAGNITUDES, pick_codes, scale_at
@@ -19,6 +19,10 @@ from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_
 from ..instructions.shared_memory import store_pair, store_quad, store_word
 from ..layout import ROWS_PER_LANE
 
+comptime CHUNK_WORDS = CHUNK // 4
+"""Words of a chunk's bytes."""
+comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
+"""The bytes of a chunk."""
 comptime SAFE_EXPONENT = 64
 """No element of a block whose scale is within 2 ** this of one is lost."""
 
@@ -65,6 +69,14 @@ def decode_word[bits: Int](word: UInt32, format: Int32) -> SIMD[DType.float32, 3
     else:
         var values = decode_chunk(unpack[bits](word), element_of[bits](format))
         return rebind[SIMD[DType.float32, COUNT]](values)
+
+
+@always_inline
+def decode_bytes(words: Words) -> Chunk:
+    """Returns the elements of a chunk of MXFP8, not scaled."""
+    comptime MXFP8 = Int32(Format.MXFP8.code())
+    var low, high = decode_word[8](words[0], MXFP8), decode_word[8](words[1], MXFP8)
+    return Chunk().insert[offset=0](low).insert[offset=4](high)
 
 
 @always_inline

@@ -14,14 +14,15 @@ from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid, Queue
 from ...numbers.floats import FLOAT_TYPES, float_code
-from ...numbers.formats import Format, block_of, has_float_scales
+from ...numbers.formats import block_of, has_float_scales
 from ...numbers.rounding import float_scale_from_amax
 from ...problem import LeftKind, Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, Chunk, LANES_PER_BLOCK
 from ...simt.codec import amax_of_lanes, f32_of_scale, scale_of_magnitude
 from ...simt.views import flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneSteps, RowLanes, THREADS, WARPS
+from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
+from ..dense.lanes import THREADS, WARPS
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
@@ -32,8 +33,8 @@ from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
 from ..staged.activations import LANE_BYTES, PARTS
-from .encode import CHUNK_WORDS, ELEMENT, Words, encode, magnitude_of, rounded
-from .numbers import are_lost, decode_word, packed_numbers
+from .encode import ELEMENT, encode, magnitude_of, rounded
+from .numbers import CHUNK_WORDS, Words, are_lost, decode_bytes, packed_numbers
 from .operands import Scaling, StagedOperands, workspace_of
 from .scales import WeightScales
 from .weights import mark_weights
@@ -46,7 +47,7 @@ comptime STAGE_CHUNKS = ROW_BYTES // CHUNK
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
-    `nvvm.minctasm`=SIMDLength(4),
+    `nvvm.minctasm`=SIMDLength(RESIDENT_GROUPS),
 )
 def prepare_operands[
     scaling: Scaling, bits: Int, stages_weights: Bool
@@ -74,7 +75,7 @@ def prepare_operands[
         else:
             mark_weights(w, operands, tile, UInt32(a.k))
         return
-    var place = Place(lanes, index - num_groups)
+    var place = LaneOfRow(lanes, index - num_groups)
     if a.is_encoded():
         comptime if scaling == Scaling.NUMBERS:
             store_decoded(a, operands, place)
@@ -90,40 +91,12 @@ def prepare_operands[
                 store_encoded[dtype](a, operands, place)
 
 
-struct Place(TrivialRegisterPassable):
-    """A row of tokens, and which of its lanes a thread is."""
-
-    var lanes: RowLanes
-    var lane: UInt32
-    var row: UInt32
-    var is_there: Bool
-    """Else the thread only keeps others company, and stores nothing."""
-
-    @always_inline
-    def __init__(out self, lanes: RowLanes, group: UInt32):
-        """Finds the row of this thread; the last row stands in for those past the end."""
-        self.lanes = lanes
-        self.lane = lanes.lane()
-        self.is_there = lanes.row(group) < lanes.num_rows
-        self.row = min(lanes.row(group), lanes.num_rows - 1)
-
-    @always_inline
-    def chunk(self, index: UInt32) -> UInt32:
-        """Returns one of the lane's chunks."""
-        return (index << self.lanes.log_lanes) + self.lane
-
-    @always_inline
-    def has_any(self, index: UInt32, num_chunks: UInt32) -> Bool:
-        """Says whether any lane has such a chunk, of so many of a row: whole warps agree."""
-        return index << self.lanes.log_lanes < num_chunks
-
-
 comptime Floats[dtype: DType] = Array[SIMD[dtype, CHUNK], LANE_CHUNKS]
 """Chunks of a lane that are on the way at once."""
 
 
 @always_inline
-def load_floats[dtype: DType](a: Activations, place: Place, index: UInt32) -> Floats[dtype]:
+def load_floats[dtype: DType](a: Activations, place: LaneOfRow, index: UInt32) -> Floats[dtype]:
     """Loads a lane's chunks from one on; blocks past the end repeat the last one."""
     var row_chunks = UInt32(a.k // CHUNK)
     var last = row_chunks - UInt32(LANES_PER_BLOCK) + place.lane % UInt32(LANES_PER_BLOCK)
@@ -138,7 +111,7 @@ def load_floats[dtype: DType](a: Activations, place: Place, index: UInt32) -> Fl
 @always_inline
 def store_encoded[
     dtype: DType, scaling: Scaling
-](a: Activations, operands: StagedOperands[scaling, ...], place: Place):
+](a: Activations, operands: StagedOperands[scaling, ...], place: LaneOfRow):
     """Encodes floats."""
     var row_chunks = UInt32(a.k // CHUNK)
     var format = Int(a.format)
@@ -158,7 +131,7 @@ def store_encoded[
     var factor = float_scale_from_amax(row_amax, materialize[ELEMENT](), a.carry != 0)
     # Stages begin and end with sixteen neighbours.
     var num_chunks = operands.left.num_steps * UInt32(STAGE_CHUNKS)
-    var steps = LaneSteps.of[STAGE_CHUNKS](operands.left, place.lanes)
+    var steps = LaneSteps.of[STAGE_CHUNKS](operands.left, place)
     var part, half = divmod(place.lane % UInt32(STAGE_CHUNKS), UInt32(STAGE_CHUNKS // PARTS))
     var codes = operands.left.part(place.row, steps.first, part)
     codes = codes.unsafe_offset(Int(half) * CHUNK)
@@ -193,12 +166,12 @@ def store_encoded[
 @always_inline
 def copy_row[
     scaling: Scaling
-](a: Activations, operands: StagedOperands[scaling, ...], place: Place):
+](a: Activations, operands: StagedOperands[scaling, ...], place: LaneOfRow):
     """Copies codes and scales."""
     var row_parts = UInt32(a.k // LANE_BYTES)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
     var num_steps = operands.left.num_steps
-    var steps = LaneSteps.of[PARTS](operands.left, place.lanes)
+    var steps = LaneSteps.of[PARTS](operands.left, place)
     var first = operands.left.part(place.row, steps.first, place.lane % UInt32(PARTS))
     var index = UInt32(0)
     while place.has_any(index, num_steps * UInt32(PARTS)):
@@ -230,14 +203,14 @@ def copy_row[
 
 
 @always_inline
-def clear_mark(operands: StagedOperands[...], place: Place):
+def clear_mark(operands: StagedOperands[...], place: LaneOfRow):
     """Says that all of a row is in its stages."""
     if place.lane == 0 and place.is_there:
         flat_of(operands.left_marks)[Int(place.row)] = 0
 
 
 @always_inline
-def store_mark(operands: StagedOperands[...], place: Place, loses: Bool):
+def store_mark(operands: StagedOperands[...], place: LaneOfRow, loses: Bool):
     """Writes the mark of a row, of which this thread's elements are lost or not."""
     var mark = place.lanes.largest(SIMD[DType.uint32, 1](UInt32(1) if loses else UInt32(0)))[0]
     if place.lane == 0 and place.is_there:
@@ -245,7 +218,7 @@ def store_mark(operands: StagedOperands[...], place: Place, loses: Bool):
 
 
 @always_inline
-def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], place: Place):
+def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], place: LaneOfRow):
     """Rounds floats and writes them as bfloat16 numbers, and the mark."""
     var numbers = NumberPlaces(operands.left, place)
     var row_chunks = UInt32(a.k // CHUNK)
@@ -264,9 +237,8 @@ def store_rounded[dtype: DType](a: Activations, operands: StagedOperands[...], p
 
 
 @always_inline
-def store_decoded(a: Activations, operands: StagedOperands[...], place: Place):
+def store_decoded(a: Activations, operands: StagedOperands[...], place: LaneOfRow):
     """Writes codes times their scales as bfloat16 numbers, and the mark."""
-    comptime MXFP8 = Int32(Format.MXFP8.code())
     var numbers = NumberPlaces(operands.left, place)
     var row_chunks = UInt32(a.k // CHUNK)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
@@ -284,8 +256,7 @@ def store_decoded(a: Activations, operands: StagedOperands[...], place: Place):
             )
             bytes[i] = scales[row, chunk // LANES_PER_BLOCK]
         comptime for i in range(LANE_CHUNKS):
-            var low, high = decode_word[8](words[i][0], MXFP8), decode_word[8](words[i][1], MXFP8)
-            var values = Chunk().insert[offset=0](low).insert[offset=4](high)
+            var values = decode_bytes(words[i])
             var scale = bytes[i].cast[DType.uint32]()
             loses |= numbers.store(place, index, row_chunks, values, scale)
             index += 1
@@ -300,15 +271,15 @@ struct NumberPlaces(TrivialRegisterPassable):
     var num_steps: UInt32
 
     @always_inline
-    def __init__(out self, rows: StagedRows, place: Place):
+    def __init__(out self, rows: StagedRows, place: LaneOfRow):
         """Finds those of a row."""
-        self.steps = LaneSteps.of[PARTS](rows, place.lanes)
+        self.steps = LaneSteps.of[PARTS](rows, place)
         self.first = rows.part(place.row, self.steps.first, place.lane % UInt32(PARTS))
         self.num_steps = rows.num_steps
 
     @always_inline
     def store(
-        self, place: Place, index: UInt32, row_chunks: UInt32, values: Chunk, scale: UInt32
+        self, place: LaneOfRow, index: UInt32, row_chunks: UInt32, values: Chunk, scale: UInt32
     ) -> Bool:
         """Stores elements times their scale, zeros past the end; says whether one is lost."""
         var factor = f32_of_scale(scale)
@@ -354,4 +325,4 @@ def prepare[
 
 def groups_of_tile(n: Int) -> Int:
     """Returns the groups that share a tile of weights: enough for the device."""
-    return min(ceildiv(4 * MULTIPROCESSORS, ceildiv(n, TILE_ROWS)), MAX_TILE_GROUPS)
+    return min(ceildiv(RESIDENT_GROUPS * MULTIPROCESSORS, ceildiv(n, TILE_ROWS)), MAX_TILE_GROUPS)

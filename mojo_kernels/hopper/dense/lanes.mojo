@@ -20,13 +20,15 @@ from ..instructions.warp import keep_branch
 from ..many.kernel import MULTIPROCESSORS
 from .stages import StagedRows
 
-comptime THREADS = 256
-"""Threads of a group that makes rows ready."""
+comptime LOG_THREADS = 8
+"""Threads of a group that makes rows ready, as an exponent."""
+comptime THREADS = 1 << LOG_THREADS
+"""The threads themselves."""
 comptime LOG_WARP = 5
 """Lanes of a warp, as an exponent."""
 comptime WARPS = THREADS >> LOG_WARP
 """Warps of a group."""
-comptime GROUPS = 4
+comptime RESIDENT_GROUPS = 4
 """Groups of a multiprocessor at once."""
 comptime LANE_CHUNKS = 4
 """Chunks of a lane that are on the way at once."""
@@ -51,7 +53,7 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
             lanes *= 2
         while (
             lanes > 32
-            and num_rows * lanes > MULTIPROCESSORS * GROUPS * THREADS
+            and num_rows * lanes > MULTIPROCESSORS * RESIDENT_GROUPS * THREADS
             and row_chunks <= most_chunks * (lanes // 2)
         ):
             lanes //= 2
@@ -64,21 +66,11 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
 
     def num_groups(self) -> Int:
         """Returns the groups of all rows."""
-        return ceildiv(Int(self.num_rows << self.log_lanes), THREADS)
+        return ceildiv(Int(self.num_rows) << Int(self.log_lanes), THREADS)
 
     def chunks(self, k: Int) -> Int:
         """Returns the chunks of a lane, of a row of k elements."""
         return ceildiv(k // CHUNK, Int(self.lanes()))
-
-    @always_inline
-    def row(self, group: UInt32) -> UInt32:
-        """Returns this thread's row, which may be past the end: it only keeps others company."""
-        return (group * UInt32(THREADS) + UInt32(thread_idx.x)) >> self.log_lanes
-
-    @always_inline
-    def lane(self) -> UInt32:
-        """Returns which of its row's lanes a thread is."""
-        return UInt32(thread_idx.x) & (self.lanes() - 1)
 
     @always_inline
     def largest[width: SIMDLength](self, values: SIMD[DType.uint32, width]) -> type_of(values):
@@ -119,6 +111,37 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
         return "RowLanes"
 
 
+struct LaneOfRow(TrivialRegisterPassable):
+    """A thread's row of tokens, and which of the row's lanes it is."""
+
+    var lanes: RowLanes
+    var lane: UInt32
+    var row: UInt32
+    var is_there: Bool
+    """Else the thread only keeps others company, and stores nothing."""
+
+    @always_inline
+    def __init__(out self, lanes: RowLanes, group: UInt32):
+        """Finds the row of this thread; the last row stands in for those past the end."""
+        var thread = UInt32(thread_idx.x)
+        # Threads of all groups may be more than 2**32.
+        var row = (group << (UInt32(LOG_THREADS) - lanes.log_lanes)) + (thread >> lanes.log_lanes)
+        self.lanes = lanes
+        self.lane = thread & (lanes.lanes() - 1)
+        self.is_there = row < lanes.num_rows
+        self.row = min(row, lanes.num_rows - 1)
+
+    @always_inline
+    def chunk(self, index: UInt32) -> UInt32:
+        """Returns one of the lane's chunks."""
+        return (index << self.lanes.log_lanes) + self.lane
+
+    @always_inline
+    def has_any(self, index: UInt32, num_chunks: UInt32) -> Bool:
+        """Says whether any lane has such a chunk, of so many of a row: whole warps agree."""
+        return index << self.lanes.log_lanes < num_chunks
+
+
 @fieldwise_init
 struct LaneSteps(TrivialRegisterPassable):
     """Which stages a lane's chunks of a row go to: some steps apart, the same place of each."""
@@ -132,10 +155,10 @@ struct LaneSteps(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of[step_chunks: Int](rows: StagedRows, lanes: RowLanes) -> Self:
+    def of[step_chunks: Int](rows: StagedRows, place: LaneOfRow) -> Self:
         """Returns those of rows that have so many chunks in a stage, no more than a warp."""
-        var steps = lanes.lanes() // UInt32(step_chunks)
-        return Self(lanes.lane() // UInt32(step_chunks), steps, steps * rows.stage_bytes())
+        var steps = place.lanes.lanes() // UInt32(step_chunks)
+        return Self(place.lane // UInt32(step_chunks), steps, steps * rows.stage_bytes())
 
     @always_inline
     def step(self, index: UInt32) -> UInt32:

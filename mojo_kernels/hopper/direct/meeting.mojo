@@ -11,10 +11,11 @@ from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import ceildiv
+from std.math import align_up
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.views import flat_of
+from ..dense.handover import GROUPS
 from ..dense.marks import FIRST_GROUP
 from ..dense.share import Share
 from ..instructions.global_memory import add_one, load_fresh, order_memory
@@ -23,15 +24,13 @@ from ..instructions.wgmma import PART_SUMS, TileSums
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_GROUP
 
-comptime CONSUMERS = 32 * CONSUMER_WARPS // WARP_GROUP
-"""Warp groups that multiply, for each of which tiles have a counter."""
 comptime COUNTER_BYTES = 4
 """Bytes of a counter."""
 comptime SUM_BYTES = 4
 """Bytes of a sum."""
 comptime SLOTS = 2
 """Parts of a group: of its first tile, and of its last one."""
-comptime FLAGS_AT = HEADER_BYTES - 4 * CONSUMERS
+comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
 """Where the header has a word for each consumer: how many parts there were."""
 comptime FEWEST_STEPS = 4
 """Groups have no fewer stages than that, or fewer groups have some. Guess."""
@@ -47,7 +46,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     """Where the parts of tiles of so many rows are."""
 
     comptime device_type: AnyType = Self
-    comptime QUADS = Self.tokens * COLUMNS // CONSUMERS // WARP_GROUP // 4
+    comptime QUADS = Self.tokens * COLUMNS // GROUPS // WARP_GROUP // 4
     """Quads of sums of a thread."""
     comptime SLOT_BYTES = Self.tokens * COLUMNS * SUM_BYTES
     """Bytes of a part."""
@@ -67,7 +66,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     def counter_bytes(tiles: Int) -> Int:
         """Returns the bytes of all counters, padded."""
         comptime ALIGNMENT = 256
-        return ceildiv(tiles * CONSUMERS * COUNTER_BYTES, ALIGNMENT) * ALIGNMENT
+        return align_up(tiles * GROUPS * COUNTER_BYTES, ALIGNMENT)
 
     @staticmethod
     def num_bytes(tiles: Int) -> Int:
@@ -102,7 +101,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
         var flag = base + UInt32(FLAGS_AT) + 4 * consumer
         if UInt32(thread_idx.x) % UInt32(WARP_GROUP) == 0:
-            var counter = self.counters.unsafe_offset(Int(tile * UInt32(CONSUMERS) + consumer))
+            var counter = self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer))
             store_word(flag, add_one(counter))
         wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
         var first_group = share.group_of(first_step)

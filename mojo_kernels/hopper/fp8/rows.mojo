@@ -24,10 +24,11 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneSteps, RowLanes, THREADS, WARPS
+from ..dense.handover import GROUPS
+from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
+from ..dense.lanes import THREADS, WARPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
-from ..direct.meeting import CONSUMERS
 from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word
@@ -56,7 +57,7 @@ comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
-    `nvvm.minctasm`=SIMDLength(4),
+    `nvvm.minctasm`=SIMDLength(RESIDENT_GROUPS),
 )
 def prepare_rows[
     CHUNKS: Int, stages_weights: Bool
@@ -103,14 +104,13 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
     """Writes the bytes and the base of this thread's row of tokens."""
     comptime BATCH = CHUNKS // ceildiv(CHUNKS, LANE_CHUNKS)
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
-    var lane = lanes.lane()
-    var is_there = lanes.row(group) < lanes.num_rows
-    var token = min(lanes.row(group), lanes.num_rows - 1)
+    var place = LaneOfRow(lanes, group)
+    var token, lane = Int(place.row), place.lane
     var words = Array[UInt32, CHUNKS](fill=0)
     var scales = Array[UInt32, CHUNKS](fill=0)
     comptime for first in range(0, CHUNKS, BATCH):
-        if UInt32(first) << lanes.log_lanes < row_chunks:
-            load_batch[first, BATCH](a, token, lanes, row_chunks, words, scales)
+        if place.has_any(UInt32(first), row_chunks):
+            load_batch[first, BATCH](a, place, row_chunks, words, scales)
 
     var largest = UInt32(0)
     var smallest = UInt32.MAX
@@ -122,16 +122,16 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
     var base = ends[0] if ends[0] > 0 else EMPTY_BASE
     smallest = ~ends[1]
     var has_base = is_base(base) and (base <= smallest or base - smallest <= UInt32(SPAN))
-    if lane == 0 and is_there:
-        rows.bases.of_tokens()[Int(token)] = base.cast[DType.uint8]() if has_base else NO_BASE
+    if lane == 0 and place.is_there:
+        rows.bases.of_tokens()[token] = base.cast[DType.uint8]() if has_base else NO_BASE
     if not has_base:
         keep_branch()
         var block_bases = rows.bases.of_blocks(UInt32(a.k))
         comptime for i in range(CHUNKS):
-            var chunk = (UInt32(i) << lanes.log_lanes) + lane
-            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0 and is_there:
+            var chunk = place.chunk(UInt32(i))
+            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0 and place.is_there:
                 var block = Int(chunk // UInt32(K_LANES))
-                block_bases[Int(token), block] = scales[i].cast[DType.uint8]()
+                block_bases[token, block] = scales[i].cast[DType.uint8]()
             scales[i] = base
 
     var table = ByteTable.of_base(base)
@@ -139,15 +139,15 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLane
     comptime STEP_CHUNKS = STEP_BLOCKS * K_LANES
     var part = lane % UInt32(STEP_CHUNKS) // UInt32(K_LANES) * 2 + lane % 2
     var half = lane % UInt32(K_LANES) // 2
-    var steps = LaneSteps.of[STEP_CHUNKS](rows.left, lanes)
-    var place = rows.left.part(token, steps.first, part).unsafe_offset(8 * Int(half))
+    var steps = LaneSteps.of[STEP_CHUNKS](rows.left, place)
+    var first_bytes = rows.left.part(place.row, steps.first, part).unsafe_offset(8 * Int(half))
     comptime for i in range(CHUNKS):
         var bytes = table.bytes(words[i], scales[i])
         # Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
         var received = shuffle_xor(bytes[0] if is_odd else bytes[1], 1)
-        if steps.step(UInt32(i)) < rows.left.num_steps and is_there:
+        if steps.step(UInt32(i)) < rows.left.num_steps and place.is_there:
             var first = received if is_odd else bytes[0]
-            var to = steps.from_first(place, UInt32(i)).unsafe_bitcast[UInt32]()
+            var to = steps.from_first(first_bytes, UInt32(i)).unsafe_bitcast[UInt32]()
             flat_of(to).store[alignment=8](
                 Coord(0), SIMD[DType.uint32, 2](first, bytes[1] if is_odd else received)
             )
@@ -158,44 +158,43 @@ def load_batch[
     CHUNKS: Int, //, first: Int, BATCH: Int
 ](
     a: Activations,
-    token: UInt32,
-    lanes: RowLanes,
+    place: LaneOfRow,
     row_chunks: UInt32,
     mut words: Array[UInt32, CHUNKS],
     mut scales: Array[UInt32, CHUNKS],
 ):
     """Loads chunks as codes and scales; those past the end of a row are zeros."""
     # Whole blocks are in or out of range; lanes outside repeat the last block.
-    var lane = lanes.lane()
-    var last = row_chunks - UInt32(K_LANES) + lane % UInt32(K_LANES)
+    var last = row_chunks - UInt32(K_LANES) + place.lane % UInt32(K_LANES)
+    var token = Int(place.row)
     if a.is_encoded():
         keep_branch()
         var k_blocks = Int(row_chunks) // K_LANES
         var all_words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
         var all_scales = rows_of(a.scales, k_blocks)
         comptime for i in range(BATCH):
-            var chunk = Int(min((UInt32(first + i) << lanes.log_lanes) + lane, last))
-            words[first + i] = all_words[Int(token), chunk]
-            var scale = all_scales[Int(token), chunk // K_LANES]
+            var chunk = Int(min(place.chunk(UInt32(first + i)), last))
+            words[first + i] = all_words[token, chunk]
+            var scale = all_scales[token, chunk // K_LANES]
             scales[first + i] = scale.cast[DType.uint32]()
     elif a.dtype == BFLOAT16:
         keep_branch()
         var neighbours = Array[Pairs, BATCH](uninitialized=True)
         comptime for i in range(BATCH):
-            var chunk = min((UInt32(first + i) << lanes.log_lanes) + lane, last)
-            neighbours[i] = load_neighbours(a, token, chunk)
+            var chunk = min(place.chunk(UInt32(first + i)), last)
+            neighbours[i] = load_neighbours(a, place.row, chunk)
         comptime for i in range(BATCH):
             scales[first + i] = scale_of_neighbours(neighbours[i], a.carry)[0]
             words[first + i] = encode_neighbours(neighbours[i], scales[first + i])
     else:
         comptime for i in range(BATCH):
-            var chunk = min((UInt32(first + i) << lanes.log_lanes) + lane, last)
-            var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
+            var chunk = min(place.chunk(UInt32(first + i)), last)
+            var x = a.floats().load[CHUNK, CHUNK](token, Int(chunk) * CHUNK)
             scales[first + i] = scale_of_block(x, a.carry, materialize[OPERANDS.element]())
             var codes = encode_chunk[False](x, scales[first + i], materialize[OPERANDS.element]())
             words[first + i] = pack[OPERANDS.element.bits](codes)[0]
     comptime for i in range(BATCH):
-        if (UInt32(first + i) << lanes.log_lanes) + lane >= row_chunks:
+        if place.chunk(UInt32(first + i)) >= row_chunks:
             words[first + i] = 0
             scales[first + i] = 0
 
@@ -326,14 +325,12 @@ def prepare[
     var counters = meetings_at[tokens](problem.m, problem.n, problem.k, rows).counters
     var num_counters = 0
     if plan.kernel == Kernel.FP8_EVEN:
-        num_counters = CONSUMERS * plan.tiles(problem.m, problem.n).num_tiles()
+        num_counters = GROUPS * plan.tiles(problem.m, problem.n).num_tiles()
     var lanes = RowLanes.of(problem.m, problem.k, MANY_CHUNKS)
     var num_groups = ceildiv(problem.n, TILE_ROWS) * tile_groups
     var chunks = lanes.chunks(problem.k)
     comptime for known in [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS]:
         if chunks <= known:
-            # None after this one.
-            chunks = MAX_CHUNKS + 1
             queue.launch[prepare_rows[known, stages_weights]](
                 Grid(
                     num_groups + lanes.num_groups(),
@@ -350,11 +347,12 @@ def prepare[
                 counters,
                 UInt32(num_counters),
             )
-    return rows
+            return rows
+    raise Error(String("k: got ", problem.k, ", expected at most ", materialize[MAX_K]()))
 
 
 def groups_of_tile(n: Int, k: Int) -> Int:
     """Returns the groups that share a tile of weights: enough for the device, work for each."""
     comptime FEWEST_BLOCKS = STEP_BLOCKS * WARPS
-    var wanted = ceildiv(4 * MULTIPROCESSORS, ceildiv(n, TILE_ROWS))
+    var wanted = ceildiv(RESIDENT_GROUPS * MULTIPROCESSORS, ceildiv(n, TILE_ROWS))
     return max(min(wanted, k // (BLOCK * FEWEST_BLOCKS)), 1)

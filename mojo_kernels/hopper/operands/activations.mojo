@@ -79,16 +79,23 @@ def floats_of_neighbours(neighbours: Pairs) -> Chunk:
 
 
 @always_inline
+def packed_magnitude(neighbours: Pairs) -> UInt32:
+    """Returns the largest magnitude of the lower halves, and that of the upper ones."""
+    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+    var maxima = neighbours[0] & MAGNITUDES
+    comptime for i in range(1, CHUNK // 2):
+        maxima = packed_max(maxima, neighbours[i] & MAGNITUDES)
+    return maxima
+
+
+@always_inline
 def scale_of_neighbours(neighbours: Pairs, carry: UInt32) -> Tuple[UInt32, UInt32]:
     """Returns the scale byte of the block that four lanes hold, and its largest magnitude.
 
     A block with a NaN or an infinity has the scale NaN. All lanes of the warp call it.
     """
-    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
     comptime NOT_FINITE = UInt32(0x7F80)
-    var maxima = neighbours[0] & MAGNITUDES
-    comptime for i in range(1, CHUNK // 2):
-        maxima = packed_max(maxima, neighbours[i] & MAGNITUDES)
+    var maxima = packed_magnitude(neighbours)
     comptime for step in range(2):
         maxima = packed_max(maxima, shuffle_xor(maxima, UInt32(1 << step)))
     var amax = max(maxima >> 16, maxima & 0xFFFF)
