@@ -62,13 +62,13 @@ def error_bound(a, b, bias=None, scale_roundings: int = 0):
     return relative * finite_magnitude(a, b, bias) + additions * single.underflow
 
 
-def fp8_cutoff_bound(a, b):
+def fp8_cutoff_bound(a, b, stage=128):
     """Returns what FP8 tensor cores may lose of `a @ b.T` beside float32's roundings.
 
     An instruction adds 32 products to the sum so far and cuts each addend, that sum included, off
-    2**-13 below the largest one. After four instructions the sum is added to another in float32.
+    2**-13 below the largest one. After a stage of K the sum is added to another in float32.
     """
-    instruction, stage = 32, 128
+    instruction = 32
     lost = np.zeros((len(a), len(b)))
     for first in range(0, a.shape[-1], stage):
         so_far = np.zeros_like(lost)

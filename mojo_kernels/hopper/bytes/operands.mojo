@@ -83,6 +83,7 @@ struct StagedOperands[scaling: Scaling, bits: Int, stages_weights: Bool](
     comptime TYPE: StaticString = "bf16" if Self.scaling == Scaling.NUMBERS else "e4m3"
     comptime SCALES_STAGES = Self.scaling == Scaling.STAGES
     comptime SCALES_IN_THE_END = Self.scaling == Scaling.ROWS
+    comptime SUM_STAGES = 1
     comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = Self.bits
     comptime STAGE_CODES = ROW_BYTES // (2 if Self.scaling == Scaling.NUMBERS else 1)

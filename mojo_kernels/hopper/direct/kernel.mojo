@@ -3,16 +3,16 @@
     2 fillers      a thread that copies tokens, a warp that copies codes and scales
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
-The sums of a stage begin anew, and are added to those in float32 registers, see `dense.kernel` for
-what that cuts off. Tokens are multiplied in parts: while one is added up, the next one is under
-way. Consumers take turns, or both would multiply at once, and both decode:
+The sums of a stage, or of two, begin anew, and are added to those in float32 registers, see
+`dense.kernel` for what that cuts off. Products of four-bit codes have four bits, so that tensor cores
+add up two stages of them before they cut off what a block of the same scale has.
 
-    instructions    part 0 of a stage    part 1             part 0 of the next stage    ..
-    registers                            sums of part 0     sums of part 1, codes       ..
-
-That is for so few rows that a weight is decoded a few times only: a stage takes 1.5 times what
-tensor cores need for it, of four-bit codes 1.7 times, `dense` 1.2 times, which has to prepare all
-weights before.
+That is for so few rows that a weight is decoded a few times only: `dense` has to prepare all weights
+before. What bounds it are registers: an instruction of tensor cores reads and writes the sums, and
+while one runs, others take 1.6 times as long as without (of one warp a scheduler 2.7 cycles become
+4.3, measured), and two warps that add all the time stop tensor cores. So a stage of four-bit codes
+takes 1.6 times what tensor cores need for it, whatever the order, and fewer instructions are all that
+helps.
 """
 
 from layout import Coord, row_major
@@ -45,7 +45,7 @@ from ..dense.result import (
 )
 from ..dense.share import Share
 from ..dense.together import store_together
-from ..instructions.shared_memory import arrive, pass_turn, shared_base, wait_phase, wait_turn
+from ..instructions.shared_memory import arrive, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
@@ -69,7 +69,7 @@ from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
-from .weights import Fragments, INSTRUCTIONS, columns_of, fragments_of, wait_for_other
+from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of, wait_for_other
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then those who copy."""
@@ -77,10 +77,6 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
-comptime PART_TOKENS = 64
-"""Tokens of an instruction."""
-comptime FIRST_TURN = 2
-"""The hardware barrier at which the first consumer waits for its turn; the other one's is next."""
 
 
 @__llvm_metadata(
@@ -123,11 +119,9 @@ def matmul_direct[
             stages.copy_tokens(share, operands.tokens())
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
-        var parts = Parts(TileSums[PART_TOKENS](fill=0), TileSums[PART_TOKENS](fill=0))
+        var partial = TileSums[tokens](fill=0)
         var group = warp // UInt32(WARPS)
-        if group == 1:
-            # The first turn is the other group's.
-            pass_turn[32 * CONSUMER_WARPS](UInt32(FIRST_TURN))
+        var places = LanePlaces.of_warp(stages, warp)
         wait_on_dependent_grids()
         var index = share.first()
         while share.has(index):
@@ -139,20 +133,23 @@ def matmul_direct[
             var rows = operands.rows_at(columns.of_lane)
             var factors_at = operands.factors_at(columns.of_lane)
             var sums = TileSums[tokens](fill=0)
-            for step in range(first_step, end_step):
-                var of_weights = RowPair(1)
-                comptime if Operands.SCALES_STAGES:
-                    of_weights = operands.stage_factors(factors_at, step)
-                wait_phase(stages.full(), stages.parity)
-                var fragments = fragments_of(rows, stages, warp)
-                var is_last = step + 1 == end_step and not share.has(index)
-                multiply_stage(fragments, stages, of_weights, Turns(group, is_last), parts, sums)
-                comptime if Operands.SCALES_STAGES:
-                    # All lanes have read factors; one says so.
-                    syncwarp()
-                if lane_here() == 0:
-                    arrive(stages.empty())
-                stages.advance()
+            var step = first_step
+            comptime if Operands.SUM_STAGES == 2:
+                while step + 1 < end_step:
+                    var begun = stages
+                    multiply_stage[adds=False, ends=False](
+                        operands, rows, factors_at, step, places, stages, partial, sums
+                    )
+                    multiply_stage[adds=True, ends=True](
+                        operands, rows, factors_at, step, places, stages, partial, sums
+                    )
+                    release(begun)
+                    step += 2
+            while step < end_step:
+                multiply_stage[adds=False, ends=True](
+                    operands, rows, factors_at, step, places, stages, partial, sums
+                )
+                step += 1
             if not share.has(index):
                 launch_dependent_grids()
             comptime if even:
@@ -198,98 +195,85 @@ def share_of[
         return Share[tokens, even].here(result, num_steps, ranks)
 
 
-@fieldwise_init
-struct Parts(Movable):
-    """Sums of a stage, of some tokens each: two are under way."""
+@always_inline
+def multiply_stage[
+    Operands: DirectOperands, tokens: Int, //, adds: Bool, ends: Bool
+](
+    operands: Operands,
+    rows: Operands.Rows,
+    factors_at: Operands.Factors,
+    step: UInt32,
+    places: LanePlaces,
+    mut stages: DirectStages[Operands, tokens],
+    mut partial: TileSums[tokens],
+    mut sums: TileSums[tokens],
+):
+    """Multiplies a stage in the group's turn.
 
-    var even: TileSums[PART_TOKENS]
-    var odd: TileSums[PART_TOKENS]
-
-
-@fieldwise_init
-struct Turns(TrivialRegisterPassable):
-    """Consumers take turns, so that one multiplies while the other one decodes and adds up."""
-
-    var group: UInt32
-    var is_last: Bool
-    """Whether nobody comes after this group."""
-
-    @always_inline
-    def wait(self):
-        """Waits for the group's turn."""
-        wait_turn[32 * CONSUMER_WARPS](UInt32(FIRST_TURN) + self.group)
-
-    @always_inline
-    def pass_on(self):
-        """Lets the other group go on."""
-        if self.group == 0 or not self.is_last:
-            pass_turn[32 * CONSUMER_WARPS](UInt32(FIRST_TURN + 1) - self.group)
+    Its parts begin anew or go on, and end or do not: then the stage is under way yet, and not
+    released.
+    """
+    var of_weights = RowPair(1)
+    comptime if Operands.SCALES_STAGES:
+        of_weights = operands.stage_factors(factors_at, step)
+    wait_phase(stages.full(), stages.parity)
+    var fragments = fragments_of(rows, stages, places)
+    start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
+    comptime if ends:
+        wgmma_wait_group_sync[0]()
+        add_up(stages, of_weights, partial, sums)
+        comptime if Operands.SCALES_STAGES:
+            # All lanes have read factors; one says so.
+            syncwarp()
+        release(stages)
+    stages.advance()
 
 
 @always_inline
-def multiply_stage[
-    Operands: DirectOperands, tokens: Int, //
-](
-    fragments: Fragments,
-    stages: DirectStages[Operands, tokens],
-    of_weights: RowPair,
-    turns: Turns,
-    mut parts: Parts,
-    mut sums: TileSums[tokens],
-):
-    """Multiplies a stage in the group's turn, and adds up its sums."""
-    turns.wait()
-    start[Operands.TYPE, 0](fragments, stages.tokens_at(), parts.even)
-    comptime if tokens > PART_TOKENS:
-        start[Operands.TYPE, 1](fragments, stages.tokens_at(), parts.odd)
-        wgmma_wait_group_sync[1]()
-        turns.pass_on()
-        add_up[0](stages, of_weights, parts.even, sums)
-        wgmma_wait_group_sync[0]()
-        add_up[1](stages, of_weights, parts.odd, sums)
-    else:
-        turns.pass_on()
-        wgmma_wait_group_sync[0]()
-        add_up[0](stages, of_weights, parts.even, sums)
+def release(stages: DirectStages[...]):
+    """Says that a warp has read a stage."""
+    if lane_here() == 0:
+        arrive(stages.empty())
 
 
 @always_inline
 def start[
-    type: StaticString, part: Int
-](weights: Fragments, tokens_at: UInt32, mut sums: TileSums[PART_TOKENS]):
-    """Starts the products of a part of the tokens of a stage, whose sums begin anew."""
-    var of_tokens = lower_word(tokens_at + UInt32(part * PART_TOKENS * ROW_BYTES))
+    tokens: Int, //, type: StaticString, adds: Bool
+](weights: Fragments, tokens_at: UInt32, mut sums: TileSums[tokens]):
+    """Starts the products of a stage, whose sums begin anew or go on."""
+    var of_tokens = lower_word(tokens_at)
     wgmma_fence_aligned()
     comptime for i in range(INSTRUCTIONS):
         comptime at = UInt32(i * STEP_BYTES // UNIT_BYTES)
-        multiply_fragment[type, i > 0](weights[i], of_tokens + at, sums)
+        multiply_fragment[type, adds or i > 0](weights[i], of_tokens + at, sums)
     wgmma_commit_group_sync()
 
 
 @always_inline
 def add_up[
-    Operands: DirectOperands, tokens: Int, //, part: Int
+    Operands: DirectOperands, tokens: Int, //
 ](
     stages: DirectStages[Operands, tokens],
     of_weights: RowPair,
-    mut partial: TileSums[PART_TOKENS],
+    mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
 ):
-    """Adds the sums of a part, which are there, in this place; times the factors of the stage."""
+    """Adds the sums of stages, which are there, in this place; times the factors of the stage."""
     settle_sums(partial)
-    comptime if Operands.SCALES_STAGES:
-        comptime order = row_major[PART_TOKENS // OCTET, ROWS, PAIR]()
-        comptime for octet in range(PART_TOKENS // OCTET):
-            var of_tokens = stages.factors_of_octet(part * PART_TOKENS // OCTET + octet)
-            comptime for row in range(ROWS):
-                comptime for token in range(PAIR):
-                    comptime at = Int(order(Coord(octet, row, token)))
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    comptime for octet in range(tokens // OCTET):
+        var of_tokens = SIMD[DType.float32, PAIR](1)
+        comptime if Operands.SCALES_STAGES:
+            of_tokens = stages.factors_of_octet(octet)
+        comptime for row in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+                comptime if Operands.SCALES_STAGES:
                     sums[part][at] = multiply_add_here(
-                        partial[0][at] * of_weights[row], of_tokens[token], sums[part][at]
+                        partial[part][at] * of_weights[row], of_tokens[token], sums[part][at]
                     )
-    else:
-        comptime for at in range(PART_SUMS):
-            sums[part][at] = add_here(partial[0][at], sums[part][at])
+                else:
+                    sums[part][at] = add_here(partial[part][at], sums[part][at])
 
 
 def launch[

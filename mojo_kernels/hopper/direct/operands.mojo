@@ -23,6 +23,8 @@ trait DirectOperands(ProductOperands):
     """Bits of a code of the weights."""
     comptime HAS_BLOCK_SCALES: Bool
     """Whether each block of them has a scale byte."""
+    comptime SUM_STAGES: Int
+    """Stages that tensor cores add up, 1 or 2, before float32 registers do."""
     comptime Rows: TrivialRegisterPassable
     """What `fragment` wants to know of a lane's two rows."""
     comptime Factors: TrivialRegisterPassable

@@ -13,7 +13,7 @@ from layout import Coord
 
 from ..dense.result import WarpColumns
 from ..instructions.shared_memory import load_pair, load_word, wait_at
-from ..instructions.warp import lane_here
+from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
 from ..staged.stages import HALVES, WARP_ROWS
@@ -49,27 +49,49 @@ def wait_for_other(warp: UInt32):
     wait_at[32 * HALVES](UInt32(FIRST_PAIR) + warp // UInt32(HALVES))
 
 
+@fieldwise_init
+struct LanePlaces(TrivialRegisterPassable):
+    """Where a lane's codes and scales are in a stage, from its codes and its scales on."""
+
+    var codes: UInt32
+    var scales: UInt32
+
+    @staticmethod
+    @always_inline
+    def of_warp[
+        Operands: DirectOperands, tokens: Int, //
+    ](stages: DirectStages[Operands, tokens], warp: UInt32) -> Self:
+        """Returns those of this lane, kept."""
+        comptime Stages = DirectStages[Operands, tokens]
+        var lane = lane_here()
+        var tile = warp // UInt32(HALVES)
+        var row = half_of(warp) * UInt32(GRANULE_WORDS)
+        var places = keep_here(
+            SIMD[DType.uint32, 2](
+                Stages.Codes(0).at(Coord(tile, 0, lane, row)),
+                Stages.Scales(0).at(Coord(tile, 0, lane // UInt32(K_LANES))),
+            )
+        )
+        return Self(places[0], places[1])
+
+
 @always_inline
 def fragments_of[
     Operands: DirectOperands, //
-](rows: Operands.Rows, stages: DirectStages[Operands, _], warp: UInt32) -> Fragments:
+](rows: Operands.Rows, stages: DirectStages[Operands, _], places: LanePlaces) -> Fragments:
     """Returns the weights of a stage that is full."""
     comptime GRANULES = granules_of(Operands.CODE_BITS)
-    var lane = lane_here()
-    var tile = warp // UInt32(HALVES)
-    var half = half_of(warp)
+    var codes = type_of(stages.codes())(stages.codes().base + places.codes)
+    var scales_at = type_of(stages.scales())(stages.scales().base + places.scales)
     var words = Array[Words[Operands.CODE_BITS], INSTRUCTIONS](uninitialized=True)
     var scales = SIMD[DType.uint32, INSTRUCTIONS](0)
     comptime for i in range(INSTRUCTIONS):
         comptime for granule in range(GRANULES):
-            var at = stages.codes().at(
-                Coord(tile, GRANULES * i + granule, lane, half * UInt32(GRANULE_WORDS))
-            )
-            var pair = load_pair(at)
+            var pair = load_pair(codes.at(Coord(0, GRANULES * i + granule, 0, 0)))
             comptime for word in range(GRANULE_WORDS):
                 words[i][GRANULE_WORDS * granule + word] = pair[word]
         comptime if Operands.HAS_BLOCK_SCALES:
-            scales[i] = load_word(stages.scales().at(Coord(tile, i, lane // UInt32(K_LANES))))
+            scales[i] = load_word(scales_at.at(Coord(0, i, 0)))
     var found = Fragments(uninitialized=True)
     comptime for i in range(INSTRUCTIONS):
         found[i] = Operands.fragment(rows, words[i], scales[i])

@@ -39,6 +39,7 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     comptime TYPE: StaticString = "e5m2"
     comptime SCALES_STAGES = False
     comptime SCALES_IN_THE_END = True
+    comptime SUM_STAGES = 2
     comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = 4
     comptime STAGE_CODES = ROW_BYTES

@@ -247,17 +247,3 @@ def wait_at[num_threads: Int](barrier: UInt32):
     inlined_assembly[
         "bar.sync $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
     ](barrier, Int32(num_threads))
-
-
-@always_inline
-def wait_turn[num_threads: Int](barrier: UInt32):
-    """Waits until others have passed the turn; both together are so many threads."""
-    wait_at[num_threads](barrier)
-
-
-@always_inline
-def pass_turn[num_threads: Int](barrier: UInt32):
-    """Lets others go on who wait at a hardware barrier; does not wait."""
-    inlined_assembly[
-        "bar.arrive $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
-    ](barrier, Int32(num_threads))
