@@ -224,11 +224,6 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
         return Self(first + group * UInt32(Self.NUM_BYTES), in_group)
 
     @always_inline
-    def of_other(self) -> Self:
-        """Returns the room as the warp sees it that shares a tile of weights with this one."""
-        return Self(self.base, self.warp ^ 1)
-
-    @always_inline
     def token(self, token: UInt32) -> UInt32:
         """Returns the address of a token's rows."""
         return self.base + token * UInt32(Self.PITCH)
@@ -320,12 +315,9 @@ def turn_any[
 
 @always_inline
 def store_turned_rows[
-    tokens: Int, //, of_two_warps: Bool = False
+    tokens: Int, //
 ](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
-    """Stores sixteen columns of all tokens, which the warp has turned; rows are chunks of eight.
-
-    Of two warps that share columns, each has turned every other pair, see `direct.weights`.
-    """
+    """Stores sixteen columns of all tokens, which the warp has turned; rows are chunks of eight."""
     syncwarp()
     var read_token, piece = divmod(lane_here(), UInt32(2))
     var column = first_column + piece * UInt32(OCTET)
@@ -334,14 +326,43 @@ def store_turned_rows[
         comptime for first in range(0, tokens, ROOM_TOKENS):
             var row = first_token + UInt32(first) + read_token
             var words = load_quad(room.piece(UInt32(first) + read_token, piece))
-            comptime if of_two_warps:
-                var others = load_quad(room.of_other().piece(UInt32(first) + read_token, piece))
-                words = {words[0], others[1], words[2], others[3]}
             if row < result.rows:
                 halves.store[alignment=VECTOR_BYTES](
                     Coord(Int(row), Int(column)), bitcast[DType.uint16, CHUNK](words)
                 )
     syncwarp()
+
+
+@always_inline
+def store_group_rows[
+    tokens: Int, //
+](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
+    """Stores the columns of a warp group, which its warps have turned: whole rows, in turns.
+
+    Of two warps that share columns, each has turned every other pair, see `direct.weights`.
+    """
+    comptime PIECES = INSTRUCTION_ROWS // OCTET
+    comptime TURN_TOKENS = WARPS * 32 // PIECES
+    var token, piece = divmod(lane_here(), UInt32(PIECES))
+    token += room.warp * UInt32(32 // PIECES)
+    var column = first_column + piece * UInt32(OCTET)
+    var at = room.token(token)
+    var place, others_place = at + piece * UInt32(room.PIECE_BYTES), at + (
+        piece ^ UInt32(WARP_ROWS // OCTET)
+    ) * UInt32(room.PIECE_BYTES)
+    var halves = result.elements().rows[DType.uint16]()
+    if column < result.columns:
+        comptime for first in range(0, tokens, TURN_TOKENS):
+            var row = first_token + UInt32(first) + token
+            var words = load_quad(place + UInt32(first * room.PITCH))
+            var others = load_quad(others_place + UInt32(first * room.PITCH))
+            if row < result.rows:
+                halves.store[alignment=VECTOR_BYTES](
+                    Coord(Int(row), Int(column)),
+                    bitcast[DType.uint16, CHUNK](
+                        SIMD[DType.uint32, 4](words[0], others[1], words[2], others[3])
+                    ),
+                )
 
 
 @always_inline

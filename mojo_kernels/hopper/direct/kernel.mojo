@@ -40,7 +40,7 @@ from ..dense.result import (
     WARPS,
     scale_sums,
     store_any,
-    store_turned_rows,
+    store_group_rows,
     turn_any,
 )
 from ..dense.share import Share
@@ -69,7 +69,7 @@ from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
-from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of, wait_for_other
+from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of, wait_for_group
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then those who copy."""
@@ -115,23 +115,29 @@ def matmul_direct[
         if warp == UInt32(CONSUMER_WARPS):
             stages.copy_weights(share, w, UInt32(a.k), result.columns)
         elif warp == UInt32(CONSUMER_WARPS + 1) and lane_here() == 0:
-            wait_on_dependent_grids()
             stages.copy_tokens(share, operands.tokens())
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var partial = TileSums[tokens](fill=0)
         var group = warp // UInt32(WARPS)
         var places = LanePlaces.of_warp(stages, warp)
-        wait_on_dependent_grids()
         var index = share.first()
+        # Divided out before rows are waited for.
+        var corner = keep_here(corner_of(share, index))
+        wait_on_dependent_grids()
         while share.has(index):
-            var token, first_column = first_of[tokens](share.tile(index))
+            var token, first_column = corner[0], corner[1]
             var columns = columns_of(first_column, warp)
             var first_step, end_step = share.first_of(index), share.end_of(index)
             var tile = index
             index = share.after(index)
+            corner = corner_of(share, index)
             var rows = operands.rows_at(columns.of_lane)
             var factors_at = operands.factors_at(columns.of_lane)
+            var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
+            # Loaded before the products: nobody waits for them.
+            var factors = LaneFactors[tokens].load(operands, token, columns, result)
+            var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             var step = first_step
             comptime if Operands.SUM_STAGES == 2:
@@ -164,18 +170,14 @@ def matmul_direct[
                         sums, base, columns, rebind[Share[tokens]](share), operands, a, w, result
                     )
                     break
-            var factors = LaneFactors[tokens].load(operands, token, columns, result)
-            var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
-            var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             comptime if Operands.SCALES_IN_THE_END:
                 scale_sums(sums, operands, factors, stages.room(warp))
             if stores_in_halves(result):
                 turn_any(sums, stages.room(warp), result, columns)
-                # What it has turned is read before its next turn, for which all warps wait.
-                wait_for_other(warp)
-                store_turned_rows[of_two_warps=True](
-                    stages.room(warp), result, token, columns.first
-                )
+                wait_for_group(warp)
+                store_group_rows(stages.room(warp), result, token, group_column)
+                # Before the next turn.
+                wait_for_group(warp)
             else:
                 keep_branch()
                 store_any(sums, result, token, columns)
@@ -193,6 +195,13 @@ def share_of[
         return Share[tokens, even].evenly(result, num_steps)
     else:
         return Share[tokens, even].here(result, num_steps, ranks)
+
+
+@always_inline
+def corner_of[tokens: Int, //](share: Share[tokens, _], index: UInt32) -> SIMD[DType.uint32, 2]:
+    """Returns the first row and column of a tile."""
+    var row, column = first_of[tokens](share.tile(index))
+    return {row, column}
 
 
 @always_inline

@@ -4,7 +4,8 @@
     parts       [group][begins a tile or not][four sums][thread]: what a group has of a tile's sums
 
 A group has some stages of its first tile and of its last one, which are all parts there are. Sums are
-added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody.
+added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody, and
+who comes when all others have been there stores nothing.
 """
 
 from layout import Coord
@@ -18,7 +19,8 @@ from ...simt.views import flat_of
 from ..dense.handover import GROUPS
 from ..dense.marks import FIRST_GROUP
 from ..dense.share import Share
-from ..instructions.global_memory import add_one, load_fresh, order_memory
+from ..instructions.global_memory import add_one, load_fresh, load_one, order_memory
+from ..instructions.warp import keep_branch
 from ..instructions.shared_memory import load_word, store_word, wait_at
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
@@ -90,31 +92,38 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         base: UInt32,
         mut sums: TileSums[Self.tokens],
     ) -> Bool:
-        """Leaves this group's part of a tile; if all are there, returns True and the whole sums.
+        """Leaves this group's part of a tile; if all others are there, returns True and whole sums.
 
         All threads of a consumer call it, `base` is where their shared memory begins.
         """
         var consumer = broadcast(UInt32(thread_idx.x) // UInt32(WARP_GROUP))
         var first_step = tile * share.num_steps
-        self._store(share.rank, UInt32(1) if first_step >= share.first_step else UInt32(0), sums)
-        order_memory()
-        wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
-        var flag = base + UInt32(FLAGS_AT) + 4 * consumer
-        if UInt32(thread_idx.x) % UInt32(WARP_GROUP) == 0:
-            var counter = self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer))
-            store_word(flag, add_one(counter))
-        wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + consumer)
         var first_group = share.group_of(first_step)
         var last_group = share.group_of(first_step + share.num_steps - 1)
-        if broadcast(load_word(flag)) != last_group - first_group:
-            return False
+        var at_counter = Counter(
+            self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer)),
+            base + UInt32(FLAGS_AT) + 4 * consumer,
+            UInt32(FIRST_GROUP) + consumer,
+        )
+        if at_counter.read() != last_group - first_group:
+            keep_branch()
+            var slot = UInt32(1) if first_step >= share.first_step else UInt32(0)
+            self._store(share.rank, slot, sums)
+            order_memory()
+            if at_counter.count() != last_group - first_group:
+                return False
         order_memory()
         # The first part begins the tile, the others are the first parts of their groups.
-        sums = self._load(first_group, 1)
+        var own = sums.copy()
+        if first_group != share.rank:
+            keep_branch()
+            sums = self._load(first_group, 1)
         for group in range(first_group + 1, last_group + 1):
-            var part = self._load(group, 0)
-            comptime for i in range(Self.tokens // 2 // PART_SUMS):
-                sums[i] += part[i]
+            if group == share.rank:
+                keep_branch()
+                _add(own, sums)
+            else:
+                _add(self._load(group, 0), sums)
         return True
 
     @always_inline
@@ -141,3 +150,49 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "Meetings"
+
+
+@always_inline
+def _add[tokens: Int, //](part: TileSums[tokens], mut sums: TileSums[tokens]):
+    comptime for i in range(tokens // 2 // PART_SUMS):
+        sums[i] += part[i]
+
+
+@fieldwise_init
+struct Counter(TrivialRegisterPassable):
+    """The parts of a tile that are in memory, of a consumer; all its threads call this."""
+
+    var address: DevicePointer[DType.uint32]
+    var flag: UInt32
+    """Where in shared memory the consumer's first thread tells the others."""
+    var barrier: UInt32
+    """The consumer's hardware barrier."""
+
+    @always_inline
+    def read(self) -> UInt32:
+        """Returns how many parts are there."""
+        # All have heard what was told before.
+        wait_at[WARP_GROUP](self.barrier)
+        if self.is_first():
+            store_word(self.flag, load_one(self.address))
+        return self.told()
+
+    @always_inline
+    def count(self) -> UInt32:
+        """Says that this part is there; returns how many were before."""
+        # All have stored theirs.
+        wait_at[WARP_GROUP](self.barrier)
+        if self.is_first():
+            store_word(self.flag, add_one(self.address))
+        return self.told()
+
+    @always_inline
+    def is_first(self) -> Bool:
+        """Says whether this is the consumer's first thread."""
+        return UInt32(thread_idx.x) % UInt32(WARP_GROUP) == 0
+
+    @always_inline
+    def told(self) -> UInt32:
+        """Returns what the first thread has found."""
+        wait_at[WARP_GROUP](self.barrier)
+        return broadcast(load_word(self.flag))

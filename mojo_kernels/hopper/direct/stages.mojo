@@ -11,6 +11,7 @@ kernel's before this one: their first stages are on the way while tokens are pre
 """
 
 from layout import Coord
+from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from std.math import align_up
 from std.memory import bitcast
 
@@ -32,7 +33,7 @@ from ..instructions.shared_memory import (
     publish_stores,
     wait_phase,
 )
-from ..instructions.warp import keep_branch, lane_here
+from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
@@ -239,13 +240,16 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
 
     @always_inline
     def copy_tokens(mut self, share: Share[Self.tokens, _], rows: StagedRows):
-        """Copies the tokens of all stages; one thread calls it."""
+        """Copies the tokens of all stages when they are prepared; one thread calls it."""
         var index = share.first()
+        # Divided out before.
+        var tile = keep_here(SIMD[DType.uint32, 1](UInt32(share.tile(index).row)))[0]
+        wait_on_dependent_grids()
         while share.has(index):
-            var tile = UInt32(share.tile(index).row)
             var first_step, end_step = share.first_of(index), share.end_of(index)
             var source = rows.stage(tile, first_step)
             index = share.after(index)
+            tile = UInt32(share.tile(index).row)
             for _ in range(first_step, end_step):
                 wait_phase(self.empty(), self.parity)
                 arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))

@@ -11,12 +11,12 @@ that are eight apart find theirs in the same banks, so that one reads the other 
 
 from layout import Coord
 
-from ..dense.result import WarpColumns
+from ..dense.result import WARPS, WarpColumns
 from ..instructions.shared_memory import load_pair, load_word, wait_at
 from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
-from ..staged.stages import HALVES, WARP_ROWS
+from ..staged.stages import HALVES, WARP_GROUP, WARP_ROWS
 from .operands import DirectOperands, GRANULE_WORDS, Words, granules_of
 from .stages import DirectStages
 
@@ -24,8 +24,8 @@ comptime INSTRUCTIONS = ROW_BYTES // STEP_BYTES
 """Instructions of a stage."""
 comptime Fragments = Array[SIMD[DType.uint32, 4], INSTRUCTIONS]
 """A lane's weights in a stage, for each instruction."""
-comptime FIRST_PAIR = 4
-"""The hardware barrier of the first two warps; those of the others follow."""
+comptime FIRST_GROUP = 4
+"""The hardware barrier of the first consumer's warps; that of the other one is next."""
 
 
 @always_inline
@@ -44,9 +44,9 @@ def columns_of(first_column: UInt32, warp: UInt32) -> WarpColumns:
 
 
 @always_inline
-def wait_for_other(warp: UInt32):
-    """Waits for the warp that shares the tile; earlier writes are visible to it afterwards."""
-    wait_at[32 * HALVES](UInt32(FIRST_PAIR) + warp // UInt32(HALVES))
+def wait_for_group(warp: UInt32):
+    """Waits for the consumer's other warps; earlier writes are visible to them afterwards."""
+    wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + warp // UInt32(WARPS))
 
 
 @fieldwise_init

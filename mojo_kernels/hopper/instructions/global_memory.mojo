@@ -27,6 +27,17 @@ def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
 
 
 @always_inline
+def load_one(counter: DevicePointer[DType.uint32]) -> UInt32:
+    """Returns what a counter of all groups has; what was before it may be loaded afterwards."""
+    return inlined_assembly[
+        "ld.acquire.gpu.global.u32 $0, [$1];",
+        UInt32,
+        constraints="=r,l,~{memory}",
+        has_side_effect=True,
+    ](counter)
+
+
+@always_inline
 def load_fresh(address: DevicePointer[DType.float32]) -> Quad[DType.float32]:
     """Loads 16 bytes that another group wrote, past the first-level cache."""
     var d = inlined_assembly[
