@@ -288,6 +288,8 @@ class Kernel(Copies):
         return run
 
     def _st(self, s: parse.Statement, parts: list[str]) -> Callable:
+        if parts[0] == "async":
+            return self.store_later(s, parts)
         space, count, kind = self.shape_of(parts)
         width = int(kind[1:])
         size = width // 8

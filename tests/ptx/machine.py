@@ -169,6 +169,25 @@ class Group:
 
         self.copies.append(happen)
 
+    def send(self, to: int, raw: np.ndarray, barrier: int) -> None:
+        """Starts a store to a group of the cluster; it happens later."""
+        peer, at = self.peer(to)
+        told, barrier = self.peer(barrier)
+        if told is not peer or at % len(raw) or at + len(raw) > len(peer.shared):
+            raise Fault(f"{len(raw)} bytes to {at}, whose barrier is at {barrier}")
+
+        def happen() -> None:
+            peer.shared[at : at + len(raw)] = raw
+            peer.barrier(barrier).complete(len(raw))
+
+        # The other one has to be there for it, not this one.
+        peer.copies.append(happen)
+
+    def peer(self, address: int) -> tuple[Group, int]:
+        """Returns the group that an address means, and where there."""
+        rank, at = (address >> PEER_BITS) - 1, address & ((1 << PEER_BITS) - 1)
+        return self if rank < 0 else self.cluster.groups[rank], at
+
 
 class Warp:
     """Lanes, their registers and where they are."""

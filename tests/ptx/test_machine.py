@@ -105,6 +105,30 @@ def test_groups_of_a_cluster_read_each_others_memory(seed):
     assert got.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_groups_of_a_cluster_send_each_other_is_there_when_the_barrier_says_so(seed):
+    body = """
+    mov.u32 %r2, %cluster_ctarank; mov.b32 %r3, dyn; setp.ne.b32 %p1, %r1, 0; mov.b32 %r4, 1;
+    @%p1 bra made; mbarrier.init.shared.b64 [%r3], %r4; fence.mbarrier_init.release.cluster;
+    mov.b32 %r6, 8; mbarrier.arrive.expect_tx.shared.b64 _, [%r3], %r6; made:
+    barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned; @%p1 bra sent;
+    mov.b32 %r4, 0; add.s32 %r5, %r2, 40; BOTH sent: mov.b32 %r4, 0;
+    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
+      @!done bra again; }
+    ld.shared.u32 %r6, [%r3+8]; ld.shared.u32 %r7, [%r3+12]; mul.lo.u32 %r7, %r7, 100;
+    add.s32 %r6, %r6, %r7; mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4;
+    add.s64 %rd5, %rd1, %rd4; @%p1 bra last; st.global.b32 [%rd5], %r6; last:
+    """
+    send = """
+    shl.b32 %r6, %r2, 2; add.s32 %r6, %r6, %r3; add.s32 %r6, %r6, 8; mov.b32 %r7, PEER;
+    mapa.shared::cluster.u32 %r6, %r6, %r7; mapa.shared::cluster.u32 %r4, %r3, %r7;
+    st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6], %r5, [%r4];
+    """
+    body = body.replace("BOTH", send.replace("PEER", "0") + send.replace("PEER", "1"))
+    got = run(body, words(4), grid=4, cluster=2, shared=32, seed=seed)
+    assert got.tolist() == [4140] * 4
+
+
 def test_fragments_of_a_product_are_where_they_should_be():
     body = """
     mov.b32 %r2, 0x3f803f80; mov.b32 %r3, 0; setp.lt.u32 %p1, %r1, 4;

@@ -7,7 +7,7 @@ of activations ("tokens"); its other warps, and the groups of its cluster, split
     blocks of K         0 .. n-1      n .. 2n-1
     stage               tokens, quantized once for the group, in fragment order
     multiply            words of codes -> bfloat16 pairs -> m16n8k16, several loads ahead
-    reduce              each rank sums its share over all warps and ranks, in order
+    reduce              each rank sums over its warps, then its share over all ranks, in order
 
 Weights are the left operand of the instruction and tokens the right one, so the
 sums of a lane are C^T: rows g, g + 8 of a tile and tokens 2 t, 2 t + 1.
@@ -26,15 +26,7 @@ from ...problem import Problem
 from ...schedule.clusters import GridTiles
 from ...simt.arguments import Activations, Result, Weights
 from ..instructions.packed import weight_fragment
-from ..instructions.shared_memory import (
-    cluster_barrier,
-    leave_cluster,
-    load_peer_word,
-    load_quad,
-    peer_address,
-    shared_base,
-    store_word,
-)
+from ..instructions.shared_memory import load_quad, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, multiply_add
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, TILE_ROWS
 from ..operands.activations import LANE_BYTES
@@ -48,8 +40,19 @@ from ..operands.weights import (
 from ..plan import Plan, takes_operands
 from ...tiles import in_registers
 from .activations import StagedChunks, TokenStage
-from .result import compute_share_exactly, reduce_share, store_sums
-from .shape import Fragments, HALVES, Partials, SHORT, Shape, THREADS, TOKENS, WarpSums
+from .exchange import Exchange, ITEM
+from .result import compute_share_exactly, store_sums
+from .shape import (
+    Fragments,
+    HALVES,
+    HEADER_BYTES,
+    Partials,
+    SHORT,
+    Shape,
+    THREADS,
+    TOKENS,
+    WarpSums,
+)
 from .weights import WeightStream
 
 
@@ -91,9 +94,9 @@ def matmul_few[
     var first_block = min(rank * share, k_blocks)
     var num_blocks = min(share, k_blocks - first_block)
     var flag = shared_base()
-    var fragments = Fragments[TOKEN_TILES](flag + UInt32(LANE_BYTES))
-    if thread_idx.x == 0:
-        store_word(flag, 0)
+    var fragments = Fragments[TOKEN_TILES](flag + UInt32(HEADER_BYTES + SHAPE.items() * LANE_BYTES))
+    var exchange = Exchange[SHAPE].of(flag, rank, ranks)
+    exchange.begin()
 
     # Start the first loads: a warp takes every K_WARPS-th block of the group's share. Weights
     # do not come from the kernel before, everything else may.
@@ -146,24 +149,19 @@ def matmul_few[
     barrier()
     var partials = Partials[TOKEN_TILES](fragments.base)
     store_sums(sums, partials, warp, lane)
-    if ranks == 1:
-        barrier()
-    else:
-        cluster_barrier()
+    barrier()
+    var num_items = num_tokens * UInt32(SHAPE.columns() // ITEM)
+    if ranks > 1:
+        keep_branch()
+        exchange.send(partials, num_items)
     var first_column = group_tile * UInt32(TILE_ROWS)
-    var overflowed = UInt32(0)
-    for peer in range(ranks):
-        overflowed |= load_peer_word(peer_address(flag, UInt32(peer)))
-    if overflowed == 0:
-        reduce_share[TOKEN_TILES, ROW_WARPS](
-            partials, rank, ranks, result, first_token, first_column
-        )
-    else:
+    if exchange.any_flag():
+        keep_branch()
         compute_share_exactly[TOKEN_TILES, ROW_WARPS](
             a, w, rank, ranks, result, first_token, first_column
         )
-    if ranks > 1:
-        leave_cluster()
+    else:
+        exchange.store(partials, num_items, result, first_token, first_column)
 
 
 @always_inline

@@ -1,7 +1,7 @@
-"""From the sums of few rows to C: through shared memory, over all warps and ranks, in order.
+"""What a warp leaves in shared memory, [token][row of its tile of weights], and the exact way.
 
-A warp leaves its sums as [token][row of its tile of weights]. Each rank of the cluster then adds
-and stores its share, four neighbouring columns a thread.
+Where bfloat16 cannot hold an operand, the elements of C are computed one by one, see `exchange` for
+how all ranks learn of it.
 """
 
 from layout import Coord
@@ -10,7 +10,7 @@ from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
 from ..exact import compute_exactly
-from ..instructions.shared_memory import load_peer_quad, peer_address, store_word
+from ..instructions.shared_memory import store_word
 from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
 from .shape import HALVES, Partials, THREADS, TOKENS, WARPS, WarpSums
@@ -31,39 +31,6 @@ def store_sums[
                 store_word(
                     mine.at(Coord(0, token, row)), bitcast[DType.uint32](sums[tile, half][i])
                 )
-
-
-@always_inline
-def reduce_share[
-    TOKEN_TILES: Int, ROW_WARPS: Int
-](
-    partials: Partials[TOKEN_TILES],
-    rank: UInt32,
-    ranks: UInt32,
-    result: Result,
-    first_token: UInt32,
-    first_column: UInt32,
-):
-    """Sums four neighbouring columns a thread over all warps and ranks, and stores them."""
-    comptime K_WARPS = WARPS // ROW_WARPS
-    comptime PARTS = TILE_ROWS // 4
-    comptime ITEMS = TOKENS * TOKEN_TILES * ROW_WARPS * PARTS
-    for item in range(
-        rank * UInt32(THREADS) + UInt32(thread_idx.x), UInt32(ITEMS), ranks * UInt32(THREADS)
-    ):
-        var token, rest = divmod(item, UInt32(ROW_WARPS * PARTS))
-        var row_warp, part = divmod(rest, UInt32(PARTS))
-        var row = first_token + token
-        var column = first_column + row_warp * UInt32(TILE_ROWS) + part * 4
-        if row >= result.rows or column >= result.columns:
-            continue
-        var total = SIMD[DType.float32, 4](0)
-        for peer in range(ranks):
-            comptime for k_warp in range(K_WARPS):
-                var warp = row_warp * UInt32(K_WARPS) + UInt32(k_warp)
-                var at = partials.at(Coord(warp, token, part * 4))
-                total += load_peer_quad(peer_address(at, UInt32(peer)))
-        result.store_columns[4](row, column, total)
 
 
 @always_inline

@@ -35,6 +35,8 @@ comptime Partials[token_tiles: Int] = TileAddresses[
     DType.float32, WARPS, token_tiles * TOKENS, TOKEN_STRIDE
 ]
 """What all warps summed up, [warp, token, row of its tile of weights]."""
+comptime HEADER_BYTES = 64
+"""Shared memory for flags, and for the barrier that other ranks' sums arrive at."""
 comptime MAX_TILES_BY_K_WARPS = 32
 """Token tiles times warps along K: what they stage together must fit shared memory."""
 
@@ -57,6 +59,10 @@ struct Shape(TrivialRegisterPassable):
     def tokens(self) -> Int:
         """Returns the rows of C of a group."""
         return TOKENS * self.token_tiles
+
+    def items(self) -> Int:
+        """Returns how many fours of neighbouring elements of C a group has."""
+        return self.tokens() * self.columns() // 4
 
     def columns(self) -> Int:
         """Returns the columns of C of a group."""
@@ -86,8 +92,9 @@ struct Shape(TrivialRegisterPassable):
     def shared_bytes(self, num_blocks: Int) -> Int:
         """Returns the dynamic shared memory of a group with `num_blocks` blocks of K.
 
-        Sixteen bytes for the flag, then tokens, or in their place the sums.
+        The header, what other ranks send, then tokens, or in their place the sums.
         """
         var sums = WARPS * self.tokens() * TOKEN_STRIDE * 4
         var blocks = min(num_blocks, self.stage_blocks())
-        return LANE_BYTES + max(blocks * self.token_tiles * FRAGMENT_BYTES, sums)
+        var landing = self.items() * LANE_BYTES
+        return HEADER_BYTES + landing + max(blocks * self.token_tiles * FRAGMENT_BYTES, sums)

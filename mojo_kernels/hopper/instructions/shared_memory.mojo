@@ -139,6 +139,61 @@ def leave_cluster():
 
 
 @always_inline
+def arrive_at_cluster():
+    """Says that the warp is here; `wait_for_cluster` waits for all groups. Orders no memory."""
+    inlined_assembly[
+        "barrier.cluster.arrive.relaxed.aligned;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
+def wait_for_cluster():
+    """Waits until all warps of all groups have arrived."""
+    inlined_assembly[
+        "barrier.cluster.wait.aligned;", NoneType, constraints="~{memory}", has_side_effect=True
+    ]()
+
+
+@always_inline
+def publish_barriers():
+    """Makes barriers that this thread has made visible to the cluster."""
+    inlined_assembly[
+        "fence.mbarrier_init.release.cluster;",
+        NoneType,
+        constraints="~{memory}",
+        has_side_effect=True,
+    ]()
+
+
+@always_inline
+def send_quad(address: UInt32, sums: SIMD[DType.float32, 4], barrier: UInt32):
+    """Starts storing sixteen bytes at a peer address; the barrier there counts them."""
+    inlined_assembly[
+        (
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [$0], {$1, $2, $3,"
+            " $4}, [$5];"
+        ),
+        NoneType,
+        constraints="r,f,f,f,f,r,~{memory}",
+        has_side_effect=True,
+    ](address, sums[0], sums[1], sums[2], sums[3], barrier)
+
+
+@always_inline
+def send_word(address: UInt32, value: UInt32, barrier: UInt32):
+    """Starts storing four bytes, likewise."""
+    inlined_assembly[
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [$0], $1, [$2];",
+        NoneType,
+        constraints="r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, value, barrier)
+
+
+@always_inline
 def copy_bulk(
     address: UInt32,
     source: MutPointer[UInt8, MutUntrackedOrigin],
