@@ -72,7 +72,7 @@ from .result import (
     store_tokens,
 )
 from .share import Share, neighbours_of
-from .together import store_together
+from .together import init_meeting, store_together
 
 comptime CONSUMERS = 32 * CONSUMER_WARPS
 """Threads that multiply; the others fill."""
@@ -122,6 +122,8 @@ def matmul_dense[
         stages.init_barriers()
         comptime if Operands.STAGES_WEIGHTS:
             Handover.init_barriers(base)
+        else:
+            init_meeting(base)
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.

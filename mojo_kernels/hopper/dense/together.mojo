@@ -1,14 +1,21 @@
 """From the sums of the groups of a cluster, which split K, to C.
 
-    region         [token][column], float32: a group's sums, over its stages
-    who adds up    a warp a token, ranks and warps in turn, four columns a lane: rank 0 + rank 1 + ..
+    region     [token][column], float32: a group's sums, over its stages
+    landing    [rank][token][column]: what all ranks have of this one's tokens, over stages too
+    full       a barrier object in the header: the landing is there
+
+A rank has tokens one behind the other. Of few, every group sends it what it has of them, as
+`few.exchange` does; of many, it loads that from the others, behind a fence: sixteen bytes at a time
+are sent more slowly than whole rows are loaded (256 x 768 x 3072, 4 ranks: 12.4 us for 10.7). A warp
+adds up a token, four columns a lane: rank 0 + rank 1 + ..
 
 What is marked is computed once more, and stored by whoever computes it, see `marks`.
 """
 
 from layout import Coord, row_major
 from max.gpu import thread_idx
-from max.gpu.primitives.warp import broadcast, vote
+from max.gpu.primitives.warp import broadcast, shuffle_idx, vote
+from max.gpu.sync import syncwarp
 from std.bit import log2_floor
 from std.memory import bitcast
 
@@ -16,12 +23,20 @@ from ...simt.arguments import Activations, Result, Weights
 from ...tiles import in_registers
 from ..instructions.shared_memory import (
     TileAddresses,
+    arrive_at_cluster,
+    arrive_expecting,
     cluster_barrier,
+    init_barrier,
     leave_cluster,
     load_peer_quad,
+    load_quad,
     peer_address,
+    publish_barriers,
+    send_quad,
     store_word,
     wait_at,
+    wait_for_cluster,
+    wait_phase,
 )
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
@@ -40,6 +55,10 @@ comptime SUM_STRIDE = COLUMNS + 4
 """Words from one token's sums to the next, against bank conflicts."""
 comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, SUM_STRIDE]
 """A group's sums, [token, column]."""
+comptime MOST_SENT = 64
+"""Tokens of a tile whose sums are sent; those of larger ones are loaded."""
+comptime FULL_AT = HEADER_BYTES - 16
+"""Where the header has the barrier of the landing."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the consumers."""
 
@@ -59,7 +78,12 @@ def store_together[
 ):
     """Adds up and stores this rank's tokens of the cluster's tile; all consumers call it."""
     var region = Region[tokens](base + UInt32(HEADER_BYTES))
-    # When all warps have read the stages that lie there.
+    var landing = Region[tokens](base + UInt32(HEADER_BYTES + Region[tokens].NUM_BYTES))
+    comptime if tokens <= MOST_SENT:
+        # This warp has read its stages, in whose place others' sums land when all warps have.
+        arrive_at_cluster()
+    # On the way while sums are stored.
+    var facts = ShareFacts[tokens].load(share, operands, result)
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var pair = lane_here() % UInt32(K_LANES)
     var first = columns.of_lane % UInt32(COLUMNS)
@@ -72,12 +96,134 @@ def store_together[
                     Coord(2 * pair + UInt32(OCTET * octet + token), first + UInt32(OCTET * row))
                 )
                 store_word(to, bitcast[DType.uint32](sums[part][at]))
-    cluster_barrier()
+    comptime if tokens <= MOST_SENT:
+        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+        wait_for_cluster()
+        send_tokens(region, landing, base + UInt32(FULL_AT), facts.turns, share)
+    else:
+        cluster_barrier()
     comptime for log_ranks in range(1, log2_floor(MAX_RANKS) + 1):
         if share.ranks == UInt32(1 << log_ranks):
             keep_branch()
-            store_share[1 << log_ranks](region, share, operands, a, w, result)
-    leave_cluster()
+            store_share[1 << log_ranks](region, landing, facts, share, operands, a, w, result)
+    comptime if tokens > MOST_SENT:
+        leave_cluster()
+
+
+@always_inline
+def init_meeting(base: UInt32):
+    """Makes the barrier of the landing; one thread calls it."""
+    init_barrier(base + UInt32(FULL_AT), 1)
+    publish_barriers()
+
+
+@fieldwise_init
+struct RankTurns(TrivialRegisterPassable):
+    """Which tokens of a tile a rank adds up: as many as others do, while there are any."""
+
+    var num_tokens: UInt32
+    """The tokens of the tile that exist."""
+    var most: UInt32
+    """The tokens of the first rank."""
+
+    @staticmethod
+    @always_inline
+    def of(num_tokens: UInt32, ranks: UInt32) -> Self:
+        """Divides tokens among ranks."""
+        comptime assert MAX_RANKS == 8, "ranks are 2, 4 or 8"
+        var log_ranks = ranks // 4 + 1
+        return Self(num_tokens, (num_tokens + ranks - 1) >> log_ranks)
+
+    @always_inline
+    def tokens_of(self, rank: UInt32) -> UInt32:
+        """Returns how many tokens a rank has."""
+        var first = min(rank * self.most, self.num_tokens)
+        return min(self.num_tokens - first, self.most)
+
+
+@always_inline
+def send_tokens[
+    tokens: Int, //
+](
+    region: Region[tokens],
+    landing: Region[tokens],
+    full: UInt32,
+    turns: RankTurns,
+    share: Share[tokens],
+):
+    """Sends all ranks their tokens, and waits for this one's."""
+    var warp, part = broadcast(UInt32(thread_idx.x) // 32), lane_here() * UInt32(PART_COLUMNS)
+    if thread_idx.x == 0:
+        arrive_expecting(full, share.ranks * turns.tokens_of(share.rank) * UInt32(4 * COLUMNS))
+    syncwarp()
+    for rank in range(share.ranks):
+        var peer_full = peer_address(full, rank)
+        for token in range(warp, turns.tokens_of(rank), UInt32(CONSUMER_WARPS)):
+            var sums = load_quad(region.at(Coord(rank * turns.most + token, part)))
+            send_quad(
+                peer_address(landing.at(Coord(share.rank * turns.most + token, part)), rank),
+                bitcast[DType.float32, PART_COLUMNS](sums),
+                peer_full,
+            )
+    wait_phase(full, 0)
+
+
+@fieldwise_init
+struct ShareFacts[tokens: Int](TrivialRegisterPassable):
+    """What a lane wants to know of the elements of C that it stores, and of what is marked."""
+
+    var turns: RankTurns
+    """The tokens of all ranks."""
+    var first_row: UInt32
+    """The first row of the rank; a warp has every eighth one."""
+    var column: UInt32
+    """The first column of the lane."""
+    var of_weights: SIMD[DType.float32, PART_COLUMNS]
+    """The factors of its columns."""
+    var of_token: Float32
+    """The factor of the warp's row that has the lane's number."""
+    var rows: UInt32
+    """A bit for each row of the warp that is marked."""
+    var columns: SIMD[DType.uint32, COLUMNS // TILE_ROWS]
+    """A bit for each column of the tile that is marked."""
+    var any_marked: Bool
+    """Whether anything of the tile is: the same in all warps of all ranks."""
+
+    @staticmethod
+    @always_inline
+    def load(share: Share[Self.tokens], operands: Some[ProductOperands], result: Result) -> Self:
+        """Loads those of a share."""
+        var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
+        var first_token, first_column = first_of[Self.tokens](share.tile(share.first()))
+        var end = min(first_token + UInt32(Self.tokens), result.rows)
+        var column = first_column + lane * UInt32(PART_COLUMNS)
+        var turns = RankTurns.of(end - first_token, share.ranks)
+        var row = first_token + share.rank * turns.most
+        var of_lane = min(row + warp + UInt32(CONSUMER_WARPS) * lane, end - 1)
+        var of_weights = SIMD[DType.float32, PART_COLUMNS](1)
+        var of_token = Float32(1)
+        comptime if type_of(operands).SCALES_IN_THE_END:
+            comptime for i in range(PART_COLUMNS):
+                of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
+            of_token = operands.of_token(Int(of_lane))
+        var columns = SIMD[DType.uint32, COLUMNS // TILE_ROWS](0)
+        comptime for i in range(COLUMNS // TILE_ROWS):
+            var of_tile = min(first_column + UInt32(TILE_ROWS * i), result.columns - 1)
+            columns[i] = vote[DType.uint32](operands.mark_of_weights(of_tile))
+        var of_rows = UInt32(0)
+        comptime for first in range(0, Self.tokens, 32):
+            var of_part = min(first_token + UInt32(first) + lane, end - 1)
+            of_rows |= vote[DType.uint32](operands.mark_of_token(of_part))
+        return Self(
+            turns,
+            row,
+            column,
+            of_weights,
+            of_token,
+            vote[DType.uint32](operands.mark_of_token(of_lane)),
+            columns,
+            columns.reduce_or() | of_rows != 0,
+        )
 
 
 @always_inline
@@ -85,6 +231,8 @@ def store_share[
     tokens: Int, //, ranks: Int
 ](
     region: Region[tokens],
+    landing: Region[tokens],
+    facts: ShareFacts[tokens],
     share: Share[tokens],
     operands: Some[ProductOperands],
     a: Activations,
@@ -92,47 +240,38 @@ def store_share[
     result: Result,
 ):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
-    var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
-    var part = lane * UInt32(PART_COLUMNS)
-    var first_token, first_column = first_of[tokens](share.tile(share.first()))
-    var column = first_column + part
-    var of_weights = SIMD[DType.float32, PART_COLUMNS](1)
-    comptime if type_of(operands).SCALES_IN_THE_END:
-        comptime for i in range(PART_COLUMNS):
-            of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
-    var end = min(first_token + UInt32(tokens), result.rows)
-    # A bit for each column of the tile, and of its rows: the same in all warps of all ranks.
-    var of_columns = SIMD[DType.uint32, COLUMNS // TILE_ROWS](0)
-    comptime for i in range(COLUMNS // TILE_ROWS):
-        var of_tile = min(first_column + UInt32(TILE_ROWS * i), result.columns - 1)
-        of_columns[i] = vote[DType.uint32](operands.mark_of_weights(of_tile))
-    var of_rows = UInt32(0)
-    comptime for first in range(0, tokens, 32):
-        var row = min(first_token + UInt32(first) + lane, end - 1)
-        of_rows |= vote[DType.uint32](operands.mark_of_token(row))
-    var is_marked = of_columns.reduce_or() | of_rows != 0
     comptime STEP = UInt32(ranks * CONSUMER_WARPS)
-    for row in range(first_token + share.rank + UInt32(ranks) * warp, end, STEP):
-        var token = row - first_token
+    var warp = broadcast(UInt32(thread_idx.x) // 32)
+    var first_token, first_column = first_of[tokens](share.tile(share.first()))
+    var end = min(first_token + UInt32(tokens), result.rows)
+    var is_marked = facts.any_marked
+    var part = lane_here() * UInt32(PART_COLUMNS)
+    var turn = UInt32(0)
+    for token in range(warp, facts.turns.tokens_of(share.rank), UInt32(CONSUMER_WARPS)):
         # All loads before the first sum.
         var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
         comptime for rank in range(ranks):
-            var at = region.at(Coord(token, part))
-            loaded[rank] = load_peer_quad(peer_address(at, UInt32(rank)))
+            comptime if tokens <= MOST_SENT:
+                var at = landing.at(Coord(UInt32(rank) * facts.turns.most + token, part))
+                loaded[rank] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
+            else:
+                var at = region.at(Coord(share.rank * facts.turns.most + token, part))
+                loaded[rank] = load_peer_quad(peer_address(at, UInt32(rank)))
         var total = loaded[0]
         comptime for rank in range(1, ranks):
             total += loaded[rank]
         comptime if type_of(operands).SCALES_IN_THE_END:
-            var of_token = operands.of_token(Int(row))
+            var of_token = shuffle_idx(facts.of_token, turn)
             comptime for i in range(PART_COLUMNS):
-                total[i] = operands.scale(total[i], of_token, of_weights[i])
+                total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
+        var row = facts.first_row + token
         if is_marked:
             keep_branch()
-            # Asked of all lanes, or branches would cost uniform registers.
-            if not any_lane(operands.mark_of_token(row)):
-                store_unmarked(result, row, column, total, of_columns)
+            if (facts.rows >> turn) % 2 == 0:
+                store_unmarked(result, row, facts.column, total, facts.columns)
         else:
-            result.store_columns[PART_COLUMNS](row, column, total)
+            result.store_columns[PART_COLUMNS](row, facts.column, total)
+        turn += 1
     if is_marked:
         keep_branch()
         # No other rank stores these.

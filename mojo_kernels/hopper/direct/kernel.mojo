@@ -44,7 +44,7 @@ from ..dense.result import (
     turn_any,
 )
 from ..dense.share import Share
-from ..dense.together import store_together
+from ..dense.together import init_meeting, store_together
 from ..instructions.shared_memory import arrive, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
@@ -103,6 +103,7 @@ def matmul_direct[
     var stages = DirectStages[Operands, tokens](base, 0, 0)
     if thread_idx.x == 0:
         stages.init_barriers()
+        init_meeting(base)
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
