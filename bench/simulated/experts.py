@@ -41,11 +41,13 @@ QUICK_TOKENS = (1, 64)
 ACTIVATIONS = {"mxfp4": TOKENS, "mxfp8": TOKENS[3:]}
 """What activations are rounded to, and how many tokens then; with few of them layers of both take
 as long, as they read the same weights."""
-PUBLISHED = {
-    ("gpt-oss-120b", 1024, "mxfp8"): 361, ("gpt-oss-120b", 4096, "mxfp8"): 698,
-    ("gpt-oss-120b", 4096, "mxfp4"): 615, ("gpt-oss-120b", 16384, "mxfp8"): 2088,
+_EIGHT_BITS = {
+    ("gpt-oss-120b", 1): 25.5, ("gpt-oss-120b", 16): 137, ("gpt-oss-120b", 64): 278,
+    ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 698, ("gpt-oss-120b", 16384): 2088,
 }  # fmt: skip
-"""What AITER publishes for an MI355X, us, padded to 3072: measured there, not modelled."""
+PUBLISHED = {"mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}, "mxfp8": _EIGHT_BITS}
+"""What AITER publishes for an MI355X, us, activations of eight bits (615: of four), padded to 3072:
+measured there, not modelled."""
 FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp8": 2048}
 """Of a SIMD, weights of four bits."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -247,7 +249,7 @@ def row_of(origin: Origin, model: str, activations: str, tokens: int) -> LayerRo
     weights, flops = floors_us(layer.routes, Machine(), activations)
     return LayerRow(
         model, activations, tokens, len(found), time_us, sum(us for *_, us in found), weights,
-        flops, time_us / max(weights, flops), PUBLISHED.get((model, tokens, activations)),
+        flops, time_us / max(weights, flops), PUBLISHED[activations].get((model, tokens)),
         " + ".join(f"{name} {us:.1f}" for name, us, _ in found),
         "model", origin.commit, origin.date,
     )  # fmt: skip
@@ -273,13 +275,15 @@ def tables(found: Sequence[LayerRow]) -> list[Table]:
 
 def text(found: Sequence[LayerRow]) -> str:
     """Returns the table as a document."""
+    origins = "; ".join(dict.fromkeys(f"{row.commit}, {row.date}" for row in found))
     title = (
         "A layer of experts, weights of MXFP4, *simulated*: a timing model of "
         "gfx950, no number of ours was measured on a GPU. A range is between the two readings of "
         "what the model was fitted to; launch cost included, once a launch. Floors: reading the "
         "weights of the experts that have rows once, and the products at the peak, which is half "
-        "as high for activations of eight bits. AITER: published for an MI355X, padded to 3072; "
-        "measured on hardware, so not to be divided by. "
-        f"Commit {found[0].commit}, {found[0].date}."
+        "as high for activations of eight bits. AITER: published for an MI355X, activations of "
+        "eight bits (MXFP4, 4096 tokens: of four), padded to 3072; measured on hardware, so not to "
+        "be divided by. "
+        f"Commit {origins}."
     )
     return "\n\n".join([title, tables(found)[0].to_markdown()]) + "\n"
