@@ -12,6 +12,7 @@ workgroups than the chip has room for, one round, which go through all tiles.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,15 +38,18 @@ COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
 """Of both products."""
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 QUICK_TOKENS = (1, 64)
-PUBLISHED = {
+ACTIVATIONS = {"mxfp4": TOKENS, "mxfp8": TOKENS[3:]}
+"""What activations are rounded to, and how many tokens then; with few of them layers of both take
+as long, as they read the same weights."""
+_EIGHT_BITS = {
     ("gpt-oss-120b", 1): 25.5, ("gpt-oss-120b", 16): 137, ("gpt-oss-120b", 64): 278,
-    ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 615,
-    ("gpt-oss-120b", 16384): 2088,
+    ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 698, ("gpt-oss-120b", 16384): 2088,
 }  # fmt: skip
-"""What AITER publishes for an MI355X, us, activations of eight bits (4096: of four), padded to
-3072: measured there, not modelled."""
-FLOPS_PER_CYCLE = 4096
-"""Of a SIMD, four-bit operands."""
+PUBLISHED = {"mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}, "mxfp8": _EIGHT_BITS}
+"""What AITER publishes for an MI355X, us, activations of eight bits (615: of four), padded to 3072:
+measured there, not modelled."""
+FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp8": 2048}
+"""Of a SIMD, weights of four bits."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -54,6 +58,8 @@ class LayerRow:
     """A layer for some tokens."""
 
     model: str
+    activations: str
+    """What they are rounded to."""
     tokens: int
     launches: int
     time_us: float
@@ -216,60 +222,68 @@ def _weights(names: tuple[str, str, str], experts: int, n: int, k: int) -> dict:
     return dict(zip(names, (codes, scales, np.zeros((experts, n), np.float32)), strict=True))
 
 
-def floors_us(routes: Routes, machine: Machine) -> tuple[float, float]:
+def floors_us(routes: Routes, machine: Machine, activations: str) -> tuple[float, float]:
     """Returns how long reading weights takes at least, and multiplying."""
     products = 3 * WIDTH * INNER
     num_bytes = np.count_nonzero(routes.sizes()) * products * (1 / 2 + 1 / 32)
     flops = 2 * routes.ids.size * products
-    return peaks.floors_us(machine, num_bytes, flops, FLOPS_PER_CYCLE)
+    return peaks.floors_us(machine, num_bytes, flops, FLOPS_PER_CYCLE[activations])
 
 
 def rows(
     origin: Origin, progress: Callable[[str], None], tokens: Sequence[int]
 ) -> Iterator[LayerRow]:
-    """Yields a row for each model and number of tokens."""
-    for model in MODELS:
-        for count in tokens:
-            progress(f"{model}, {count} tokens: compiling, executing and timing on the model")
-            layer = SimulatedLayer(model, count)
-            found = list(layer.times())
-            time_us = sum(us for _, us, _ in found)
-            weights, flops = floors_us(layer.routes, Machine())
-            yield LayerRow(
-                model, count, len(found), time_us, sum(us for *_, us in found), weights, flops,
-                time_us / max(weights, flops), PUBLISHED.get((model, count)),
-                " + ".join(f"{name} {us:.1f}" for name, us, _ in found),
-                "model", origin.commit, origin.date,
-            )  # fmt: skip
+    """Yields a row for each kind of activations, model and number of tokens."""
+    for activations, measured in ACTIVATIONS.items():
+        for model, count in itertools.product(MODELS, tokens):
+            if count in measured:
+                progress(f"{model}, {count} tokens: compiling, executing and timing on the model")
+                yield row_of(origin, model, activations, count)
+
+
+def row_of(origin: Origin, model: str, activations: str, tokens: int) -> LayerRow:
+    """Returns the row of a layer."""
+    layer = SimulatedLayer(model, tokens, activations)
+    found = list(layer.times())
+    time_us = sum(us for _, us, _ in found)
+    weights, flops = floors_us(layer.routes, Machine(), activations)
+    return LayerRow(
+        model, activations, tokens, len(found), time_us, sum(us for *_, us in found), weights,
+        flops, time_us / max(weights, flops), PUBLISHED[activations].get((model, tokens)),
+        " + ".join(f"{name} {us:.1f}" for name, us, _ in found),
+        "model", origin.commit, origin.date,
+    )  # fmt: skip
 
 
 def tables(found: Sequence[LayerRow]) -> list[Table]:
     """Returns one table."""
     headings = [
-        "model", "tokens", "launches", "us", "weights, us", "FLOPs, us", "x floor",
+        "model", "activations", "tokens", "launches", "us", "weights, us", "FLOPs, us", "x floor",
         "AITER, published", "each launch, us",
     ]  # fmt: skip
     cells = [
         [
-            row.model, str(row.tokens), str(row.launches),
+            row.model, row.activations, str(row.tokens), str(row.launches),
             f"{min(row.time_us, row.latency_us):.1f} .. {max(row.time_us, row.latency_us):.1f}",
             f"{row.weight_floor_us:.1f}", f"{row.flop_floor_us:.1f}", f"{row.times_floor:.2f}",
             "" if row.aiter_us is None else f"{row.aiter_us:g}", row.steps,
         ]
         for row in found
     ]  # fmt: skip
-    return [Table("A layer of experts, MXFP4 x MXFP4, *simulated*", headings, cells)]
+    return [Table("A layer of experts, weights of MXFP4, *simulated*", headings, cells)]
 
 
 def text(found: Sequence[LayerRow]) -> str:
     """Returns the table as a document."""
+    origins = "; ".join(dict.fromkeys(f"{row.commit}, {row.date}" for row in found))
     title = (
-        "A layer of experts, weights and activations of MXFP4, *simulated*: a timing model of "
+        "A layer of experts, weights of MXFP4, *simulated*: a timing model of "
         "gfx950, no number of ours was measured on a GPU. A range is between the two readings of "
         "what the model was fitted to; launch cost included, once a launch. Floors: reading the "
-        "weights of the experts that have rows once, and the products at the peak. AITER: "
-        "published for an MI355X, activations of eight bits (4096 tokens: four), padded to 3072; "
-        "measured on hardware, so not to be divided by. "
-        f"Commit {found[0].commit}, {found[0].date}."
+        "weights of the experts that have rows once, and the products at the peak, which is half "
+        "as high for activations of eight bits. AITER: published for an MI355X, activations of "
+        "eight bits (MXFP4, 4096 tokens: of four), padded to 3072; measured on hardware, so not to "
+        "be divided by. "
+        f"Commit {origins}."
     )
     return "\n\n".join([title, tables(found)[0].to_markdown()]) + "\n"

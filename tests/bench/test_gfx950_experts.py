@@ -10,8 +10,8 @@ from bench.simulated.experts import LayerRow, Routes
 from gfx950.timing.parameters import Machine
 
 ROW = LayerRow(
-    "gpt-oss-20b", 64, 4, 80.0, 81.0, 52.9, 1.3, 1.5, None, "route 3.4", "model", "abc1234",
-    "2026-11-23",
+    "gpt-oss-20b", "mxfp4", 64, 4, 80.0, 81.0, 52.9, 1.3, 1.5, None, "route 3.4", "model",
+    "abc1234", "2026-11-23",
 )  # fmt: skip
 
 
@@ -30,10 +30,18 @@ def test_tiles_have_rows_of_one_expert():
 
 
 def test_one_token_reads_the_weights_of_its_experts_alone():
-    weights, flops = experts.floors_us(Routes.random(1, 32), Machine())
+    weights, flops = experts.floors_us(Routes.random(1, 32), Machine(), "mxfp4")
     of_four = 4 * 3 * 2880 * 2880 * (0.5 + 1 / 32)
     assert weights == pytest.approx(of_four / 8e6)
     assert flops == pytest.approx(2 * 4 * 3 * 2880 * 2880 / 10.066e9, rel=1e-3)
+
+
+def test_eight_bits_take_twice_as_long_as_four():
+    routes = Routes.random(1, 32)
+    (weights, flops), (same, twice) = (
+        experts.floors_us(routes, Machine(), activations) for activations in experts.ACTIVATIONS
+    )
+    assert weights == same and twice == pytest.approx(2 * flops)
 
 
 def test_a_layer_of_experts_is_a_target_of_its_own(tmp_path):

@@ -203,7 +203,8 @@ class Layer:
         elif orders(launches):
             places = launches[3]["arguments"][RESULT : RESULT + 2]
             sizes = part(route[6], np.int32, count)
-            codes = ordered_codes_of(workspace, places, self.slots(), inner, sizes)
+            left = types_of(self.name).left
+            codes = ordered_codes_of(workspace, places, self.slots(), inner, sizes, left)
         else:
             place, left = launches[2]["arguments"][RESULT], types_of(self.name).left
             codes = codes_of(workspace, place, self.slots(), inner, left)
@@ -265,12 +266,18 @@ def codes_of(workspace: np.ndarray, place: tuple[int], rows: int, k: int, format
 
 
 def ordered_codes_of(
-    workspace: np.ndarray, places: list[tuple[int]], rows: int, k: int, sizes: np.ndarray
+    workspace: np.ndarray,
+    places: list[tuple[int]],
+    rows: int,
+    k: int,
+    sizes: np.ndarray,
+    format: str,
 ) -> tuple:
     """Returns the same of rows whose scales are words of the tiles of groups."""
-    blocks = k // oracle.BLOCK
+    blocks, block_bytes = k // oracle.BLOCK, oracle.BLOCK * oracle.FORMATS[format].element.bits // 8
     stored = -(-blocks // STAGE_BLOCKS) * STAGE_BLOCKS
-    codes = part_of(workspace, places[0], np.uint8, rows, stored * 16)[:, : blocks * 16]
+    codes = part_of(workspace, places[0], np.uint8, rows, stored * block_bytes)
+    codes = codes[:, : blocks * block_bytes]
     tiles = np.repeat(np.arange(len(sizes)), -(-sizes // TILE_ROWS))
     # Word s * 16 + r of a group of 32 rows x 8 blocks: rows r, r + 16; blocks s, s + 4.
     words = part_of(

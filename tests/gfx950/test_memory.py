@@ -496,3 +496,28 @@ def test_arguments_are_checked_against_the_kernel():
         gfx950.run(text, 1, 64, [np.zeros((4, 4))[:, ::2]])
     with pytest.raises(ValueError, match="positive sizes"):
         gfx950.run(text, 0, 64, [])
+
+
+def test_an_undefined_scalar_spoils_the_lane_that_keeps_it_only():
+    """Lane 5 of v20 keeps s40, which nothing has written; lane 6 keeps a scalar that is known."""
+    body = """
+	v_mov_b32_e32 v20, 7
+	s_mov_b32 s41, 9
+	v_writelane_b32 v20, s40, 5
+	v_writelane_b32 v20, s41, 6
+	{rest}
+"""
+    copy = "v_mov_b32_e32 v200, 0\n\tv_readlane_b32 s42, v20, {lane}\n\ts_nop 4"
+    copy += "\n\tv_mov_b32_e32 v200, s42"
+    for lane, kept in ((4, 7), (6, 9), (63, 7)):
+        out = execute(body.format(rest=copy.format(lane=lane)), {}, 1)
+        assert (out == kept).all()
+    with pytest.raises(gfx950.SimulationError, match="nothing has written"):
+        execute(body.format(rest=copy.format(lane=5)), {}, 1)
+    whole = "v_mov_b32_e32 v200, v20"
+    with pytest.raises(gfx950.SimulationError, match=r"nothing has written \(lane 5\)"):
+        execute(body.format(rest=whole), {}, 1)
+    mended = "v_writelane_b32 v20, s41, 5\n\t" + whole
+    out = execute(body.format(rest=mended), {}, 1)
+    assert (out[0, np.isin(LANE, (5, 6))] == 9).all()
+    assert (out[0, ~np.isin(LANE, (5, 6))] == 7).all()

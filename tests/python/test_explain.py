@@ -200,8 +200,7 @@ def test_a_layer_of_experts_is_explained_launch_by_launch(activations):
     assert "few groups" in few.launches[1].reason and few.launches[1].cut == "m1n4w8"
     hidden_bytes = 2880 * 2
     if activations != "bf16":
-        order = ["order"] if activations == "mxfp4" else []
-        names = ["route", "encode", *order, "gate_up", "down", "add"]
+        names = ["route", "encode", "order", "gate_up", "down", "add"]
         hidden_bytes = 2880 // 2 if activations == "mxfp4" else 2880
     assert [launch.name for launch in many.launches] == names
     for launch in many.launches:
@@ -215,9 +214,10 @@ def test_a_layer_of_experts_is_explained_launch_by_launch(activations):
     assert many.workspace_bytes > 4096 * 4 * (2880 * 4 + hidden_bytes) > few.workspace_bytes > 0
 
 
+@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8"])
 @pytest.mark.parametrize("tokens, cut", [(1024, "middle160x"), (2048, "prefill256x256")])
-def test_rows_of_experts_are_ordered_where_most_groups_have_hundreds(tokens, cut):
-    found = explained(tokens)
+def test_rows_of_experts_are_ordered_where_most_groups_have_hundreds(tokens, cut, activations):
+    found = explained(tokens, activations=activations)
     order = ["order"] if "prefill" in cut else []
     names = ["route", "encode", *order, "gate_up", "down", "add"]
     assert [launch.name for launch in found.launches] == names

@@ -17,8 +17,8 @@ activations encodes its tokens before, once (`encoded.mojo`):
                        experts_middle   codes, gathered -> hidden numbers, gated and encoded
                        experts_middle   codes -> rows
 
-With more rows than tiles of these have, products of four-bit codes are `experts_prefill`
-(`prefill.mojo`), and `order_rows` comes before the first one.
+With more rows than tiles of these have, products are `experts_prefill` (`prefill.mojo`), and
+`order_rows` comes before the first one.
 
 Gates that are not neighbours of their ups take launches of their own between the products:
 `gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the
@@ -278,7 +278,7 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
 
     def has_ordered_kernels(self) -> Bool:
         """Says whether there are kernels for rows that are ordered by tiles."""
-        return self.left == Format.MXFP4 and self.has_encoded_kernels()
+        return self.has_encoded_kernels()
 
     def orders(self, slots: Int, groups: Int) -> Bool:
         """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
@@ -418,9 +418,8 @@ def _launch_codes[
     mut queue: Some[Queue],
 ) raises:
     """Launches a product of encoded rows, by tiles if they are ordered."""
-    comptime if types.formats == Formats.MXFP4:
-        if at.orders():
-            return launch_prefill[types, rounding, rows](
-                of, ordered, at.hidden_scales, experts, gate, n, k, queue
-            )
+    if at.orders():
+        return launch_prefill[types, rounding, rows](
+            of, ordered, at.hidden_scales, experts, gate, n, k, queue
+        )
     launch_encoded[types, rounding, rows](of, experts, gate, n, k, queue)

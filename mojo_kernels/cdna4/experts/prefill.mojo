@@ -34,11 +34,12 @@ from ..chip import CUS
 from ..instructions.lds import allocate_lds
 from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, TILE, TILE_BLOCKS
 from ..instructions.memory import scalar_here
+from ..instructions.vector import anew, copied_here
 from ..instructions.wave import lane_here
 from ..operands.gate import QuickGate
 from ..operands.memory import Input, Output, Span, WORD_BYTES, input, listed_row, load_word, output
 from ..operands.memory import quotient
-from ..operands.target import Target
+from ..operands.target import NO_BIAS, Target
 from ..prefill.activations import PART_BLOCKS, ReorderedScales, SharedCodes
 from ..prefill.kernel import WAVES_PER_SIMD
 from ..prefill.result import bias_of_tiles, store_tiles
@@ -191,15 +192,11 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     comptime Walk = PrefillWalk[Self.types.formats, M_TILES, True]
     comptime Codes = SharedCodes[Self.types.formats, M_TILES, True]
     comptime HiddenTile = HiddenCodes[
-        Self.types.formats.left,
-        Self.rounding,
-        Self.types.out,
-        Self.types.bias,
-        PreshuffledCdna4,
+        Self.types.formats.left, Self.rounding, Self.types.out, NO_BIAS, PreshuffledCdna4
     ]
     """Where hidden numbers go."""
-    comptime Sums = Target[Self.types.out, Self.types.bias]
-    """Where sums go."""
+    comptime Sums = Target[Self.types.out, NO_BIAS]
+    """Where sums go: their bias is in them."""
     comptime STORES = 2 if Self.rows.are_gated else M_TILES * N_TILES
     """Stores of a wave for its part of a tile, at least."""
 
@@ -218,7 +215,15 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     """Those of the rows of tiles."""
     var bias: Inputs.Bytes
     var wave: Int32
-    var lane: Int32
+
+    @always_inline
+    def anew(self) -> Self:
+        """Returns the same; what follows from it is computed here, and not kept until here."""
+        var same = self
+        same.n = scalar_here(self.n)
+        same.k_blocks = scalar_here(self.k_blocks)
+        same.wave = scalar_here(self.wave)
+        return same
 
     @always_inline
     def row_blocks(self) -> Int32:
@@ -226,40 +231,40 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
         return quotient[STAGE_BLOCKS](self.k_blocks + Int32(STAGE_BLOCKS - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
-    def codes_of(self, tile: GroupTile, listed: Self.Codes.OfLoads) -> Self.Walk.Codes:
+    def codes_of(self, tile: GroupTile, listed: Self.Codes.OfLoads, lane: Int32) -> Self.Walk.Codes:
         """Returns the codes of a tile's rows."""
         comptime if Self.rows.are_gathered:
             return rebind[Self.Walk.Codes](
                 Self.Codes.of_list(
-                    self.codes, self.num_encoded, self.row_blocks(), listed, self.wave, self.lane
+                    self.codes, self.num_encoded, self.row_blocks(), listed, self.wave, lane
                 )
             )
         else:
             return Self.Walk.Codes.of(
-                self.codes, tile.end_row, self.row_blocks(), tile.first_row, self.wave, self.lane
+                self.codes, tile.end_row, self.row_blocks(), tile.first_row, self.wave, lane
             )
 
     @always_inline
-    def scales_of(self, place: TilePlace) -> Self.Walk.Scales:
+    def scales_of(self, place: TilePlace, lane: Int32) -> Self.Walk.Scales:
         """Returns the scales of a tile's rows."""
         var first = self.scales.unsafe_offset(Int(place.row) * ROWS * Int(self.row_blocks()))
-        return Self.Walk.Scales.of(first, Int32(ROWS), self.row_blocks(), 0, self.wave, self.lane)
+        return Self.Walk.Scales.of(first, Int32(ROWS), self.row_blocks(), 0, self.wave, lane)
 
     @always_inline
-    def weights_of(self, tile: GroupTile, place: TilePlace) -> Self.Walk.Weights:
+    def weights_of(self, tile: GroupTile, place: TilePlace, lane: Int32) -> Self.Walk.Weights:
         """Returns the codes of a tile's weights."""
         var expert = self.w_codes.unsafe_offset(Int(tile.expert) * Int(self.codes_step))
         var column = place.column * Int32(COLUMNS)
-        return Self.Walk.Weights.of(expert, self.n, self.k_blocks, column, self.wave, self.lane)
+        return Self.Walk.Weights.of(expert, self.n, self.k_blocks, column, self.wave, lane)
 
     @always_inline
-    def weight_scales_of(self, tile: GroupTile, place: TilePlace) -> Self.Walk.WeightScales:
+    def weight_scales_of(
+        self, tile: GroupTile, place: TilePlace, lane: Int32
+    ) -> Self.Walk.WeightScales:
         """Returns the scales of a tile's weights."""
         var expert = self.w_scales.unsafe_offset(Int(tile.expert) * Int(self.scales_step))
         var column = place.column * Int32(COLUMNS)
-        return Self.Walk.WeightScales.of(
-            expert, self.n, self.k_blocks, column, self.wave, self.lane
-        )
+        return Self.Walk.WeightScales.of(expert, self.n, self.k_blocks, column, self.wave, lane)
 
     @always_inline
     def first_column(self, place: TilePlace) -> Int32:
@@ -268,12 +273,12 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
         return place.column * Int32(COLUMNS) + in_tile
 
     @always_inline
-    def bias_of(self, tile: GroupTile, place: TilePlace) -> SumTile[N_TILES]:
+    def bias_of(self, tile: GroupTile, place: TilePlace, lane: Int32) -> SumTile[N_TILES]:
         """Starts loading the bias of a wave's columns."""
         var target = Target[DType.float32, Self.types.bias].of(
             Output[DType.float32](unsafe_from_address=Int(self.bias)), self._addend(tile), 0, self.n
         )
-        return bias_of_tiles[N_TILES](target, self.first_column(place), self.lane)
+        return bias_of_tiles[N_TILES](target, self.first_column(place), lane)
 
     @always_inline
     def _addend(self, tile: GroupTile) -> Inputs.Bytes:
@@ -285,7 +290,6 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     def store(
         self,
         sums: SumTile[M_TILES, N_TILES],
-        bias: SumTile[N_TILES],
         tile: GroupTile,
         place: TilePlace,
         result: Output[DType.uint8],
@@ -293,8 +297,11 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
         gate: QuickGate,
     ):
         """Stores what becomes of a wave's sums."""
-        # By lanes that nobody has kept all along K.
-        var lane = lane_here()
+        # By lanes that nobody has kept all along K; bias is in the sums.
+        var lane = anew(lane_here())
+        var none = in_registers[DType.float32, SUMS, N_TILES]()
+        comptime for n_tile in range(N_TILES):
+            none[n_tile] = 0
         var first_row = quotient[WAVES_N](self.wave) * Int32(Self.Walk.Tile.NEXT_WAVE * TILE)
         var first_column, num_rows = self.first_column(place), tile.end_row - tile.first_row
         comptime if Self.rows.are_gated:
@@ -307,7 +314,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
             )  # fmt: skip
             comptime for first in range(0, M_TILES, EXCHANGED):
                 if first_row + Int32(first * TILE) < num_rows:
-                    target.store[first](sums, bias, first_row, first_column, lane)
+                    target.store[first](sums, none, first_row, first_column, lane)
             var end_block = quotient[COLUMNS](self.n + Int32(COLUMNS - 1)) * Int32(WAVES_N)
             if (place.column + 1) * Int32(WAVES_N) == end_block:
                 target.fill(num_rows, end_block + self.wave, lane)
@@ -317,7 +324,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
                 values.unsafe_offset(Int(tile.first_row) * Int(self.n)), self._addend(tile),
                 num_rows, self.n,
             )  # fmt: skip
-            store_tiles(target, sums, bias, first_row, first_column, lane)
+            store_tiles(target, sums, none, first_row, first_column, lane)
 
 
 @__llvm_metadata(
@@ -386,7 +393,6 @@ def experts_prefill[
         Bytes(unsafe_from_address=Int(scales)),
         Bytes(unsafe_from_address=Int(bias)),
         wave,
-        lane,
     )
     var gate = QuickGate(limit, alpha)
     var group = quotient[WAVES_N](wave)
@@ -394,25 +400,26 @@ def experts_prefill[
 
     var tile = TileRecord.load(table, place.row).tile()
     var listed = Codes.listed_rows(names, place.row * Int32(ROWS), wave, lane)
-    var columns = work.bias_of(tile, place)
+    var columns = work.bias_of(tile, place, lane)
     var walk = Walk(
-        work.codes_of(tile, listed),
-        work.scales_of(place),
-        work.weight_scales_of(tile, place),
-        work.weights_of(tile, place),
+        work.codes_of(tile, listed, lane),
+        work.scales_of(place, lane),
+        work.weight_scales_of(tile, place, lane),
+        work.weights_of(tile, place, lane),
         Reader[types.formats, M_TILES].of(wave, lane),
         allocate_lds[Walk.Tile.LDS_BYTES](),
     )
     walk.fetch_weights()
     walk.fetch_activations()
-    walk.clear()
+    set_sums(walk.sums, columns)
     walk.arrive()
     while True:
         # What says where the next tile lies is on its way while this one is multiplied.
         index += workgroups
         var next = TilePlace.of(order, index)
         var record = TileRecord.load(table, next.row)
-        var next_listed = Codes.listed_rows(names, next.row * Int32(ROWS), wave, lane)
+        var own_lane = anew(lane_here())
+        var next_listed = Codes.listed_rows(names, next.row * Int32(ROWS), wave, own_lane)
         var has_rows = own_row < tile.end_row - tile.first_row
         if has_rows:
             walk.walk_on[True](group, slices)
@@ -421,31 +428,41 @@ def experts_prefill[
         walk.leave(group)
 
         var next_tile = record.tile()
-        var next_columns = in_registers[DType.float32, SUMS, N_TILES]()
         if next.is_there:
-            var loads = work.bias_of(next_tile, next)
+            work = work.anew()
+            own_lane = anew(lane_here())
+            var loads = work.bias_of(next_tile, next, own_lane)
             comptime for n_tile in range(N_TILES):
-                next_columns[n_tile] = loads[n_tile]
+                columns[n_tile] = loads[n_tile]
             walk.turn_to(
-                work.codes_of(next_tile, next_listed),
-                work.scales_of(next),
-                work.weight_scales_of(next_tile, next),
-                work.weights_of(next_tile, next),
+                work.codes_of(next_tile, next_listed, own_lane),
+                work.scales_of(next, own_lane),
+                work.weight_scales_of(next_tile, next, own_lane),
+                work.weights_of(next_tile, next, own_lane),
             )
             walk.fetch_weights()
             walk.fetch_activations()
         if has_rows:
-            work.store(walk.sums, columns, tile, place, result, result_scales, gate)
+            work.store(walk.sums, tile, place, result, result_scales, gate)
         if not next.is_there:
             return
-        walk.clear()
+        set_sums(walk.sums, columns)
         if has_rows:
             walk.arrive[Tiles.STORES]()
         else:
             walk.arrive()
         tile, place = next_tile, next
-        comptime for n_tile in range(N_TILES):
-            columns[n_tile] = next_columns[n_tile]
+
+
+@always_inline
+def set_sums(sums: SumTile[M_TILES, N_TILES], columns: SumTile[N_TILES]):
+    """Lets sums begin with the bias of their columns, here."""
+    comptime for n_tile in range(N_TILES):
+        var words = bitcast[DType.uint32, SUMS](columns[n_tile])
+        comptime for m_tile in range(M_TILES):
+            var low = copied_here(words.slice[2, offset=0]())
+            var high = copied_here(words.slice[2, offset=2]())
+            sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
 
 
 def grid_of(m: Int, n: Int, groups: Int) -> Grid:

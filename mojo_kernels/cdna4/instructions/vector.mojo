@@ -172,6 +172,12 @@ def here(x: UInt64) -> UInt64:
 
 
 @always_inline
+def anew(x: Int32) -> Int32:
+    """Returns x, in a way that the compiler cannot compute what follows from it earlier."""
+    return inlined_assembly["", Int32, constraints="=v,0", has_side_effect=True](x)
+
+
+@always_inline
 def opaque(x: UInt32) -> UInt32:
     """Returns x, in a way that the compiler does not see what it is made of."""
     return inlined_assembly["", UInt32, constraints="=v,0", has_side_effect=False](x)
@@ -192,6 +198,16 @@ def zeros_of_a_branch() -> SIMD[DType.uint32, 2]:
     """Returns two zeros of a branch, by one instruction."""
     return bitcast[DType.uint32, 2](
         inlined_assembly["v_mov_b64 $0, 0", UInt64, constraints="=v", has_side_effect=True]()
+    )
+
+
+@always_inline
+def copied_here(words: SIMD[DType.uint32, 2]) -> SIMD[DType.uint32, 2]:
+    """Returns a copy of two words, by one instruction that stays where it is."""
+    return bitcast[DType.uint32, 2](
+        inlined_assembly["v_mov_b64 $0, $1", UInt64, constraints="=v,v", has_side_effect=True](
+            bitcast[DType.uint64, 1](words)
+        )
     )
 
 

@@ -12,6 +12,7 @@ bound_ctrl it reads zero. SDWA reads and writes bytes or words of a register.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -220,7 +221,9 @@ def _decode_writelane(b: Build) -> Decoded:
         return found[None]
 
     info = {"writelane": True, "lane selects": selects}
-    return b.finish(run, "valu", masked=False, spread=spread, info=info)
+    found = b.finish(run, "valu", masked=False, spread=spread, info=info)
+    # What other lanes keep stays as defined as it was.
+    return replace(found, v_inputs=(index,))
 
 
 def _decode_swap(b: Build) -> Decoded:
