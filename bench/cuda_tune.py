@@ -45,8 +45,6 @@ WEIGHTS = (
     (14336, 4096), (18944, 3584), (24576, 1536), (28672, 8192),
 )  # fmt: skip
 """N and K: layers of Llama 3, Qwen, gpt-oss and DeepSeek-V3, and smaller ones."""
-OLDER = ((24576, 1536), (28672, 8192))
-"""Weights of which most shapes were measured before groups could have even shares."""
 UNSEEN: Grid = {
     (1152, 6912): (3, 40, 300),
     (3840, 2560): (10, 100, 1200),
