@@ -177,7 +177,8 @@ Hopper's builds on the room of any GPU.
             shape.mojo            how a group is cut
             activations.mojo      rows in fragment order, staged by the group
             weights.mojo          a warp's way along a tile, loads ahead
-            result.mojo           sums over warps and ranks, store
+            result.mojo           what a warp leaves, and the exact way
+            exchange.mojo         sums over warps, sent to the rank that stores them
         staged/               more rows: what their kernels share
             activations.mojo      activations as bfloat16 stages, a kernel of its own
             stages.mojo           weights and tokens on the way

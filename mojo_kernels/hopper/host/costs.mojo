@@ -5,7 +5,7 @@ their share of K in steps:
 
     term                                                 what its cost stands for, us
     1                                                    the launch
-    log2 ranks                                           a cluster's launch
+    log2 ranks; of bytes tokens of a tile, if shared     a cluster's launch; what ranks exchange
     rounds; of bytes 1 where ranks are 1                 begin and end of a group
     rounds * steps; even: steps of a group               a step
     rounds * (ranks - 1); even: parts of a tile          ranks add up, or the last one there
@@ -127,6 +127,7 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     var share = ceil(Lanes(k // BLOCK) / (RANKS * Lanes(_step_blocks(KERNEL))))
     var steps = share
     var terms = Terms(fill=0)
+    terms[1] = LOG_RANKS
     comptime if KERNEL == Kernel.FEW:
         comptime shape = Shape(
             family.plan.tokens // TOKENS, family.plan.columns // TILE_ROWS, False
@@ -141,12 +142,12 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     comptime if KERNEL.wants_bytes():
         terms[7] = Lanes(n * k) / (1 << 20)
     terms[0] = 1
-    terms[1] = LOG_RANKS
     terms[2] = rounds
     comptime if KERNEL.wants_bytes():
         # Stages of the next tile are on the way before a tile ends.
         terms[2] = RANKS.eq(1).select(Lanes(1), rounds)
         terms[8] = RANKS.eq(1).select(rounds, Lanes(0))
+        terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, family.plan.tokens)))
     terms[3] = rounds * steps
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS
