@@ -218,10 +218,9 @@ def multiply_stage[
     mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
 ):
-    """Multiplies a stage in the group's turn.
+    """Multiplies a stage: it adds to what is there or begins anew, and ends partial sums or does not.
 
-    Its parts begin anew or go on, and end or do not: then the stage is under way yet, and not
-    released.
+    One that does not end them is under way yet, and not released.
     """
     var of_weights = RowPair(1)
     comptime if Operands.SCALES_STAGES:
