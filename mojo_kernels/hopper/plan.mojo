@@ -205,6 +205,13 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return self.tiles(m, n).num_tiles() * self.ranks
 
 
+@always_inline
+def log_of_ranks(ranks: UInt32) -> UInt32:
+    """Returns the binary logarithm of the ranks of a cluster, without a loop."""
+    comptime assert MAX_RANKS == 8, "ranks are 1, 2, 4 or 8"
+    return ranks // 4 + min(ranks // 2, 1)
+
+
 def takes_formats(left: Int, right: Int) -> Bool:
     """Says whether fast kernels take a pair of formats: MXFP4 weights; floats kept, or MXFP4."""
     comptime MXFP4 = OPERANDS.code()

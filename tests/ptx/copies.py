@@ -10,7 +10,7 @@ import numpy as np
 from tests.ptx import parse
 from tests.ptx.memory import Barrier, Fault
 from tests.ptx.operands import YIELD, Operands
-from tests.ptx.scalar import LANES, lanes_of, typed
+from tests.ptx.scalar import LANES, lanes_of
 
 if TYPE_CHECKING:
     from tests.ptx.machine import Warp
@@ -112,17 +112,12 @@ class Copies(Operands):
 
         return start
 
-    def store_later(self, s: parse.Statement, parts: list[str]) -> Callable:
+    @staticmethod
+    def store_later(to: Callable, bytes_of: Callable, barrier: Callable) -> Callable:
         """Stores to a group of the cluster, whose barrier counts the bytes."""
-        count = next((int(p[1]) for p in parts if p in ("v2", "v4")), 1)
-        if parts[-1] not in ("b32", "u32", "f32"):
-            raise NotImplementedError(s.op)
-        to, barrier = self.address(s.operands[0], 32), self.address(s.operands[2], 32)
-        values = self.values(s.operands[1], "u32")
 
         def store(w: Warp, m: np.ndarray | None) -> None:
-            columns = [typed(f(w), "u32") for f in values]
-            raw = np.stack(columns, axis=1).view(np.uint8).reshape(LANES, 4 * count)
+            raw = bytes_of(w)
             for lane in lanes_of(m):
                 w.group.send(int(to(w)[lane]), raw[lane].copy(), int(barrier(w)[lane]))
 

@@ -288,8 +288,6 @@ class Kernel(Copies):
         return run
 
     def _st(self, s: parse.Statement, parts: list[str]) -> Callable:
-        if parts[0] == "async":
-            return self.store_later(s, parts)
         space, count, kind = self.shape_of(parts)
         width = int(kind[1:])
         size = width // 8
@@ -309,6 +307,8 @@ class Kernel(Copies):
 
             return to_param
         address = self.address(s.operands[0], 32 if space.startswith("shared") else 64)
+        if parts[0] == "async":
+            return self.store_later(address, bytes_of, self.address(s.operands[2], 32))
         return lambda w, m: w.store(space, address(w), bytes_of(w), m)
 
     def _atom(self, s: parse.Statement, parts: list[str]) -> Callable:

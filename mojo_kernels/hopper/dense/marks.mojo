@@ -22,6 +22,12 @@ comptime LANES = 32
 
 
 @always_inline
+def wait_for_group(group: UInt32):
+    """Waits for the warps of a consumer; earlier writes are visible to them afterwards."""
+    wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + group)
+
+
+@always_inline
 def any_marked[
     tokens: Int
 ](
@@ -57,7 +63,7 @@ def store_marked[
     # the uniform registers of their loops.
     var group, warp = divmod(broadcast(UInt32(thread_idx.x) // UInt32(LANES)), UInt32(WARPS))
     # The sums that other warps stored before are not to overtake these.
-    wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + group)
+    wait_for_group(group)
     var end = min(first_token + UInt32(tokens), result.rows)
     # Loaded once more: kernels have no registers for marks.
     for column in range(first_column, first_column + UInt32(INSTRUCTION_ROWS), UInt32(TILE_ROWS)):

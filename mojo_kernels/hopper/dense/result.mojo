@@ -347,9 +347,9 @@ def store_group_rows[
     token += room.warp * UInt32(32 // PIECES)
     var column = first_column + piece * UInt32(OCTET)
     var at = room.token(token)
-    var place, others_place = at + piece * UInt32(room.PIECE_BYTES), at + (
-        piece ^ UInt32(WARP_ROWS // OCTET)
-    ) * UInt32(room.PIECE_BYTES)
+    var of_other = piece ^ UInt32(WARP_ROWS // OCTET)
+    var place = at + piece * UInt32(room.PIECE_BYTES)
+    var others_place = at + of_other * UInt32(room.PIECE_BYTES)
     var halves = result.elements().rows[DType.uint16]()
     if column < result.columns:
         comptime for first in range(0, tokens, TURN_TOKENS):

@@ -42,7 +42,7 @@ from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
-from ..plan import MAX_RANKS
+from ..plan import MAX_RANKS, log_of_ranks
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
@@ -130,9 +130,7 @@ struct RankTurns(TrivialRegisterPassable):
     @always_inline
     def of(num_tokens: UInt32, ranks: UInt32) -> Self:
         """Divides tokens among ranks."""
-        comptime assert MAX_RANKS == 8, "ranks are 2, 4 or 8"
-        var log_ranks = ranks // 4 + 1
-        return Self(num_tokens, (num_tokens + ranks - 1) >> log_ranks)
+        return Self(num_tokens, (num_tokens + ranks - 1) >> log_of_ranks(ranks))
 
     @always_inline
     def tokens_of(self, rank: UInt32) -> UInt32:
@@ -240,11 +238,7 @@ def store_share[
     result: Result,
 ):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
-    comptime STEP = UInt32(ranks * CONSUMER_WARPS)
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var first_token, first_column = first_of[tokens](share.tile(share.first()))
-    var end = min(first_token + UInt32(tokens), result.rows)
-    var is_marked = facts.any_marked
     var part = lane_here() * UInt32(PART_COLUMNS)
     var turn = UInt32(0)
     for token in range(warp, facts.turns.tokens_of(share.rank), UInt32(CONSUMER_WARPS)):
@@ -265,16 +259,19 @@ def store_share[
             comptime for i in range(PART_COLUMNS):
                 total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
         var row = facts.first_row + token
-        if is_marked:
+        if facts.any_marked:
             keep_branch()
             if (facts.rows >> turn) % 2 == 0:
                 store_unmarked(result, row, facts.column, total, facts.columns)
         else:
             result.store_columns[PART_COLUMNS](row, facts.column, total)
         turn += 1
-    if is_marked:
+    if facts.any_marked:
         keep_branch()
+        var first_token, first_column = first_of[tokens](share.tile(share.first()))
+        var end = min(first_token + UInt32(tokens), result.rows)
         # No other rank stores these.
+        comptime STEP = UInt32(ranks * CONSUMER_WARPS)
         comptime SETS = UInt32(COLUMNS // WARP_ROWS)
         for part in range(
             share.rank * UInt32(CONSUMER_WARPS) + warp, SETS * UInt32(tokens // OCTET), STEP

@@ -32,7 +32,7 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.kernel import DENSE_TOKENS
-from ..dense.marks import any_marked, store_marked
+from ..dense.marks import any_marked, store_marked, wait_for_group
 from ..dense.result import (
     LaneFactors,
     PAIR,
@@ -69,7 +69,7 @@ from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
-from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of, wait_for_group
+from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then those who copy."""
@@ -175,10 +175,10 @@ def matmul_direct[
                 scale_sums(sums, operands, factors, stages.room(warp))
             if stores_in_halves(result):
                 turn_any(sums, stages.room(warp), result, columns)
-                wait_for_group(warp)
+                wait_for_group(group)
                 store_group_rows(stages.room(warp), result, token, group_column)
                 # Before the next turn.
-                wait_for_group(warp)
+                wait_for_group(group)
             else:
                 keep_branch()
                 store_any(sums, result, token, columns)

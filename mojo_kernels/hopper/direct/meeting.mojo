@@ -17,11 +17,11 @@ from std.math import align_up
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.views import flat_of
 from ..dense.handover import GROUPS
-from ..dense.marks import FIRST_GROUP
+from ..dense.marks import wait_for_group
 from ..dense.share import Share
 from ..instructions.global_memory import add_one, load_fresh, load_one, order_memory
+from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import keep_branch
-from ..instructions.shared_memory import load_word, store_word, wait_at
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_GROUP
@@ -103,7 +103,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         var at_counter = Counter(
             self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer)),
             base + UInt32(FLAGS_AT) + 4 * consumer,
-            UInt32(FIRST_GROUP) + consumer,
+            consumer,
         )
         if at_counter.read() != last_group - first_group:
             keep_branch()
@@ -165,14 +165,13 @@ struct Counter(TrivialRegisterPassable):
     var address: DevicePointer[DType.uint32]
     var flag: UInt32
     """Where in shared memory the consumer's first thread tells the others."""
-    var barrier: UInt32
-    """The consumer's hardware barrier."""
+    var consumer: UInt32
 
     @always_inline
     def read(self) -> UInt32:
         """Returns how many parts are there."""
         # All have heard what was told before.
-        wait_at[WARP_GROUP](self.barrier)
+        wait_for_group(self.consumer)
         if self.is_first():
             store_word(self.flag, load_one(self.address))
         return self.told()
@@ -181,7 +180,7 @@ struct Counter(TrivialRegisterPassable):
     def count(self) -> UInt32:
         """Says that this part is there; returns how many were before."""
         # All have stored theirs.
-        wait_at[WARP_GROUP](self.barrier)
+        wait_for_group(self.consumer)
         if self.is_first():
             store_word(self.flag, add_one(self.address))
         return self.told()
@@ -194,5 +193,5 @@ struct Counter(TrivialRegisterPassable):
     @always_inline
     def told(self) -> UInt32:
         """Returns what the first thread has found."""
-        wait_at[WARP_GROUP](self.barrier)
+        wait_for_group(self.consumer)
         return broadcast(load_word(self.flag))

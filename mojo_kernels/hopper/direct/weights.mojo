@@ -11,12 +11,12 @@ that are eight apart find theirs in the same banks, so that one reads the other 
 
 from layout import Coord
 
-from ..dense.result import WARPS, WarpColumns
-from ..instructions.shared_memory import load_pair, load_word, wait_at
+from ..dense.result import WarpColumns
+from ..instructions.shared_memory import load_pair, load_word
 from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
-from ..staged.stages import HALVES, WARP_GROUP, WARP_ROWS
+from ..staged.stages import HALVES, WARP_ROWS
 from .operands import DirectOperands, GRANULE_WORDS, Words, granules_of
 from .stages import DirectStages
 
@@ -24,8 +24,6 @@ comptime INSTRUCTIONS = ROW_BYTES // STEP_BYTES
 """Instructions of a stage."""
 comptime Fragments = Array[SIMD[DType.uint32, 4], INSTRUCTIONS]
 """A lane's weights in a stage, for each instruction."""
-comptime FIRST_GROUP = 4
-"""The hardware barrier of the first consumer's warps; that of the other one is next."""
 
 
 @always_inline
@@ -41,12 +39,6 @@ def columns_of(first_column: UInt32, warp: UInt32) -> WarpColumns:
     var tile = first - warp % UInt32(HALVES) * UInt32(WARP_ROWS)
     var row = half_of(warp) * UInt32(WARP_ROWS) + lane_here() // UInt32(K_LANES)
     return WarpColumns(first, tile + row)
-
-
-@always_inline
-def wait_for_group(warp: UInt32):
-    """Waits for the consumer's other warps; earlier writes are visible to them afterwards."""
-    wait_at[WARP_GROUP](UInt32(FIRST_GROUP) + warp // UInt32(WARPS))
 
 
 @fieldwise_init

@@ -33,7 +33,7 @@ from ..instructions.shared_memory import (
 )
 from ..layout import TILE_ROWS
 from ..operands.activations import LANE_BYTES
-from ..plan import MAX_RANKS
+from ..plan import MAX_RANKS, log_of_ranks
 from .shape import HEADER_BYTES, Partials, Shape, THREADS
 
 comptime ITEM = 4
@@ -65,8 +65,7 @@ struct Exchange[SHAPE: Shape](TrivialRegisterPassable):
     @always_inline
     def of(base: UInt32, rank: UInt32, ranks: UInt32) -> Self:
         """Finds those of a rank."""
-        comptime assert MAX_RANKS == 8, "ranks are 1, 2, 4 or 8"
-        return Self(base, rank, ranks // 4 + min(ranks // 2, 1))
+        return Self(base, rank, log_of_ranks(ranks))
 
     @always_inline
     def full(self) -> UInt32:

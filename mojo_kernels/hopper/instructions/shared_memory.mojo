@@ -128,17 +128,6 @@ def cluster_barrier():
 
 
 @always_inline
-def leave_cluster():
-    """Waits for all groups of the cluster, so that none ends while others read its memory."""
-    inlined_assembly[
-        "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;",
-        NoneType,
-        constraints="~{memory}",
-        has_side_effect=True,
-    ]()
-
-
-@always_inline
 def arrive_at_cluster():
     """Says that the warp is here; `wait_for_cluster` waits for all groups. Orders no memory."""
     inlined_assembly[
@@ -155,6 +144,13 @@ def wait_for_cluster():
     inlined_assembly[
         "barrier.cluster.wait.aligned;", NoneType, constraints="~{memory}", has_side_effect=True
     ]()
+
+
+@always_inline
+def leave_cluster():
+    """Waits for all groups of the cluster, so that none ends while others read its memory."""
+    arrive_at_cluster()
+    wait_for_cluster()
 
 
 @always_inline
