@@ -1,7 +1,8 @@
 """Every plan for products of eight-bit codes on an NVIDIA GPU: `python -m bench.cuda_bytes`.
 
     measure FILE.csv    on the device, two minutes: a line for each shape, pair of formats and plan
-    fit FILE.csv        anywhere: prints the costs that `hopper/bytes/choice.mojo` has
+    fit FILE.csv        anywhere: prints the costs that `hopper/bytes/choice.mojo` and
+                        `hopper/mapped/choice.mojo` have, and how good a choice they make
 
 A line of the file is (left, right, m, n, k, plan, us): the median time of `matmul` of codes with
 cold weights, in a graph. Plans are codes of `hopper/plan.mojo`. Each result is compared with the
@@ -34,6 +35,8 @@ STEPS = {
     ("mxfp8", "mxfp4"): 64,
 }
 """Pairs of formats, and K of a stage."""
+MAPPED = ("fp8", "fp8"), ("fp8_block", "fp8_block_2d")
+"""Those whose weights are read as they lie."""
 STAGED = (1 << 21) + 128
 """The plan with weights in the workspace."""
 ROWS, RANKS = (64, 128), (1, 2, 4, 8)
@@ -43,7 +46,7 @@ COLUMNS = 128
 MAX_ERROR = 4e-3
 """Of the norm of a product: rounding to bfloat16 is 1.7e-3, a block's float sums the rest."""
 MAX_ROUNDS = 3
-"""What takes more is no candidate, and no part of the fit."""
+"""What takes more is no candidate, and no part of the fit, where weights may be in the workspace."""
 
 Shape = tuple[int, int, int]
 Times = dict[Shape, dict[int, float]]
@@ -55,7 +58,16 @@ def made(rows: int, ranks: int) -> int:
     return (1 << 23) + 256 * rows + ranks
 
 
-PLANS = (STAGED, *(made(rows, ranks) for rows in ROWS for ranks in RANKS))
+def mapped(rows: int, ranks: int) -> int:
+    """Returns the plan whose groups have tiles of so many rows, of weights that are mapped."""
+    return (1 << 25) + 256 * rows + ranks
+
+
+def plans(pair: tuple[str, str]) -> list[int]:
+    """Returns the plans of a pair of formats."""
+    if pair in MAPPED:
+        return [mapped(rows, ranks) for rows in ROWS for ranks in RANKS]
+    return [STAGED, *(made(rows, ranks) for rows in ROWS for ranks in RANKS)]
 
 
 def measure(path: Path) -> None:
@@ -76,7 +88,7 @@ def measure(path: Path) -> None:
                 a, w = mx.quantize(x, format=left), mx.quantize(y, format=right)
                 expected = a.dequantize(dtype="float32") @ w.dequantize(dtype="float32").T
                 weights = cold_copies(w.preshuffle(), COLD_BYTES)
-                for plan in PLANS:
+                for plan in plans((left, right)):
                     CUDA.plan = plan
                     error = (mx.matmul(a, weights[0]).float() - expected).norm() / expected.norm()
                     if not error <= MAX_ERROR:
@@ -105,9 +117,10 @@ def terms(shape: Shape, plan: int, step: int) -> list[float] | None:
     if plan == STAGED:
         rounds = _ceildiv(_ceildiv(m, 128) * _ceildiv(n, COLUMNS), CLUSTERS[1])
         return [1, n * k / 2**20, rounds, rounds * _ceildiv(k, step)]
-    rows, ranks = divmod(plan - made(0, 0), 256)
-    rounds = _ceildiv(_ceildiv(m, rows) * _ceildiv(n, COLUMNS), CLUSTERS[ranks])
-    if rounds > MAX_ROUNDS:
+    rows, ranks = divmod(plan % made(0, 0), 256)
+    columns = ROWS[1] * COLUMNS // rows if plan >= mapped(0, 0) else COLUMNS
+    rounds = _ceildiv(_ceildiv(m, rows) * _ceildiv(n, columns), CLUSTERS[ranks])
+    if rounds > MAX_ROUNDS and plan < mapped(0, 0):
         return None
     steps = rounds * _ceildiv(_ceildiv(k, step), ranks)
     of_rows = [rounds, steps, 0, 0] if rows == ROWS[0] else [0, 0, rounds, steps]
@@ -115,11 +128,12 @@ def terms(shape: Shape, plan: int, step: int) -> list[float] | None:
 
 
 def costs(times: Times, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the costs of plans with weights in the workspace, and of the others."""
+    """Returns the costs of plans with weights in the workspace, if there are, and of the others."""
     from scipy.optimize import nnls  # noqa: PLC0415
 
     found = []
-    for is_staged in (True, False):
+    has_staged = any(STAGED in of_shape for of_shape in times.values())
+    for is_staged in (True, False)[not has_staged :]:
         lines = [
             np.array(of_plan) / us
             for shape, of_shape in times.items()
@@ -129,6 +143,20 @@ def costs(times: Times, step: int) -> tuple[np.ndarray, np.ndarray]:
         matrix, ones = np.array(lines), np.ones(len(lines))
         found.append(np.linalg.lstsq(matrix, ones)[0] if is_staged else nnls(matrix, ones)[0])
     return tuple(found)
+
+
+def quality(times: Times, pair: tuple[str, str]) -> str:
+    """Says what the costs' choices take over the fastest plans: mean and worst."""
+    *staged, others = costs(times, STEPS[pair])
+    ratios = []
+    for shape, of_shape in times.items():
+        expected = {}
+        for plan in of_shape:
+            if (of_plan := terms(shape, plan, STEPS[pair])) is not None:
+                expected[plan] = np.dot(of_plan, staged[0] if plan == STAGED else others)
+        chosen = min(expected, key=expected.get)
+        ratios.append(of_shape[chosen] / min(of_shape.values()))
+    return f"choice {np.exp(np.mean(np.log(ratios))):.3f} | {max(ratios):.3f}"
 
 
 def _ceildiv(a: int, b: int) -> int:
@@ -141,5 +169,5 @@ if __name__ == "__main__":
         measure(Path(file_name))
     else:
         for pair, of_pair in read(Path(file_name)).items():
-            staged, others = costs(of_pair, STEPS[pair])
-            print(pair, "staged", np.round(staged, 3), "made", np.round(others, 3))
+            found = costs(of_pair, STEPS[pair])
+            print(pair, *(np.round(part, 3).tolist() for part in found), quality(of_pair, pair))

@@ -31,6 +31,7 @@ Hopper's builds on the room of any GPU.
         cuda_queue.mojo       CUDA streams
         hip_queue.mojo        HIP streams
         c_function.mojo       functions of a driver, by address
+        tensor_map.mojo       rows of bytes, as copies cut tiles out of them
         recorder.mojo         says what would be launched
         assembler.mojo        says it with the machine code
         ptx_queue.mojo        says all that a CUDA device would be told
@@ -210,6 +211,17 @@ Hopper's builds on the room of any GPU.
             stages.mojo           stages in shared memory, and who copies them
             meeting.mojo          parts of tiles, of groups that have even shares
             weights.mojo          codes of a stage to fragments of tensor cores
+        mapped/               rows of bytes on both sides, as they lie: tensor maps bring tiles of them
+            kernel.mojo           the kernel
+            stages.mojo           stages in shared memory
+            slots.mojo            what sums of a stage are multiplied by, beside them
+            fill.mojo             who copies stages, and puts factors
+            result.mojo           where sums meet factors, and how they get to C
+            operands.mojo         what it wants to know of both sides; those with float scales
+            scales.mojo           float scales, where they lie
+            rows.mojo             floats as rows of E4M3
+            choice.mojo           which plan, what that takes
+            launch.mojo           which problems, and the launches
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           which problems, and the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly

@@ -48,6 +48,8 @@ trait OperandLayout:
     """The name used in every API."""
     comptime DEVICE: StaticString
     """The device whose `preshuffle` picks this layout; empty for none."""
+    comptime HAS_FLOAT_SCALES: Bool
+    """Whether it does so for formats with float scales, too: else its kernels read rows as they lie."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
     comptime SCALE_ROW_MULTIPLE: Int
@@ -103,6 +105,8 @@ struct Plain(OperandLayout):
     """The name used in every API."""
     comptime DEVICE: StaticString = ""
     """No device's `preshuffle` picks it."""
+    comptime HAS_FLOAT_SCALES = True
+    """Of all formats."""
     comptime ROW_MULTIPLE = 1
     """No row padding."""
     comptime SCALE_ROW_MULTIPLE = 1
@@ -154,6 +158,8 @@ struct PreshuffledCdna4(OperandLayout):
     """The name used in every API."""
     comptime DEVICE: StaticString = "gfx950"
     """The device whose `preshuffle` picks it."""
+    comptime HAS_FLOAT_SCALES = True
+    """Of all formats."""
     comptime ROW_MULTIPLE = 16
     """Rows of a code tile."""
     comptime SCALE_ROW_MULTIPLE = 32
@@ -227,6 +233,8 @@ struct PreshuffledCpu(OperandLayout):
     """The name used in every API."""
     comptime DEVICE: StaticString = "cpu"
     """The device whose `preshuffle` picks it."""
+    comptime HAS_FLOAT_SCALES = True
+    """Of all formats."""
     comptime ROW_MULTIPLE = 16
     """Rows of a tile."""
     comptime SCALE_ROW_MULTIPLE = 16
@@ -288,6 +296,8 @@ struct PreshuffledCuda(OperandLayout):
     """The name used in every API."""
     comptime DEVICE: StaticString = "cuda"
     """The device whose `preshuffle` picks it."""
+    comptime HAS_FLOAT_SCALES = False
+    """Tensor maps cut their tiles out of rows."""
     comptime ROW_MULTIPLE = 32
     """Rows of a tile: two fragments of 16."""
     comptime SCALE_ROW_MULTIPLE = Self.ROW_MULTIPLE

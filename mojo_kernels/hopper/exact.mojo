@@ -4,15 +4,16 @@ Kernels notice such operands by their scales: under the two largest, the codes 4
 6 overflow. They then compute the elements of their tile here, one after the other.
 """
 
-from ..layouts import PreshuffledCuda
+from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.matmul import warp_sums
+from .instructions.warp import keep_here
 from .layout import OPERANDS
 
 
 @always_inline
 def compute_exactly[
-    bits: Int = OPERANDS.element.bits
+    bits: Int = OPERANDS.element.bits, Layout: OperandLayout = PreshuffledCuda
 ](a: Activations, w: Weights, result: Result, row: UInt32, column: UInt32, lane: UInt32):
     """Computes one element of C in float64 where bfloat16 cannot hold an operand.
 
@@ -20,8 +21,30 @@ def compute_exactly[
     """
     if row >= result.rows or column >= result.columns:
         return
-    var sum = warp_sums[PreshuffledCuda, bits, True, 1](
-        a, w, Int(result.columns), Int(row), Int(column), Int(lane)
+    var left, right = kept_here(a, w)
+    var sum = warp_sums[Layout, bits, True, 1](
+        left, right, Int(result.columns), Int(row), Int(column), Int(lane)
     )
     if lane == 0:
         result.store[1, 1](Int(row), Int(column), sum)
+
+
+@always_inline
+def kept_here(a: Activations, w: Weights) -> Tuple[Activations, Weights]:
+    """Returns both sides; what follows from sizes and formats is computed here.
+
+    The compiler would find it out before all tiles, and keep twenty registers for what is hardly
+    ever wanted.
+    """
+    var words = keep_here(
+        SIMD[DType.uint32, 8](
+            UInt32(a.k), UInt32(a.kind), UInt32(a.dtype), UInt32(a.format), a.carry,
+            UInt32(w.format), 0, 0,
+        )
+    )  # fmt: skip
+    var left, right = a, w
+    left.k = Int(words[0])
+    left.kind, left.dtype, left.format = Int32(words[1]), Int32(words[2]), Int32(words[3])
+    left.carry = words[4]
+    right.format = Int32(words[5])
+    return (left, right)

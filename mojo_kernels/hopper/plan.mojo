@@ -9,6 +9,8 @@
     fp8_even    64, 128           128          1         2**24 + rows
     bytes       128               128          1         none
     bytes_few   64, 128           128          1 .. 8    none
+    mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
+                64                256          1 .. 8
     tiles       64, 128           128          1         none
     portable    1                 32           1         2**22, which tiles have too
 
@@ -34,8 +36,12 @@ comptime FEW_BYTE_ROWS = 1 << 23
 """Codes of the kernel that makes bytes as it multiplies begin here."""
 comptime EVEN_BYTE_ROWS = 1 << 24
 """Codes of the same kernel with even shares begin here."""
+comptime MAPPED_ROWS = 1 << 25
+"""Codes of the kernel whose operands tensor maps bring begin here."""
 comptime PORTABLE = 1 << 22
 """The code of the portable kernels."""
+comptime MAPPED_ELEMENTS = 128 * 128
+"""Elements of C of a tile of `mapped`."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 comptime PRESHUFFLED = _preshuffled()
@@ -58,6 +64,7 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime BYTES_FEW = Self(7)
     comptime TILES = Self(8)
     comptime FP8_EVEN = Self(9)
+    comptime MAPPED = Self(10)
 
     def wants_bytes(self) -> Bool:
         """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
@@ -73,6 +80,8 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/fp8/kernel.mojo"
         if self == Self.BYTES or self == Self.BYTES_FEW:
             return "hopper/bytes/kernel.mojo"
+        if self == Self.MAPPED:
+            return "hopper/mapped/kernel.mojo"
         if self == Self.TILES:
             return "simt/tiles/kernel.mojo"
         return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
@@ -129,6 +138,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.BYTES_FEW, tokens, Self.MANY.columns, ranks)
 
     @staticmethod
+    def mapped(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `mapped`: tiles are as large, whatever their rows."""
+        return Self(Kernel.MAPPED, tokens, MAPPED_ELEMENTS // tokens, ranks)
+
+    @staticmethod
     def tiles(rows: Int) -> Self:
         """Returns a plan of `simt.tiles`."""
         return Self(Kernel.TILES, rows, TILE_COLUMNS, 1)
@@ -140,6 +154,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code >= MAPPED_ROWS:
+            return Self.mapped((code - MAPPED_ROWS) // 256, code % 256)
         if code >= EVEN_BYTE_ROWS:
             return Self.fp8_even(code - EVEN_BYTE_ROWS)
         if code >= FEW_BYTE_ROWS:
@@ -181,6 +197,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return FEW_BYTE_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.FP8_EVEN:
             return EVEN_BYTE_ROWS + self.tokens
+        if self.kernel == Kernel.MAPPED:
+            return MAPPED_ROWS + 256 * self.tokens + self.ranks
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:

@@ -11,9 +11,12 @@ from max.gpu.host.launch_attribute import (
 )
 from std.builtin.device_passable import DevicePassable
 from std.collections import OptionalReg
+from std.ffi import OwnedDLHandle
 
 from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
+from .cuda_queue import DRIVER
 from .queue import Grid, Queue, Workspace
+from .tensor_map import ENCODER, MappedRows, TensorMap
 from .workspace import lasting_workspace
 
 
@@ -64,6 +67,11 @@ struct ContextQueue(Queue):
     def workspace(mut self, space: Workspace) raises -> Int:
         """Returns what the caller lends, or memory that is kept for the context."""
         return self.lent if self.lent != 0 else lasting_workspace(self.context, space)
+
+    def tensor_map(mut self, rows: MappedRows) raises -> TensorMap:
+        """Returns the map that the driver makes, which the process has."""
+        var library = OwnedDLHandle(DRIVER)
+        return TensorMap.encoded(Int(library.get_symbol[NoneType](ENCODER).value()), rows)
 
 
 def _cluster(grid: Grid) -> OptionalReg[Dim]:

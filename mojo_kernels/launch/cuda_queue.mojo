@@ -19,6 +19,7 @@ from std.memory.alloc import unsafe_alloc
 
 from .c_function import c_function, words_at
 from .queue import Grid, Queue, Workspace
+from .tensor_map import ENCODER, MappedRows, TensorMap
 
 comptime DRIVER = "libcuda.so.1"
 comptime CUDA_SUCCESS = Int32(0)
@@ -55,6 +56,8 @@ struct Driver(Movable):
     """Finds a kernel in a module."""
     var launch_kernel_ex: Int
     """Puts a launch on a stream."""
+    var tensor_map_encode_tiled: Int
+    """Makes a tensor map."""
 
     def __init__(out self) raises:
         """Finds them in the driver, which is in the process already."""
@@ -64,6 +67,7 @@ struct Driver(Movable):
         self.get_error_string = _address(self.library, "cuGetErrorString")
         self.module_get_function = _address(self.library, "cuModuleGetFunction")
         self.launch_kernel_ex = _address(self.library, "cuLaunchKernelEx")
+        self.tensor_map_encode_tiled = _address(self.library, ENCODER)
 
 
 def _address(library: OwnedDLHandle, name: String) raises -> Int:
@@ -249,3 +253,7 @@ struct CudaQueue(Queue):
         if self.lent == 0 and space.num_bytes() > 0:
             raise Error(String("got no workspace, expected ", space.num_bytes(), " bytes"))
         return self.lent
+
+    def tensor_map(mut self, rows: MappedRows) raises -> TensorMap:
+        """Returns the driver's map."""
+        return TensorMap.encoded(self.device[].driver.tensor_map_encode_tiled, rows)

@@ -21,6 +21,8 @@ neither clears nor allocates.
 
 from std.builtin.device_passable import DevicePassable
 
+from .tensor_map import MappedRows, TensorMap
+
 comptime DevicePointer[dtype: DType] = MutPointer[Scalar[dtype], MutUntrackedOrigin]
 """The address of elements in the device's memory, as a kernel of any GPU takes it."""
 
@@ -107,3 +109,7 @@ trait Queue:
     def workspace(mut self, space: Workspace) raises -> Int:
         """Returns the address of memory for the next launch; none has no address."""
         ...
+
+    def tensor_map(mut self, rows: MappedRows) raises -> TensorMap:
+        """Returns the map of some rows, an argument of the next launch."""
+        raise Error("tensor maps are for NVIDIA GPUs")

@@ -113,6 +113,7 @@ class Layout:
     row_multiple: int
     scale_row_multiple: int
     scale_k_multiple: int
+    has_float_scales: int
     device: str
     code: int
 
@@ -189,12 +190,15 @@ class Facts:
         """Returns the bytes of a float, by the code of its type."""
         return self.torch_dtypes[dtype].itemsize
 
-    def layout_for(self, device: str | torch.device) -> Layout | None:
-        """Returns the layout that the kernels of `device` read fastest, None for none."""
+    def layout_for(self, device: str | torch.device, fmt: str = "mxfp4") -> Layout | None:
+        """Returns the layout in which the kernels of `device` read a format fastest, None for none."""
         name = str(device).partition(":")[0]
         if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
-        return next((row for row in self.layouts.values() if row.device == name != ""), None)
+        found = next((row for row in self.layouts.values() if row.device == name != ""), None)
+        if found and self.formats[fmt].has_float_scales and not found.has_float_scales:
+            return self.plain
+        return found
 
     def numpy_dtype(self, name: str) -> np.dtype:
         """Returns the NumPy dtype called `name`; bfloat16 is what ml_dtypes brings."""

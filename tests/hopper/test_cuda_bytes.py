@@ -28,7 +28,11 @@ SHAPES = [
     (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
     (385, 1000, 2080), (2600, 2300, 544), (4200, 4300, 96),
 ]  # fmt: skip
-PLANS = [0, (1 << 21) + 128, *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 4)])]
+PLANS = [
+    0, (1 << 21) + 128, *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 4)]),
+    *((1 << 25) + 256 * m + ranks for m, ranks in [(64, 1), (128, 1), (64, 4), (128, 2)]),
+]  # fmt: skip
+"""Those of MX formats, and of float scales; of the others, a code stands for the table's choice."""
 
 
 @pytest.fixture(autouse=True, params=PLANS)

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.ptx import parse
+from tests.ptx.boxes import ROW_BYTES, MappedRows
 from tests.ptx.memory import Barrier, Fault
 from tests.ptx.operands import YIELD, Operands
 from tests.ptx.scalar import LANES, lanes_of
 
 if TYPE_CHECKING:
     from tests.ptx.machine import Warp
+
+SWIZZLE_BYTES = 1024
+"""Tiles begin at multiples of this: addresses say how they are swizzled."""
 
 
 def happen(lists: list[list[Callable]], keep: int) -> None:
@@ -54,7 +58,8 @@ class Copies(Operands):
         def arrive(w: Warp, m: np.ndarray | None) -> None:
             at = address(w)
             for lane in lanes_of(m):
-                barrier = w.group.barrier(int(at[lane]))
+                group, place = w.group.peer(int(at[lane]))
+                barrier = group.barrier(place)
                 if expects:
                     barrier.expect(int(num_bytes(w)[lane]))
                 barrier.arrive()
@@ -64,8 +69,10 @@ class Copies(Operands):
         return arrive
 
     def _cp(self, s: parse.Statement, parts: list[str]) -> Callable:
-        if parts[1] == "bulk" and len(s.operands) < 4:
+        if parts[1] == "bulk" and len(s.operands) < 3 + (parts[2] != "tensor"):
             return self.bulk_out(s, parts)
+        if parts[1:4] == ["bulk", "tensor", "2d"]:
+            return self.boxes(s)
         if parts[1] == "bulk":
             to, barrier = self.address(s.operands[0], 32), self.address(s.operands[3], 32)
             source, size = self.address(s.operands[1], 64), self.value(s.operands[2])
@@ -109,6 +116,39 @@ class Copies(Operands):
                 w.store("shared", at, raw, mask)
 
             w.copies[-1].append(copy)
+
+        return start
+
+    def boxes(self, s: parse.Statement) -> Callable:
+        """Copies of tiles of mapped rows: what lies outside of them is zero."""
+        to, barrier = self.address(s.operands[0], 32), self.address(s.operands[2], 32)
+        map_text, place = s.operands[1].strip("[] ").split(",", 1)
+        tensor_map = self.value(map_text.strip(), "u64")
+        byte, row = self.values(place.strip("{} "), "u32")
+        targets = self.value(s.operands[3], "u16") if len(s.operands) > 3 else None
+
+        def groups_of(w: Warp, lane: int) -> list:
+            if targets is None:
+                return [w.group]
+            bits = int(targets(w)[lane])
+            return [group for i, group in enumerate(w.group.cluster.groups) if bits >> i & 1]
+
+        def start(w: Warp, m: np.ndarray | None) -> None:
+            for lane, group in (
+                (lane, group) for lane in lanes_of(m) for group in groups_of(w, lane)
+            ):
+                first = int(to(w)[lane])
+                rows = MappedRows.at(group.launch, int(tensor_map(w)[lane]))
+                place, told = (int(byte(w)[lane]), int(row(w)[lane])), int(barrier(w)[lane])
+                end = first + rows.box_rows * ROW_BYTES
+                if first % SWIZZLE_BYTES or end > len(group.shared):
+                    raise Fault(f"a tile at {first} of {len(group.shared)} bytes {w.where()}")
+
+                def happen(group=group, span=slice(first, end), rows=rows, place=place, told=told):
+                    group.shared[span] = rows.box(group.launch.memory, *place)
+                    group.barrier(told).complete(span.stop - span.start)
+
+                group.copies.append(happen)
 
         return start
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.ptx import parse, tensor
 from tests.ptx.copies import Copies
-from tests.ptx.memory import PEER_BITS, SHARED, Fault
+from tests.ptx.memory import PARAM, PEER_BITS, SHARED, Fault
 from tests.ptx.operands import ADDRESS
 from tests.ptx.scalar import BITS, LANES, SIGNED, arithmetic, compare, convert, typed
 
@@ -26,6 +26,8 @@ WHOLE = (
     "bar.", "barrier.", "shfl.", "vote.", "mma.", "wgmma.", "ldmatrix.", "stmatrix.", "elect.",
     "redux.", "match.",
 )  # fmt: skip
+PARAM_ALIGNMENT = 64
+"""Parameters of which a kernel may take the address begin at multiples of this."""
 NOTHING = (
     "griddepcontrol.", "setmaxnreg.", "fence.", "membar.", "wgmma.fence", "wgmma.commit_group",
     "bar.warp.sync", "prefetch", "nanosleep",
@@ -64,6 +66,11 @@ class Kernel(Copies):
             elif space == "param":
                 self.params[name] = size
         self.entry_params = dict(function.params)
+        self.param_places = {}
+        at = 0
+        for name, size in self.entry_params.items():
+            self.param_places[name] = at
+            at += -(-size // PARAM_ALIGNMENT) * PARAM_ALIGNMENT
         self.labels = function.labels
         self.ops = [self.op(s) for s in function.statements]
         self.ops.append(Op(None, -1, False, -1, "end", exits=True))
@@ -227,7 +234,7 @@ class Kernel(Copies):
 
     def _cvta(self, s: parse.Statement, parts: list[str]) -> Callable:
         to, value = self.slots[s.operands[0]], self.value(s.operands[1], "u64")
-        base = {"shared": SHARED, "local": 0}.get(parts[-2], 0)
+        base = {"shared": SHARED, "local": 0, "param": PARAM}.get(parts[-2], 0)
         sign = -1 if parts[0] == "to" else 1
 
         def run(w: Warp, m: np.ndarray | None) -> None:

@@ -26,6 +26,8 @@ class Operands:
     statics: dict[str, int]
     """Where variables in shared memory begin."""
     constants: dict[str, np.ndarray]
+    param_places: dict[str, int]
+    """Where parameters of the launch begin."""
 
     def value(self, text: str, kind: str = "u32") -> Callable:
         """Returns what gives the bits of an operand."""
@@ -57,6 +59,8 @@ class Operands:
             return self.statics[text]
         if text in self.constants:
             return self.constants[text].ctypes.data
+        if text in self.param_places:
+            return self.param_places[text]
         raise Fault(f"unknown operand {text!r}")
 
     def address(self, text: str, width: int) -> Callable:

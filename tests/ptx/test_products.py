@@ -1,10 +1,13 @@
 """Products of Hopper's tensor cores, run by the interpreter: what the compiler made, instruction by
 instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
 
-    plan               stages of weights    groups of a cluster
-    STAGED             in the workspace     neighbours, where two divide the tiles of a row of C
-    made(rows, ranks)  made as they go      ranks, which split K
-    even(rows)         made as they go      none; groups have as many stages as others, of any tiles
+    plan                 weights                      groups of a cluster
+    STAGED               prepared in the workspace    of MXFP8, neighbours, where two divide the tiles
+                                                      of a row of C
+    made(rows, ranks)    made as they go              ranks, which split K
+    even(rows)           made as they go              none; groups have as many stages as others, of
+                                                      any tiles
+    mapped(rows, ranks)  as they lie                  ranks, which split K
 """
 
 import numpy as np
@@ -29,6 +32,11 @@ PAIRS = [
 def made(rows, ranks):
     """Returns the code of a plan, see `hopper/plan.mojo`."""
     return (1 << 23) + 256 * rows + ranks
+
+
+def mapped(rows, ranks):
+    """Returns the code of a plan of formats with float scales."""
+    return (1 << 25) + 256 * rows + ranks
 
 
 def even(rows):
@@ -72,19 +80,26 @@ def check(a, w, plan, *, bias=None, seed=0):
 @pytest.mark.parametrize("seed, plan", enumerate(PLANS))
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
-    groups = 2 if plan == STAGED else 1 if plan >= even(0) else plan % 256
-    assert ("dense" if plan == STAGED else "direct") in launches[1].entry
+    groups = 1 if plan == STAGED or plan >= even(0) else plan % 256
+    assert ("mapped" if plan == STAGED else "direct") in launches[1].entry
     assert launches[1].cluster == (groups if groups > 1 else 0)
 
 
 @pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
 def test_eight_bits_in_every_plan(pair, seed):
-    for plan, (m, n, k) in zip(
-        [STAGED, made(64, 1), made(128, 2)], [(33, 100, 288), (7, 35, 416), (130, 40, 672)],
-        strict=True,
-    ):  # fmt: skip
+    plans = [STAGED, made(64, 1), made(128, 2)]
+    if pair[0] != "mxfp8":
+        plans = [mapped(128, 1), mapped(64, 1), mapped(128, 4), mapped(64, 2)]
+    shapes = [(33, 100, 288), (7, 35, 416), (130, 40, 672), (70, 264, 416)]
+    for plan, (m, n, k) in zip(plans, shapes, strict=False):
         bias = torch.randn(n).bfloat16()
         check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2), plan, bias=bias, seed=seed)
+
+
+@pytest.mark.parametrize("pair", [("fp8", "fp8_block_2d"), ("fp8_block", "fp8")])
+def test_one_side_may_have_a_scale_a_row_and_the_other_one_blocks(pair):
+    for plan in (mapped(64, 1), mapped(128, 2)):
+        check(coded(20, 288, pair[0], 1), coded(130, 288, pair[1], 2), plan)
 
 
 @pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2), even(64)])
@@ -94,12 +109,22 @@ def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", [STAGED, made(64, 2)])
-@pytest.mark.parametrize("pair", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d")])
+@pytest.mark.parametrize("plan", [mapped(64, 1), mapped(128, 2)])
+@pytest.mark.parametrize(
+    "pair", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8", "fp8_block")]
+)
 def test_scales_beyond_float32_sums_are_computed_another_way(pair, plan):
     a, w = coded(5, 288, pair[0], 1), coded(40, 288, pair[1], 2)
     a.scales.mul_(2.0**20)
     w.scales[0] = 2.0**-140
+    check(a, w, plan)
+
+
+@pytest.mark.parametrize("plan", [mapped(64, 1), mapped(128, 2)])
+def test_a_row_whose_factors_are_too_large_for_sums_is_computed_another_way(plan):
+    """In its second block only: of two ranks, the other one finds it."""
+    a, w = coded(5, 288, "fp8_block", 1), coded(40, 288, "fp8_block_2d", 2)
+    a.scales[3, 1], w.scales[0] = 2.0**70, 2.0**-20
     check(a, w, plan)
 
 
@@ -129,21 +154,25 @@ def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     x[0, 32:64], x[1], x[2, 5] = 0, 0, torch.nan
     x[-1] *= 2.0**-14
     x = x.to(dtype)
-    plan = made(128 if m > 128 else 64, 1)
+    is_mapped = "fp8" in activations and "mx" not in activations
+    plan = (mapped if is_mapped else made)(128 if m > 128 else 64, 1)
     got, launches = multiplied(x, w, plan, activations=activations)
     same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
     assert np.array_equal(values_of(got), values_of(same), equal_nan=True)
     assert got.isfinite().sum() == got.numel() - 8 and got[3:].any(1).all()
     assert (got[1] == 0).all()
-    assert launches[0].grid[0] == 1 + -(-m * lanes // launches[0].threads)
+    # Weights that are looked at before have groups, too: here one.
+    of_weights = 0 if is_mapped else 1
+    assert launches[0].grid[0] == of_weights + -(-m * lanes // launches[0].threads)
 
 
 @pytest.mark.parametrize("pair", [("mxfp4", "mxfp4"), ("fp8", "fp8"), ("mxfp8", "mxfp4")])
 def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
     """A group without one would wait for ever."""
-    for plan, k, ranks in ((made(64, 4), 32, 1), (made(128, 8), 416, 4)):
+    kind = mapped if pair[0] == "fp8" else made
+    for plan, k, ranks in ((kind(64, 4), 32, 1), (kind(128, 8), 416, 4)):
         launches = check(coded(7, k, pair[0], 1), coded(33, k, pair[1], 2), plan)
-        assert launches[1].cluster == (ranks if ranks > 1 else 0)
+        assert launches[-1].cluster == (ranks if ranks > 1 else 0)
 
 
 @pytest.mark.parametrize("groups, seed", [(1, 0), (5, 2), (7, 3), (36, 5)])
@@ -169,15 +198,22 @@ def test_groups_meet_where_their_shares_end(groups, seed):
 
 
 @pytest.mark.parametrize(
-    "plan, n, neighbours", [(STAGED, 300, 0), (STAGED, 500, 2), (made(128, 1), 300, 0)]
-)
-def test_tiles_go_on_from_one_to_the_next_through_all_stages(plan, n, neighbours):
+    "format, plan, tile, n, neighbours",
+    [
+        ("mxfp8", STAGED, (128, 128), 300, 0), ("mxfp8", STAGED, (128, 128), 500, 2),
+        ("mxfp8", made(128, 1), (128, 128), 300, 0), ("mxfp4", STAGED, (128, 128), 500, 0),
+        ("fp8", mapped(128, 1), (128, 128), 300, 0), ("fp8", mapped(64, 1), (64, 256), 300, 0),
+        ("fp8_block", mapped(128, 1), (128, 128), 300, 0),
+    ],
+)  # fmt: skip
+def test_tiles_go_on_from_one_to_the_next_through_all_stages(format, plan, tile, n, neighbours):
     # Tiles are taken in turns by as many groups as there are: by two, then.
-    a, w = coded(130, 416, "fp8", 1), coded(n, 416, "fp8", 2)
+    a, w = coded(130, 416, format, 1), coded(n, 416, format.replace("block", "block_2d"), 2)
     recorded = calls.multiply(a, w.preshuffle(device="cuda"), plan=plan, out_dtype=torch.bfloat16)
-    prepared, product = recorded.launches
-    assert product.grid == (2 * -(-n // 128), 1, 1) and product.cluster == neighbours
-    two = recorded._replace(launches=[prepared, product._replace(grid=(2, 1, 1))])
+    *prepared, product = recorded.launches
+    tiles = -(-130 // tile[0]) * -(-n // tile[1])
+    assert product.grid == (tiles, 1, 1) and product.cluster == neighbours
+    two = recorded._replace(launches=[*prepared, product._replace(grid=(2, 1, 1))])
     x, y = numbers_of(a), numbers_of(w)
     oracle.assert_matmul(
         values_of(device.run(two)), x, y, "bfloat16", None,

@@ -94,10 +94,20 @@ struct Handover(TrivialRegisterPassable):
         skips: Bool,
     ):
         """Turns a warp's part of C for the storer, unless the group has stored it."""
-        wait_phase(self.stored(), self.parity)
-        self.parity ^= 1
+        self.wait_for_room()
         if not skips:
             turn_any(sums, room, result, columns)
+        self.say(skips)
+
+    @always_inline
+    def wait_for_room(mut self):
+        """Waits until what was in the room is read."""
+        wait_phase(self.stored(), self.parity)
+        self.parity ^= 1
+
+    @always_inline
+    def say(self, skips: Bool):
+        """Says that a warp's part of C is in the room, or that the group has stored it."""
         publish_stores()
         syncwarp()
         if lane_here() == 0:
@@ -115,16 +125,26 @@ struct Handover(TrivialRegisterPassable):
             var token, column = first_of[tokens](share.tile(tile))
             column += self.group * UInt32(INSTRUCTION_ROWS)
             tile = share.after(tile)
-            wait_phase(self.turned(), self.parity)
-            self.parity ^= 1
-            if column < result.columns and load_word(self.skips()) == 0:
-                var num_bytes = 2 * min(UInt32(INSTRUCTION_ROWS), result.columns - column)
-                var place = result.output.unsafe_offset(
-                    2 * (Int(token) * Int(result.columns) + Int(column))
-                )
-                for i in range(min(UInt32(tokens), result.rows - token)):
-                    copy_out(place, room.token(i), num_bytes)
-                    place = place.unsafe_offset(2 * Int(result.columns))
-            commit_copies()
-            wait_copies_read()
-            arrive(self.stored())
+            self.store[tokens, INSTRUCTION_ROWS, room.PITCH](room.base, result, token, column)
+
+    @always_inline
+    def store[
+        tokens: Int, columns: Int, pitch: Int
+    ](mut self, room: UInt32, result: Result, token: UInt32, column: UInt32):
+        """Copies a part of C as soon as it is in the room, [token][column]; a thread calls it."""
+        wait_phase(self.turned(), self.parity)
+        self.parity ^= 1
+        var is_there = token < result.rows and column < result.columns
+        if is_there and load_word(self.skips()) == 0:
+            var num_bytes = 2 * min(UInt32(columns), result.columns - column)
+            var place = result.output.unsafe_offset(
+                2 * (Int(token) * Int(result.columns) + Int(column))
+            )
+            var source = room
+            for _ in range(min(UInt32(tokens), result.rows - token)):
+                copy_out(place, source, num_bytes)
+                place = place.unsafe_offset(2 * Int(result.columns))
+                source += UInt32(pitch)
+        commit_copies()
+        wait_copies_read()
+        arrive(self.stored())

@@ -378,5 +378,6 @@ def grid(m: Int, n: Int, tokens: Int, ranks: Int, has_factors: Bool, stages_weig
         threads=threads_of[True]() if stages_weights else threads_of[False](),
         cluster=cluster if cluster > 1 else 0,
         shared_bytes=shared_bytes,
-        starts_early=True,
+        # As in `mapped.launch`: of some rounds neighbours stay neighbours.
+        starts_early=not stages_weights or tiles <= MULTIPROCESSORS,
     )

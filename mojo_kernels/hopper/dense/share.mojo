@@ -32,8 +32,8 @@ def neighbours_of(n: Int) -> Int:
 
 
 @fieldwise_init
-struct Share[tokens: Int, even: Bool = False](TrivialRegisterPassable):
-    """What a group computes, of tiles of so many rows."""
+struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialRegisterPassable):
+    """What a group computes, of tiles of so many rows and columns."""
 
     var schedule: Bands
     """The tiles of C; neighbours' tiles are one."""
@@ -56,7 +56,7 @@ struct Share[tokens: Int, even: Bool = False](TrivialRegisterPassable):
         """Returns the share of this group; every rank has a stage, if there are as many."""
         var rank = UInt32(block_idx.x) % ranks
         return Self(
-            bands_of[Self.tokens](result),
+            bands_of[Self.tokens, Self.columns](result),
             1,
             rank,
             ranks,
@@ -69,7 +69,7 @@ struct Share[tokens: Int, even: Bool = False](TrivialRegisterPassable):
     @always_inline
     def evenly(result: Result, num_steps: UInt32) -> Self:
         """Returns the share of this group, of as many as the grid has."""
-        var schedule = bands_of[Self.tokens](result)
+        var schedule = bands_of[Self.tokens, Self.columns](result)
         var all_steps = UInt64(schedule.rows * schedule.columns * num_steps)
         var group, groups = UInt64(block_idx.x), UInt64(grid_dim.x)
         return Self(
@@ -86,7 +86,7 @@ struct Share[tokens: Int, even: Bool = False](TrivialRegisterPassable):
     @always_inline
     def of_neighbours(result: Result, num_steps: UInt32, neighbours: UInt32) -> Self:
         """Returns the share of one of so many neighbours, which divide the tiles of a row of C."""
-        var schedule = bands_of[Self.tokens](result)
+        var schedule = bands_of[Self.tokens, Self.columns](result)
         schedule.columns //= neighbours
         var rank = UInt32(block_idx.x) % neighbours
         return Self(schedule, neighbours, rank, 1, 0, num_steps, num_steps)

@@ -6,7 +6,8 @@
 
 Stages of a tile follow one another along K, and so one copy brings one to shared memory. Rows of a
 tile that do not exist have anything. Both sides of a product lie so: tokens in tiles of as many
-rows as a group multiplies, weights in tiles of 128.
+rows as a group multiplies, weights in tiles of 128; or both in tiles of one row, which are rows one
+after the other, as tensor maps want them.
 """
 
 from layout import Coord
@@ -81,6 +82,13 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
         var tile, in_tile = self.place_of(row)
         var at = SWIZZLE(in_tile * UInt32(PARTS) + part) * UInt32(LANE_BYTES)
         return self.stage(tile, step).unsafe_offset(Int(at))
+
+    @always_inline
+    def octet_bytes(self) -> UInt32:
+        """Returns the bytes from a row of a stage to the eighth one behind it."""
+        if self.log_tile_rows == 0:
+            return UInt32(8) * self.num_steps * self.row_bytes
+        return UInt32(8 * ROW_BYTES)
 
     @always_inline
     def factor(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:

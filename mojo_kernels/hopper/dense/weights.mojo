@@ -13,7 +13,6 @@ from ..instructions.shared_memory import load_quad
 from ..instructions.warp import keep_branch, lane_here, load_streaming
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..staged.activations import LANE_BYTES, PARTS
-from ..staged.stages import TILES
 from .operands import DenseOperands
 from .units import StageRows, Unit
 
@@ -146,7 +145,7 @@ def store_stages[
         base + warp * UInt32(StageRows.NUM_BYTES), StageRows.place_of_lane[Operands.PUT_BYTES]()
     )
     var stages = operands.weights()
-    var in_stage, first_row = tile % UInt32(TILES), tile * UInt32(TILE_ROWS)
+    var first_row = tile * UInt32(TILE_ROWS)
     var turn = num_groups * UInt32(num_warps)
     for step in range(first_step_of[num_warps](group), operands.num_steps(), turn):
         comptime for part in range(Units.UNITS):
@@ -157,10 +156,15 @@ def store_stages[
         loaded = load_stage(operands, units, UInt32(step) + turn)
         units.clear_tail(rows, UInt32(step))
         syncwarp()
-        var target = stages.stage(tile // UInt32(TILES), UInt32(step))
+        # Eight lanes have a row; a lane has rows four apart, so that two of eight are its own.
+        comptime LANE_ROWS = 32 // PARTS
+        var row, part = divmod(lane, UInt32(PARTS))
         comptime for i in range(StageRows.NUM_BYTES // (32 * LANE_BYTES)):
+            comptime octet, first = divmod(LANE_ROWS * i, 8)
+            var in_octet = UInt32(first) + row
+            var place = stages.part(first_row + in_octet, UInt32(step), part ^ in_octet)
+            place = place.unsafe_offset(octet * Int(stages.octet_bytes()))
             var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
-            var place = target.unsafe_offset(Int(in_stage) * StageRows.NUM_BYTES + Int(at))
             flat_of(place.unsafe_bitcast[UInt32]()).store[alignment=LANE_BYTES](
                 Coord(0), load_quad(rows.base + at)
             )

@@ -16,7 +16,7 @@ from ...launch.queue import Workspace
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import DenseOperands
 from ..dense.result import RowPair, TokenOctet
-from ..dense.stages import StagedRows, WEIGHT_ROWS
+from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..dense.kernel import DENSE_TOKENS
 from ..direct.meeting import Meetings
@@ -24,6 +24,7 @@ from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
+from ..mapped.operands import MappedOperands, Scaling
 from ..layout import ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from ..plan import Kernel, Plan
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
@@ -31,8 +32,14 @@ from .places import ALIGNMENT, Bases, STEP_BLOCKS
 from .spread import store_spread
 
 
+comptime MARK = Float32(-1)
+"""Stands for the factor of a row without a base."""
+
+
 @fieldwise_init
-struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegisterPassable):
+struct ByteRows[stages_weights: Bool](
+    DenseOperands, DirectOperands, MappedOperands, TrivialRegisterPassable
+):
     """Stages of bytes, and the bases of all rows."""
 
     comptime device_type: AnyType = Self
@@ -40,6 +47,7 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     comptime SCALES_STAGES = False
     comptime SCALES_IN_THE_END = True
     comptime SUM_STAGES = 2
+    comptime SCALING = Scaling.ROWS
     comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = 4
     comptime STAGE_CODES = ROW_BYTES
@@ -55,20 +63,30 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     var right: StagedRows
     """The weights, where they are in the workspace."""
     var bases: Bases
+    var num_tokens: UInt32
+    """Rows of tokens."""
+    var num_weights: UInt32
+    """Rows of weights."""
 
     @staticmethod
     def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
-        """Returns the rows of a product in a workspace, tokens in tiles of so many rows."""
-        var left = StagedRows.at(address, k, tokens, False)
+        """Returns the rows of a product in a workspace, tokens in tiles of so many rows.
+
+        Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
+        """
+        var left = StagedRows.at(address, k, 1 if Self.stages_weights else tokens, False)
         var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, WEIGHT_ROWS, False)
+        var right = StagedRows.at(right_at, k, 1, False)
         var bases_at = right_at
         comptime if Self.stages_weights:
-            bases_at += right.num_bytes(n)
+            # Whole tiles of weights are written.
+            bases_at += right.num_bytes(align_up(n, TILE_ROWS))
         return Self(
             left,
             right,
             Bases.at(m, n, bases_at),
+            UInt32(m),
+            UInt32(n),
         )
 
     @always_inline
@@ -150,12 +168,62 @@ struct ByteRows[stages_weights: Bool](DenseOperands, DirectOperands, TrivialRegi
     ):
         store_spread(self.left, self.bases, UInt32(a.k), w, result, tokens, first_column)
 
+    @always_inline
+    def token_place(self, row: UInt32) -> UInt32:
+        return min(row, self.num_tokens - 1)
+
+    @always_inline
+    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+        return factor_or_mark(self.bases.of_tokens()[Int(place)])
+
+    @always_inline
+    def column_place(self, column: UInt32) -> UInt32:
+        return min(column, self.num_weights - 1)
+
+    @always_inline
+    def column_factor(self, place: UInt32, step: UInt32) -> Float32:
+        return factor_or_mark(self.bases.of_weights()[Int(place)])
+
+    @always_inline
+    def has_tiles(self) -> Bool:
+        return False
+
+    @always_inline
+    def loses_token(self, factor: Float32) -> Bool:
+        return factor == MARK
+
+    @always_inline
+    def loses_column(self, factor: Float32) -> Bool:
+        return factor == MARK
+
+    @always_inline
+    def store_marked(
+        self,
+        a: Activations,
+        w: Weights,
+        result: Result,
+        first_row: UInt32,
+        first_column: UInt32,
+        of_rows: UInt32,
+        of_columns: UInt32,
+    ):
+        if of_rows | of_columns != 0:
+            var tokens = TokenOctet(first_row, 1, result.rows)
+            if first_row < result.rows:
+                store_spread(self.left, self.bases, UInt32(a.k), w, result, tokens, first_column)
+
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
 
     @staticmethod
     def get_type_name() -> String:
         return "ByteRows"
+
+
+@always_inline
+def factor_or_mark(base: UInt8) -> Float32:
+    """Returns the factor of a row; it is positive, so that `MARK` is none."""
+    return MARK if base == NO_BASE else factor_of(base.cast[DType.uint32]())
 
 
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:

@@ -1,6 +1,6 @@
 """Many rows of MXFP4 activations: FP8 tensor cores, at twice the rate of bfloat16.
 
-Tokens and weights become E5M2 bytes, see `codes`, and stages, see `rows`, which `dense` multiplies;
+Tokens and weights become E5M2 bytes, see `codes`, in rows, see `rows`, which `mapped` multiplies;
 of fewer rows `direct` has weights become bytes in registers, again for each tile of C; its groups
 have whole tiles, parts of K, or even shares of all stages, whatever the number of tiles. In the end
 both rows' powers of two are applied. What has no base is computed once more, see `spread`: nothing
@@ -12,9 +12,10 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, launch as launch_dense
+from ..dense.kernel import DENSE_TOKENS
 from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
 from ..instructions.wgmma import ROW_BYTES
+from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
 from ..layout import OPERANDS
 from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
 from .bases import ByteRows, meetings_at
@@ -63,7 +64,15 @@ def _launch[
     var cut = plan.within(Int(rows.num_steps()))
     var groups = grid(m, n, k, cut)
     comptime if stages_weights:
-        launch_dense[ByteRows[stages_weights], tokens](rows, groups, problem, 1, queue)
+        multiply_mapped[tokens=tokens](
+            problem,
+            rows,
+            Int(rows.left.first),
+            Int(rows.right.first),
+            ROW_BYTES * Int(rows.num_steps()),
+            Plan.mapped(tokens, 1),
+            queue,
+        )
     else:
         if plan.kernel == Kernel.FP8_EVEN:
             launch_direct[ByteRows[stages_weights], tokens, even=True](
@@ -76,7 +85,7 @@ def _launch[
 def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n]."""
     if plan.kernel == Kernel.FP8:
-        return grid_of_tiles(m, n, plan.tokens, plan.ranks, False, True)
+        return grid_of_tiles(m, n, Plan.mapped(plan.tokens, 1))
     if plan.kernel == Kernel.FP8_EVEN:
         return even_grid[ByteRows[False]](m, n, plan.tokens, ceildiv(k, ROW_BYTES))
     return grid_of_direct[ByteRows[False]](m, n, plan.tokens, plan.ranks)

@@ -12,6 +12,8 @@ from ...simt.tiles.factors import factors_of
 from ..bytes.choice import choose_plan
 from ..bytes.operands import Scaling
 from ..layout import OPERANDS
+from ..mapped.choice import choose_plan as choose_mapped
+from ..mapped.operands import Scaling as MappedScaling
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
@@ -50,8 +52,10 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
-                " bfloat16 activations, and MXFP8, or E4M3 with float32 scales, on both sides"
+                " bfloat16 activations, and MXFP8, or plain E4M3 with float32 scales, on both sides"
             )
+        if self.plan.kernel == Kernel.MAPPED:
+            return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
         if self.plan.kernel == Kernel.BYTES or self.plan.kernel == Kernel.BYTES_FEW:
             return "codes of eight bits: FP8 tensor cores under float scales, else bfloat16 ones"
         var tenths = Int(10 * self.us + 0.5)
@@ -64,6 +68,12 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
         return Choice(Plan.PORTABLE, 0, False)
     var factors = factors_of(left_format, right_format, k)
     return Choice(Plan.tiles(tiles.tile_rows_of(m, n, factors)), 0, False)
+
+
+def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
+    """Returns the choice for E4M3 under float scales, see `hopper.mapped`: any number of rows."""
+    var scaling = MappedScaling.of(left_format, right_format, k)
+    return Choice(choose_mapped(m, n, k, scaling), 0, False)
 
 
 def choice_of_bytes(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:

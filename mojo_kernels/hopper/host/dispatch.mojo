@@ -16,10 +16,11 @@ from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
 from ..many import kernel as many
+from ..mapped import launch as mapped
 from ..middle import kernel as middle
 from ..staged.activations import workspace_of as workspace_of_numbers
 from ..plan import Kernel, PRESHUFFLED, Plan, may_take_operands, takes_formats
-from .choices import MAX_FEW_ROWS, choice_of_bytes, choose
+from .choices import MAX_FEW_ROWS, choice_of_bytes, choice_of_mapped, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
@@ -31,6 +32,10 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         plan = choose(problem.m, problem.n, problem.k, fp8.supports(problem)).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
+    elif mapped.supports(problem):
+        plan = plan_of_mapped(
+            problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
+        )
     elif bytes.supports(problem):
         plan = plan_of_bytes(
             problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
@@ -52,7 +57,19 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     comptime if bytes.may_take_operands[known]():
         if plan.kernel == Kernel.BYTES or plan.kernel == Kernel.BYTES_FEW:
             return bytes.launch(problem, plan, queue)
+    comptime if mapped.may_take_operands[known]():
+        if plan.kernel == Kernel.MAPPED:
+            return mapped.launch(problem, plan, queue)
     portable.launch[known](problem, queue)
+
+
+def plan_of_mapped(
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int
+) -> Plan:
+    """Returns the plan for E4M3 rows: that of a code for them, if any."""
+    if plan_code > 0 and Plan.from_code(plan_code).kernel == Kernel.MAPPED:
+        return Plan.from_code(plan_code)
+    return choice_of_mapped(m, n, k, left_format, right_format).plan
 
 
 def plan_of_bytes(
@@ -76,7 +93,10 @@ def workspace_of(
         return Workspace(0, 0)
     if bytes.takes_formats(left_format, right_format):
         var plan = plan_of_bytes(m, n, k, left_format, right_format, plan_code)
-        return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
+        return larger(
+            mapped.workspace_of(m, k),
+            bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k)),
+        )
     if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
     if plan_code > 0:

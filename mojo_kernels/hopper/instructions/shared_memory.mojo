@@ -72,6 +72,21 @@ def store_turned(address: UInt32, fragments: Quad[DType.uint32]):
 
 
 @always_inline
+def store_rows(address: UInt32, fragments: Quad[DType.uint32]):
+    """Stores four fragments of 8 x 8 two-byte numbers, row by row.
+
+    Lane 4 * r + p has columns 2 * p and 2 * p + 1 of row r of each. Lane 8 * m + j tells where the
+    sixteen bytes of row j of fragment m go.
+    """
+    inlined_assembly[
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};",
+        NoneType,
+        constraints="r,r,r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, fragments[0], fragments[1], fragments[2], fragments[3])
+
+
+@always_inline
 def add_word(address: UInt32, value: UInt32) -> UInt32:
     """Adds to four bytes, whoever else does too; returns what was there before."""
     return inlined_assembly[
@@ -203,6 +218,31 @@ def copy_bulk(
         constraints="r,l,r,r,~{memory}",
         has_side_effect=True,
     ](address, source, num_bytes, barrier)
+
+
+@always_inline
+def copy_box(address: UInt32, map: Int, byte: UInt32, row: UInt32, barrier: UInt32):
+    """Starts copying a tile of mapped rows, by the address of their map; the barrier counts it.
+
+    Bytes outside of the rows count, and are zero.
+    """
+    inlined_assembly[
+        (
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [$0],"
+            " [$1, {$2, $3}], [$4];"
+        ),
+        NoneType,
+        constraints="r,l,r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, map, byte, row, barrier)
+
+
+@always_inline
+def prefetch_map(map: Int):
+    """Brings a tensor map to where copies look for it."""
+    inlined_assembly[
+        "prefetch.tensormap [$0];", NoneType, constraints="l,~{memory}", has_side_effect=True
+    ](map)
 
 
 @always_inline

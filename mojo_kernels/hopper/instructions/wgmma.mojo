@@ -50,14 +50,14 @@ def lower_word(address: UInt32) -> UInt32:
     return ((address & 0x3FFFF) // UInt32(UNIT_BYTES)) | (1 << 16)
 
 
+comptime UPPER = (Int64(8 * ROW_BYTES // UNIT_BYTES) << 32) | (Int64(1) << 62)
+"""The upper word: bytes from eight rows to the next ones, and how 128 bytes are swizzled."""
+
+
 @always_inline
 def descriptor(lower: UInt32) -> WGMMADescriptor[DType.bfloat16]:
     """Describes rows of 128 swizzled bytes that start where the lower word says."""
-    comptime EIGHT_ROWS = Int64(8 * ROW_BYTES // UNIT_BYTES)
-    comptime SWIZZLE_128 = Int64(1) << 62
-    return WGMMADescriptor[DType.bfloat16](
-        lower.cast[DType.int64]() | ((EIGHT_ROWS << 32) | SWIZZLE_128)
-    )
+    return WGMMADescriptor[DType.bfloat16](lower.cast[DType.int64]() | UPPER)
 
 
 @always_inline
@@ -149,21 +149,29 @@ comptime TileSums[tokens: Int] = Array[SIMD[DType.float32, PART_SUMS], tokens //
 """A thread's sums of an instruction on so many tokens, in its order."""
 
 
+def _described[name: StaticString](operand: Int) -> String:
+    """Returns what makes a descriptor of its lower word: the upper one is no register."""
+    var text = String(".reg .b64 ", name, "; cvt.u64.u32 ", name, ", $", operand, "; ")
+    return text + String("or.b64 ", name, ", ", name, ", ", UPPER, "; ")
+
+
 def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() -> String:
     """Returns the instruction; behind the sums come four registers for its weights.
 
-    All four are weights, or the first two are a descriptor of what is in shared memory.
+    All four are weights, or the first one says where in shared memory they are. The fifth says where
+    the tokens are.
     """
     comptime COUNT = tokens // 2
     var is_bytes = type != "bf16"
     var weights = String("{", _operands[COUNT, 4, "$"](), "}")
     var text = String("{ .reg .pred p; setp.ne.b32 p, ", 1 if adds else 0, ", 0; ")
     comptime if not in_registers:
-        text += String(".reg .b64 w; mov.b64 w, {$", COUNT, ", $", COUNT + 1, "}; ")
+        text += _described["w"](COUNT)
         weights = "w"
+    text += _described["t"](COUNT + 4)
     text += String("wgmma.mma_async.sync.aligned.m64n", tokens)
     text += String("k32.f32." if is_bytes else "k16.f32.", type, ".", type, " {")
-    text += String(_operands[0, COUNT, "$"](), "}, ", weights, ", $", COUNT + 4, ", p, 1, 1")
+    text += String(_operands[0, COUNT, "$"](), "}, ", weights, ", t, p, 1, 1")
     if not is_bytes:
         text += ", 0" if in_registers else ", 0, 0"
     return text + "; }"
@@ -177,8 +185,7 @@ def multiply_staged[
 
     It adds them to the sums, or begins anew. Addresses are lower words of descriptors.
     """
-    var halves = bitcast[DType.uint32, 2](SIMD[DType.int64, 1](descriptor(weights_at).desc))
-    _start[_product[type, tokens, adds, False]()]({halves[0], halves[1], 0, 0}, tokens_at, sums)
+    _start[_product[type, tokens, adds, False]()]({weights_at, 0, 0, 0}, tokens_at, sums)
 
 
 @always_inline
@@ -198,7 +205,7 @@ def _start[
 ](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: TileSums[tokens]):
     """Starts an instruction of `_product`."""
     comptime COUNT = tokens // 2
-    comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,l," + _operands[0, COUNT, ""]()
+    comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,r," + _operands[0, COUNT, ""]()
     # fmt: off
     comptime if tokens == 64:
         var a = sums[0]
@@ -213,7 +220,7 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], descriptor(tokens_at).desc,
+            weights[0], weights[1], weights[2], weights[3], tokens_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
@@ -238,7 +245,7 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], descriptor(tokens_at).desc,
+            weights[0], weights[1], weights[2], weights[3], tokens_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],

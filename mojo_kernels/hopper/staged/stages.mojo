@@ -70,11 +70,11 @@ comptime MAX_STAGES = 12
 
 
 @always_inline
-def bands_of[num_tokens: Int](result: Result) -> Bands:
-    """Returns the order of the tiles of C, of so many rows each."""
+def bands_of[num_tokens: Int, num_columns: Int = COLUMNS](result: Result) -> Bands:
+    """Returns the order of the tiles of C, of so many rows and columns each."""
     return Bands(
         (result.rows + UInt32(num_tokens - 1)) // UInt32(num_tokens),
-        (result.columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS),
+        (result.columns + UInt32(num_columns - 1)) // UInt32(num_columns),
     )
 
 

@@ -1,0 +1,1 @@
+"""E4M3 on both sides, rows as they lie."""
