@@ -148,7 +148,7 @@ ARTEFACTS = (
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
             *(["hip/test_float_scales"] if name in FLOAT_SCALES else []),
-            deep=name != "floats",
+            deep=name != "kept",
         )
         for name, kind in KINDS.items()
     ),
