@@ -178,7 +178,8 @@ ARTEFACTS = (
     catalogue("cdna4/contest"),
     catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
-    Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
+    catalogue("bench/small", "bench/test_gfx950", imports=(kernels.HERE,)),
+    Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",), deep=True),
     Artefact("bench/tails", lambda: kernels.catalogue_build("tails"), ("bench/",), deep=True),
     Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),
     Artefact(

@@ -53,11 +53,16 @@ def program(name: str, *tests: str, deep: bool = False) -> Artefact:
     )
 
 
-def catalogue(name: str, *tests: str, deep: bool = False) -> Artefact:
-    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module."""
+def catalogue(
+    name: str, *tests: str, deep: bool = False, imports: tuple[Path, ...] = ()
+) -> Artefact:
+    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module.
+
+    `imports` are folders whose modules it imports by their names alone.
+    """
     room, stem = name.split("/")
     folder = TESTS / room / "programs"
-    folders = [folder, ROOT]
+    folders = [folder, *imports, ROOT]
     return Artefact(
         name,
         lambda: catalogues.build(folder / f"{stem}.mojo", folders),
