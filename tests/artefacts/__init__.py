@@ -5,14 +5,14 @@ use it, by the beginnings of their paths; `deep=True` where only the tests of `m
 do. A test then asks for it by name:
 
     artefacts.text("cdna4/decode")      what a program printed
-    artefacts.path("numerics/codec")    the file itself
+    artefacts.path("numerics/main")     the file itself
 
 The kinds that there are:
 
     program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
     catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
     catalogue     tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module
-    executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
+    executable    tests/<room>/mojo/<stem>.mojo, compiled: the tests run it
     object_file   any Mojo file, compiled for another machine
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
@@ -190,14 +190,10 @@ ARTEFACTS = (
     ),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
-    executable("numerics/numbers"),
-    executable("numerics/gates"),
-    executable("numerics/schedule"),
-    executable("numerics/quotients"),
-    executable("numerics/layouts"),
-    executable("simt/codec", "simt/test_codec"),
+    executable("numerics/main", "numerics/test_mojo"),
+    executable("simt/test_codec", "simt/test_codec"),
     program("simt/tiles", "simt/test_machine_code", deep=True),
-    executable("hopper/experts", "hopper/test_experts", deep=True),
+    executable("hopper/test_experts", "hopper/test_experts", deep=True),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
 
@@ -221,9 +217,10 @@ def text(name: str) -> str:
     return path(name).read_text(encoding="utf-8")
 
 
-def run_mojo_tests(name: str) -> None:
+def run_mojo_tests(name: str, *arguments: str) -> None:
     """Runs an executable of Mojo unit tests; none may fail or be skipped."""
-    run = subprocess.run([path(name)], capture_output=True, text=True, check=False)
+    command = [path(name), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "0 failed , 0 skipped" in run.stdout, run.stdout
     assert " 0 tests run" not in run.stdout, run.stdout

@@ -72,17 +72,17 @@ def catalogue(
 
 
 def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
-    """Returns tests/<room>/mojo/test_<stem>.mojo, compiled for this machine."""
+    """Returns tests/<room>/mojo/<stem>.mojo, compiled for this machine."""
     room, stem = name.split("/")
     folder = TESTS / room / "mojo"
 
     def build() -> Build:
-        sources = Sources.of(folder / f"test_{stem}.mojo", [folder, ROOT])
+        sources = Sources.of(folder / f"{stem}.mojo", [folder, ROOT])
         facts = [_builds.toolchain(), *machine()]
         return Build(
-            f"{stem}-{sources.digest(facts)}",
-            f"test_{stem}",
-            f"compiling test_{stem}.mojo",
+            f"{room}-{stem}-{sources.digest(facts)}",
+            stem,
+            f"compiling {stem}.mojo of tests/{room}",
             lambda target: _builds.compile_mojo(sources, ["build", "-o", str(target)]),
         )
 
