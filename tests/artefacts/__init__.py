@@ -109,7 +109,6 @@ ARTEFACTS = (
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
-    graph("max_graph/unchecked"),
     graph("max_graph/experts", "max_graph/test_experts", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph(
