@@ -5,14 +5,14 @@ use it, by the beginnings of their paths; `deep=True` where only the tests of `m
 do. A test then asks for it by name:
 
     artefacts.text("cdna4/decode")      what a program printed
-    artefacts.path("numerics/codec")    the file itself
+    artefacts.path("numerics/main")     the file itself
 
 The kinds that there are:
 
     program       tests/<room>/programs/<stem>.mojo, run: what it prints, mostly assembly
     catalogue     tests/<room>/programs/<stem>.mojo, compiled: gfx950 kernels and their launches
     catalogue     tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module
-    executable    tests/<room>/mojo/test_<stem>.mojo, compiled: the tests run it
+    executable    tests/<room>/mojo/<stem>.mojo, compiled: the tests run it
     object_file   any Mojo file, compiled for another machine
     graph         tests/<room>/graphs/<stem>.py, run with a path: what it writes there
     extension     a module of the product, which finds it by itself
@@ -109,7 +109,6 @@ ARTEFACTS = (
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
-    graph("max_graph/unchecked"),
     graph("max_graph/experts", "max_graph/test_experts", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph(
@@ -148,7 +147,7 @@ ARTEFACTS = (
             partial(_native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
             *(["hip/test_float_scales"] if name in FLOAT_SCALES else []),
-            deep=name != "floats",
+            deep=name != "kept",
         )
         for name, kind in KINDS.items()
     ),
@@ -178,7 +177,8 @@ ARTEFACTS = (
     catalogue("cdna4/contest"),
     catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
-    Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",)),
+    catalogue("bench/small", "bench/test_gfx950", imports=(kernels.HERE,)),
+    Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",), deep=True),
     Artefact("bench/tails", lambda: kernels.catalogue_build("tails"), ("bench/",), deep=True),
     Artefact("bench/wide", lambda: kernels.catalogue_build("wide"), ("bench/",), deep=True),
     Artefact(
@@ -189,14 +189,10 @@ ARTEFACTS = (
     ),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
-    executable("numerics/numbers"),
-    executable("numerics/gates"),
-    executable("numerics/schedule"),
-    executable("numerics/quotients"),
-    executable("numerics/layouts"),
-    executable("simt/codec", "simt/test_codec"),
+    executable("numerics/main", "numerics/test_mojo"),
+    executable("simt/test_codec", "simt/test_codec"),
     program("simt/tiles", "simt/test_machine_code", deep=True),
-    executable("hopper/experts", "hopper/test_experts", deep=True),
+    executable("hopper/test_experts", "hopper/test_experts", deep=True),
 )
 BY_NAME = {artefact.name: artefact for artefact in ARTEFACTS}
 
@@ -220,9 +216,10 @@ def text(name: str) -> str:
     return path(name).read_text(encoding="utf-8")
 
 
-def run_mojo_tests(name: str) -> None:
+def run_mojo_tests(name: str, *arguments: str) -> None:
     """Runs an executable of Mojo unit tests; none may fail or be skipped."""
-    run = subprocess.run([path(name)], capture_output=True, text=True, check=False)
+    command = [path(name), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "0 failed , 0 skipped" in run.stdout, run.stdout
     assert " 0 tests run" not in run.stdout, run.stdout

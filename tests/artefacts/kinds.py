@@ -53,11 +53,16 @@ def program(name: str, *tests: str, deep: bool = False) -> Artefact:
     )
 
 
-def catalogue(name: str, *tests: str, deep: bool = False) -> Artefact:
-    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module."""
+def catalogue(
+    name: str, *tests: str, deep: bool = False, imports: tuple[Path, ...] = ()
+) -> Artefact:
+    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module.
+
+    `imports` are folders whose modules it imports by their names alone.
+    """
     room, stem = name.split("/")
     folder = TESTS / room / "programs"
-    folders = [folder, ROOT]
+    folders = [folder, *imports, ROOT]
     return Artefact(
         name,
         lambda: catalogues.build(folder / f"{stem}.mojo", folders),
@@ -67,17 +72,17 @@ def catalogue(name: str, *tests: str, deep: bool = False) -> Artefact:
 
 
 def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
-    """Returns tests/<room>/mojo/test_<stem>.mojo, compiled for this machine."""
+    """Returns tests/<room>/mojo/<stem>.mojo, compiled for this machine."""
     room, stem = name.split("/")
     folder = TESTS / room / "mojo"
 
     def build() -> Build:
-        sources = Sources.of(folder / f"test_{stem}.mojo", [folder, ROOT])
+        sources = Sources.of(folder / f"{stem}.mojo", [folder, ROOT])
         facts = [_builds.toolchain(), *machine()]
         return Build(
-            f"{stem}-{sources.digest(facts)}",
-            f"test_{stem}",
-            f"compiling test_{stem}.mojo",
+            f"{room}-{stem}-{sources.digest(facts)}",
+            stem,
+            f"compiling {stem}.mojo of tests/{room}",
             lambda target: _builds.compile_mojo(sources, ["build", "-o", str(target)]),
         )
 

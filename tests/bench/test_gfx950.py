@@ -19,10 +19,12 @@ from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
 from bench.simulated import aiter, eight_bits, kept, kernels, launches, systems, tune
 from bench.simulated import report as simulated
+from bench.simulated.catalogue import Catalogue
 from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing.parameters import Machine
+from tests import artefacts
 from tests.tiers import deep
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
@@ -43,9 +45,14 @@ def make_row(**changes) -> simulated.SimulatedRow:
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    """The rows of one small shape, by operation and system; AITER's kernels are in few places."""
+    """The rows of one small shape, by operation and system; AITER's kernels are in few places.
+
+    Ours are those that the dispatch chooses for the shape, without all others.
+    """
+    small = Catalogue.load(artefacts.path("bench/small"), "small")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(aiter.VARIABLE, raising=False)
+        patch.setattr(kernels, "catalogue_of", {"ours": small}.__getitem__)
         return timed_rows(target.FOUR_BIT_OPS)
 
 
@@ -138,6 +145,7 @@ def test_a_shape_without_an_emitted_kernel_is_refused():
         systems.offers(Operands(SMALL), "sort")
 
 
+@deep
 def test_no_kernel_that_the_dispatch_can_choose_uses_scratch():
     found = {name: k.scratch_bytes for name, k in kernels.ours().kernels.items()}
     assert found

@@ -21,11 +21,16 @@ FULL = bool(os.environ.get("CDNA4_FULL"))
 RAGGED = list(
     itertools.product((1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200))
 )
-SHARES, FIRST_SHARE = 10, 2
+SHARES, FIRST_SHARE = 10, 7
+"""The first one has every M, N and K, and least to multiply."""
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
-CHOSEN_SHAPES = list(itertools.product((1, 33), (100,), (96, 512, 1536, 2080)))
+CHOSEN_SHAPES = [(m, 100, k) for k in (96, 512, 1536, 2080) for m in (1, 33)]
+FIRST_TURN = (1, False)
+TURNS = [FIRST_TURN, (0, False), *((place, place != 2) for place in range(8))]
+"""The place of a shape among those that a kernel has, and whether memory answers late."""
 PARTS = 4
+"""Of the kernels."""
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +68,19 @@ def assert_multiplies_ragged(kernels, rng, share, modes):
                 cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
-@MODES
-def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, late):
-    assert_multiplies_ragged(ragged_kernels, rng, FIRST_SHARE, [late])
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("share", [share for share in range(SHARES) if share != FIRST_SHARE])
-def test_more_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
+@pytest.mark.parametrize("share", tiered(range(SHARES), first=[FIRST_SHARE]))
+def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
     assert_multiplies_ragged(ragged_kernels, rng, share, [False, True])
 
 
-@pytest.mark.parametrize(
-    "turn",
-    tiered([(0, False), (0, True), (1, True), (2, False), (3, True)], first=[(0, False)]),
-)
+@pytest.mark.parametrize("turn", tiered(TURNS, first=[FIRST_TURN]))
 def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, turn):
-    """The turn is a part of the shapes, and whether memory answers late."""
-    part, late = turn
+    place, late = turn
     for name, kernel in cdna4.compile_kernels("choices").items():
         decode = Decode.named(name)
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
         assert shapes, name
-        for shape in shapes[part::PARTS]:
+        for shape in shapes[place : place + 1]:
             cdna4.assert_multiplies(kernel, decode, Problem.random(rng, shape), late=late)
 
 
@@ -117,8 +112,9 @@ def test_a_nan_reaches_exactly_its_row(ragged_kernels, rng, dtype):
     oracle.assert_bitwise_equal(np.isnan(c).any(1), np.isin(np.arange(20), [3, 17]))
 
 
-def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, rng):
-    for name, kernel in ragged_kernels.items():
+@pytest.mark.parametrize("part", tiered(range(PARTS), first=[0]))
+def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, rng, part):
+    for name, kernel in list(ragged_kernels.items())[part::PARTS]:
         decode = Decode.named(name)
         problem = Problem.random(rng, (3, 40, 544), decode.x or "bfloat16", decode.bias)
         problem.weights[1][21, 16] = oracle.NAN_SCALE

@@ -65,7 +65,7 @@ def test_weights_are_cut_at_their_blocks(format):
 @pytest.mark.parametrize("cut", [Cut(1, 128), Cut(0, 128), Cut(2, 128)], ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_parts_of_every_format_are_the_tensor(format, cut):
-    whole = weights(512 if cut.axis == 0 else 2, WIDE, WIDE, format=format)
+    whole = weights(*((512, BLOCK, 5 * BLOCK) if cut.axis == 0 else (2, WIDE, WIDE)), format=format)
     for count in (2, 4):
         parts = [cut.part(whole, count, rank) for rank in range(count)]
         floats = [part.dequantize() for part in parts]

@@ -33,12 +33,18 @@ MACHINE_GFX950 = 0x4F
 SPLIT = (5, 40, 4128)
 """A shape whose workgroups share K, and so need a workspace."""
 FEW_ROWS = [(5, 40, 160), (33, 40, 256), (5, 40, 544), SPLIT, (40, 100, 768), (17, 40, 1568)]
+WIDE_SHAPES = [(5, 40, 160), SPLIT, (70, 100, 544)]
 MANY_ROWS = [(1025, 2048, 544), (4097, 2048, 160)]
 """Shapes of more than a thousand rows, K ending within a stage."""
 ENCODED_FIRST = (80, 18432, 1024)
 """A shape whose floats a launch of its own encodes."""
 QUANTIZED_ROWS, QUANTIZED_K = 32, 512
 """Of a workgroup of that launch."""
+kept_linear = functools.partial(mx.linear, activations="bf16")
+"""Where any kind of product will do: that whose module takes least to compile."""
+FIRST_KEPT = pytest.mark.parametrize("activations", tiered(["bf16", "mxfp4"], first=["bf16"]))
+MIN_ARGUMENTS = 8
+"""Of a product; what quantizes has fewer."""
 
 
 @pytest.fixture
@@ -90,6 +96,14 @@ def assert_product(out, a, plain, bias=None):
     oracle.assert_matmul(values_of(out), *decoded, dtype, bias)
 
 
+def assert_linear(out, x, activations, plain):
+    """Compares with the product of what the activations are rounded to."""
+    a = values_of(x)
+    if activations != "bf16":
+        a = oracle.dequantize(*oracle.quantize(a, format=activations), activations)
+    oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
+
+
 # What the kernels compute
 
 
@@ -133,7 +147,8 @@ def test_preshuffle_writes_padding_and_comes_back(gpu, rng):
         oracle.assert_bitwise_equal(got.numpy(), expected)
 
 
-@pytest.mark.parametrize("shape", tiered(FEW_ROWS, first=FEW_ROWS[:1]))
+@deep
+@pytest.mark.parametrize("shape", FEW_ROWS)
 def test_linear_is_within_the_bound(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
@@ -164,6 +179,7 @@ def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
     assert_product(out[:rows, :columns], *first)
 
 
+@deep
 def test_floats_that_a_launch_before_encodes_are_within_the_bound(gpu, rng):
     """The first tiles of a product, of which the launch before needs all workgroups."""
     m, n, k = ENCODED_FIRST
@@ -181,18 +197,13 @@ def test_floats_that_a_launch_before_encodes_are_within_the_bound(gpu, rng):
     assert_product(out[:rows, :columns], *first)
 
 
-@deep
-@pytest.mark.parametrize("shape", [(5, 40, 160), SPLIT, (70, 100, 544)])
-@pytest.mark.parametrize("activations", ["bf16", "mxfp8"])
+@pytest.mark.parametrize("shape", tiered(WIDE_SHAPES, first=WIDE_SHAPES[:1]))
+@pytest.mark.parametrize("activations", tiered(["bf16", "mxfp8"], first=["bf16"]))
 def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activations, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
-    out = mx.linear(x, w, activations=activations)
-    a = values_of(x)
-    if activations != "bf16":
-        a = oracle.dequantize(*oracle.quantize(a, format=activations), activations)
-    oracle.assert_matmul(values_of(out), a, oracle.dequantize(*plain), "bfloat16")
+    assert_linear(mx.linear(x, w, activations=activations), x, activations, plain)
 
 
 @deep
@@ -290,7 +301,8 @@ def test_other_types_roundings_and_a_bias(gpu, rng):
 def test_weights_that_are_not_preshuffled_are_moved_first(gpu, rng):
     x = floats(rng, (5, 160))
     plain, w = weights(rng, 40, 160)
-    torch.testing.assert_close(mx.linear(x, operand(plain)), mx.linear(x, w), rtol=0, atol=0)
+    moved, stored = kept_linear(x, operand(plain)), kept_linear(x, w)
+    torch.testing.assert_close(moved, stored, rtol=0, atol=0)
 
 
 GAPS = {
@@ -320,7 +332,7 @@ def test_codes_at_odd_addresses_are_copied_first(gpu, rng):
 def test_empty_operands_launch_nothing(gpu, rng):
     x, (_, w) = floats(rng, (0, 160)), weights(rng, 40, 160)
     assert mx.quantize(x).shape == (0, 160)
-    assert mx.linear(x, w).shape == (0, 40)
+    assert kept_linear(x, w).shape == (0, 40)
     assert not gpu.calls
 
 
@@ -337,7 +349,7 @@ def code_objects(module):
     "module",
     tiered(
         ["module", *KINDS],
-        first=["module", "floats"],
+        first=["module", "kept"],
     ),
 )
 def test_every_code_object_is_one_that_the_device_takes(module):
@@ -351,14 +363,19 @@ def test_every_code_object_is_one_that_the_device_takes(module):
         assert kernel["sgpr_spill_count"] == 0, code.name
 
 
-def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(recorder):
+@FIRST_KEPT
+def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
+    recorder, activations
+):
     rows = (5, 12, 20, 48, 64, 80, 112, 200, 224, 300, 512, 640, 1100, 1600, 3000)
     columns = (16, 40, 500, 1000, 2112, 4000, 6000, 10000, 18000, 28672, 57344)
     lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 7200, 8192, 8224, 14336)
     for m, n, k in itertools.product(rows, columns, lengths):
-        mx.linear(torch.empty(m, k, dtype=BF16), empty_weights(n, k))
+        x = torch.empty(m, k, dtype=BF16)
+        mx.linear(x, empty_weights(n, k), activations=activations)
     launched = {launch.name for launch in recorder.launches}
-    assert launched == {code.name for code in code_objects("floats")}
+    module = {"bf16": "kept", "mxfp4": "floats"}[activations]
+    assert launched == {code.name for code in code_objects(module)}
 
 
 # How they are launched
@@ -366,7 +383,7 @@ def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(r
 
 def test_a_launch_names_memory_stream_and_grid_and_waits_for_nothing(recorder, rng):
     x, (_, w) = floats(rng, (5, 160)), weights(rng, 40, 160)
-    out = mx.linear(x, w)
+    out = kept_linear(x, w)
     [launch] = recorder.launches
     addresses = [t.data_ptr() for t in (x, w.codes, w.scales, out)]
     assert launch.arguments[:7] == (*addresses, 5, 40, 160)
@@ -378,7 +395,7 @@ def test_a_launch_names_memory_stream_and_grid_and_waits_for_nothing(recorder, r
         "hipModuleLaunchKernel",
     ]
     recorder.calls.clear()
-    mx.linear(x, w)
+    kept_linear(x, w)
     assert recorder.calls == ["hipGetDevice", "hipModuleLaunchKernel"]
 
 
@@ -409,11 +426,14 @@ def test_each_device_gets_its_own_functions(recorder, rng):
     ],
     ids=["grid", "result", "x"],
 )
-def test_more_rows_than_a_launch_takes_are_launched_in_stretches(recorder, m, n, k, stretch):
+@FIRST_KEPT
+def test_more_rows_than_a_launch_takes_are_launched_in_stretches(
+    recorder, m, n, k, stretch, activations
+):
     x, w = torch.empty(m, k, dtype=BF16), empty_weights(n, k)
-    out, codes = mx.linear(x, w), mx.quantize(x).codes
+    out, codes = mx.linear(x, w, activations=activations), mx.quantize(x).codes
     first_rows = list(range(0, m, stretch))
-    is_product = [len(launch.arguments) >= 9 for launch in recorder.launches]
+    is_product = [len(launch.arguments) >= MIN_ARGUMENTS for launch in recorder.launches]
     places = [place for place, found in enumerate(is_product) if found]
     assert len(places) == len(first_rows)
     begin = 0
@@ -450,7 +470,7 @@ def test_launches_of_a_stream_share_a_workspace_and_others_do_not(recorder, rng)
     workspaces = []
     for index, stream in ((0, 1), (0, 1), (0, 2), (1, 1), (0, 1)):
         recorder.tensor_device, recorder.stream = index, stream
-        mx.linear(x, w)
+        kept_linear(x, w)
         workspaces.append(recorder.launches[-1].arguments[-1])
     first, again, other_stream, other_device, last = workspaces
     assert first == again == last
@@ -463,7 +483,7 @@ def test_a_captured_launch_has_a_workspace_that_the_graph_clears(recorder, rng, 
     cleared = []
     monkeypatch.setattr(torch.Tensor, "zero_", lambda t: cleared.append(t) or t)
     for recorder.capturing in (False, False, True, True):
-        mx.linear(x, w)
+        kept_linear(x, w)
     assert len(cleared) == 3
     outside, inside = recorder.launches[:2], recorder.launches[2:]
     assert not {a.arguments[-1] for a in outside} & {b.arguments[-1] for b in inside}
@@ -478,10 +498,11 @@ def test_a_workspace_serves_launches_that_fit_and_no_others():
     assert not workspace.has_room(_hip.CLEARED_BYTES + 4, 9000)
 
 
-def test_split_k_finds_its_workspace_as_it_left_it(gpu, rng):
+@FIRST_KEPT
+def test_split_k_finds_its_workspace_as_it_left_it(gpu, rng, activations):
     for m, n, k in (SPLIT, (16, 200, 4128), SPLIT):
         x, (plain, w) = floats(rng, (m, k)), weights(rng, n, k)
-        assert_product(mx.linear(x, w), oracle.quantize(values_of(x)), plain)
+        assert_linear(mx.linear(x, w, activations=activations), x, activations, plain)
 
 
 # What goes wrong
@@ -553,5 +574,5 @@ def test_activations_without_a_kernel_are_refused(recorder, rng):
 def test_weights_beyond_32_bit_offsets_are_refused(recorder):
     x, w = torch.empty(1, 1 << 16, dtype=BF16), empty_weights(1 << 16, 1 << 16)
     with pytest.raises(RuntimeError, match="multiply: got a tensor of at least 2147483648 bytes"):
-        mx.linear(x, w)
+        kept_linear(x, w)
     assert not recorder.launches

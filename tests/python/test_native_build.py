@@ -6,6 +6,7 @@ A package of one small Mojo file stands in for the kernels, so that a build take
 import dataclasses
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -80,12 +82,12 @@ def cache(tmp_path):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Returns a cache that has the module of the stand-in as it is at first."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Returns a cache that has the module of the stand-in as it is at first, and what was said."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
         package = make_sources(tmp_path_factory.mktemp("built"), patch)
         cache = package.parent / "cache"
         _native.find_or_build(cache)
-        return cache
+        return cache, said.getvalue()
 
 
 def module_of(folder):
@@ -127,9 +129,9 @@ def test_processes_that_start_together_build_once(sources, cache):
     ]
 
 
-def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, cache, capfd):
-    path = _native.find_or_build(cache)
-    said = capfd.readouterr().err
+def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, built, capfd):
+    cache, said = built
+    path = _native.cpu_extension().build().path(cache)
     assert said.startswith("mx_kernels: compiling the kernels for this machine, once, into ")
     assert str(path.parent) in said
     assert said.count("\n") == 1
@@ -339,7 +341,7 @@ def test_a_gpu_is_named_as_the_compiler_does(capability, name):
 
 def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     elsewhere = tmp_path / "another name.so"
-    shutil.copy(_native.find_or_build(built), elsewhere)
+    shutil.copy(_native.find_or_build(built[0]), elsewhere)
     program = "from mx_kernels import _parts; print(_parts.find_or_load().answer())"
     process = subprocess.run(
         [sys.executable, "-c", program],
@@ -353,7 +355,7 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
 
 def test_a_module_built_in_another_environment_loads(sources, built, cache):
     """Its own path to Mojo's runtime leads nowhere."""
-    shutil.copytree(built, cache)
+    shutil.copytree(built[0], cache)
     path = _native.find_or_build(cache)
     (place,) = importlib.util.find_spec("modular").submodule_search_locations
     content = path.read_bytes()
@@ -388,8 +390,18 @@ def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, ca
     assert "failed after" in capfd.readouterr().err
     assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"{key_at()}.lock"]
 
-    write(sources, 42)
+
+@pytest.mark.deep
+def test_what_failed_is_built_when_it_is_right(sources, cache):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_builds, "compile_mojo", fail)
+        with pytest.raises(_builds.NativeBuildError, match="for now"):
+            _native.find_or_build(cache)
     assert _native.find_or_build(cache).exists()
+
+
+def fail(*_):
+    raise _builds.NativeBuildError("for now")
 
 
 def test_an_unknown_level_is_named(monkeypatch):

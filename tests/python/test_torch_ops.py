@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mx_kernels as mx
 from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, every_format, every_layout, on_every_device
 from tests.python.torch_inputs import K, N, activations, bias_of, weights
+from tests.tiers import tiered
 
 OPS = torch.ops.mx_kernels
 # torch's own compiler still uses what its own TorchScript deprecates.
@@ -225,14 +226,15 @@ def test_functions_of_any_format_compile_as_one_graph(format):
     assert got[2] == x.shape
 
 
-def test_inductor_compiles_a_model_with_its_gradient():
+@pytest.mark.parametrize("backend", tiered(["aot_eager", "inductor"], first=["aot_eager"]))
+def test_a_model_compiles_with_its_gradient(backend):
     w = weights("preshuffled_cpu")
 
     def f(x):
         return mx.linear(x.relu(), w).square().sum()
 
     x, y = activations(requires_grad=True), activations(requires_grad=True)
-    torch.compile(f, fullgraph=True)(x).backward()
+    torch.compile(f, fullgraph=True, backend=backend)(x).backward()
     f(y).backward()
     torch.testing.assert_close(x.grad, y.grad)
 

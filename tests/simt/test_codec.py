@@ -4,4 +4,4 @@ from tests import artefacts
 
 
 def test_a_gpu_threads_codec_is_the_cpus():
-    artefacts.run_mojo_tests("simt/codec")
+    artefacts.run_mojo_tests("simt/test_codec")

@@ -1,6 +1,6 @@
 """Graphs of cases: functions of a route, which is either torch or a graph.
 
-    cases.py FILE.mef first     those of the first tier
+    cases.py FILE.mef first     those of the first tier, and behind them ops with any shapes
     cases.py FILE.mef others    all others
 
 The same lines build the graph and compute the expected result. Each op is compiled for each case,
@@ -190,12 +190,46 @@ GRAPHS = {"first": FIRST, "others": [case for case in CASES if case not in FIRST
 """Cases by graph."""
 
 
+UNCHECKED = {
+    **{"x": ("float32", 2), "w_codes": ("uint8", 2), "w_scales": ("uint8", 2)},
+    **{"rows": ("int64", 0), "bias": ("float32", 1)},
+}
+"""Types and ranks of what is added past the helpers behind the cases of `first`: what its linear
+takes, and of that the weights, which it dequantizes."""
+
+
+def unchecked(i: dict) -> list:
+    """Returns ops past the helpers, which would not let wrong shapes through.
+
+    K, bias and result are all symbolic, so that only the ops can check them.
+    """
+    product, floats = (
+        [TensorType(DType.float32, [f"{name}_m", f"{name}_n"], CPU_REF)]
+        for name in ("product", "floats")
+    )
+    stored, weights = {"format": "mxfp4", "layout": "plain"}, list(i.values())[1:4]
+    rules = {"rounding": "ceil", "activations": "mxfp4"}
+    return [
+        *ops.custom("mx_linear", CPU_REF, list(i.values()), product, {**stored, **rules}),
+        *ops.custom("mx_dequantize", CPU_REF, weights, floats, stored),
+    ]
+
+
 def build_graph(name: str) -> Graph:
     """Puts the cases of a graph into it."""
     types = [TensorType(DType[d], shape, CPU_REF) for d, shape in INPUTS.values()]
+    others = UNCHECKED if name == "first" else {}
+    types += [
+        TensorType(DType[dtype], [f"{name}_{axis}" for axis in range(rank)], CPU_REF)
+        for name, (dtype, rank) in others.items()
+    ]
     with Graph("cases", input_types=types, custom_extensions=[max_graph.library()]) as graph:
-        inputs = dict(zip(INPUTS, (value.tensor for value in graph.inputs), strict=True))
-        graph.output(*(CASES[case](GRAPH, inputs) for case in GRAPHS[name]))
+        values = [value.tensor for value in graph.inputs]
+        inputs = dict(zip(INPUTS, values, strict=False))
+        results = [CASES[case](GRAPH, inputs) for case in GRAPHS[name]]
+        if others:
+            results += unchecked(dict(zip(others, values[len(INPUTS) :], strict=True)))
+        graph.output(*results)
     return graph
 
 

@@ -2,7 +2,7 @@
 
 from std.math import isnan
 from std.memory import bitcast
-from std.testing import TestSuite, assert_equal, assert_true
+from std.testing import assert_equal, assert_true
 from std.utils.numerics import inf, nan
 
 from mojo_kernels.cdna4.operands.gate import QuickGate
@@ -131,5 +131,4 @@ def test_quick_gates_leave_others_alone() raises:
     assert_true(not QuickGate.takes(Gate(Gate.SILU, 7, 1)))
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()

@@ -4,7 +4,7 @@ Claims hold for every format and every shape whose padded size is a few tiles ea
 bytes themselves are compared with the oracle from Python.
 """
 
-from std.testing import TestSuite, assert_equal, assert_true
+from std.testing import assert_equal, assert_true
 
 from mojo_kernels.cpu.block_order import BlockOrder, RowGroups
 from mojo_kernels.layouts import (
@@ -137,5 +137,4 @@ def test_blocks_of_activations_follow_the_inner_loops() raises:
             assert_equal(expected, rows * k_blocks)
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()

@@ -6,7 +6,7 @@ every scale. Nothing here looks at the bits of a float except to enumerate.
 
 from std.math import iota, isinf, isnan
 from std.memory import bitcast
-from std.testing import TestSuite, assert_equal, assert_true
+from std.testing import assert_equal, assert_true
 from std.utils.numerics import inf, nan
 
 from mojo_kernels.numbers.decode import decode, decode_scaled
@@ -207,5 +207,4 @@ def test_rounding_to_bfloat16_picks_the_nearest_ties_to_even() raises:
             assert_equal(Int(bitcast[DType.uint16](round_to[DType.bfloat16](-x))), got | 0x8000)
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()

@@ -1,7 +1,7 @@
 """Quotients without a division against the processor's own: the bound that proves them, and bits."""
 
 from std.memory import bitcast
-from std.testing import TestSuite, assert_equal, assert_true
+from std.testing import assert_equal, assert_true
 
 from mojo_kernels.numbers.quotients import divided, reciprocal
 
@@ -84,5 +84,4 @@ def test_what_is_not_finite_gives_nothing_finite() raises:
             assert_true(bitcast[DType.uint32](q) & 0x7F800000 == 0x7F800000)
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()

@@ -1,6 +1,6 @@
 """Orders of tiles reach every tile once, however many there are: quotients are taken as floats."""
 
-from std.testing import TestSuite, assert_equal, assert_false, assert_true
+from std.testing import assert_equal, assert_false, assert_true
 
 from mojo_kernels.schedule.xcd import XcdBands
 
@@ -30,5 +30,4 @@ def test_an_xcd_has_neighbours() raises:
             assert_equal(tile.column, 8 * xcd + i // 8)
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()
