@@ -46,7 +46,7 @@ COLUMNS = 128
 MAX_ERROR = 4e-3
 """Of the norm of a product: rounding to bfloat16 is 1.7e-3, a block's float sums the rest."""
 MAX_ROUNDS = 3
-"""What takes more is no candidate, and no part of the fit, where weights may be in the workspace."""
+"""What takes more is no candidate where weights may be in the workspace, and no part of the fit."""
 
 Shape = tuple[int, int, int]
 Times = dict[Shape, dict[int, float]]

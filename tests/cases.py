@@ -60,11 +60,13 @@ MX_PAIRS_OF_CODES = [("mxfp8", "mxfp8"), ("mxfp8", "mxfp4")]
 def cut_off(got, pair, layout: str, a, b):
     """Returns what the tensor cores that computed `got` may lose of `a @ b.T`: `more_error`.
 
-    Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it and
-    `got` has two bytes a number.
+    Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it, or
+    plain under float scales, and `got` has two bytes a number.
     """
-    has_codes = set(pair) <= set(E4M3_FORMATS) or tuple(pair) in MX_PAIRS_OF_CODES
-    if has_codes and layout == "preshuffled_cuda" and got.is_cuda and got.dtype != torch.float32:
+    is_e4m3 = set(pair) <= set(E4M3_FORMATS)
+    has_codes = is_e4m3 or tuple(pair) in MX_PAIRS_OF_CODES
+    is_fast = layout == "preshuffled_cuda" or (layout == "plain" and is_e4m3)
+    if has_codes and is_fast and got.is_cuda and got.dtype != torch.float32:
         return oracle.fp8_cutoff_bound(a, b)
     return 0.0
 

@@ -191,7 +191,7 @@ class Facts:
         return self.torch_dtypes[dtype].itemsize
 
     def layout_for(self, device: str | torch.device, fmt: str = "mxfp4") -> Layout | None:
-        """Returns the layout in which the kernels of `device` read a format fastest, None for none."""
+        """Returns the layout in which a device reads a format fastest, None for none of its own."""
         name = str(device).partition(":")[0]
         if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]

@@ -16,7 +16,6 @@ from cases import (
     DTYPES,
     FORMATS,
     FP8_FORMATS,
-    LAYOUTS,
     blocks_of,
     cut_off,
     every_dtype,
@@ -77,7 +76,7 @@ def operand(rng, rows, k, format, spread=0):
 
 def tensor(codes, scales, format, layout="plain"):
     q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format)
-    return q if layout == "plain" else q.preshuffle(LAYOUTS[layout]["device"])
+    return q._relayout(facts().layouts[layout])
 
 
 # Quantize
@@ -211,6 +210,13 @@ def test_a_layout_moves_codes_and_leaves_scales(rng, format, layout):
     assert_bitwise_equal(q.scales.cpu().numpy(), scales)
     back = q.unshuffle()
     assert_bitwise_equal(back.codes.cpu().numpy(), codes)
+
+
+@every_fp8
+def test_cuda_reads_codes_under_float_scales_as_they_lie(rng, format):
+    q = tensor(*operand(rng, 33, 96, format)[:2], format)
+    assert q.preshuffle("cuda") is q and q.preshuffle("cpu").preshuffle("cuda").layout == "plain"
+    assert mx.quantize(torch.randn(33, 96), format="mxfp8").preshuffle("cuda").layout != "plain"
 
 
 # Products

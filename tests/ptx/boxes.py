@@ -1,4 +1,4 @@
-"""Tiles that copies cut out of mapped rows: the maps of `PtxQueue`, and what hardware makes of them."""
+"""Tiles that copies cut out of mapped rows: what `PtxQueue` says of them, and how they then lie."""
 
 from __future__ import annotations
 

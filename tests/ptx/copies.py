@@ -58,8 +58,7 @@ class Copies(Operands):
         def arrive(w: Warp, m: np.ndarray | None) -> None:
             at = address(w)
             for lane in lanes_of(m):
-                group, place = w.group.peer(int(at[lane]))
-                barrier = group.barrier(place)
+                barrier = w.group.barrier(int(at[lane]))
                 if expects:
                     barrier.expect(int(num_bytes(w)[lane]))
                 barrier.arrive()
@@ -125,19 +124,10 @@ class Copies(Operands):
         map_text, place = s.operands[1].strip("[] ").split(",", 1)
         tensor_map = self.value(map_text.strip(), "u64")
         byte, row = self.values(place.strip("{} "), "u32")
-        targets = self.value(s.operands[3], "u16") if len(s.operands) > 3 else None
-
-        def groups_of(w: Warp, lane: int) -> list:
-            if targets is None:
-                return [w.group]
-            bits = int(targets(w)[lane])
-            return [group for i, group in enumerate(w.group.cluster.groups) if bits >> i & 1]
 
         def start(w: Warp, m: np.ndarray | None) -> None:
-            for lane, group in (
-                (lane, group) for lane in lanes_of(m) for group in groups_of(w, lane)
-            ):
-                first = int(to(w)[lane])
+            for lane in lanes_of(m):
+                group, first = w.group, int(to(w)[lane])
                 rows = MappedRows.at(group.launch, int(tensor_map(w)[lane]))
                 place, told = (int(byte(w)[lane]), int(row(w)[lane])), int(barrier(w)[lane])
                 end = first + rows.box_rows * ROW_BYTES

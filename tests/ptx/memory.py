@@ -8,7 +8,7 @@ import ctypes
 import numpy as np
 
 PARAM, LOCAL, SHARED = 1 << 59, 1 << 60, 1 << 61
-"""Where generic addresses of a launch's parameters, of a lane's and of a group's own memory begin."""
+"""Where generic addresses begin: of a launch's parameters, a lane's and a group's own memory."""
 PEER_BITS = 24
 """Above these bits, an address has the rank of a group of the cluster, plus one."""
 

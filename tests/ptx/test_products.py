@@ -2,8 +2,8 @@
 instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
 
     plan                 weights                      groups of a cluster
-    STAGED               prepared in the workspace    of MXFP8, neighbours, where two divide the tiles
-                                                      of a row of C
+    STAGED               prepared in the workspace    of MXFP8, neighbours, where two divide the
+                                                      tiles of a row of C
     made(rows, ranks)    made as they go              ranks, which split K
     even(rows)           made as they go              none; groups have as many stages as others, of
                                                       any tiles
