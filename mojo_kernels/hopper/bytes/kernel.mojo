@@ -5,8 +5,10 @@
     fp8, fp8_block x fp8, fp8_block, fp8_block_2d  E4M3 bytes            after 128 of K
     mxfp8 x mxfp8, mxfp4                           bfloat16 numbers      before
 
-Weights become stages in the workspace, which `dense` multiplies, or, for few rows, what tensor cores
-take as they are needed: bytes in the registers of `direct`, numbers in stages of `dense`.
+Weights are preshuffled; plain ones under float scales are read as they lie, see `mapped`, and
+`preshuffle` leaves them so. Weights become stages in the workspace, which `dense` multiplies, or, for
+few rows, what tensor cores take as they are needed: bytes in the registers of `direct`, numbers in
+stages of `dense`.
 
 Sums of 32 products that are scaled one by one would take 2280 cycles for 192 x 128 x 128 products,
 where numbers take 1536: so elements of MX formats become numbers, which rounds nothing.
