@@ -362,3 +362,11 @@ struct PreshuffledCuda(OperandLayout):
 comptime _List[*Layouts: OperandLayout] = Layouts
 comptime LAYOUTS = _List[Plain, PreshuffledCdna4, PreshuffledCpu, PreshuffledCuda]
 """Every layout; the position is the code that bindings use."""
+
+
+def layout_position(name: StaticString) -> Int:
+    """Returns the position of a layout in `LAYOUTS`, -1 for none of them."""
+    comptime for i in range(len(LAYOUTS)):
+        if LAYOUTS[i].NAME == name:
+            return i
+    return -1

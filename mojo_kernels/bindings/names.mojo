@@ -1,6 +1,6 @@
 """Names in a graph, as positions in the tables; an unknown one fails when the graph is compiled."""
 
-from ..layouts import LAYOUTS
+from ..layouts import layout_position
 from ..numbers.floats import float_code
 from ..numbers.formats import FORMATS, NO_FORMAT
 from ..numbers.gates import GATES
@@ -19,17 +19,9 @@ def dtype_code[dtype: DType]() -> Int:
 
 def layout_code[name: StaticString]() -> Int:
     """Returns the position of a layout in the table."""
-    comptime code = _layout_code_or_none[name]()
+    comptime code = layout_position(name)
     comptime assert code >= 0, String("unknown layout '", name, "'")
     return code
-
-
-def _layout_code_or_none[name: StaticString]() -> Int:
-    """Returns the position of a layout in the table, or -1."""
-    comptime for i in range(len(LAYOUTS)):
-        comptime if LAYOUTS[i].NAME == name:
-            return i
-    return -1
 
 
 def format_code[name: StaticString]() -> Int:

@@ -40,7 +40,7 @@ def workspace_of(
     """Returns the workspace that a product wants, whatever its addresses and types."""
     var portable_space = portable.workspace_of(m, n, k)
     comptime if has_hopper():
-        var space = hopper.workspace_of(m, n, k, left_format, right_format, plan_code)
+        var space = hopper.workspace_of(m, n, k, left_format, right_format, layout, plan_code)
         if hopper.takes(left_format, right_format, layout, plan_code) and space.num_bytes() == 0:
             return space
         return larger(space, portable_space)

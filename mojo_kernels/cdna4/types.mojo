@@ -11,7 +11,7 @@ The fields say the same as a `Problem`, at compile time:
 
 from std.sys import size_of
 
-from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
+from ..layouts import Plain, PreshuffledCdna4, layout_position
 from ..numbers.floats import FLOAT_TYPES, float_code
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
@@ -235,13 +235,5 @@ def float_bytes(dtype: DType) -> Int:
     return 0
 
 
-def _layout_code(name: StaticString) -> Int:
-    """Returns the position of a layout of weights in `LAYOUTS`."""
-    comptime for i in range(len(LAYOUTS)):
-        if LAYOUTS[i].NAME == name:
-            return i
-    return -1
-
-
-comptime _PRESHUFFLED = _layout_code(PreshuffledCdna4.NAME)
-comptime _PLAIN = _layout_code(Plain.NAME)
+comptime _PRESHUFFLED = layout_position(PreshuffledCdna4.NAME)
+comptime _PLAIN = layout_position(Plain.NAME)

@@ -20,7 +20,7 @@ weights as they multiply; the others find it in the workspace.
 
 from std.math import ceildiv
 
-from ..layouts import LAYOUTS, PreshuffledCuda
+from ..layouts import PreshuffledCuda, layout_position
 from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
@@ -44,7 +44,7 @@ comptime MAPPED_ELEMENTS = 128 * 128
 """Elements of C of a tile of `mapped`."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
-comptime PRESHUFFLED = _preshuffled()
+comptime PRESHUFFLED = layout_position(PreshuffledCuda.NAME)
 """The position in `LAYOUTS` of Hopper's weights."""
 
 
@@ -251,11 +251,3 @@ def takes_operands(problem: Problem) -> Bool:
         and problem.right.layout == PRESHUFFLED
         and is_aligned(problem)
     )
-
-
-def _preshuffled() -> Int:
-    """Returns the position in `LAYOUTS` of Hopper's weights."""
-    comptime for i in range(len(LAYOUTS)):
-        comptime if LAYOUTS[i].NAME == PreshuffledCuda.NAME:
-            return i
-    return -1

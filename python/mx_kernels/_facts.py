@@ -190,13 +190,16 @@ class Facts:
         """Returns the bytes of a float, by the code of its type."""
         return self.torch_dtypes[dtype].itemsize
 
-    def layout_for(self, device: str | torch.device, fmt: str = "mxfp4") -> Layout | None:
-        """Returns the layout in which a device reads a format fastest, None for none of its own."""
+    def layout_for(self, device: str | torch.device, fmt: str = "") -> Layout | None:
+        """Returns the layout in which a device reads a format fastest, None for none of its own.
+
+        No format is any whose scales are bytes.
+        """
         name = str(device).partition(":")[0]
         if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         found = next((row for row in self.layouts.values() if row.device == name != ""), None)
-        if found and self.formats[fmt].has_float_scales and not found.has_float_scales:
+        if found and fmt and self.formats[fmt].has_float_scales and not found.has_float_scales:
             return self.plain
         return found
 

@@ -70,9 +70,9 @@ class MXModule(nn.Module):
         best = facts().layout_for(weight.device, self.format)
         if best is not None and best.name != self.layout:
             warnings.warn(
-                f"{type(self).__name__}: weights in layout {self.layout!r} on {best.device}, whose "
-                f"kernels read {best.name!r} faster: up to 4 times for a single row; make the "
-                "module from weight.preshuffle()",
+                f"{type(self).__name__}: weights in layout {self.layout!r} on {weight.device}, "
+                f"whose kernels read {best.name!r} faster: up to 4 times for a single row; make "
+                "the module from weight.preshuffle()",
                 stacklevel=3,
             )
 

@@ -9,9 +9,9 @@ weights are made once, in the workspace, or by each group that needs them, which
                                             ranks add up
 
 Costs are a fit to times of 24 shapes of 24 to 4096 rows, and every plan of each: of float scales
-on an H200 (2026-11-24), of MX formats on an H100 (2026-11-25), where what they choose takes 1.02 times
-what the fastest plan took in the geometric mean, 1.3 at most. Clusters of four and eight groups do not fill the device: a processing cluster of the chip
-has to have room for a whole one.
+on an H200 (2026-11-24), of MX formats on an H100 (2026-11-25), where what they choose takes 1.06 times
+what the fastest plan took at most. Clusters of four and eight groups do not fill the device: a
+processing cluster of the chip has to have room for a whole one.
 """
 
 from std.math import ceildiv

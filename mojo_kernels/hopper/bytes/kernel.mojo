@@ -21,8 +21,9 @@ from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_tiles, launch as launch_dense
 from ..direct.kernel import grid as grid_of_direct, launch as launch_direct
+from ..mapped.operands import takes_format
 from ..plan import Kernel, PRESHUFFLED, Plan
-from .operands import Scaling, StagedOperands, has_byte_stages
+from .operands import Scaling, StagedOperands
 from .operands import workspace_of as workspace_of_operands
 from .rows import prepare
 
@@ -42,7 +43,7 @@ def takes_formats(left: Int, right: Int) -> Bool:
     comptime MXFP8, MXFP4 = Format.MXFP8.code(), Format.MXFP4.code()
     if left == MXFP8:
         return right in (MXFP8, MXFP4)
-    return has_byte_stages(left) and has_byte_stages(right)
+    return takes_format(left) and takes_format(right)
 
 
 def supports(problem: Problem) -> Bool:

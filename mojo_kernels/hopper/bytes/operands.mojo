@@ -13,9 +13,7 @@ from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
 from ...launch.queue import DevicePointer, Workspace, device_pointer
-from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
-from ...numbers.scales import Scale
+from ...numbers.formats import block_of
 from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
@@ -29,6 +27,7 @@ from ..exact import compute_exactly
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
+from ..mapped.operands import takes_format
 from ..staged.stages import WARP_ROWS
 from ..staged.weights import ROWS
 from .numbers import put_bytes, put_numbers
@@ -56,21 +55,10 @@ struct Scaling(Equatable, TrivialRegisterPassable):
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:
         """Returns that of a pair of formats that the kernel takes."""
-        if not has_byte_stages(right):
+        if not takes_format(right):
             return Self.NUMBERS
         var blocks = max(block_of(left).k_blocks(k), block_of(right).k_blocks(k))
         return Self.ROWS if blocks == 1 else Self.STAGES
-
-
-def has_byte_stages(format: Int) -> Bool:
-    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
-    comptime for i in range(len(FORMATS)):
-        comptime F = FORMATS[i]
-        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
-        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
-            if format == i:
-                return True
-    return False
 
 
 @fieldwise_init

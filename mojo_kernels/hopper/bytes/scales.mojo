@@ -1,20 +1,11 @@
 """The float scales of weights, where they lie."""
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.memory import bitcast
 
 from ...launch.queue import DevicePointer, device_pointer
-from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import block_of
 from ...problem import Problem
 from ...simt.views import flat_of
-
-comptime SMALLEST_FACTOR = UInt32((F32_EXPONENT_BIAS - 116) << F32_MANTISSA_BITS)
-"""The bits of the smallest factor, 2**-116, which `quantize` gives zeros: sums stay precise."""
-comptime LARGEST_FACTOR = UInt32((F32_EXPONENT_BIAS + 64) << F32_MANTISSA_BITS)
-"""The bits of the largest one, 2**64; sums of a row of codes are below 2**40."""
-comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
-"""The bits of infinity; NaN has larger ones."""
 
 
 @fieldwise_init
@@ -61,11 +52,3 @@ struct WeightScales(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "WeightScales"
-
-
-@always_inline
-def is_extreme(factor: Float32) -> Bool:
-    """Says whether sums times a factor may leave float32 where C does not."""
-    var magnitude = bitcast[DType.uint32](factor) & 0x7FFFFFFF
-    var is_outside = magnitude - SMALLEST_FACTOR > LARGEST_FACTOR - SMALLEST_FACTOR
-    return is_outside and magnitude != 0 and magnitude <= INFINITY

@@ -14,10 +14,10 @@ from ..dense.lanes import THREADS
 from ..fp8.codes import scale_at
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
+from ..mapped.scales import is_extreme
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from .numbers import are_lost, decode_word, is_safe
 from .operands import Scaling, StagedOperands
-from .scales import is_extreme
 
 
 @always_inline

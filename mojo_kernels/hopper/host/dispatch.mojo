@@ -82,7 +82,7 @@ def plan_of_bytes(
 
 
 def workspace_of(
-    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int = 0
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, layout: Int, plan_code: Int = 0
 ) -> Workspace:
     """Returns the workspace that a product may want, with the plan of a code that is not 0.
 
@@ -91,12 +91,11 @@ def workspace_of(
     """
     if plan_code == materialize[Plan.PORTABLE]().code():
         return Workspace(0, 0)
+    if layout == mapped.PLAIN and mapped.takes_formats(left_format, right_format):
+        return mapped.workspace_of(m, k)
     if bytes.takes_formats(left_format, right_format):
         var plan = plan_of_bytes(m, n, k, left_format, right_format, plan_code)
-        return larger(
-            mapped.workspace_of(m, k),
-            bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k)),
-        )
+        return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
     if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
     if plan_code > 0:

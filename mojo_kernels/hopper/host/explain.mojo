@@ -15,7 +15,7 @@ from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..mapped import launch as mapped
 from ..middle import kernel as middle
-from ..plan import Kernel, Plan, takes_formats
+from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats
 from .choices import Choice, choice_of_bytes, choice_of_mapped, choice_of_portable, choose
 from .dispatch import workspace_of
 
@@ -34,10 +34,10 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
 
     The result is bfloat16.
     """
-    var workspace = workspace_of(m, n, k, left_format, right_format)
     if mapped.takes_formats(left_format, right_format):
         var choice = choice_of_mapped(m, n, k, left_format, right_format)
         return Explanation(choice, mapped.grid(m, n, choice.plan), mapped.workspace_of(m, k))
+    var workspace = workspace_of(m, n, k, left_format, right_format, PRESHUFFLED)
     if bytes.takes_formats(left_format, right_format):
         var scaling = Scaling.of(left_format, right_format, k)
         var choice = choice_of_bytes(m, n, k, left_format, right_format)

@@ -4,9 +4,9 @@ Groups run in rounds, one on each multiprocessor, and take the stages of K one b
 
     us = once + rounds * (begin and end + stages of a rank * stage + ranks add up)
 
-Costs are those of which a random search, from a least squares fit on, found times and choices to be
-the best: 26 shapes of 1 to 4096 rows on an H100 (2026-11-25), every plan of each, see
-`bench.cuda_bytes`. They choose what takes 1.00 to 1.01 times as long as the fastest plan in the geometric
+Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H100 (2026-11-25),
+every plan of each; then a random search, which no command repeats, looked for better choices, of two
+shapes more. They choose what takes 1.00 to 1.01 times as long as the fastest plan in the geometric
 mean, 1.08 at most. Clusters of four and eight groups do not fill the device.
 """
 

@@ -98,7 +98,7 @@ struct TileScales[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
 @always_inline
 def put_factors[
     tokens: Int, Operands: MappedOperands, //
-](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result,):
+](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result):
     """Fills the slots of all tiles; a warp calls it."""
     var index = share.first()
     var last = share.end_step - 1
@@ -122,12 +122,15 @@ def put_factors[
                         put_tokens[Operands](stages, loaded[i], found)
                         loaded[i] = scales.load(min(step + UInt32(AHEAD), last))
                     comptime if Operands.SCALING == Scaling.COLUMNS:
-                        put_ends(stages, scales, column, step, result, found)
+                        put_ends(stages, scales, column, step, found)
                     say_full(stages)
         # The tile's last stage has what is of the whole tile, too.
         wait_phase(stages.empty(), stages.parity)
+        var biases = load_biases[stages.COLUMNS // 32](result, column + lane_here())
         put_tokens[Operands](stages, scales.load(last), found)
-        put_ends(stages, scales, column, last, result, found)
+        put_ends(stages, scales, column, last, found)
+        comptime for i in range(stages.COLUMNS // 32):
+            store_float(stages.slot().bias_at(UInt32(32 * i) + lane_here()), biases[i])
         put_marks(stages, operands, found)
         if lane_here() == 0:
             TileFacts(token, column, not share.has(index)).put(stages.slot())
@@ -177,10 +180,9 @@ def put_ends[
     scales: TileScales[Operands, tokens],
     first_column: UInt32,
     step: UInt32,
-    result: Result,
     mut found: Found,
 ):
-    """Puts the factors of a lane's columns, and their biases."""
+    """Puts the factors of a lane's columns."""
     comptime COUNT = stages.COLUMNS // 32
     var slot = stages.slot()
     var column = first_column + lane_here()
@@ -191,7 +193,6 @@ def put_ends[
         comptime for i in range(COUNT):
             var place = scales.operands.column_place(column + UInt32(32 * i))
             ends[i] = scales.operands.column_factor(place, step)
-    var biases = load_biases[COUNT](result, column)
     comptime for i in range(COUNT):
         var at = UInt32(32 * i) + lane_here()
         var is_lost = have_ends and scales.operands.loses_column(ends[i])
@@ -199,7 +200,6 @@ def put_ends[
         comptime if Operands.SCALING == Scaling.TILES:
             ends[i] *= UNLIFT
         store_float(slot.end_at(at), ends[i])
-        store_float(slot.bias_at(at), biases[i])
 
 
 @always_inline

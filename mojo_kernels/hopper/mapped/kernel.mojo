@@ -16,7 +16,6 @@ An element of C is as far from the exact product as float32 sums are, and for ea
 most 33 * 2 ** -13 times its largest addend: less than bfloat16 and float16 show.
 """
 
-from layout import Coord, row_major
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import (
     wgmma_commit_group_sync,
@@ -52,7 +51,7 @@ from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
 from ..staged.stages import WARP_GROUP
 from .fill import copy_boxes, put_factors
-from .result import PartPlace, finish, store_parts, store_together
+from .result import PartPlace, ROWS, finish, place_of, store_parts, store_together
 from .operands import MappedOperands, Scaling
 from .slots import TileFacts, WORD, load_float, load_floats
 from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, columns_of
@@ -61,11 +60,8 @@ comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then the others."""
 comptime Sums = TileSums[PART_COLUMNS]
 """A thread's sums: two tokens of every pair of columns of a consumer."""
-comptime ROWS = 2
-"""Tokens of a thread."""
 comptime Pair = SIMD[DType.float32, ROWS]
-comptime SUMS = row_major[PART_COLUMNS // OCTET, ROWS, 2]()
-"""Where the sum of an octet of columns, a token and one of two columns is."""
+"""Factors of a thread's tokens."""
 
 
 @__llvm_metadata(
@@ -220,7 +216,7 @@ def add_up[
                 of_columns = load_floats(ends_at + UInt32(WORD * OCTET * octet))
             comptime for row in range(ROWS):
                 comptime for i in range(2):
-                    comptime part, at = divmod(Int(SUMS(Coord(octet, row, i))), PART_SUMS)
+                    comptime part, at = place_of(octet, row, i)
                     var sum = partial[part][at]
                     comptime if scaling == Scaling.COLUMNS:
                         sum *= of_columns[i]

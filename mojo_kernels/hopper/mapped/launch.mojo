@@ -8,10 +8,8 @@ from std.math import align_up, ceildiv
 
 from ...launch.queue import Grid, Queue, Workspace
 from ...launch.tensor_map import ALIGNMENT, MappedRows
-from ...layouts import LAYOUTS, Plain
-from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
-from ...numbers.scales import Scale
+from ...layouts import Plain, layout_position
+from ...numbers.formats import block_of
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
@@ -21,7 +19,7 @@ from ..many.kernel import MULTIPROCESSORS
 from ..plan import Plan
 from .kernel import THREADS, matmul_mapped
 from .rows import encode_left
-from .operands import FloatOperands, MappedOperands, Scaling
+from .operands import FloatOperands, MappedOperands, Scaling, takes_format
 from .scales import FloatScales
 from .stages import MappedStages, columns_of
 
@@ -29,27 +27,8 @@ comptime TOKENS: List[Int] = [64, 128]
 """Rows of C of a tile."""
 comptime SCALES_ALIGNMENT = 256
 """Where scales begin behind codes."""
-comptime PLAIN = _plain()
+comptime PLAIN = layout_position(Plain.NAME)
 """The position in `LAYOUTS` of rows as they lie."""
-
-
-def _plain() -> Int:
-    """Returns the position of the plain layout."""
-    comptime for i in range(len(LAYOUTS)):
-        comptime if LAYOUTS[i].NAME == Plain.NAME:
-            return i
-    return -1
-
-
-def takes_format(format: Int) -> Bool:
-    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
-    comptime for i in range(len(FORMATS)):
-        comptime F = FORMATS[i]
-        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
-        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
-            if format == i:
-                return True
-    return False
 
 
 def takes_formats(left: Int, right: Int) -> Bool:
@@ -85,7 +64,12 @@ def supports(problem: Problem) -> Bool:
 
 def workspace_of(m: Int, k: Int) -> Workspace:
     """Returns the workspace that floats want: codes, then a scale a block."""
-    return Workspace(0, align_up(m * k, SCALES_ALIGNMENT) + 4 * m * ceildiv(k, ROW_BYTES))
+    return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))
+
+
+def scales_at(m: Int, k: Int) -> Int:
+    """Returns where the scales lie in it, behind the codes."""
+    return align_up(m * k, SCALES_ALIGNMENT)
 
 
 def grid(m: Int, n: Int, plan: Plan) -> Grid:
@@ -124,7 +108,7 @@ def _launch[
     var codes, scales = problem.left.values, problem.left.scales
     if problem.left.kind == LeftKind.QUANTIZED:
         codes = queue.workspace(workspace_of(m, k))
-        scales = codes + align_up(m * k, SCALES_ALIGNMENT)
+        scales = codes + scales_at(m, k)
         encode_left(problem, codes, scales, queue)
     var cut = plan.within(ceildiv(k, ROW_BYTES))
     var operands = FloatOperands[scaling](

@@ -13,14 +13,27 @@ away from below, and a row for which it is too large is marked, see `fill`.
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ...layouts import Plain
-from ...numbers.formats import block_of
+from ...numbers.elements import Element
+from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
+from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
 from ..exact import compute_exactly
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET
+from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..staged.stages import COLUMNS, WARP_ROWS
 from .scales import FloatScales, is_extreme, is_too_large
+
+
+def takes_format(format: Int) -> Bool:
+    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
+    comptime for i in range(len(FORMATS)):
+        comptime F = FORMATS[i]
+        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
+        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
+            if format == i:
+                return True
+    return False
 
 
 @fieldwise_init

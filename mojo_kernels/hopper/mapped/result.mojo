@@ -20,8 +20,10 @@ from ...simt.views import BFLOAT16
 from ...tiles import in_registers
 from ..dense.handover import GROUPS, Handover
 from ..dense.share import Share
+from ..dense.together import SUMS_BARRIER
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import (
+    TileAddresses,
     cluster_barrier,
     leave_cluster,
     load_peer_quad,
@@ -50,8 +52,8 @@ comptime WARP_TOKENS = 16
 """Tokens of a warp."""
 comptime QUAD = 4
 """Columns that a thread adds up at once."""
-comptime SUMS_BARRIER = UInt32(1)
-"""The hardware barrier of the consumers."""
+comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, columns_of(tokens) + QUAD]
+"""A group's sums, [token, column], padded against bank conflicts."""
 
 
 @fieldwise_init
@@ -293,18 +295,16 @@ def store_together[
     result: Result,
 ):
     """Adds up and stores this rank's columns of the cluster's tile; all consumers call it."""
-    comptime COLUMNS = columns_of(tokens)
-    comptime PITCH = 4 * (COLUMNS + QUAD)
     comptime CONSUMERS = 32 * CONSUMER_WARPS
     var first_row, first_column = tile.row, tile.column
     var num_tokens = min(UInt32(tokens), result.rows - first_row)
-    var region = last.base + UInt32(last.STAGES_AT)
+    var region = Region[tokens](last.base + UInt32(last.STAGES_AT))
     # All warps have read their stages, in whose place the sums are put.
     wait_at[CONSUMERS](SUMS_BARRIER)
     comptime for row in range(ROWS):
         var token = place.token + UInt32(OCTET * row)
         if token < num_tokens:
-            var to = region + token * UInt32(PITCH) + 4 * place.column
+            var to = region.at(Coord(token, place.column))
             comptime for octet in range(PART_COLUMNS // OCTET):
                 comptime part, at = place_of(octet, row, 0)
                 store_pair(
@@ -314,9 +314,10 @@ def store_together[
                     ),
                 )
     # Rooms are free: who splits K hands nothing over.
-    var marks_at = last.room(0).base
+    var word = lane_here() % UInt32(last.Slot.WORDS)
+    var marks_at = last.room(0).base + 4 * word
     if thread_idx.x < 32:
-        store_word(marks_at + 4 * lane_here(), load_word(last.slot().mark_at(lane_here() % 16)))
+        store_word(marks_at, load_word(last.slot().mark_at(word)))
     cluster_barrier()
     # A token's factors along K are those of all ranks.
     var marks = UInt32(0)
@@ -325,8 +326,7 @@ def store_together[
         if share.ranks == UInt32(RANKS):
             keep_branch()
             comptime for rank in range(RANKS):
-                var there = marks_at + 4 * (lane_here() % UInt32(last.Slot.WORDS))
-                marks |= load_peer_word(peer_address(there, UInt32(rank)))
+                marks |= load_peer_word(peer_address(marks_at, UInt32(rank)))
             add_ranks[RANKS](
                 region, last, first_row, first_column, num_tokens, share.rank, operands, result
             )
@@ -343,7 +343,7 @@ def store_together[
 def add_ranks[
     tokens: Int, Operands: MappedOperands, //, ranks: Int
 ](
-    region: UInt32,
+    region: Region[tokens],
     last: MappedStages[tokens],
     first_row: UInt32,
     first_column: UInt32,
@@ -354,7 +354,6 @@ def add_ranks[
 ):
     """Adds up the sums of all ranks for this one's columns: rank 0 + rank 1 + .."""
     comptime COLUMNS = columns_of(tokens)
-    comptime PITCH = 4 * (COLUMNS + QUAD)
     comptime QUADS = COLUMNS // ranks // QUAD
     comptime TURN = 32 * CONSUMER_WARPS // QUADS
     var slot = last.slot()
@@ -362,7 +361,7 @@ def add_ranks[
     var column = rank * UInt32(COLUMNS // ranks) + quad * UInt32(QUAD)
     var ends = load_four(slot.end_at(column))
     for token in range(first_token, num_tokens, UInt32(TURN)):
-        var at = region + token * UInt32(PITCH) + 4 * column
+        var at = region.at(Coord(token, column))
         # All loads before the first sum.
         var loaded = in_registers[DType.float32, QUAD, ranks]()
         comptime for i in range(ranks):

@@ -27,6 +27,7 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
+from ..plan import MAPPED_ELEMENTS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..dense.handover import GROUPS
 from .slots import Slot
@@ -41,7 +42,8 @@ comptime FILLERS = 2
 
 def columns_of(tokens: Int) -> Int:
     """Returns the columns of tiles of so many tokens."""
-    return GROUPS * PART_TOKENS * PART_COLUMNS // tokens
+    comptime assert GROUPS * PART_TOKENS * PART_COLUMNS == MAPPED_ELEMENTS, "a tile has two parts"
+    return MAPPED_ELEMENTS // tokens
 
 
 @fieldwise_init

@@ -87,7 +87,8 @@ def _made(
     """Returns a parameter on a device; with `copy`, in memory of its own."""
     read = parameter.read()
     device = torch.device(device) if device is not None else read[0].device
-    is_shuffled = preshuffle and len(parameter.shape) > 1 and facts().layout_for(device)
+    layout = facts().layout_for(device, parameter.format)
+    is_shuffled = preshuffle and len(parameter.shape) > 1 and layout not in (None, facts().plain)
     if parameter.format:
         # A change of layout makes memory of its own.
         codes, scales = (part.to(device, copy=copy and not is_shuffled) for part in read)
