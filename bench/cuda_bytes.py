@@ -1,7 +1,7 @@
 """Every plan for products of eight-bit codes on an NVIDIA GPU: `python -m bench.cuda_bytes`.
 
     measure FILE.csv    on the device, two minutes: a line for each shape, pair of formats and plan
-    fit FILE.csv        anywhere: prints the costs that `hopper/bytes/choice.mojo` and
+    fit FILE.csv        anywhere: prints the costs that `hopper/numbers/choice.mojo` and
                         `hopper/mapped/choice.mojo` have, and how good a choice they make
 
 A line of the file is (left, right, m, n, k, plan, us): the median time of `matmul` of codes with

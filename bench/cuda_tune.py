@@ -6,10 +6,11 @@
     python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
                                                    were not fitted to, and how good the choice is
 
-A line of the file is (m, n, k, plan, us): the median time of `linear` with MXFP4 activations and
-cold weights, see `bench.graph_timing`; plan -1 is cuBLAS on bfloat16. Terms of a plan's time, as
-`hopper/host/costs.mojo` has them, get costs: those that come closest to what was measured. The
-table has these, and shapes for which they choose a plan that was not the fastest one.
+A line of the file is (m, n, k, plan, us): the median time of `linear` with cold weights, see
+`bench.graph_timing`; plan -1 is cuBLAS on bfloat16. Activations become MXFP4, or are kept where a
+plan is for these alone. Terms of a plan's time, as `hopper/host/costs.mojo` has them, get costs:
+those that come closest to what was measured. The table has these, and shapes for which they choose
+a plan that was not the fastest one.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ UNSEEN: Grid = {
 }
 """Weights and rows that are not in the grid, to check the choice."""
 CUBLAS = -1
-BYTES, PORTABLE = 1 << 21, 1 << 22
-"""From the first code on plans are for MXFP4 activations alone, see `hopper/plan.mojo`."""
+BYTES, PORTABLE, NUMBERS = 1 << 21, 1 << 22, 1 << 26
+"""From the first code on plans are for MXFP4 activations alone, from the last one on for kept ones.
+
+See `hopper/plan.mojo`.
+"""
 LARGEST = 3e11
 """Multiplications of the largest product that is measured."""
 COLD_BYTES = 120_000_000
@@ -100,7 +104,8 @@ def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
                 yield m, n, k, CUBLAS, round(us, 2)
                 for plan in (found.code for found in plans((m, n, k))):
                     CUDA.plan = plan
-                    us = median_us(lambda w, x=x: mx.linear(x, w), coded, work)
+                    kept = {"activations": "bf16"} if plan >= NUMBERS else {}
+                    us = median_us(lambda w, x=x, kept=kept: mx.linear(x, w, **kept), coded, work)
                     yield m, n, k, plan, round(us, 2)
             log(f"{n} x {k}")
 
@@ -124,22 +129,25 @@ def check(found: dict[Shape, dict[int, float]]) -> str:
     """Returns how the choices compare with the fastest plans that were measured."""
     lines = [f"{'shape':>20} {'chosen':>9} {'us':>8} {'fastest':>9} {'us':>8} {'behind':>7}"]
     for shape, times in found.items():
-        chosen = min(plans(shape), key=lambda plan: plan.us).code
+        ours = (plan for plan in plans(shape) if takes(plan.code, takes_bytes=True))
+        chosen = min(ours, key=lambda plan: plan.us).code
         best = fastest(times, takes_bytes=True)
         line = f"{'x'.join(map(str, shape)):>20} {chosen:>9} {times[chosen]:>8} {best:>9}"
         lines.append(f"{line} {times[best]:>8} {times[chosen] / times[best]:>7.3f}")
     return "\n".join(lines)
 
 
-def multiplies_bytes(plan: int) -> bool:
-    """Says whether a plan is for MXFP4 activations alone."""
-    return plan >= BYTES and plan != PORTABLE
+def takes(plan: int, *, takes_bytes: bool) -> bool:
+    """Says whether a plan takes MXFP4 activations, or else bfloat16 ones that are kept."""
+    if plan < BYTES or plan == PORTABLE:
+        return True
+    return takes_bytes == (plan < NUMBERS)
 
 
 def fastest(times: dict[int, float], *, takes_bytes: bool = False) -> int:
     """Returns the fastest plan of ours, of those that take the activations."""
     ours = ((us, plan) for plan, us in times.items() if plan != CUBLAS)
-    return min(found for found in ours if takes_bytes or not multiplies_bytes(found[1]))[1]
+    return min(found for found in ours if takes(found[1], takes_bytes=takes_bytes))[1]
 
 
 class Samples:
@@ -154,8 +162,8 @@ class Samples:
         terms, self._shapes = defaultdict(list), defaultdict(list)
         for shape, of_shape in self.plans.items():
             times = found[shape]
-            best = times[fastest(times, takes_bytes=True)]
             for plan in of_shape:
+                best = times[fastest(times, takes_bytes=plan.code < NUMBERS)]
                 # Relative errors, and those of slow plans count less.
                 weight = best / times[plan.code] ** 2
                 row = [weight * term for term in plan.terms]
@@ -186,9 +194,7 @@ class Samples:
     ) -> int:
         """Returns the code of the plan with the least cost, of those measured or given."""
         open_ = [
-            plan
-            for plan in among or self.plans[shape]
-            if takes_bytes or not multiplies_bytes(plan.code)
+            plan for plan in among or self.plans[shape] if takes(plan.code, takes_bytes=takes_bytes)
         ]
         return min(open_, key=lambda plan: costs[plan.family] @ plan.terms).code
 
@@ -212,7 +218,7 @@ def table(path: Path) -> str:
             exceptions.append((*shape, *wanted))
     lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
     defying = "\n".join(f"    {shape}," for shape in exceptions)
-    return f'''"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
+    return f'''"""What an H100 took, as `python -m bench.cuda_tune table` writes it.
 
 A line of `COSTS` has the cost of each term of `costs`, in microseconds, for a family of plans. Of
 `EXCEPTIONS`, each is a shape (M, N, K), the plan that was the fastest, and the one that was so of

@@ -170,9 +170,10 @@ Hopper's builds on the room of any GPU.
             shared_memory.mojo    loads, copies and barriers by address
             global_memory.mojo    what groups of a kernel hand to each other
             wgmma.mojo            around the warp group's instruction
-        operands/             how codes and floats become bfloat16 pairs
+        operands/             how codes and floats become bfloat16 pairs, and floats codes
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once
+            e4m3.mojo             floats to E4M3 by the instructions for it
         few/                  few rows: weights stream through registers
             kernel.mojo           the kernel, which problems, and the launch
             shape.mojo            how a group is cut
@@ -191,7 +192,7 @@ Hopper's builds on the room of any GPU.
         many/                 many rows
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
-        dense/                both sides as stages: plain tensor core products
+        dense/                few tiles: weights become bfloat16 numbers in shared memory
             kernel.mojo           the kernel
             share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
@@ -200,9 +201,8 @@ Hopper's builds on the room of any GPU.
             units.mojo            what a lane has of weights, and where it puts it
             weights.mojo          codes of weights, loaded; their stages in the workspace
             pipeline.mojo         stages in shared memory
-            fillers.mojo          who copies stages, or makes them
+            fillers.mojo          who makes stages
             result.mojo           where sums meet factors, and how they get to C
-            handover.mojo         C on its way out, while the next tile is multiplied
             together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
         direct/               few tiles: weights' codes become bytes in registers
@@ -211,12 +211,13 @@ Hopper's builds on the room of any GPU.
             stages.mojo           stages in shared memory, and who copies them
             meeting.mojo          parts of tiles, of groups that have even shares
             weights.mojo          codes of a stage to fragments of tensor cores
-        mapped/               rows of bytes on both sides, as they lie: tensor maps bring tiles of them
+        mapped/               rows on both sides, as they lie: tensor maps bring tiles of them
             kernel.mojo           the kernel
             stages.mojo           stages in shared memory
             slots.mojo            what sums of a stage are multiplied by, beside them
             fill.mojo             who copies stages, and puts factors
             result.mojo           where sums meet factors, and how they get to C
+            handover.mojo         C on its way out, while the next tile is multiplied
             operands.mojo         what it wants to know of both sides; those with float scales
             scales.mojo           float scales, where they lie
             rows.mojo             floats as rows of E4M3
@@ -229,15 +230,13 @@ Hopper's builds on the room of any GPU.
             bases.mojo            rows that are ready, as operands of the product
             rows.mojo             stages of bytes, the base of every row
             spread.mojo           rows that have none, block by block
-        bytes/                codes of eight bits: as they are, or as bfloat16 numbers
+        numbers/              MX formats as bfloat16 numbers; bfloat16 activations as they are
             kernel.mojo           which problems, and the launches
-            operands.mojo         where ready rows lie, and how their scales get to C
-            choice.mojo           where weights become stages, what that takes
-            rows.mojo             tokens as stages: encoded, or as they come
-            encode.mojo           floats to E4M3 by the instructions for it
+            operands.mojo         where rows of numbers lie
+            choice.mojo           where weights become numbers, what that takes
+            rows.mojo             tokens as numbers, and weights
             weights.mojo          what has to be known of weights before
-            numbers.mojo          what is put into stages, and what that cannot hold
-            scales.mojo           the float scales of weights
+            codes.mojo            codes times scales, and what bfloat16 cannot hold
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: launches, tiles, workspace
             groups.mojo           which rows and whose weights, from sizes or ids

@@ -7,8 +7,9 @@
     fp8         64, 128           128          1         2**21 + rows
     fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
     fp8_even    64, 128           128          1         2**24 + rows
-    bytes       128               128          1         none
-    bytes_few   64, 128           128          1 .. 8    none
+    numbers     128               128          1 .. 8    2**26 + 256 * rows + ranks
+                64                256          1 .. 8
+    numbers_few 64, 128           128          1 .. 8    none
     mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
                 64                256          1 .. 8
     tiles       64, 128           128          1         none
@@ -38,6 +39,8 @@ comptime EVEN_BYTE_ROWS = 1 << 24
 """Codes of the same kernel with even shares begin here."""
 comptime MAPPED_ROWS = 1 << 25
 """Codes of the kernel whose operands tensor maps bring begin here."""
+comptime NUMBER_ROWS = 1 << 26
+"""Codes of the same kernel with bfloat16 numbers in the workspace begin here."""
 comptime PORTABLE = 1 << 22
 """The code of the portable kernels."""
 comptime MAPPED_ELEMENTS = 128 * 128
@@ -59,9 +62,9 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime MANY = Self(2)
     comptime PORTABLE = Self(3)
     comptime FP8 = Self(4)
-    comptime BYTES = Self(5)
+    comptime NUMBERS = Self(5)
     comptime FP8_FEW = Self(6)
-    comptime BYTES_FEW = Self(7)
+    comptime NUMBERS_FEW = Self(7)
     comptime TILES = Self(8)
     comptime FP8_EVEN = Self(9)
     comptime MAPPED = Self(10)
@@ -78,8 +81,8 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/middle/kernel.mojo"
         if self.wants_bytes():
             return "hopper/fp8/kernel.mojo"
-        if self == Self.BYTES or self == Self.BYTES_FEW:
-            return "hopper/bytes/kernel.mojo"
+        if self == Self.NUMBERS or self == Self.NUMBERS_FEW:
+            return "hopper/numbers/kernel.mojo"
         if self == Self.MAPPED:
             return "hopper/mapped/kernel.mojo"
         if self == Self.TILES:
@@ -128,14 +131,14 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.FP8_EVEN, tokens, Self.MANY.columns, 1)
 
     @staticmethod
-    def bytes() -> Self:
-        """Returns the plan of `bytes` that has weights in the workspace."""
-        return Self(Kernel.BYTES, 128, Self.MANY.columns, 1)
+    def numbers(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `numbers` that has weights in the workspace."""
+        return Self(Kernel.NUMBERS, tokens, MAPPED_ELEMENTS // tokens, ranks)
 
     @staticmethod
-    def bytes_few(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `bytes` that puts weights into stages as it multiplies."""
-        return Self(Kernel.BYTES_FEW, tokens, Self.MANY.columns, ranks)
+    def numbers_few(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `numbers` that puts weights into stages as it multiplies."""
+        return Self(Kernel.NUMBERS_FEW, tokens, Self.MANY.columns, ranks)
 
     @staticmethod
     def mapped(tokens: Int, ranks: Int) -> Self:
@@ -154,6 +157,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code >= NUMBER_ROWS:
+            return Self.numbers((code - NUMBER_ROWS) // 256, code % 256)
         if code >= MAPPED_ROWS:
             return Self.mapped((code - MAPPED_ROWS) // 256, code % 256)
         if code >= EVEN_BYTE_ROWS:
@@ -166,11 +171,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.fp8(code - BYTE_ROWS)
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
-    def of_bytes(self) -> Self:
-        """Returns the plan of `bytes` that is like this one of `fp8`."""
+    def of_numbers(self) -> Self:
+        """Returns the plan of `numbers` that is like this one of `fp8`."""
         if self.kernel == Kernel.FP8_FEW or self.kernel == Kernel.FP8_EVEN:
-            return Self.bytes_few(self.tokens, self.ranks)
-        return Self.bytes()
+            return Self.numbers_few(self.tokens, self.ranks)
+        return Self.numbers(self.tokens, 1)
 
     def with_ranks(self, ranks: Int) -> Self:
         """Returns the plan that splits K so many ways."""
@@ -199,6 +204,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return EVEN_BYTE_ROWS + self.tokens
         if self.kernel == Kernel.MAPPED:
             return MAPPED_ROWS + 256 * self.tokens + self.ranks
+        if self.kernel == Kernel.NUMBERS:
+            return NUMBER_ROWS + 256 * self.tokens + self.ranks
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:
@@ -208,11 +215,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
         even shares.
         """
         var name = String(self.tokens, "x", self.columns)
-        if self.kernel == Kernel.FP8 or self.kernel == Kernel.BYTES:
-            return name + " staged"
         if self.kernel == Kernel.FP8_EVEN:
             return name + " even"
-        return String(name, "r", self.ranks) if self.ranks > 1 else name
+        if self.ranks > 1:
+            name += String("r", self.ranks)
+        return name + " staged" if self.kernel in (Kernel.FP8, Kernel.NUMBERS) else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:
         """Returns the tiles of C of [m, n]."""

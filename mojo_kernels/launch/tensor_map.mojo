@@ -44,13 +44,15 @@ comptime _EncodeTiled = def(
 
 @fieldwise_init
 struct MappedRows(TrivialRegisterPassable):
-    """What is mapped: contiguous rows, and the tiles that are cut out of them."""
+    """What is mapped: rows, and the tiles that are cut out of them."""
 
     var address: Int
     """A multiple of `ALIGNMENT`."""
     var rows: Int
     var row_bytes: Int
     """A multiple of `ALIGNMENT`."""
+    var stride_bytes: Int
+    """From one row to the next, likewise; no less than a row has."""
     var box_rows: Int
     """Rows of a tile, at most 256."""
 
@@ -74,7 +76,8 @@ struct TensorMap(DevicePassable, ImplicitlyCopyable):
         words[0] = UInt64(rows.address)
         words[1] = UInt64(rows.rows)
         words[2] = UInt64(rows.row_bytes)
-        words[3] = UInt64(rows.box_rows)
+        words[3] = UInt64(rows.stride_bytes)
+        words[4] = UInt64(rows.box_rows)
         return Self(words)
 
     @staticmethod
@@ -85,7 +88,7 @@ struct TensorMap(DevicePassable, ImplicitlyCopyable):
         var address = Int(told)
         told.unsafe_offset(_SIZES_AT)[] = UInt64(rows.row_bytes)
         told.unsafe_offset(_SIZES_AT + 1)[] = UInt64(rows.rows)
-        told.unsafe_offset(_STRIDE_AT)[] = UInt64(rows.row_bytes)
+        told.unsafe_offset(_STRIDE_AT)[] = UInt64(rows.stride_bytes)
         told.unsafe_offset(_BOX_AT)[] = UInt64(BOX_BYTES | rows.box_rows << 32)
         told.unsafe_offset(_STEPS_AT)[] = UInt64(1 | 1 << 32)
         var status = c_function[_EncodeTiled](encoder)(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
-MIDDLE_PLAN = 1 << 20
+MIDDLE_PLAN, NUMBERS_PLAN = 1 << 20, 1 << 26
 """Codes of plans are those of `hopper/plan.mojo`."""
 
 
@@ -157,6 +157,31 @@ def test_the_plan_for_many_rows_gives_the_product(shape, plan):
     plan(MIDDLE_PLAN)
     for mode in MODES:
         problem.check(mode)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("tokens", [64, 128])
+@pytest.mark.parametrize(
+    "shape", [(33, 100, 96), (300, 257, 1056), (2600, 2300, 544), (4200, 4300, 96)], ids=str
+)
+def test_plans_with_numbers_in_the_workspace_give_the_product(shape, tokens, ranks, plan):
+    problem = Problem(*shape)
+    plan(NUMBERS_PLAN + 256 * tokens + ranks)
+    problem.check("bf16")
+    # Rows of a wider matrix.
+    problem.x = torch.nn.functional.pad(problem.x, (8, 24))[:, 8:-24]
+    problem.check("bf16")
+    with pytest.raises(Exception, match="bfloat16 ones that are kept"):
+        problem.check("mxfp4")
+
+
+@pytest.mark.parametrize("scale", [0, 1, 60, 190, 253, 254, 255])
+def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, plan):
+    problem = Problem(300, 257, 1056)
+    problem.x[:, 64:96] *= 2.0 ** (127 - scale) if scale > 127 else 1
+    problem.w.scales[[5, 256], 2] = scale
+    plan(NUMBERS_PLAN + 256 * 128 + 1)
+    problem.check("bf16")
 
 
 @pytest.mark.parametrize(

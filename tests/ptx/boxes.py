@@ -22,6 +22,7 @@ class MappedRows(NamedTuple):
     address: int
     rows: int
     row_bytes: int
+    stride_bytes: int
     box_rows: int
 
     @classmethod
@@ -31,7 +32,9 @@ class MappedRows(NamedTuple):
             if PARAM + place == address and launch.params[name].shape[1] == MAP_BYTES:
                 words = launch.params[name][0].view(np.uint64)[: len(cls._fields)]
                 found = cls(*map(int, words))
-                if found.address % PART_BYTES or found.row_bytes % PART_BYTES:
+                if any(
+                    x % PART_BYTES for x in (found.address, found.row_bytes, found.stride_bytes)
+                ):
                     raise Fault(f"rows that are not aligned: {found}")
                 return found
         raise Fault(f"no tensor map at {address:#x}")
@@ -41,7 +44,7 @@ class MappedRows(NamedTuple):
         found = np.zeros((self.box_rows, ROW_BYTES), np.uint8)
         count = min(ROW_BYTES, self.row_bytes - byte)
         for i in range(min(self.box_rows, self.rows - row) if count > 0 else 0):
-            at = np.array([self.address + (row + i) * self.row_bytes + byte], np.uint64)
+            at = np.array([self.address + (row + i) * self.stride_bytes + byte], np.uint64)
             view, place = memory.one(at, count, writes=False)
             found[i, :count] = view[place[0] : place[0] + count]
         parts = found.reshape(self.box_rows, ROW_BYTES // PART_BYTES, PART_BYTES)

@@ -2,12 +2,13 @@
 instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
 
     plan                 weights                      groups of a cluster
-    STAGED               prepared in the workspace    of MXFP8, neighbours, where two divide the
-                                                      tiles of a row of C
+    STAGED               prepared in the workspace    none
     made(rows, ranks)    made as they go              ranks, which split K
     even(rows)           made as they go              none; groups have as many stages as others, of
                                                       any tiles
     mapped(rows, ranks)  as they lie                  ranks, which split K
+    kept(rows, ranks)    numbers in the workspace,    ranks, which split K
+                         activations as they lie
 """
 
 import numpy as np
@@ -37,6 +38,11 @@ def made(rows, ranks):
 def mapped(rows, ranks):
     """Returns the code of a plan of formats with float scales."""
     return (1 << 25) + 256 * rows + ranks
+
+
+def kept(rows, ranks):
+    """Returns the code of a plan of bfloat16 activations that are kept."""
+    return (1 << 26) + 256 * rows + ranks
 
 
 def even(rows):
@@ -87,7 +93,7 @@ def test_mxfp4_on_fp8_tensor_cores(plan, seed):
 
 @pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
 def test_eight_bits_in_every_plan(pair, seed):
-    plans = [STAGED, made(64, 1), made(128, 2)]
+    plans = [STAGED, made(64, 1), made(128, 2), kept(64, 2)]
     if pair[0] != "mxfp8":
         plans = [mapped(128, 1), mapped(64, 1), mapped(128, 4), mapped(64, 2)]
     shapes = [(33, 100, 288), (7, 35, 416), (130, 40, 672), (70, 264, 416)]
@@ -134,6 +140,26 @@ def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
     a.scales[3], w.scales[:] = 250, 4
     w.scales[7, 3] = 0
     check(a, w, plan)
+
+
+@pytest.mark.parametrize("plan, k", [(kept(128, 1), 416), (kept(64, 2), 96), (kept(128, 4), 288)])
+def test_bfloat16_activations_are_multiplied_as_they_lie(plan, k):
+    """One of the weights is too large for bfloat16, with its scale."""
+    x, w = torch.randn(130, k).bfloat16(), coded(70, k, "mxfp4", 2)
+    x = torch.nn.functional.pad(x, (8, 24))[:, 8 : k + 8]
+    assert x.stride(0) == k + 32
+    x[:, 32:64] *= 2.0**-120
+    w.scales[33, 1] = 253
+    bias = torch.randn(70).bfloat16()
+    got, launches = multiplied(x, w, plan, activations="bf16", bias=bias)
+    # Weights alone become numbers: 32 rows a tile.
+    assert launches[0].grid[0] % 3 == 0 and "mapped" in launches[1].entry
+    oracle.assert_matmul(values_of(got), values_of(x), numbers_of(w), "bfloat16", values_of(bias))
+
+
+def test_plans_for_kept_activations_refuse_others():
+    with pytest.raises(Exception, match="bfloat16 ones that are kept"):
+        multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), kept(128, 1))
 
 
 FEW_ROWS = [
@@ -198,21 +224,21 @@ def test_groups_meet_where_their_shares_end(groups, seed):
 
 
 @pytest.mark.parametrize(
-    "format, plan, tile, n, neighbours",
+    "format, plan, tile, n",
     [
-        ("mxfp8", STAGED, (128, 128), 300, 0), ("mxfp8", STAGED, (128, 128), 500, 2),
-        ("mxfp8", made(128, 1), (128, 128), 300, 0), ("mxfp4", STAGED, (128, 128), 500, 0),
-        ("fp8", mapped(128, 1), (128, 128), 300, 0), ("fp8", mapped(64, 1), (64, 256), 300, 0),
-        ("fp8_block", mapped(128, 1), (128, 128), 300, 0),
+        ("mxfp8", STAGED, (128, 128), 300), ("mxfp8", kept(64, 1), (64, 256), 300),
+        ("mxfp8", made(128, 1), (128, 128), 300), ("mxfp4", STAGED, (128, 128), 500),
+        ("fp8", mapped(128, 1), (128, 128), 300), ("fp8", mapped(64, 1), (64, 256), 300),
+        ("fp8_block", mapped(128, 1), (128, 128), 300),
     ],
 )  # fmt: skip
-def test_tiles_go_on_from_one_to_the_next_through_all_stages(format, plan, tile, n, neighbours):
+def test_tiles_go_on_from_one_to_the_next_through_all_stages(format, plan, tile, n):
     # Tiles are taken in turns by as many groups as there are: by two, then.
     a, w = coded(130, 416, format, 1), coded(n, 416, format.replace("block", "block_2d"), 2)
     recorded = calls.multiply(a, w.preshuffle(device="cuda"), plan=plan, out_dtype=torch.bfloat16)
     *prepared, product = recorded.launches
     tiles = -(-130 // tile[0]) * -(-n // tile[1])
-    assert product.grid == (tiles, 1, 1) and product.cluster == neighbours
+    assert product.grid == (tiles, 1, 1) and product.cluster == 0
     two = recorded._replace(launches=[*prepared, product._replace(grid=(2, 1, 1))])
     x, y = numbers_of(a), numbers_of(w)
     oracle.assert_matmul(

@@ -1,9 +1,7 @@
 """Who fills the stages of a product, from one tile of C to the next as they empty.
 
-    stages of weights    fillers
-    in the workspace     a thread, which starts copies
-    made here            bfloat16 numbers; eight warps: each puts 32 rows of every other stage, while
-                         loads of its next one are on the way; tokens are copied
+Eight warps: each puts 32 rows of weights of every other stage, while loads of its next one are on the
+way. One of their lanes copies the stage's tokens.
 """
 
 from max.gpu import thread_idx
@@ -21,25 +19,6 @@ from .pipeline import DenseStages, FILLER_TURNS
 from .share import Share
 from .units import StageRows
 from .weights import TileUnits
-
-
-@always_inline
-def copy_stages[
-    tokens: Int, //, Operands: DenseOperands
-](mut stages: DenseStages[tokens, ...], operands: Operands, share: Share[tokens]):
-    """Copies stages of both sides; one thread calls it."""
-    var index = share.first()
-    while share.has(index):
-        var tile = share.tile(index)
-        index = share.after(index)
-        var left = operands.tokens().stage(UInt32(tile.row), share.first_step)
-        var right = operands.weights().stage(UInt32(tile.column), share.first_step)
-        for _ in range(share.first_step, share.end_step):
-            wait_phase(stages.empty(), stages.parity)
-            stages.copy_both(left, right)
-            left = left.unsafe_offset(stages.TOKENS_BYTES)
-            right = right.unsafe_offset(stages.WEIGHTS_BYTES)
-            stages.advance()
 
 
 @fieldwise_init
@@ -61,7 +40,7 @@ struct Turn(TrivialRegisterPassable):
 def make_stages[
     tokens: Int, //, Operands: DenseOperands
 ](
-    mut stages: DenseStages[tokens, Operands.SCALES_STAGES, Operands.STAGES_WEIGHTS],
+    mut stages: DenseStages[tokens],
     operands: Operands,
     share: Share[tokens],
     w: Weights,
@@ -82,7 +61,7 @@ def make_stages[
     var units = units_of[Operands](share, turn.tile, filler, w, k, columns)
     var loaded = Array[Units.Unit, Units.UNITS](uninitialized=True)
     comptime for part in range(Units.UNITS):
-        loaded[part] = units.load[part](operands, next.step)
+        loaded[part] = units.load[part](next.step)
     var is_first_lane = lane_here() == 0
     var lane_at = StageRows.place_of_lane[Operands.PUT_BYTES]()
     var row = UInt32(0)
@@ -103,7 +82,7 @@ def make_stages[
         var rows = StageRows(stages.weights() + filler * UInt32(StageRows.NUM_BYTES), lane_at)
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
-            loaded[part] = units.load[part](operands, next.step)
+            loaded[part] = units.load[part](next.step)
         units.clear_tail(rows, turn.step)
         publish_stores()
         syncwarp()
@@ -128,4 +107,4 @@ def units_of[
     var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
     var column = UInt32(share.tile(index).column)
     var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
-    return TileUnits[Operands].of(w, k, found, columns)
+    return TileUnits[Operands].of(w, k, found)

@@ -6,6 +6,7 @@ has more chunks of one, whose loads are on the way at once, and few groups have 
     lane of its row    chunks lane, lane + lanes, lane + 2 * lanes, ..
 """
 
+from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import barrier
@@ -14,10 +15,12 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 
 from ...launch.queue import DevicePointer
-from ...simt.codec import CHUNK
+from ...simt.arguments import Activations
+from ...simt.codec import CHUNK, LANES_PER_BLOCK
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
 from ..many.kernel import MULTIPROCESSORS
+from ..staged.activations import LANE_BYTES
 from .stages import StagedRows
 
 comptime LOG_THREADS = 8
@@ -140,6 +143,23 @@ struct LaneOfRow(TrivialRegisterPassable):
     def has_any(self, index: UInt32, num_chunks: UInt32) -> Bool:
         """Says whether any lane has such a chunk, of so many of a row: whole warps agree."""
         return index << self.lanes.log_lanes < num_chunks
+
+
+comptime Floats[dtype: DType] = Array[SIMD[dtype, CHUNK], LANE_CHUNKS]
+"""Chunks of a lane that are on the way at once."""
+
+
+@always_inline
+def load_floats[dtype: DType](a: Activations, place: LaneOfRow, index: UInt32) -> Floats[dtype]:
+    """Loads a lane's chunks from one on; blocks past the end repeat the last one."""
+    var row_chunks = UInt32(a.k // CHUNK)
+    var last = row_chunks - UInt32(LANES_PER_BLOCK) + place.lane % UInt32(LANES_PER_BLOCK)
+    var found = Floats[dtype](uninitialized=True)
+    comptime for i in range(LANE_CHUNKS):
+        var at = Int(min(place.chunk(index + UInt32(i)), last)) * CHUNK
+        var row = a.floats().rows[dtype]()
+        found[i] = row.load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(place.row), at))
+    return found^
 
 
 @fieldwise_init

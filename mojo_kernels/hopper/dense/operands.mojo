@@ -13,8 +13,6 @@ trait ProductOperands(DevicePassable, RowFactors):
 
     comptime TYPE: StaticString
     """The instruction's name of a number: bf16, e4m3 or e5m2."""
-    comptime SCALES_STAGES: Bool
-    """Whether stages have factors, which the sums of a stage are multiplied by."""
 
     def tokens(self) -> StagedRows:
         """Returns the left side."""
@@ -40,13 +38,10 @@ trait ProductOperands(DevicePassable, RowFactors):
 
 
 trait DenseOperands(ProductOperands):
-    """What the dense kernel wants to know besides: weights become stages."""
-
-    comptime STAGES_WEIGHTS: Bool
-    """Whether the stages of weights are in the workspace; else they are made as they are read."""
+    """What is to be known besides where weights become stages: here, or in the workspace."""
 
     def weights(self) -> StagedRows:
-        """Returns the right side, if it is in the workspace."""
+        """Returns where the right side is in the workspace, if it is there."""
         ...
 
     comptime CODE_BITS: Int
@@ -56,15 +51,9 @@ trait DenseOperands(ProductOperands):
     comptime GRANULES: Int
     """Granules of a unit: those that a lane loads together."""
     comptime BLOCKS: Int
-    """Blocks of a unit that have a scale byte a row, or 1."""
+    """Blocks of a unit, which have a scale byte a row."""
     comptime PUT_BYTES: Int
     """Bytes that the four lanes of a row put next to each other."""
-    comptime HAS_BLOCK_SCALES: Bool
-    """Whether there are such scales."""
-
-    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
-        """Returns the factor of a stage of a row of weights, where stages have factors."""
-        ...
 
     def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
         """Puts a unit to its place: some part of the 32 rows of a stage."""

@@ -1,9 +1,8 @@
 """The stages of a product in shared memory: their place, and who fills them.
 
-    header     barriers: full and empty for each stage; those of `handover`
+    header     barriers: full and empty for each stage
     rooms      for each warp group of consumers: where it turns its part of C
-    stage      128 bytes of K of 128 weight rows, swizzled, then their factors if there are any;
-               the same of tokens
+    stage      128 bytes of K of 128 weight rows, swizzled; the same of tokens
 
 Stages go on from one tile of C to the next, so that those of the next one are on the way while the
 last one is stored.
@@ -23,9 +22,7 @@ from ..instructions.wgmma import ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..staged.stages import TILES
-from .handover import GROUPS
-from .result import GroupRoom
-from .stages import FACTOR_BYTES
+from .result import GROUPS, GroupRoom
 
 comptime FILLER_TURNS = 2
 """Fillers of the same 32 rows, which take turns."""
@@ -34,7 +31,7 @@ comptime FILLER_WARPS = TILES * FILLER_TURNS
 
 
 @fieldwise_init
-struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](TrivialRegisterPassable):
+struct DenseStages[tokens: Int](TrivialRegisterPassable):
     """Where stages and their barriers lie in shared memory, and which one is next."""
 
     var base: UInt32
@@ -44,19 +41,17 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
     var parity: UInt32
     """The parity of the stage's current phase."""
 
-    comptime FILLERS = 1 if Self.copies_weights else TILES + 1
-    """Who says that a stage is full: who starts copies, and warps that put weights."""
-    comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
+    comptime FILLERS = TILES + 1
+    """Who says that a stage is full: who copies tokens, and warps that put weights."""
+    comptime STAGES_AT = align_up(
+        HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES, SWIZZLE_BYTES
+    )
     """Where the stages begin, behind the rooms in which groups turn their part of C."""
-    comptime ROW_PITCH = ROW_BYTES + (FACTOR_BYTES if Self.has_factors else 0)
-    """Bytes of a row in the workspace."""
-    comptime WEIGHTS_BYTES = COLUMNS * Self.ROW_PITCH
+    comptime WEIGHTS_BYTES = COLUMNS * ROW_BYTES
     """Bytes of the weights of a stage."""
-    comptime TOKENS_BYTES = Self.tokens * Self.ROW_PITCH
-    """Bytes of its tokens."""
-    comptime TOKENS_AT = align_up(Self.WEIGHTS_BYTES, SWIZZLE_BYTES)
-    """Where the tokens lie in a stage, behind the weights."""
-    comptime STAGE_BYTES = Self.TOKENS_AT + align_up(Self.TOKENS_BYTES, SWIZZLE_BYTES)
+    comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
+    """Bytes of its tokens, which lie behind the weights."""
+    comptime STAGE_BYTES = Self.WEIGHTS_BYTES + Self.TOKENS_BYTES
     """Bytes of a stage."""
     comptime STAGES = (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES
     """Stages that fit."""
@@ -96,7 +91,7 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
     @always_inline
     def tokens_at(self) -> UInt32:
         """Returns where the stage's tokens are."""
-        return self.weights() + UInt32(Self.TOKENS_AT)
+        return self.weights() + UInt32(Self.WEIGHTS_BYTES)
 
     @always_inline
     def advance(mut self, count: UInt32 = 1):
@@ -105,13 +100,6 @@ struct DenseStages[tokens: Int, has_factors: Bool, copies_weights: Bool](Trivial
         if self.stage >= UInt32(Self.STAGES):
             self.stage -= UInt32(Self.STAGES)
             self.parity ^= 1
-
-    @always_inline
-    def copy_both(self, left: DevicePointer[DType.uint8], right: DevicePointer[DType.uint8]):
-        """Starts copying tokens and weights of the stage; one thread calls it."""
-        arrive_expecting(self.full(), UInt32(Self.WEIGHTS_BYTES + Self.TOKENS_BYTES))
-        copy_bulk(self.weights(), right, UInt32(Self.WEIGHTS_BYTES), self.full())
-        copy_bulk(self.tokens_at(), left, UInt32(Self.TOKENS_BYTES), self.full())
 
     @always_inline
     def copy_tokens(self, source: DevicePointer[DType.uint8]):

@@ -7,26 +7,29 @@ A lane has sums of pairs of tokens, of an octet of tokens each, and of two weigh
 
 from layout import Coord, row_major
 from max.gpu.sync import syncwarp
-from std.math import fma
 from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ...simt.codec import CHUNK
 from ...simt.views import BFLOAT16, VECTOR_BYTES
 from ..instructions.packed import round_two
-from ..instructions.shared_memory import load_pair, load_quad, load_word, store_turned, store_word
+from ..instructions.shared_memory import load_pair, load_quad, store_turned, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, ROW_BYTES, TileSums
+from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
+from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
-from ..staged.stages import COLUMNS, ROOM_TOKENS, WARP_GROUP, WARP_ROWS
+from ..staged.stages import ROOM_TOKENS, WARP_GROUP, WARP_ROWS
 from ..staged.weights import ROWS
-from .stages import FACTOR_BYTES
 
+comptime FACTOR_BYTES = 4
+"""Bytes of a factor."""
 comptime PAIR = 2
 """Tokens of a lane in an octet."""
 comptime WARPS = WARP_GROUP // 32
 """Warps of a group that multiplies together."""
+comptime GROUPS = CONSUMER_WARPS // WARPS
+"""Warp groups that multiply."""
 comptime RowPair = SIMD[DType.float32, ROWS]
 """The factors of a lane's weight rows."""
 
@@ -111,87 +114,6 @@ struct LaneFactors[tokens: Int](TrivialRegisterPassable):
             var row = min(first_token + UInt32(32 * i) + lane_here(), result.rows - 1)
             found.of_tokens[i] = rows.of_token(Int(row))
         return found
-
-
-comptime TokenFactors[tokens: Int] = Array[SIMD[DType.float32, PAIR], tokens // OCTET]
-"""The factors of a lane's tokens, by octet."""
-
-
-@fieldwise_init
-struct FactorPlaces[tokens: Int](TrivialRegisterPassable):
-    """Where a lane finds what its sums of a stage are multiplied by."""
-
-    var rows_at: UInt32
-    """The factor of its first weight row."""
-    var pairs_at: UInt32
-    """Those of its first pair of tokens."""
-
-    @staticmethod
-    @always_inline
-    def of_warp(weights_at: UInt32, tokens_at: UInt32, warp: UInt32) -> Self:
-        """Returns the places behind the weights and the tokens of a stage."""
-        var row_lane, pair = divmod(lane_here(), UInt32(K_LANES))
-        var row = warp * UInt32(WARP_ROWS) + row_lane
-        return Self(
-            weights_at + UInt32(COLUMNS * ROW_BYTES) + row * UInt32(FACTOR_BYTES),
-            tokens_at + UInt32(Self.tokens * ROW_BYTES) + pair * UInt32(PAIR * FACTOR_BYTES),
-        )
-
-    @always_inline
-    def of_weights(self) -> RowPair:
-        """Loads the factors of the weight rows."""
-        var found = RowPair()
-        comptime for i in range(ROWS):
-            var word = load_word(self.rows_at + UInt32(i * OCTET * FACTOR_BYTES))
-            found[i] = bitcast[DType.float32](word)
-        return found
-
-    @always_inline
-    def of_octet(self, octet: Int) -> SIMD[DType.float32, PAIR]:
-        """Loads the factors of the tokens of an octet."""
-        var words = load_pair(self.pairs_at + UInt32(octet * OCTET * FACTOR_BYTES))
-        return bitcast[DType.float32, PAIR](words)
-
-    @always_inline
-    def of_tokens(self) -> TokenFactors[Self.tokens]:
-        """Loads the factors of all tokens."""
-        var found = TokenFactors[Self.tokens](uninitialized=True)
-        comptime for octet in range(Self.tokens // OCTET):
-            found[octet] = self.of_octet(octet)
-        return found^
-
-
-@always_inline
-def add_scaled[
-    tokens: Int, //
-](
-    partial: TileSums[tokens],
-    of_weights: RowPair,
-    of_tokens: TokenFactors[tokens],
-    mut sums: TileSums[tokens],
-):
-    """Adds a stage's sums, times both factors."""
-    comptime for octet in range(tokens // OCTET):
-        add_octet[octet](partial, of_weights, of_tokens[octet], sums)
-
-
-@always_inline
-def add_octet[
-    tokens: Int, //, octet: Int
-](
-    partial: TileSums[tokens],
-    of_weights: RowPair,
-    of_tokens: SIMD[DType.float32, PAIR],
-    mut sums: TileSums[tokens],
-):
-    """Adds those of an octet of tokens."""
-    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    comptime for row in range(ROWS):
-        comptime for token in range(PAIR):
-            comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
-            sums[part][at] = fma(
-                partial[part][at] * of_weights[row], of_tokens[token], sums[part][at]
-            )
 
 
 @fieldwise_init

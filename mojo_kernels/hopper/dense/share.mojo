@@ -2,33 +2,22 @@
 
     groups              tiles of C                              K
     ranks, to split K   one                                     a stretch for each of a cluster
-    neighbours          next to each other along a row of C;    all
-                        one after the other, in turns
+    others              one after the other, in turns           all
     even shares         as many stages as others have, of       all, but for the first and the
                         tiles one after the other               last tile
 
-Neighbours want the same tokens at the same time, which is all they have to do with each other: a
-cluster's groups are neighbours in hardware too, and begin together, so that one answer of the
-second-level cache may do for both. Copies for all (`.multicast::cluster`) gain nothing over that.
+Groups next to each other want the same weights at the same time, and so one answer of the
+second-level cache may do for several. Clusters of neighbours, and copies for all of them
+(`.multicast::cluster`), are slower than that.
 """
 
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.warp import broadcast
-from std.math import ceildiv
 
 from ...schedule.clusters import Bands
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result
-from ..instructions.shared_memory import cluster_barrier
 from ..staged.stages import COLUMNS, bands_of
-
-comptime NEIGHBOURS = 2
-"""Groups of a cluster that does not split K, where they divide the tiles of a row of C."""
-
-
-def neighbours_of(n: Int) -> Int:
-    """Returns the neighbours of a cluster, for C of n columns."""
-    return NEIGHBOURS if ceildiv(n, COLUMNS) % NEIGHBOURS == 0 else 1
 
 
 @fieldwise_init
@@ -36,9 +25,7 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
     """What a group computes, of tiles of so many rows and columns."""
 
     var schedule: Bands
-    """The tiles of C; neighbours' tiles are one."""
-    var neighbours: UInt32
-    """Neighbours of the cluster."""
+    """The tiles of C."""
     var rank: UInt32
     """This group's place in its cluster; of even shares, among all groups."""
     var ranks: UInt32
@@ -57,7 +44,6 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
         var rank = UInt32(block_idx.x) % ranks
         return Self(
             bands_of[Self.tokens, Self.columns](result),
-            1,
             rank,
             ranks,
             broadcast(num_steps * rank // ranks),
@@ -74,7 +60,6 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
         var group, groups = UInt64(block_idx.x), UInt64(grid_dim.x)
         return Self(
             schedule,
-            1,
             UInt32(group),
             UInt32(groups),
             broadcast(UInt32(all_steps * group // groups)),
@@ -82,34 +67,19 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
             num_steps,
         )
 
-    @staticmethod
-    @always_inline
-    def of_neighbours(result: Result, num_steps: UInt32, neighbours: UInt32) -> Self:
-        """Returns the share of one of so many neighbours, which divide the tiles of a row of C."""
-        var schedule = bands_of[Self.tokens, Self.columns](result)
-        schedule.columns //= neighbours
-        var rank = UInt32(block_idx.x) % neighbours
-        return Self(schedule, neighbours, rank, 1, 0, num_steps, num_steps)
-
-    @always_inline
-    def meet(self):
-        """Waits for the neighbours, all threads call it: they are to begin at the same time."""
-        if self.neighbours > 1:
-            cluster_barrier()
-
     @always_inline
     def first(self) -> UInt32:
         """Returns the first tile."""
         comptime if Self.even:
             return broadcast(self.first_step // self.num_steps)
-        return UInt32(block_idx.x) // (self.ranks * self.neighbours)
+        return UInt32(block_idx.x) // self.ranks
 
     @always_inline
     def after(self, tile: UInt32) -> UInt32:
         """Returns the tile after another one."""
         comptime if Self.even:
             return tile + 1
-        return tile + UInt32(grid_dim.x) // (self.ranks * self.neighbours)
+        return tile + UInt32(grid_dim.x) // self.ranks
 
     @always_inline
     def has(self, tile: UInt32) -> Bool:
@@ -141,7 +111,4 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
     @always_inline
     def tile(self, index: UInt32) -> Tile:
         """Returns where this group's part of a tile is."""
-        var found = self.schedule.tile(Int(index))
-        if self.neighbours == 1:
-            return found
-        return Tile(0, found.row, found.column * Int(self.neighbours) + Int(self.rank))
+        return self.schedule.tile(Int(index))

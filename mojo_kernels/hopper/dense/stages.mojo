@@ -1,30 +1,22 @@
 """Rows that are ready for tensor cores: stages of 128 bytes of K, in the workspace.
 
     stage       rows of a tile x 128 bytes: part p of row r, 16 bytes, lies at part p ^ (r % 8)
-                then, where stages have factors, a float32 of each row
     ...         the next stage of the tile; past the end of K there are zeros
 
 Stages of a tile follow one another along K, and so one copy brings one to shared memory. Rows of a
-tile that do not exist have anything. Both sides of a product lie so: tokens in tiles of as many
-rows as a group multiplies, weights in tiles of 128; or both in tiles of one row, which are rows one
-after the other, as tensor maps want them.
+tile that do not exist have anything. Tokens lie in tiles of as many rows as a group multiplies; or
+both sides in tiles of one row, which are rows one after the other, as tensor maps want them.
 """
 
-from layout import Coord
 from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
 from ...launch.queue import DevicePointer, device_pointer
-from ...simt.views import flat_of
+from ...launch.tensor_map import MappedRows
 from ..instructions.wgmma import ROW_BYTES
 from ..staged.activations import LANE_BYTES, PARTS, SWIZZLE
-from ..staged.stages import COLUMNS
 
-comptime FACTOR_BYTES = 4
-"""Bytes of a factor."""
-comptime WEIGHT_ROWS = COLUMNS
-"""Weight rows of a tile."""
 comptime ALIGNMENT = 1024
 """Sides begin at multiples of this in a workspace."""
 
@@ -41,17 +33,14 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     """Stages of a tile."""
     var log_tile_rows: UInt32
     """Rows of a tile, as an exponent: kernels need not divide."""
-    var row_bytes: UInt32
-    """Bytes of a row in a stage, its factor included."""
 
     @staticmethod
-    def at(address: Int, num_bytes: Int, tile_rows: Int, has_factors: Bool) -> Self:
+    def at(address: Int, num_bytes: Int, tile_rows: Int) -> Self:
         """Returns rows of so many bytes that begin at an address."""
         return Self(
             device_pointer[DType.uint8](address),
             UInt32(ceildiv(num_bytes, ROW_BYTES)),
             UInt32(log2_floor(tile_rows)),
-            UInt32(ROW_BYTES + (FACTOR_BYTES if has_factors else 0)),
         )
 
     def num_bytes(self, num_rows: Int) -> Int:
@@ -59,10 +48,15 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
         var num_tiles = ceildiv(num_rows, 1 << Int(self.log_tile_rows))
         return align_up(num_tiles * Int(self.num_steps) * Int(self.stage_bytes()), ALIGNMENT)
 
+    def mapped(self, num_rows: Int, box_rows: Int) -> MappedRows:
+        """Returns so many rows as maps want them, cut into tiles: of tiles of a row."""
+        var row_bytes = ROW_BYTES * Int(self.num_steps)
+        return MappedRows(Int(self.first), num_rows, row_bytes, row_bytes, box_rows)
+
     @always_inline
     def stage_bytes(self) -> UInt32:
         """Returns the bytes of a stage."""
-        return self.row_bytes << self.log_tile_rows
+        return UInt32(ROW_BYTES) << self.log_tile_rows
 
     @always_inline
     def place_of(self, row: UInt32) -> Tuple[UInt32, UInt32]:
@@ -87,15 +81,8 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     def octet_bytes(self) -> UInt32:
         """Returns the bytes from a row of a stage to the eighth one behind it."""
         if self.log_tile_rows == 0:
-            return UInt32(8) * self.num_steps * self.row_bytes
+            return self.num_steps * UInt32(8 * ROW_BYTES)
         return UInt32(8 * ROW_BYTES)
-
-    @always_inline
-    def factor(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        """Returns where the factor of a row lies in a stage."""
-        var tile, in_tile = self.place_of(row)
-        var at = (ROW_BYTES << Int(self.log_tile_rows)) + FACTOR_BYTES * Int(in_tile)
-        return self.stage(tile, step).unsafe_offset(at).unsafe_bitcast[Float32]()
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

@@ -38,7 +38,7 @@ from ..instructions.shared_memory import (
     wait_for_cluster,
     wait_phase,
 )
-from ..instructions.warp import any_lane, keep_branch, lane_here
+from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS

@@ -26,8 +26,6 @@ struct Unit[granules: Int, blocks: Int](TrivialRegisterPassable):
     """Of each block, the scale bytes of four rows."""
     var rows: UInt32
     """What the operands want to know of the lane's rows."""
-    var factor: UInt32
-    """The factor of a stage, of the row that is this lane's: the bits of a float32."""
 
     @always_inline
     def of_granule(self, granule: Int) -> SIMD[DType.uint32, ROWS_PER_LANE]:

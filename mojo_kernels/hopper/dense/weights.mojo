@@ -3,7 +3,6 @@
 from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.sync import syncwarp
-from std.memory import bitcast
 
 from ...launch.queue import DevicePointer
 from ...layouts import GRANULE_BYTES
@@ -42,13 +41,11 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
     """The lane's first scales."""
     var rows: UInt32
     """What the operands want to know of the lane's rows."""
-    var row: UInt32
-    """The row whose factors are the lane's."""
 
     @staticmethod
     @always_inline
-    def of(w: Weights, k: UInt32, tile: UInt32, num_rows: UInt32) -> Self:
-        """Finds a tile of so many weight rows; the last row stands in for those past the end."""
+    def of(w: Weights, k: UInt32, tile: UInt32) -> Self:
+        """Finds a tile of weight rows."""
         var lane = lane_here()
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         return Self(
@@ -60,16 +57,15 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
                 Int(tile) * Int(k // UInt32(BLOCK)) * ROW_LANES + Int(lane // UInt32(K_LANES))
             ),
             0,
-            min(tile * UInt32(TILE_ROWS) + lane, num_rows - 1),
         )
 
     @always_inline
-    def load[part: Int](self, operands: Self.Operands, step: UInt32) -> Self.Unit:
+    def load[part: Int](self, step: UInt32) -> Self.Unit:
         """Loads a unit of a stage; the last granules and blocks stand in for those past the end.
 
         So no load is under a condition, and nobody waits for it here.
         """
-        var found = Self.Unit(0, 0, self.rows, 0)
+        var found = Self.Unit(0, 0, self.rows)
         var unit = step * UInt32(Self.UNITS) + UInt32(part)
         var first = unit * UInt32(Self.Operands.GRANULES)
         var last = self.k // UInt32(Self.GRANULE_CODES) - 1
@@ -78,14 +74,11 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
             var loaded = load_streaming(self.words.unsafe_offset(Int(at)))
             comptime for row in range(ROWS_PER_LANE):
                 found.words[ROWS_PER_LANE * i + row] = loaded[row]
-        comptime if Self.Operands.HAS_BLOCK_SCALES:
-            var first_block = unit * UInt32(Self.Operands.BLOCKS)
-            var last_block = self.k // UInt32(BLOCK) - 1
-            comptime for i in range(Self.Operands.BLOCKS):
-                var at = min(first_block + UInt32(i), last_block) * UInt32(ROW_LANES)
-                found.scales[i] = flat_of(self.scales)[Int(at)]
-        comptime if Self.Operands.SCALES_STAGES and part == 0:
-            found.factor = bitcast[DType.uint32](operands.stage_factor(self.row, step))
+        var first_block = unit * UInt32(Self.Operands.BLOCKS)
+        var last_block = self.k // UInt32(BLOCK) - 1
+        comptime for i in range(Self.Operands.BLOCKS):
+            var at = min(first_block + UInt32(i), last_block) * UInt32(ROW_LANES)
+            found.scales[i] = flat_of(self.scales)[Int(at)]
         return found
 
     @always_inline
@@ -111,7 +104,7 @@ def load_stage[
     var there = min(step, operands.num_steps() - 1)
     var loaded = StageUnits[Operands](uninitialized=True)
     comptime for part in range(TileUnits[Operands].UNITS):
-        loaded[part] = units.load[part](operands, there)
+        loaded[part] = units.load[part](there)
     return loaded^
 
 
@@ -150,9 +143,6 @@ def store_stages[
     for step in range(first_step_of[num_warps](group), operands.num_steps(), turn):
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
-        comptime if Operands.SCALES_STAGES:
-            var factor = bitcast[DType.float32](loaded[0].factor)
-            flat_of(stages.factor(first_row + lane, UInt32(step)))[0] = factor
         loaded = load_stage(operands, units, UInt32(step) + turn)
         units.clear_tail(rows, UInt32(step))
         syncwarp()

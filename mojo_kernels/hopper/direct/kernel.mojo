@@ -3,19 +3,18 @@
     2 fillers      a thread that copies tokens, a warp that copies codes and scales
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
-The sums of a stage, or of two, begin anew, and are added to those in float32 registers, see
-`dense.kernel` for what that cuts off. Products of four-bit codes have four bits, so that tensor cores
-add up two stages of them before they cut off what a block of the same scale has.
+The sums of two stages begin anew, and are added to those in float32 registers, see `mapped.kernel` for
+what that cuts off. Products of four-bit codes have four bits, so that tensor cores add up two stages
+of them before they cut off what a block of the same scale has.
 
-That is for so few rows that a weight is decoded a few times only: `dense` has to prepare all weights
-before. What bounds it are registers: an instruction of tensor cores reads and writes the sums, and
+That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
+prepared before. What bounds it are registers: an instruction of tensor cores reads and writes the sums, and
 while one runs, others take 1.6 times as long as without (of one warp a scheduler 2.7 cycles become
 4.3, measured), and two warps that add all the time stop tensor cores. So a stage of four-bit codes
 takes 1.6 times what tensor cores need for it, whatever the order, and fewer instructions are all that
 helps.
 """
 
-from layout import Coord, row_major
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import (
     wgmma_commit_group_sync,
@@ -24,7 +23,7 @@ from max.gpu.compute.mma import (
 )
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
-from max.gpu.sync import barrier, syncwarp
+from max.gpu.sync import barrier
 from std.math import ceildiv
 from std.utils import StaticTuple
 
@@ -35,8 +34,6 @@ from ..dense.kernel import DENSE_TOKENS
 from ..dense.marks import any_marked, store_marked, wait_for_group
 from ..dense.result import (
     LaneFactors,
-    PAIR,
-    RowPair,
     WARPS,
     scale_sums,
     store_any,
@@ -49,23 +46,19 @@ from ..instructions.shared_memory import arrive, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
-    OCTET,
     PART_SUMS,
-    ROW_BYTES,
     STEP_BYTES,
     TileSums,
     UNIT_BYTES,
     add_here,
     limit_registers,
     lower_word,
-    multiply_add_here,
     multiply_fragment,
     settle_sums,
 )
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
-from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
@@ -100,7 +93,7 @@ def matmul_direct[
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var stages = DirectStages[Operands, tokens](base, 0, 0)
+    var stages = DirectStages[tokens](base, 0, 0)
     if thread_idx.x == 0:
         stages.init_barriers()
         init_meeting(base)
@@ -134,29 +127,22 @@ def matmul_direct[
             index = share.after(index)
             corner = corner_of(share, index)
             var rows = operands.rows_at(columns.of_lane)
-            var factors_at = operands.factors_at(columns.of_lane)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             # Loaded before the products: nobody waits for them.
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             var step = first_step
-            comptime if Operands.SUM_STAGES == 2:
-                while step + 1 < end_step:
-                    var begun = stages
-                    multiply_stage[adds=False, ends=False](
-                        operands, rows, factors_at, step, places, stages, partial, sums
-                    )
-                    multiply_stage[adds=True, ends=True](
-                        operands, rows, factors_at, step, places, stages, partial, sums
-                    )
-                    release(begun)
-                    step += 2
-            while step < end_step:
-                multiply_stage[adds=False, ends=True](
-                    operands, rows, factors_at, step, places, stages, partial, sums
+            while step + 1 < end_step:
+                var begun = stages
+                multiply_stage[Operands, adds=False, ends=False](
+                    rows, places, stages, partial, sums
                 )
-                step += 1
+                multiply_stage[Operands, adds=True, ends=True](rows, places, stages, partial, sums)
+                release(begun)
+                step += 2
+            if step < end_step:
+                multiply_stage[Operands, adds=False, ends=True](rows, places, stages, partial, sums)
             if not share.has(index):
                 launch_dependent_grids()
             comptime if even:
@@ -171,8 +157,7 @@ def matmul_direct[
                         sums, base, columns, rebind[Share[tokens]](share), operands, a, w, result
                     )
                     break
-            comptime if Operands.SCALES_IN_THE_END:
-                scale_sums(sums, operands, factors, stages.room(warp))
+            scale_sums(sums, operands, factors, stages.room(warp))
             if stores_in_halves(result):
                 turn_any(sums, stages.room(warp), result, columns)
                 wait_for_group(group)
@@ -207,14 +192,11 @@ def corner_of[tokens: Int, //](share: Share[tokens, _], index: UInt32) -> SIMD[D
 
 @always_inline
 def multiply_stage[
-    Operands: DirectOperands, tokens: Int, //, adds: Bool, ends: Bool
+    tokens: Int, //, Operands: DirectOperands, adds: Bool, ends: Bool
 ](
-    operands: Operands,
     rows: Operands.Rows,
-    factors_at: Operands.Factors,
-    step: UInt32,
     places: LanePlaces,
-    mut stages: DirectStages[Operands, tokens],
+    mut stages: DirectStages[tokens],
     mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
 ):
@@ -222,18 +204,12 @@ def multiply_stage[
 
     One that does not end them is under way yet, and not released.
     """
-    var of_weights = RowPair(1)
-    comptime if Operands.SCALES_STAGES:
-        of_weights = operands.stage_factors(factors_at, step)
     wait_phase(stages.full(), stages.parity)
-    var fragments = fragments_of(rows, stages, places)
+    var fragments = fragments_of[Operands](rows, stages, places)
     start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
     comptime if ends:
         wgmma_wait_group_sync[0]()
-        add_up(stages, of_weights, partial, sums)
-        comptime if Operands.SCALES_STAGES:
-            # All lanes have read factors; one says so.
-            syncwarp()
+        add_up(partial, sums)
         release(stages)
     stages.advance()
 
@@ -259,30 +235,12 @@ def start[
 
 
 @always_inline
-def add_up[
-    Operands: DirectOperands, tokens: Int, //
-](
-    stages: DirectStages[Operands, tokens],
-    of_weights: RowPair,
-    mut partial: TileSums[tokens],
-    mut sums: TileSums[tokens],
-):
-    """Adds the sums of stages, which are there, in this place; times the factors of the stage."""
+def add_up[tokens: Int, //](mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    """Adds the sums of stages, which are there, in this place."""
     settle_sums(partial)
-    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    comptime for octet in range(tokens // OCTET):
-        var of_tokens = SIMD[DType.float32, PAIR](1)
-        comptime if Operands.SCALES_STAGES:
-            of_tokens = stages.factors_of_octet(octet)
-        comptime for row in range(ROWS):
-            comptime for token in range(PAIR):
-                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
-                comptime if Operands.SCALES_STAGES:
-                    sums[part][at] = multiply_add_here(
-                        partial[part][at] * of_weights[row], of_tokens[token], sums[part][at]
-                    )
-                else:
-                    sums[part][at] = add_here(partial[part][at], sums[part][at])
+    comptime for part in range(tokens // 2 // PART_SUMS):
+        comptime for at in range(PART_SUMS):
+            sums[part][at] = add_here(partial[part][at], sums[part][at])
 
 
 def launch[
@@ -307,25 +265,25 @@ def launch[
     )
 
 
-def grid[Operands: DirectOperands](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
+def grid(m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
     """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     var groups = tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS)
-    return _grid[Operands](groups, tokens, ranks if ranks > 1 else 0)
+    return _grid(groups, tokens, ranks if ranks > 1 else 0)
 
 
-def even_grid[Operands: DirectOperands](m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
+def even_grid(m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
     """Returns the grid for C of [m, n] whose groups have even shares of all stages."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    return _grid[Operands](groups_of(tiles, num_steps), tokens, 0)
+    return _grid(groups_of(tiles, num_steps), tokens, 0)
 
 
-def _grid[Operands: DirectOperands](groups: Int, tokens: Int, cluster: Int) -> Grid:
+def _grid(groups: Int, tokens: Int, cluster: Int) -> Grid:
     """Returns a grid of so many groups."""
     var shared_bytes = 0
     comptime for known in DENSE_TOKENS:
         if tokens == known:
-            shared_bytes = DirectStages[Operands, known].NUM_BYTES
+            shared_bytes = DirectStages[known].NUM_BYTES
     return Grid(
         groups, threads=THREADS, cluster=cluster, shared_bytes=shared_bytes, starts_early=True
     )

@@ -16,8 +16,8 @@ from std.math import align_up
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.views import flat_of
-from ..dense.handover import GROUPS
 from ..dense.marks import wait_for_group
+from ..dense.result import GROUPS
 from ..dense.share import Share
 from ..instructions.global_memory import add_one, load_fresh, load_one, order_memory
 from ..instructions.shared_memory import load_word, store_word

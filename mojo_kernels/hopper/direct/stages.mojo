@@ -2,44 +2,37 @@
 
     header     barriers: full and empty for each stage
     rooms      for each warp group of consumers: where it turns its part of C
-    stage      128 steps of K: tokens, swizzled, then their factors if there are any;
-               the codes of four tiles of 32 weight rows, then their scales if blocks have them
+    stage      128 steps of K: tokens, swizzled; the codes of four tiles of 32 weight rows, then
+               their scales
 
-A thread copies tokens, which lie as a stage does, and a warp weights: one of its threads whole
-tiles of codes, or where there are scales all of them, sixteen bytes at a time. Weights are no
-kernel's before this one: their first stages are on the way while tokens are prepared.
+A thread copies tokens, which lie as a stage does, and a warp weights, sixteen bytes at a time. Weights
+are no kernel's before this one: their first stages are on the way while tokens are prepared.
 """
 
 from layout import Coord
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from std.math import align_up
-from std.memory import bitcast
 
 from ...launch.queue import DevicePointer
-from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.instructions import close_list, start_copy, wait_for_all_but
-from ..dense.handover import GROUPS
-from ..dense.result import GroupRoom, PAIR
+from ..dense.result import GROUPS, GroupRoom
 from ..dense.share import Share
-from ..dense.stages import FACTOR_BYTES, StagedRows
+from ..dense.stages import StagedRows
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive,
     arrive_expecting,
     copy_bulk,
     init_barrier,
-    load_pair,
-    publish_stores,
     wait_phase,
 )
-from ..instructions.warp import keep_branch, keep_here, lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..instructions.warp import keep_here, lane_here
+from ..instructions.wgmma import ROW_BYTES
+from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.activations import LANE_BYTES
 from ..staged.stages import HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
-from .operands import DirectOperands
 
 comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of a row in a stage: a code becomes a byte."""
@@ -50,7 +43,7 @@ comptime AHEAD = 3
 
 
 @fieldwise_init
-struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassable):
+struct DirectStages[tokens: Int](TrivialRegisterPassable):
     """Where stages and their barriers lie in shared memory, and which one is next."""
 
     var base: UInt32
@@ -60,28 +53,19 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
     var parity: UInt32
     """The parity of the stage's current phase."""
 
-    comptime GRANULE_CODES = GRANULE_BYTES * 8 // Self.Operands.CODE_BITS
-    """Codes of a granule."""
-    comptime GRANULES = ROW_BYTES // Self.GRANULE_CODES
-    """Granules of a row in a stage."""
-    comptime Codes = TileAddresses[DType.uint32, TILES, Self.GRANULES, 32, ROWS_PER_LANE]
-    """A stage's codes, words: [tile, granule, lane, row]."""
+    comptime Codes = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, 32, ROWS_PER_LANE]
+    """A stage's codes, words: [tile, block, lane, row]."""
     comptime Scales = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, ROW_LANES]
     """A stage's scales, words of four rows: [tile, block, row lane]."""
     comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
     """Where the stages begin, behind the rooms in which groups turn their part of C."""
-    comptime TOKENS_BYTES = Self.tokens * (
-        ROW_BYTES + (FACTOR_BYTES if Self.Operands.SCALES_STAGES else 0)
-    )
+    comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
     comptime CODES_AT = align_up(Self.TOKENS_BYTES, SWIZZLE_BYTES)
     """Where the codes lie in a stage."""
     comptime SCALES_AT = Self.CODES_AT + Self.Codes.NUM_BYTES
     """Where the scales lie."""
-    comptime STAGE_BYTES = align_up(
-        Self.SCALES_AT + (Self.Scales.NUM_BYTES if Self.Operands.HAS_BLOCK_SCALES else 0),
-        SWIZZLE_BYTES,
-    )
+    comptime STAGE_BYTES = align_up(Self.SCALES_AT + Self.Scales.NUM_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""
@@ -130,14 +114,6 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         return Self.Scales(self.tokens_at() + UInt32(Self.SCALES_AT))
 
     @always_inline
-    def factors_of_octet(self, octet: Int) -> SIMD[DType.float32, PAIR]:
-        """Loads the factors of a lane's tokens of an octet."""
-        var pairs = self.tokens_at() + UInt32(Self.tokens * ROW_BYTES)
-        var of_lane = lane_here() % UInt32(K_LANES) * UInt32(PAIR * FACTOR_BYTES)
-        var words = load_pair(pairs + of_lane + UInt32(octet * OCTET * FACTOR_BYTES))
-        return bitcast[DType.float32, PAIR](words)
-
-    @always_inline
     def advance(mut self):
         """Goes on to the next stage."""
         self.stage += 1
@@ -154,7 +130,7 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         The last tile of 32 rows stands in for those past it.
         """
         var behind = Behind(self, 0)
-        var num_granules = k // UInt32(Self.GRANULE_CODES)
+        var num_blocks = k // UInt32(BLOCK)
         var last = (columns - 1) // UInt32(TILE_ROWS)
         var of_scales, piece = divmod(lane_here(), UInt32(32 // TILES))
         var index = share.first()
@@ -163,59 +139,34 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
             var further = last - tile
             var first_step, end_step = share.first_of(index), share.end_of(index)
             index = share.after(index)
-            var first = Int(tile) * Int(num_granules)
+            var first = Int(tile) * Int(num_blocks)
             var codes = w.codes.unsafe_offset(first * TILE_BYTES)
-            first += Int(min(of_scales, further)) * Int(num_granules)
+            first += Int(min(of_scales, further)) * Int(num_blocks)
             var scales = w.scales.unsafe_offset(first * TILE_ROWS + LANE_BYTES * Int(piece))
-            var granule = first_step * UInt32(Self.GRANULES)
-            codes = codes.unsafe_offset(Int(granule) * TILE_BYTES)
-            scales = scales.unsafe_offset(Int(granule) * TILE_ROWS)
-            var left = num_granules - granule
+            var block = first_step * UInt32(STAGE_BLOCKS)
+            codes = codes.unsafe_offset(Int(block) * TILE_BYTES)
+            scales = scales.unsafe_offset(Int(block) * TILE_ROWS)
+            var left = num_blocks - block
             for _ in range(first_step, end_step):
                 wait_phase(self.empty(), self.parity)
-                comptime if Self.Operands.HAS_BLOCK_SCALES:
-                    self.start_codes(codes, num_granules, left, further)
-                    start_copy(
-                        self.scales().base + UInt32(LANE_BYTES) * lane_here(),
-                        scales,
-                        left > piece // UInt32(TILE_ROWS // LANE_BYTES),
-                    )
-                    behind.follow()
-                else:
-                    if left >= UInt32(Self.GRANULES):
-                        if lane_here() == 0:
-                            self.copy_codes(codes, num_granules, further)
-                        else:
-                            arrive(self.full())
-                    else:
-                        keep_branch()
-                        self.start_codes(codes, num_granules, left, further)
-                        self.finish_codes()
-                codes = codes.unsafe_offset(Self.GRANULES * TILE_BYTES)
-                scales = scales.unsafe_offset(Self.GRANULES * TILE_ROWS)
-                left -= UInt32(Self.GRANULES)
+                self.start_codes(codes, num_blocks, left, further)
+                start_copy(
+                    self.scales().base + UInt32(LANE_BYTES) * lane_here(),
+                    scales,
+                    left > piece // UInt32(TILE_ROWS // LANE_BYTES),
+                )
+                behind.follow()
+                codes = codes.unsafe_offset(STAGE_BLOCKS * TILE_BYTES)
+                scales = scales.unsafe_offset(STAGE_BLOCKS * TILE_ROWS)
+                left -= UInt32(STAGE_BLOCKS)
                 self.advance()
-        comptime if Self.Operands.HAS_BLOCK_SCALES:
-            behind.catch_up()
-
-    @always_inline
-    def copy_codes(self, codes: DevicePointer[DType.uint8], num_granules: UInt32, further: UInt32):
-        """Copies the codes of a whole stage, whose barrier counts them; one thread calls it."""
-        arrive_expecting(self.full(), UInt32(Self.Codes.NUM_BYTES))
-        comptime for tile in range(TILES):
-            var before = Int(min(UInt32(tile), further)) * Int(num_granules)
-            copy_bulk(
-                self.codes().at(Coord(tile, 0, 0, 0)),
-                codes.unsafe_offset(before * TILE_BYTES),
-                UInt32(Self.GRANULES * TILE_BYTES),
-                self.full(),
-            )
+        behind.catch_up()
 
     @always_inline
     def start_codes(
         self,
         codes: DevicePointer[DType.uint8],
-        num_granules: UInt32,
+        num_blocks: UInt32,
         left: UInt32,
         further: UInt32,
     ):
@@ -223,20 +174,11 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
         var lane_bytes = UInt32(LANE_BYTES) * lane_here()
         var to = self.codes().base + lane_bytes
         comptime for tile in range(TILES):
-            var before = Int(min(UInt32(tile), further)) * Int(num_granules)
+            var before = Int(min(UInt32(tile), further)) * Int(num_blocks)
             var source = codes.unsafe_offset(before * TILE_BYTES + Int(lane_bytes))
-            comptime for i in range(Self.GRANULES):
-                comptime at = (tile * Self.GRANULES + i) * TILE_BYTES
+            comptime for i in range(STAGE_BLOCKS):
+                comptime at = (tile * STAGE_BLOCKS + i) * TILE_BYTES
                 start_copy(to + UInt32(at), source.unsafe_offset(i * TILE_BYTES), left > UInt32(i))
-
-    @always_inline
-    def finish_codes(self):
-        """Waits for this thread's copies, and says that its codes of the stage are there."""
-        close_list()
-        wait_for_all_but[0]()
-        # Later copies to this place go past what orders stores.
-        publish_stores()
-        arrive(self.full())
 
     @always_inline
     def copy_tokens(mut self, share: Share[Self.tokens, _], rows: StagedRows):
@@ -259,10 +201,10 @@ struct DirectStages[Operands: DirectOperands, tokens: Int](TrivialRegisterPassab
 
 
 @fieldwise_init
-struct Behind[Operands: DirectOperands, tokens: Int](TrivialRegisterPassable):
+struct Behind[tokens: Int](TrivialRegisterPassable):
     """The stage whose scales are waited for: full when those of `AHEAD` more are on the way."""
 
-    var stages: DirectStages[Self.Operands, Self.tokens]
+    var stages: DirectStages[Self.tokens]
     """The next stage that is to be said to be full."""
     var num_stages: Int
     """Stages that are on the way."""
@@ -270,7 +212,7 @@ struct Behind[Operands: DirectOperands, tokens: Int](TrivialRegisterPassable):
     @always_inline
     def follow(mut self):
         """Ends the list of copies of a stage, and waits for those of the one `AHEAD` before."""
-        comptime Stages = DirectStages[Self.Operands, Self.tokens]
+        comptime Stages = DirectStages[Self.tokens]
         comptime assert AHEAD < Stages.STAGES, "a stage would wait for itself"
         close_list()
         if self.num_stages == AHEAD:

@@ -17,7 +17,7 @@ from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
 from ..staged.stages import HALVES, WARP_ROWS
-from .operands import DirectOperands, GRANULE_WORDS, Words, granules_of
+from .operands import DirectOperands, GRANULE_WORDS, Words
 from .stages import DirectStages
 
 comptime INSTRUCTIONS = ROW_BYTES // STEP_BYTES
@@ -50,11 +50,9 @@ struct LanePlaces(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of_warp[
-        Operands: DirectOperands, tokens: Int, //
-    ](stages: DirectStages[Operands, tokens], warp: UInt32) -> Self:
+    def of_warp[tokens: Int, //](stages: DirectStages[tokens], warp: UInt32) -> Self:
         """Returns those of this lane, kept."""
-        comptime Stages = DirectStages[Operands, tokens]
+        comptime Stages = DirectStages[tokens]
         var lane = lane_here()
         var tile = warp // UInt32(HALVES)
         var row = half_of(warp) * UInt32(GRANULE_WORDS)
@@ -69,21 +67,16 @@ struct LanePlaces(TrivialRegisterPassable):
 
 @always_inline
 def fragments_of[
-    Operands: DirectOperands, //
-](rows: Operands.Rows, stages: DirectStages[Operands, _], places: LanePlaces) -> Fragments:
+    Operands: DirectOperands
+](rows: Operands.Rows, stages: DirectStages[_], places: LanePlaces) -> Fragments:
     """Returns the weights of a stage that is full."""
-    comptime GRANULES = granules_of(Operands.CODE_BITS)
     var codes = type_of(stages.codes())(stages.codes().base + places.codes)
     var scales_at = type_of(stages.scales())(stages.scales().base + places.scales)
-    var words = Array[Words[Operands.CODE_BITS], INSTRUCTIONS](uninitialized=True)
+    var words = Array[Words, INSTRUCTIONS](uninitialized=True)
     var scales = SIMD[DType.uint32, INSTRUCTIONS](0)
     comptime for i in range(INSTRUCTIONS):
-        comptime for granule in range(GRANULES):
-            var pair = load_pair(codes.at(Coord(0, GRANULES * i + granule, 0, 0)))
-            comptime for word in range(GRANULE_WORDS):
-                words[i][GRANULE_WORDS * granule + word] = pair[word]
-        comptime if Operands.HAS_BLOCK_SCALES:
-            scales[i] = load_word(scales_at.at(Coord(0, i, 0)))
+        words[i] = load_pair(codes.at(Coord(0, i, 0, 0)))
+        scales[i] = load_word(scales_at.at(Coord(0, i, 0)))
     var found = Fragments(uninitialized=True)
     comptime for i in range(INSTRUCTIONS):
         found[i] = Operands.fragment(rows, words[i], scales[i])

@@ -13,7 +13,7 @@ from ..exact import compute_exactly
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
-from .shape import HALVES, Partials, THREADS, TOKENS, WARPS, WarpSums
+from .shape import HALVES, Partials, TOKENS, WARPS, WarpSums
 
 
 @always_inline

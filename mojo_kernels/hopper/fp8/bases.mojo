@@ -15,7 +15,7 @@ from std.math import align_up
 from ...launch.queue import Workspace
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import DenseOperands
-from ..dense.result import RowPair, TokenOctet
+from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..dense.kernel import DENSE_TOKENS
@@ -24,16 +24,12 @@ from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
-from ..mapped.operands import MappedOperands, Scaling
+from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..layout import ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from ..plan import Kernel, Plan
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
 from .places import ALIGNMENT, Bases, STEP_BLOCKS
 from .spread import store_spread
-
-
-comptime MARK = Float32(-1)
-"""Stands for the factor of a row without a base."""
 
 
 @fieldwise_init
@@ -44,19 +40,14 @@ struct ByteRows[stages_weights: Bool](
 
     comptime device_type: AnyType = Self
     comptime TYPE: StaticString = "e5m2"
-    comptime SCALES_STAGES = False
     comptime SCALES_IN_THE_END = True
-    comptime SUM_STAGES = 2
     comptime SCALING = Scaling.ROWS
-    comptime STAGES_WEIGHTS = Self.stages_weights
     comptime CODE_BITS = 4
     comptime STAGE_CODES = ROW_BYTES
     comptime GRANULES = STEP_BLOCKS
     comptime BLOCKS = STEP_BLOCKS
     comptime PUT_BYTES = 4
-    comptime HAS_BLOCK_SCALES = True
     comptime Rows = RowTables
-    comptime Factors = UInt32
 
     var left: StagedRows
     """The tokens."""
@@ -74,9 +65,9 @@ struct ByteRows[stages_weights: Bool](
 
         Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
         """
-        var left = StagedRows.at(address, k, 1 if Self.stages_weights else tokens, False)
+        var left = StagedRows.at(address, k, 1 if Self.stages_weights else tokens)
         var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, 1, False)
+        var right = StagedRows.at(right_at, k, 1)
         var bases_at = right_at
         comptime if Self.stages_weights:
             # Whole tiles of weights are written.
@@ -102,10 +93,6 @@ struct ByteRows[stages_weights: Bool](
         return self.left.num_steps
 
     @always_inline
-    def stage_factor(self, row: UInt32, step: UInt32) -> Float32:
-        return 1
-
-    @always_inline
     def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
         comptime for i in range(ROWS_PER_LANE):
             var table = ByteTable.of_base(scale_at(unit.rows, UInt32(i)))
@@ -128,18 +115,8 @@ struct ByteRows[stages_weights: Bool](
 
     @staticmethod
     @always_inline
-    def fragment(
-        rows: RowTables, words: Words[Self.CODE_BITS], scales: UInt32
-    ) -> SIMD[DType.uint32, 4]:
-        return rows.fragment(words.slice[2](), scales)
-
-    @always_inline
-    def factors_at(self, row: UInt32) -> UInt32:
-        return 0
-
-    @always_inline
-    def stage_factors(self, rows: UInt32, step: UInt32) -> RowPair:
-        return 1
+    def fragment(rows: RowTables, words: Words, scales: UInt32) -> SIMD[DType.uint32, 4]:
+        return rows.fragment(words, scales)
 
     @always_inline
     def of_weight(self, row: Int) -> Float32:

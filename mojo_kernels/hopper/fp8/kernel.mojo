@@ -16,6 +16,7 @@ from ..dense.kernel import DENSE_TOKENS
 from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
+from ..mapped.stages import columns_of
 from ..layout import OPERANDS
 from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
 from .bases import ByteRows, meetings_at
@@ -67,9 +68,8 @@ def _launch[
         multiply_mapped[tokens=tokens](
             problem,
             rows,
-            Int(rows.left.first),
-            Int(rows.right.first),
-            ROW_BYTES * Int(rows.num_steps()),
+            rows.left.mapped(m, tokens),
+            rows.right.mapped(n, columns_of(tokens)),
             Plan.mapped(tokens, 1),
             queue,
         )
@@ -87,5 +87,5 @@ def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     if plan.kernel == Kernel.FP8:
         return grid_of_tiles(m, n, Plan.mapped(plan.tokens, 1))
     if plan.kernel == Kernel.FP8_EVEN:
-        return even_grid[ByteRows[False]](m, n, plan.tokens, ceildiv(k, ROW_BYTES))
-    return grid_of_direct[ByteRows[False]](m, n, plan.tokens, plan.ranks)
+        return even_grid(m, n, plan.tokens, ceildiv(k, ROW_BYTES))
+    return grid_of_direct(m, n, plan.tokens, plan.ranks)

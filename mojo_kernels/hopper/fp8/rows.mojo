@@ -24,9 +24,9 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.handover import GROUPS
 from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
 from ..dense.lanes import THREADS, WARPS
+from ..dense.result import GROUPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
@@ -87,9 +87,7 @@ def prepare_rows[
         return
     var tile, group = divmod(index, tile_groups)
     comptime if stages_weights:
-        var units = TileUnits[ByteRows[stages_weights]].of(
-            w, UInt32(a.k), tile, (tile + 1) * UInt32(TILE_ROWS)
-        )
+        var units = TileUnits[ByteRows[stages_weights]].of(w, UInt32(a.k), tile)
         var loaded = load_stage(rows, units, first_step_of[WARPS](group))
         units.rows = find_bases(w, rows, tile, UInt32(a.k))
         comptime for part in range(units.UNITS):

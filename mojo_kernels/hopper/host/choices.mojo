@@ -3,17 +3,17 @@
 Every plan that is for the rows of activations has a cost, see `costs`; the least one is chosen. Of
 the shapes that were measured, `measured` names those where another plan was faster, which they get.
 
-FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`. Codes of eight
-bits have a kernel of their own, and portable ones are for operands that no fast kernel takes.
+FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`; numbers in the
+workspace for bfloat16 ones that are kept, see `hopper.numbers`. Codes of eight bits have plans of
+their own, and portable kernels are for operands that no fast one takes.
 """
 
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.factors import factors_of
-from ..bytes.choice import choose_plan
-from ..bytes.operands import Scaling
 from ..layout import OPERANDS
 from ..mapped.choice import choose_plan as choose_mapped
-from ..mapped.operands import Scaling as MappedScaling
+from ..mapped.operands import Scaling
+from ..numbers.choice import choose_plan as choose_numbers
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
@@ -56,8 +56,8 @@ struct Choice(TrivialRegisterPassable):
             )
         if self.plan.kernel == Kernel.MAPPED:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
-        if self.plan.kernel == Kernel.BYTES or self.plan.kernel == Kernel.BYTES_FEW:
-            return "codes of eight bits: FP8 tensor cores under float scales, else bfloat16 ones"
+        if self.us == 0:
+            return "MXFP8 activations: bfloat16 tensor cores, numbers that nothing rounds"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
@@ -72,27 +72,35 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
 
 def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for E4M3 under float scales, see `hopper.mapped`: any number of rows."""
-    var scaling = MappedScaling.of(left_format, right_format, k)
+    var scaling = Scaling.of(left_format, right_format, k)
     return Choice(choose_mapped(m, n, k, scaling), 0, False)
 
 
-def choice_of_bytes(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
-    """Returns the choice for codes of eight bits, see `hopper.bytes`: any number of rows."""
-    var scaling = Scaling.of(left_format, right_format, k)
+def choice_of_numbers(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
+    """Returns the choice for MXFP8 activations, see `hopper.numbers`: any number of rows."""
     var weight_bits = 4 if right_format == OPERANDS.code() else 8
-    return Choice(choose_plan(m, n, k, scaling, weight_bits), 0, False)
+    return Choice(choose_numbers(m, n, k, weight_bits), 0, False)
 
 
-def choose(m: Int, n: Int, k: Int, takes_bytes: Bool) -> Choice:
-    """Returns the plan for a shape; `takes_bytes` says whether FP8 tensor cores may have it."""
+def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choice:
+    """Returns the plan for a shape.
+
+    `takes_bytes` says whether FP8 tensor cores may have it, `are_numbers` whether activations are
+    bfloat16 and kept.
+    """
     comptime for i in range(len(EXCEPTIONS)):
         comptime known = EXCEPTIONS[i]
         if m == known[0] and n == known[1] and k == known[2]:
-            return Choice(Plan.from_code(known[3] if takes_bytes else known[4]), 0, True)
+            var plan = Plan.from_code(known[3] if takes_bytes else known[4])
+            if are_numbers or plan.kernel != Kernel.NUMBERS:
+                return Choice(plan, 0, True)
     var found = Choice(Plan.PORTABLE, NEVER, False)
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
-        if family.has(m) and (takes_bytes or not family.plan.kernel.wants_bytes()):
+        comptime kernel = family.plan.kernel
+        var is_open = takes_bytes or not kernel.wants_bytes()
+        is_open = is_open and (are_numbers or kernel != Kernel.NUMBERS)
+        if family.has(m) and is_open:
             var us = costs_of[i](terms_of[family](m, n, k), m, k)
             comptime for lane in range(len(RANKS)):
                 if us[lane] < found.us:

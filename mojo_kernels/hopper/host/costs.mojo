@@ -11,10 +11,12 @@ their share of K in steps:
     rounds * (ranks - 1); even: parts of a tile          ranks add up, or the last one there
     groups / multiprocessors                             groups beside each other
     m * k / 2**20                                        encoding the activations
-    n * k / 2**20                                        fp8: the weights become bytes, or are read
+    n * k / 2**20                                        fp8: the weights become bytes, or are read;
+                                                         numbers: they become numbers
     rounds of two groups a multiprocessor * steps        few: a step of both
     rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
-    rounds * (stages of activations - 1)                 few: all wait for the next stage
+    rounds * (stages of activations - 1)                 few: all wait for the next stage;
+      or m * k * tiles of columns / 2**20                  numbers: activations are read
     rounds, if the last loads ahead are not all needed   few: they end one by one
     rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
 
@@ -30,6 +32,7 @@ from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
+from ..numbers.choice import STAGE as NUMBER_STEP
 from ..plan import Kernel, MAX_RANKS, Plan
 from ..staged.stages import STEP_BLOCKS
 from .measured import COSTS
@@ -79,7 +82,7 @@ struct Family(TrivialRegisterPassable):
     def max_ranks(self, m: Int, k: Int) -> Int:
         """Returns the most ranks that are worth a try: each has a step of K."""
         var most = MAX_RANKS
-        if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN):
+        if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN, Kernel.NUMBERS):
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
@@ -114,6 +117,7 @@ comptime FAMILIES = [
     Family(Plan.fp8_few(128, 1), 65, MOST_FEW_BYTES),
     Family(Plan.fp8_even(64), 17, MOST_FEW_BYTES),
     Family(Plan.fp8_even(128), 65, MOST_FEW_BYTES),
+    Family(Plan.numbers(128, 1), 65, ANY_ROWS),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -139,8 +143,10 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
         terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
         var ahead = steps / Lanes(shape.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
-    comptime if KERNEL.wants_bytes():
+    comptime if KERNEL.wants_bytes() or KERNEL == Kernel.NUMBERS:
         terms[7] = Lanes(n * k) / (1 << 20)
+    comptime if KERNEL == Kernel.NUMBERS:
+        terms[9] = Lanes(m * k * family.plan.tiles(m, n).columns) / (1 << 20)
     terms[0] = 1
     terms[2] = rounds
     comptime if KERNEL.wants_bytes():
@@ -182,4 +188,6 @@ def _step_blocks(kernel: Kernel) -> Int:
     """Returns the blocks of a step of K; ranks have whole steps."""
     if kernel == Kernel.FEW:
         return 1
+    if kernel == Kernel.NUMBERS:
+        return NUMBER_STEP // BLOCK
     return FP8_STEP_BLOCKS if kernel.wants_bytes() else STEP_BLOCKS

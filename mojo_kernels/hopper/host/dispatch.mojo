@@ -6,21 +6,21 @@ the tables.
 
 from ...calls import QuantizeCall
 from ...launch.queue import Queue, Workspace, larger
+from ...numbers.formats import NO_FORMAT
 from ...problem import ANY, Known, Problem
 from ...simt import dispatch as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
-from ..bytes import kernel as bytes
-from ..bytes.operands import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
 from ..many import kernel as many
 from ..mapped import launch as mapped
 from ..middle import kernel as middle
+from ..numbers import kernel as numbers
 from ..staged.activations import workspace_of as workspace_of_numbers
 from ..plan import Kernel, PRESHUFFLED, Plan, may_take_operands, takes_formats
-from .choices import MAX_FEW_ROWS, choice_of_bytes, choice_of_mapped, choose
+from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_numbers, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
@@ -29,17 +29,17 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
     if plan_code == plan.code():
         return portable.launch[known](problem, queue)
     if few.supports(problem):
-        plan = choose(problem.m, problem.n, problem.k, fp8.supports(problem)).plan
+        plan = choose(
+            problem.m, problem.n, problem.k, fp8.supports(problem), numbers.are_numbers(problem)
+        ).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
     elif mapped.supports(problem):
         plan = plan_of_mapped(
             problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
         )
-    elif bytes.supports(problem):
-        plan = plan_of_bytes(
-            problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
-        )
+    elif numbers.supports(problem):
+        plan = plan_of_numbers(problem.m, problem.n, problem.k, problem.right.format, plan_code)
     launch[known](problem, plan, queue)
 
 
@@ -54,9 +54,9 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return many.launch(problem, plan, queue)
         if plan.kernel.wants_bytes():
             return fp8.launch(problem, plan, queue)
-    comptime if bytes.may_take_operands[known]():
-        if plan.kernel == Kernel.BYTES or plan.kernel == Kernel.BYTES_FEW:
-            return bytes.launch(problem, plan, queue)
+    comptime if numbers.may_take_operands[known]():
+        if plan.kernel == Kernel.NUMBERS or plan.kernel == Kernel.NUMBERS_FEW:
+            return numbers.launch(problem, plan, queue)
     comptime if mapped.may_take_operands[known]():
         if plan.kernel == Kernel.MAPPED:
             return mapped.launch(problem, plan, queue)
@@ -72,13 +72,15 @@ def plan_of_mapped(
     return choice_of_mapped(m, n, k, left_format, right_format).plan
 
 
-def plan_of_bytes(
-    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int
-) -> Plan:
-    """Returns the plan for codes of eight bits: one that is like that of a code for FP8, if any."""
-    if plan_code > 0 and Plan.from_code(plan_code).kernel.wants_bytes():
-        return Plan.from_code(plan_code).of_bytes()
-    return choice_of_bytes(m, n, k, left_format, right_format).plan
+def plan_of_numbers(m: Int, n: Int, k: Int, right_format: Int, plan_code: Int) -> Plan:
+    """Returns the plan for MXFP8 activations: one that is like that of a code, if any."""
+    if plan_code > 0:
+        var plan = Plan.from_code(plan_code)
+        if plan.kernel == Kernel.NUMBERS:
+            return plan
+        if plan.kernel.wants_bytes():
+            return plan.of_numbers()
+    return choice_of_numbers(m, n, k, right_format).plan
 
 
 def workspace_of(
@@ -86,23 +88,25 @@ def workspace_of(
 ) -> Workspace:
     """Returns the workspace that a product may want, with the plan of a code that is not 0.
 
-    Only of formats that `hopper.bytes` takes, few rows want one. Results are not known here: those
+    Only of MXFP8 and float scales, few rows want one. Results are not known here: those
     of float32 have another plan than those of two bytes, and the space is enough for either.
     """
     if plan_code == materialize[Plan.PORTABLE]().code():
         return Workspace(0, 0)
     if layout == mapped.PLAIN and mapped.takes_formats(left_format, right_format):
         return mapped.workspace_of(m, k)
-    if bytes.takes_formats(left_format, right_format):
-        var plan = plan_of_bytes(m, n, k, left_format, right_format, plan_code)
-        return bytes.workspace_of(m, n, k, plan, Scaling.of(left_format, right_format, k))
+    if numbers.takes_formats(left_format, right_format):
+        var plan = plan_of_numbers(m, n, k, right_format, plan_code)
+        return numbers.workspace_of(m, n, k, plan)
     if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
     if plan_code > 0:
         return workspace_of(m, n, k, Plan.from_code(plan_code))
-    var space = workspace_of(m, n, k, choose(m, n, k, False).plan)
+    var space = workspace_of(m, n, k, choose(m, n, k, False, False).plan)
     if fp8.takes(left_format, k):
-        space = larger(space, workspace_of(m, n, k, choose(m, n, k, True).plan))
+        space = larger(space, workspace_of(m, n, k, choose(m, n, k, True, False).plan))
+    if left_format == NO_FORMAT:
+        space = larger(space, workspace_of(m, n, k, choose(m, n, k, False, True).plan))
     return space
 
 
@@ -112,6 +116,8 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
         return Workspace(0, 0)
     if plan.kernel.wants_bytes():
         return workspace_of_rows(m, n, k, plan)
+    if plan.kernel == Kernel.NUMBERS:
+        return numbers.workspace_of(0, n, k, plan)
     return workspace_of_numbers(m, k)
 
 

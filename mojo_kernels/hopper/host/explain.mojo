@@ -3,11 +3,10 @@
 from std.math import ceildiv
 
 from ...launch.queue import Grid, Workspace
+from ...numbers.formats import NO_FORMAT
 from ...simt import matmul as portable
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.operands import workspace_of as workspace_of_tiles
-from ..bytes import kernel as bytes
-from ..bytes.operands import Scaling
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -15,8 +14,9 @@ from ..layout import BLOCK, TILE_ROWS
 from ..many import kernel as many
 from ..mapped import launch as mapped
 from ..middle import kernel as middle
+from ..numbers import kernel as numbers
 from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats
-from .choices import Choice, choice_of_bytes, choice_of_mapped, choice_of_portable, choose
+from .choices import Choice, choice_of_mapped, choice_of_numbers, choice_of_portable, choose
 from .dispatch import workspace_of
 
 
@@ -32,23 +32,22 @@ struct Explanation(TrivialRegisterPassable):
 def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises -> Explanation:
     """Returns what happens to weights [n, k] as `preshuffle` leaves them.
 
-    The result is bfloat16.
+    The result is bfloat16, and so are activations that are kept.
     """
     if mapped.takes_formats(left_format, right_format):
         var choice = choice_of_mapped(m, n, k, left_format, right_format)
         return Explanation(choice, mapped.grid(m, n, choice.plan), mapped.workspace_of(m, k))
     var workspace = workspace_of(m, n, k, left_format, right_format, PRESHUFFLED)
-    if bytes.takes_formats(left_format, right_format):
-        var scaling = Scaling.of(left_format, right_format, k)
-        var choice = choice_of_bytes(m, n, k, left_format, right_format)
-        return Explanation(choice, bytes.grid(m, n, choice.plan, scaling), workspace)
+    if numbers.takes_formats(left_format, right_format):
+        var choice = choice_of_numbers(m, n, k, right_format)
+        return Explanation(choice, numbers.grid(m, n, choice.plan), workspace)
     if not takes_formats(left_format, right_format):
         var choice = choice_of_portable(m, n, k, left_format, right_format)
         if choice.plan.kernel == Kernel.TILES:
             var grid = tiles.grid(m, n, choice.plan.tokens)
             return Explanation(choice, grid, workspace_of_tiles(m, n, k))
         return Explanation(choice, portable.grid(m, n), Workspace(0, 0))
-    var choice = choose(m, n, k, fp8.takes(left_format, k))
+    var choice = choose(m, n, k, fp8.takes(left_format, k), left_format == NO_FORMAT)
     return Explanation(choice, _grid(choice.plan, m, n, k), workspace)
 
 
@@ -61,4 +60,6 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return few.grid(m, n, plan, shape, share)
     if plan.kernel == Kernel.MIDDLE:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
+    if plan.kernel == Kernel.NUMBERS:
+        return numbers.grid(m, n, plan)
     return fp8.grid(m, n, k, plan) if plan.kernel.wants_bytes() else many.grid(m, n)

@@ -270,14 +270,6 @@ def add_here(x: Float32, y: Float32) -> Float32:
 
 
 @always_inline
-def multiply_add_here(x: Float32, y: Float32, z: Float32) -> Float32:
-    """Returns x * y + z, likewise."""
-    return inlined_assembly[
-        "fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f", has_side_effect=True
-    ](x, y, z)
-
-
-@always_inline
 def settle_sums[tokens: Int, //](mut sums: TileSums[tokens]):
     """Keeps sums from being read before the wait that precedes this."""
     comptime for i in range(tokens // 2):

@@ -5,15 +5,15 @@ Groups run in rounds, one on each multiprocessor, and take the stages of K one b
     us = once + rounds * (begin and end + stages of a rank * stage + ranks add up)
 
 Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H100 (2026-11-25),
-every plan of each; then a random search, which no command repeats, looked for better choices, of two
-shapes more. They choose what takes 1.00 to 1.01 times as long as the fastest plan in the geometric
-mean, 1.08 at most. Clusters of four and eight groups do not fill the device.
+every plan of each; then a random search, which no command repeats, looked for better choices, for two
+measurements. They choose what takes 1.00 to 1.01 times as long as the fastest plan in the mean, 1.11
+at most. Clusters of four and eight groups do not fill the device.
 """
 
 from std.math import ceildiv
 
-from ..bytes.choice import ALL_RANKS, CLUSTERS
 from ..instructions.wgmma import ROW_BYTES
+from ..numbers.choice import ALL_RANKS, CLUSTERS
 from ..plan import Plan
 from .operands import Scaling
 from .stages import PART_TOKENS
@@ -37,12 +37,12 @@ struct Costs(TrivialRegisterPassable):
         """Returns those of a way of scaling."""
         if scaling == Scaling.ROWS:
             return Self(
-                1.196, [4.812, 0.369], [2.148, 0.343], [0, 2.407, 3.192, 3.063],
-                [0, 3.314, 2.821, 4.54],
+                1.133, [3.626, 0.387], [2.212, 0.339], [0, 3.441, 3.603, 2.492],
+                [0, 2.688, 2.152, 3.847],
             )  # fmt: skip
         return Self(
-            0.964, [1.969, 0.439], [1.594, 0.429], [0, 7.2, 4.727, 4.784],
-            [0, 4.163, 3.886, 5.185],
+            0.895, [1.782, 0.461], [1.021, 0.407], [0, 4.887, 4.052, 4.033],
+            [0, 4.752, 3.723, 4.944],
         )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from std.collections import Array
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Result
 from ...simt.views import flat_of
-from ..dense.handover import GROUPS
+from ..dense.result import GROUPS
 from ..dense.share import Share
 from ..instructions.shared_memory import arrive, store_word, wait_phase
 from ..instructions.warp import keep_branch, lane_here
@@ -110,7 +110,7 @@ def put_factors[
         var scales = TileScales[Operands, tokens].of(operands, token, column)
         var found = Found(0, 0)
         var loaded = Array[Loaded, AHEAD](uninitialized=True)
-        comptime if Operands.SCALING != Scaling.ROWS:
+        comptime if Operands.SCALING.is_of_stages():
             comptime for i in range(AHEAD):
                 loaded[i] = scales.load(min(share.first_step + UInt32(i), last))
         for first in range(share.first_step, last, UInt32(AHEAD)):
@@ -118,7 +118,7 @@ def put_factors[
                 var step = first + UInt32(i)
                 if step < last:
                     wait_phase(stages.empty(), stages.parity)
-                    comptime if Operands.SCALING != Scaling.ROWS:
+                    comptime if Operands.SCALING.is_of_stages():
                         put_tokens[Operands](stages, loaded[i], found)
                         loaded[i] = scales.load(min(step + UInt32(AHEAD), last))
                     comptime if Operands.SCALING == Scaling.COLUMNS:

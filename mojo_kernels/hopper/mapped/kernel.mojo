@@ -1,19 +1,19 @@
-"""Rows of bytes times rows of bytes, both as they lie: tensor maps bring tiles of them.
+"""Rows times rows, of bytes or of numbers, both as they lie: tensor maps bring tiles of them.
 
     thread         starts copies of boxes, one stage after the other, see `fill`
     warp           puts factors beside them
-    2 threads      copy parts of C out, see `dense.handover`
+    2 threads      copy parts of C out, see `handover`
     2 consumers    warp groups: 64 tokens by 128 columns each, C += tokens @ weights^T
 
-An instruction adds 32 products to what there is so far, each cut off 13 bits below the largest one.
-So the sums of a stage begin anew, and are added to those in float32 registers, times its factors if
-there are such; meanwhile the next stage is multiplied:
+Instructions of numbers add to one sum. Those of bytes add 32 products to what there is so far, each
+cut off 13 bits below the largest one. So the sums of a stage begin anew, and are added to those in
+float32 registers, times its factors if there are such; meanwhile the next stage is multiplied:
 
     instructions    stage 0    stage 1    stage 2    ..
     adding up                  stage 0    stage 1    ..
 
-An element of C is as far from the exact product as float32 sums are, and for each instruction at
-most 33 * 2 ** -13 times its largest addend: less than bfloat16 and float16 show.
+An element of C is as far from the exact product as float32 sums are, and for each instruction of
+bytes at most 33 * 2 ** -13 times its largest addend: less than bfloat16 and float16 show.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
@@ -30,7 +30,7 @@ from std.utils import StaticTuple
 
 from ...launch.tensor_map import TensorMap
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.handover import GROUPS, Handover
+from ..dense.result import GROUPS
 from ..dense.share import Share
 from ..instructions.shared_memory import prefetch_map, shared_base, wait_phase
 from ..instructions.warp import keep_branch, keep_here, lane_here
@@ -46,15 +46,15 @@ from ..instructions.wgmma import (
     multiply_staged,
     settle_sums,
 )
-from ..layout import K_LANES
 from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
 from ..staged.stages import WARP_GROUP
 from .fill import copy_boxes, put_factors
+from .handover import Handover
 from .result import PartPlace, ROWS, finish, place_of, store_parts, store_together
 from .operands import MappedOperands, Scaling
 from .slots import TileFacts, WORD, load_float, load_floats
-from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, columns_of
+from .stages import MappedStages, PART_COLUMNS, columns_of
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then the others."""
@@ -95,7 +95,8 @@ def matmul_mapped[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var num_steps = (UInt32(a.k) + UInt32(ROW_BYTES - 1)) // UInt32(ROW_BYTES)
+    comptime STAGE_NUMBERS = UInt32(ROW_BYTES // number_bytes_of(Operands.TYPE))
+    var num_steps = (UInt32(a.k) + STAGE_NUMBERS - 1) // STAGE_NUMBERS
     var share = Share[tokens, columns=columns_of(tokens)].here(result, num_steps, ranks)
     if warp >= UInt32(CONSUMER_WARPS):
         comptime REGISTERS = filler_registers(Operands.SCALING)
@@ -161,6 +162,11 @@ struct PartWords(TrivialRegisterPassable):
         return Self(lower_word(stages.tokens_of(group)), lower_word(stages.weights_of(group)))
 
 
+def number_bytes_of(type: StaticString) -> Int:
+    """Returns the bytes of a number by the instruction's name of it."""
+    return 2 if type == "bf16" else 1
+
+
 def consumer_registers(scaling: Scaling) -> Int:
     """Returns the registers of a consumer thread: more than its even share."""
     return 224 if starts_early(scaling) else 184
@@ -180,17 +186,21 @@ def starts_early(scaling: Scaling) -> Bool:
 def start[
     tokens: Int, //, Operands: MappedOperands
 ](stages: MappedStages[tokens], words: PartWords, entry: UInt32, mut sums: Sums) -> Pair:
-    """Starts the products of a stage as soon as it is full; returns its factors of tokens."""
+    """Starts the products of a stage as soon as it is full; returns its factors of tokens.
+
+    Sums of bytes begin anew, those of numbers go on.
+    """
+    comptime ADDS = Operands.SCALING == Scaling.NUMBERS
     wait_phase(stages.full(), stages.parity)
     var of_stage = stages.stage * UInt32(stages.STAGE_BYTES // UNIT_BYTES)
     var of_tokens, of_weights = words.of_tokens + of_stage, words.of_weights + of_stage
     wgmma_fence_aligned()
     comptime for i in range(ROW_BYTES // STEP_BYTES):
         comptime at = UInt32(i * STEP_BYTES // UNIT_BYTES)
-        multiply_staged[Operands.TYPE, i > 0](of_tokens + at, of_weights + at, sums)
+        multiply_staged[Operands.TYPE, ADDS or i > 0](of_tokens + at, of_weights + at, sums)
     wgmma_commit_group_sync()
     var factors = Pair(1)
-    comptime if Operands.SCALING != Scaling.ROWS:
+    comptime if Operands.SCALING.is_of_stages():
         comptime for i in range(ROWS):
             factors[i] = load_float(stages.slot().factor_at(entry + UInt32(OCTET * i)))
     return factors
@@ -243,6 +253,17 @@ def consume[
     """
     sums = Sums(fill=0)
     var previous = stages
+    comptime if Operands.SCALING == Scaling.NUMBERS:
+        for step in range(num_steps):
+            _ = start[Operands](stages, words, entry, sums)
+            wgmma_wait_group_sync[1]()
+            if step > 0:
+                previous.release()
+            previous = stages
+            stages.advance()
+        wgmma_wait_group_sync[0]()
+        settle_sums(sums)
+        return previous
     comptime if not starts_early(Operands.SCALING):
         for _ in range(num_steps - 1):
             var factors = start[Operands](stages, words, entry, even)

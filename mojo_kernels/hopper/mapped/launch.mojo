@@ -115,7 +115,14 @@ def _launch[
         FloatScales.at(scales, m, block_of(problem.left.format), k),
         FloatScales.at(problem.right.scales, n, block_of(problem.right.format), k),
     )
-    multiply[tokens=tokens](problem, operands, codes, problem.right.codes, k, cut, queue)
+    multiply[tokens=tokens](
+        problem,
+        operands,
+        MappedRows(codes, m, k, k, tokens),
+        MappedRows(problem.right.codes, n, k, k, columns_of(tokens)),
+        cut,
+        queue,
+    )
 
 
 def multiply[
@@ -123,17 +130,16 @@ def multiply[
 ](
     problem: Problem,
     operands: Operands,
-    left: Int,
-    right: Int,
-    row_bytes: Int,
+    left: MappedRows,
+    right: MappedRows,
     plan: Plan,
     mut queue: Some[Queue],
 ) raises:
-    """Launches the kernel for rows of so many bytes, at the addresses of both sides."""
+    """Launches the kernel for rows of both sides."""
     queue.launch[matmul_mapped[Operands, tokens]](
         grid(problem.m, problem.n, plan),
-        queue.tensor_map(MappedRows(left, problem.m, row_bytes, tokens)),
-        queue.tensor_map(MappedRows(right, problem.n, row_bytes, columns_of(tokens))),
+        queue.tensor_map(left),
+        queue.tensor_map(right),
         operands,
         Activations(problem),
         Weights(problem),

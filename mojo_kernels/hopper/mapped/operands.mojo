@@ -5,6 +5,7 @@
     TILES      128 columns share theirs, or the   after each stage by one factor a row: of the
                weights have one a row             token times of the tile
     COLUMNS    each column has its own            after each stage by the column's, then the token's
+    NUMBERS    bfloat16 numbers have them         by nothing
 
 The product of two factors may leave float32 where what it is a factor of does not: `LIFT` keeps it
 away from below, and a row for which it is too large is marked, see `fill`.
@@ -23,6 +24,10 @@ from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..staged.stages import COLUMNS, WARP_ROWS
 from .scales import FloatScales, is_extreme, is_too_large
+
+
+comptime MARK = Float32(-1)
+"""Stands for the factor of a row that is marked, where factors are positive."""
 
 
 def takes_format(format: Int) -> Bool:
@@ -45,6 +50,7 @@ struct Scaling(Equatable, TrivialRegisterPassable):
     comptime ROWS = Self(0)
     comptime TILES = Self(1)
     comptime COLUMNS = Self(2)
+    comptime NUMBERS = Self(3)
 
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:
@@ -54,12 +60,16 @@ struct Scaling(Equatable, TrivialRegisterPassable):
             return Self.ROWS if block_of(left).k_blocks(k) == 1 else Self.TILES
         return Self.TILES if 1 << of_weights.row_bits == COLUMNS else Self.COLUMNS
 
+    def is_of_stages(self) -> Bool:
+        """Says whether stages have factors."""
+        return self == Self.TILES or self == Self.COLUMNS
+
 
 trait MappedOperands(DevicePassable, TrivialRegisterPassable):
     """Factors of both sides, and what cannot be multiplied by them."""
 
     comptime TYPE: StaticString
-    """The instruction's name of a byte: e4m3 or e5m2."""
+    """The instruction's name of a number: e4m3, e5m2 or bf16."""
     comptime SCALING: Scaling
 
     def token_place(self, row: UInt32) -> UInt32:

@@ -1,6 +1,6 @@
 """From a consumer's sums to C: factors of columns and rows, the bias, rounding, memory.
 
-    whole K        a warp's 16 tokens go through the room of its group, see `dense.handover`
+    whole K        a warp's 16 tokens go through the room of its group, see `handover`
     ranks split    each adds up some columns of all tokens of the tile; the sums of others are
     K              loaded from their shared memory, in whose stages' place they lie
 
@@ -18,7 +18,7 @@ from std.memory import bitcast
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import BFLOAT16
 from ...tiles import in_registers
-from ..dense.handover import GROUPS, Handover
+from ..dense.result import GROUPS
 from ..dense.share import Share
 from ..dense.together import SUMS_BARRIER
 from ..instructions.packed import round_two
@@ -42,6 +42,7 @@ from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
 from ..plan import MAX_RANKS, log_of_ranks
 from ..staged.stages import WARP_ROWS
+from .handover import Handover
 from .operands import MappedOperands, Scaling
 from .slots import TileFacts, load_float, load_floats, load_four
 from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, PartRoom, columns_of

@@ -18,11 +18,11 @@ from ...problem import Problem
 from ...simt.arguments import Activations
 from ...simt.codec import CHUNK, amax_of_lanes
 from ...simt.views import flat_of
-from ..bytes.encode import ELEMENT, encode, magnitude_of
-from ..bytes.rows import load_floats
 from ..dense.lanes import LANE_CHUNKS, LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
+from ..dense.lanes import load_floats
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
+from ..operands.e4m3 import ELEMENT, encode, magnitude_of
 
 comptime BLOCK_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a block."""

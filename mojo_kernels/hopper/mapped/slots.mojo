@@ -16,7 +16,7 @@ from max.gpu.primitives.warp import broadcast
 from std.memory import bitcast
 
 from ..instructions.shared_memory import load_pair, load_quad, load_word, store_word
-from ..dense.handover import GROUPS
+from ..dense.result import GROUPS
 from ..instructions.wgmma import INSTRUCTION_ROWS
 
 comptime WORD = 4

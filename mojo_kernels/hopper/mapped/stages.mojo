@@ -1,6 +1,6 @@
 """The stages of a product in shared memory: boxes of both sides, and a slot for factors.
 
-    header     barriers: full and empty for each stage; those of `dense.handover`
+    header     barriers: full and empty for each stage; those of `handover`
     rooms      for each warp group of consumers: where its part of C goes through
     slots      of a stage: what its sums are multiplied by, see `Slot`
     stage      128 bytes of K of the tokens of a tile, swizzled; the same of its weights
@@ -29,7 +29,7 @@ from ..instructions.wgmma import INSTRUCTION_ROWS, ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAPPED_ELEMENTS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
-from ..dense.handover import GROUPS
+from ..dense.result import GROUPS
 from .slots import Slot
 
 comptime PART_TOKENS = INSTRUCTION_ROWS

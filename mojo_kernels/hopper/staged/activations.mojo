@@ -31,7 +31,7 @@ from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
-from ..layout import BLOCK, K_LANES
+from ..layout import K_LANES
 from ..operands.activations import (
     LANE_BYTES,
     TokenPairs,

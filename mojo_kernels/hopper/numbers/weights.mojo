@@ -1,7 +1,7 @@
 """What has to be known of weights before they are multiplied: the marks of tiles of 32 rows.
 
 A group looks at the scales of a tile, and leaves a mark if one of its elements is no bfloat16
-number, or a factor is extreme. Codes are read only where scales are far from one.
+number. Codes are read only where scales are far from one.
 """
 
 from max.gpu import thread_idx
@@ -14,23 +14,15 @@ from ..dense.lanes import THREADS
 from ..fp8.codes import scale_at
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
-from ..mapped.scales import is_extreme
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from .numbers import are_lost, decode_word, is_safe
-from .operands import Scaling, StagedOperands
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES
+from .codes import are_lost, decode_word, is_safe
+from .operands import NumberRows
 
 
 @always_inline
-def mark_weights[
-    scaling: Scaling, bits: Int
-](w: Weights, operands: StagedOperands[scaling, bits, _], tile: UInt32, k: UInt32):
+def mark_weights[bits: Int](w: Weights, operands: NumberRows[bits, _], tile: UInt32, k: UInt32):
     """Writes the mark of a tile; all threads of a group call it."""
-    var is_marked: Bool
-    comptime if scaling == Scaling.NUMBERS:
-        is_marked = loses_numbers[bits](w, tile, k)
-    else:
-        is_marked = has_extreme_factors(operands, tile)
-    var is_any = any_thread[THREADS](is_marked)
+    var is_any = any_thread[THREADS](loses_numbers[bits](w, tile, k))
     if thread_idx.x == 0:
         flat_of(operands.right_marks)[Int(tile)] = UInt8(1) if is_any else UInt8(0)
 
@@ -58,19 +50,4 @@ def loses_numbers[bits: Int](w: Weights, tile: UInt32, k: UInt32) -> Bool:
                         Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
                     ]
                     found |= are_lost(decode_word[bits](codes, w.format), f32_of_scale(scale))
-    return found
-
-
-@always_inline
-def has_extreme_factors(operands: StagedOperands[...], tile: UInt32) -> Bool:
-    """Says whether a factor that this thread is to look at is extreme."""
-    var row = tile * UInt32(TILE_ROWS) + UInt32(thread_idx.x) % UInt32(TILE_ROWS)
-    if row >= operands.num_weights:
-        return False
-    var found = False
-    var place = operands.scales.of_row(row)
-    var num_steps = min(operands.left.num_steps, operands.scales.row_blocks)
-    var first = UInt32(thread_idx.x) // UInt32(TILE_ROWS)
-    for step in range(first, num_steps, UInt32(THREADS // TILE_ROWS)):
-        found |= is_extreme(operands.scales.at(place, step))
     return found

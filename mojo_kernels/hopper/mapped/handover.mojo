@@ -1,6 +1,6 @@
 """C on its way to memory, where warps are free to copy it: consumers go on to the next tile.
 
-    consumers of a warp group    turn their part of C into the group's room, and say `turned`
+    consumers of a warp group    put their part of C into the group's room, and say `turned`
     the group's storer           copies it token by token, and says `stored` when all is read
 """
 
@@ -20,15 +20,10 @@ from ..instructions.shared_memory import (
     wait_copies_read,
     wait_phase,
 )
+from ..dense.result import GROUPS, WARPS
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import INSTRUCTION_ROWS, TileSums
-from ..many.kernel import CONSUMER_WARPS
-from ..staged.stages import FLAGS_AT, first_of
-from .result import GroupRoom, WARPS, WarpColumns, turn_any
-from .share import Share
+from ..staged.stages import FLAGS_AT
 
-comptime GROUPS = CONSUMER_WARPS // WARPS
-"""Warp groups that multiply."""
 comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]
 """The barriers, [turned or stored, warp group]."""
 
@@ -83,23 +78,6 @@ struct Handover(TrivialRegisterPassable):
         return self.base + UInt32(Self.SKIPS_AT) + 4 * self.group
 
     @always_inline
-    def hand_over[
-        tokens: Int, //
-    ](
-        mut self,
-        sums: TileSums[tokens],
-        room: GroupRoom[tokens],
-        result: Result,
-        columns: WarpColumns,
-        skips: Bool,
-    ):
-        """Turns a warp's part of C for the storer, unless the group has stored it."""
-        self.wait_for_room()
-        if not skips:
-            turn_any(sums, room, result, columns)
-        self.say(skips)
-
-    @always_inline
     def wait_for_room(mut self):
         """Waits until what was in the room is read."""
         wait_phase(self.stored(), self.parity)
@@ -114,18 +92,6 @@ struct Handover(TrivialRegisterPassable):
             # All warps of the group say the same.
             store_word(self.skips(), UInt32(1) if skips else UInt32(0))
             arrive(self.turned())
-
-    @always_inline
-    def store_tiles[
-        tokens: Int, //
-    ](mut self, room: GroupRoom[tokens], share: Share[tokens], result: Result):
-        """Copies a group's part of all tiles; one thread calls it."""
-        var tile = share.first()
-        while share.has(tile):
-            var token, column = first_of[tokens](share.tile(tile))
-            column += self.group * UInt32(INSTRUCTION_ROWS)
-            tile = share.after(tile)
-            self.store[tokens, INSTRUCTION_ROWS, room.PITCH](room.base, result, token, column)
 
     @always_inline
     def store[

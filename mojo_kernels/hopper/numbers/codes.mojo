@@ -1,5 +1,4 @@
-"""What tensor cores take of codes: bytes as they are, or elements times their scales as bfloat16
-numbers, and what these cannot hold.
+"""Elements of MX formats times their scales as bfloat16 numbers, and what these cannot hold.
 
 Elements of MX formats have at most eight significant bits, as bfloat16 has: a product with a scale
 is exact unless it is too large, or too small to be regular.
@@ -16,7 +15,7 @@ from ...simt.tiles.operands import packed_numbers
 from ..dense.units import StageRows
 from ..fp8.codes import MAGNITUDES, pick_codes, scale_at
 from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_pairs, pick_bytes
-from ..instructions.shared_memory import store_pair, store_quad, store_word
+from ..instructions.shared_memory import store_pair, store_quad
 from ..layout import ROWS_PER_LANE
 
 comptime CHUNK_WORDS = CHUNK // 4
@@ -100,13 +99,6 @@ def numbers_of_codes(word: UInt32) -> Pairs:
         pairs[2 * half] = pick_bytes(lower, upper[half], 0x5140)
         pairs[2 * half + 1] = pick_bytes(lower, upper[half], 0x7362)
     return pairs
-
-
-@always_inline
-def put_bytes[granule: Int](words: Pairs, rows: StageRows):
-    """Puts a lane's words of a granule to their place."""
-    comptime for i in range(ROWS_PER_LANE):
-        store_word(rows.at[i, granule](), words[i])
 
 
 @always_inline
