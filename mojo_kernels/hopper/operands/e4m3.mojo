@@ -14,8 +14,8 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_NAN
 from ...simt.codec import CHUNK, Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
 from ..instructions.packed import WORD_PAIRS, bytes_of_two
-from .activations import packed_magnitude
 from ..numbers.codes import CHUNK_WORDS, Words, decode_bytes
+from .activations import packed_magnitude
 
 comptime ELEMENT = Element.E4M3
 """What floats are encoded as."""
