@@ -6,9 +6,12 @@ Kernels notice such operands by their scales: under the two largest, the codes 4
 
 from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.arguments import Activations, Result, Weights
+from ..simt.codec import ANY_BITS
 from ..simt.matmul import warp_sums
-from .instructions.warp import keep_here
+from .instructions.warp import keep_here, lane_here
+from .instructions.wgmma import OCTET
 from .layout import OPERANDS
+from .staged.stages import WARP_ROWS
 
 
 @always_inline
@@ -27,6 +30,27 @@ def compute_exactly[
     )
     if lane == 0:
         result.store[1, 1](Int(row), Int(column), sum)
+
+
+@always_inline
+def compute_marked[
+    Layout: OperandLayout
+](
+    a: Activations,
+    w: Weights,
+    result: Result,
+    first_row: UInt32,
+    first_column: UInt32,
+    of_rows: UInt32,
+    of_columns: UInt32,
+):
+    """Computes what is marked of eight rows and sixteen columns, a bit each; a warp calls it."""
+    for row in range(UInt32(OCTET)):
+        for column in range(UInt32(WARP_ROWS)):
+            if (of_rows >> row | of_columns >> column) % 2 == 1:
+                compute_exactly[ANY_BITS, Layout](
+                    a, w, result, first_row + row, first_column + column, lane_here()
+                )
 
 
 @always_inline

@@ -8,8 +8,8 @@ what that cuts off. Products of four-bit codes have four bits, so that tensor co
 of them before they cut off what a block of the same scale has.
 
 That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
-prepared before. What bounds it are registers: an instruction of tensor cores reads and writes the sums, and
-while one runs, others take 1.6 times as long as without (of one warp a scheduler 2.7 cycles become
+prepared before. What bounds it are registers: an instruction of tensor cores reads and writes the
+sums, and while one runs, others take 1.6 times as long as without (of one warp a scheduler 2.7 cycles become
 4.3, measured), and two warps that add all the time stop tensor cores. So a stage of four-bit codes
 takes 1.6 times what tensor cores need for it, whatever the order, and fewer instructions are all that
 helps.

@@ -8,6 +8,7 @@ from layout import Coord
 from max.gpu.sync import syncwarp
 
 from ...simt.arguments import Result
+from ..dense.result import GROUPS, WARPS
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive,
@@ -20,7 +21,6 @@ from ..instructions.shared_memory import (
     wait_copies_read,
     wait_phase,
 )
-from ..dense.result import GROUPS, WARPS
 from ..instructions.warp import lane_here
 from ..staged.stages import FLAGS_AT
 

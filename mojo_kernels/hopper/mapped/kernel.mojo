@@ -35,6 +35,7 @@ from ..dense.share import Share
 from ..instructions.shared_memory import prefetch_map, shared_base, wait_phase
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
+    NUMBER_BYTES,
     OCTET,
     PART_SUMS,
     ROW_BYTES,
@@ -95,7 +96,8 @@ def matmul_mapped[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    comptime STAGE_NUMBERS = UInt32(ROW_BYTES // number_bytes_of(Operands.TYPE))
+    comptime NUMBERS = Operands.SCALING == Scaling.NUMBERS
+    comptime STAGE_NUMBERS = UInt32(ROW_BYTES // (NUMBER_BYTES if NUMBERS else 1))
     var num_steps = (UInt32(a.k) + STAGE_NUMBERS - 1) // STAGE_NUMBERS
     var share = Share[tokens, columns=columns_of(tokens)].here(result, num_steps, ranks)
     if warp >= UInt32(CONSUMER_WARPS):
@@ -160,11 +162,6 @@ struct PartWords(TrivialRegisterPassable):
     def of(stages: MappedStages[_], group: UInt32) -> Self:
         """Returns those of a consumer; the stage is the first one."""
         return Self(lower_word(stages.tokens_of(group)), lower_word(stages.weights_of(group)))
-
-
-def number_bytes_of(type: StaticString) -> Int:
-    """Returns the bytes of a number by the instruction's name of it."""
-    return 2 if type == "bf16" else 1
 
 
 def consumer_registers(scaling: Scaling) -> Int:

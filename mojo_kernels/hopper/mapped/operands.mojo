@@ -18,11 +18,9 @@ from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.codec import ANY_BITS
-from ..exact import compute_exactly
-from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES
-from ..staged.stages import COLUMNS, WARP_ROWS
+from ..exact import compute_marked
+from ..instructions.wgmma import ROW_BYTES
+from ..staged.stages import COLUMNS
 from .scales import FloatScales, is_extreme, is_too_large
 
 
@@ -175,12 +173,7 @@ struct FloatOperands[scaling: Scaling](MappedOperands, TrivialRegisterPassable):
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        for row in range(UInt32(OCTET)):
-            for column in range(UInt32(WARP_ROWS)):
-                if (of_rows >> row | of_columns >> column) % 2 == 1:
-                    compute_exactly[ANY_BITS, Plain](
-                        a, w, result, first_row + row, first_column + column, lane_here()
-                    )
+        compute_marked[Plain](a, w, result, first_row, first_column, of_rows, of_columns)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

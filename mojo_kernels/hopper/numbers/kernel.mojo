@@ -18,10 +18,11 @@ from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.matmul import is_aligned
 from ...simt.views import BFLOAT16, FLOAT32
 from ..dense.kernel import DENSE_TOKENS, grid as grid_of_made, launch as launch_made
+from ..instructions.wgmma import NUMBER_BYTES
 from ..mapped.launch import grid as grid_of_rows, multiply as multiply_rows
 from ..mapped.stages import columns_of
 from ..plan import Kernel, PRESHUFFLED, Plan
-from .operands import NUMBER_BYTES, workspace_of as workspace_of_rows
+from .operands import workspace_of as workspace_of_rows
 from .rows import prepare
 
 comptime MXFP8 = Format.MXFP8.code()

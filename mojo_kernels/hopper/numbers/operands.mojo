@@ -12,7 +12,7 @@ from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up, ceildiv
 
 from ...launch.queue import DevicePointer, Workspace, device_pointer
-from ...layouts import GRANULE_BYTES
+from ...layouts import GRANULE_BYTES, PreshuffledCuda
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
 from ...simt.views import flat_of
@@ -20,16 +20,14 @@ from ..dense.operands import DenseOperands
 from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..exact import compute_exactly
+from ..exact import compute_exactly, compute_marked
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..instructions.wgmma import NUMBER_BYTES, OCTET, ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..staged.stages import WARP_ROWS
 from .codes import put_numbers
 
-comptime NUMBER_BYTES = 2
-"""Bytes of a bfloat16 number."""
 comptime ALIGNMENT = 256
 """What lies behind the stages begins at multiples of this."""
 
@@ -162,9 +160,7 @@ struct NumberRows[bits: Int, lies: Bool](DenseOperands, MappedOperands, TrivialR
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        if of_rows | of_columns != 0:
-            var marked = UInt32(0xFF) if of_columns != 0 else of_rows
-            store_exactly(marked, a, w, result, TokenOctet(first_row, 1, result.rows), first_column)
+        compute_marked[PreshuffledCuda](a, w, result, first_row, first_column, of_rows, of_columns)
 
     @always_inline
     def store_marked(
