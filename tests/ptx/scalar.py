@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -147,13 +147,13 @@ def compare(how: str, a: Value, b: Value) -> Value:
     return found
 
 
-def packed(op: str, kind: str) -> Callable:
-    """Returns what works on both halves of registers."""
+def packed(op: str, kind: str, how: Sequence[str]) -> Callable:
+    """Returns what works on both halves of registers, given what stands between name and type."""
     if kind == "u16x2":
-        how = {"max": np.maximum, "min": np.minimum}[op]
+        pick = {"max": np.maximum, "min": np.minimum}[op]
 
         def of_integers(a: Value, b: Value) -> Value:
-            return joined(*(how(x, y) for x, y in zip(halves(a), halves(b), strict=True)))
+            return joined(*(pick(x, y) for x, y in zip(halves(a), halves(b), strict=True)))
 
         return of_integers
     if op in ("abs", "neg"):
@@ -162,6 +162,15 @@ def packed(op: str, kind: str) -> Callable:
     sums = {"add": operator.add, "sub": operator.sub, "mul": operator.mul,
             "max": np.fmax, "min": np.fmin,
             "fma": lambda a, b, c: a * b + c}[op]  # fmt: skip
+    if "NaN" in how:
+        sums = {"max": np.maximum, "min": np.minimum}[op]
+    if "xorsign" in how:
+        of_magnitudes = sums
+
+        def sums(a: Value, b: Value) -> Value:
+            size = of_magnitudes(np.abs(a), np.abs(b))
+            return np.where(np.signbit(a) ^ np.signbit(b), -size, size)
+
     if kind == "bf16x2":
         widen, narrow = from_bfloat16, round_f64_to_bfloat16
     else:
@@ -264,7 +273,7 @@ def arithmetic(op: str) -> tuple[Callable, str] | None:
     name, *parts = op.split(".")
     kind = parts[-1] if parts else ""
     if kind in ("bf16x2", "f16x2", "u16x2"):
-        return packed(name, kind), "u32"
+        return packed(name, kind, parts[:-1]), "u32"
     simple = {
         "add": operator.add, "sub": operator.sub, "and": operator.and_, "or": operator.or_,
         "xor": operator.xor, "not": operator.invert, "neg": operator.neg, "abs": np.abs,

@@ -3,10 +3,9 @@
 One kernel: a group takes rows of tokens, or a tile of weight rows: its scales, and some of its
 stages if they are to be in the workspace.
 
-A token's codes stay in registers until its largest scale is known. A row whose blocks differ too
-much has no base, see `bases`: each of its blocks has its own then, its scale. In a stage a
-block's bytes lie as words of codes give them: part p, 16 bytes, of k = 8 j + 4 p + 0 .. 3 for j = 0
-to 3.
+A row whose blocks differ too much has no base, see `bases`: each of its blocks has its own then, its
+scale. In a stage a block's bytes lie as words of codes give them: part p, 16 bytes, of
+k = 8 j + 4 p + 0 .. 3 for j = 0 to 3. What becomes of tokens: see `tokens`.
 """
 
 from layout import Coord
@@ -22,24 +21,23 @@ from ...launch.queue import DevicePointer, Grid, Queue
 from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
-from ...simt.codec import CHUNK, encode_chunk, pack, scale_of_block
-from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
-from ..dense.lanes import THREADS, WARPS
+from ...simt.codec import CHUNK
+from ...simt.views import flat_of, rows_of
+from ..dense.lanes import RESIDENT_GROUPS, RowLanes, THREADS, WARPS
 from ..dense.result import GROUPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
-from ..instructions.packed import LOW_BYTES, Pairs, packed_max, packed_min
+from ..instructions.packed import LOW_BYTES, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..layout import BLOCK, K_LANES, OPERANDS, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
-from ..operands.activations import encode_neighbours, load_neighbours, scale_of_neighbours
 from ..plan import Kernel, Plan
 from .bases import ByteRows, meetings_at, workspace_of
-from .codes import ByteTable, EMPTY_BASE, MAGNITUDES, NO_BASE, SPAN, fits, is_base, scale_at
+from .codes import EMPTY_BASE, NO_BASE, fits, is_base, scale_at
 from .places import STEP_BLOCKS
+from .tokens import MANY_CHUNKS, MAX_CHUNKS, prepare_token
 
 comptime ENDS_BYTES = 16
 """Bytes of the largest and smallest scales of a lane's four rows."""
@@ -47,10 +45,6 @@ comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
 """Shared memory of a group: those of each warp."""
 comptime SCALES_BATCH = 4
 """Words of scales of a thread that are on the way at once."""
-comptime MANY_CHUNKS = 8
-"""Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
-comptime MAX_CHUNKS = 16
-"""The most chunks of a lane."""
 comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
 """The longest row."""
 
@@ -95,106 +89,6 @@ def prepare_rows[
         store_stages[WARPS](rows, units, loaded^, tile, shared_base(), group, tile_groups)
     else:
         _ = find_bases(w, rows, tile, UInt32(a.k))
-
-
-@always_inline
-def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLanes, group: UInt32):
-    """Writes the bytes and the base of this thread's row of tokens."""
-    comptime BATCH = CHUNKS // ceildiv(CHUNKS, LANE_CHUNKS)
-    var row_chunks = UInt32(a.k) // UInt32(CHUNK)
-    var place = LaneOfRow(lanes, group)
-    var token, lane = Int(place.row), place.lane
-    var words = Array[UInt32, CHUNKS](fill=0)
-    var scales = Array[UInt32, CHUNKS](fill=0)
-    comptime for first in range(0, CHUNKS, BATCH):
-        if place.has_any(UInt32(first), row_chunks):
-            load_batch[first, BATCH](a, place, row_chunks, words, scales)
-
-    var largest = UInt32(0)
-    var smallest = UInt32.MAX
-    comptime for i in range(CHUNKS):
-        largest = max(largest, scales[i])
-        if words[i] & MAGNITUDES != 0:
-            smallest = min(smallest, scales[i])
-    var ends = lanes.largest(SIMD[DType.uint32, 2](largest, ~smallest))
-    var base = ends[0] if ends[0] > 0 else EMPTY_BASE
-    smallest = ~ends[1]
-    var has_base = is_base(base) and (base <= smallest or base - smallest <= UInt32(SPAN))
-    if lane == 0 and place.is_there:
-        rows.bases.of_tokens()[token] = base.cast[DType.uint8]() if has_base else NO_BASE
-    if not has_base:
-        keep_branch()
-        var block_bases = rows.bases.of_blocks(UInt32(a.k))
-        comptime for i in range(CHUNKS):
-            var chunk = place.chunk(UInt32(i))
-            if chunk < row_chunks and chunk % UInt32(K_LANES) == 0 and place.is_there:
-                var block = Int(chunk // UInt32(K_LANES))
-                block_bases[token, block] = scales[i].cast[DType.uint8]()
-            scales[i] = base
-
-    var table = ByteTable.of_base(base)
-    var is_odd = lane % 2 == 1
-    comptime STEP_CHUNKS = STEP_BLOCKS * K_LANES
-    var part = lane % UInt32(STEP_CHUNKS) // UInt32(K_LANES) * 2 + lane % 2
-    var half = lane % UInt32(K_LANES) // 2
-    var steps = LaneSteps.of[STEP_CHUNKS](rows.left, place)
-    var first_bytes = rows.left.part(place.row, steps.first, part).unsafe_offset(8 * Int(half))
-    comptime for i in range(CHUNKS):
-        var bytes = table.bytes(words[i], scales[i])
-        # Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
-        var received = shuffle_xor(bytes[0] if is_odd else bytes[1], 1)
-        if steps.step(UInt32(i)) < rows.left.num_steps and place.is_there:
-            var first = received if is_odd else bytes[0]
-            var to = steps.from_first(first_bytes, UInt32(i)).unsafe_bitcast[UInt32]()
-            flat_of(to).store[alignment=8](
-                Coord(0), SIMD[DType.uint32, 2](first, bytes[1] if is_odd else received)
-            )
-
-
-@always_inline
-def load_batch[
-    CHUNKS: Int, //, first: Int, BATCH: Int
-](
-    a: Activations,
-    place: LaneOfRow,
-    row_chunks: UInt32,
-    mut words: Array[UInt32, CHUNKS],
-    mut scales: Array[UInt32, CHUNKS],
-):
-    """Loads chunks as codes and scales; those past the end of a row are zeros."""
-    # Whole blocks are in or out of range; lanes outside repeat the last block.
-    var last = row_chunks - UInt32(K_LANES) + place.lane % UInt32(K_LANES)
-    var token = Int(place.row)
-    if a.is_encoded():
-        keep_branch()
-        var k_blocks = Int(row_chunks) // K_LANES
-        var all_words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
-        var all_scales = rows_of(a.scales, k_blocks)
-        comptime for i in range(BATCH):
-            var chunk = Int(min(place.chunk(UInt32(first + i)), last))
-            words[first + i] = all_words[token, chunk]
-            var scale = all_scales[token, chunk // K_LANES]
-            scales[first + i] = scale.cast[DType.uint32]()
-    elif a.dtype == BFLOAT16:
-        keep_branch()
-        var neighbours = Array[Pairs, BATCH](uninitialized=True)
-        comptime for i in range(BATCH):
-            var chunk = min(place.chunk(UInt32(first + i)), last)
-            neighbours[i] = load_neighbours(a, place.row, chunk)
-        comptime for i in range(BATCH):
-            scales[first + i] = scale_of_neighbours(neighbours[i], a.carry)[0]
-            words[first + i] = encode_neighbours(neighbours[i], scales[first + i])
-    else:
-        comptime for i in range(BATCH):
-            var chunk = min(place.chunk(UInt32(first + i)), last)
-            var x = a.floats().load[CHUNK, CHUNK](token, Int(chunk) * CHUNK)
-            scales[first + i] = scale_of_block(x, a.carry, materialize[OPERANDS.element]())
-            var codes = encode_chunk[False](x, scales[first + i], materialize[OPERANDS.element]())
-            words[first + i] = pack[OPERANDS.element.bits](codes)[0]
-    comptime for i in range(BATCH):
-        if place.chunk(UInt32(first + i)) >= row_chunks:
-            words[first + i] = 0
-            scales[first + i] = 0
 
 
 @always_inline

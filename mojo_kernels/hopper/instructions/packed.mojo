@@ -92,11 +92,38 @@ def packed_min(a: UInt32, b: UInt32) -> UInt32:
 
 
 @always_inline
-def packed_add[operation: StaticString](a: UInt32, b: UInt32) -> UInt32:
-    """Adds ("add") or subtracts ("sub") bfloat16 pairs, rounding to nearest even."""
+def packed_add(a: UInt32, b: UInt32) -> UInt32:
+    """Adds bfloat16 pairs, rounding to nearest even."""
     return inlined_assembly[
-        operation + ".rn.bf16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+        "add.rn.bf16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
     ](a, b)
+
+
+@always_inline
+def packed_multiply_add(a: UInt32, b: UInt32, addend: UInt32) -> UInt32:
+    """Returns `a * b + addend` of bfloat16 pairs, rounded once, to nearest even."""
+    return inlined_assembly[
+        "fma.rn.bf16x2 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,r", has_side_effect=False
+    ](a, b, addend)
+
+
+@always_inline
+def larger_magnitude(a: UInt32, b: UInt32) -> UInt32:
+    """Returns the larger magnitudes of bfloat16 pairs, or NaN, under signs that mean nothing."""
+    return inlined_assembly[
+        "max.NaN.xorsign.abs.bf16x2 $0, $1, $2;",
+        UInt32,
+        constraints="=r,r,r",
+        has_side_effect=False,
+    ](a, b)
+
+
+@always_inline
+def limit_magnitude(a: UInt32, largest: UInt32) -> UInt32:
+    """Returns bfloat16 pairs whose magnitudes are no larger than positive ones."""
+    return inlined_assembly[
+        "min.xorsign.abs.bf16x2 $0, $1, $2;", UInt32, constraints="=r,r,r", has_side_effect=False
+    ](a, largest)
 
 
 @always_inline

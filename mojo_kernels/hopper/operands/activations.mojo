@@ -22,9 +22,12 @@ from ..instructions.packed import (
     Pairs,
     WORD_PAIRS,
     join_halves,
+    larger_magnitude,
+    limit_magnitude,
     packed_add,
     packed_max,
     packed_min,
+    packed_multiply_add,
 )
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, OPERANDS
@@ -32,6 +35,8 @@ from .weights import overflows, scaled_pairs_of_any
 
 comptime ELEMENT = OPERANDS.element
 """What numbers are rounded to."""
+comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+"""The bits of bfloat16 pairs that are no signs."""
 comptime LANE_BYTES = 16
 """Bytes of a lane's eight elements, as bfloat16."""
 
@@ -80,27 +85,46 @@ def floats_of_neighbours(neighbours: Pairs) -> Chunk:
 
 @always_inline
 def packed_magnitude(neighbours: Pairs) -> UInt32:
-    """Returns the largest magnitude of the lower halves, and that of the upper ones."""
-    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
-    var maxima = neighbours[0] & MAGNITUDES
-    comptime for i in range(1, CHUNK // 2):
-        maxima = packed_max(maxima, neighbours[i] & MAGNITUDES)
-    return maxima
+    """Returns the largest magnitude of the lower halves, and that of the upper ones.
+
+    The bits of a NaN are larger than those of any number.
+    """
+    comptime assert WORD_PAIRS == 4, "two pairs of pairs"
+    var first = larger_magnitude(neighbours[0], neighbours[1])
+    return larger_magnitude(first, larger_magnitude(neighbours[2], neighbours[3])) & MAGNITUDES
+
+
+@always_inline
+def magnitude_of_block(neighbours: Pairs) -> UInt32:
+    """Returns the bits of the largest magnitude of the block that four lanes hold.
+
+    All lanes of the warp call it.
+    """
+    var maxima = packed_magnitude(neighbours)
+    comptime for step in range(2):
+        maxima = packed_max(maxima, shuffle_xor(maxima, UInt32(1 << step)))
+    return max(maxima >> 16, maxima & 0xFFFF)
+
+
+@always_inline
+def scale_of_magnitude(amax: UInt32, carry: UInt32) -> UInt32:
+    """Returns the scale byte of a block with such a largest magnitude.
+
+    A block with a NaN or an infinity has the scale NaN.
+    """
+    comptime NOT_FINITE = UInt32(0x7F80)
+    var scale = scale_from_amax[BF16_MANTISSA_BITS, DType.uint32, ELEMENT](amax, carry >> 16)
+    return UInt32(E8M0_NAN) if amax >= NOT_FINITE else scale
 
 
 @always_inline
 def scale_of_neighbours(neighbours: Pairs, carry: UInt32) -> Tuple[UInt32, UInt32]:
     """Returns the scale byte of the block that four lanes hold, and its largest magnitude.
 
-    A block with a NaN or an infinity has the scale NaN. All lanes of the warp call it.
+    All lanes of the warp call it.
     """
-    comptime NOT_FINITE = UInt32(0x7F80)
-    var maxima = packed_magnitude(neighbours)
-    comptime for step in range(2):
-        maxima = packed_max(maxima, shuffle_xor(maxima, UInt32(1 << step)))
-    var amax = max(maxima >> 16, maxima & 0xFFFF)
-    var scale = scale_from_amax[BF16_MANTISSA_BITS, DType.uint32, ELEMENT](amax, carry >> 16)
-    return (UInt32(E8M0_NAN) if amax >= NOT_FINITE else scale, amax)
+    var amax = magnitude_of_block(neighbours)
+    return (scale_of_magnitude(amax, carry), amax)
 
 
 @always_inline
@@ -112,30 +136,29 @@ def rounds_packed(scale: UInt32) -> Bool:
 
 
 @always_inline
-def packed_anchor(pair: UInt32, scale: UInt32) -> UInt32:
-    """Returns the numbers whose last mantissa bit is one step of the codes around `pair`.
-
-    They are 64 times the start of each magnitude's binade, none below the scale's own;
-    the steps of `simt.codec.round_magnitudes`, on two numbers at once.
-    """
+def packed_binade(pair: UInt32, scale: UInt32) -> UInt32:
+    """Returns the start of each number's binade, none below the scale's own."""
     comptime EXPONENTS = UInt32(0x7F80) * BOTH_HALVES
-    comptime TO_ANCHOR = UInt32(BF16_MANTISSA_BITS - ELEMENT.mantissa_bits) * EXPONENT_UNIT
-    return packed_max(pair & EXPONENTS, scale * EXPONENT_UNIT) + TO_ANCHOR
+    return packed_max(pair & EXPONENTS, scale * EXPONENT_UNIT)
 
 
 @always_inline
 def round_packed(neighbours: Pairs, scale: UInt32) -> Pairs:
-    """Rounds bfloat16 numbers under a scale of which `rounds_packed` is true."""
-    comptime SIGNS = UInt32(0x8000) * BOTH_HALVES
-    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
+    """Rounds bfloat16 numbers under a scale of which `rounds_packed` is true; no zero is negative.
+
+    Beside an anchor of 96 times the start of a number's binade, the last bit is one step of the codes
+    around it, whatever its sign.
+    """
+    comptime ANCHOR = UInt32(0x42C0) * BOTH_HALVES
+    comptime NEGATIVE = UInt32(0xC2C0) * BOTH_HALVES
+    comptime assert BF16_MANTISSA_BITS - ELEMENT.mantissa_bits == 6, "bits that codes do not have"
     comptime LARGEST_OVER_SCALE = UInt32(ELEMENT.emax) * EXPONENT_UNIT + (EXPONENT_UNIT >> 1)
     var largest = scale * EXPONENT_UNIT + LARGEST_OVER_SCALE
     var rounded = Pairs()
     comptime for i in range(CHUNK // 2):
-        var anchor = packed_anchor(neighbours[i], scale)
-        var shifted = packed_add["add"](neighbours[i] & MAGNITUDES, anchor)
-        rounded[i] = packed_min(packed_add["sub"](shifted, anchor), largest)
-        rounded[i] |= neighbours[i] & SIGNS
+        var binade = packed_binade(neighbours[i], scale)
+        var shifted = packed_multiply_add(binade, ANCHOR, neighbours[i])
+        rounded[i] = limit_magnitude(packed_multiply_add(binade, NEGATIVE, shifted), largest)
     return rounded
 
 
@@ -154,11 +177,12 @@ def round_neighbours(neighbours: Pairs, scale: UInt32, amax: UInt32) -> TokenPai
 @always_inline
 def encode_neighbours(neighbours: Pairs, scale: UInt32) -> UInt32:
     """Returns the packed codes of bfloat16 numbers under their block's scale."""
-    comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
     comptime LARGEST = UInt32(ELEMENT.largest_code) * BOTH_HALVES
     comptime SIGN_CODES = UInt32(ELEMENT.sign_code()) * BOTH_HALVES
     # From the exponent of an anchor to the codes that come before its binade.
     comptime TO_EARLIER = BF16_MANTISSA_BITS - ELEMENT.mantissa_bits
+    # From a binade to the number whose last mantissa bit is one step of the codes there.
+    comptime TO_ANCHOR = UInt32(TO_EARLIER) * EXPONENT_UNIT
     if not rounds_packed(scale):
         keep_branch()
         var codes = encode_chunk[True](
@@ -166,11 +190,11 @@ def encode_neighbours(neighbours: Pairs, scale: UInt32) -> UInt32:
         )
         return pack[ELEMENT.bits](codes)[0]
 
-    var first_anchor = packed_anchor(0, scale)
+    var first_anchor = packed_binade(0, scale) + TO_ANCHOR
     var word = UInt32(0)
     comptime for i in range(CHUNK // 2):
-        var anchor = packed_anchor(neighbours[i], scale)
-        var shifted = packed_add["add"](neighbours[i] & MAGNITUDES, anchor)
+        var anchor = packed_binade(neighbours[i], scale) + TO_ANCHOR
+        var shifted = packed_add(neighbours[i] & MAGNITUDES, anchor)
         var codes = (shifted - anchor) + ((anchor - first_anchor) >> UInt32(TO_EARLIER))
         codes = packed_min(codes, LARGEST) | ((neighbours[i] >> 12) & SIGN_CODES)
         # The upper half's code next to the lower half's: one byte.
