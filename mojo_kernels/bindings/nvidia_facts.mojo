@@ -7,7 +7,6 @@ from ..backend import has_hopper
 from ..hopper.host.choices import MAX_FEW_ROWS
 from ..hopper.layout import OPERANDS
 from ..numbers.formats import NO_FORMAT
-from ..simt.dispatch import max_few_rows
 from .nvidia import workspace_of
 from .protocol import Arguments, read_experts, read_grouped
 
@@ -16,7 +15,7 @@ def py_max_few_rows() raises -> PythonObject:
     """Returns rows, and pairs of formats of which up to so many need no workspace."""
     comptime MXFP4 = OPERANDS.code()
     var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
-    var rows = min(MAX_FEW_ROWS, max_few_rows()) if has_hopper() else max_few_rows()
+    var rows = MAX_FEW_ROWS if has_hopper() else 0
     return Python.tuple(rows, pairs)
 
 

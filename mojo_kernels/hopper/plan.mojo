@@ -12,11 +12,12 @@
     numbers_few 64, 128           128          1 .. 8    none
     mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
                 64                256          1 .. 8
-    tiles       64, 128           128          1         none
+    tiles       64, 128           128          1 .. 16   none
     portable    1                 32           1         2**22, which tiles have too
 
-Ranks are the groups of a cluster, which split K; even shares are split wherever they end. Kernels for few rows make what tensor cores take of
-weights as they multiply; the others find it in the workspace.
+Ranks are the groups of a cluster, which split K; those of `tiles` are no cluster. Even shares are split
+wherever they end. Kernels for few rows make what tensor cores take of weights as they multiply; the
+others find it in the workspace.
 """
 
 from std.math import ceildiv
@@ -146,9 +147,9 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.MAPPED, tokens, MAPPED_ELEMENTS // tokens, ranks)
 
     @staticmethod
-    def tiles(rows: Int) -> Self:
-        """Returns a plan of `simt.tiles`."""
-        return Self(Kernel.TILES, rows, TILE_COLUMNS, 1)
+    def portable_tiles(rows: Int, parts: Int) -> Self:
+        """Returns a plan of `simt.tiles`; parts of K are no cluster's there."""
+        return Self(Kernel.TILES, rows, TILE_COLUMNS, parts)
 
     @staticmethod
     def from_code(code: Int) -> Self:

@@ -1,7 +1,8 @@
 """The portable kernels of NVIDIA GPUs, run from their PTX: against the oracle, within its bounds.
 
-sm_80 has no other kernels, and Hopper is told to use them. Products of more than 16 rows are tiles
-of 64 or 128 rows, 128 columns and 64 of K; one more kernel computes again what they mark:
+sm_80 has no other kernels, and Hopper is told to use them. All but tiny products are tiles of 64 or
+128 rows, 128 columns and 64 of K, or parts of K of such, which a kernel adds up; one more kernel
+computes again what they mark:
 
     tiles    C as they leave it
     marked   elements that are computed again; the others stay as they are
@@ -81,7 +82,7 @@ def operands(rng, shape, left, right):
 
 def entries(recorded):
     """Returns which kernels a call launches."""
-    known = ("rows", "kern", "mark", "matmul")
+    known = ("rows", "kern", "part", "mark", "matmul")
     return [next(k for k in known if f"_{k}" in launch.entry) for launch in recorded.launches]
 
 
@@ -217,6 +218,43 @@ def test_rows_of_more_than_one_part(rng):
     assert not is_marked[[0, 1, 3, 8, 10, 16]].any()
 
 
+# Parts of K
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("m, k, parts, pair", [
+    (1, 512, 2, ("mxfp4", "mxfp4")), (16, 800, 3, ("fp8_block", "fp8_block_2d")),
+    (17, 1056, 4, ("fp8", "mxint8")), (3, 288, 1, ("mxfp8", "fp8")),
+])  # fmt: skip
+def test_groups_that_share_k(rng, m, k, parts, pair, way):
+    a, w = operands(rng, (m, 130, k), *pair)
+    bias = torch_of(rng.standard_normal(130), "float32")
+    recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), bias=bias,
+                              out_dtype=torch.float32, **EVERY_WAY[way])  # fmt: skip
+    kernels = ["rows", "kern", "part", "mark"] if parts > 1 else ["rows", "kern", "mark"]
+    assert entries(recorded) == kernels
+    assert recorded.launches[1].grid == (2 * parts, 1, 1)
+    check_product(a, w, "preshuffled_cuda", bias=bias, **EVERY_WAY[way])
+
+
+def test_parts_of_large_tiles(rng):
+    """Of 8 parts of 20 tiles, the first tile's are run."""
+    m, n, k, parts = 70, 2550, 2080, 8
+    a, w = operands(rng, (m, n, k), "mxfp8", "fp8")
+    recorded = calls.multiply(a.stored(), w.stored(), out_dtype=torch.float32, **AMPERE)
+    rows, tiles, add, _ = recorded.launches
+    assert tiles.grid == (20 * parts, 1, 1)
+    launches = [rows, tiles._replace(grid=(parts, 1, 1)), add._replace(grid=(24, 1, 1))]
+    got = device.run(recorded._replace(launches=launches))[:, :128]
+    check(got[:9], a.values()[:9], w.values()[:128])
+
+
+def test_a_mark_of_any_part_counts(rng):
+    a, w = operands(rng, (5, 9, 1056), "mxfp8", "mxfp4")
+    w.scales[2, 0], w.scales[4, 32] = 250, 0
+    check_marked(a, w, [], [2, 4])
+
+
 # What numbers cannot hold
 
 
@@ -291,8 +329,8 @@ def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(rng, pair):
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("m, pair", [(16, ("mxfp4", "mxfp4")), (3, ("fp8_block", "mxint8"))])
-def test_few_rows(rng, m, pair, way):
-    a, w = operands(rng, (m, 37, 288), *pair)
+def test_few_rows_of_a_short_k(rng, m, pair, way):
+    a, w = operands(rng, (m, 37, 256), *pair)
     recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
                               **EVERY_WAY[way])  # fmt: skip
     assert len(recorded.launches) == 1

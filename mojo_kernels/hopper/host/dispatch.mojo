@@ -60,7 +60,11 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     comptime if mapped.may_take_operands[known]():
         if plan.kernel == Kernel.MAPPED:
             return mapped.launch(problem, plan, queue)
-    portable.launch[known](problem, queue)
+    # Nobody asks for a workspace of few rows that fast kernels would take at other addresses.
+    var is_fast = takes_formats(problem.left.format, problem.right.format)
+    portable.launch[known](
+        problem, queue, has_workspace=not (is_fast and problem.m <= MAX_FEW_ROWS)
+    )
 
 
 def plan_of_mapped(

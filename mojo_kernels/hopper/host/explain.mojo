@@ -6,7 +6,7 @@ from ...launch.queue import Grid, Workspace
 from ...numbers.formats import NO_FORMAT
 from ...simt import matmul as portable
 from ...simt.tiles import kernel as tiles
-from ...simt.tiles.operands import workspace_of as workspace_of_tiles
+from ...simt.tiles.cut import Cut
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -42,10 +42,10 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
         var choice = choice_of_numbers(m, n, k, right_format)
         return Explanation(choice, numbers.grid(m, n, choice.plan), workspace)
     if not takes_formats(left_format, right_format):
-        var choice = choice_of_portable(m, n, k, left_format, right_format)
+        var choice = choice_of_portable(m, n, k)
         if choice.plan.kernel == Kernel.TILES:
-            var grid = tiles.grid(m, n, choice.plan.tokens)
-            return Explanation(choice, grid, workspace_of_tiles(m, n, k))
+            var grid = tiles.grid(m, n, Cut.of(m, n, k))
+            return Explanation(choice, grid, tiles.workspace_of(m, n, k))
         return Explanation(choice, portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k), left_format == NO_FORMAT)
     return Explanation(choice, _grid(choice.plan, m, n, k), workspace)

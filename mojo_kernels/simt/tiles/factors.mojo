@@ -147,8 +147,8 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def load(self, stage: UInt32, flags: Flags) -> LaneFactors[Self.tile_rows]:
-        """Loads those of a stage, and flags columns whose factors are extreme."""
+    def load(self, stage: UInt32) -> LaneFactors[Self.tile_rows]:
+        """Loads those of a stage."""
         var found = LaneFactors[Self.tile_rows](1, 1)
         var row, column = here(self.row), here(self.column)
         var stages = stages_of(here(self.k))
@@ -161,11 +161,17 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
             comptime for j in range(LANE_COLUMNS):
                 var at = min(column + in_fragments(j) * self.next_column, self.last_column)
                 found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
+        return found
+
+    @staticmethod
+    @always_inline
+    def flag(found: LaneFactors[Self.tile_rows], flags: Flags):
+        """Flags columns whose factors are extreme, when they are wanted: who loads them does not wait.
+        """
         var _, first = Self._place_of(here(UInt32(thread_idx.x)))
         comptime for j in range(LANE_COLUMNS):
             if is_extreme(found.of_columns[j]):
                 flags.set(first + in_fragments(j))
-        return found
 
     @staticmethod
     @always_inline

@@ -35,9 +35,10 @@ struct Flags(TrivialRegisterPassable):
         store_word(self.at(column), 1)
 
     @always_inline
-    def write(self, staged: StagedRows, first_column: UInt32, columns: UInt32):
-        """Writes the marks of the tile's columns; all threads call it, behind a barrier."""
+    def write(self, staged: StagedRows, part: UInt32, first_column: UInt32, columns: UInt32):
+        """Writes the marks of the tile's columns in a part of K; all threads call it, behind a barrier.
+        """
         var column = UInt32(thread_idx.x)
         if column < UInt32(COLUMNS) and first_column + column < columns:
             var flag = load_word(self.at(column)).cast[DType.uint8]()
-            flat_of(staged.column_marks)[Int(first_column + column)] = flag
+            flat_of(staged.column_marks)[Int(part * columns + first_column + column)] = flag

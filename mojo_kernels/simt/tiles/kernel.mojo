@@ -3,18 +3,17 @@
     stage    64 of K: rows of A, copied; 128 rows of B, decoded on their way
     warps    two by four: half of the rows each, 32 columns
 
-While a stage is multiplied the other one is filled: copies of A start before, and B's codes are
-loaded; they are decoded and stored behind. Float scales multiply sums: in the end, or those of 128
-of K, which begin anew each time. What bfloat16 numbers cannot hold is marked, see `operands`, and
-computed in the end.
+While a stage is multiplied, A's rows of the next one are copied and B's codes of the one after that are
+loaded: decoded and stored they are when that next one is what is multiplied. Float scales multiply
+sums: in the end, or those of 128 of K, which begin anew each time. What bfloat16 numbers cannot
+hold is marked, see `operands`, and computed in the end.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.sync import barrier
-from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import DevicePointer, Grid, Queue, Workspace
 from ...layouts import RUN_BYTES
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS
@@ -22,92 +21,141 @@ from ...problem import Known, Problem, may_be
 from ...schedule.clusters import Bands
 from ...tiles import in_registers
 from ..arguments import Result, Weights
-from ..instructions import FRAGMENT_SUMS, Quad, load_fragments, multiply_add, shared_base
+from ..instructions import FRAGMENT_SUMS, Quad, here, load_fragments, multiply_add, shared_base
 from ..instructions import start_copy, wait_for_copies
-from . import marked, rows
+from . import marked, parts, rows
+from .cut import ALL_ROWS, Cut, MANY_ROWS, STAGE_STEPS, Steps
 from .factors import ALL_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES, FactorPlaces, LaneFactors
 from .factors import Sums, factors_of
-from .operands import NUMBER_BYTES, STAGE, StagedRows, are_numbers, workspace_of
+from .operands import NUMBER_BYTES, StagedRows, are_numbers
+from .parts import of_part, sum_bytes
 from .place import Place
 from .result import store_sums, store_tile
-from .shape import CHUNK_BYTES, COLUMNS, COLUMN_WARPS, FRAGMENT_COLUMNS, FRAGMENT_ROWS, HALVES
+from .shape import CHUNK_BYTES, COLUMNS, COLUMN_WARPS, FRAGMENT_COLUMNS, FRAGMENT_ROWS
 from .shape import PASS_ROWS, ROW_BYTES, ROW_WARPS, STEP, STEP_CHUNKS, THREADS, WARP_COLUMNS
 from .shape import place_in_stage
 from .weights import WeightLoads
 
 comptime FEW_ROWS = 16
-"""Up to this many rows of C a warp a row is as fast. Guess."""
-comptime MANY_ROWS = 128
-"""Rows of a large tile."""
-comptime ALL_ROWS = [64, MANY_ROWS]
-"""Rows of a tile, see `fits`."""
-comptime MANY_TILES = 96
-"""So many large tiles leave no GPU idle. Guess."""
+"""Up to this many rows of C..."""
+comptime SHORT_K = 256
+"""...of so short a K at most, a warp a row is faster than the launches that tiles want. Guess."""
+
+
+@always_inline
+def resident_groups(tile_rows: Int, factors: Int) -> Int:
+    """Returns the groups of a multiprocessor: with factors of stages, large sums are there twice."""
+    return 1 if tile_rows == MANY_ROWS and factors == FACTORS_OF_STAGES else 2
 
 
 @__llvm_metadata(
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
-    `nvvm.minctasm`=SIMDLength(2),
+    `nvvm.minctasm`=SIMDLength(resident_groups(tile_rows, factors)),
 )
 def matmul_tile[
     element: Element, tile_rows: Int, factors: Int
-](staged: StagedRows, w: Weights, layout: Int32, result: Result):
-    """Computes a tile of C."""
-    var bands = Bands(
-        (result.rows + UInt32(tile_rows - 1)) // UInt32(tile_rows),
-        (result.columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS),
-    )
-    var tile = bands.tile(Int(block_idx.x))
-    var first_row, first_column = UInt32(tile.row * tile_rows), UInt32(tile.column * COLUMNS)
+](
+    staged: StagedRows,
+    w: Weights,
+    layout: Int32,
+    result: Result,
+    sums_of_parts: DevicePointer[DType.float32],
+):
+    """Computes a tile of C, or a part of its sums."""
+    var share = PartOfTile.of[tile_rows](UInt32(block_idx.x), staged.column_parts, result)
+    var steps = Steps.of(share.part, staged.column_parts, staged.k)
+    var first_row, first_column = share.first_row, share.first_column
     var place = Place[tile_rows](shared_base(), 0)
     var loads = WeightLoads[element].of(w, layout, first_column, result.columns, staged.k)
+    loads.advance(steps.first)
     place.flags().clear()
     barrier()
 
-    copy_rows(staged, place, 0, first_row, 0)
-    comptime for half in range(HALVES):
-        loads.load[half](w, layout, staged.k)
-        loads.store[half](place.right(0), place.flags())
+    copy_rows(staged, place, 0, first_row, steps.first)
+    loads.load(w, layout, staged.k)
+    loads.store(place.right(0), place.flags())
+    loads.load(w, layout, staged.k)
     var sums = in_registers_of_zeros[tile_rows]()
     var totals = in_registers_of_zeros[tile_rows]()
     var of_stage = LaneFactors[tile_rows](1, 1)
     comptime Places = FactorPlaces[tile_rows]
     var places = Places.of(staged, w, first_row, first_column, result)
-    var num_steps = (staged.k + UInt32(STEP - 1)) // UInt32(STEP)
-    for step in range(num_steps):
+    # Half of the warps of large tiles decode while the others multiply.
+    comptime TAKES_TURNS = tile_rows == MANY_ROWS
+    var is_early = not TAKES_TURNS or UInt32(thread_idx.x) < UInt32(THREADS // 2)
+    for step in range(steps.first, steps.end):
         wait_for_copies()
         barrier()
         var next = 1 - place.stage
-        var is_last = step + 1 == num_steps
+        var is_last = step + 1 == steps.end
         if not is_last:
             copy_rows(staged, place, next, first_row, step + 1)
-            loads.advance()
+            if is_early:
+                fill(loads, w, layout, staged.k, place, next)
         comptime if factors == FACTORS_OF_STAGES:
-            if step % UInt32(STAGE // STEP) == 0:
-                of_stage = places.load(step * UInt32(STEP) // UInt32(STAGE), place.flags())
-        comptime for half in range(HALVES):
-            if not is_last:
-                loads.load[half](w, layout, staged.k)
-            multiply[half](place, sums)
-            if not is_last:
-                loads.store[half](place.right(next), place.flags())
+            if step % UInt32(STAGE_STEPS) == 0:
+                of_stage = places.load(step // UInt32(STAGE_STEPS))
+        multiply(place, sums)
+        if TAKES_TURNS and not is_last and not is_early:
+            fill(loads, w, layout, staged.k, place, next)
         comptime if factors == FACTORS_OF_STAGES:
-            if is_last or (step + 1) % UInt32(STAGE // STEP) == 0:
+            if is_last or (step + 1) % UInt32(STAGE_STEPS) == 0:
+                Places.flag(of_stage, place.flags())
                 of_stage.add(sums, totals)
         place.stage = next
 
     barrier()
+    # Once more: registers of the loop need not hold it.
+    share = PartOfTile.of[tile_rows](here(UInt32(block_idx.x)), staged.column_parts, result)
+    first_row, first_column = share.first_row, share.first_column
     comptime if factors == FACTORS_OF_STAGES:
         store_sums[ROW_WARPS](place.base, totals)
     else:
         comptime if factors == FACTORS_OF_ALL:
             places = Places.of(staged, w, first_row, first_column, result)
-            places.load(0, place.flags()).apply(sums)
+            of_stage = places.load(0)
+            Places.flag(of_stage, place.flags())
+            of_stage.apply(sums)
         store_sums[ROW_WARPS](place.base, sums)
     barrier()
-    store_tile[tile_rows](place.base, result, first_row, first_column)
-    if tile.row == 0:
-        place.flags().write(staged, first_column, result.columns)
+    if staged.column_parts == 1:
+        store_tile[tile_rows](place.base, result, first_row, first_column)
+    else:
+        var target = of_part(result, sums_of_parts, share.part)
+        store_tile[tile_rows](place.base, target, first_row, first_column)
+    if first_row == 0:
+        place.flags().write(staged, share.part, first_column, result.columns)
+
+
+@fieldwise_init
+struct PartOfTile(TrivialRegisterPassable):
+    """What a group computes: a tile of C, and a part of K."""
+
+    var first_row: UInt32
+    var first_column: UInt32
+    var part: UInt32
+
+    @staticmethod
+    @always_inline
+    def of[tile_rows: Int](group: UInt32, parts: UInt32, result: Result) -> Self:
+        """Returns that of a group: parts of a tile are neighbours."""
+        var bands = Bands(
+            (result.rows + UInt32(tile_rows - 1)) // UInt32(tile_rows),
+            (result.columns + UInt32(COLUMNS - 1)) // UInt32(COLUMNS),
+        )
+        var index, part = divmod(group, parts)
+        var tile = bands.tile(Int(index))
+        return Self(UInt32(tile.row * tile_rows), UInt32(tile.column * COLUMNS), part)
+
+
+@always_inline
+def fill(
+    mut loads: WeightLoads[_], w: Weights, layout: Int32, k: UInt32, place: Place[_], stage: UInt32
+):
+    """Decodes and stores a thread's weights of a stage, and loads those of the step behind."""
+    loads.store(place.right(stage), place.flags())
+    # Past the end they are of no use to anybody.
+    loads.load(w, layout, k)
 
 
 @always_inline
@@ -145,8 +193,8 @@ def copy_rows[
 
 
 @always_inline
-def multiply[tile_rows: Int, //, half: Int](place: Place[tile_rows], sums: Sums[tile_rows]):
-    """Adds a warp's products of half of a stage."""
+def multiply[tile_rows: Int, //](place: Place[tile_rows], sums: Sums[tile_rows]):
+    """Adds a warp's products of a stage."""
     comptime M_TILES = tile_rows // ROW_WARPS // FRAGMENT_ROWS
     comptime PAIRS = WARP_COLUMNS // FRAGMENT_ROWS
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
@@ -157,8 +205,7 @@ def multiply[tile_rows: Int, //, half: Int](place: Place[tile_rows], sums: Sums[
     var left = place.left(place.stage) + place_in_stage(row, lane // 16)
     var column = column_warp * UInt32(WARP_COLUMNS) + lane // 16 * 8 + lane % 8
     var right = place.right(place.stage) + place_in_stage(column, lane // 8 % 2)
-    comptime HALF_STEPS = STEP // FRAGMENT_ROWS // HALVES
-    comptime for k_step in range(half * HALF_STEPS, (half + 1) * HALF_STEPS):
+    comptime for k_step in range(STEP // FRAGMENT_ROWS):
         comptime TURN = UInt32(2 * k_step * CHUNK_BYTES)
         var of_left = Array[Quad[DType.uint32], M_TILES](uninitialized=True)
         comptime for i in range(M_TILES):
@@ -173,44 +220,40 @@ def multiply[tile_rows: Int, //, half: Int](place: Place[tile_rows], sums: Sums[
                     )
 
 
-def takes(m: Int) -> Bool:
-    """Says whether the kernel is for so many rows of C."""
-    return m > FEW_ROWS
+def takes(m: Int, k: Int) -> Bool:
+    """Says whether the kernel is for products of so many rows and so long a K."""
+    return m > FEW_ROWS or k > SHORT_K
 
 
 def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem: not few rows, weights at words and within 4 GiB."""
+    """Says whether the kernel takes a problem: not a tiny one, weights at words and within 4 GiB."""
     comptime MAX_BYTES = 1 << 32
     var are_near = (problem.n + COLUMNS) * problem.k < MAX_BYTES
-    return takes(problem.m) and problem.right.codes % RUN_BYTES == 0 and are_near
+    return takes(problem.m, problem.k) and problem.right.codes % RUN_BYTES == 0 and are_near
 
 
-def tile_rows_of(m: Int, n: Int, factors: Int) -> Int:
-    """Returns the rows of a tile."""
-    var large_tiles = ceildiv(m, MANY_ROWS) * ceildiv(n, COLUMNS)
-    return MANY_ROWS if large_tiles >= MANY_TILES and fits(MANY_ROWS, factors) else MANY_ROWS // 2
+def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
+    """Returns the workspace that a product wants."""
+    var parts = Cut.of(m, n, k).parts
+    var sums = StagedRows.at(m, k, parts, 0).sums(n)
+    return Workspace(0, Int(sums) + sum_bytes(m, n, parts))
 
 
-def fits(tile_rows: Int, factors: Int) -> Bool:
-    """Says whether there are such tiles: with factors of stages sums have to fit twice."""
-    return tile_rows != MANY_ROWS or factors != FACTORS_OF_STAGES
-
-
-def grid(m: Int, n: Int, tile_rows: Int) -> Grid:
+def grid(m: Int, n: Int, cut: Cut) -> Grid:
     """Returns the grid for C of [m, n]."""
     var shared_bytes = 0
     comptime for rows in ALL_ROWS:
-        if tile_rows == rows:
+        if cut.rows == rows:
             shared_bytes = Place[rows].NUM_BYTES
-    return Grid(
-        ceildiv(m, tile_rows) * ceildiv(n, COLUMNS), threads=THREADS, shared_bytes=shared_bytes
-    )
+    return Grid(cut.num_groups(m, n), threads=THREADS, shared_bytes=shared_bytes)
 
 
 def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the activations, multiplies, and computes what is marked."""
-    var space = workspace_of(problem.m, problem.n, problem.k)
-    var staged = StagedRows.at(problem.m, problem.k, queue.workspace(space))
+    var m, n, k = problem.m, problem.n, problem.k
+    var cut = Cut.of(m, n, k)
+    var staged = StagedRows.at(m, k, cut.parts, queue.workspace(workspace_of(m, n, k)))
+    var sums = staged.sums(n)
     if are_numbers(problem):
         staged = staged.reading(problem)
     else:
@@ -218,22 +261,31 @@ def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     comptime for i in range(len(FORMATS)):
         comptime if may_be(known.right_format, i):
             if problem.right.format == i:
-                _launch[FORMATS[i].element](problem, staged, queue)
+                _launch[FORMATS[i].element](problem, staged, sums, cut, queue)
+    if cut.parts > 1:
+        parts.launch(problem, sums, cut.parts, queue)
     marked.launch[known](problem, staged, queue)
 
 
-def _launch[element: Element](problem: Problem, staged: StagedRows, mut queue: Some[Queue]) raises:
+def _launch[
+    element: Element
+](
+    problem: Problem,
+    staged: StagedRows,
+    sums: DevicePointer[DType.float32],
+    cut: Cut,
+    mut queue: Some[Queue],
+) raises:
     """Launches an instance of the kernel."""
     var wanted = factors_of(problem.left.format, problem.right.format, problem.k)
-    var rows = tile_rows_of(problem.m, problem.n, wanted)
     comptime for tile_rows in ALL_ROWS:
         comptime for factors in ALL_FACTORS:
-            comptime if fits(tile_rows, factors):
-                if rows == tile_rows and factors == wanted:
-                    queue.launch[matmul_tile[element, tile_rows, factors]](
-                        grid(problem.m, problem.n, tile_rows),
-                        staged,
-                        Weights(problem),
-                        Int32(problem.right.layout),
-                        Result(problem),
-                    )
+            if cut.rows == tile_rows and factors == wanted:
+                queue.launch[matmul_tile[element, tile_rows, factors]](
+                    grid(problem.m, problem.n, cut),
+                    staged,
+                    Weights(problem),
+                    Int32(problem.right.layout),
+                    Result(problem),
+                    sums,
+                )

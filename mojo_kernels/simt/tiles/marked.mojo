@@ -36,9 +36,7 @@ def compute_marked[
     var first_row, first_column = tile_row * UInt32(TILE), tile_column * UInt32(TILE)
     var thread = UInt32(thread_idx.x)
     var is_marked = is_row_marked(staged, first_row + thread)
-    var column = first_column + thread
-    if column < result.columns:
-        is_marked |= flat_of(staged.column_marks)[Int(column)] != 0
+    is_marked |= is_column_marked(staged, first_column + thread, result.columns)
     if not any_thread[THREADS](is_marked):
         return
 
@@ -50,7 +48,9 @@ def compute_marked[
         for first in range(Int(first_column), end_column, COLUMNS):
             var mine = first + lane
             var is_wanted = lane < COLUMNS and mine < end_column
-            is_wanted = is_wanted and (whole_row or flat_of(staged.column_marks)[mine] != 0)
+            is_wanted = is_wanted and (
+                whole_row or is_column_marked(staged, UInt32(mine), result.columns)
+            )
             if any_lane(is_wanted):
                 var sums = warp_sums[Layout, ANY_BITS, False, COLUMNS](
                     a, w, Int(result.columns), row, first, lane
@@ -66,6 +66,16 @@ def is_row_marked(staged: StagedRows, row: UInt32) -> Bool:
     if row < staged.rows:
         for part in range(staged.row_parts):
             found |= flat_of(staged.row_marks)[Int(row * staged.row_parts + part)] != 0
+    return found
+
+
+@always_inline
+def is_column_marked(staged: StagedRows, column: UInt32, columns: UInt32) -> Bool:
+    """Says whether a column has a mark; one past the end has none."""
+    var found = False
+    if column < columns:
+        for part in range(staged.column_parts):
+            found |= flat_of(staged.column_marks)[Int(part * columns + column)] != 0
     return found
 
 

@@ -2,7 +2,9 @@
 
     workspace    numbers, [rows, k]; not there if the activations are such numbers
                  factors, a float32 for each row and 128 of K: float scales of the left side
-                 marks of rows, a byte for each row and `PART` of K; marks of columns, a byte each
+                 marks of rows, a byte for each row and `PART` of K
+                 marks of columns, a byte for each column and part of K that groups have
+                 sums of those parts, see `parts`
 
 Elements of MX formats have at most eight significant bits, as bfloat16 has: a number is an element
 times its scale, exactly, unless it is too large or too small. Float scales do not become part of
@@ -14,7 +16,7 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up, ceildiv
 from std.memory import bitcast
 
-from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...launch.queue import DevicePointer, device_pointer
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import Format, has_float_scales
 from ...problem import LeftKind, Problem
@@ -80,9 +82,11 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     """Elements of a row."""
     var row_parts: UInt32
     """Marks of a row; 0 if rows have none."""
+    var column_parts: UInt32
+    """Marks of a column."""
 
     @staticmethod
-    def at(m: Int, k: Int, address: Int) -> Self:
+    def at(m: Int, k: Int, column_parts: Int, address: Int) -> Self:
         """Returns the rows of a product in a workspace."""
         var factors = address + align_up(m * k * NUMBER_BYTES, ALIGNMENT)
         var row_marks = factors + align_up(m * ceildiv(k, STAGE) * 4, ALIGNMENT)
@@ -96,7 +100,13 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
             UInt32(m),
             UInt32(k),
             UInt32(parts),
+            UInt32(column_parts),
         )
+
+    def sums(self, n: Int) -> DevicePointer[DType.float32]:
+        """Returns the sums of parts of K, behind all marks."""
+        var end = Int(self.column_marks) + n * Int(self.column_parts)
+        return device_pointer[DType.float32](align_up(end, ALIGNMENT))
 
     def reading(self, problem: Problem) -> Self:
         """Returns the rows with numbers that lie where the activations are."""
@@ -123,11 +133,6 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
 def stages_of(k: UInt32) -> UInt32:
     """Returns the stages of a row of k elements."""
     return (k + UInt32(STAGE - 1)) // UInt32(STAGE)
-
-
-def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
-    """Returns the workspace that a product wants."""
-    return Workspace(0, Int(StagedRows.at(m, k, 0).column_marks) + n)
 
 
 def are_numbers(problem: Problem) -> Bool:

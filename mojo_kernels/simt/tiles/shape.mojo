@@ -21,10 +21,6 @@ comptime PASS_ROWS = THREADS // STEP_CHUNKS
 """Rows from one chunk of a thread to the next."""
 comptime PASSES = COLUMNS // PASS_ROWS
 """Chunks of a thread."""
-comptime HALVES = 2
-"""Parts of a step, one after the other: of the chunks of a thread, and of K that is multiplied."""
-comptime HALF_PASSES = PASSES // HALVES
-"""Chunks of a thread that are on their way together."""
 comptime CHUNK_BYTES = CHUNK * NUMBER_BYTES
 """Bytes of a chunk's numbers."""
 comptime ROW_WARPS = 2

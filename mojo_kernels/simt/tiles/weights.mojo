@@ -24,7 +24,7 @@ from ..instructions import store_quad
 from ..views import flat_of
 from .flags import Flags
 from .numbers import are_lost, numbers_of
-from .shape import HALF_PASSES, PASSES, PASS_ROWS, ROW_BYTES, STEP, STEP_CHUNKS, place_in_stage
+from .shape import PASSES, PASS_ROWS, ROW_BYTES, STEP, STEP_CHUNKS, place_in_stage
 
 
 @fieldwise_init
@@ -54,9 +54,9 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
     """The next step's block of this thread."""
     var num_chunks: UInt32
     """Chunks of this thread that are columns of C."""
-    var words: SIMD[DType.uint32, HALF_PASSES * Self.RUNS]
+    var words: SIMD[DType.uint32, PASSES * Self.RUNS]
     """Codes that are loaded, chunk by chunk."""
-    var scale_bytes: SIMD[DType.uint32, HALF_PASSES]
+    var scale_bytes: SIMD[DType.uint32, PASSES]
     """The scales of these chunks."""
 
     @staticmethod
@@ -86,8 +86,8 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
         return loads
 
     @always_inline
-    def load[half: Int](mut self, w: Weights, layout: Int32, k: UInt32):
-        """Loads half of this thread's chunks of the step; zeros where there is nothing."""
+    def load(mut self, w: Weights, layout: Int32, k: UInt32):
+        """Loads this thread's chunks of the step, and goes on; zeros where there is nothing."""
         self.words = 0
         self.scale_bytes = UInt32(E8M0_BIAS)
         var is_there = self.block < k // UInt32(BLOCK)
@@ -97,30 +97,30 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
             if layout == Int32(i):
                 var blocks = padded_blocks[L](Int(k) // BLOCK)
                 block_at = UInt32(L.scale_offset(0, Int(self.block), blocks))
-        comptime for i in range(HALF_PASSES):
-            comptime index = half * HALF_PASSES + i
-            if is_there and UInt32(index) < self.num_chunks:
+        comptime for i in range(PASSES):
+            if is_there and UInt32(i) < self.num_chunks:
                 comptime for run in range(Self.RUNS):
-                    var at = UInt32(index) * self.row_step + UInt32(run) * self.run_step
+                    var at = UInt32(i) * self.row_step + UInt32(run) * self.run_step
                     var source = w.codes.unsafe_offset(Int(self.codes_at + at))
                     self.words[i * Self.RUNS + run] = source.unsafe_bitcast[UInt32]()[]
                 if not has_float_scales(Int(w.format)):
-                    var at = self.scales_at + UInt32(index) * self.scale_row_step + block_at
+                    var at = self.scales_at + UInt32(i) * self.scale_row_step + block_at
                     self.scale_bytes[i] = flat_of(w.scales)[Int(at)].cast[DType.uint32]()
+        self.advance(1)
 
     @always_inline
-    def advance(mut self):
-        """Goes on to the next step."""
-        self.codes_at += self.k_step
-        self.block += UInt32(STEP // BLOCK)
+    def advance(mut self, steps: UInt32):
+        """Goes on by so many steps."""
+        self.codes_at += steps * self.k_step
+        self.block += steps * UInt32(STEP // BLOCK)
 
     @always_inline
-    def store[half: Int](self, stage: UInt32, flags: Flags):
+    def store(self, stage: UInt32, flags: Flags):
         """Stores the numbers of what is loaded, and flags the columns of which some are lost."""
         var row, chunk = divmod(UInt32(thread_idx.x), UInt32(STEP_CHUNKS))
         var place = stage + place_in_stage(row, chunk)
-        comptime for i in range(HALF_PASSES):
-            comptime first = (half * HALF_PASSES + i) * PASS_ROWS
+        comptime for i in range(PASSES):
+            comptime first = i * PASS_ROWS
             var words = self.words.slice[Self.RUNS, offset=i * Self.RUNS]()
             var scale = self.scale_bytes[i]
             if are_lost[Self.element](words, scale):

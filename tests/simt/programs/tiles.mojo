@@ -9,8 +9,10 @@ from max.gpu.host.compile import _compile_code, get_gpu_target
 from mojo_kernels.layouts import PreshuffledCdna4
 from mojo_kernels.numbers.elements import Element
 from mojo_kernels.simt.tiles.factors import ALL_FACTORS
-from mojo_kernels.simt.tiles.kernel import ALL_ROWS, fits, matmul_tile
+from mojo_kernels.simt.tiles.cut import ALL_ROWS
+from mojo_kernels.simt.tiles.kernel import matmul_tile
 from mojo_kernels.simt.tiles.marked import compute_marked
+from mojo_kernels.simt.tiles.parts import add_parts
 from mojo_kernels.simt.tiles.rows import stage_rows
 
 
@@ -42,8 +44,8 @@ def main() raises:
         comptime for element in [Element.E2M1, Element.E4M3, Element.E5M2, Element.INT8]:
             comptime for rows in ALL_ROWS:
                 comptime for factors in ALL_FACTORS:
-                    comptime if fits(rows, factors):
-                        var name = String(materialize[element]().name(), "_", factors, "_", rows)
-                        say[matmul_tile[element, rows, factors], architecture](name)
+                    var name = String(materialize[element]().name(), "_", factors, "_", rows)
+                    say[matmul_tile[element, rows, factors], architecture](name)
         say[stage_rows[False, True], architecture]("stage_rows")
+        say[add_parts, architecture]("add_parts")
         say[compute_marked[PreshuffledCdna4], architecture]("compute_marked")
