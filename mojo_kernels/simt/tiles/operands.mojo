@@ -105,8 +105,9 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
 
     def sums(self, n: Int) -> DevicePointer[DType.float32]:
         """Returns the sums of parts of K, behind all marks."""
-        var end = Int(self.column_marks) + n * Int(self.column_parts)
-        return device_pointer[DType.float32](align_up(end, ALIGNMENT))
+        # As far behind the beginning, wherever that is.
+        var num_marks = align_up(n * Int(self.column_parts), ALIGNMENT)
+        return device_pointer[DType.float32](Int(self.column_marks) + num_marks)
 
     def reading(self, problem: Problem) -> Self:
         """Returns the rows with numbers that lie where the activations are."""
