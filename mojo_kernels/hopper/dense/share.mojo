@@ -56,14 +56,15 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
     def evenly(result: Result, num_steps: UInt32) -> Self:
         """Returns the share of this group, of as many as the grid has."""
         var schedule = bands_of[Self.tokens, Self.columns](result)
-        var all_steps = UInt64(schedule.rows * schedule.columns * num_steps)
-        var group, groups = UInt64(block_idx.x), UInt64(grid_dim.x)
+        # No more than 32 bits hold, see `direct.meeting.may_share`.
+        var all_steps = schedule.rows * schedule.columns * num_steps
+        var group, groups = UInt32(block_idx.x), UInt32(grid_dim.x)
         return Self(
             schedule,
-            UInt32(group),
-            UInt32(groups),
-            broadcast(UInt32(all_steps * group // groups)),
-            broadcast(UInt32(all_steps * (group + 1) // groups)),
+            group,
+            groups,
+            broadcast(all_steps * group // groups),
+            broadcast(all_steps * (group + 1) // groups),
             num_steps,
         )
 
@@ -105,8 +106,8 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
     @always_inline
     def group_of(self, step: UInt32) -> UInt32:
         """Returns the group that has a stage, of those of all tiles, in its even share."""
-        var all_steps = UInt64(self.schedule.rows * self.schedule.columns * self.num_steps)
-        return UInt32((UInt64(step + 1) * UInt64(self.ranks) - 1) // all_steps)
+        var all_steps = self.schedule.rows * self.schedule.columns * self.num_steps
+        return broadcast(((step + 1) * self.ranks - 1) // all_steps)
 
     @always_inline
     def tile(self, index: UInt32) -> Tile:

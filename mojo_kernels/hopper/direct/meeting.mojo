@@ -6,6 +6,9 @@
 A group has some stages of its first tile and of its last one, which are all parts there are. Sums are
 added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody, and
 who comes when all others have been there stores nothing.
+
+One thread of a consumer counts: barriers of the consumer stand between what others store and its
+release, and between its acquire and what they load.
 """
 
 from layout import Coord
@@ -19,7 +22,7 @@ from ...simt.views import flat_of
 from ..dense.marks import wait_for_group
 from ..dense.result import GROUPS
 from ..dense.share import Share
-from ..instructions.global_memory import add_one, load_fresh, load_one, order_memory
+from ..instructions.global_memory import add_one, load_fresh, load_one
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import PART_SUMS, TileSums
@@ -36,6 +39,11 @@ comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
 """Where the header has a word for each consumer: how many parts there were."""
 comptime FEWEST_STEPS = 4
 """Groups have no fewer stages than that, or fewer groups have some. Guess."""
+
+
+def may_share(tiles: Int, num_steps: Int) -> Bool:
+    """Says whether kernels can divide up the stages of so many tiles: in 32 bits."""
+    return (tiles * num_steps + 1) * MULTIPROCESSORS < 1 << 32
 
 
 def groups_of(tiles: Int, num_steps: Int) -> Int:
@@ -105,14 +113,14 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
             base + UInt32(FLAGS_AT) + 4 * consumer,
             consumer,
         )
-        if at_counter.read() != last_group - first_group:
+        # Who begins the tile gets to it in the end, and mostly finds all others there.
+        var begins = first_step >= share.first_step
+        var others = last_group - first_group
+        if not begins or at_counter.read() != others:
             keep_branch()
-            var slot = UInt32(1) if first_step >= share.first_step else UInt32(0)
-            self._store(share.rank, slot, sums)
-            order_memory()
-            if at_counter.count() != last_group - first_group:
+            self._store(share.rank, UInt32(1) if begins else UInt32(0), sums)
+            if at_counter.count() != others:
                 return False
-        order_memory()
         # The first part begins the tile, the others are the first parts of their groups.
         var own = sums.copy()
         if first_group != share.rank:

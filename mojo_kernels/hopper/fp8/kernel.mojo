@@ -13,6 +13,7 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS
+from ..direct.meeting import may_share
 from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
@@ -41,7 +42,8 @@ def supports(problem: Problem) -> Bool:
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Prepares the rows and multiplies."""
+    """Prepares the rows and multiplies; stages that are too many to be shared are not."""
+    var cut = shareable(problem.m, problem.n, problem.k, plan)
     if not supports(problem):
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
     if plan.tokens not in materialize[DENSE_TOKENS]():
@@ -51,9 +53,17 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     comptime for tokens in DENSE_TOKENS:
         if plan.tokens == tokens:
             if plan.kernel == Kernel.FP8:
-                _launch[True, tokens](problem, plan, queue)
+                _launch[True, tokens](problem, cut, queue)
             else:
-                _launch[False, tokens](problem, plan, queue)
+                _launch[False, tokens](problem, cut, queue)
+
+
+def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
+    """Returns the plan, or one without even shares if those are of too many stages."""
+    var is_even = plan.kernel == Kernel.FP8_EVEN
+    if is_even and not may_share(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES)):
+        return Plan.fp8_few(plan.tokens, 1)
+    return plan
 
 
 def _launch[
@@ -86,6 +96,6 @@ def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n]."""
     if plan.kernel == Kernel.FP8:
         return grid_of_tiles(m, n, Plan.mapped(plan.tokens, 1))
-    if plan.kernel == Kernel.FP8_EVEN:
+    if shareable(m, n, k, plan).kernel == Kernel.FP8_EVEN:
         return even_grid(m, n, plan.tokens, ceildiv(k, ROW_BYTES))
     return grid_of_direct(m, n, plan.tokens, plan.ranks)

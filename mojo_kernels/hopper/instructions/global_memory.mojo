@@ -8,14 +8,6 @@ from ...simt.instructions import Quad
 
 
 @always_inline
-def order_memory():
-    """Makes what this thread has seen or written so far come before what follows, to all groups."""
-    inlined_assembly[
-        "fence.acq_rel.gpu;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
 def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
     """Adds one to a counter of all groups; returns what was there before."""
     return inlined_assembly[
