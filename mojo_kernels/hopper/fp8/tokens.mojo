@@ -194,7 +194,9 @@ def prepare_spread(a: Activations, rows: ByteRows[_], place: LaneOfRow):
     var last = last_chunk_of(place, row_chunks)
     var bytes_at = LaneBytes.of(rows, place)
     store_base(rows, place, NO_BASE)
-    for i in range(ceildiv(rows.left.num_steps * UInt32(STEP_BLOCKS * K_LANES), place.lanes.lanes())):
+    for i in range(
+        ceildiv(rows.left.num_steps * UInt32(STEP_BLOCKS * K_LANES), place.lanes.lanes())
+    ):
         var chunk = place.chunk(UInt32(i))
         var neighbours = load_neighbours(a, place.row, min(chunk, last))
         var scale = scale_of_neighbours(neighbours, a.carry)[0]

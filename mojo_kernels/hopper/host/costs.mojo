@@ -18,6 +18,7 @@ their share of K in steps:
     rounds * (stages of activations - 1)                 few: all wait for the next stage;
       or m * k * tiles of columns / 2**20                  numbers: activations are read
     rounds, if the last loads ahead are not all needed   few: they end one by one
+      or 1, if K is up to `SHORT_ROW`                      fp8: rows are ready when groups begin to wait
     rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
@@ -59,6 +60,10 @@ comptime ANY_ROWS = Int.MAX
 """No more rows of activations than all."""
 comptime MANY_ROWS = 512
 """Beyond so many rows, there are tiles enough: K is split less."""
+comptime SHORT_ROW = 1024
+"""Up to so long a K, one group has all of a tile of weights that becomes bytes."""
+comptime FEW_ROWS = 64
+"""Up to so many rows, kernels for few rows are for them all."""
 comptime MOST_FEW_BYTES = 1536
 """Up to so many rows, groups may make bytes of weights as they multiply."""
 
@@ -80,8 +85,13 @@ struct Family(TrivialRegisterPassable):
         return self.first_m <= m and m <= self.last_m
 
     def max_ranks(self, m: Int, k: Int) -> Int:
-        """Returns the most ranks that are worth a try: each has a step of K."""
+        """Returns the most ranks that are worth a try: each has a step of K.
+
+        None where a second launch takes longer than few rows of a short K.
+        """
         var most = MAX_RANKS
+        if self.plan.kernel.wants_bytes() and m <= FEW_ROWS and k <= SHORT_ROW:
+            return 0
         if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN, Kernel.NUMBERS):
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
@@ -158,6 +168,8 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS
     terms[6] = Lanes(m * k) / (1 << 20)
+    comptime if KERNEL == Kernel.FP8:
+        terms[10] = Lanes(1 if k <= SHORT_ROW else 0)
     comptime if KERNEL == Kernel.FP8_EVEN:
         var tiles = family.plan.groups(m, n)
         var tile_steps = ceildiv(k // BLOCK, _step_blocks(KERNEL))
