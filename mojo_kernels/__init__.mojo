@@ -144,8 +144,10 @@ Hopper's builds on the room of any GPU.
         dispatch.mojo         which kernel
         matmul.mojo           one warp for a row and a few columns
         instructions.mojo     tensor cores and copies of NVIDIA GPUs from Ampere on
-        tiles/                more rows: tiles on tensor cores
+        tiles/                all but tiny products: tiles on tensor cores
             kernel.mojo           the kernel, which problems, and the launches
+            cut.mojo              rows of a tile, and parts of K
+            parts.mojo            the sums of parts, added up
             shape.mojo            how a group is cut, and its shared memory
             operands.mojo         numbers, factors and marks, and where they lie
             numbers.mojo          codes as bfloat16 numbers
@@ -228,7 +230,8 @@ Hopper's builds on the room of any GPU.
             codes.mojo            four-bit codes as E5M2 bytes, exactly
             places.mojo           where bases lie
             bases.mojo            rows that are ready, as operands of the product
-            rows.mojo             stages of bytes, the base of every row
+            rows.mojo             the kernel that makes both sides ready; weights, and their bases
+            tokens.mojo           rows of tokens as bytes, and their bases
             spread.mojo           rows that have none, block by block
         numbers/              MX formats as bfloat16 numbers; bfloat16 activations as they are
             kernel.mojo           which problems, and the launches
