@@ -166,8 +166,7 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def flag(found: LaneFactors[Self.tile_rows], flags: Flags):
-        """Flags columns whose factors are extreme, when they are wanted: who loads them does not wait.
-        """
+        """Flags columns whose factors are extreme, when these are there: loading does not wait."""
         var _, first = Self._place_of(here(UInt32(thread_idx.x)))
         comptime for j in range(LANE_COLUMNS):
             if is_extreme(found.of_columns[j]):

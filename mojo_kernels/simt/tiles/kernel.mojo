@@ -44,8 +44,7 @@ comptime SHORT_K = 256
 
 @always_inline
 def resident_groups(tile_rows: Int, factors: Int) -> Int:
-    """Returns the groups of a multiprocessor: with factors of stages, large sums are there twice.
-    """
+    """Returns the groups of a multiprocessor: with factors of stages, sums are there twice."""
     return 1 if tile_rows == MANY_ROWS and factors == FACTORS_OF_STAGES else 2
 
 
@@ -227,8 +226,7 @@ def takes(m: Int, k: Int) -> Bool:
 
 
 def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem: not a tiny one, weights at words and within 4 GiB.
-    """
+    """Says whether the kernel takes a problem: not tiny, weights at words and within 4 GiB."""
     comptime MAX_BYTES = 1 << 32
     var are_near = (problem.n + COLUMNS) * problem.k < MAX_BYTES
     return takes(problem.m, problem.k) and problem.right.codes % RUN_BYTES == 0 and are_near
