@@ -8,7 +8,6 @@ Operands say which tokens and columns are marked, by their factors.
 """
 
 from max.gpu.primitives.warp import vote
-from max.gpu.sync import syncwarp
 from std.collections import Array
 
 from ...numbers.floats import FLOAT_TYPES, float_code
@@ -139,10 +138,8 @@ def put_factors[
 
 @always_inline
 def say_full(mut stages: MappedStages[_]):
-    """Says that the warp has filled a slot, and goes on to the next one."""
-    syncwarp()
-    if lane_here() == 0:
-        arrive(stages.full())
+    """Says that a lane has filled its part of a slot, and goes on to the next one."""
+    arrive(stages.full())
     stages.advance()
 
 

@@ -14,7 +14,6 @@ there are few tokens, beside each other.
 """
 
 from layout import Coord
-from max.gpu.sync import syncwarp
 from std.math import align_up
 
 from ..instructions.shared_memory import (
@@ -24,7 +23,6 @@ from ..instructions.shared_memory import (
     copy_box,
     init_barrier,
 )
-from ..instructions.warp import lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAPPED_ELEMENTS
@@ -36,8 +34,12 @@ comptime PART_TOKENS = INSTRUCTION_ROWS
 """Tokens of a consumer."""
 comptime PART_COLUMNS = COLUMNS
 """Columns of a consumer."""
-comptime FILLERS = 2
-"""Who says that a stage is full: who starts copies, and the warp that puts factors."""
+comptime FILLERS = 1 + 32
+"""Who says that a stage is full: the thread that starts copies, and the warp that puts factors.
+
+Every lane says so, as every lane of consumers does of a stage that is read. One for a warp behind a
+barrier of it would do, and takes as long, but compute-sanitizer does not see that.
+"""
 
 
 def columns_of(tokens: Int) -> Int:
@@ -105,7 +107,7 @@ struct MappedStages[tokens: Int](TrivialRegisterPassable):
         comptime for stage in range(Self.STAGES):
             var here = Self(self.base, UInt32(stage), 0)
             init_barrier(here.full(), UInt32(FILLERS))
-            init_barrier(here.empty(), UInt32(CONSUMER_WARPS))
+            init_barrier(here.empty(), UInt32(32 * CONSUMER_WARPS))
 
     @always_inline
     def full(self) -> UInt32:
@@ -171,7 +173,5 @@ struct MappedStages[tokens: Int](TrivialRegisterPassable):
 
     @always_inline
     def release(self):
-        """Says that a warp has read the stage."""
-        syncwarp()
-        if lane_here() == 0:
-            arrive(self.empty())
+        """Says that a lane has read the stage."""
+        arrive(self.empty())
