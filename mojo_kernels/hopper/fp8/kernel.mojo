@@ -13,8 +13,8 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
 from ..dense.kernel import DENSE_TOKENS
-from ..direct.meeting import may_share
 from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
+from ..direct.meeting import may_share
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
 from ..mapped.stages import columns_of

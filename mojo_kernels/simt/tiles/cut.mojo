@@ -42,7 +42,8 @@ struct Cut(Equatable, TrivialRegisterPassable):
 
     @staticmethod
     def _of_rows(rows: Int, m: Int, n: Int, k: Int) -> Self:
-        var tiles = Self(rows, 1).num_groups(m, n)
+        # Nothing has no tiles.
+        var tiles = max(Self(rows, 1).num_groups(m, n), 1)
         var most = min(k // (STAGE * FEWEST_STAGES), MAX_PARTS)
         return Self(rows, max(min(WANTED_GROUPS // tiles, most), 1))
 

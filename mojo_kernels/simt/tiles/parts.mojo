@@ -26,14 +26,9 @@ def sum_bytes(m: Int, n: Int, parts: Int) -> Int:
 @always_inline
 def of_part(result: Result, sums: DevicePointer[DType.float32], part: UInt32) -> Result:
     """Returns where a part's sums go, as if they were all of C."""
-    var found = result
-    var columns = (result.columns + UInt32(CHUNK - 1)) // UInt32(CHUNK) * UInt32(CHUNK)
-    var first = Int(part) * Int(result.rows) * Int(columns)
-    found.output = sums.unsafe_offset(first).unsafe_bitcast[UInt8]()
-    found.dtype = FLOAT32
-    found.bias_dtype = -1
-    found.columns = columns
-    return found
+    var rows, columns = Int(result.rows), align_up(Int(result.columns), CHUNK)
+    var first = sums.unsafe_offset(Int(part) * rows * columns)
+    return Result(Int(first), Int(FLOAT32), rows, columns)
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
