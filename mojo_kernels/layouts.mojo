@@ -49,7 +49,7 @@ trait OperandLayout:
     comptime DEVICE: StaticString
     """The device whose `preshuffle` picks this layout; empty for none."""
     comptime HAS_FLOAT_SCALES: Bool
-    """Whether it does so for formats with float scales, too: else its kernels read rows as they lie."""
+    """Whether it does so for formats with float scales too: else kernels read rows as they lie."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
     comptime SCALE_ROW_MULTIPLE: Int

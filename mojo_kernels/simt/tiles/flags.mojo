@@ -36,7 +36,7 @@ struct Flags(TrivialRegisterPassable):
 
     @always_inline
     def write(self, staged: StagedRows, part: UInt32, first_column: UInt32, columns: UInt32):
-        """Writes marks of the tile's columns in a part of K; all threads call it, behind a barrier."""
+        """Writes marks of a tile's columns in a part of K; all threads call it behind a barrier."""
         var column = UInt32(thread_idx.x)
         if column < UInt32(COLUMNS) and first_column + column < columns:
             var flag = load_word(self.at(column)).cast[DType.uint8]()
