@@ -7,6 +7,7 @@ from ...numbers.formats import NO_FORMAT
 from ...simt import matmul as portable
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.cut import Cut
+from ...simt.tiles.factors import factors_of
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -44,7 +45,8 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     if not takes_formats(left_format, right_format):
         var choice = choice_of_portable(m, n, k)
         if choice.plan.kernel == Kernel.TILES:
-            var grid = tiles.grid(m, n, Cut.of(m, n, k))
+            var factors = factors_of(left_format, right_format, k)
+            var grid = tiles.grid(m, n, Cut.of(m, n, k), factors)
             return Explanation(choice, grid, tiles.workspace_of(m, n, k))
         return Explanation(choice, portable.grid(m, n), Workspace(0, 0))
     var choice = choose(m, n, k, fp8.takes(left_format, k), left_format == NO_FORMAT)

@@ -47,9 +47,9 @@ struct Cut(Equatable, TrivialRegisterPassable):
         var most = min(k // (STAGE * FEWEST_STAGES), MAX_PARTS)
         return Self(rows, max(min(WANTED_GROUPS // tiles, most), 1))
 
-    def num_groups(self, m: Int, n: Int) -> Int:
-        """Returns the groups of C of [m, n]."""
-        return ceildiv(m, self.rows) * ceildiv(n, COLUMNS) * self.parts
+    def num_groups(self, m: Int, n: Int, columns: Int = COLUMNS) -> Int:
+        """Returns the groups of C of [m, n], in tiles of so many columns."""
+        return ceildiv(m, self.rows) * ceildiv(n, columns) * self.parts
 
 
 @fieldwise_init

@@ -19,20 +19,20 @@ from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
 from .operands import MAGNITUDE, STAGE, StagedRows, is_extreme, scaled, stages_of
-from .shape import COLUMN_WARPS, FRAGMENT_COLUMNS, FRAGMENT_ROWS, ROW_WARPS, WARP_COLUMNS
+from .shape import FRAGMENT_COLUMNS, FRAGMENT_ROWS, Tile, WARP_COLUMNS
 
 comptime Sums[rows: Int] = RegisterTile[
     DType.float32,
     FRAGMENT_SUMS,
-    rows // ROW_WARPS // FRAGMENT_ROWS,
+    rows // FRAGMENT_ROWS,
     WARP_COLUMNS // FRAGMENT_COLUMNS,
 ]
-"""The sums of a lane: fragments below, and beside each other."""
+"""The sums of a lane, of so many rows of its warp: fragments below, and beside each other."""
 comptime PAIR = 2
 """Neighbouring columns of a lane, and rows of a lane in a fragment."""
 comptime LANE_COLUMNS = PAIR * WARP_COLUMNS // FRAGMENT_COLUMNS
 """Columns of a lane."""
-comptime lane_rows[tile_rows: Int] = PAIR * tile_rows // ROW_WARPS // FRAGMENT_ROWS
+comptime lane_rows[warp_rows: Int] = PAIR * warp_rows // FRAGMENT_ROWS
 """Rows of a lane."""
 comptime NO_FACTORS = 0
 """Sums are elements of C."""
@@ -47,25 +47,25 @@ comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
 
 
 @fieldwise_init
-struct LaneFactors[tile_rows: Int](TrivialRegisterPassable):
+struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
     """The factors of a lane's rows and columns, in a stage."""
 
-    var of_rows: SIMD[DType.float32, lane_rows[Self.tile_rows]]
+    var of_rows: SIMD[DType.float32, lane_rows[Self.warp_rows]]
     var of_columns: SIMD[DType.float32, LANE_COLUMNS]
 
     @always_inline
     def are_regular(self) -> Bool:
         """Says whether the products of two factors are regular numbers, or zero."""
-        var rows = bitcast[DType.uint32, lane_rows[Self.tile_rows]](self.of_rows) & MAGNITUDE
+        var rows = bitcast[DType.uint32, lane_rows[Self.warp_rows]](self.of_rows) & MAGNITUDE
         var columns = bitcast[DType.uint32, LANE_COLUMNS](self.of_columns) & MAGNITUDE
         # Zeros wrap to the largest.
         var least = min((rows - 1).reduce_min(), (columns - 1).reduce_min())
         return least >= SMALL_FACTOR - 1
 
     @always_inline
-    def apply(self, sums: Sums[Self.tile_rows]):
+    def apply(self, sums: Sums[Self.warp_rows]):
         """Multiplies sums by their factors."""
-        comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+        comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
             comptime for j in range(LANE_COLUMNS // PAIR):
                 comptime for at in range(FRAGMENT_SUMS):
                     comptime row, column = divmod(at, PAIR)
@@ -76,11 +76,11 @@ struct LaneFactors[tile_rows: Int](TrivialRegisterPassable):
                     sums[i, j][at] = scaled(sums[i, j][at], of_row, of_column)
 
     @always_inline
-    def add(self, sums: Sums[Self.tile_rows], totals: Sums[Self.tile_rows]):
+    def add(self, sums: Sums[Self.warp_rows], totals: Sums[Self.warp_rows]):
         """Adds the sums of a stage times their factors, and begins anew."""
         if self.are_regular():
             keep_branch()
-            comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+            comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
                 comptime for j in range(LANE_COLUMNS // PAIR):
                     comptime for at in range(FRAGMENT_SUMS):
                         comptime row, column = divmod(at, PAIR)
@@ -91,17 +91,19 @@ struct LaneFactors[tile_rows: Int](TrivialRegisterPassable):
         else:
             keep_branch()
             self.apply(sums)
-            comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+            comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
                 comptime for j in range(LANE_COLUMNS // PAIR):
                     totals[i, j] += sums[i, j]
-        comptime for i in range(lane_rows[Self.tile_rows] // PAIR):
+        comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
             comptime for j in range(LANE_COLUMNS // PAIR):
                 sums[i, j] = 0
 
 
 @fieldwise_init
-struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
+struct FactorPlaces[tile: Tile](TrivialRegisterPassable):
     """Where a lane finds its factors."""
+
+    comptime Found = LaneFactors[Self.tile.warp_rows()]
 
     var left: DevicePointer[DType.float32]
     """Those of the left side, [row, stage]."""
@@ -147,12 +149,12 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def load(self, stage: UInt32) -> LaneFactors[Self.tile_rows]:
+    def load(self, stage: UInt32) -> Self.Found:
         """Loads those of a stage."""
-        var found = LaneFactors[Self.tile_rows](1, 1)
+        var found = Self.Found(1, 1)
         var row, column = here(self.row), here(self.column)
         var stages = stages_of(here(self.k))
-        comptime for i in range(lane_rows[Self.tile_rows]):
+        comptime for i in range(lane_rows[Self.tile.warp_rows()]):
             comptime fragment, half = divmod(i, PAIR)
             comptime BELOW = UInt32(fragment * FRAGMENT_ROWS + half * FRAGMENT_ROWS // PAIR)
             var at = min(row + BELOW, self.rows - 1) * stages + stage
@@ -165,7 +167,7 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def flag(found: LaneFactors[Self.tile_rows], flags: Flags):
+    def flag(found: Self.Found, flags: Flags[_]):
         """Flags columns whose factors are extreme, when these are there: loading does not wait."""
         var _, first = Self._place_of(here(UInt32(thread_idx.x)))
         comptime for j in range(LANE_COLUMNS):
@@ -177,9 +179,9 @@ struct FactorPlaces[tile_rows: Int](TrivialRegisterPassable):
     def _place_of(thread: UInt32) -> Tuple[UInt32, UInt32]:
         """Returns a lane's first row and column in the tile."""
         var warp, lane = divmod(thread, UInt32(32))
-        var row_warp, column_warp = divmod(warp, UInt32(COLUMN_WARPS))
+        var row_warp, column_warp = divmod(warp, UInt32(Self.tile.column_warps()))
         return (
-            row_warp * UInt32(Self.tile_rows // ROW_WARPS) + lane // 4,
+            row_warp * UInt32(Self.tile.warp_rows()) + lane // 4,
             column_warp * UInt32(WARP_COLUMNS) + lane % 4 * UInt32(PAIR),
         )
 

@@ -5,17 +5,16 @@ from max.gpu import thread_idx
 from ..instructions import load_word, store_word
 from ..views import flat_of
 from .operands import StagedRows
-from .shape import COLUMNS
 
 
 @fieldwise_init
-struct Flags(TrivialRegisterPassable):
+struct Flags[columns: Int](TrivialRegisterPassable):
     """A word for each column of a tile: whether numbers cannot hold its weights."""
 
     var base: UInt32
     """Where they are in shared memory."""
 
-    comptime NUM_BYTES = 4 * COLUMNS
+    comptime NUM_BYTES = 4 * Self.columns
     """Bytes of them."""
 
     @always_inline
@@ -26,7 +25,7 @@ struct Flags(TrivialRegisterPassable):
     @always_inline
     def clear(self):
         """Clears all flags; all threads call it."""
-        if thread_idx.x < COLUMNS:
+        if UInt32(thread_idx.x) < UInt32(Self.columns):
             store_word(self.at(UInt32(thread_idx.x)), 0)
 
     @always_inline
@@ -35,9 +34,9 @@ struct Flags(TrivialRegisterPassable):
         store_word(self.at(column), 1)
 
     @always_inline
-    def write(self, staged: StagedRows, part: UInt32, first_column: UInt32, columns: UInt32):
+    def write(self, staged: StagedRows, part: UInt32, first_column: UInt32, row_length: UInt32):
         """Writes marks of a tile's columns in a part of K; all threads call it behind a barrier."""
         var column = UInt32(thread_idx.x)
-        if column < UInt32(COLUMNS) and first_column + column < columns:
+        if column < UInt32(Self.columns) and first_column + column < row_length:
             var flag = load_word(self.at(column)).cast[DType.uint8]()
-            flat_of(staged.column_marks)[Int(part * columns + first_column + column)] = flag
+            flat_of(staged.column_marks)[Int(part * row_length + first_column + column)] = flag

@@ -36,6 +36,19 @@ comptime Pairs = Quad[DType.uint32]
 
 
 @always_inline
+def max_single(element: Element) -> Int:
+    """Returns the largest scale that one factor applies."""
+    return E8M0_BIAS + (SAFE_SCALES.largest if element.is_integer() else element.bias)
+
+
+@always_inline
+def is_usual[element: Element](scale: UInt32) -> Bool:
+    """Says whether a scale is safe, and one factor applies it."""
+    comptime LEAST = E8M0_BIAS + SAFE_SCALES.least
+    return scale - UInt32(LEAST) <= UInt32(max_single(element) - LEAST)
+
+
+@always_inline
 def are_lost[
     runs: SIMDLength, //, element: Element
 ](words: SIMD[DType.uint32, runs], scale: UInt32) -> Bool:
@@ -53,22 +66,22 @@ def are_lost[
 
 @always_inline
 def numbers_of[
-    runs: SIMDLength, //, element: Element
+    runs: SIMDLength, //, element: Element, is_usual: Bool
 ](words: SIMD[DType.uint32, runs], scale: UInt32) -> Pairs:
     """Returns the elements of a chunk times their scale, a byte."""
     comptime if element.is_integer():
         return numbers_of_bytes[element](rebind[SIMD[DType.uint32, 2]](words), scale)
     else:
-        # The largest scale that one factor applies.
-        comptime MAX_SINGLE = UInt32(E8M0_BIAS + element.bias)
+        comptime MAX_SINGLE = UInt32(max_single(element))
         comptime BEFORE_ONE = UInt32(F32_EXPONENT_BIAS - element.bias) * EXPONENT_UNIT
-        var factor = min(scale, MAX_SINGLE) * EXPONENT_UNIT + BEFORE_ONE
-        var pairs = multiplied(unscaled_pairs[element](words), factor)
-        if scale > MAX_SINGLE:
-            keep_branch()
-            comptime NAN = UInt32(0x7FC0) * BOTH_HALVES
-            var second = (scale - UInt32(element.bias)) * EXPONENT_UNIT
-            pairs = multiplied(pairs, NAN if scale == UInt32(E8M0_NAN) else second)
+        var single = scale if is_usual else min(scale, MAX_SINGLE)
+        var pairs = multiplied(unscaled_pairs[element](words), single * EXPONENT_UNIT + BEFORE_ONE)
+        comptime if not is_usual:
+            if scale > MAX_SINGLE:
+                keep_branch()
+                comptime NAN = UInt32(0x7FC0) * BOTH_HALVES
+                var second = (scale - UInt32(element.bias)) * EXPONENT_UNIT
+                pairs = multiplied(pairs, NAN if scale == UInt32(E8M0_NAN) else second)
         return in_order[element.bits](pairs)
 
 

@@ -1,11 +1,11 @@
 """Where things are in the shared memory of a group: stages, then flags; sums in the end."""
 
 from .flags import Flags
-from .shape import COLUMNS, ROOM_ROW_BYTES, ROW_BYTES, STAGES
+from .shape import ROW_BYTES, STAGES, Tile
 
 
 @fieldwise_init
-struct Place[rows: Int](TrivialRegisterPassable):
+struct Place[tile: Tile](TrivialRegisterPassable):
     """Where a lane finds and leaves what it works on."""
 
     var base: UInt32
@@ -13,13 +13,14 @@ struct Place[rows: Int](TrivialRegisterPassable):
     var stage: UInt32
     """The stage that is multiplied."""
 
-    comptime LEFT_BYTES = Self.rows * ROW_BYTES
+    comptime LEFT_BYTES = Self.tile.rows * ROW_BYTES
     """Bytes of a stage's rows of A, which rows of B follow."""
-    comptime STAGE_BYTES = Self.LEFT_BYTES + COLUMNS * ROW_BYTES
+    comptime STAGE_BYTES = Self.LEFT_BYTES + Self.tile.columns * ROW_BYTES
     """Bytes of a stage."""
-    comptime FLAGS_AT = max(STAGES * Self.STAGE_BYTES, Self.rows * ROOM_ROW_BYTES)
+    comptime FLAGS_AT = max(STAGES * Self.STAGE_BYTES, Self.tile.rows * Self.tile.room_row_bytes())
     """Where flags of columns lie, behind stages and the room that sums pass."""
-    comptime NUM_BYTES = Self.FLAGS_AT + Flags.NUM_BYTES
+    comptime Flags = Flags[Self.tile.columns]
+    comptime NUM_BYTES = Self.FLAGS_AT + Self.Flags.NUM_BYTES
     """Shared memory of a group."""
 
     @always_inline
@@ -33,6 +34,6 @@ struct Place[rows: Int](TrivialRegisterPassable):
         return self.left(stage) + UInt32(Self.LEFT_BYTES)
 
     @always_inline
-    def flags(self) -> Flags:
+    def flags(self) -> Self.Flags:
         """Returns the flags of columns."""
-        return Flags(self.base + UInt32(Self.FLAGS_AT))
+        return Self.Flags(self.base + UInt32(Self.FLAGS_AT))

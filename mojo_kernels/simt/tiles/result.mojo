@@ -12,38 +12,37 @@ from ...tiles import RegisterTile
 from ..arguments import Result
 from ..codec import CHUNK
 from ..instructions import FRAGMENT_SUMS, load_quad, store_pair
-from .shape import COLUMNS, ROOM_ROW_BYTES, THREADS
+from .shape import THREADS, Tile
 
 
 @always_inline
 def store_sums[
-    m_tiles: Int, n_tiles: Int, //, row_warps: Int
+    m_tiles: Int, n_tiles: Int, //, tile: Tile
 ](room: UInt32, sums: RegisterTile[DType.float32, FRAGMENT_SUMS, m_tiles, n_tiles]):
     """Leaves a warp's sums in the room."""
-    comptime COLUMN_WARPS = THREADS // 32 // row_warps
+    comptime ROW_BYTES = tile.room_row_bytes()
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
-    var row_warp, column_warp = divmod(warp, UInt32(COLUMN_WARPS))
+    var row_warp, column_warp = divmod(warp, UInt32(tile.column_warps()))
     var row = row_warp * UInt32(16 * m_tiles) + lane // 4
     var column = column_warp * UInt32(8 * n_tiles) + lane % 4 * 2
-    var at = room + row * UInt32(ROOM_ROW_BYTES) + 4 * column
+    var at = room + row * UInt32(ROW_BYTES) + 4 * column
     comptime for i in range(m_tiles):
         comptime for j in range(n_tiles):
             comptime for half in range(2):
                 var pair = sums[i, j].slice[2, offset=2 * half]()
-                comptime offset = (16 * i + 8 * half) * ROOM_ROW_BYTES + 4 * 8 * j
+                comptime offset = (16 * i + 8 * half) * ROW_BYTES + 4 * 8 * j
                 store_pair(at + UInt32(offset), bitcast[DType.uint32, 2](pair))
 
 
 @always_inline
-def store_tile[
-    tile_rows: Int
-](room: UInt32, result: Result, first_row: UInt32, first_column: UInt32):
+def store_tile[tile: Tile](room: UInt32, result: Result, first_row: UInt32, first_column: UInt32):
     """Stores the sums in the room where they belong in C."""
-    comptime ROW_CHUNKS = COLUMNS // CHUNK
+    comptime ROW_BYTES = tile.room_row_bytes()
+    comptime ROW_CHUNKS = tile.columns // CHUNK
     var row_in_tile, chunk = divmod(UInt32(thread_idx.x), UInt32(ROW_CHUNKS))
     var column = first_column + chunk * UInt32(CHUNK)
-    var num_rows = min(UInt32(tile_rows), result.rows - first_row)
+    var num_rows = min(UInt32(tile.rows), result.rows - first_row)
     for row in range(row_in_tile, num_rows, UInt32(THREADS // ROW_CHUNKS)):
-        var at = room + row * UInt32(ROOM_ROW_BYTES) + chunk * UInt32(4 * CHUNK)
+        var at = room + row * UInt32(ROW_BYTES) + chunk * UInt32(4 * CHUNK)
         var words = load_quad(at).join(load_quad(at + 16))
         result.store_columns[CHUNK](first_row + row, column, bitcast[DType.float32, CHUNK](words))

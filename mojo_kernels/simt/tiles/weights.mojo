@@ -1,7 +1,7 @@
 """Weights on their way to a stage of shared memory: loaded ahead, decoded to numbers, stored.
 
-A stage has 64 of K of 128 rows of weights, which are columns of C. A thread has eight elements, a
-chunk, of every 32nd row:
+A stage has 64 of K of 128 rows of weights, or 64, which are columns of C. A thread has eight elements,
+a chunk, of every 32nd row:
 
     thread        0       1     ...    7      8     ...  255
     row           0       0            0      1          31      and 32, 64, 96 behind
@@ -20,17 +20,19 @@ from ...numbers.formats import has_float_scales
 from ...numbers.scales import E8M0_BIAS
 from ..arguments import Weights
 from ..codec import BLOCK, CHUNK, LANES_PER_BLOCK
-from ..instructions import store_quad
+from ..instructions import keep_branch, store_quad
 from ..views import flat_of
 from .flags import Flags
-from .numbers import are_lost, numbers_of
-from .shape import PASSES, PASS_ROWS, ROW_BYTES, STEP, STEP_CHUNKS, place_in_stage
+from .numbers import are_lost, has_specials, is_usual, numbers_of
+from .shape import PASS_ROWS, ROW_BYTES, STEP, STEP_CHUNKS, place_in_stage
 
 
 @fieldwise_init
-struct WeightLoads[element: Element](TrivialRegisterPassable):
+struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
     """What a thread has loaded of a step, and where the next one is."""
 
+    comptime PASSES = Self.columns // PASS_ROWS
+    """Chunks of a thread."""
     comptime RUNS = CHUNK * Self.element.bits // 8 // RUN_BYTES
     """Runs of a chunk."""
     comptime Words = SIMD[DType.uint32, Self.RUNS]
@@ -52,11 +54,11 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
     """Scales from one chunk of this thread to the next."""
     var block: UInt32
     """The next step's block of this thread."""
-    var num_chunks: UInt32
-    """Chunks of this thread that are columns of C."""
-    var words: SIMD[DType.uint32, PASSES * Self.RUNS]
+    var last_chunk: UInt32
+    """The last chunk of this thread that is of a row; it stands in for those behind."""
+    var words: SIMD[DType.uint32, Self.PASSES * Self.RUNS]
     """Codes that are loaded, chunk by chunk."""
-    var scale_bytes: SIMD[DType.uint32, PASSES]
+    var scale_bytes: SIMD[DType.uint32, Self.PASSES]
     """The scales of these chunks."""
 
     @staticmethod
@@ -64,13 +66,12 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
     def of(w: Weights, layout: Int32, first_row: UInt32, rows: UInt32, k: UInt32) -> Self:
         """Finds the place of this thread."""
         var row_in_tile, chunk = divmod(UInt32(thread_idx.x), UInt32(STEP_CHUNKS))
-        var row = first_row + row_in_tile
-        var num_chunks = UInt32(0)
-        if row < rows:
-            num_chunks = min((rows - row + UInt32(PASS_ROWS - 1)) // UInt32(PASS_ROWS), PASSES)
+        # Rows past the end are columns that nobody stores: others stand in for them.
+        var row = min(first_row + row_in_tile, rows - 1)
+        var last_chunk = (rows - 1 - row) // UInt32(PASS_ROWS)
         var row_bytes = Int(k) * Self.element.bits // 8
         var loads = Self(
-            0, 0, 0, 0, 0, 0, chunk // UInt32(LANES_PER_BLOCK), num_chunks, 0, 0
+            0, 0, 0, 0, 0, 0, chunk // UInt32(LANES_PER_BLOCK), last_chunk, 0, 0
         )  # fmt: skip
         comptime for i in range(len(LAYOUTS)):
             comptime L = LAYOUTS[i]
@@ -87,26 +88,46 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
 
     @always_inline
     def load(mut self, w: Weights, layout: Int32, k: UInt32):
-        """Loads this thread's chunks of the step, and goes on; zeros where there is nothing."""
+        """Loads this thread's chunks of the step, and goes on; zeros past the end of K."""
         self.words = 0
         self.scale_bytes = UInt32(E8M0_BIAS)
-        var is_there = self.block < k // UInt32(BLOCK)
-        var block_at = UInt32(0)
+        if self.block < k // UInt32(BLOCK):
+            keep_branch()
+            var scales_at = self._scales_of_step(layout, k)
+            comptime for i in range(Self.PASSES):
+                var words = self._words(w, UInt32(i))
+                comptime for run in range(Self.RUNS):
+                    self.words[i * Self.RUNS + run] = words[run]
+                self.scale_bytes[i] = self._scale(w, scales_at, UInt32(i))
+        self.advance(1)
+
+    @always_inline
+    def _words(self, w: Weights, chunk: UInt32) -> Self.Words:
+        """Loads the codes of one of this thread's chunks of the step."""
+        var words = Self.Words()
+        var codes_at = self.codes_at + min(chunk, self.last_chunk) * self.row_step
+        comptime for run in range(Self.RUNS):
+            var source = w.codes.unsafe_offset(Int(codes_at + UInt32(run) * self.run_step))
+            words[run] = source.unsafe_bitcast[UInt32]()[]
+        return words
+
+    @always_inline
+    def _scales_of_step(self, layout: Int32, k: UInt32) -> UInt32:
+        """Returns where the scale of this thread's first chunk of the step is."""
+        var at = self.scales_at
         comptime for i in range(len(LAYOUTS)):
             comptime L = LAYOUTS[i]
             if layout == Int32(i):
-                var blocks = padded_blocks[L](Int(k) // BLOCK)
-                block_at = UInt32(L.scale_offset(0, Int(self.block), blocks))
-        comptime for i in range(PASSES):
-            if is_there and UInt32(i) < self.num_chunks:
-                comptime for run in range(Self.RUNS):
-                    var at = UInt32(i) * self.row_step + UInt32(run) * self.run_step
-                    var source = w.codes.unsafe_offset(Int(self.codes_at + at))
-                    self.words[i * Self.RUNS + run] = source.unsafe_bitcast[UInt32]()[]
-                if not has_float_scales(Int(w.format)):
-                    var at = self.scales_at + UInt32(i) * self.scale_row_step + block_at
-                    self.scale_bytes[i] = flat_of(w.scales)[Int(at)].cast[DType.uint32]()
-        self.advance(1)
+                at += UInt32(L.scale_offset(0, Int(self.block), padded_blocks[L](Int(k) // BLOCK)))
+        return at
+
+    @always_inline
+    def _scale(self, w: Weights, first: UInt32, chunk: UInt32) -> UInt32:
+        """Loads the scale of one of this thread's chunks; float scales are for sums."""
+        if has_float_scales(Int(w.format)):
+            return UInt32(E8M0_BIAS)
+        var at = first + min(chunk, self.last_chunk) * self.scale_row_step
+        return flat_of(w.scales)[Int(at)].cast[DType.uint32]()
 
     @always_inline
     def advance(mut self, steps: UInt32):
@@ -115,14 +136,40 @@ struct WeightLoads[element: Element](TrivialRegisterPassable):
         self.block += steps * UInt32(STEP // BLOCK)
 
     @always_inline
-    def store(self, stage: UInt32, flags: Flags):
+    def store(self, w: Weights, layout: Int32, k: UInt32, stage: UInt32, flags: Flags[_]):
         """Stores the numbers of what is loaded, and flags the columns of which some are lost."""
         var row, chunk = divmod(UInt32(thread_idx.x), UInt32(STEP_CHUNKS))
         var place = stage + place_in_stage(row, chunk)
-        comptime for i in range(PASSES):
-            comptime first = i * PASS_ROWS
+        var are_usual = True
+        comptime for i in range(Self.PASSES):
+            comptime first = UInt32(i * PASS_ROWS)
             var words = self.words.slice[Self.RUNS, offset=i * Self.RUNS]()
             var scale = self.scale_bytes[i]
+            are_usual &= is_usual[Self.element](scale)
+            if has_specials[Self.element](words):
+                flags.set(row + first)
+            store_quad(
+                place + first * UInt32(ROW_BYTES), numbers_of[Self.element, True](words, scale)
+            )
+        if not are_usual:
+            keep_branch()
+            self._store_unusual(w, layout, k, place, row, flags)
+
+    @always_inline
+    def _store_unusual(
+        self, w: Weights, layout: Int32, k: UInt32, place: UInt32, row: UInt32, flags: Flags[_]
+    ):
+        """Stores them once more, whatever their scales: loaded anew, so that nothing is kept for it.
+        """
+        var step = self
+        step.advance(UInt32.MAX)
+        var scales_at = step._scales_of_step(layout, k)
+        for i in range(UInt32(Self.PASSES)):
+            var first = UInt32(i) * UInt32(PASS_ROWS)
+            var words = step._words(w, UInt32(i))
+            var scale = step._scale(w, scales_at, UInt32(i))
             if are_lost[Self.element](words, scale):
-                flags.set(row + UInt32(first))
-            store_quad(place + UInt32(first * ROW_BYTES), numbers_of[Self.element](words, scale))
+                flags.set(row + first)
+            store_quad(
+                place + first * UInt32(ROW_BYTES), numbers_of[Self.element, False](words, scale)
+            )
