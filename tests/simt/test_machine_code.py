@@ -19,8 +19,15 @@ NUM_KERNELS = 4 * 6 + len(OTHERS)
 TWO_GROUPS = 65536 // (2 * 256)
 """Registers of a thread under which a multiprocessor has two groups."""
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
-IN_MEMORY = {("sm_90a", "e2m1_0_128"): 16, ("sm_90a", "e2m1_1_128"): 16}
-"""Bytes of registers that kernels have too many of for two groups; Hopper has others for them."""
+IN_MEMORY = {
+    ("sm_80", "e4m3_2_64"): 16,
+    ("sm_80", "e5m2_2_64"): 16,
+    ("sm_89", "e2m1_2_64"): 8,
+    ("sm_90a", "e4m3_2_64"): 24,
+    ("sm_90a", "e5m2_2_64"): 24,
+    ("sm_90a", "int8_2_64"): 8,
+}
+"""Bytes of registers that kernels have too many of for two groups, outside the steps of a tile."""
 
 
 def sections_of(cubin):
@@ -76,11 +83,14 @@ def test_tiles_are_multiplied_by_warps_from_copies_ahead(architecture):
     for name, (words, facts) in kernels(architecture).items():
         if name not in OTHERS:
             factors, rows = map(int, name.split("_")[1:])
-            # A stage: rows / 32 fragments below each other, four beside, four steps of K.
-            assert words["mma.sync"] == rows // 32 * 4 * 4, name
-            assert words["ldmatrix"] == 4 * (rows // 32 + 2), name
-            # In two places: of the first stage, and of the next one.
-            assert words["cp.async.cg"] == 2 * rows // 32, name
-            # Sums that are there twice leave room for one group.
-            assert facts[REGISTERS] <= TWO_GROUPS or (factors, rows) == (2, 128), name
+            # Warps have 64 rows, or 32 of small tiles and where sums are there twice; 32 columns.
+            warp_rows = 32 if rows == 64 or factors == 2 else 64
+            # A stage: fragments below each other, four beside, four steps of K. The last stage is
+            # apart, and so are the steps of both halves of the warps of a large tile.
+            steps = 3 if rows == 128 else 2
+            assert words["mma.sync"] == steps * warp_rows // 16 * 4 * 4, name
+            assert words["ldmatrix"] == steps * 4 * (warp_rows // 16 + 2), name
+            # Of the first stage, and of the next one.
+            assert words["cp.async.cg"] == steps * rows // 32, name
+            assert facts[REGISTERS] <= TWO_GROUPS, name
         assert words["wgmma"] == 0

@@ -18,7 +18,7 @@ from ..arguments import Result, Weights
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
-from .operands import MAGNITUDE, STAGE, StagedRows, is_extreme, scaled, stages_of
+from .operands import LARGEST_FACTOR, STAGE, StagedRows, is_extreme, scaled, stages_of
 from .shape import FRAGMENT_COLUMNS, FRAGMENT_ROWS, Tile, WARP_COLUMNS
 
 comptime Sums[rows: Int] = RegisterTile[
@@ -44,6 +44,8 @@ comptime ALL_FACTORS = [NO_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES]
 """What factors there are."""
 comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
 """The bits of 2 ** -40: two factors that are no smaller have a regular product."""
+comptime LARGE_FACTOR = UInt32((F32_EXPONENT_BIAS + LARGEST_FACTOR) << F32_MANTISSA_BITS)
+"""The bits of the largest factor that is not extreme."""
 
 
 @fieldwise_init
@@ -54,13 +56,13 @@ struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
     var of_columns: SIMD[DType.float32, LANE_COLUMNS]
 
     @always_inline
-    def are_regular(self) -> Bool:
-        """Says whether the products of two factors are regular numbers, or zero."""
-        var rows = bitcast[DType.uint32, lane_rows[Self.warp_rows]](self.of_rows) & MAGNITUDE
-        var columns = bitcast[DType.uint32, LANE_COLUMNS](self.of_columns) & MAGNITUDE
-        # Zeros wrap to the largest.
-        var least = min((rows - 1).reduce_min(), (columns - 1).reduce_min())
-        return least >= SMALL_FACTOR - 1
+    def are_usual(self) -> Bool:
+        """Says whether products of two factors are regular, and none is extreme or zero."""
+        var rows = bitcast[DType.uint32, lane_rows[Self.warp_rows]](self.of_rows)
+        var columns = bitcast[DType.uint32, LANE_COLUMNS](self.of_columns)
+        var least = min(rows.reduce_min(), columns.reduce_min())
+        var largest = max(rows.reduce_max(), columns.reduce_max())
+        return least >= SMALL_FACTOR and largest <= LARGE_FACTOR
 
     @always_inline
     def apply(self, sums: Sums[Self.warp_rows]):
@@ -76,27 +78,22 @@ struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
                     sums[i, j][at] = scaled(sums[i, j][at], of_row, of_column)
 
     @always_inline
-    def add(self, sums: Sums[Self.warp_rows], totals: Sums[Self.warp_rows]):
-        """Adds the sums of a stage times their factors, and begins anew."""
-        if self.are_regular():
-            keep_branch()
-            comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
-                comptime for j in range(LANE_COLUMNS // PAIR):
-                    comptime for at in range(FRAGMENT_SUMS):
-                        comptime row, column = divmod(at, PAIR)
-                        var factor = (
-                            self.of_rows[PAIR * i + row] * self.of_columns[PAIR * j + column]
-                        )
-                        totals[i, j][at] = sums[i, j][at].fma(factor, totals[i, j][at])
-        else:
-            keep_branch()
-            self.apply(sums)
-            comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
-                comptime for j in range(LANE_COLUMNS // PAIR):
-                    totals[i, j] += sums[i, j]
+    def add_usual(self, sums: Sums[Self.warp_rows], totals: Sums[Self.warp_rows]):
+        """Adds the sums of a stage times their factors, which are usual ones."""
         comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
             comptime for j in range(LANE_COLUMNS // PAIR):
-                sums[i, j] = 0
+                comptime for at in range(FRAGMENT_SUMS):
+                    comptime row, column = divmod(at, PAIR)
+                    var factor = self.of_rows[PAIR * i + row] * self.of_columns[PAIR * j + column]
+                    totals[i, j][at] = sums[i, j][at].fma(factor, totals[i, j][at])
+
+    @always_inline
+    def add_any(self, sums: Sums[Self.warp_rows], totals: Sums[Self.warp_rows]):
+        """Adds the sums of a stage times their factors."""
+        self.apply(sums)
+        comptime for i in range(lane_rows[Self.warp_rows] // PAIR):
+            comptime for j in range(LANE_COLUMNS // PAIR):
+                totals[i, j] += sums[i, j]
 
 
 @fieldwise_init
@@ -160,9 +157,14 @@ struct FactorPlaces[tile: Tile](TrivialRegisterPassable):
             var at = min(row + BELOW, self.rows - 1) * stages + stage
             found.of_rows[i] = flat_of(self.left)[Int(at)]
         if self.has_columns:
-            comptime for j in range(LANE_COLUMNS):
-                var at = min(column + in_fragments(j) * self.next_column, self.last_column)
-                found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
+            keep_branch()
+            var at = column + stage * self.next_stage
+            found.of_columns = flat_of(self.right)[Int(at)]
+            if self.next_column != 0:
+                keep_branch()
+                comptime for j in range(1, LANE_COLUMNS):
+                    at = min(column + in_fragments(j) * self.next_column, self.last_column)
+                    found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
         return found
 
     @staticmethod

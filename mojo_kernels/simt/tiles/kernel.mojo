@@ -84,11 +84,10 @@ def matmul_tile[
     )
     # Half of the warps of large tiles decode while the others multiply. Whole warps agree.
     comptime TAKES_TURNS = tile_rows == MANY_ROWS
-    comptime LATE = UInt32(THREADS // 2 if TAKES_TURNS else THREADS)
-    if broadcast(UInt32(thread_idx.x)) < LATE:
-        walk[True](staged, w, layout, first_row, steps, place, loads, product)
-    else:
+    if TAKES_TURNS and broadcast(UInt32(thread_idx.x)) >= UInt32(THREADS // 2):
         walk[False](staged, w, layout, first_row, steps, place, loads, product)
+    else:
+        walk[True](staged, w, layout, first_row, steps, place, loads, product)
     wait_for_copies()
     barrier()
     product.add(place, steps.end - 1, is_last=True)

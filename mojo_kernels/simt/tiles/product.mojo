@@ -3,7 +3,7 @@
 from max.gpu import thread_idx
 
 from ...tiles import in_registers
-from ..instructions import FRAGMENT_SUMS, Quad, load_fragments, multiply_add
+from ..instructions import FRAGMENT_SUMS, Quad, keep_branch, load_fragments, multiply_add
 from .cut import STAGE_STEPS
 from .factors import FACTORS_OF_STAGES, FactorPlaces, Sums
 from .flags import Flags
@@ -49,8 +49,19 @@ struct Product[tile: Tile, factors: Int](TrivialRegisterPassable):
         multiply(place, self.sums)
         comptime if HAS_FACTORS:
             if is_last or (step + 1) % UInt32(STAGE_STEPS) == 0:
-                self.places.flag(self.of_stage, place.flags())
-                self.of_stage.add(self.sums, self.totals)
+                self._end_stage(place.flags())
+
+    @always_inline
+    def _end_stage(self, flags: Flags[_]):
+        """Adds the sums of a stage to the totals, and begins anew."""
+        if not self.of_stage.are_usual():
+            keep_branch()
+            self.of_stage.add_any(self.sums, self.totals)
+            self.places.flag(self.of_stage, flags)
+        else:
+            keep_branch()
+            self.of_stage.add_usual(self.sums, self.totals)
+        clear[Self.tile.warp_rows()](self.sums)
 
     @always_inline
     def apply(self, flags: Flags[_]):
@@ -71,10 +82,16 @@ def zeros[warp_rows: Int]() -> Sums[warp_rows]:
     comptime M_TILES = warp_rows // FRAGMENT_ROWS
     comptime N_TILES = WARP_COLUMNS // FRAGMENT_COLUMNS
     var sums = in_registers[DType.float32, FRAGMENT_SUMS, M_TILES, N_TILES]()
-    comptime for m_tile in range(M_TILES):
-        comptime for n_tile in range(N_TILES):
-            sums[m_tile, n_tile] = 0
+    clear[warp_rows](sums)
     return sums
+
+
+@always_inline
+def clear[warp_rows: Int](sums: Sums[warp_rows]):
+    """Makes them sums of nothing."""
+    comptime for m_tile in range(warp_rows // FRAGMENT_ROWS):
+        comptime for n_tile in range(WARP_COLUMNS // FRAGMENT_COLUMNS):
+            sums[m_tile, n_tile] = 0
 
 
 @always_inline

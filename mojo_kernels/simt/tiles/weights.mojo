@@ -159,8 +159,7 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
     def _store_unusual(
         self, w: Weights, layout: Int32, k: UInt32, place: UInt32, row: UInt32, flags: Flags[_]
     ):
-        """Stores them once more, whatever their scales: loaded anew, so that nothing is kept for it.
-        """
+        """Stores them once more, whatever their scales; loaded anew, nothing is kept for it."""
         var step = self
         step.advance(UInt32.MAX)
         var scales_at = step._scales_of_step(layout, k)
