@@ -148,6 +148,7 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           the kernel, which problems, and the launches
             cut.mojo              rows of a tile, and parts of K
             parts.mojo            the sums of parts, added up
+            product.mojo          what a lane has of a tile: sums, and their totals
             shape.mojo            how a group is cut, and its shared memory
             operands.mojo         numbers, factors and marks, and where they lie
             numbers.mojo          codes as bfloat16 numbers
