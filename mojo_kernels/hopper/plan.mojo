@@ -12,7 +12,7 @@
     numbers_few 64, 128           128          1 .. 8    none
     mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
                 64                256          1 .. 8
-    tiles       64, 128           128          1 .. 16   none
+    tiles       64, 128           64, 128      1 .. 16   none
     portable    1                 32           1         2**22, which tiles have too
 
 Ranks are the groups of a cluster, which split K; those of `tiles` are no cluster. Even shares are split
@@ -27,7 +27,7 @@ from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
 from ..simt.matmul import COLUMNS, WARPS, is_aligned
-from ..simt.tiles.shape import COLUMNS as TILE_COLUMNS
+from ..simt.tiles.shape import Tile
 from .layout import OPERANDS, TILE_ROWS
 
 comptime MORE_ROWS = 1 << 20
@@ -147,9 +147,9 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.MAPPED, tokens, MAPPED_ELEMENTS // tokens, ranks)
 
     @staticmethod
-    def portable_tiles(rows: Int, parts: Int) -> Self:
+    def portable_tiles(tile: Tile, parts: Int) -> Self:
         """Returns a plan of `simt.tiles`; parts of K are no cluster's there."""
-        return Self(Kernel.TILES, rows, TILE_COLUMNS, parts)
+        return Self(Kernel.TILES, tile.rows, tile.columns, parts)
 
     @staticmethod
     def from_code(code: Int) -> Self:

@@ -230,6 +230,14 @@ def test_other_fp8_goes_to_the_portable_kernel(activations, format):
     assert "E4M3 with float32 scales, on both sides" in decision.reason
 
 
+@pytest.mark.parametrize("activations, columns", [("fp8_block", 64), ("fp8", 128)])
+def test_a_large_tile_has_half_of_the_columns_where_sums_are_there_twice(activations, columns):
+    m, n = 1000, 2000
+    decision = mx.explain(m, n, 256, device="cuda", activations=activations, format="mxint8")
+    assert decision.tile == (128, columns)
+    assert decision.grid == (-(-m // 128) * -(-n // columns), 1, 1)
+
+
 def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_become(found):
     """Of so few rows nobody asks."""
     few = 0

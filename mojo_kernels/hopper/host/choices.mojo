@@ -10,6 +10,7 @@ their own, and portable kernels are for operands that no fast one takes.
 
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.cut import Cut
+from ...simt.tiles.factors import factors_of
 from ..layout import OPERANDS
 from ..mapped.choice import choose_plan as choose_mapped
 from ..mapped.operands import Scaling
@@ -62,12 +63,13 @@ struct Choice(TrivialRegisterPassable):
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
 
-def choice_of_portable(m: Int, n: Int, k: Int) -> Choice:
+def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for everything else, see `simt.dispatch`."""
     if not tiles.takes(m, k):
         return Choice(Plan.PORTABLE, 0, False)
     var cut = Cut.of(m, n, k)
-    return Choice(Plan.portable_tiles(cut.rows, cut.parts), 0, False)
+    var tile = tiles.tile_of(cut.rows, factors_of(left_format, right_format, k))
+    return Choice(Plan.portable_tiles(tile, cut.parts), 0, False)
 
 
 def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:

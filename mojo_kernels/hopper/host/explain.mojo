@@ -43,7 +43,7 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
         var choice = choice_of_numbers(m, n, k, right_format)
         return Explanation(choice, numbers.grid(m, n, choice.plan), workspace)
     if not takes_formats(left_format, right_format):
-        var choice = choice_of_portable(m, n, k)
+        var choice = choice_of_portable(m, n, k, left_format, right_format)
         if choice.plan.kernel == Kernel.TILES:
             var factors = factors_of(left_format, right_format, k)
             var grid = tiles.grid(m, n, Cut.of(m, n, k), factors)
