@@ -158,12 +158,12 @@ struct FactorPlaces[tile: Tile](TrivialRegisterPassable):
             found.of_rows[i] = flat_of(self.left)[Int(at)]
         if self.has_columns:
             keep_branch()
-            var at = column + stage * self.next_stage
-            found.of_columns = flat_of(self.right)[Int(at)]
+            var first = min(column, self.last_column)
+            found.of_columns = flat_of(self.right)[Int(first + stage * self.next_stage)]
             if self.next_column != 0:
                 keep_branch()
                 comptime for j in range(1, LANE_COLUMNS):
-                    at = min(column + in_fragments(j) * self.next_column, self.last_column)
+                    var at = min(column + in_fragments(j) * self.next_column, self.last_column)
                     found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
         return found
 
