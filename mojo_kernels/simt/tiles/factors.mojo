@@ -18,7 +18,7 @@ from ..arguments import Result, Weights
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
-from .operands import LARGEST_FACTOR, STAGE, StagedRows, is_extreme, scaled, stages_of
+from .operands import LARGEST_FACTOR_BITS, STAGE, StagedRows, is_extreme, scaled, stages_of
 from .shape import FRAGMENT_COLUMNS, FRAGMENT_ROWS, Tile, WARP_COLUMNS
 
 comptime Sums[rows: Int] = RegisterTile[
@@ -44,8 +44,6 @@ comptime ALL_FACTORS = [NO_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES]
 """What factors there are."""
 comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
 """The bits of 2 ** -40: two factors that are no smaller have a regular product."""
-comptime LARGE_FACTOR = UInt32((F32_EXPONENT_BIAS + LARGEST_FACTOR) << F32_MANTISSA_BITS)
-"""The bits of the largest factor that is not extreme."""
 
 
 @fieldwise_init
@@ -62,7 +60,7 @@ struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
         var columns = bitcast[DType.uint32, LANE_COLUMNS](self.of_columns)
         var least = min(rows.reduce_min(), columns.reduce_min())
         var largest = max(rows.reduce_max(), columns.reduce_max())
-        return least >= SMALL_FACTOR and largest <= LARGE_FACTOR
+        return least >= SMALL_FACTOR and largest <= LARGEST_FACTOR_BITS
 
     @always_inline
     def apply(self, sums: Sums[Self.warp_rows]):

@@ -38,8 +38,6 @@ comptime FEW_ROWS = 16
 """Up to this many rows of C..."""
 comptime SHORT_K = 256
 """...of so short a K at most, a warp a row is faster than the launches that tiles want. Guess."""
-
-
 comptime RESIDENT_GROUPS = 2
 """Groups of a multiprocessor: while one waits, the other one works."""
 

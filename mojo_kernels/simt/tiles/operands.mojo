@@ -39,6 +39,8 @@ comptime SAFE_SCALES = Range(-80, 24)
 """The exponents of scales that make all elements safe, beside factors too."""
 comptime LARGEST_FACTOR = 48
 """The exponent of the largest factor; sums of a stage of numbers are below 2 ** 72."""
+comptime LARGEST_FACTOR_BITS = UInt32((F32_EXPONENT_BIAS + LARGEST_FACTOR) << F32_MANTISSA_BITS)
+"""The bits of the largest factor that is not extreme."""
 comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
 """The bits of infinity; NaN has larger ones."""
 comptime MAGNITUDE = UInt32((1 << 31) - 1)
@@ -177,9 +179,8 @@ def are_lost[
 @always_inline
 def is_extreme(factor: Float32) -> Bool:
     """Says whether sums times a factor may leave float32 where C does not."""
-    comptime LARGEST = UInt32((F32_EXPONENT_BIAS + LARGEST_FACTOR) << F32_MANTISSA_BITS)
     var magnitude = bitcast[DType.uint32](factor) & MAGNITUDE
-    return LARGEST < magnitude and magnitude < INFINITY
+    return LARGEST_FACTOR_BITS < magnitude and magnitude < INFINITY
 
 
 @always_inline
