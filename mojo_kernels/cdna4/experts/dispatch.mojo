@@ -69,8 +69,7 @@ comptime CUTS = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4
 """For few workgroups, then for groups of more and more rows.
 
 The fewer waves share K, the more workgroups have room, and the less often do all wait to add up:
-of the second cut six are on a compute unit. With four waves and 12 tiles of columns it was 5 to
-20 % slower for 16 and 64 tokens of gpt-oss, on the timing model.
+of the second cut six are on a compute unit, of one with four waves and 12 tiles of columns two.
 """
 comptime FEW_WORKGROUPS = 2 * CUS
 """Fewer of the second cut leave compute units waiting."""

@@ -7,8 +7,8 @@
     rows           contiguous, or those of a list of tokens
     results        sums in rows of C, or hidden numbers where gates and ups are neighbours
 
-The grid is for as many tiles as sizes can make, because only the device knows them. Workgroups
-with equal x run on one XCD, so tiles of a large group read its weights through one L2.
+The grid is for as many tiles as sizes can make, because only the device knows them. Where groups
+have several, workgroups with equal x run on one XCD: they read weights through one L2.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -172,10 +172,15 @@ struct ExpertRows(TrivialRegisterPassable):
 
 
 def grid_of(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of a product: for as many tiles as sizes can make."""
-    var tiles = most_tiles(m, groups, cut.m_tiles * TILE)
-    var x, y = XcdColumns(tiles, ceildiv(n, cut.n_tiles * TILE)).grid()
-    return Grid(x, y, threads=cut.threads())
+    """Returns the grid of a product: for as many tiles as sizes can make.
+
+    An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
+    get more tiles than others where columns are no multiple of the XCDs.
+    """
+    var rows = cut.m_tiles * TILE
+    var of_group = ceildiv(ceildiv(m, max(groups, 1)), rows)
+    var x, _ = XcdColumns(of_group, ceildiv(n, cut.n_tiles * TILE)).grid()
+    return Grid(x, most_tiles(m, groups, rows), threads=cut.threads())
 
 
 struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
