@@ -1,7 +1,9 @@
 """What torch itself offers: float32, bfloat16 and dynamically quantized int8.
 
 The int8 linear is fbgemm's. It quantizes its float activations inside the call, one scale for
-the whole tensor; its weights have eight bits and a scale a row.
+the whole tensor; its weights have eight bits and a scale a row. Where a processor has no VNNI,
+AVX2 adds two of its products in 16 bits, which saturates: there fbgemm rounds activations to
+seven bits, and its rows say so.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ from torch.nn.functional import linear
 from bench.peers import LIKE_FLOAT, Peer, Prepared
 from bench.problem import Problem
 
-AVOID_SATURATION = not torch.cpu._is_vnni_supported()
-"""Whether activations must have seven bits, or AVX2 instructions would saturate."""
+SEVEN_BITS = "seven bits of them, as this processor has no VNNI"
 
 
 def prepare_f32(problem: Problem) -> Prepared:
@@ -31,19 +32,24 @@ def prepare_bf16(problem: Problem) -> Prepared:
     return prepared(lambda: linear(problem.x_bf16, weight), lambda: weight)
 
 
-def prepare_int8_dynamic(problem: Problem) -> Prepared:
-    """Float32 activations, quantized in the call, times int8 weights."""
-    codes, scales = problem.weight_int8
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*quantized tensor.*deprecated")
-        zeros = torch.zeros(len(scales), dtype=torch.int64)
-        weight = torch._make_per_channel_quantized_tensor(codes, scales.double(), zeros, 0)
-        packed = torch.ops.quantized.linear_prepack(weight, None)
-    int8_linear = torch.ops.quantized.linear_dynamic
-    return prepared(
-        lambda: int8_linear(problem.x_f32, packed, AVOID_SATURATION),
-        problem.weight_int8.dequantize,
-    )
+def int8_peer(seven_bits: bool) -> Peer:
+    """Int8 weights times float32 activations, quantized in the call to eight bits or to seven."""
+
+    def prepare(problem: Problem) -> Prepared:
+        codes, scales = problem.weight_int8
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*quantized tensor.*deprecated")
+            zeros = torch.zeros(len(scales), dtype=torch.int64)
+            weight = torch._make_per_channel_quantized_tensor(codes, scales.double(), zeros, 0)
+            packed = torch.ops.quantized.linear_prepack(weight, None)
+        int8_linear = torch.ops.quantized.linear_dynamic
+        return prepared(
+            lambda: int8_linear(problem.x_f32, packed, seven_bits),
+            problem.weight_int8.dequantize,
+        )
+
+    computes = "int8 weights with a scale a row, int8 activations with one scale a tensor"
+    return Peer("torch int8", f"{computes} ({SEVEN_BITS})" if seven_bits else computes, prepare)
 
 
 def prepared(call: Callable[[], Tensor], weights: Callable[[], Tensor]) -> Prepared:
@@ -54,9 +60,5 @@ def prepared(call: Callable[[], Tensor], weights: Callable[[], Tensor]) -> Prepa
 PEERS = [
     Peer("torch f32", "float32 weights and activations", prepare_f32, like=LIKE_FLOAT),
     Peer("torch bf16", "bfloat16 weights and activations", prepare_bf16, like=LIKE_FLOAT),
-    Peer(
-        "torch int8",
-        "int8 weights with a scale a row, int8 activations with one scale a tensor",
-        prepare_int8_dynamic,
-    ),
+    int8_peer(seven_bits=not torch.cpu._is_vnni_supported()),
 ]

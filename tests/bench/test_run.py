@@ -303,13 +303,16 @@ MOST_ERROR = {LIKE_INT8: 0.01, LIKE_FLOAT: 0.003}
 
 
 @pytest.mark.parametrize(
-    "peer", [*torch_peers.PEERS, *torch_low_bit.PEERS], ids=lambda peer: peer.name
+    "peer",
+    [*torch_peers.PEERS, *torch_low_bit.PEERS, torch_peers.int8_peer(seven_bits=True)],
+    ids=lambda peer: f"{peer.name}, {peer.computes}",
 )
-def test_the_torch_peers_are_as_exact_as_the_mode_they_compare_with(peer, small_problem):
+def test_the_torch_peers_are_as_exact_as_the_mode_they_compare_with_or_say_so(peer, small_problem):
     prepared = peer.prepare(small_problem)
     prepared.call()
     errors = check(peer.name, prepared, small_problem)
-    assert errors.own_weights < MOST_ERROR[peer.like]
+    most = MOST_ERROR[peer.like]
+    assert errors.own_weights < (2 * most if torch_peers.SEVEN_BITS in peer.computes else most)
     assert errors.own_weights <= errors.float_weights < 0.1
 
 
