@@ -78,7 +78,7 @@ class Peers:
     products: list[Peer]
     quantizers: list[Quantizer]
     missing: list[str]
-    """A sentence for each system whose package is not installed."""
+    """A sentence for each system whose package is not installed, or is slow on this processor."""
 
 
 def load_peers() -> Peers:
@@ -89,6 +89,7 @@ def load_peers() -> Peers:
             module = importlib.import_module(module_name)
             peers.products.extend(module.PEERS)
             peers.quantizers.extend(getattr(module, "QUANTIZERS", ()))
+            peers.missing.extend(getattr(module, "LEFT_OUT", ()))
         else:
             peer = module_name.rpartition(".")[2]
             peers.missing.append(f"{peer}: rows left out, `{INSTALL_EXTRA}` adds them")
