@@ -72,6 +72,8 @@ class Copies(Operands):
             return self.bulk_out(s, parts)
         if parts[1:4] == ["bulk", "tensor", "2d"]:
             return self.boxes(s)
+        if parts[1:4] == ["bulk", "shared:cluster", "shared:cta"]:
+            return self.to_peer(s)
         if parts[1] == "bulk":
             to, barrier = self.address(s.operands[0], 32), self.address(s.operands[3], 32)
             source, size = self.address(s.operands[1], 64), self.value(s.operands[2])
@@ -152,6 +154,19 @@ class Copies(Operands):
                 w.group.send(int(to(w)[lane]), raw[lane].copy(), int(barrier(w)[lane]))
 
         return store
+
+    def to_peer(self, s: parse.Statement) -> Callable:
+        """Copies shared memory to a group of the cluster, whose barrier counts the bytes."""
+        to, source, barrier = (self.address(s.operands[i], 32) for i in (0, 1, 3))
+        size = self.value(s.operands[2])
+
+        def start(w: Warp, m: np.ndarray | None) -> None:
+            for lane in lanes_of(m):
+                w.group.copy_to_peer(
+                    *(int(given(w)[lane]) for given in (to, source, size, barrier))
+                )
+
+        return start
 
     def bulk_out(self, s: parse.Statement, parts: list[str]) -> Callable:
         """Copies to global memory, and what orders them: lists of each lane."""

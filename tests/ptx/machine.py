@@ -183,6 +183,22 @@ class Group:
         # The other one has to be there for it, not this one.
         peer.copies.append(happen)
 
+    def copy_to_peer(self, to: int, source: int, num_bytes: int, barrier: int) -> None:
+        """Starts a copy of shared memory to a group of the cluster; it reads and happens later."""
+        peer, at = self.peer(to)
+        told, barrier = self.peer(barrier)
+        ends = max(at + num_bytes - len(peer.shared), source + num_bytes - len(self.shared))
+        if told is not peer or at % 16 or source % 16 or num_bytes % 16 or ends > 0:
+            raise Fault(f"{num_bytes} bytes from {source} to {at}, whose barrier is at {barrier}")
+
+        def happen() -> None:
+            if not self.num_threads():
+                raise Fault("a group ended before its shared memory was copied")
+            peer.shared[at : at + num_bytes] = self.shared[source : source + num_bytes]
+            peer.barrier(barrier).complete(num_bytes)
+
+        peer.copies.append(happen)
+
     def peer(self, address: int) -> tuple[Group, int]:
         """Returns the group that an address means, and where there."""
         rank, at = (address >> PEER_BITS) - 1, address & ((1 << PEER_BITS) - 1)

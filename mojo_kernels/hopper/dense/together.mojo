@@ -1,13 +1,12 @@
 """From the sums of the groups of a cluster, which split K, to C.
 
     region     [token][column], float32: a group's sums, over its stages
-    landing    [rank][token][column]: what all ranks have of this one's tokens, over stages too
+    landing    [rank][token][column]: what other ranks have of this one's tokens, over stages too
     full       a barrier object in the header: the landing is there
 
-A rank has tokens one behind the other. Of few, every group sends it what it has of them, as
-`few.exchange` does; of many, it loads that from the others, behind a fence: sixteen bytes at a time
-are sent more slowly than whole rows are loaded (256 x 768 x 3072, 4 ranks: 12.4 us for 10.7). A warp
-adds up a token, four columns a lane: rank 0 + rank 1 + ..
+A rank has tokens one behind the other, and every group copies to it what it has of them, at once:
+sixteen bytes at a time, as `few.exchange` sends less, would have the barrier count each of them. A
+warp adds up a token, four columns a lane: rank 0 + rank 1 + ..
 
 What is marked is computed once more, and stored by whoever computes it, see `marks`.
 """
@@ -15,29 +14,28 @@ What is marked is computed once more, and stored by whoever computes it, see `ma
 from layout import Coord, row_major
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast, shuffle_idx, vote
-from max.gpu.sync import syncwarp
 from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
+from ...simt.views import BFLOAT16, FLOAT32
 from ...tiles import in_registers
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive_at_cluster,
     arrive_expecting,
-    cluster_barrier,
+    copy_to_peer,
     init_barrier,
-    leave_cluster,
-    load_peer_quad,
     load_quad,
     peer_address,
     publish_barriers,
-    send_quad,
+    publish_stores,
     store_word,
     wait_at,
     wait_for_cluster,
     wait_phase,
 )
+from ..instructions.packed import round_two
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
@@ -55,8 +53,6 @@ comptime SUM_STRIDE = COLUMNS + 4
 """Words from one token's sums to the next, against bank conflicts."""
 comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, SUM_STRIDE]
 """A group's sums, [token, column]."""
-comptime MOST_SENT = 64
-"""Tokens of a tile whose sums are sent; those of larger ones are loaded."""
 comptime FULL_AT = HEADER_BYTES - 16
 """Where the header has the barrier of the landing."""
 comptime SUMS_BARRIER = UInt32(1)
@@ -79,9 +75,8 @@ def store_together[
     """Adds up and stores this rank's tokens of the cluster's tile; all consumers call it."""
     var region = Region[tokens](base + UInt32(HEADER_BYTES))
     var landing = Region[tokens](base + UInt32(HEADER_BYTES + Region[tokens].NUM_BYTES))
-    comptime if tokens <= MOST_SENT:
-        # This warp has read its stages, in whose place others' sums land when all warps have.
-        arrive_at_cluster()
+    # This warp has read its stages, in whose place others' sums land when all warps have.
+    arrive_at_cluster()
     # On the way while sums are stored.
     var facts = ShareFacts[tokens].load(share, operands, result)
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
@@ -96,18 +91,17 @@ def store_together[
                     Coord(2 * pair + UInt32(OCTET * octet + token), first + UInt32(OCTET * row))
                 )
                 store_word(to, bitcast[DType.uint32](sums[part][at]))
-    comptime if tokens <= MOST_SENT:
-        wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
-        wait_for_cluster()
-        send_tokens(region, landing, base + UInt32(FULL_AT), facts.turns, share)
-    else:
-        cluster_barrier()
+    publish_stores()
+    wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
+    wait_for_cluster()
+    send_tokens(region, landing, base + UInt32(FULL_AT), facts.turns, share)
+    # Nobody copies from a group any more when all groups have come here.
+    arrive_at_cluster()
     comptime for log_ranks in range(1, log2_floor(MAX_RANKS) + 1):
         if share.ranks == UInt32(1 << log_ranks):
             keep_branch()
             store_share[1 << log_ranks](region, landing, facts, share, operands, a, w, result)
-    comptime if tokens > MOST_SENT:
-        leave_cluster()
+    wait_for_cluster()
 
 
 @always_inline
@@ -149,19 +143,21 @@ def send_tokens[
     turns: RankTurns,
     share: Share[tokens],
 ):
-    """Sends all ranks their tokens, and waits for this one's."""
-    var warp, part = broadcast(UInt32(thread_idx.x) // 32), lane_here() * UInt32(PART_COLUMNS)
+    """Sends the other ranks their tokens, a warp each, and waits for this one's."""
+    comptime assert MAX_RANKS <= CONSUMER_WARPS, "a warp sends to a rank"
+    comptime TOKEN_BYTES = UInt32(4 * SUM_STRIDE)
     if thread_idx.x == 0:
-        arrive_expecting(full, share.ranks * turns.tokens_of(share.rank) * UInt32(4 * COLUMNS))
-    syncwarp()
-    for rank in range(share.ranks):
-        var peer_full = peer_address(full, rank)
-        for token in range(warp, turns.tokens_of(rank), UInt32(CONSUMER_WARPS)):
-            var sums = load_quad(region.at(Coord(rank * turns.most + token, part)))
-            send_quad(
-                peer_address(landing.at(Coord(share.rank * turns.most + token, part)), rank),
-                bitcast[DType.float32, PART_COLUMNS](sums),
-                peer_full,
+        var expected = (share.ranks - 1) * turns.tokens_of(share.rank)
+        arrive_expecting(full, expected * TOKEN_BYTES)
+    var rank = broadcast(UInt32(thread_idx.x) // 32)
+    if rank < share.ranks and rank != share.rank and lane_here() == 0:
+        var num_bytes = turns.tokens_of(rank) * TOKEN_BYTES
+        if num_bytes > 0:
+            copy_to_peer(
+                peer_address(landing.at(Coord(share.rank * turns.most, 0)), rank),
+                region.at(Coord(rank * turns.most, 0)),
+                num_bytes,
+                peer_address(full, rank),
             )
     wait_phase(full, 0)
 
@@ -178,6 +174,8 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
     """The first column of the lane."""
     var of_weights: SIMD[DType.float32, PART_COLUMNS]
     """The factors of its columns."""
+    var bias: SIMD[DType.float32, PART_COLUMNS]
+    """What is added to them."""
     var of_token: Float32
     """The factor of the warp's row that has the lane's number."""
     var rows: UInt32
@@ -199,6 +197,10 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
         var row = first_token + share.rank * turns.most
         var of_lane = min(row + warp + UInt32(CONSUMER_WARPS) * lane, end - 1)
         var of_weights = SIMD[DType.float32, PART_COLUMNS](1)
+        var bias = SIMD[DType.float32, PART_COLUMNS](0)
+        if result.has_bias():
+            comptime for i in range(PART_COLUMNS):
+                bias[i] = result.bias_of[1](Int(min(column + UInt32(i), result.columns - 1)))[0]
         var of_token = Float32(1)
         comptime if type_of(operands).SCALES_IN_THE_END:
             comptime for i in range(PART_COLUMNS):
@@ -217,6 +219,7 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
             row,
             column,
             of_weights,
+            bias,
             of_token,
             vote[DType.uint32](operands.mark_of_token(of_lane)),
             columns,
@@ -239,21 +242,21 @@ def store_share[
 ):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var part = lane_here() * UInt32(PART_COLUMNS)
+    var count = facts.turns.tokens_of(share.rank)
+    var stores_quads = result.dtype != FLOAT32 and result.columns % UInt32(PART_COLUMNS) == 0
+    if stores_quads and not facts.any_marked:
+        if result.dtype == BFLOAT16:
+            return store_quads["bf16x2", ranks](
+                region, landing, facts, share, warp, count, operands, result
+            )
+        keep_branch()
+        return store_quads["f16x2", ranks](
+            region, landing, facts, share, warp, count, operands, result
+        )
+    keep_branch()
     var turn = UInt32(0)
-    for token in range(warp, facts.turns.tokens_of(share.rank), UInt32(CONSUMER_WARPS)):
-        # All loads before the first sum.
-        var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
-        comptime for rank in range(ranks):
-            comptime if tokens <= MOST_SENT:
-                var at = landing.at(Coord(UInt32(rank) * facts.turns.most + token, part))
-                loaded[rank] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
-            else:
-                var at = region.at(Coord(share.rank * facts.turns.most + token, part))
-                loaded[rank] = load_peer_quad(peer_address(at, UInt32(rank)))
-        var total = loaded[0]
-        comptime for rank in range(1, ranks):
-            total += loaded[rank]
+    for token in range(warp, count, UInt32(CONSUMER_WARPS)):
+        var total = sum_of[ranks](region, landing, facts, share, token)
         comptime if type_of(operands).SCALES_IN_THE_END:
             var of_token = shuffle_idx(facts.of_token, turn)
             comptime for i in range(PART_COLUMNS):
@@ -284,6 +287,73 @@ def store_share[
                 TokenOctet(first_token + octet * UInt32(OCTET), 1, end),
                 first_column + columns * UInt32(WARP_ROWS),
             )
+
+
+@always_inline
+def sum_of[
+    tokens: Int, //, ranks: Int
+](
+    region: Region[tokens],
+    landing: Region[tokens],
+    facts: ShareFacts[tokens],
+    share: Share[tokens],
+    token: UInt32,
+) -> SIMD[DType.float32, PART_COLUMNS]:
+    """Returns a lane's sums of a token of this rank, of all ranks: rank 0 + rank 1 + .."""
+    # All loads before the first sum.
+    var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
+    comptime for rank in range(ranks):
+        var of_rank = region if share.rank == UInt32(rank) else landing
+        var place = Coord(
+            UInt32(rank) * facts.turns.most + token, lane_here() * UInt32(PART_COLUMNS)
+        )
+        loaded[rank] = bitcast[DType.float32, PART_COLUMNS](load_quad(of_rank.at(place)))
+    var total = loaded[0]
+    comptime for rank in range(1, ranks):
+        total += loaded[rank]
+    return total
+
+
+@always_inline
+def store_quads[
+    tokens: Int, //, type: StaticString, ranks: Int
+](
+    region: Region[tokens],
+    landing: Region[tokens],
+    facts: ShareFacts[tokens],
+    share: Share[tokens],
+    warp: UInt32,
+    count: UInt32,
+    operands: Some[ProductOperands],
+    result: Result,
+):
+    """Stores a warp's tokens, none of which is marked, as two-byte floats: some at once."""
+    comptime BATCH = MAX_RANKS // ranks
+    comptime STEP = UInt32(CONSUMER_WARPS)
+    var halves = result.elements().rows[DType.uint16]()
+    var turn = UInt32(0)
+    for first in range(warp, count, STEP * UInt32(BATCH)):
+        var sums = in_registers[DType.float32, PART_COLUMNS, BATCH]()
+        comptime for i in range(BATCH):
+            var token = min(UInt32(first) + STEP * UInt32(i), count - 1)
+            sums[i] = sum_of[ranks](region, landing, facts, share, token)
+        comptime for i in range(BATCH):
+            var token = UInt32(first) + STEP * UInt32(i)
+            comptime if type_of(operands).SCALES_IN_THE_END:
+                var of_token = shuffle_idx(facts.of_token, turn + UInt32(i))
+                comptime for j in range(PART_COLUMNS):
+                    sums[i][j] = operands.scale(sums[i][j], of_token, facts.of_weights[j])
+            sums[i] += facts.bias
+            if token < count and facts.column < result.columns:
+                var words: SIMD[DType.uint32, 2] = {
+                    round_two[type](sums[i][0], sums[i][1]),
+                    round_two[type](sums[i][2], sums[i][3]),
+                }
+                halves.store[alignment=2 * PART_COLUMNS](
+                    Coord(Int(facts.first_row + token), Int(facts.column)),
+                    bitcast[DType.uint16, PART_COLUMNS](words),
+                )
+        turn += UInt32(BATCH)
 
 
 @always_inline

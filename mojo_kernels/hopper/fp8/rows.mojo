@@ -67,17 +67,19 @@ def prepare_rows[
 ):
     """Prepares rows of tokens, a lane `CHUNKS` chunks of one, or a part of a tile of weights.
 
-    The groups of weights come first, so many for a tile. Counters become zero.
+    The groups of weights come first, so many for a tile: nobody makes weights before, so that they
+    wait for other kernels when they have read them. Those of tokens let counters become zero.
     """
-    wait_on_dependent_grids()
     launch_dependent_grids()
     var index = UInt32(block_idx.x)
-    var counter = index * UInt32(THREADS) + UInt32(thread_idx.x)
-    while counter < num_counters:
-        flat_of(counters)[Int(counter)] = 0
-        counter += UInt32(grid_dim.x) * UInt32(THREADS)
     if index >= num_groups:
-        prepare_token[CHUNKS](a, rows, lanes, index - num_groups)
+        wait_on_dependent_grids()
+        index -= num_groups
+        var counter = index * UInt32(THREADS) + UInt32(thread_idx.x)
+        while counter < num_counters:
+            flat_of(counters)[Int(counter)] = 0
+            counter += (UInt32(grid_dim.x) - num_groups) * UInt32(THREADS)
+        prepare_token[CHUNKS](a, rows, lanes, index)
         return
     var tile, group = divmod(index, tile_groups)
     comptime if stages_weights:
@@ -95,7 +97,7 @@ def prepare_rows[
 def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32:
     """Writes the bases of a tile of weight rows; a thread looks at words of four rows' scales.
 
-    Returns the largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
+    Nothing is written before other kernels have ended. Returns the largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
     """
     var base = shared_base()
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
@@ -141,6 +143,7 @@ def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32
     if any_thread[THREADS](may_miss):
         keep_branch()
         missing = find_missing(w, scales, tile, num_words, word)
+    wait_on_dependent_grids()
     if warp == 0 and lane % UInt32(K_LANES) == 0:
         comptime for row in range(ROWS_PER_LANE):
             var found = scale_at(word, UInt32(row)).cast[DType.uint8]()

@@ -221,6 +221,21 @@ def copy_bulk(
 
 
 @always_inline
+def copy_to_peer(address: UInt32, source: UInt32, num_bytes: UInt32, barrier: UInt32):
+    """Starts copying contiguous bytes of shared memory to a peer address; the barrier there counts
+    them. `publish_stores` comes before."""
+    inlined_assembly[
+        (
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [$0], [$1],"
+            " $2, [$3];"
+        ),
+        NoneType,
+        constraints="r,r,r,r,~{memory}",
+        has_side_effect=True,
+    ](address, source, num_bytes, barrier)
+
+
+@always_inline
 def copy_box(address: UInt32, map: Int, byte: UInt32, row: UInt32, barrier: UInt32):
     """Starts copying a tile of mapped rows, by the address of their map; the barrier counts it.
 

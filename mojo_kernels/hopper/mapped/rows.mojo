@@ -39,8 +39,8 @@ def encode_rows(
     lanes: RowLanes,
 ):
     """Encodes rows of floats."""
-    wait_on_dependent_grids()
     launch_dependent_grids()
+    wait_on_dependent_grids()
     comptime for dtype in FLOAT_TYPES:
         if a.dtype == Int32(float_code(dtype)):
             keep_branch()

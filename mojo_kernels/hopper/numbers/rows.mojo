@@ -54,8 +54,8 @@ def prepare_numbers[
     num_groups: UInt32,
 ):
     """Prepares rows of tokens, or a part of a tile of weights; groups of weights come first."""
-    wait_on_dependent_grids()
     launch_dependent_grids()
+    wait_on_dependent_grids()
     var index = UInt32(block_idx.x)
     if index < num_groups:
         var tile, group = divmod(index, tile_groups)

@@ -151,8 +151,8 @@ def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
 
     The grid is (rows, marks of a row).
     """
-    wait_on_dependent_grids()
     launch_dependent_grids()
+    wait_on_dependent_grids()
     expand_chunks(a, staged, UInt32(block_idx.x), UInt32(block_idx.y), token_tile)
 
 
