@@ -43,7 +43,7 @@ from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_WARPS
 from .result import WARPS, WarpColumns, store_tokens
 from .share import Share
-from .together import init_meeting, store_together
+from .together import ShareFacts, init_meeting, store_together
 
 comptime THREADS = 32 * (CONSUMER_WARPS + FILLER_WARPS)
 """Threads of a group."""
@@ -94,6 +94,10 @@ def matmul_dense[
             var columns = WarpColumns.in_order(first_column + warp * UInt32(WARP_ROWS))
             index = share.after(index)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
+            var facts = ShareFacts[tokens].none()
+            if ranks > 1:
+                keep_branch()
+                facts = ShareFacts[tokens].load(share, operands, result)
             # Loaded before the products: nobody waits for it.
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             consume[Operands.TYPE](stages, Int(share.end_step - share.first_step), group, sums)
@@ -101,7 +105,7 @@ def matmul_dense[
                 launch_dependent_grids()
             if ranks > 1:
                 keep_branch()
-                store_together(sums, base, columns, share, operands, a, w, result)
+                store_together(sums, base, columns, share, facts, operands, a, w, result)
                 break
             store_tokens(sums, stages.room(warp), result, token, columns)
             if any_lane(may_be_marked):

@@ -67,6 +67,7 @@ def store_together[
     base: UInt32,
     columns: WarpColumns,
     share: Share[tokens],
+    facts: ShareFacts[tokens],
     operands: Some[ProductOperands],
     a: Activations,
     w: Weights,
@@ -77,8 +78,6 @@ def store_together[
     var landing = Region[tokens](base + UInt32(HEADER_BYTES + Region[tokens].NUM_BYTES))
     # This warp has read its stages, in whose place others' sums land when all warps have.
     arrive_at_cluster()
-    # On the way while sums are stored.
-    var facts = ShareFacts[tokens].load(share, operands, result)
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var pair = lane_here() % UInt32(K_LANES)
     var first = columns.of_lane % UInt32(COLUMNS)
@@ -187,8 +186,15 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
+    def none() -> Self:
+        """Returns what nobody uses."""
+        return Self(RankTurns(0, 0), 0, 0, 0, 0, 0, 0, 0, False)
+
+    @staticmethod
+    @always_inline
     def load(share: Share[Self.tokens], operands: Some[ProductOperands], result: Result) -> Self:
-        """Loads those of a share."""
+        """Loads those of a share; called before the products, so that nobody waits for the loads.
+        """
         var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
         var first_token, first_column = first_of[Self.tokens](share.tile(share.first()))
         var end = min(first_token + UInt32(Self.tokens), result.rows)

@@ -41,7 +41,7 @@ from ..dense.result import (
     turn_any,
 )
 from ..dense.share import Share
-from ..dense.together import init_meeting, store_together
+from ..dense.together import ShareFacts, init_meeting, store_together
 from ..instructions.shared_memory import arrive, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
@@ -130,6 +130,11 @@ def matmul_direct[
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             # Loaded before the products: nobody waits for them.
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
+            var facts = ShareFacts[tokens].none()
+            comptime if not even:
+                if ranks > 1:
+                    keep_branch()
+                    facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             var step = first_step
@@ -154,7 +159,15 @@ def matmul_direct[
                 if ranks > 1:
                     keep_branch()
                     store_together(
-                        sums, base, columns, rebind[Share[tokens]](share), operands, a, w, result
+                        sums,
+                        base,
+                        columns,
+                        rebind[Share[tokens]](share),
+                        facts,
+                        operands,
+                        a,
+                        w,
+                        result,
                     )
                     break
             scale_sums(sums, operands, factors, stages.room(warp))
