@@ -193,8 +193,7 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def load(share: Share[Self.tokens], operands: Some[ProductOperands], result: Result) -> Self:
-        """Loads those of a share; called before the products, so that nobody waits for the loads.
-        """
+        """Loads those of a share, before the products, so that nobody waits for them."""
         var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
         var first_token, first_column = first_of[Self.tokens](share.tile(share.first()))
         var end = min(first_token + UInt32(Self.tokens), result.rows)

@@ -97,7 +97,8 @@ def prepare_rows[
 def find_bases(w: Weights, rows: ByteRows[_], tile: UInt32, k: UInt32) -> UInt32:
     """Writes the bases of a tile of weight rows; a thread looks at words of four rows' scales.
 
-    Nothing is written before other kernels have ended. Returns the largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
+    Nothing is written before other kernels have ended, which may read what was there. Returns the
+    largest scales of a lane's rows, a byte each, as `ByteRows.put` wants them.
     """
     var base = shared_base()
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))

@@ -62,8 +62,6 @@ comptime MANY_ROWS = 512
 """Beyond so many rows, there are tiles enough: K is split less."""
 comptime SHORT_ROW = 1024
 """Up to so long a K, one group has all of a tile of weights that becomes bytes."""
-comptime FEW_ROWS = 64
-"""Up to so many rows, kernels for few rows are for them all."""
 comptime MOST_FEW_BYTES = 1536
 """Up to so many rows, groups may make bytes of weights as they multiply."""
 
@@ -85,13 +83,8 @@ struct Family(TrivialRegisterPassable):
         return self.first_m <= m and m <= self.last_m
 
     def max_ranks(self, m: Int, k: Int) -> Int:
-        """Returns the most ranks that are worth a try: each has a step of K.
-
-        None where a second launch takes longer than few rows of a short K.
-        """
+        """Returns the most ranks that are worth a try: each has a step of K."""
         var most = MAX_RANKS
-        if self.plan.kernel.wants_bytes() and m <= FEW_ROWS and k <= SHORT_ROW:
-            return 0
         if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN, Kernel.NUMBERS):
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
