@@ -129,6 +129,45 @@ def test_what_groups_of_a_cluster_send_each_other_is_there_when_the_barrier_says
     assert got.tolist() == [4140] * 4
 
 
+COPIES_TO_A_PEER = """
+    mov.u32 %r2, %cluster_ctarank; mov.b32 %r3, dyn; setp.ne.b32 %p1, %r1, 0; mov.b32 %r4, 1;
+    @%p1 bra made; mbarrier.init.shared.b64 [%r3], %r4; fence.mbarrier_init.release.cluster;
+    mov.b32 %r6, 16; mbarrier.arrive.expect_tx.shared.b64 _, [%r3], %r6;
+    add.s32 %r5, %r2, 40; st.shared.b32 [%r3+16], %r5; fence.proxy.async.shared::cta; made:
+    barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned; @%p1 bra sent;
+    xor.b32 %r7, %r2, 1; add.s32 %r8, %r3, 32; add.s32 %r9, %r3, 16;
+    mapa.shared::cluster.u32 %r8, %r8, %r7; mapa.shared::cluster.u32 %r4, %r3, %r7;
+    cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r8], [%r9], %r6, [%r4];
+    sent: END
+    """
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_group_copies_to_another_is_there_when_the_barrier_says_so(seed):
+    waits = """mov.b32 %r4, 0;
+    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
+      @!done bra again; }
+    ld.shared.u32 %r6, [%r3+32]; mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4;
+    add.s64 %rd5, %rd1, %rd4; @%p1 bra last; st.global.b32 [%rd5], %r6; last:
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    """
+    got = run(
+        COPIES_TO_A_PEER.replace("END", waits), words(4), grid=4, cluster=2, shared=48, seed=seed
+    )
+    assert got.tolist() == [41, 40, 41, 40]
+
+
+def test_a_group_that_ends_before_what_it_copies_is_read_is_a_fault():
+    waits = """setp.eq.b32 %p2, %r2, 0; @%p2 bra last; mov.b32 %r4, 0;
+    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
+      @!done bra again; } last:
+    """
+    with pytest.raises(Fault, match="ended before"):
+        for seed in range(8):
+            run(COPIES_TO_A_PEER.replace("END", waits), words(4), grid=2, cluster=2, shared=48,
+                seed=seed)  # fmt: skip
+
+
 def test_fragments_of_a_product_are_where_they_should_be():
     body = """
     mov.b32 %r2, 0x3f803f80; mov.b32 %r3, 0; setp.lt.u32 %p1, %r1, 4;
