@@ -94,11 +94,8 @@ def matmul_dense[
             var columns = WarpColumns.in_order(first_column + warp * UInt32(WARP_ROWS))
             index = share.after(index)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
-            var facts = ShareFacts[tokens].none()
-            if ranks > 1:
-                keep_branch()
-                facts = ShareFacts[tokens].load(share, operands, result)
-            # Loaded before the products: nobody waits for it.
+            # Loaded before the products: nobody waits for them.
+            var facts = ShareFacts[tokens].load(share, operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             consume[Operands.TYPE](stages, Int(share.end_step - share.first_step), group, sums)
             if not share.has(index):

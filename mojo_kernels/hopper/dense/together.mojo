@@ -20,6 +20,7 @@ from std.memory import bitcast
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import BFLOAT16, FLOAT32
 from ...tiles import in_registers
+from ..instructions.packed import round_two
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive_at_cluster,
@@ -35,7 +36,6 @@ from ..instructions.shared_memory import (
     wait_for_cluster,
     wait_phase,
 )
-from ..instructions.packed import round_two
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
@@ -187,13 +187,16 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def none() -> Self:
-        """Returns what nobody uses."""
+        """Returns those of a group that shares no tile: nobody uses them."""
         return Self(RankTurns(0, 0), 0, 0, 0, 0, 0, 0, 0, False)
 
     @staticmethod
     @always_inline
     def load(share: Share[Self.tokens], operands: Some[ProductOperands], result: Result) -> Self:
         """Loads those of a share, before the products, so that nobody waits for them."""
+        if share.ranks == 1:
+            return Self.none()
+        keep_branch()
         var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
         var first_token, first_column = first_of[Self.tokens](share.tile(share.first()))
         var end = min(first_token + UInt32(Self.tokens), result.rows)
@@ -261,11 +264,7 @@ def store_share[
     keep_branch()
     var turn = UInt32(0)
     for token in range(warp, count, UInt32(CONSUMER_WARPS)):
-        var total = sum_of[ranks](region, landing, facts, share, token)
-        comptime if type_of(operands).SCALES_IN_THE_END:
-            var of_token = shuffle_idx(facts.of_token, turn)
-            comptime for i in range(PART_COLUMNS):
-                total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
+        var total = sum_of[ranks](region, landing, facts, share, token, turn, operands)
         var row = facts.first_row + token
         if facts.any_marked:
             keep_branch()
@@ -303,8 +302,11 @@ def sum_of[
     facts: ShareFacts[tokens],
     share: Share[tokens],
     token: UInt32,
+    turn: UInt32,
+    operands: Some[ProductOperands],
 ) -> SIMD[DType.float32, PART_COLUMNS]:
-    """Returns a lane's sums of a token of this rank, of all ranks: rank 0 + rank 1 + .."""
+    """Returns a lane's sums of a token of this rank, its warp's `turn`-th one: rank 0 + rank 1 + ..,
+    times the factors of both sides."""
     # All loads before the first sum.
     var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
     comptime for rank in range(ranks):
@@ -316,6 +318,10 @@ def sum_of[
     var total = loaded[0]
     comptime for rank in range(1, ranks):
         total += loaded[rank]
+    comptime if type_of(operands).SCALES_IN_THE_END:
+        var of_token = shuffle_idx(facts.of_token, turn)
+        comptime for i in range(PART_COLUMNS):
+            total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
     return total
 
 
@@ -341,13 +347,11 @@ def store_quads[
         var sums = in_registers[DType.float32, PART_COLUMNS, BATCH]()
         comptime for i in range(BATCH):
             var token = min(UInt32(first) + STEP * UInt32(i), count - 1)
-            sums[i] = sum_of[ranks](region, landing, facts, share, token)
+            sums[i] = sum_of[ranks](
+                region, landing, facts, share, token, turn + UInt32(i), operands
+            )
         comptime for i in range(BATCH):
             var token = UInt32(first) + STEP * UInt32(i)
-            comptime if type_of(operands).SCALES_IN_THE_END:
-                var of_token = shuffle_idx(facts.of_token, turn + UInt32(i))
-                comptime for j in range(PART_COLUMNS):
-                    sums[i][j] = operands.scale(sums[i][j], of_token, facts.of_weights[j])
             sums[i] += facts.bias
             if token < count and facts.column < result.columns:
                 var words: SIMD[DType.uint32, 2] = {

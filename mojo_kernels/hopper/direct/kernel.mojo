@@ -132,9 +132,7 @@ def matmul_direct[
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var facts = ShareFacts[tokens].none()
             comptime if not even:
-                if ranks > 1:
-                    keep_branch()
-                    facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
+                facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             var step = first_step
