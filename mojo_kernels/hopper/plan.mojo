@@ -9,8 +9,10 @@
     fp8_even    64, 128           128          1         2**24 + rows
     numbers     128               128          1 .. 8    2**26 + 256 * rows + ranks
                 64                256          1 .. 8
-    numbers_few 64, 128           128          1 .. 8    none
     mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
+                64                256          1 .. 8
+    aligned_few 64, 128           128          1 .. 8    none
+    aligned     128               128          1 .. 8    2**27 + 256 * rows + ranks
                 64                256          1 .. 8
     tiles       64, 128           64, 128      1 .. 16   none
     portable    1                 32           1         2**22, which tiles have too
@@ -42,6 +44,8 @@ comptime MAPPED_ROWS = 1 << 25
 """Codes of the kernel whose operands tensor maps bring begin here."""
 comptime NUMBER_ROWS = 1 << 26
 """Codes of the same kernel with bfloat16 numbers in the workspace begin here."""
+comptime ALIGNED_ROWS = 1 << 27
+"""Codes of the same kernel with MXFP8 bytes in the workspace begin here."""
 comptime PORTABLE = 1 << 22
 """The code of the portable kernels."""
 comptime MAPPED_ELEMENTS = 128 * 128
@@ -65,10 +69,11 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime FP8 = Self(4)
     comptime NUMBERS = Self(5)
     comptime FP8_FEW = Self(6)
-    comptime NUMBERS_FEW = Self(7)
+    comptime ALIGNED_FEW = Self(7)
     comptime TILES = Self(8)
     comptime FP8_EVEN = Self(9)
     comptime MAPPED = Self(10)
+    comptime ALIGNED = Self(11)
 
     def wants_bytes(self) -> Bool:
         """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
@@ -82,10 +87,12 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/middle/kernel.mojo"
         if self.wants_bytes():
             return "hopper/fp8/kernel.mojo"
-        if self == Self.NUMBERS or self == Self.NUMBERS_FEW:
+        if self == Self.NUMBERS:
             return "hopper/numbers/kernel.mojo"
         if self == Self.MAPPED:
             return "hopper/mapped/kernel.mojo"
+        if self == Self.ALIGNED or self == Self.ALIGNED_FEW:
+            return "hopper/aligned/kernel.mojo"
         if self == Self.TILES:
             return "simt/tiles/kernel.mojo"
         return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
@@ -137,14 +144,19 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(Kernel.NUMBERS, tokens, MAPPED_ELEMENTS // tokens, ranks)
 
     @staticmethod
-    def numbers_few(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `numbers` that puts weights into stages as it multiplies."""
-        return Self(Kernel.NUMBERS_FEW, tokens, Self.MANY.columns, ranks)
+    def aligned_few(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `aligned` that puts weights into stages as it multiplies."""
+        return Self(Kernel.ALIGNED_FEW, tokens, Self.MANY.columns, ranks)
 
     @staticmethod
     def mapped(tokens: Int, ranks: Int) -> Self:
         """Returns a plan of `mapped`: tiles are as large, whatever their rows."""
         return Self(Kernel.MAPPED, tokens, MAPPED_ELEMENTS // tokens, ranks)
+
+    @staticmethod
+    def aligned(tokens: Int, ranks: Int) -> Self:
+        """Returns a plan of `aligned`: tiles as `mapped` has them."""
+        return Self(Kernel.ALIGNED, tokens, MAPPED_ELEMENTS // tokens, ranks)
 
     @staticmethod
     def portable_tiles(tile: Tile, parts: Int) -> Self:
@@ -158,6 +170,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
         if code == MORE_ROWS:
             return Self.MANY
+        if code >= ALIGNED_ROWS:
+            return Self.aligned((code - ALIGNED_ROWS) // 256, code % 256)
         if code >= NUMBER_ROWS:
             return Self.numbers((code - NUMBER_ROWS) // 256, code % 256)
         if code >= MAPPED_ROWS:
@@ -172,11 +186,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.fp8(code - BYTE_ROWS)
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
-    def of_numbers(self) -> Self:
-        """Returns the plan of `numbers` that is like this one of `fp8`."""
+    def of_mxfp8(self) -> Self:
+        """Returns the plan for MXFP8 activations that is like this one of `fp8`."""
         if self.kernel == Kernel.FP8_FEW or self.kernel == Kernel.FP8_EVEN:
-            return Self.numbers_few(self.tokens, self.ranks)
-        return Self.numbers(self.tokens, 1)
+            return Self.aligned_few(self.tokens, self.ranks)
+        return Self.aligned(self.tokens, 1)
 
     def with_ranks(self, ranks: Int) -> Self:
         """Returns the plan that splits K so many ways."""
@@ -207,6 +221,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return MAPPED_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.NUMBERS:
             return NUMBER_ROWS + 256 * self.tokens + self.ranks
+        if self.kernel == Kernel.ALIGNED:
+            return ALIGNED_ROWS + 256 * self.tokens + self.ranks
         return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
 
     def name(self) -> String:
@@ -220,7 +236,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return name + " even"
         if self.ranks > 1:
             name += String("r", self.ranks)
-        return name + " staged" if self.kernel in (Kernel.FP8, Kernel.NUMBERS) else name
+        var is_staged = self.kernel in (Kernel.FP8, Kernel.NUMBERS, Kernel.ALIGNED)
+        return name + " staged" if is_staged else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:
         """Returns the tiles of C of [m, n]."""

@@ -58,7 +58,7 @@ def make_stages[
     var turn = Turn(share.first(), share.first_step + number)
     turn.settle(share)
     var next = turn
-    var units = units_of[Operands](share, turn.tile, filler, w, k, columns)
+    var units = units_of(operands, share, turn.tile, filler, w, k, columns)
     var loaded = Array[Units.Unit, Units.UNITS](uninitialized=True)
     comptime for part in range(Units.UNITS):
         loaded[part] = units.load[part](next.step)
@@ -75,10 +75,12 @@ def make_stages[
         if next.step >= share.end_step:
             next.settle(share)
             if next.tile != tile:
-                units = units_of[Operands](share, next.tile, filler, w, k, columns)
+                units = units_of(operands, share, next.tile, filler, w, k, columns)
         wait_phase(stages.empty(), stages.parity)
         if filler == 0 and is_first_lane:
-            stages.copy_tokens(operands.tokens().stage(row, turn.step))
+            stages.copy_tokens(
+                operands.tokens().stage(row, turn.step), operands.factors_of(row, turn.step)
+            )
         var rows = StageRows(stages.weights() + filler * UInt32(StageRows.NUM_BYTES), lane_at)
         comptime for part in range(Units.UNITS):
             operands.put[part](loaded[part], rows)
@@ -94,8 +96,9 @@ def make_stages[
 
 @always_inline
 def units_of[
-    tokens: Int, //, Operands: DenseOperands
+    tokens: Int, Operands: DenseOperands, //
 ](
+    operands: Operands,
     share: Share[tokens],
     tile: UInt32,
     filler: UInt32,
@@ -107,4 +110,6 @@ def units_of[
     var index = min(tile, UInt32(share.schedule.num_tiles()) - 1)
     var column = UInt32(share.tile(index).column)
     var found = min(column * UInt32(TILES) + filler, (columns - 1) // UInt32(TILE_ROWS))
-    return TileUnits[Operands].of(w, k, found)
+    var units = TileUnits[Operands].of(w, k, found)
+    units.rows = operands.rows_of(found)
+    return units

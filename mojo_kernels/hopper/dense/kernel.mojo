@@ -1,12 +1,15 @@
-"""Tokens in stages times weights that become numbers in shared memory: tiles of 128 columns of C.
+"""Tokens in stages times weights that become bytes in shared memory: tiles of 128 columns of C.
 
-    8 fillers      warps that make stages of weights, 64 steps of K, and have tokens copied
+    8 fillers      warps that make stages of weights, 128 steps of K, and have tokens copied
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
-Numbers are bfloat16: instructions add to one sum. That is for so few rows that a weight becomes
-numbers a few times only: `mapped` has to have them in the workspace before.
+The sums of a stage begin anew, and are added to those in float32 registers, times the factors of the
+stage's tokens; see `mapped.kernel` for what that cuts off. In the end they meet those of weights. That
+is for so few rows that a weight becomes a byte a few times only: `mapped` has to have all of them in
+the workspace before.
 """
 
+from layout import Coord, row_major
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import (
     wgmma_commit_group_sync,
@@ -16,16 +19,19 @@ from max.gpu.compute.mma import (
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
-from std.math import ceildiv
+from std.math import ceildiv, fma
+from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
-from ..instructions.shared_memory import arrive, shared_base, wait_phase
+from ..instructions.shared_memory import arrive, load_pair, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
+    OCTET,
+    PART_SUMS,
     ROW_BYTES,
     STEP_BYTES,
     TileSums,
@@ -35,13 +41,16 @@ from ..instructions.wgmma import (
     multiply_staged,
     settle_sums,
 )
+from ..layout import K_LANES
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..staged.stages import COLUMNS, WARP_ROWS, first_of
+from ..staged.weights import ROWS
 from .fillers import make_stages
 from .marks import any_marked, store_marked
 from .operands import DenseOperands
 from .pipeline import DenseStages, FILLER_WARPS
-from .result import WARPS, WarpColumns, store_tokens
+from .result import FACTOR_BYTES, LaneFactors, PAIR, WARPS, WarpColumns
+from .result import scale_sums, store_tokens
 from .share import Share
 from .together import ShareFacts, init_meeting, store_together
 
@@ -85,6 +94,7 @@ def matmul_dense[
         make_stages(stages, operands, share, w, UInt32(a.k), result.columns)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
+        var partial = TileSums[tokens](fill=0)
         var sums = TileSums[tokens](uninitialized=True)
         var group = warp // UInt32(WARPS)
         wait_on_dependent_grids()
@@ -97,13 +107,17 @@ def matmul_dense[
             # Loaded before the products: nobody waits for them.
             var facts = ShareFacts[tokens].load(share, operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
-            consume[Operands.TYPE](stages, Int(share.end_step - share.first_step), group, sums)
+            var factors = LaneFactors[tokens].load(operands, token, columns, result)
+            consume[Operands.TYPE](
+                stages, Int(share.end_step - share.first_step), group, partial, sums
+            )
             if not share.has(index):
                 launch_dependent_grids()
             if ranks > 1:
                 keep_branch()
                 store_together(sums, base, columns, share, facts, operands, a, w, result)
                 break
+            scale_sums(sums, operands, factors, stages.room(warp))
             store_tokens(sums, stages.room(warp), result, token, columns)
             if any_lane(may_be_marked):
                 keep_branch()
@@ -122,27 +136,46 @@ def start[
     wgmma_fence_aligned()
     comptime for i in range(ROW_BYTES // STEP_BYTES):
         comptime at = UInt32(i * STEP_BYTES // UNIT_BYTES)
-        multiply_staged[type, True](weights + at, of_tokens + at, sums)
+        multiply_staged[type, i > 0](weights + at, of_tokens + at, sums)
     wgmma_commit_group_sync()
 
 
 @always_inline
 def consume[
     tokens: Int, //, type: StaticString
-](mut stages: DenseStages[tokens], num_steps: Int, group: UInt32, mut sums: TileSums[tokens]):
+](
+    mut stages: DenseStages[tokens],
+    num_steps: Int,
+    group: UInt32,
+    mut partial: TileSums[tokens],
+    mut sums: TileSums[tokens],
+):
     """Multiplies the stages of a tile as they fill."""
     sums = TileSums[tokens](fill=0)
-    var previous = stages
-    for step in range(num_steps):
-        start[type](stages, group, sums)
-        wgmma_wait_group_sync[1]()
-        if step > 0:
-            release(previous)
-        previous = stages
+    for _ in range(num_steps):
+        start[type](stages, group, partial)
+        wgmma_wait_group_sync[0]()
+        add_up(stages, partial, sums)
+        release(stages)
         stages.advance()
-    wgmma_wait_group_sync[0]()
-    settle_sums(sums)
-    release(previous)
+
+
+@always_inline
+def add_up[
+    tokens: Int, //
+](stages: DenseStages[tokens], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    """Adds the sums of a stage, which are there, times the factors of its tokens."""
+    settle_sums(partial)
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
+    comptime for octet in range(tokens // OCTET):
+        var of_tokens = bitcast[DType.float32, PAIR](
+            load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
+        )
+        comptime for row in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+                sums[part][at] = fma(partial[part][at], of_tokens[token], sums[part][at])
 
 
 @always_inline

@@ -2,6 +2,7 @@
 
 from std.builtin.device_passable import DevicePassable
 
+from ...launch.queue import DevicePointer
 from ...simt.arguments import Activations, Result, Weights
 from .result import RowFactors, TokenOctet
 from .stages import StagedRows
@@ -37,11 +38,15 @@ trait ProductOperands(DevicePassable, RowFactors):
         ...
 
 
-trait DenseOperands(ProductOperands):
-    """What is to be known besides where weights become stages: here, or in the workspace."""
+trait StagedOperands(DevicePassable):
+    """How weights become stages, and where those are in the workspace, if they are there."""
 
     def weights(self) -> StagedRows:
-        """Returns where the right side is in the workspace, if it is there."""
+        """Returns where the right side is in the workspace."""
+        ...
+
+    def num_steps(self) -> UInt32:
+        """Returns the stages of K."""
         ...
 
     comptime CODE_BITS: Int
@@ -57,4 +62,16 @@ trait DenseOperands(ProductOperands):
 
     def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
         """Puts a unit to its place: some part of the 32 rows of a stage."""
+        ...
+
+
+trait DenseOperands(ProductOperands, StagedOperands):
+    """Tokens in stages, with factors for each, and weights that become stages here."""
+
+    def rows_of(self, tile: UInt32) -> UInt32:
+        """Returns what `put` wants to know of a lane's rows of a tile of 32 weight rows."""
+        ...
+
+    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factors of a stage's tokens are."""
         ...

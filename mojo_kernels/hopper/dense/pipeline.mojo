@@ -2,6 +2,7 @@
 
     header     barriers: full and empty for each stage
     rooms      for each warp group of consumers: where it turns its part of C
+    factors    of the tokens of each stage
     stage      128 bytes of K of 128 weight rows, swizzled; the same of tokens
 
 Stages go on from one tile of C to the next, so that those of the next one are on the way while the
@@ -22,7 +23,7 @@ from ..instructions.wgmma import ROW_BYTES
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
 from ..staged.stages import TILES
-from .result import GROUPS, GroupRoom
+from .result import FACTOR_BYTES, GROUPS, GroupRoom
 
 comptime FILLER_TURNS = 2
 """Fillers of the same 32 rows, which take turns."""
@@ -43,18 +44,22 @@ struct DenseStages[tokens: Int](TrivialRegisterPassable):
 
     comptime FILLERS = TILES + 1
     """Who says that a stage is full: who copies tokens, and warps that put weights."""
-    comptime STAGES_AT = align_up(
-        HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES, SWIZZLE_BYTES
-    )
-    """Where the stages begin, behind the rooms in which groups turn their part of C."""
+    comptime FACTORS_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
+    """Where factors begin, behind the rooms in which groups turn their part of C."""
+    comptime FACTORS_BYTES = Self.tokens * FACTOR_BYTES
+    """Bytes of the factors of a stage."""
     comptime WEIGHTS_BYTES = COLUMNS * ROW_BYTES
     """Bytes of the weights of a stage."""
     comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
     """Bytes of its tokens, which lie behind the weights."""
     comptime STAGE_BYTES = Self.WEIGHTS_BYTES + Self.TOKENS_BYTES
     """Bytes of a stage."""
-    comptime STAGES = (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES
+    comptime STAGES = (SHARED_BYTES - Self.FACTORS_AT - SWIZZLE_BYTES) // (
+        Self.STAGE_BYTES + Self.FACTORS_BYTES
+    )
     """Stages that fit."""
+    comptime STAGES_AT = align_up(Self.FACTORS_AT + Self.STAGES * Self.FACTORS_BYTES, SWIZZLE_BYTES)
+    """Where the stages begin."""
     comptime NUM_BYTES = Self.STAGES_AT + Self.STAGES * Self.STAGE_BYTES
     """Dynamic shared memory of a group."""
     comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
@@ -94,6 +99,11 @@ struct DenseStages[tokens: Int](TrivialRegisterPassable):
         return self.weights() + UInt32(Self.WEIGHTS_BYTES)
 
     @always_inline
+    def factors_at(self) -> UInt32:
+        """Returns where the factors of the stage's tokens are."""
+        return self.base + UInt32(Self.FACTORS_AT) + self.stage * UInt32(Self.FACTORS_BYTES)
+
+    @always_inline
     def advance(mut self, count: UInt32 = 1):
         """Goes on by so many stages, not more than there are."""
         self.stage += count
@@ -102,7 +112,15 @@ struct DenseStages[tokens: Int](TrivialRegisterPassable):
             self.parity ^= 1
 
     @always_inline
-    def copy_tokens(self, source: DevicePointer[DType.uint8]):
-        """Starts copying the tokens of the stage; one thread calls it."""
-        arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))
+    def copy_tokens(
+        self, source: DevicePointer[DType.uint8], factors: DevicePointer[DType.float32]
+    ):
+        """Starts copying the tokens of the stage and their factors; one thread calls it."""
+        arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES + Self.FACTORS_BYTES))
         copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())
+        copy_bulk(
+            self.factors_at(),
+            factors.unsafe_bitcast[UInt8](),
+            UInt32(Self.FACTORS_BYTES),
+            self.full(),
+        )

@@ -12,7 +12,7 @@ from ..instructions.shared_memory import load_quad
 from ..instructions.warp import keep_branch, lane_here, load_streaming
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..staged.activations import LANE_BYTES, PARTS
-from .operands import DenseOperands
+from .operands import StagedOperands
 from .units import StageRows, Unit
 
 comptime TILE_WORDS = TILE_BYTES // 4
@@ -20,7 +20,7 @@ comptime TILE_WORDS = TILE_BYTES // 4
 
 
 @fieldwise_init
-struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
+struct TileUnits[Operands: StagedOperands](TrivialRegisterPassable):
     """Where a lane finds what it has of a tile."""
 
     comptime Unit = Unit[Self.Operands.GRANULES, Self.Operands.BLOCKS]
@@ -90,7 +90,7 @@ struct TileUnits[Operands: DenseOperands](TrivialRegisterPassable):
             rows.clear_from(end // UInt32(Self.PART_CODES))
 
 
-comptime StageUnits[Operands: DenseOperands] = Array[
+comptime StageUnits[Operands: StagedOperands] = Array[
     TileUnits[Operands].Unit, TileUnits[Operands].UNITS
 ]
 """What a lane has of a stage."""
@@ -98,7 +98,7 @@ comptime StageUnits[Operands: DenseOperands] = Array[
 
 @always_inline
 def load_stage[
-    Operands: DenseOperands, //
+    Operands: StagedOperands, //
 ](operands: Operands, units: TileUnits[Operands], step: UInt32) -> StageUnits[Operands]:
     """Loads a stage, the last one for those past the end; nobody waits for it here."""
     var there = min(step, operands.num_steps() - 1)
@@ -116,7 +116,7 @@ def first_step_of[num_warps: Int](group: UInt32) -> UInt32:
 
 @always_inline
 def store_stages[
-    Operands: DenseOperands, //, num_warps: Int
+    Operands: StagedOperands, //, num_warps: Int
 ](
     operands: Operands,
     units: TileUnits[Operands],

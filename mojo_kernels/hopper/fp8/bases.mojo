@@ -14,7 +14,7 @@ from std.math import align_up
 
 from ...launch.queue import Workspace
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.operands import DenseOperands
+from ..dense.operands import StagedOperands
 from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
@@ -34,7 +34,7 @@ from .spread import store_spread
 
 @fieldwise_init
 struct ByteRows[stages_weights: Bool](
-    DenseOperands, DirectOperands, MappedOperands, TrivialRegisterPassable
+    StagedOperands, DirectOperands, MappedOperands, TrivialRegisterPassable
 ):
     """Stages of bytes, and the bases of all rows."""
 

@@ -32,6 +32,10 @@ comptime FACTOR_AT_BASE = E8M0_BIAS + LARGEST_POWER
 """A row with this base has the factor one."""
 comptime MAGNITUDES = UInt32(0x77777777)
 """The bits of eight codes that are no signs."""
+comptime BYTE_MAGNITUDES = UInt32(0x7F7F7F7F)
+"""The bits of four codes of eight bits that are no signs."""
+comptime BYTE_SPAN = 10
+"""Scales of what becomes E4M3 bytes differ by at most this, see `aligned`."""
 
 
 @fieldwise_init
@@ -103,9 +107,11 @@ def scale_at(scales: UInt32, row: UInt32) -> UInt32:
 
 
 @always_inline
-def fits(word: UInt32, scale: UInt32, base: UInt32) -> Bool:
-    """Says whether codes of a block are E5M2 numbers of a row with a base."""
-    return scale + UInt32(SPAN) >= base or word & MAGNITUDES == 0
+def fits[bits: Int](word: UInt32, scale: UInt32, base: UInt32) -> Bool:
+    """Says whether codes of a block, of so many bits each, are bytes of a row with a base."""
+    comptime LARGEST_SPAN = SPAN if bits == 4 else BYTE_SPAN
+    comptime SIZES = MAGNITUDES if bits == 4 else BYTE_MAGNITUDES
+    return scale + UInt32(LARGEST_SPAN) >= base or word & SIZES == 0
 
 
 @always_inline

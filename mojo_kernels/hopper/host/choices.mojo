@@ -14,7 +14,7 @@ from ...simt.tiles.factors import factors_of
 from ..layout import OPERANDS
 from ..mapped.choice import choose_plan as choose_mapped
 from ..mapped.operands import Scaling
-from ..numbers.choice import choose_plan as choose_numbers
+from ..aligned.choice import choose_plan as choose_aligned
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
@@ -57,8 +57,10 @@ struct Choice(TrivialRegisterPassable):
             )
         if self.plan.kernel == Kernel.MAPPED:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
-        if self.us == 0:
-            return "MXFP8 activations: bfloat16 tensor cores, numbers that nothing rounds"
+        if self.plan.kernel == Kernel.ALIGNED:
+            return "MXFP8 activations: FP8 tensor cores, rows of bytes in the workspace"
+        if self.plan.kernel == Kernel.ALIGNED_FEW:
+            return "MXFP8 activations: FP8 tensor cores, weights become bytes on the way"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 
@@ -78,10 +80,10 @@ def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int
     return Choice(choose_mapped(m, n, k, scaling), 0, False)
 
 
-def choice_of_numbers(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
-    """Returns the choice for MXFP8 activations, see `hopper.numbers`: any number of rows."""
+def choice_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
+    """Returns the choice for MXFP8 activations: any number of rows."""
     var weight_bits = 4 if right_format == OPERANDS.code() else 8
-    return Choice(choose_numbers(m, n, k, weight_bits), 0, False)
+    return Choice(choose_aligned(m, n, k, weight_bits), 0, False)
 
 
 def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choice:

@@ -33,7 +33,7 @@ from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import MULTIPROCESSORS
-from ..numbers.choice import STAGE as NUMBER_STEP
+from ..numbers.operands import NumberRows
 from ..plan import Kernel, MAX_RANKS, Plan
 from ..staged.stages import STEP_BLOCKS
 from .measured import COSTS
@@ -194,5 +194,5 @@ def _step_blocks(kernel: Kernel) -> Int:
     if kernel == Kernel.FEW:
         return 1
     if kernel == Kernel.NUMBERS:
-        return NUMBER_STEP // BLOCK
+        return NumberRows.STAGE_CODES // BLOCK
     return FP8_STEP_BLOCKS if kernel.wants_bytes() else STEP_BLOCKS

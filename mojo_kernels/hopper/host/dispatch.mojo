@@ -11,6 +11,7 @@ from ...problem import ANY, Known, Problem
 from ...simt import dispatch as portable
 from ...simt.quantize import quantize as quantize_portably
 from .. import quantize as fast
+from ..aligned import kernel as aligned
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..fp8.bases import workspace_of as workspace_of_rows
@@ -18,9 +19,10 @@ from ..many import kernel as many
 from ..mapped import launch as mapped
 from ..middle import kernel as middle
 from ..numbers import kernel as numbers
+from ..numbers.operands import workspace_of as workspace_of_weights
 from ..staged.activations import workspace_of as workspace_of_numbers
 from ..plan import Kernel, PRESHUFFLED, Plan, may_take_operands, takes_formats
-from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_numbers, choose
+from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
 
 
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
@@ -30,7 +32,7 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         return portable.launch[known](problem, queue)
     if few.supports(problem):
         plan = choose(
-            problem.m, problem.n, problem.k, fp8.supports(problem), numbers.are_numbers(problem)
+            problem.m, problem.n, problem.k, fp8.supports(problem), numbers.supports(problem)
         ).plan
         if plan_code > 0:
             plan = Plan.from_code(plan_code)
@@ -38,8 +40,8 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         plan = plan_of_mapped(
             problem.m, problem.n, problem.k, problem.left.format, problem.right.format, plan_code
         )
-    elif numbers.supports(problem):
-        plan = plan_of_numbers(problem.m, problem.n, problem.k, problem.right.format, plan_code)
+    elif aligned.supports(problem):
+        plan = plan_of_mxfp8(problem.m, problem.n, problem.k, problem.right.format, plan_code)
     launch[known](problem, plan, queue)
 
 
@@ -54,9 +56,11 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return many.launch(problem, plan, queue)
         if plan.kernel.wants_bytes():
             return fp8.launch(problem, plan, queue)
-    comptime if numbers.may_take_operands[known]():
-        if plan.kernel == Kernel.NUMBERS or plan.kernel == Kernel.NUMBERS_FEW:
+        if plan.kernel == Kernel.NUMBERS:
             return numbers.launch(problem, plan, queue)
+    comptime if aligned.may_take_operands[known]():
+        if plan.kernel == Kernel.ALIGNED or plan.kernel == Kernel.ALIGNED_FEW:
+            return aligned.launch(problem, plan, queue)
     comptime if mapped.may_take_operands[known]():
         if plan.kernel == Kernel.MAPPED:
             return mapped.launch(problem, plan, queue)
@@ -76,15 +80,15 @@ def plan_of_mapped(
     return choice_of_mapped(m, n, k, left_format, right_format).plan
 
 
-def plan_of_numbers(m: Int, n: Int, k: Int, right_format: Int, plan_code: Int) -> Plan:
+def plan_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int, plan_code: Int) -> Plan:
     """Returns the plan for MXFP8 activations: one that is like that of a code, if any."""
     if plan_code > 0:
         var plan = Plan.from_code(plan_code)
-        if plan.kernel == Kernel.NUMBERS:
+        if plan.kernel == Kernel.ALIGNED:
             return plan
         if plan.kernel.wants_bytes():
-            return plan.of_numbers()
-    return choice_of_numbers(m, n, k, right_format).plan
+            return plan.of_mxfp8()
+    return choice_of_mxfp8(m, n, k, right_format).plan
 
 
 def workspace_of(
@@ -99,9 +103,9 @@ def workspace_of(
         return Workspace(0, 0)
     if layout == mapped.PLAIN and mapped.takes_formats(left_format, right_format):
         return mapped.workspace_of(m, k)
-    if numbers.takes_formats(left_format, right_format):
-        var plan = plan_of_numbers(m, n, k, right_format, plan_code)
-        return numbers.workspace_of(m, n, k, plan)
+    if aligned.takes_formats(left_format, right_format):
+        var plan = plan_of_mxfp8(m, n, k, right_format, plan_code)
+        return aligned.workspace_of(m, n, k, plan)
     if m <= MAX_FEW_ROWS and plan_code <= 0:
         return Workspace(0, 0)
     if plan_code > 0:
@@ -121,7 +125,7 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     if plan.kernel.wants_bytes():
         return workspace_of_rows(m, n, k, plan)
     if plan.kernel == Kernel.NUMBERS:
-        return numbers.workspace_of(0, n, k, plan)
+        return workspace_of_weights(n, k)
     return workspace_of_numbers(m, k)
 
 

@@ -8,6 +8,7 @@ from ...simt import matmul as portable
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.cut import Cut
 from ...simt.tiles.factors import factors_of
+from ..aligned import kernel as aligned
 from ..few import kernel as few
 from ..fp8 import kernel as fp8
 from ..few.shape import SHORT, Shape, TOKENS
@@ -17,7 +18,7 @@ from ..mapped import launch as mapped
 from ..middle import kernel as middle
 from ..numbers import kernel as numbers
 from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats
-from .choices import Choice, choice_of_mapped, choice_of_numbers, choice_of_portable, choose
+from .choices import Choice, choice_of_mapped, choice_of_mxfp8, choice_of_portable, choose
 from .dispatch import workspace_of
 
 
@@ -39,9 +40,9 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
         var choice = choice_of_mapped(m, n, k, left_format, right_format)
         return Explanation(choice, mapped.grid(m, n, choice.plan), mapped.workspace_of(m, k))
     var workspace = workspace_of(m, n, k, left_format, right_format, PRESHUFFLED)
-    if numbers.takes_formats(left_format, right_format):
-        var choice = choice_of_numbers(m, n, k, right_format)
-        return Explanation(choice, numbers.grid(m, n, choice.plan), workspace)
+    if aligned.takes_formats(left_format, right_format):
+        var choice = choice_of_mxfp8(m, n, k, right_format)
+        return Explanation(choice, aligned.grid(m, n, choice.plan), workspace)
     if not takes_formats(left_format, right_format):
         var choice = choice_of_portable(m, n, k, left_format, right_format)
         if choice.plan.kernel == Kernel.TILES:

@@ -149,6 +149,17 @@ def bytes_of_two[type: StaticString](low: Float32, high: Float32) -> UInt16:
 
 
 @always_inline
+def bytes_of_halves[type: StaticString](halves: UInt32) -> UInt16:
+    """Rounds two float16 numbers to a type of eight bits, nearest even; the largest is the last."""
+    return inlined_assembly[
+        "cvt.rn.satfinite." + type + ".f16x2 $0, $1;",
+        UInt16,
+        constraints="=h,r",
+        has_side_effect=False,
+    ](halves)
+
+
+@always_inline
 def halves_of_bytes[type: StaticString](bytes: UInt16) -> UInt32:
     """Returns two floats of eight bits, of a type of the instruction set, as float16 numbers."""
     return inlined_assembly[

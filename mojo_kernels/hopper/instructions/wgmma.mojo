@@ -159,10 +159,11 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
     """Returns the instruction; behind the sums come four registers for its weights.
 
     All four are weights, or the first one says where in shared memory they are. The fifth says where
-    the tokens are.
+    the tokens are. A type of two names is that of weights, then that of tokens.
     """
     comptime COUNT = tokens // 2
     var is_bytes = type != "bf16"
+    var types = String(type) if "." in type else String(type, ".", type)
     var weights = String("{", _operands[COUNT, 4, "$"](), "}")
     var text = String("{ .reg .pred p; setp.ne.b32 p, ", 1 if adds else 0, ", 0; ")
     comptime if not in_registers:
@@ -170,7 +171,7 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
         weights = "w"
     text += _described["t"](COUNT + 4)
     text += String("wgmma.mma_async.sync.aligned.m64n", tokens)
-    text += String("k32.f32." if is_bytes else "k16.f32.", type, ".", type, " {")
+    text += String("k32.f32." if is_bytes else "k16.f32.", types, " {")
     text += String(_operands[0, COUNT, "$"](), "}, ", weights, ", t, p, 1, 1")
     if not is_bytes:
         text += ", 0" if in_registers else ", 0, 0"

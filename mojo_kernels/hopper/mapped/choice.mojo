@@ -13,7 +13,7 @@ at most. Clusters of four and eight groups do not fill the device.
 from std.math import ceildiv
 
 from ..instructions.wgmma import ROW_BYTES
-from ..numbers.choice import ALL_RANKS, CLUSTERS
+from ..aligned.choice import ALL_RANKS, CLUSTERS
 from ..plan import Plan
 from .operands import Scaling
 from .stages import PART_TOKENS

@@ -11,11 +11,10 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import FORMATS, Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...simt.codec import CHUNK, Chunk, decode_chunk, element_of, f32_of_scale, unpack
-from ...simt.tiles.operands import packed_numbers
 from ..dense.units import StageRows
 from ..fp8.codes import MAGNITUDES, pick_codes, scale_at
 from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_pairs, pick_bytes
-from ..instructions.shared_memory import store_pair, store_quad
+from ..instructions.shared_memory import store_quad
 from ..layout import ROWS_PER_LANE
 
 comptime CHUNK_WORDS = CHUNK // 4
@@ -102,15 +101,10 @@ def numbers_of_codes(word: UInt32) -> Pairs:
 
 
 @always_inline
-def put_numbers[granule: Int, bits: Int](words: Pairs, scales: UInt32, rows: StageRows):
-    """Puts the numbers of a lane's words of a granule to their place."""
+def put_numbers[granule: Int](words: Pairs, scales: UInt32, rows: StageRows):
+    """Puts the numbers of a lane's words of a granule of four-bit codes to their place."""
     comptime for i in range(ROWS_PER_LANE):
         var scale = f32_of_scale(scale_at(scales, UInt32(i)))
-        comptime if bits == 4:
-            var factor = bitcast[DType.uint32](scale) >> 16
-            var pairs = multiply_pairs(numbers_of_codes(words[i]), factor * BOTH_HALVES)
-            store_quad(rows.at[i, 4 * granule](), pairs)
-        else:
-            var values = decode_word[8](words[i], Int32(Format.MXFP8.code()))
-            var pairs = packed_numbers(values * scale)
-            store_pair(rows.at[i, 2 * granule](), rebind[SIMD[DType.uint32, 2]](pairs))
+        var factor = bitcast[DType.uint32](scale) >> 16
+        var pairs = multiply_pairs(numbers_of_codes(words[i]), factor * BOTH_HALVES)
+        store_quad(rows.at[i, 4 * granule](), pairs)

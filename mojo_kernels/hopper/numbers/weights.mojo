@@ -20,16 +20,17 @@ from .operands import NumberRows
 
 
 @always_inline
-def mark_weights[bits: Int](w: Weights, operands: NumberRows[bits, _], tile: UInt32, k: UInt32):
+def mark_weights(w: Weights, operands: NumberRows, tile: UInt32, k: UInt32):
     """Writes the mark of a tile; all threads of a group call it."""
-    var is_any = any_thread[THREADS](loses_numbers[bits](w, tile, k))
+    var is_any = any_thread[THREADS](loses_numbers(w, tile, k))
     if thread_idx.x == 0:
         flat_of(operands.right_marks)[Int(tile)] = UInt8(1) if is_any else UInt8(0)
 
 
 @always_inline
-def loses_numbers[bits: Int](w: Weights, tile: UInt32, k: UInt32) -> Bool:
+def loses_numbers(w: Weights, tile: UInt32, k: UInt32) -> Bool:
     """Says whether an element that this thread is to look at is no bfloat16 number."""
+    comptime bits = NumberRows.CODE_BITS
     comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
     var num_blocks = k // UInt32(BLOCK)
     var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)

@@ -4,8 +4,8 @@ Groups run in rounds, of one on each multiprocessor, and take the stages of K on
 weights are made once, in the workspace, or by each group that needs them, which takes longer:
 
     plan         before the rounds          a round                         a stage of 128 x 128
-    numbers      all weights                begin and end, all stages       the least
-    numbers_few  nothing                    begin and end, a rank's stages  more: it is made here
+    aligned      all weights                begin and end, all stages       the least
+    aligned_few  nothing                    begin and end, a rank's stages  more: it is made here
                                             ranks add up
 
 Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H100 (2026-11-25),
@@ -16,11 +16,10 @@ not fill the device: a processing cluster of the chip has to have room for a who
 
 from std.math import ceildiv
 
+from ..instructions.wgmma import ROW_BYTES
 from ..many.kernel import MULTIPROCESSORS
 from ..plan import Plan
 
-comptime STAGE = 64
-"""Steps of K of a stage."""
 comptime ALL_RANKS = [1, 2, 4, 8]
 """Ranks of a cluster."""
 comptime CLUSTERS = [MULTIPROCESSORS, MULTIPROCESSORS // 2, 28, 12]
@@ -59,8 +58,8 @@ struct Costs(TrivialRegisterPassable):
 def choose_plan(m: Int, n: Int, k: Int, weight_bits: Int) -> Plan:
     """Returns the plan for C of [m, n] and codes [.., k]."""
     var costs = Costs.of(weight_bits)
-    var num_steps = ceildiv(k, STAGE)
-    var best = Plan.numbers(128, 1)
+    var num_steps = ceildiv(k, ROW_BYTES)
+    var best = Plan.aligned(128, 1)
     var rounds = Float64(ceildiv(best.groups(m, n), MULTIPROCESSORS))
     var least = costs.staged[0] + costs.staged[1] * Float64(n * k) / (1 << 20)
     least += rounds * (costs.staged[2] + costs.staged[3] * Float64(num_steps))
@@ -69,7 +68,7 @@ def choose_plan(m: Int, n: Int, k: Int, weight_bits: Int) -> Plan:
         comptime for log_ranks in range(len(ALL_RANKS)):
             comptime ranks = ALL_RANKS[log_ranks]
             comptime clusters = CLUSTERS[log_ranks]
-            var plan = Plan.numbers_few(tokens, ranks)
+            var plan = Plan.aligned_few(tokens, ranks)
             var tiles = plan.tiles(m, n).num_tiles()
             rounds = Float64(ceildiv(tiles, clusters))
             var round_us = made[0] + made[1] * Float64(ceildiv(num_steps, ranks))

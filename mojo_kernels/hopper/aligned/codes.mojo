@@ -1,0 +1,53 @@
+"""Elements of MXFP8 under a larger scale than their block's: E4M3 again, rounded to nearest even.
+
+The *base* of a stretch is its largest scale; a block whose scale is d smaller has its elements times
+2 ** -d. That is exact for all of them that are at least 2 ** (d - 6), and for those with trailing
+zeros. The others are rounded to a multiple of 2 ** -9 under the base: they move by at most 2 ** -10
+there. `BYTE_SPAN` limits d to 10, so that no element moves by more than one under its own scale,
+under which a block's largest one is 256 to 448 as `quantize` leaves it, and has moved by up to 16
+when it was rounded. What has no base is marked, and computed exactly.
+"""
+
+from std.memory import bitcast
+
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ...numbers.scales import E8M0_BIAS
+from ..fp8.codes import BYTE_SPAN
+from ..instructions.packed import bytes_of_halves, halves_of_bytes
+
+comptime TOKEN_EXPONENTS = 40
+"""Bases of tokens are within 2 ** this of one: products with others' factors are float32."""
+comptime MARKED = UInt32(255 << F32_MANTISSA_BITS)
+"""The bits of the factor of a stretch that has no base: infinity."""
+
+
+@always_inline
+def is_token_base(largest: UInt32, smallest: UInt32) -> Bool:
+    """Says whether the largest scale of a stretch can be its base."""
+    comptime LEAST = UInt32(E8M0_BIAS - TOKEN_EXPONENTS)
+    var is_regular = largest - LEAST <= UInt32(2 * TOKEN_EXPONENTS)
+    return is_regular and largest - smallest <= UInt32(BYTE_SPAN)
+
+
+@always_inline
+def shift_of(base: UInt32, scale: UInt32) -> Float32:
+    """Returns what elements of a block are multiplied by: no more than a base allows, downwards."""
+    var steps = min(base - scale, UInt32(BYTE_SPAN))
+    return Float32(from_bits=(UInt32(F32_EXPONENT_BIAS) - steps) << UInt32(F32_MANTISSA_BITS))
+
+
+@always_inline
+def aligned_word(word: UInt32, base: UInt32, scale: UInt32) -> UInt32:
+    """Returns four codes of a block under a base."""
+    comptime ONE = 15
+    comptime MANTISSA_BITS = 10
+    var steps = min(base - scale, UInt32(BYTE_SPAN))
+    var shift = (UInt32(ONE) - steps) << UInt32(MANTISSA_BITS)
+    var factor = bitcast[DType.float16, 2](shift | shift << 16)
+    var found = UInt32(0)
+    comptime for i in range(2):
+        var codes = (word >> UInt32(16 * i)).cast[DType.uint16]()
+        var halves = bitcast[DType.float16, 2](halves_of_bytes["e4m3x2"](codes))
+        var bytes = bytes_of_halves["e4m3x2"](bitcast[DType.uint32, 1](halves * factor)[0])
+        found |= bytes.cast[DType.uint32]() << UInt32(16 * i)
+    return found

@@ -1,0 +1,235 @@
+"""Where the rows of a product lie that are ready for FP8 tensor cores, with factors and marks.
+
+    workspace    rows or stages of tokens: E4M3 bytes, see `codes`
+                 rows of weights, of large products: MXFP8 as E4M3 bytes, MXFP4 as E5M2 bytes, see
+                 `fp8.codes`
+                 marks of tokens and bases of weight rows, bytes
+                 factors of tokens, float32: [stage][token]
+
+Tokens have a factor for each stage, 128 elements, infinity if they have none; weights one a row. What is
+marked is computed in float64, from what the caller gave.
+"""
+
+from max.gpu.primitives.warp import vote
+from std.builtin.device_passable import DeviceTypeEncoder
+from std.math import align_up
+from std.memory import bitcast
+
+from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...layouts import GRANULE_BYTES, PreshuffledCuda
+from ...simt.arguments import Activations, Result, Weights
+from ...simt.codec import ANY_BITS, f32_of_scale
+from ...simt.views import flat_of
+from ..dense.operands import DenseOperands
+from ..dense.result import TokenOctet
+from ..dense.stages import StagedRows
+from ..dense.units import StageRows, Unit
+from ..exact import compute_exactly, compute_marked
+from ..fp8.codes import ByteTable, NO_BASE, factor_of, scale_at
+from ..fp8.places import ALIGNMENT, Bases
+from ..instructions.shared_memory import store_pair, store_word
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import OCTET, ROW_BYTES
+from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..mapped.operands import MARK, MappedOperands, Scaling
+from ..staged.stages import WARP_ROWS
+from .codes import MARKED, aligned_word
+
+
+@fieldwise_init
+struct AlignedRows[bits: Int, lies: Bool](DenseOperands, MappedOperands, TrivialRegisterPassable):
+    """Rows of both sides one after the other, or stages of tokens only; weights have so many bits."""
+
+    comptime device_type: AnyType = Self
+    comptime TYPE: StaticString = "e4m3" if Self.bits == 8 else (
+        "e4m3.e5m2" if Self.lies else "e5m2.e4m3"
+    )
+    comptime SCALES_IN_THE_END = True
+    comptime SCALING = Scaling.TILES
+    comptime CODE_BITS = Self.bits
+    comptime STAGE_CODES = ROW_BYTES
+    comptime GRANULES = 4 if Self.bits == 8 else 2
+    comptime BLOCKS = Self.GRANULES * GRANULE_BYTES * 8 // Self.bits // BLOCK
+    comptime PUT_BYTES = 32 // Self.bits
+
+    var left: StagedRows
+    """The tokens."""
+    var right: StagedRows
+    """The weights, where they are in the workspace."""
+    var bases: Bases
+    """Those of weights, and `NO_BASE` for tokens that are marked."""
+    var factors: DevicePointer[DType.float32]
+    """Those of tokens."""
+    var num_tokens: UInt32
+    """Rows of tokens."""
+    var num_weights: UInt32
+    """Rows of weights."""
+
+    @staticmethod
+    def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
+        """Returns the operands of a product in a workspace, stages for tiles of so many rows."""
+        var left = StagedRows.at(address, k, 1 if Self.lies else tokens)
+        var right_at = address + left.num_bytes(m)
+        var right = StagedRows.at(right_at, k, 1)
+        var bases_at = right_at
+        comptime if Self.lies:
+            # Whole tiles of weights are written.
+            bases_at += right.num_bytes(align_up(n, TILE_ROWS))
+        var bases = Bases.at(m, n, bases_at)
+        return Self(
+            left,
+            right,
+            bases,
+            device_pointer[DType.float32](bases_at + Int(bases.blocks_at)),
+            UInt32(m),
+            UInt32(n),
+        )
+
+    def end_of(self, m: Int) -> Int:
+        """Returns the address behind the operands."""
+        return Int(self.factors) + 4 * align_up(m, ALIGNMENT) * Int(self.left.num_steps)
+
+    @always_inline
+    def tokens(self) -> StagedRows:
+        return self.left
+
+    @always_inline
+    def weights(self) -> StagedRows:
+        return self.right
+
+    @always_inline
+    def num_steps(self) -> UInt32:
+        return self.left.num_steps
+
+    @always_inline
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        comptime for i in range(ROWS_PER_LANE):
+            var base = scale_at(unit.rows, UInt32(i))
+            comptime for granule in range(Self.GRANULES):
+                comptime block = granule * Self.BLOCKS // Self.GRANULES
+                comptime at = Self.GRANULES * part + granule
+                var scale = scale_at(unit.scales[block], UInt32(i))
+                var word = unit.words[ROWS_PER_LANE * granule + i]
+                comptime if Self.bits == 4:
+                    var bytes = ByteTable.of_base(base).bytes(word, scale)
+                    store_pair(rows.at[i, 2 * at](), bytes)
+                else:
+                    store_word(rows.at[i, at](), aligned_word(word, base, scale))
+
+    @always_inline
+    def rows_of(self, tile: UInt32) -> UInt32:
+        var row = Int(tile) * TILE_ROWS + Int(lane_here() // UInt32(K_LANES))
+        var found = UInt32(0)
+        comptime for i in range(ROWS_PER_LANE):
+            var base = self.bases.of_weights()[row + i * ROW_LANES].cast[DType.uint32]()
+            found |= base << UInt32(8 * i)
+        return found
+
+    @always_inline
+    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        return self.factor_at(tile << self.left.log_tile_rows, step)
+
+    @always_inline
+    def factor_at(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where a token's factor is in a stage."""
+        var num_tokens = align_up(self.num_tokens, UInt32(ALIGNMENT))
+        return self.factors.unsafe_offset(Int(step) * Int(num_tokens) + Int(token))
+
+    @always_inline
+    def of_weight(self, row: Int) -> Float32:
+        return self.factor_of_base(self.bases.of_weights()[row])
+
+    @always_inline
+    def of_token(self, row: Int) -> Float32:
+        # Sums of stages have met it.
+        return 1
+
+    @always_inline
+    def factor_of_base(self, base: UInt8) -> Float32:
+        """Returns what sums of a weight row with a base are multiplied by."""
+        var scale = base.cast[DType.uint32]()
+        return factor_of(scale) if Self.bits == 4 else f32_of_scale(scale)
+
+    @always_inline
+    def mark_of_token(self, row: UInt32) -> Bool:
+        return self.bases.of_tokens()[Int(row)] == NO_BASE
+
+    @always_inline
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        var of_lane = row // UInt32(TILE_ROWS) * UInt32(TILE_ROWS) + lane_here()
+        return self.bases.of_weights()[Int(of_lane)] == NO_BASE
+
+    @always_inline
+    def token_place(self, row: UInt32) -> UInt32:
+        return min(row, self.num_tokens - 1)
+
+    @always_inline
+    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+        return flat_of(self.factor_at(place, step))[0]
+
+    @always_inline
+    def column_place(self, column: UInt32) -> UInt32:
+        return min(column, self.num_weights - 1)
+
+    @always_inline
+    def column_factor(self, place: UInt32, step: UInt32) -> Float32:
+        var base = self.bases.of_weights()[Int(place)]
+        return MARK if base == NO_BASE else self.factor_of_base(base)
+
+    @always_inline
+    def has_tiles(self) -> Bool:
+        return False
+
+    @always_inline
+    def loses_token(self, factor: Float32) -> Bool:
+        return bitcast[DType.uint32](factor) >= MARKED
+
+    @always_inline
+    def loses_column(self, factor: Float32) -> Bool:
+        return factor == MARK
+
+    @always_inline
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        return sum * of_weight * of_token
+
+    @always_inline
+    def store_marked(
+        self,
+        a: Activations,
+        w: Weights,
+        result: Result,
+        first_row: UInt32,
+        first_column: UInt32,
+        of_rows: UInt32,
+        of_columns: UInt32,
+    ):
+        compute_marked[PreshuffledCuda](a, w, result, first_row, first_column, of_rows, of_columns)
+
+    @always_inline
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        var of_rows = vote[DType.uint32](
+            self.mark_of_token(min(tokens.row(lane_here() % UInt32(OCTET)), tokens.end - 1))
+        )
+        var column = min(first_column + lane_here() % UInt32(WARP_ROWS), result.columns - 1)
+        var of_columns = vote[DType.uint32](self.bases.of_weights()[Int(column)] == NO_BASE)
+        for i in range(UInt32(OCTET)):
+            var row = tokens.row(i)
+            for j in range(UInt32(WARP_ROWS)):
+                if row < tokens.end and (of_rows >> i | of_columns >> j) % 2 == 1:
+                    compute_exactly[ANY_BITS](a, w, result, row, first_column + j, lane_here())
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "AlignedRows"
+
+
+def workspace_of(m: Int, n: Int, k: Int, tokens: Int, lies: Bool) -> Workspace:
+    """Returns the workspace that a product wants."""
+    if lies:
+        return Workspace(0, AlignedRows[8, True].at(m, n, k, tokens, 0).end_of(m))
+    return Workspace(0, AlignedRows[8, False].at(m, n, k, tokens, 0).end_of(m))
