@@ -5,7 +5,7 @@
 
 Tokens become bytes in the workspace, see `rows`, under a scale for each 128 elements of K; a weight row
 has one. Weights are preshuffled: they become bytes there too, which `mapped` multiplies, or of few rows
-on their way into stages, see `dense`. Four bits are as they were; of eight bits the smallest elements
+in registers, see `direct`. Four bits are as they were; of eight bits the smallest elements
 are rounded once more, see `codes` for by how much.
 """
 
@@ -14,7 +14,8 @@ from ...numbers.formats import Format
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS, grid as grid_of_few, launch as launch_few
+from ..dense.result import DENSE_TOKENS
+from ..direct.kernel import grid as grid_of_few, launch as launch_few
 from ..mapped.launch import grid as grid_of_rows, multiply as multiply_rows
 from ..mapped.stages import columns_of
 from ..plan import Kernel, PRESHUFFLED, Plan
@@ -72,7 +73,7 @@ def _launch[bits: Int, tokens: Int](problem: Problem, plan: Plan, mut queue: Som
         var operands = prepare[bits, False](problem, tokens, queue)
         var cut = plan.within(Int(operands.num_steps()))
         return launch_few[tokens=tokens](
-            operands, grid(problem.m, problem.n, cut), problem, cut.ranks, queue
+            operands, grid(problem.m, problem.n, bits, cut), problem, cut.ranks, queue
         )
     var rows = prepare[bits, True](problem, tokens, queue)
     multiply_rows[tokens=tokens](
@@ -90,8 +91,10 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     return workspace_of_rows(m, n, k, plan.tokens, plan.kernel == Kernel.ALIGNED)
 
 
-def grid(m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid for C of [m, n]."""
-    if plan.kernel == Kernel.ALIGNED_FEW:
-        return grid_of_few(m, n, plan.tokens, plan.ranks)
-    return grid_of_rows(m, n, Plan.mapped(plan.tokens, plan.ranks))
+def grid(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
+    """Returns the grid for C of [m, n] and weights of so many bits."""
+    if plan.kernel == Kernel.ALIGNED:
+        return grid_of_rows(m, n, Plan.mapped(plan.tokens, plan.ranks))
+    if weight_bits == 4:
+        return grid_of_few[4, True](m, n, plan.tokens, plan.ranks)
+    return grid_of_few[8, True](m, n, plan.tokens, plan.ranks)

@@ -20,24 +20,37 @@ from ...layouts import GRANULE_BYTES, PreshuffledCuda
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS, f32_of_scale
 from ...simt.views import flat_of
-from ..dense.operands import DenseOperands
+from ..dense.operands import StagedOperands
 from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
+from ..direct.operands import DirectOperands, Words
 from ..exact import compute_exactly, compute_marked
 from ..fp8.codes import ByteTable, NO_BASE, factor_of, scale_at
 from ..fp8.places import ALIGNMENT, Bases
 from ..instructions.shared_memory import store_pair, store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..staged.stages import WARP_ROWS
 from .codes import MARKED, aligned_word
 
 
 @fieldwise_init
-struct AlignedRows[bits: Int, lies: Bool](DenseOperands, MappedOperands, TrivialRegisterPassable):
+struct RowBases(TrivialRegisterPassable):
+    """The bases of a lane's two rows, and where scale bytes of them are in a word of four."""
+
+    var first: UInt32
+    var second: UInt32
+    var place: UInt32
+    """The place of the first one's scale byte; the second one's is next to it."""
+
+
+@fieldwise_init
+struct AlignedRows[bits: Int, lies: Bool](
+    DirectOperands, MappedOperands, StagedOperands, TrivialRegisterPassable
+):
     """Rows of both sides one after the other, or stages of tokens only; weights have so many bits."""
 
     comptime device_type: AnyType = Self
@@ -45,6 +58,8 @@ struct AlignedRows[bits: Int, lies: Bool](DenseOperands, MappedOperands, Trivial
         "e4m3.e5m2" if Self.lies else "e5m2.e4m3"
     )
     comptime SCALES_IN_THE_END = True
+    comptime SCALES_STAGES = True
+    comptime Rows = RowBases
     comptime SCALING = Scaling.TILES
     comptime CODE_BITS = Self.bits
     comptime STAGE_CODES = ROW_BYTES
@@ -117,13 +132,29 @@ struct AlignedRows[bits: Int, lies: Bool](DenseOperands, MappedOperands, Trivial
                     store_word(rows.at[i, at](), aligned_word(word, base, scale))
 
     @always_inline
-    def rows_of(self, tile: UInt32) -> UInt32:
-        var row = Int(tile) * TILE_ROWS + Int(lane_here() // UInt32(K_LANES))
-        var found = UInt32(0)
-        comptime for i in range(ROWS_PER_LANE):
-            var base = self.bases.of_weights()[row + i * ROW_LANES].cast[DType.uint32]()
-            found |= base << UInt32(8 * i)
-        return found
+    def rows_at(self, row: UInt32) -> RowBases:
+        var bases = self.bases.of_weights()
+        return RowBases(
+            bases[Int(row)].cast[DType.uint32](),
+            bases[Int(row) + ROW_LANES].cast[DType.uint32](),
+            row // UInt32(ROW_LANES) % UInt32(ROWS_PER_LANE),
+        )
+
+    @staticmethod
+    @always_inline
+    def fragment(rows: RowBases, words: Words[Self.bits], scales: UInt32) -> SIMD[DType.uint32, 4]:
+        var first, second = scale_at(scales, rows.place), scale_at(scales, rows.place + 1)
+        comptime if Self.bits == 4:
+            var upper = ByteTable.of_base(rows.first).bytes(words[0], first)
+            var lower = ByteTable.of_base(rows.second).bytes(words[1], second)
+            return {upper[0], lower[0], upper[1], lower[1]}
+        else:
+            return {
+                aligned_word(words[0], rows.first, first),
+                aligned_word(words[1], rows.second, second),
+                aligned_word(words[2], rows.first, first),
+                aligned_word(words[3], rows.second, second),
+            }
 
     @always_inline
     def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:

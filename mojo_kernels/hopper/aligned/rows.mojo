@@ -28,6 +28,7 @@ from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..fp8.codes import EMPTY_BASE, NO_BASE
 from ..fp8.rows import groups_of_tile
+from ..fp8.tokens import LaneBytes
 from ..fp8.weights import SHARED_BYTES, find_bases
 from ..instructions.shared_memory import shared_base
 from ..instructions.warp import keep_branch
@@ -146,10 +147,13 @@ struct AlignedPlaces(TrivialRegisterPassable):
 
     var steps: LaneSteps
     var first: DevicePointer[DType.uint8]
+    var in_order_of_codes: LaneBytes
+    """The same where weights become bytes in registers, words of eight codes each."""
 
     @always_inline
     def __init__(out self, rows: AlignedRows[...], place: LaneOfRow):
         """Finds those of a row."""
+        self.in_order_of_codes = LaneBytes.of(rows.left, place)
         comptime PART_CHUNKS = LANE_BYTES // CHUNK_BYTES
         var part, in_part = divmod(place.lane % UInt32(STEP_CHUNKS), UInt32(PART_CHUNKS))
         self.steps = LaneSteps.of[STEP_CHUNKS](rows.left, place)
@@ -158,9 +162,11 @@ struct AlignedPlaces(TrivialRegisterPassable):
         )
 
     @always_inline
-    def store(
+    def store[
+        bits: Int, lies: Bool, //
+    ](
         self,
-        rows: AlignedRows[...],
+        rows: AlignedRows[bits, lies],
         place: LaneOfRow,
         index: UInt32,
         row_chunks: UInt32,
@@ -183,15 +189,19 @@ struct AlignedPlaces(TrivialRegisterPassable):
             above = max(above, shuffle_xor(above, UInt32(1 << step)))
         var base = largest if above != 0 else EMPTY_BASE
         var is_base = above == 0 or is_token_base(largest, ~above)
-        if self.steps.step(index) < rows.left.num_steps and place.is_there:
-            var to = self.steps.from_first(self.first, index).unsafe_bitcast[UInt32]()
-            var bytes = Words(0)
-            if counts:
-                bytes = nearest_codes(values * shift_of(base, scale))
-            flat_of(to).store[alignment=CHUNK_BYTES](Coord(0), bytes)
+        var bytes = Words(0)
+        if counts:
+            bytes = nearest_codes(values * shift_of(base, scale))
+        comptime if bits == 4 and not lies:
+            self.in_order_of_codes.store(index, bytes)
+        var step = self.steps.step(index)
+        if step < rows.left.num_steps and place.is_there:
+            comptime if bits == 8 or lies:
+                var to = self.steps.from_first(self.first, index).unsafe_bitcast[UInt32]()
+                flat_of(to).store[alignment=CHUNK_BYTES](Coord(0), bytes)
             if place.lane % UInt32(STEP_CHUNKS) == 0:
                 var factor = f32_of_scale(base) if is_base else Float32(from_bits=MARKED)
-                flat_of(rows.factor_at(place.row, self.steps.step(index)))[0] = factor
+                flat_of(rows.factor_at(place.row, step))[0] = factor
         return not is_base
 
 

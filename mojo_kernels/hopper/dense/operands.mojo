@@ -2,7 +2,6 @@
 
 from std.builtin.device_passable import DevicePassable
 
-from ...launch.queue import DevicePointer
 from ...simt.arguments import Activations, Result, Weights
 from .result import RowFactors, TokenOctet
 from .stages import StagedRows
@@ -62,16 +61,4 @@ trait StagedOperands(DevicePassable):
 
     def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
         """Puts a unit to its place: some part of the 32 rows of a stage."""
-        ...
-
-
-trait DenseOperands(ProductOperands, StagedOperands):
-    """Tokens in stages, with factors for each, and weights that become stages here."""
-
-    def rows_of(self, tile: UInt32) -> UInt32:
-        """Returns what `put` wants to know of a lane's rows of a tile of 32 weight rows."""
-        ...
-
-    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        """Returns where the factors of a stage's tokens are."""
         ...

@@ -22,6 +22,8 @@ from ..many.result import stores_in_halves
 from ..staged.stages import ROOM_TOKENS, WARP_GROUP, WARP_ROWS
 from ..staged.weights import ROWS
 
+comptime DENSE_TOKENS: List[Int] = [64, 128]
+"""Rows of C of a tile."""
 comptime FACTOR_BYTES = 4
 """Bytes of a factor."""
 comptime PAIR = 2

@@ -3,9 +3,9 @@
     2 fillers      a thread that copies tokens, a warp that copies codes and scales
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
-The sums of two stages begin anew, and are added to those in float32 registers, see `mapped.kernel` for
-what that cuts off. Products of four-bit codes have four bits, so that tensor cores add up two stages
-of them before they cut off what a block of the same scale has.
+Sums begin anew, and are added to those in float32 registers, see `mapped.kernel` for what that cuts off:
+those of a stage if its tokens have factors, or else of two. Products of four-bit codes have four bits,
+so that tensor cores add up two stages of them before they cut off what a block of the same scale has.
 
 That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
 prepared before. What bounds it are registers: an instruction of tensor cores reads and writes the
@@ -15,6 +15,7 @@ takes 1.6 times what tensor cores need for it, whatever the order, and fewer ins
 helps.
 """
 
+from layout import Coord, row_major
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import (
     wgmma_commit_group_sync,
@@ -25,15 +26,18 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.math import ceildiv
+from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.kernel import DENSE_TOKENS
 from ..dense.marks import any_marked, store_marked, wait_for_group
 from ..dense.result import (
+    DENSE_TOKENS,
+    FACTOR_BYTES,
     LaneFactors,
+    PAIR,
     WARPS,
     scale_sums,
     store_any,
@@ -42,10 +46,11 @@ from ..dense.result import (
 )
 from ..dense.share import Share
 from ..dense.together import ShareFacts, init_meeting, store_together
-from ..instructions.shared_memory import arrive, shared_base, wait_phase
+from ..instructions.shared_memory import arrive, load_pair, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
+    OCTET,
     PART_SUMS,
     STEP_BYTES,
     TileSums,
@@ -53,12 +58,15 @@ from ..instructions.wgmma import (
     add_here,
     limit_registers,
     lower_word,
+    multiply_add_here,
     multiply_fragment,
     settle_sums,
 )
+from ..layout import K_LANES
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
+from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
@@ -93,7 +101,7 @@ def matmul_direct[
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var stages = DirectStages[tokens](base, 0, 0)
+    var stages = DirectStages[tokens, Operands.CODE_BITS, Operands.SCALES_STAGES](base, 0, 0)
     if thread_idx.x == 0:
         stages.init_barriers()
         init_meeting(base)
@@ -109,7 +117,7 @@ def matmul_direct[
         if warp == UInt32(CONSUMER_WARPS):
             stages.copy_weights(share, w, UInt32(a.k), result.columns)
         elif warp == UInt32(CONSUMER_WARPS + 1) and lane_here() == 0:
-            stages.copy_tokens(share, operands.tokens())
+            stages.copy_tokens(share, operands)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var partial = TileSums[tokens](fill=0)
@@ -136,7 +144,7 @@ def matmul_direct[
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             var step = first_step
-            while step + 1 < end_step:
+            while not Operands.SCALES_STAGES and step + 1 < end_step:
                 var begun = stages
                 multiply_stage[Operands, adds=False, ends=False](
                     rows, places, stages, partial, sums
@@ -144,8 +152,9 @@ def matmul_direct[
                 multiply_stage[Operands, adds=True, ends=True](rows, places, stages, partial, sums)
                 release(begun)
                 step += 2
-            if step < end_step:
+            while step < end_step:
                 multiply_stage[Operands, adds=False, ends=True](rows, places, stages, partial, sums)
+                step += 1
             if not share.has(index):
                 launch_dependent_grids()
             comptime if even:
@@ -207,7 +216,7 @@ def multiply_stage[
 ](
     rows: Operands.Rows,
     places: LanePlaces,
-    mut stages: DirectStages[tokens],
+    mut stages: DirectStages[tokens, ...],
     mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
 ):
@@ -220,7 +229,7 @@ def multiply_stage[
     start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
     comptime if ends:
         wgmma_wait_group_sync[0]()
-        add_up(partial, sums)
+        add_up(stages, partial, sums)
         release(stages)
     stages.advance()
 
@@ -246,12 +255,28 @@ def start[
 
 
 @always_inline
-def add_up[tokens: Int, //](mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """Adds the sums of stages, which are there, in this place."""
+def add_up[
+    tokens: Int, //
+](stages: DirectStages[tokens, ...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    """Adds the sums of stages, which are there, in this place: times the factors of tokens, if any."""
     settle_sums(partial)
-    comptime for part in range(tokens // 2 // PART_SUMS):
-        comptime for at in range(PART_SUMS):
-            sums[part][at] = add_here(partial[part][at], sums[part][at])
+    comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
+    var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
+    comptime for octet in range(tokens // OCTET):
+        var of_tokens = SIMD[DType.float32, PAIR](1)
+        comptime if stages.has_factors:
+            of_tokens = bitcast[DType.float32, PAIR](
+                load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
+            )
+        comptime for row in range(ROWS):
+            comptime for token in range(PAIR):
+                comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
+                comptime if stages.has_factors:
+                    sums[part][at] = multiply_add_here(
+                        partial[part][at], of_tokens[token], sums[part][at]
+                    )
+                else:
+                    sums[part][at] = add_here(partial[part][at], sums[part][at])
 
 
 def launch[
@@ -276,25 +301,29 @@ def launch[
     )
 
 
-def grid(m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
+def grid[
+    bits: Int = 4, has_factors: Bool = False
+](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
     """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     var groups = tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS)
-    return _grid(groups, tokens, ranks if ranks > 1 else 0)
+    return _grid[bits, has_factors](groups, tokens, ranks if ranks > 1 else 0)
 
 
-def even_grid(m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
+def even_grid[
+    bits: Int = 4, has_factors: Bool = False
+](m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
     """Returns the grid for C of [m, n] whose groups have even shares of all stages."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    return _grid(groups_of(tiles, num_steps), tokens, 0)
+    return _grid[bits, has_factors](groups_of(tiles, num_steps), tokens, 0)
 
 
-def _grid(groups: Int, tokens: Int, cluster: Int) -> Grid:
+def _grid[bits: Int, has_factors: Bool](groups: Int, tokens: Int, cluster: Int) -> Grid:
     """Returns a grid of so many groups."""
     var shared_bytes = 0
     comptime for known in DENSE_TOKENS:
         if tokens == known:
-            shared_bytes = DirectStages[known].NUM_BYTES
+            shared_bytes = DirectStages[known, bits, has_factors].NUM_BYTES
     return Grid(
         groups, threads=THREADS, cluster=cluster, shared_bytes=shared_bytes, starts_early=True
     )

@@ -3,7 +3,7 @@
     header     barriers: full and empty for each stage
     rooms      for each warp group of consumers: where it turns its part of C
     stage      128 steps of K: tokens, swizzled; the codes of four tiles of 32 weight rows, then
-               their scales
+               their scales; factors of tokens, if they have any
 
 A thread copies tokens, which lie as a stage does, and a warp weights, sixteen bytes at a time. Weights
 are no kernel's before this one: their first stages are on the way while tokens are prepared.
@@ -16,9 +16,8 @@ from std.math import align_up
 from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import close_list, start_copy, wait_for_all_but
-from ..dense.result import GROUPS, GroupRoom
+from ..dense.result import FACTOR_BYTES, GROUPS, GroupRoom
 from ..dense.share import Share
-from ..dense.stages import StagedRows
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive,
@@ -33,6 +32,7 @@ from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS
 from ..staged.activations import LANE_BYTES
 from ..staged.stages import HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
+from .operands import DirectOperands, GRANULE_BITS
 
 comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of a row in a stage: a code becomes a byte."""
@@ -43,7 +43,7 @@ comptime AHEAD = 3
 
 
 @fieldwise_init
-struct DirectStages[tokens: Int](TrivialRegisterPassable):
+struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPassable):
     """Where stages and their barriers lie in shared memory, and which one is next."""
 
     var base: UInt32
@@ -53,8 +53,14 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
     var parity: UInt32
     """The parity of the stage's current phase."""
 
-    comptime Codes = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, 32, ROWS_PER_LANE]
-    """A stage's codes, words: [tile, block, lane, row]."""
+    comptime BLOCK_GRANULES = Self.bits // GRANULE_BITS
+    """Granules of a row in a block."""
+    comptime BLOCK_BYTES = Self.BLOCK_GRANULES * TILE_BYTES
+    """Bytes of a block of all rows of a tile."""
+    comptime Codes = TileAddresses[
+        DType.uint32, TILES, STAGE_BLOCKS * Self.BLOCK_GRANULES, 32, ROWS_PER_LANE
+    ]
+    """A stage's codes, words: [tile, granule, lane, row]."""
     comptime Scales = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, ROW_LANES]
     """A stage's scales, words of four rows: [tile, block, row lane]."""
     comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
@@ -65,7 +71,11 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
     """Where the codes lie in a stage."""
     comptime SCALES_AT = Self.CODES_AT + Self.Codes.NUM_BYTES
     """Where the scales lie."""
-    comptime STAGE_BYTES = align_up(Self.SCALES_AT + Self.Scales.NUM_BYTES, SWIZZLE_BYTES)
+    comptime FACTORS_AT = Self.SCALES_AT + Self.Scales.NUM_BYTES
+    """Where the factors lie."""
+    comptime FACTORS_BYTES = Self.tokens * FACTOR_BYTES if Self.has_factors else 0
+    """Bytes of a stage's factors."""
+    comptime STAGE_BYTES = align_up(Self.FACTORS_AT + Self.FACTORS_BYTES, SWIZZLE_BYTES)
     """Bytes of a stage."""
     comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES)
     """Stages that fit."""
@@ -114,6 +124,11 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
         return Self.Scales(self.tokens_at() + UInt32(Self.SCALES_AT))
 
     @always_inline
+    def factors_at(self) -> UInt32:
+        """Returns where the factors of the stage's tokens are."""
+        return self.tokens_at() + UInt32(Self.FACTORS_AT)
+
+    @always_inline
     def advance(mut self):
         """Goes on to the next stage."""
         self.stage += 1
@@ -140,11 +155,11 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
             var first_step, end_step = share.first_of(index), share.end_of(index)
             index = share.after(index)
             var first = Int(tile) * Int(num_blocks)
-            var codes = w.codes.unsafe_offset(first * TILE_BYTES)
+            var codes = w.codes.unsafe_offset(first * Self.BLOCK_BYTES)
             first += Int(min(of_scales, further)) * Int(num_blocks)
             var scales = w.scales.unsafe_offset(first * TILE_ROWS + LANE_BYTES * Int(piece))
             var block = first_step * UInt32(STAGE_BLOCKS)
-            codes = codes.unsafe_offset(Int(block) * TILE_BYTES)
+            codes = codes.unsafe_offset(Int(block) * Self.BLOCK_BYTES)
             scales = scales.unsafe_offset(Int(block) * TILE_ROWS)
             var left = num_blocks - block
             for _ in range(first_step, end_step):
@@ -156,7 +171,7 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
                     left > piece // UInt32(TILE_ROWS // LANE_BYTES),
                 )
                 behind.follow()
-                codes = codes.unsafe_offset(STAGE_BLOCKS * TILE_BYTES)
+                codes = codes.unsafe_offset(STAGE_BLOCKS * Self.BLOCK_BYTES)
                 scales = scales.unsafe_offset(STAGE_BLOCKS * TILE_ROWS)
                 left -= UInt32(STAGE_BLOCKS)
                 self.advance()
@@ -175,13 +190,17 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
         var to = self.codes().base + lane_bytes
         comptime for tile in range(TILES):
             var before = Int(min(UInt32(tile), further)) * Int(num_blocks)
-            var source = codes.unsafe_offset(before * TILE_BYTES + Int(lane_bytes))
-            comptime for i in range(STAGE_BLOCKS):
-                comptime at = (tile * STAGE_BLOCKS + i) * TILE_BYTES
-                start_copy(to + UInt32(at), source.unsafe_offset(i * TILE_BYTES), left > UInt32(i))
+            var source = codes.unsafe_offset(before * Self.BLOCK_BYTES + Int(lane_bytes))
+            comptime for i in range(STAGE_BLOCKS * Self.BLOCK_GRANULES):
+                comptime at = tile * STAGE_BLOCKS * Self.BLOCK_BYTES + i * TILE_BYTES
+                start_copy(
+                    to + UInt32(at),
+                    source.unsafe_offset(i * TILE_BYTES),
+                    left > UInt32(i // Self.BLOCK_GRANULES),
+                )
 
     @always_inline
-    def copy_tokens(mut self, share: Share[Self.tokens, _], rows: StagedRows):
+    def copy_tokens(mut self, share: Share[Self.tokens, _], operands: Some[DirectOperands]):
         """Copies the tokens of all stages when they are prepared; one thread calls it."""
         var index = share.first()
         # Divided out before.
@@ -189,22 +208,30 @@ struct DirectStages[tokens: Int](TrivialRegisterPassable):
         wait_on_dependent_grids()
         while share.has(index):
             var first_step, end_step = share.first_of(index), share.end_of(index)
-            var source = rows.stage(tile, first_step)
+            var row = tile
+            var source = operands.tokens().stage(row, first_step)
             index = share.after(index)
             tile = UInt32(share.tile(index).row)
-            for _ in range(first_step, end_step):
+            for step in range(first_step, end_step):
                 wait_phase(self.empty(), self.parity)
-                arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES))
+                arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES + Self.FACTORS_BYTES))
                 copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())
+                comptime if Self.has_factors:
+                    copy_bulk(
+                        self.factors_at(),
+                        operands.factors_of(row, UInt32(step)).unsafe_bitcast[UInt8](),
+                        UInt32(Self.FACTORS_BYTES),
+                        self.full(),
+                    )
                 source = source.unsafe_offset(Self.TOKENS_BYTES)
                 self.advance()
 
 
 @fieldwise_init
-struct Behind[tokens: Int](TrivialRegisterPassable):
+struct Behind[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPassable):
     """The stage whose scales are waited for: full when those of `AHEAD` more are on the way."""
 
-    var stages: DirectStages[Self.tokens]
+    var stages: DirectStages[Self.tokens, Self.bits, Self.has_factors]
     """The next stage that is to be said to be full."""
     var num_stages: Int
     """Stages that are on the way."""
@@ -212,7 +239,7 @@ struct Behind[tokens: Int](TrivialRegisterPassable):
     @always_inline
     def follow(mut self):
         """Ends the list of copies of a stage, and waits for those of the one `AHEAD` before."""
-        comptime Stages = DirectStages[Self.tokens]
+        comptime Stages = type_of(self.stages)
         comptime assert AHEAD < Stages.STAGES, "a stage would wait for itself"
         close_list()
         if self.num_stages == AHEAD:

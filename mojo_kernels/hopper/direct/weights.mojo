@@ -17,7 +17,7 @@ from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
 from ..layout import K_LANES
 from ..staged.stages import HALVES, WARP_ROWS
-from .operands import DirectOperands, GRANULE_WORDS, Words
+from .operands import DirectOperands, GRANULE_BITS, GRANULE_WORDS, Words
 from .stages import DirectStages
 
 comptime INSTRUCTIONS = ROW_BYTES // STEP_BYTES
@@ -50,9 +50,9 @@ struct LanePlaces(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of_warp[tokens: Int, //](stages: DirectStages[tokens], warp: UInt32) -> Self:
+    def of_warp(stages: DirectStages[...], warp: UInt32) -> Self:
         """Returns those of this lane, kept."""
-        comptime Stages = DirectStages[tokens]
+        comptime Stages = type_of(stages)
         var lane = lane_here()
         var tile = warp // UInt32(HALVES)
         var row = half_of(warp) * UInt32(GRANULE_WORDS)
@@ -68,14 +68,19 @@ struct LanePlaces(TrivialRegisterPassable):
 @always_inline
 def fragments_of[
     Operands: DirectOperands
-](rows: Operands.Rows, stages: DirectStages[_], places: LanePlaces) -> Fragments:
+](rows: Operands.Rows, stages: DirectStages[...], places: LanePlaces) -> Fragments:
     """Returns the weights of a stage that is full."""
     var codes = type_of(stages.codes())(stages.codes().base + places.codes)
     var scales_at = type_of(stages.scales())(stages.scales().base + places.scales)
-    var words = Array[Words, INSTRUCTIONS](uninitialized=True)
+    comptime BITS = Operands.CODE_BITS
+    comptime GRANULES = BITS // GRANULE_BITS
+    var words = Array[Words[BITS], INSTRUCTIONS](uninitialized=True)
     var scales = SIMD[DType.uint32, INSTRUCTIONS](0)
     comptime for i in range(INSTRUCTIONS):
-        words[i] = load_pair(codes.at(Coord(0, i, 0, 0)))
+        comptime for granule in range(GRANULES):
+            var pair = load_pair(codes.at(Coord(0, GRANULES * i + granule, 0, 0)))
+            comptime for row in range(GRANULE_WORDS):
+                words[i][GRANULE_WORDS * granule + row] = pair[row]
         scales[i] = load_word(scales_at.at(Coord(0, i, 0)))
     var found = Fragments(uninitialized=True)
     comptime for i in range(INSTRUCTIONS):

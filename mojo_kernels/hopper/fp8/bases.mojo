@@ -12,13 +12,13 @@ A row without a base is marked: its elements of C are computed once more, see `s
 from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up
 
-from ...launch.queue import Workspace
+from ...launch.queue import DevicePointer, Workspace, device_pointer
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import StagedOperands
 from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..dense.kernel import DENSE_TOKENS
+from ..dense.result import DENSE_TOKENS
 from ..direct.meeting import Meetings
 from ..direct.operands import DirectOperands, Words
 from ..instructions.shared_memory import store_word
@@ -47,6 +47,7 @@ struct ByteRows[stages_weights: Bool](
     comptime GRANULES = STEP_BLOCKS
     comptime BLOCKS = STEP_BLOCKS
     comptime PUT_BYTES = 4
+    comptime SCALES_STAGES = False
     comptime Rows = RowTables
 
     var left: StagedRows
@@ -103,6 +104,10 @@ struct ByteRows[stages_weights: Bool](
                     store_word(rows.at[i, 2 * block + half](), bytes[half])
 
     @always_inline
+    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        return device_pointer[DType.float32](0)
+
+    @always_inline
     def rows_at(self, row: UInt32) -> RowTables:
         var bases = self.bases.of_weights()
         var base = bases[Int(row)].cast[DType.uint32]()
@@ -115,8 +120,8 @@ struct ByteRows[stages_weights: Bool](
 
     @staticmethod
     @always_inline
-    def fragment(rows: RowTables, words: Words, scales: UInt32) -> SIMD[DType.uint32, 4]:
-        return rows.fragment(words, scales)
+    def fragment(rows: RowTables, words: Words[4], scales: UInt32) -> SIMD[DType.uint32, 4]:
+        return rows.fragment({words[0], words[1]}, scales)
 
     @always_inline
     def of_weight(self, row: Int) -> Float32:

@@ -12,7 +12,7 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
-from ..dense.kernel import DENSE_TOKENS
+from ..dense.result import DENSE_TOKENS
 from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
 from ..direct.meeting import may_share
 from ..instructions.wgmma import ROW_BYTES

@@ -20,6 +20,7 @@ from ...simt.arguments import Activations
 from ...simt.codec import encode_chunk, pack, scale_of_block, CHUNK
 from ...simt.views import BFLOAT16, flat_of, rows_of
 from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RowLanes
+from ..dense.stages import StagedRows
 from ..instructions.packed import EXPONENT_UNIT, Pairs, multiply_pairs, pick_bytes
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES, OPERANDS
@@ -69,15 +70,15 @@ struct LaneBytes(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(rows: ByteRows[_], place: LaneOfRow) -> Self:
+    def of(rows: StagedRows, place: LaneOfRow) -> Self:
         """Returns those of a lane."""
         comptime STEP_CHUNKS = STEP_BLOCKS * K_LANES
         var lane = place.lane
         var part = lane % UInt32(STEP_CHUNKS) // UInt32(K_LANES) * 2 + lane % 2
         var half = lane % UInt32(K_LANES) // 2
-        var steps = LaneSteps.of[STEP_CHUNKS](rows.left, place)
-        var first = rows.left.part(place.row, steps.first, part).unsafe_offset(8 * Int(half))
-        return Self(steps, first, rows.left.num_steps, lane % 2 == 1, place.is_there)
+        var steps = LaneSteps.of[STEP_CHUNKS](rows, place)
+        var first = rows.part(place.row, steps.first, part).unsafe_offset(8 * Int(half))
+        return Self(steps, first, rows.num_steps, lane % 2 == 1, place.is_there)
 
     @always_inline
     def store(self, index: UInt32, bytes: Bytes):
@@ -141,7 +142,7 @@ def prepare_numbers[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneO
     comptime FIELD_AT_BASE = BYTE_FIELDS + 15 + LARGEST_POWER
     var factor = (UInt32(FIELD_AT_BASE + E8M0_BIAS) - base) * EXPONENT_UNIT
     var to_field = Int32(FIELD_AT_BASE - OPERANDS.element.emax) - Int32(base)
-    var bytes_at = LaneBytes.of(rows, place)
+    var bytes_at = LaneBytes.of(rows.left, place)
     comptime for first in range(0, CHUNKS, BATCH):
         comptime held = first if HOLDS else 0
         if HOLDS or place.has_any(UInt32(first), row_chunks):
@@ -192,7 +193,7 @@ def prepare_spread(a: Activations, rows: ByteRows[_], place: LaneOfRow):
     """Writes a row of bfloat16 numbers that has no base: its blocks have theirs."""
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
     var last = last_chunk_of(place, row_chunks)
-    var bytes_at = LaneBytes.of(rows, place)
+    var bytes_at = LaneBytes.of(rows.left, place)
     store_base(rows, place, NO_BASE)
     for i in range(
         ceildiv(rows.left.num_steps * UInt32(STEP_BLOCKS * K_LANES), place.lanes.lanes())
@@ -257,7 +258,7 @@ def prepare_codes[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneOfR
             scales[i] = base
 
     var table = ByteTable.of_base(base)
-    var bytes_at = LaneBytes.of(rows, place)
+    var bytes_at = LaneBytes.of(rows.left, place)
     comptime for i in range(CHUNKS):
         bytes_at.store(UInt32(i), table.bytes(words[i], scales[i]))
 

@@ -3,7 +3,7 @@
 from std.math import ceildiv
 
 from ...launch.queue import Grid, Workspace
-from ...numbers.formats import NO_FORMAT
+from ...numbers.formats import FORMATS, NO_FORMAT
 from ...simt import matmul as portable
 from ...simt.tiles import kernel as tiles
 from ...simt.tiles.cut import Cut
@@ -41,8 +41,9 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
         return Explanation(choice, mapped.grid(m, n, choice.plan), mapped.workspace_of(m, k))
     var workspace = workspace_of(m, n, k, left_format, right_format, PRESHUFFLED)
     if aligned.takes_formats(left_format, right_format):
+        var bits = materialize[FORMATS]()[right_format].element.bits
         var choice = choice_of_mxfp8(m, n, k, right_format)
-        return Explanation(choice, aligned.grid(m, n, choice.plan), workspace)
+        return Explanation(choice, aligned.grid(m, n, bits, choice.plan), workspace)
     if not takes_formats(left_format, right_format):
         var choice = choice_of_portable(m, n, k, left_format, right_format)
         if choice.plan.kernel == Kernel.TILES:

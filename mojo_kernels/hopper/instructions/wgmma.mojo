@@ -159,7 +159,7 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
     """Returns the instruction; behind the sums come four registers for its weights.
 
     All four are weights, or the first one says where in shared memory they are. The fifth says where
-    the tokens are. A type of two names is that of weights, then that of tokens.
+    the tokens are. A type of two names has that of the first operand, then that of the other.
     """
     comptime COUNT = tokens // 2
     var is_bytes = type != "bf16"
@@ -268,6 +268,14 @@ def add_here(x: Float32, y: Float32) -> Float32:
     return inlined_assembly[
         "add.rn.f32 $0, $1, $2;", Float32, constraints="=f,f,f", has_side_effect=True
     ](x, y)
+
+
+@always_inline
+def multiply_add_here(x: Float32, y: Float32, addend: Float32) -> Float32:
+    """Returns x * y + addend likewise."""
+    return inlined_assembly[
+        "fma.rn.f32 $0, $1, $2, $3;", Float32, constraints="=f,f,f,f", has_side_effect=True
+    ](x, y, addend)
 
 
 @always_inline

@@ -7,7 +7,7 @@ and `mapped` multiplies. Activations are read as they lie.
 from ...launch.queue import Grid, Queue
 from ...problem import LeftKind, Problem
 from ...simt.views import BFLOAT16
-from ..dense.kernel import DENSE_TOKENS
+from ..dense.result import DENSE_TOKENS
 from ..instructions.wgmma import NUMBER_BYTES
 from ..mapped.launch import grid as grid_of_rows, multiply as multiply_rows
 from ..mapped.stages import columns_of
