@@ -10,7 +10,7 @@ when it was rounded. What has no base is marked, and computed exactly.
 
 from std.memory import bitcast
 
-from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_BIAS
 from ..fp8.codes import BYTE_SPAN
 from ..instructions.packed import bytes_of_halves, halves_of_bytes
@@ -30,24 +30,22 @@ def is_token_base(largest: UInt32, smallest: UInt32) -> Bool:
 
 
 @always_inline
-def shift_of(base: UInt32, scale: UInt32) -> Float32:
-    """Returns what elements of a block are multiplied by: no more than a base allows, downwards."""
-    var steps = min(base - scale, UInt32(BYTE_SPAN))
-    return Float32(from_bits=(UInt32(F32_EXPONENT_BIAS) - steps) << UInt32(F32_MANTISSA_BITS))
+def aligned[count: SIMDLength, //](words: SIMD[DType.uint32, count], steps: UInt32) -> type_of(words):
+    """Returns codes times 2 ** -steps, four a word: no more steps than a base allows.
 
-
-@always_inline
-def aligned_word(word: UInt32, base: UInt32, scale: UInt32) -> UInt32:
-    """Returns four codes of a block under a base."""
+    They are rounded on the way from float16 numbers, which hold all of them. To make the fields of all
+    bytes of a word smaller at once, where none becomes irregular, takes longer: warps wait for those
+    that find one.
+    """
     comptime ONE = 15
     comptime MANTISSA_BITS = 10
-    var steps = min(base - scale, UInt32(BYTE_SPAN))
-    var shift = (UInt32(ONE) - steps) << UInt32(MANTISSA_BITS)
+    var shift = (UInt32(ONE) - min(steps, UInt32(BYTE_SPAN))) << UInt32(MANTISSA_BITS)
     var factor = bitcast[DType.float16, 2](shift | shift << 16)
-    var found = UInt32(0)
-    comptime for i in range(2):
-        var codes = (word >> UInt32(16 * i)).cast[DType.uint16]()
-        var halves = bitcast[DType.float16, 2](halves_of_bytes["e4m3x2"](codes))
-        var bytes = bytes_of_halves["e4m3x2"](bitcast[DType.uint32, 1](halves * factor)[0])
-        found |= bytes.cast[DType.uint32]() << UInt32(16 * i)
+    var found = type_of(words)(0)
+    comptime for i in range(count):
+        comptime for half in range(2):
+            var codes = (words[i] >> UInt32(16 * half)).cast[DType.uint16]()
+            var halves = bitcast[DType.float16, 2](halves_of_bytes["e4m3x2"](codes))
+            var bytes = bytes_of_halves["e4m3x2"](bitcast[DType.uint32, 1](halves * factor)[0])
+            found[i] |= bytes.cast[DType.uint32]() << UInt32(16 * half)
     return found

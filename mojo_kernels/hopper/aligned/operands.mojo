@@ -34,7 +34,7 @@ from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..staged.stages import WARP_ROWS
-from .codes import MARKED, aligned_word
+from .codes import MARKED, aligned
 
 
 @fieldwise_init
@@ -120,16 +120,21 @@ struct AlignedRows[bits: Int, lies: Bool](
     def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
         comptime for i in range(ROWS_PER_LANE):
             var base = scale_at(unit.rows, UInt32(i))
-            comptime for granule in range(Self.GRANULES):
-                comptime block = granule * Self.BLOCKS // Self.GRANULES
-                comptime at = Self.GRANULES * part + granule
+            comptime for block in range(Self.BLOCKS):
+                comptime BLOCK_GRANULES = Self.GRANULES // Self.BLOCKS
+                comptime first = BLOCK_GRANULES * block
+                comptime at = Self.GRANULES * part + first
                 var scale = scale_at(unit.scales[block], UInt32(i))
-                var word = unit.words[ROWS_PER_LANE * granule + i]
                 comptime if Self.bits == 4:
-                    var bytes = ByteTable.of_base(base).bytes(word, scale)
-                    store_pair(rows.at[i, 2 * at](), bytes)
+                    var word = unit.words[ROWS_PER_LANE * first + i]
+                    store_pair(rows.at[i, 2 * at](), ByteTable.of_base(base).bytes(word, scale))
                 else:
-                    store_word(rows.at[i, at](), aligned_word(word, base, scale))
+                    var words = SIMD[DType.uint32, BLOCK_GRANULES]()
+                    comptime for granule in range(BLOCK_GRANULES):
+                        words[granule] = unit.words[ROWS_PER_LANE * (first + granule) + i]
+                    words = aligned(words, base - scale)
+                    comptime for granule in range(BLOCK_GRANULES):
+                        store_word(rows.at[i, at + granule](), words[granule])
 
     @always_inline
     def rows_at(self, row: UInt32) -> RowBases:
@@ -149,12 +154,9 @@ struct AlignedRows[bits: Int, lies: Bool](
             var lower = ByteTable.of_base(rows.second).bytes(words[1], second)
             return {upper[0], lower[0], upper[1], lower[1]}
         else:
-            return {
-                aligned_word(words[0], rows.first, first),
-                aligned_word(words[1], rows.second, second),
-                aligned_word(words[2], rows.first, first),
-                aligned_word(words[3], rows.second, second),
-            }
+            var upper = aligned(SIMD[DType.uint32, 2](words[0], words[2]), rows.first - first)
+            var lower = aligned(SIMD[DType.uint32, 2](words[1], words[3]), rows.second - second)
+            return {upper[0], lower[0], upper[1], lower[1]}
 
     @always_inline
     def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:

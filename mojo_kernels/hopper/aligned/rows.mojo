@@ -11,7 +11,6 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import shuffle_xor
 from std.bit import log2_floor
 from std.math import ceildiv
-from std.memory import bitcast
 from std.utils import StaticTuple
 
 from ...launch.queue import DevicePointer, Grid, Queue
@@ -19,14 +18,14 @@ from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.scales import E8M0_NAN
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
-from ...simt.codec import CHUNK, Chunk, LANES_PER_BLOCK
+from ...simt.codec import CHUNK, LANES_PER_BLOCK
 from ...simt.codec import amax_of_lanes, f32_of_scale, scale_of_magnitude
 from ...simt.views import flat_of, rows_of
 from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
 from ..dense.lanes import THREADS, WARPS, load_floats
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
-from ..fp8.codes import EMPTY_BASE, NO_BASE
+from ..fp8.codes import BYTE_MAGNITUDES, EMPTY_BASE, NO_BASE
 from ..fp8.rows import groups_of_tile
 from ..fp8.tokens import LaneBytes
 from ..fp8.weights import SHARED_BYTES, find_bases
@@ -34,10 +33,9 @@ from ..instructions.shared_memory import shared_base
 from ..instructions.warp import keep_branch
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
-from ..numbers.codes import CHUNK_WORDS, Words, decode_bytes
-from ..operands.e4m3 import ELEMENT, magnitude_of, nearest_codes, rounded
+from ..operands.e4m3 import CHUNK_WORDS, ELEMENT, Words, encode_block, magnitude_of
 from ..staged.activations import LANE_BYTES
-from .codes import MARKED, is_token_base, shift_of
+from .codes import MARKED, aligned, is_token_base
 from .operands import AlignedRows, workspace_of
 
 comptime STEP_CHUNKS = ROW_BYTES // CHUNK
@@ -101,8 +99,8 @@ def align_floats[dtype: DType](a: Activations, rows: AlignedRows[...], place: La
             # All lanes take every turn: those of a block ask together.
             var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(floats[i]))
             var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
-            var values = rounded(floats[i].cast[DType.float32](), scale)
-            is_marked |= bytes.store(rows, place, index, row_chunks, values, scale)
+            var words = encode_block(floats[i].cast[DType.float32](), scale)
+            is_marked |= bytes.store(rows, place, index, row_chunks, words, scale)
             index += 1
     store_mark(rows, place, is_marked)
 
@@ -128,7 +126,7 @@ def align_codes(a: Activations, rows: AlignedRows[...], place: LaneOfRow):
             found[i] = scales[row, chunk // LANES_PER_BLOCK]
         comptime for i in range(LANE_CHUNKS):
             var scale = found[i].cast[DType.uint32]()
-            is_marked |= bytes.store(rows, place, index, row_chunks, decode_bytes(words[i]), scale)
+            is_marked |= bytes.store(rows, place, index, row_chunks, words[i], scale)
             index += 1
     store_mark(rows, place, is_marked)
 
@@ -170,16 +168,16 @@ struct AlignedPlaces(TrivialRegisterPassable):
         place: LaneOfRow,
         index: UInt32,
         row_chunks: UInt32,
-        values: Chunk,
+        words: Words,
         scale: UInt32,
     ) -> Bool:
-        """Stores elements under their stage's base, zeros past the end, and its factor.
+        """Stores codes under their stage's base, zeros past the end, and its factor.
 
         Says whether there is no base. All lanes of the warp call it.
         """
         var is_inside = place.chunk(index) < row_chunks
-        var magnitudes = bitcast[DType.uint32](values) & 0x7FFFFFFF
-        var counts = magnitudes.reduce_max() != 0 or scale == UInt32(E8M0_NAN)
+        var magnitudes = (words[0] | words[1]) & BYTE_MAGNITUDES
+        var counts = magnitudes != 0 or scale == UInt32(E8M0_NAN)
         counts = counts and is_inside
         # The largest scale of blocks that are no zeros, and the smallest one.
         var largest = scale if counts else 0
@@ -189,9 +187,7 @@ struct AlignedPlaces(TrivialRegisterPassable):
             above = max(above, shuffle_xor(above, UInt32(1 << step)))
         var base = largest if above != 0 else EMPTY_BASE
         var is_base = above == 0 or is_token_base(largest, ~above)
-        var bytes = Words(0)
-        if counts:
-            bytes = nearest_codes(values * shift_of(base, scale))
+        var bytes = aligned(words, base - scale) if counts else Words(0)
         comptime if bits == 4 and not lies:
             self.in_order_of_codes.store(index, bytes)
         var step = self.steps.step(index)

@@ -1,26 +1,19 @@
-"""Elements of MX formats times their scales as bfloat16 numbers, and what these cannot hold.
+"""Elements of MXFP4 times their scales as bfloat16 numbers, and what these cannot hold.
 
-Elements of MX formats have at most eight significant bits, as bfloat16 has: a product with a scale
-is exact unless it is too large, or too small to be regular.
+A product with a scale is exact unless it is too large, or too small to be regular.
 """
 
 from std.memory import bitcast
 
-from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import FORMATS, Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ...simt.codec import CHUNK, Chunk, decode_chunk, element_of, f32_of_scale, unpack
+from ...simt.codec import Chunk, decode_chunk, f32_of_scale, unpack
 from ..dense.units import StageRows
 from ..fp8.codes import MAGNITUDES, pick_codes, scale_at
-from ..instructions.packed import BOTH_HALVES, Pairs, halves_of_bytes, multiply_pairs, pick_bytes
+from ..instructions.packed import BOTH_HALVES, Pairs, multiply_pairs, pick_bytes
 from ..instructions.shared_memory import store_quad
-from ..layout import ROWS_PER_LANE
+from ..layout import OPERANDS, ROWS_PER_LANE
 
-comptime CHUNK_WORDS = CHUNK // 4
-"""Words of a chunk's bytes."""
-comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
-"""The bytes of a chunk."""
 comptime SAFE_EXPONENT = 64
 """No element of a block whose scale is within 2 ** this of one is lost."""
 
@@ -51,39 +44,9 @@ def are_lost[count: SIMDLength, //](values: SIMD[DType.float32, count], scale: F
 
 
 @always_inline
-def decode_word[bits: Int](word: UInt32, format: Int32) -> SIMD[DType.float32, 32 // bits]:
-    """Returns the elements of a word of codes, not scaled."""
-    comptime COUNT = 32 // bits
-    comptime if bits == 8:
-        comptime for i in range(len(FORMATS)):
-            comptime if FORMATS[i].element == Element.E4M3:
-                if format == Int32(i):
-                    return rebind[SIMD[DType.float32, COUNT]](_converted["e4m3x2"](word))
-            comptime if FORMATS[i].element == Element.E5M2:
-                if format == Int32(i):
-                    return rebind[SIMD[DType.float32, COUNT]](_converted["e5m2x2"](word))
-        var values = decode_chunk(unpack[bits]({word, 0}), element_of[bits](format))
-        return rebind[SIMD[DType.float32, COUNT]](values.slice[4]())
-    else:
-        var values = decode_chunk(unpack[bits](word), element_of[bits](format))
-        return rebind[SIMD[DType.float32, COUNT]](values)
-
-
-@always_inline
-def decode_bytes(words: Words) -> Chunk:
-    """Returns the elements of a chunk of MXFP8, not scaled."""
-    comptime MXFP8 = Int32(Format.MXFP8.code())
-    var low, high = decode_word[8](words[0], MXFP8), decode_word[8](words[1], MXFP8)
-    return Chunk().insert[offset=0](low).insert[offset=4](high)
-
-
-@always_inline
-def _converted[type: StaticString](word: UInt32) -> SIMD[DType.float32, 4]:
-    """Returns four floats of eight bits, two by an instruction."""
-    var halves = SIMD[DType.uint32, 2]()
-    comptime for i in range(2):
-        halves[i] = halves_of_bytes[type]((word >> UInt32(16 * i)).cast[DType.uint16]())
-    return bitcast[DType.float16, 4](halves).cast[DType.float32]()
+def decode_word(word: UInt32) -> Chunk:
+    """Returns the elements of eight codes, not scaled."""
+    return decode_chunk(unpack[OPERANDS.element.bits](word), materialize[OPERANDS.element]())
 
 
 @always_inline

@@ -30,8 +30,7 @@ def mark_weights(w: Weights, operands: NumberRows, tile: UInt32, k: UInt32):
 @always_inline
 def loses_numbers(w: Weights, tile: UInt32, k: UInt32) -> Bool:
     """Says whether an element that this thread is to look at is no bfloat16 number."""
-    comptime bits = NumberRows.CODE_BITS
-    comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
+    comptime BLOCK_GRANULES = BLOCK * NumberRows.CODE_BITS // 8 // GRANULE_BYTES
     var num_blocks = k // UInt32(BLOCK)
     var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
     var all_scales = flat_of(w.scales.unsafe_bitcast[UInt32]())
@@ -50,5 +49,5 @@ def loses_numbers(w: Weights, tile: UInt32, k: UInt32) -> Bool:
                     var codes = all_words[
                         Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
                     ]
-                    found |= are_lost(decode_word[bits](codes, w.format), f32_of_scale(scale))
+                    found |= are_lost(decode_word(codes), f32_of_scale(scale))
     return found

@@ -14,9 +14,12 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_NAN
 from ...simt.codec import CHUNK, Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
 from ..instructions.packed import WORD_PAIRS, bytes_of_two
-from ..numbers.codes import CHUNK_WORDS, Words, decode_bytes
 from .activations import packed_magnitude
 
+comptime CHUNK_WORDS = CHUNK // 4
+"""Words of a chunk's bytes."""
+comptime Words = SIMD[DType.uint32, CHUNK_WORDS]
+"""The bytes of a chunk."""
 comptime ELEMENT = Element.E4M3
 """What floats are encoded as."""
 
@@ -50,14 +53,11 @@ def encode(x: Chunk, scale: Float32) -> Words:
 
 
 @always_inline
-def rounded(x: Chunk, scale: UInt32) -> Chunk:
-    """Returns what the chunk encoded under a scale byte stands for under a scale of one.
-
-    Zeros for a NaN block.
-    """
+def encode_block(x: Chunk, scale: UInt32) -> Words:
+    """Returns the codes of a chunk under a scale byte; zeros for a NaN block."""
     # A power of two: what it makes inexact is far below the smallest code.
     var words = nearest_codes(x * f32_of_inverse_scale(scale))
-    return decode_bytes(Words(0) if scale == UInt32(E8M0_NAN) else words)
+    return Words(0) if scale == UInt32(E8M0_NAN) else words
 
 
 @always_inline
