@@ -195,16 +195,13 @@ Hopper's builds on the room of any GPU.
         many/                 many rows
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
-        dense/                few tiles: weights become bfloat16 numbers in shared memory
-            kernel.mojo           the kernel
+        dense/                what kernels of tiles share: rows, stages, results
             share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
             stages.mojo           rows that are ready, in the workspace
             lanes.mojo            which lanes make a row of tokens ready
             units.mojo            what a lane has of weights, and where it puts it
             weights.mojo          codes of weights, loaded; their stages in the workspace
-            pipeline.mojo         stages in shared memory
-            fillers.mojo          who makes stages
             result.mojo           where sums meet factors, and how they get to C
             together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
@@ -231,14 +228,20 @@ Hopper's builds on the room of any GPU.
             codes.mojo            four-bit codes as E5M2 bytes, exactly
             places.mojo           where bases lie
             bases.mojo            rows that are ready, as operands of the product
-            rows.mojo             the kernel that makes both sides ready; weights, and their bases
+            rows.mojo             the kernel that makes both sides ready
             tokens.mojo           rows of tokens as bytes, and their bases
+            weights.mojo          bases of weight rows
             spread.mojo           rows that have none, block by block
-        numbers/              MX formats as bfloat16 numbers; bfloat16 activations as they are
+        aligned/              MXFP8 activations: both sides as bytes under one scale for many
+            kernel.mojo           which problems, and the launches
+            codes.mojo            what is lost of codes under a larger scale
+            operands.mojo         where bytes, bases and factors lie
+            rows.mojo             the kernel that makes both sides ready
+            choice.mojo           where weights become bytes, what that takes
+        numbers/              bfloat16 activations as they are, MXFP4 weights as numbers
             kernel.mojo           which problems, and the launches
             operands.mojo         where rows of numbers lie
-            choice.mojo           where weights become numbers, what that takes
-            rows.mojo             tokens as numbers, and weights
+            rows.mojo             weights as numbers: a kernel of its own
             weights.mojo          what has to be known of weights before
             codes.mojo            codes times scales, and what bfloat16 cannot hold
         experts/              one of several matrices for each row

@@ -257,3 +257,36 @@ def assert_products_agree(got, expected):
     """Compares products of the same numbers in two layouts: the CPU has one kernel for all."""
     exact = {"rtol": 0, "atol": 0} if got.device.type == "cpu" else {}
     torch.testing.assert_close(got, expected, **exact)
+
+
+SPANS = (0, 1, 4, 8, 10, 11, 30)
+"""How far the scale of a block of MXFP8 may be below the largest one: some of them too far."""
+MOST = 10
+"""How far it may be for tensor cores, see `hopper/aligned/codes.mojo`."""
+
+
+def codes_far_below(device="cpu", step=1):
+    """Returns rows of MXFP8 that have every code so far below the largest scale, and what comes of it.
+
+    Of codes it takes every so many. A row has 448 at 0, a code at 32, and one at 128, of another
+    stage, under a scale that is far below. Times `ones_there`, a row is what is said to come of it.
+    """
+    every = torch.tensor(
+        [code for code in range(0, 256, step) if code & 0x7F != 0x7F], device=device
+    )
+    codes, spans = (t.flatten() for t in torch.meshgrid(every, torch.tensor(SPANS, device=device),
+                                                        indexing="ij"))  # fmt: skip
+    q = mx.quantize(torch.zeros(len(codes), 192, device=device), format="mxfp8")
+    q.codes[:, 0], q.codes[:, 32], q.codes[:, 128] = 0x7E, codes.byte(), codes.byte()
+    q.scales[:, 0], q.scales[:, 1], q.scales[:, 4] = 130, (130 - spans).byte(), 130 - 25
+    values = codes.byte().view(torch.float8_e4m3fn).float()
+    under = values * 2.0**-spans
+    under = torch.where(spans <= MOST, under.to(torch.float8_e4m3fn).float(), under)
+    return q, torch.stack([torch.full_like(values, 448), under, values * 2.0**-25], 1) * 8
+
+
+def ones_there(format, device="cpu"):
+    """Returns rows of a format with a one at 0, at 32 and at 128."""
+    x = torch.zeros(3, 192, device=device)
+    x[0, 0] = x[1, 32] = x[2, 128] = 1
+    return mx.quantize(x, format=format)

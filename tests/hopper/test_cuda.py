@@ -171,7 +171,7 @@ def test_plans_with_numbers_in_the_workspace_give_the_product(shape, tokens, ran
     # Rows of a wider matrix.
     problem.x = torch.nn.functional.pad(problem.x, (8, 24))[:, 8:-24]
     problem.check("bf16")
-    with pytest.raises(Exception, match="bfloat16 ones that are kept"):
+    with pytest.raises(Exception, match="bfloat16 activations that are kept"):
         problem.check("mxfp4")
 
 

@@ -10,7 +10,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import E4M3_FORMATS, numbers_of, values_of
+from cases import E4M3_FORMATS, codes_far_below, numbers_of, ones_there, values_of
 from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -29,7 +29,9 @@ SHAPES = [
     (385, 1000, 2080), (2600, 2300, 544), (4200, 4300, 96),
 ]  # fmt: skip
 PLANS = [
-    0, (1 << 21) + 128, *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 4)]),
+    0, (1 << 21) + 128,
+    *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 1), (128, 4)]),
+    *((1 << 27) + 256 * m + ranks for m, ranks in [(64, 1), (128, 2)]),
     *((1 << 25) + 256 * m + ranks for m, ranks in [(64, 1), (128, 1), (64, 4), (128, 2)]),
 ]  # fmt: skip
 """Those of MX formats, and of float scales; of the others, a code stands for the table's choice."""
@@ -137,6 +139,21 @@ def test_scales_of_mx_blocks_are_any_power_of_two(weights, left, right):
     check(a, w)
     a.scales[:], w.scales[:] = left, right
     check(a, w)
+
+
+@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
+def test_codes_below_the_largest_scale_of_their_stage_are_rounded_once_more(weights):
+    a, expected = codes_far_below("cuda")
+    got = mx.matmul(a, ones_there(weights, "cuda").preshuffle(), out_dtype=torch.bfloat16)
+    assert torch.equal(got.float(), expected)
+
+
+def test_codes_below_the_largest_scale_of_a_weight_row_are_too():
+    w, expected = codes_far_below("cuda")
+    # Weight rows have one base, those of the last block would have none.
+    w.scales[:, 4], expected[:, 2] = w.scales[:, 0], expected[:, 2] * 2.0**25
+    got = mx.matmul(ones_there("mxfp8", "cuda"), w.preshuffle(), out_dtype=torch.bfloat16)
+    assert torch.equal(got.float().T, expected)
 
 
 def test_scales_of_activations_may_have_any_size():

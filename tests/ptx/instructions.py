@@ -224,7 +224,7 @@ class Kernel(Copies):
     def _cvt(self, s: parse.Statement, parts: list[str]) -> Callable:
         how, to = convert(s.op), self.slots[s.operands[0]]
         kind = parts[-1]
-        width = {"e4m3x2": 16, "e5m2x2": 16, "bf16": 16}.get(kind) or int(kind[1:])
+        width = {"e4m3x2": 16, "e5m2x2": 16, "bf16": 16, "f16x2": 32}.get(kind) or int(kind[1:])
         sources = [self.value(o, f"u{width}") for o in s.operands[1:]]
 
         def run(w: Warp, m: np.ndarray | None) -> None:
@@ -490,7 +490,7 @@ class Kernel(Copies):
         if parts[0] == "wait_group":
             keep = int(s.operands[0])
             return lambda w, m: w.settle(keep)
-        count, depth, kind, _ = tensor.WGMMA.match(s.op).groups()
+        count, depth, kind, of_right = tensor.WGMMA.match(s.op).groups()
         slots = self.targets(s.operands[0])
         in_registers = s.operands[1].startswith("{")
         left = (
@@ -513,7 +513,7 @@ class Kernel(Copies):
             sums = tensor.sums_from([w.r[slot] for slot in slots])
             if not adds(w)[0]:
                 sums = np.zeros_like(sums)
-            found = tensor.product(a, tensor.numbers_at(shared, at, kind), sums)
+            found = tensor.product(a, tensor.numbers_at(shared, at, of_right), sums)
             for slot, values in zip(slots, tensor.registers_from(found), strict=True):
                 w.put(slot, values, m)
             w.products[-1] += [(places, shared[places].copy()) for places in read]

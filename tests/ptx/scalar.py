@@ -209,9 +209,9 @@ def eight_bits(kind: str) -> Value:
 BYTES = {kind: eight_bits(kind) for kind in ("e4m3", "e5m2")}
 
 
-def to_e4m3(bits: Value) -> Value:
-    """Rounds float32 numbers to E4M3 bytes, nearest even, the largest one at most."""
-    x = bits.view(np.float32).astype(np.float64)
+def to_e4m3(x: np.ndarray) -> Value:
+    """Rounds numbers to E4M3 bytes, nearest even, the largest one at most."""
+    x = x.astype(np.float64)
     numbers = BYTES["e4m3"][:127]
     middles = (numbers[:-1] + numbers[1:]) / 2
     below = np.searchsorted(middles, np.abs(x))
@@ -219,6 +219,11 @@ def to_e4m3(bits: Value) -> Value:
     code = np.where(is_tie, below + below % 2, below)
     code = np.where(np.isnan(x), 127, code)
     return code.astype(np.uint16) | np.signbit(x).astype(np.uint16) << 7
+
+
+def joined_bytes(high: Value, low: Value) -> Value:
+    """Returns two bytes as a number of 16 bits."""
+    return (high << 8 | low).astype(np.uint16)
 
 
 def convert(op: str) -> Callable:
@@ -242,7 +247,14 @@ def convert(op: str) -> Callable:
     if to == "bf16":
         return lambda x: to_bfloat16(typed(x, source).astype(np.float32))
     if to == "e4m3x2" and "satfinite" in parts:
-        return lambda high, low: (to_e4m3(high) << 8 | to_e4m3(low)).astype(np.uint16)
+        if source == "f16x2":
+            return lambda x: joined_bytes(
+                to_e4m3((x >> 16).astype(np.uint16).view(np.float16)),
+                to_e4m3((x & 0xFFFF).astype(np.uint16).view(np.float16)),
+            )
+        return lambda high, low: joined_bytes(
+            to_e4m3(high.view(np.float32)), to_e4m3(low.view(np.float32))
+        )
     if to in ("e4m3x2", "e5m2x2"):
         raise NotImplementedError(op)
     rounds = next((p for p in parts if p in ("rni", "rzi", "rmi", "rpi")), None)

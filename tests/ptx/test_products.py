@@ -9,6 +9,7 @@ instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `
     mapped(rows, ranks)  as they lie                  ranks, which split K
     kept(rows, ranks)    numbers in the workspace,    ranks, which split K
                          activations as they lie
+    aligned(rows, ranks) MXFP8 in the workspace       ranks, which split K
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import numbers_of, values_of
+from cases import codes_far_below, numbers_of, ones_there, values_of
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -43,6 +44,11 @@ def mapped(rows, ranks):
 def kept(rows, ranks):
     """Returns the code of a plan of bfloat16 activations that are kept."""
     return (1 << 26) + 256 * rows + ranks
+
+
+def aligned(rows, ranks):
+    """Returns the code of a plan of MXFP8 activations, both sides of which are in the workspace."""
+    return (1 << 27) + 256 * rows + ranks
 
 
 def even(rows):
@@ -93,7 +99,7 @@ def test_mxfp4_on_fp8_tensor_cores(plan, seed):
 
 @pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
 def test_eight_bits_in_every_plan(pair, seed):
-    plans = [STAGED, made(64, 1), made(128, 2), kept(64, 2)]
+    plans = [STAGED, made(64, 1), made(128, 2), aligned(64, 2)]
     if pair[0] != "mxfp8":
         plans = [mapped(128, 1), mapped(64, 1), mapped(128, 4), mapped(64, 2)]
     shapes = [(33, 100, 288), (7, 35, 416), (130, 40, 672), (70, 264, 416)]
@@ -135,11 +141,19 @@ def test_a_row_whose_factors_are_too_large_for_sums_is_computed_another_way(plan
 
 
 @pytest.mark.parametrize("plan", [STAGED, made(64, 2)])
-def test_elements_that_bfloat16_cannot_hold_are_computed_another_way(plan):
+def test_scales_that_no_base_can_be_are_computed_another_way(plan):
     a, w = coded(5, 288, "mxfp8", 1), coded(40, 288, "mxfp8", 2)
     a.scales[3], w.scales[:] = 250, 4
     w.scales[7, 3] = 0
     check(a, w, plan)
+
+
+@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
+@pytest.mark.parametrize("plan", [made(64, 1), aligned(128, 1)])
+def test_codes_below_the_largest_scale_of_their_stage_are_rounded_once_more(plan, weights):
+    a, expected = codes_far_below(step=13)
+    got, _ = multiplied(a, ones_there(weights), plan)
+    assert torch.equal(got.float(), expected)
 
 
 @pytest.mark.parametrize("plan, k", [(kept(128, 1), 416), (kept(64, 2), 96), (kept(128, 4), 288)])
@@ -158,7 +172,7 @@ def test_bfloat16_activations_are_multiplied_as_they_lie(plan, k):
 
 
 def test_plans_for_kept_activations_refuse_others():
-    with pytest.raises(Exception, match="bfloat16 ones that are kept"):
+    with pytest.raises(Exception, match="bfloat16 activations that are kept"):
         multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), kept(128, 1))
 
 
@@ -168,7 +182,7 @@ FEW_ROWS = [
 ]  # fmt: skip
 """Rows, K, the lanes of a row, and the type of floats."""
 ROWS = [(x, *case) for x in ("mxfp4", "mxfp8", "fp8", "fp8_block") for case in FEW_ROWS]
-ROWS += [("mxfp4", 4, 16416, 256, torch.bfloat16)]
+ROWS += [(x, 4, 16416, 256, torch.bfloat16) for x in ("mxfp4", "mxfp8")]
 ROWS += [(x, 1101, 768, 64, torch.bfloat16) for x in ("mxfp4", "fp8")]
 
 
@@ -226,7 +240,7 @@ def test_groups_meet_where_their_shares_end(groups, seed):
 @pytest.mark.parametrize(
     "format, plan, tile, n",
     [
-        ("mxfp8", STAGED, (128, 128), 300), ("mxfp8", kept(64, 1), (64, 256), 300),
+        ("mxfp8", STAGED, (128, 128), 300), ("mxfp8", aligned(64, 1), (64, 256), 300),
         ("mxfp8", made(128, 1), (128, 128), 300), ("mxfp4", STAGED, (128, 128), 500),
         ("fp8", mapped(128, 1), (128, 128), 300), ("fp8", mapped(64, 1), (64, 256), 300),
         ("fp8_block", mapped(128, 1), (128, 128), 300),

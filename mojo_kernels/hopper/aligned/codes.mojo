@@ -30,7 +30,9 @@ def is_token_base(largest: UInt32, smallest: UInt32) -> Bool:
 
 
 @always_inline
-def aligned[count: SIMDLength, //](words: SIMD[DType.uint32, count], steps: UInt32) -> type_of(words):
+def aligned[
+    count: SIMDLength, //
+](words: SIMD[DType.uint32, count], steps: UInt32) -> type_of(words):
     """Returns codes times 2 ** -steps, four a word: no more steps than a base allows.
 
     They are rounded on the way from float16 numbers, which hold all of them. To make the fields of all

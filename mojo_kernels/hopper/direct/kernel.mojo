@@ -236,9 +236,8 @@ def multiply_stage[
 
 @always_inline
 def release(stages: DirectStages[...]):
-    """Says that a warp has read a stage."""
-    if lane_here() == 0:
-        arrive(stages.empty())
+    """Says that a lane has read a stage."""
+    arrive(stages.empty())
 
 
 @always_inline
@@ -258,7 +257,8 @@ def start[
 def add_up[
     tokens: Int, //
 ](stages: DirectStages[tokens, ...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """Adds the sums of stages, which are there, in this place: times the factors of tokens, if any."""
+    """Adds the sums of stages, which are there, in this place: times the factors of tokens, if any.
+    """
     settle_sums(partial)
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
@@ -301,9 +301,7 @@ def launch[
     )
 
 
-def grid[
-    bits: Int = 4, has_factors: Bool = False
-](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
+def grid[bits: Int = 4, has_factors: Bool = False](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
     """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     var groups = tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS)

@@ -34,7 +34,7 @@ from .spread import store_spread
 
 @fieldwise_init
 struct ByteRows[stages_weights: Bool](
-    StagedOperands, DirectOperands, MappedOperands, TrivialRegisterPassable
+    DirectOperands, MappedOperands, StagedOperands, TrivialRegisterPassable
 ):
     """Stages of bytes, and the bases of all rows."""
 
