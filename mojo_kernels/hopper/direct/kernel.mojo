@@ -78,6 +78,8 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
+comptime Factors[tokens: Int] = Array[SIMD[DType.uint32, PAIR], tokens // OCTET]
+"""The bits of the factors of a thread's tokens, two neighbours of every eight."""
 
 
 @__llvm_metadata(
@@ -228,9 +230,11 @@ def multiply_stage[
     var fragments = fragments_of[Operands](rows, stages, places)
     start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
     comptime if ends:
+        var factors = load_factors(stages)
         wgmma_wait_group_sync[0]()
-        add_up(stages, partial, sums)
+        settle_sums(partial)
         release(stages)
+        add_up[stages.has_factors](factors, partial, sums)
     stages.advance()
 
 
@@ -254,24 +258,29 @@ def start[
 
 
 @always_inline
+def load_factors[tokens: Int, //](stages: DirectStages[tokens, ...]) -> Factors[tokens]:
+    """Returns the factors of a thread's tokens in a stage, if they have any."""
+    var found = Factors[tokens](fill=0)
+    var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
+    comptime if stages.has_factors:
+        comptime for octet in range(tokens // OCTET):
+            found[octet] = load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
+    return found^
+
+
+@always_inline
 def add_up[
-    tokens: Int, //
-](stages: DirectStages[tokens, ...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    tokens: Int, //, has_factors: Bool
+](factors: Factors[tokens], partial: TileSums[tokens], mut sums: TileSums[tokens]):
     """Adds the sums of stages, which are there, in this place: times the factors of tokens, if any.
     """
-    settle_sums(partial)
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
-    var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
     comptime for octet in range(tokens // OCTET):
-        var of_tokens = SIMD[DType.float32, PAIR](1)
-        comptime if stages.has_factors:
-            of_tokens = bitcast[DType.float32, PAIR](
-                load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
-            )
+        var of_tokens = bitcast[DType.float32, PAIR](factors[octet])
         comptime for row in range(ROWS):
             comptime for token in range(PAIR):
                 comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
-                comptime if stages.has_factors:
+                comptime if has_factors:
                     sums[part][at] = multiply_add_here(
                         partial[part][at], of_tokens[token], sums[part][at]
                     )
