@@ -266,7 +266,7 @@ MOST = 10
 
 
 def codes_far_below(device="cpu", step=1):
-    """Returns rows of MXFP8 that have every code so far below the largest scale, and what comes of it.
+    """Returns rows of MXFP8 with every code, far below the largest scale, and what comes of it.
 
     Of codes it takes every so many. A row has 448 at 0, a code at 32, and one at 128, of another
     stage, under a scale that is far below. Times `ones_there`, a row is what is said to come of it.

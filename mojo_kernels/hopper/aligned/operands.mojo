@@ -51,8 +51,7 @@ struct RowBases(TrivialRegisterPassable):
 struct AlignedRows[bits: Int, lies: Bool](
     DirectOperands, MappedOperands, StagedOperands, TrivialRegisterPassable
 ):
-    """Rows of both sides one after the other, or stages of tokens only; weights have so many bits.
-    """
+    """Rows of both sides one after the other, or stages of tokens; weights have so many bits."""
 
     comptime device_type: AnyType = Self
     comptime TYPE: StaticString = "e4m3" if Self.bits == 8 else (

@@ -272,8 +272,7 @@ def load_factors[tokens: Int, //](stages: DirectStages[tokens, ...]) -> Factors[
 def add_up[
     tokens: Int, //, has_factors: Bool
 ](factors: Factors[tokens], partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """Adds the sums of stages, which are there, in this place: times the factors of tokens, if any.
-    """
+    """Adds the sums of stages, which are there, in this place: times factors of tokens, if any."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     comptime for octet in range(tokens // OCTET):
         var of_tokens = bitcast[DType.float32, PAIR](factors[octet])
