@@ -10,7 +10,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import E4M3_FORMATS, codes_far_below, numbers_of, ones_there, values_of
+from cases import E4M3_FORMATS, codes_far_below, far_blocks, numbers_of, ones_there, values_of
 from mx_kernels._cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -69,13 +69,13 @@ def small_integers(rows, k, format, seed):
     return q
 
 
-def check(a, w, *, dtype=torch.bfloat16, bias=None):
+def check(a, w, *, dtype=torch.bfloat16, bias=None, more_error=0.0):
     got = mx.matmul(a, w.preshuffle(), bias=bias, out_dtype=dtype)
     x, y = numbers_of(a), numbers_of(w)
     lost = 0.0 if dtype == torch.float32 else oracle.fp8_cutoff_bound(x, y)
     bias = None if bias is None else values_of(bias)
     oracle.assert_matmul(values_of(got), x, y, NAMES[dtype], bias,
-                         scale_roundings=SCALE_ROUNDINGS, more_error=lost)  # fmt: skip
+                         scale_roundings=SCALE_ROUNDINGS, more_error=lost + more_error)  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -154,6 +154,11 @@ def test_codes_below_the_largest_scale_of_a_weight_row_are_too():
     w.scales[:, 4], expected[:, 2] = w.scales[:, 0], expected[:, 2] * 2.0**25
     got = mx.matmul(ones_there("mxfp8", "cuda"), w.preshuffle(), out_dtype=torch.bfloat16)
     assert torch.equal(got.float().T, expected)
+
+
+def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale():
+    a, w = far_blocks("cuda")
+    check(a, w, more_error=oracle.common_scale_bound(numbers_of(a), numbers_of(w)))
 
 
 def test_scales_of_activations_may_have_any_size():

@@ -38,7 +38,13 @@ from .formats import (
     unpack,
 )
 from .layouts import LAYOUTS, Layout, code_offset, scale_offset
-from .products import error_bound, finite_magnitude, fp8_cutoff_bound, matmul_reference
+from .products import (
+    common_scale_bound,
+    error_bound,
+    finite_magnitude,
+    fp8_cutoff_bound,
+    matmul_reference,
+)
 
 __all__ = [
     "BIAS",
@@ -59,6 +65,7 @@ __all__ = [
     "assert_bitwise_equal",
     "assert_matmul",
     "code_offset",
+    "common_scale_bound",
     "decode_bfloat16",
     "decode_e8m0",
     "dequantize",

@@ -78,3 +78,18 @@ def fp8_cutoff_bound(a, b, stage=128):
             so_far += products.sum(-1)
             lost += (instruction + 1) * 2.0**-13 * largest
     return lost
+
+
+def common_scale_bound(a, b, stage=128):
+    """Returns what `a @ b.T` loses if blocks of MXFP8 get the largest scale of their neighbours.
+
+    Those are a row of `a` in a stage of K, and a whole row of `b`. The largest element there is at
+    least 2**8 times that scale, and E4M3 numbers are rounded by at most 2**-10 times it.
+    """
+    moved = 2.0**-18
+    of_b = moved * abs(b).max(-1)[None]
+    lost = abs(a).sum(-1)[:, None] * of_b
+    for first in range(0, a.shape[-1], stage):
+        x, y = abs(a[:, first : first + stage]), abs(b[:, first : first + stage])
+        lost += moved * x.max(-1)[:, None] * (y.sum(-1)[None] + y.shape[-1] * of_b)
+    return lost

@@ -18,7 +18,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import codes_far_below, numbers_of, ones_there, values_of
+from cases import codes_far_below, far_blocks, numbers_of, ones_there, values_of
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -78,11 +78,11 @@ def multiplied(a, w, plan, seed=0, **kwargs):
     return device.run(recorded, seed), recorded.launches
 
 
-def check(a, w, plan, *, bias=None, seed=0):
+def check(a, w, plan, *, bias=None, seed=0, more_error=0.0):
     """Compares a product with the oracle."""
     got, launches = multiplied(a, w, plan, seed, bias=bias)
     x, y = numbers_of(a), numbers_of(w)
-    lost = oracle.fp8_cutoff_bound(x, y)
+    lost = oracle.fp8_cutoff_bound(x, y) + more_error
     added = None if bias is None else values_of(bias)
     oracle.assert_matmul(values_of(got), x, y, "bfloat16", added,
                          scale_roundings=SCALE_ROUNDINGS, more_error=lost)  # fmt: skip
@@ -154,6 +154,12 @@ def test_codes_below_the_largest_scale_of_their_stage_are_rounded_once_more(plan
     a, expected = codes_far_below(step=13)
     got, _ = multiplied(a, ones_there(weights), plan)
     assert torch.equal(got.float(), expected)
+
+
+@pytest.mark.parametrize("plan", [made(64, 2), aligned(128, 1)])
+def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(plan):
+    a, w = far_blocks()
+    check(a, w, plan, more_error=oracle.common_scale_bound(numbers_of(a), numbers_of(w)))
 
 
 @pytest.mark.parametrize("plan, k", [(kept(128, 1), 416), (kept(64, 2), 96), (kept(128, 4), 288)])

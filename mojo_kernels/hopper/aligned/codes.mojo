@@ -1,11 +1,14 @@
 """Elements of MXFP8 under a larger scale than their block's: E4M3 again, rounded to nearest even.
 
-The *base* of a stretch is its largest scale; a block whose scale is d smaller has its elements times
-2 ** -d. That is exact for all of them that are at least 2 ** (d - 6), and for those with trailing
-zeros. The others are rounded to a multiple of 2 ** -9 under the base: they move by at most 2 ** -10
-there. `BYTE_SPAN` limits d to 10, so that no element moves by more than one under its own scale,
-under which a block's largest one is 256 to 448 as `quantize` leaves it, and has moved by up to 16
-when it was rounded. What has no base is marked, and computed exactly.
+The *base* of a stage of tokens, or of a weight row, is its largest scale; a block whose scale is d
+smaller has its elements times 2 ** -d. That is exact for all of them that are at least 2 ** (d - 6),
+and for those with trailing zeros. The others are rounded to a multiple of 2 ** -9 under the base: they
+move by at most 2 ** -10 there, 2 ** -18 of the largest element, where tensor cores cut off what is
+2 ** -13 of the largest product.
+
+`BYTE_SPAN` limits d to 14, so that no element moves by more than 16 under its own scale: as much as
+rounding to E4M3 has moved the largest ones, which are 256 to 448 as `quantize` leaves them. What has no
+base is marked, and computed exactly, which takes long.
 """
 
 from std.memory import bitcast
@@ -18,12 +21,12 @@ from ..instructions.packed import bytes_of_halves, halves_of_bytes
 comptime TOKEN_EXPONENTS = 40
 """Bases of tokens are within 2 ** this of one: products with others' factors are float32."""
 comptime MARKED = UInt32(255 << F32_MANTISSA_BITS)
-"""The bits of the factor of a stretch that has no base: infinity."""
+"""The bits of the factor of a stage that has no base: infinity."""
 
 
 @always_inline
 def is_token_base(largest: UInt32, smallest: UInt32) -> Bool:
-    """Says whether the largest scale of a stretch can be its base."""
+    """Says whether the largest scale of a stage can be its base."""
     comptime LEAST = UInt32(E8M0_BIAS - TOKEN_EXPONENTS)
     var is_regular = largest - LEAST <= UInt32(2 * TOKEN_EXPONENTS)
     return is_regular and largest - smallest <= UInt32(BYTE_SPAN)

@@ -34,7 +34,7 @@ comptime MAGNITUDES = UInt32(0x77777777)
 """The bits of eight codes that are no signs."""
 comptime BYTE_MAGNITUDES = UInt32(0x7F7F7F7F)
 """The bits of four codes of eight bits that are no signs."""
-comptime BYTE_SPAN = 10
+comptime BYTE_SPAN = 14
 """Scales of what becomes E4M3 bytes differ by at most this, see `aligned`."""
 
 
