@@ -12,7 +12,7 @@ trait ProductOperands(DevicePassable, RowFactors):
     """Both sides of a product, ready for tensor cores, and what their numbers are."""
 
     comptime TYPE: StaticString
-    """The instruction's name of a number: bf16, e4m3 or e5m2."""
+    """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of weights first."""
 
     def tokens(self) -> StagedRows:
         """Returns the left side."""

@@ -316,12 +316,10 @@ def grid[bits: Int = 4, has_factors: Bool = False](m: Int, n: Int, tokens: Int, 
     return _grid[bits, has_factors](groups, tokens, ranks if ranks > 1 else 0)
 
 
-def even_grid[
-    bits: Int = 4, has_factors: Bool = False
-](m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
-    """Returns the grid for C of [m, n] whose groups have even shares of all stages."""
+def even_grid(m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
+    """Returns the grid for C of [m, n] whose groups have even shares of all stages of four bits."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    return _grid[bits, has_factors](groups_of(tiles, num_steps), tokens, 0)
+    return _grid[4, False](groups_of(tiles, num_steps), tokens, 0)
 
 
 def _grid[bits: Int, has_factors: Bool](groups: Int, tokens: Int, cluster: Int) -> Grid:

@@ -67,7 +67,7 @@ trait MappedOperands(DevicePassable, TrivialRegisterPassable):
     """Factors of both sides, and what cannot be multiplied by them."""
 
     comptime TYPE: StaticString
-    """The instruction's name of a number: e4m3, e5m2 or bf16."""
+    """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of tokens first."""
     comptime SCALING: Scaling
 
     def token_place(self, row: UInt32) -> UInt32:
