@@ -1,1 +1,1 @@
-"""Both sides as stages in shared memory: plain tensor core products of many rows."""
+"""What kernels with tiles of 64 or 128 rows share: rows made ready, stages, results, marks."""

@@ -1,1 +1,1 @@
-"""E4M3 on both sides, rows as they lie."""
+"""Rows on both sides as they lie, of bytes or of numbers: tensor maps bring tiles of them."""

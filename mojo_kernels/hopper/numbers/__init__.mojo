@@ -1,1 +1,1 @@
-"""Codes of eight bits: as they are on FP8 tensor cores, or as bfloat16 numbers."""
+"""MXFP4 weights as bfloat16 numbers in the workspace, activations of bfloat16 as they lie."""
