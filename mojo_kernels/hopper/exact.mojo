@@ -8,6 +8,7 @@ from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.codec import ANY_BITS
 from ..simt.matmul import warp_sums
+from .dense.result import TokenOctet
 from .instructions.warp import keep_here, lane_here
 from .instructions.wgmma import OCTET
 from .layout import OPERANDS
@@ -39,18 +40,17 @@ def compute_marked[
     a: Activations,
     w: Weights,
     result: Result,
-    first_row: UInt32,
+    tokens: TokenOctet,
     first_column: UInt32,
     of_rows: UInt32,
     of_columns: UInt32,
 ):
-    """Computes what is marked of eight rows and sixteen columns, a bit each; a warp calls it."""
-    for row in range(UInt32(OCTET)):
-        for column in range(UInt32(WARP_ROWS)):
-            if (of_rows >> row | of_columns >> column) % 2 == 1:
-                compute_exactly[ANY_BITS, Layout](
-                    a, w, result, first_row + row, first_column + column, lane_here()
-                )
+    """Computes what is marked of some rows and sixteen columns, a bit each; a warp calls it."""
+    for i in range(UInt32(OCTET)):
+        var row = tokens.row(i)
+        for j in range(UInt32(WARP_ROWS)):
+            if row < tokens.end and (of_rows >> i | of_columns >> j) % 2 == 1:
+                compute_exactly[ANY_BITS, Layout](a, w, result, row, first_column + j, lane_here())
 
 
 @always_inline

@@ -18,14 +18,14 @@ from std.memory import bitcast
 from ...launch.queue import DevicePointer, Workspace, device_pointer
 from ...layouts import GRANULE_BYTES, PreshuffledCuda
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.codec import ANY_BITS, f32_of_scale
+from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
 from ..dense.operands import StagedOperands
 from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
-from ..exact import compute_exactly, compute_marked
+from ..exact import compute_marked
 from ..fp8.codes import ByteTable, NO_BASE, factor_of, scale_at
 from ..fp8.places import ALIGNMENT, Bases
 from ..instructions.shared_memory import store_pair, store_word
@@ -57,7 +57,6 @@ struct AlignedRows[bits: Int, lies: Bool](
     comptime TYPE: StaticString = "e4m3" if Self.bits == 8 else (
         "e4m3.e5m2" if Self.lies else "e5m2.e4m3"
     )
-    comptime SCALES_IN_THE_END = True
     comptime SCALES_STAGES = True
     comptime Rows = RowBases
     comptime SCALING = Scaling.TILES
@@ -236,7 +235,8 @@ struct AlignedRows[bits: Int, lies: Bool](
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        compute_marked[PreshuffledCuda](a, w, result, first_row, first_column, of_rows, of_columns)
+        var tokens = TokenOctet(first_row, 1, result.rows)
+        compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
 
     @always_inline
     def store_marked(
@@ -247,11 +247,7 @@ struct AlignedRows[bits: Int, lies: Bool](
         )
         var column = min(first_column + lane_here() % UInt32(WARP_ROWS), result.columns - 1)
         var of_columns = vote[DType.uint32](self.bases.of_weights()[Int(column)] == NO_BASE)
-        for i in range(UInt32(OCTET)):
-            var row = tokens.row(i)
-            for j in range(UInt32(WARP_ROWS)):
-                if row < tokens.end and (of_rows >> i | of_columns >> j) % 2 == 1:
-                    compute_exactly[ANY_BITS](a, w, result, row, first_column + j, lane_here())
+        compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

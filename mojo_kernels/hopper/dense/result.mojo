@@ -18,8 +18,7 @@ from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..many.kernel import CONSUMER_WARPS
-from ..many.result import stores_in_halves
-from ..staged.stages import ROOM_TOKENS, WARP_GROUP, WARP_ROWS
+from ..staged.stages import WARP_GROUP, WARP_ROWS
 from ..staged.weights import ROWS
 
 comptime DENSE_TOKENS: List[Int] = [64, 128]
@@ -38,9 +37,6 @@ comptime RowPair = SIMD[DType.float32, ROWS]
 
 trait RowFactors(TrivialRegisterPassable):
     """What the sums of a row of tokens and a row of weights are multiplied by in the end."""
-
-    comptime SCALES_IN_THE_END: Bool
-    """Whether there are such factors."""
 
     def of_weight(self, row: Int) -> Float32:
         """Returns the factor of a row of weights."""
@@ -63,12 +59,6 @@ struct WarpColumns(TrivialRegisterPassable):
     """The first of sixteen columns that the warp stores."""
     var of_lane: UInt32
     """That of a lane's first weight row; the second one's is an octet further."""
-
-    @staticmethod
-    @always_inline
-    def in_order(first: UInt32) -> Self:
-        """Returns those of a warp that stores what it has sums of."""
-        return Self(first, first + lane_here() // UInt32(K_LANES))
 
     @always_inline
     def of_row(self, row: Int, result: Result) -> UInt32:
@@ -238,26 +228,6 @@ def turn_any[
 
 
 @always_inline
-def store_turned_rows[
-    tokens: Int, //
-](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
-    """Stores sixteen columns of all tokens, which the warp has turned; rows are chunks of eight."""
-    syncwarp()
-    var read_token, piece = divmod(lane_here(), UInt32(2))
-    var column = first_column + piece * UInt32(OCTET)
-    var halves = result.elements().rows[DType.uint16]()
-    if column < result.columns:
-        comptime for first in range(0, tokens, ROOM_TOKENS):
-            var row = first_token + UInt32(first) + read_token
-            var words = load_quad(room.piece(UInt32(first) + read_token, piece))
-            if row < result.rows:
-                halves.store[alignment=VECTOR_BYTES](
-                    Coord(Int(row), Int(column)), bitcast[DType.uint16, CHUNK](words)
-                )
-    syncwarp()
-
-
-@always_inline
 def store_group_rows[
     tokens: Int, //
 ](room: GroupRoom[tokens], result: Result, first_token: UInt32, first_column: UInt32):
@@ -306,22 +276,3 @@ def store_any[
                     result.store[1, 1](
                         Int(row), Int(column), SIMD[DType.float32, 1](sums[part][at])
                     )
-
-
-@always_inline
-def store_tokens[
-    tokens: Int, //
-](
-    sums: TileSums[tokens],
-    room: GroupRoom[tokens],
-    result: Result,
-    first_token: UInt32,
-    columns: WarpColumns,
-):
-    """Stores a warp's weight rows of all tokens, which are in order."""
-    if stores_in_halves(result):
-        turn_any(sums, room, result, columns)
-        store_turned_rows(room, result, first_token, columns.first)
-    else:
-        keep_branch()
-        store_any(sums, result, first_token, columns)

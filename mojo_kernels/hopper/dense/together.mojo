@@ -209,11 +209,9 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
         if result.has_bias():
             comptime for i in range(PART_COLUMNS):
                 bias[i] = result.bias_of[1](Int(min(column + UInt32(i), result.columns - 1)))[0]
-        var of_token = Float32(1)
-        comptime if type_of(operands).SCALES_IN_THE_END:
-            comptime for i in range(PART_COLUMNS):
-                of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
-            of_token = operands.of_token(Int(of_lane))
+        comptime for i in range(PART_COLUMNS):
+            of_weights[i] = operands.of_weight(Int(min(column + UInt32(i), result.columns - 1)))
+        var of_token = operands.of_token(Int(of_lane))
         var columns = SIMD[DType.uint32, COLUMNS // TILE_ROWS](0)
         comptime for i in range(COLUMNS // TILE_ROWS):
             var of_tile = min(first_column + UInt32(TILE_ROWS * i), result.columns - 1)
@@ -318,10 +316,9 @@ def sum_of[
     var total = loaded[0]
     comptime for rank in range(1, ranks):
         total += loaded[rank]
-    comptime if type_of(operands).SCALES_IN_THE_END:
-        var of_token = shuffle_idx(facts.of_token, turn)
-        comptime for i in range(PART_COLUMNS):
-            total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
+    var of_token = shuffle_idx(facts.of_token, turn)
+    comptime for i in range(PART_COLUMNS):
+        total[i] = operands.scale(total[i], of_token, facts.of_weights[i])
     return total
 
 

@@ -40,7 +40,6 @@ struct ByteRows[stages_weights: Bool](
 
     comptime device_type: AnyType = Self
     comptime TYPE: StaticString = "e5m2"
-    comptime SCALES_IN_THE_END = True
     comptime SCALING = Scaling.ROWS
     comptime CODE_BITS = 4
     comptime STAGE_CODES = ROW_BYTES

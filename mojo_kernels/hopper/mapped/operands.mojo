@@ -18,6 +18,7 @@ from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result, Weights
+from ..dense.result import TokenOctet
 from ..exact import compute_marked
 from ..instructions.wgmma import ROW_BYTES
 from ..staged.stages import COLUMNS
@@ -173,7 +174,8 @@ struct FloatOperands[scaling: Scaling](MappedOperands, TrivialRegisterPassable):
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        compute_marked[Plain](a, w, result, first_row, first_column, of_rows, of_columns)
+        var tokens = TokenOctet(first_row, 1, result.rows)
+        compute_marked[Plain](a, w, result, tokens, first_column, of_rows, of_columns)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

@@ -17,6 +17,7 @@ from ...simt.views import flat_of
 from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
+from ..dense.result import TokenOctet
 from ..exact import compute_marked
 from ..instructions.wgmma import NUMBER_BYTES, ROW_BYTES
 from ..layout import BLOCK, OPERANDS, TILE_ROWS
@@ -113,7 +114,8 @@ struct NumberRows(MappedOperands, StagedOperands, TrivialRegisterPassable):
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        compute_marked[PreshuffledCuda](a, w, result, first_row, first_column, of_rows, of_columns)
+        var tokens = TokenOctet(first_row, 1, result.rows)
+        compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

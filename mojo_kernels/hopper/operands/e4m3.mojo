@@ -49,19 +49,19 @@ def encode(x: Chunk, scale: Float32) -> Words:
     comptime for _ in range(2):
         var remainders = (-quotients).fma(Chunk(mantissa), values)
         quotients = remainders.fma(inverse, quotients)
-    return Words(0) if is_nan_scale(scale) else nearest_codes(quotients)
+    return Words(0) if is_nan_scale(scale) else _rounded(quotients)
 
 
 @always_inline
 def encode_block(x: Chunk, scale: UInt32) -> Words:
     """Returns the codes of a chunk under a scale byte; zeros for a NaN block."""
     # A power of two: what it makes inexact is far below the smallest code.
-    var words = nearest_codes(x * f32_of_inverse_scale(scale))
+    var words = _rounded(x * f32_of_inverse_scale(scale))
     return Words(0) if scale == UInt32(E8M0_NAN) else words
 
 
 @always_inline
-def nearest_codes(x: Chunk) -> Words:
+def _rounded(x: Chunk) -> Words:
     """Returns the nearest codes."""
     var words = Words()
     comptime for i in range(CHUNK_WORDS):
