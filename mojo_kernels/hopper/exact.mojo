@@ -8,11 +8,25 @@ from ..layouts import OperandLayout, PreshuffledCuda
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.codec import ANY_BITS
 from ..simt.matmul import warp_sums
-from .dense.result import TokenOctet
 from .instructions.warp import keep_here, lane_here
 from .instructions.wgmma import OCTET
 from .layout import OPERANDS
 from .staged.stages import WARP_ROWS
+
+
+@fieldwise_init
+struct TokenOctet(TrivialRegisterPassable):
+    """Up to eight rows of tokens, some steps apart."""
+
+    var first: UInt32
+    var step: UInt32
+    var end: UInt32
+    """Rows from here on do not count."""
+
+    @always_inline
+    def row(self, i: UInt32) -> UInt32:
+        """Returns one of the rows."""
+        return self.first + self.step * i
 
 
 @always_inline

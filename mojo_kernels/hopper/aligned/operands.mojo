@@ -21,11 +21,10 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
 from ..dense.operands import StagedOperands
-from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..direct.operands import DirectOperands, Words
-from ..exact import compute_marked
+from ..exact import TokenOctet, compute_marked
 from ..fp8.codes import ByteTable, NO_BASE, factor_of, scale_at
 from ..fp8.places import ALIGNMENT, Bases
 from ..instructions.shared_memory import store_pair, store_word

@@ -3,7 +3,8 @@
 from std.builtin.device_passable import DevicePassable
 
 from ...simt.arguments import Activations, Result, Weights
-from .result import RowFactors, TokenOctet
+from ..exact import TokenOctet
+from .result import RowFactors
 from .stages import StagedRows
 from .units import StageRows, Unit
 

@@ -67,21 +67,6 @@ struct WarpColumns(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TokenOctet(TrivialRegisterPassable):
-    """Up to eight rows of tokens, some steps apart."""
-
-    var first: UInt32
-    var step: UInt32
-    var end: UInt32
-    """Rows from here on do not count."""
-
-    @always_inline
-    def row(self, i: UInt32) -> UInt32:
-        """Returns one of the rows."""
-        return self.first + self.step * i
-
-
-@fieldwise_init
 struct LaneFactors[tokens: Int](TrivialRegisterPassable):
     """What a lane has of the factors of a warp's elements of C, and of what is added."""
 

@@ -20,6 +20,7 @@ from std.memory import bitcast
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import BFLOAT16, FLOAT32
 from ...tiles import in_registers
+from ..exact import TokenOctet
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -44,7 +45,7 @@ from ..plan import MAX_RANKS, log_of_ranks
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
-from .result import PAIR, TokenOctet, WarpColumns
+from .result import PAIR, WarpColumns
 from .share import Share
 
 comptime PART_COLUMNS = 4

@@ -15,12 +15,12 @@ from std.math import align_up
 from ...launch.queue import DevicePointer, Workspace, device_pointer
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import StagedOperands
-from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..dense.result import DENSE_TOKENS
 from ..direct.meeting import Meetings
 from ..direct.operands import DirectOperands, Words
+from ..exact import TokenOctet
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES

@@ -18,8 +18,8 @@ from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Result, Weights
 from ...simt.instructions import multiply_add
 from ...simt.views import flat_of
-from ..dense.result import TokenOctet
 from ..dense.stages import StagedRows
+from ..exact import TokenOctet
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
 from ..instructions.wgmma import OCTET

@@ -18,8 +18,7 @@ from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.result import TokenOctet
-from ..exact import compute_marked
+from ..exact import TokenOctet, compute_marked
 from ..instructions.wgmma import ROW_BYTES
 from ..staged.stages import COLUMNS
 from .scales import FloatScales, is_extreme, is_too_large

@@ -17,8 +17,7 @@ from ...simt.views import flat_of
 from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..dense.result import TokenOctet
-from ..exact import compute_marked
+from ..exact import TokenOctet, compute_marked
 from ..instructions.wgmma import NUMBER_BYTES, ROW_BYTES
 from ..layout import BLOCK, OPERANDS, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
