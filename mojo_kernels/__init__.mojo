@@ -254,6 +254,13 @@ Hopper's builds on the room of any GPU.
             hidden.mojo           its gates, in registers, and how hidden numbers get to rows
             slots.mojo            rows of slots added up
             explain.mojo          launches, tiles and workspace, without a launch
+        byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
+            dispatch.mojo         the launches, and what they take
+            begin.mojo            lists of rows, and the bases of all weight rows
+            rows.mojo             rows as bytes, gathered: a kernel of its own
+            kernel.mojo           the product of a tile of rows
+            columns.mojo          weight rows of a lane, and where gates and ups are
+            result.mojo           gates, and how numbers get to rows
         few_experts/          the same for few rows of each: weights stream through registers
             dispatch.mojo         the launches, and how few rows they are for
             deal.mojo             which rows and whose weights, found by every group

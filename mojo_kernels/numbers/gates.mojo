@@ -12,9 +12,12 @@ for a compiler to fuse, and every machine gives the same bits. NaN stays NaN.
 from std.memory import bitcast
 
 from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from .quotients import divided
 
 comptime GATES = ["swiglu_oai", "silu"]
 """The names used in every API; the position is the code of bindings."""
+comptime MOST_ALPHA = Float32(1 << 64)
+"""Up to which alpha quotients are right: where 1 + e is neither 1 nor 2, x is not below 2**-102."""
 comptime LARGEST_EXPONENT = Float32(87)
 """The largest x whose exp(-x) is regular; beyond, sigmoid(-x) is taken for 0."""
 
@@ -43,6 +46,22 @@ struct Gate(TrivialRegisterPassable):
         """Says whether gates and ups are neighbours, not halves."""
         return self.code == Self.SWIGLU_OAI
 
+    def has_quotients(self) -> Bool:
+        """Says whether `of_finite` gives the bits of `of`."""
+        return self.code == Self.SILU or self.alpha <= MOST_ALPHA
+
+    @always_inline
+    def of_finite[
+        width: SIMDLength
+    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
+        """Returns the hidden numbers without a division, for gates that have such quotients.
+
+        What is not finite stays so, but it may be another such number.
+        """
+        return self._of[divides=False](gate, up)
+
     @always_inline
     def of[
         width: SIMDLength
@@ -50,25 +69,37 @@ struct Gate(TrivialRegisterPassable):
         DType.float32, width
     ]:
         """Returns the hidden numbers."""
+        return self._of[divides=True](gate, up)
+
+    @always_inline
+    def _of[
+        width: SIMDLength, //, divides: Bool
+    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
         if self.code == Self.SILU:
-            return up * _sigmoid_times(gate, gate)
+            return up * _sigmoid_times[divides](gate, gate)
         var limit = SIMD[DType.float32, width](self.limit)
         # A NaN is not above a limit, and stays.
         var low = gate.gt(limit).select(limit, gate)
         var clamped = up.gt(limit).select(limit, up.lt(-limit).select(-limit, up))
-        return (clamped + 1) * _sigmoid_times(low, low * self.alpha)
+        return (clamped + 1) * _sigmoid_times[divides](low, low * self.alpha)
 
 
 @always_inline
 def _sigmoid_times[
-    width: SIMDLength
+    width: SIMDLength, //, divides: Bool
 ](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
     """Returns `x * sigmoid(z)` for z of the sign of x.
 
     With e = exp(-|z|) it is x / (1 + e), or x * e / (1 + e) below zero: nothing overflows.
     """
     var e = exp_of_minus(abs(z))
-    return x.lt(0).select(x * e, x) / (1 + e)
+    var n = x.lt(0).select(x * e, x)
+    comptime if divides:
+        return n / (1 + e)
+    else:
+        return divided(n, 1 + e)
 
 
 @always_inline

@@ -1,12 +1,15 @@
-"""What `test_cuda_experts` and `ptx/test_experts` share: weights of experts, and the bound of a
-grouped product, expert by expert."""
+"""What tests of experts on Hopper share: weights, and the bounds of a grouped product, expert by
+expert, and of a layer."""
 
+import numpy as np
 import torch
 
 import mx_kernels as mx
 import oracle
 from cases import numbers_of, values_of
 
+NEAR, MOSTLY_NEAR = 0.1, 2.0**-7
+"""How far a row of a layer may be from the exact one, of its norm, and how far half of them are."""
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
 
@@ -23,6 +26,15 @@ def left_numbers(x, mode):
     return numbers_of(mx.quantize(x, format=mode))
 
 
+def bytes_error(left, w, mode):
+    """Returns what FP8 tensor cores lose beside float32's roundings, where they may be taken."""
+    if mode not in ("mxfp4", "mxfp8"):
+        return 0
+    # Two stages are added before float32 has the sum.
+    lost = oracle.fp8_cutoff_bound(left, w, stage=256)
+    return lost + (oracle.common_scale_bound(left, w) if mode == "mxfp8" else 0)
+
+
 def assert_is_product(got, x, plain, sizes, mode, bias=None):
     """Claims the bound for every expert, and zeros behind."""
     left, first = left_numbers(x, mode), 0
@@ -31,6 +43,44 @@ def assert_is_product(got, x, plain, sizes, mode, bias=None):
         if size:
             added = None if bias is None else values_of(bias[expert])
             w = numbers_of(plain[expert])
-            oracle.assert_matmul(values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added)
+            more_error = 0 if got.dtype == torch.float32 else bytes_error(left[rows], w, mode)
+            oracle.assert_matmul(
+                values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added, more_error=more_error
+            )
         first += size
     assert (got[first:] == 0).all()
+
+
+def layer(count, width, inner):
+    """Returns gate-up and down weights, plain and preshuffled, with hidden numbers about one."""
+    pairs = experts(count, 2 * inner, width, width**-0.5), experts(count, width, inner, inner**-0.5)
+    return zip(*pairs, strict=True)
+
+
+def assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode):
+    """Claims that a layer is near one of float64 sums, whose hidden numbers have the type of `x`.
+
+    A hidden number may be rounded to a neighbour, and a block of them may have another scale then.
+    So the bound is for rows: of a row's norm, as much as rounding hidden numbers differently makes.
+    """
+    tokens, slots = ids.shape
+    expected = np.zeros((tokens, down.shape[1]))
+    left, weights = left_numbers(x, mode), values_of(counts)
+    added = [None if bias is None else values_of(bias) for bias in biases]
+    for token in range(tokens):
+        for slot in range(slots):
+            expert = int(ids[token, slot])
+            if expert < 0:
+                continue
+            sums = numbers_of(gate_up[expert]) @ left[token]
+            sums = sums if added[0] is None else sums + added[0][expert]
+            hidden = oracle.gated(sums[None].astype(np.float32), activation)[0]
+            hidden = torch.tensor(oracle.round_to(hidden, DTYPES[x.dtype])).to(x.dtype)
+            row = numbers_of(down[expert]) @ left_numbers(hidden.to(x.device), mode)[0]
+            row = row if added[1] is None else row + added[1][expert]
+            expected[token] += weights[token, slot] * row
+    norm = np.linalg.norm(expected, axis=1)
+    difference = np.linalg.norm(values_of(got) - expected, axis=1)
+    assert np.isfinite(difference).all()
+    assert (difference <= NEAR * norm).all(), (difference / np.maximum(norm, 1e-30)).max()
+    assert np.median(difference / np.maximum(norm, 1e-30)) <= MOSTLY_NEAR

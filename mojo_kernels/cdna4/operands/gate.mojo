@@ -18,9 +18,6 @@ from ...numbers.quotients import divided
 from ..instructions.vector import maximum, minimum, of_a_branch, times_magnitude
 from ..instructions.wave import any_lane
 
-comptime MOST_ALPHA = Float32(1 << 64)
-"""Up to which alpha quotients are right: where 1 + e is neither 1 nor 2, x is not below 2**-102."""
-
 
 @fieldwise_init
 struct QuickGate(TrivialRegisterPassable):
@@ -32,7 +29,7 @@ struct QuickGate(TrivialRegisterPassable):
     @staticmethod
     def takes(gate: Gate) -> Bool:
         """Says whether hidden numbers of a gate are these."""
-        return gate.is_interleaved() and gate.alpha <= MOST_ALPHA
+        return gate.is_interleaved() and gate.has_quotients()
 
     @always_inline
     def of[

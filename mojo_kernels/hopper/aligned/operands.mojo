@@ -30,7 +30,7 @@ from ..fp8.places import ALIGNMENT, Bases
 from ..instructions.shared_memory import store_pair, store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
-from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..layout import BLOCK, ROWS_PER_LANE, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..staged.stages import WARP_ROWS
 from .codes import MARKED, aligned
@@ -81,9 +81,9 @@ struct AlignedRows[bits: Int, lies: Bool](
     @staticmethod
     def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
         """Returns the operands of a product in a workspace, stages for tiles of so many rows."""
-        var left = StagedRows.at(address, k, 1 if Self.lies else tokens)
+        var left = StagedRows.at(address, k, m, 1 if Self.lies else tokens)
         var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, 1)
+        var right = StagedRows.at(right_at, k, n, 1)
         var bases_at = right_at
         comptime if Self.lies:
             # Whole tiles of weights are written.
@@ -135,12 +135,10 @@ struct AlignedRows[bits: Int, lies: Bool](
                         store_word(rows.at[i, at + granule](), words[granule])
 
     @always_inline
-    def rows_at(self, row: UInt32) -> RowBases:
+    def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> RowBases:
         var bases = self.bases.of_weights()
         return RowBases(
-            bases[Int(row)].cast[DType.uint32](),
-            bases[Int(row) + ROW_LANES].cast[DType.uint32](),
-            row // UInt32(ROW_LANES) % UInt32(ROWS_PER_LANE),
+            bases[Int(first)].cast[DType.uint32](), bases[Int(second)].cast[DType.uint32](), place
         )
 
     @staticmethod
@@ -157,8 +155,8 @@ struct AlignedRows[bits: Int, lies: Bool](
             return {upper[0], lower[0], upper[1], lower[1]}
 
     @always_inline
-    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        return self.factor_at(tile << self.left.log_tile_rows, step)
+    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        return self.factor_at(token, step)
 
     @always_inline
     def factor_at(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:

@@ -112,7 +112,7 @@ def align_codes(a: Activations, rows: AlignedRows[...], place: LaneOfRow):
     var row_chunks = UInt32(a.k // CHUNK)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
     var scales = rows_of(a.scales, a.k // BLOCK)
-    var row = Int(place.row)
+    var row = Int(place.source)
     var is_marked = False
     var index = UInt32(0)
     while place.has_any(index, rows.left.num_steps * UInt32(STEP_CHUNKS)):

@@ -120,6 +120,9 @@ struct LaneOfRow(TrivialRegisterPassable):
     var lanes: RowLanes
     var lane: UInt32
     var row: UInt32
+    """Where the row goes."""
+    var source: UInt32
+    """The row of activations that it is made of."""
     var is_there: Bool
     """Else the thread only keeps others company, and stores nothing."""
 
@@ -133,6 +136,7 @@ struct LaneOfRow(TrivialRegisterPassable):
         self.lane = thread & (lanes.lanes() - 1)
         self.is_there = row < lanes.num_rows
         self.row = min(row, lanes.num_rows - 1)
+        self.source = self.row
 
     @always_inline
     def chunk(self, index: UInt32) -> UInt32:
@@ -158,7 +162,7 @@ def load_floats[dtype: DType](a: Activations, place: LaneOfRow, index: UInt32) -
     comptime for i in range(LANE_CHUNKS):
         var at = Int(min(place.chunk(index + UInt32(i)), last)) * CHUNK
         var row = a.floats().rows[dtype]()
-        found[i] = row.load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(place.row), at))
+        found[i] = row.load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(place.source), at))
     return found^
 
 
@@ -178,7 +182,7 @@ struct LaneSteps(TrivialRegisterPassable):
     def of[step_chunks: Int](rows: StagedRows, place: LaneOfRow) -> Self:
         """Returns those of rows that have so many chunks in a stage, no more than a warp."""
         var steps = place.lanes.lanes() // UInt32(step_chunks)
-        return Self(place.lane // UInt32(step_chunks), steps, steps * rows.stage_bytes())
+        return Self(place.lane // UInt32(step_chunks), steps, steps * rows.stage_bytes)
 
     @always_inline
     def step(self, index: UInt32) -> UInt32:

@@ -148,7 +148,7 @@ def scale_sums[
     mut sums: TileSums[tokens],
     rows: Some[RowFactors],
     factors: LaneFactors[tokens],
-    room: GroupRoom[tokens],
+    room: GroupRoom[_],
 ):
     """Applies the factors of both sides."""
     var factors_at = room.factors()

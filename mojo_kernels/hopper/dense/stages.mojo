@@ -19,6 +19,10 @@ from ..staged.activations import LANE_BYTES, PARTS, SWIZZLE
 
 comptime ALIGNMENT = 1024
 """Sides begin at multiples of this in a workspace."""
+comptime ALL_ROWS = 0
+"""Stands for the rows of a tile that has all."""
+comptime LOG_ALL_ROWS = UInt32(31)
+"""The exponent of such a tile."""
 
 
 @fieldwise_init
@@ -33,30 +37,29 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     """Stages of a tile."""
     var log_tile_rows: UInt32
     """Rows of a tile, as an exponent: kernels need not divide."""
+    var stage_bytes: UInt32
+    """Bytes of a stage."""
 
     @staticmethod
-    def at(address: Int, num_bytes: Int, tile_rows: Int) -> Self:
-        """Returns rows of so many bytes that begin at an address."""
+    def at(address: Int, num_bytes: Int, num_rows: Int, tile_rows: Int) -> Self:
+        """Returns rows of so many bytes that begin at an address; tiles may have all rows."""
+        var is_tile = tile_rows != ALL_ROWS
         return Self(
             device_pointer[DType.uint8](address),
             UInt32(ceildiv(num_bytes, ROW_BYTES)),
-            UInt32(log2_floor(tile_rows)),
+            UInt32(log2_floor(tile_rows)) if is_tile else LOG_ALL_ROWS,
+            UInt32(ROW_BYTES * (tile_rows if is_tile else num_rows)),
         )
 
     def num_bytes(self, num_rows: Int) -> Int:
         """Returns the bytes that so many rows take."""
         var num_tiles = ceildiv(num_rows, 1 << Int(self.log_tile_rows))
-        return align_up(num_tiles * Int(self.num_steps) * Int(self.stage_bytes()), ALIGNMENT)
+        return align_up(num_tiles * Int(self.num_steps) * Int(self.stage_bytes), ALIGNMENT)
 
     def mapped(self, num_rows: Int, box_rows: Int) -> MappedRows:
         """Returns so many rows as maps want them, cut into tiles: of tiles of a row."""
         var row_bytes = ROW_BYTES * Int(self.num_steps)
         return MappedRows(Int(self.first), num_rows, row_bytes, row_bytes, box_rows)
-
-    @always_inline
-    def stage_bytes(self) -> UInt32:
-        """Returns the bytes of a stage."""
-        return UInt32(ROW_BYTES) << self.log_tile_rows
 
     @always_inline
     def place_of(self, row: UInt32) -> Tuple[UInt32, UInt32]:
@@ -68,7 +71,7 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     def stage(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.uint8]:
         """Returns where a stage begins."""
         var index = Int(tile) * Int(self.num_steps) + Int(step)
-        return self.first.unsafe_offset(index * Int(self.stage_bytes()))
+        return self.first.unsafe_offset(index * Int(self.stage_bytes))
 
     @always_inline
     def part(self, row: UInt32, step: UInt32, part: UInt32) -> DevicePointer[DType.uint8]:

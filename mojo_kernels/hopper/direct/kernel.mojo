@@ -39,6 +39,7 @@ from ..dense.result import (
     LaneFactors,
     PAIR,
     WARPS,
+    WarpColumns,
     scale_sums,
     store_any,
     store_group_rows,
@@ -62,7 +63,7 @@ from ..instructions.wgmma import (
     multiply_fragment,
     settle_sums,
 )
-from ..layout import K_LANES
+from ..layout import K_LANES, ROWS_PER_LANE, ROW_LANES
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..many.result import stores_in_halves
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
@@ -70,7 +71,7 @@ from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
-from .weights import Fragments, INSTRUCTIONS, LanePlaces, columns_of, fragments_of
+from .weights import Fragments, INSTRUCTIONS, LanePlaces, WordReader, columns_of, fragments_of
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: consumers, then those who copy."""
@@ -136,7 +137,7 @@ def matmul_direct[
             var tile = index
             index = share.after(index)
             corner = corner_of(share, index)
-            var rows = operands.rows_at(columns.of_lane)
+            var rows = rows_of_lane(operands, columns)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             # Loaded before the products: nobody waits for them.
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
@@ -145,18 +146,7 @@ def matmul_direct[
                 facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
-            var step = first_step
-            while not Operands.SCALES_STAGES and step + 1 < end_step:
-                var begun = stages
-                multiply_stage[Operands, adds=False, ends=False](
-                    rows, places, stages, partial, sums
-                )
-                multiply_stage[Operands, adds=True, ends=True](rows, places, stages, partial, sums)
-                release(begun)
-                step += 2
-            while step < end_step:
-                multiply_stage[Operands, adds=False, ends=True](rows, places, stages, partial, sums)
-                step += 1
+            multiply_steps[Operands](rows, places, stages, partial, sums, first_step, end_step)
             if not share.has(index):
                 launch_dependent_grids()
             comptime if even:
@@ -213,12 +203,48 @@ def corner_of[tokens: Int, //](share: Share[tokens, _], index: UInt32) -> SIMD[D
 
 
 @always_inline
+def rows_of_lane[
+    Operands: DirectOperands, //
+](operands: Operands, columns: WarpColumns) -> Operands.Rows:
+    """Returns what there is to know of a lane's rows, which are an octet apart."""
+    var row = columns.of_lane
+    return operands.rows_at(
+        row, row + UInt32(OCTET), row // UInt32(ROW_LANES) % UInt32(ROWS_PER_LANE)
+    )
+
+
+@always_inline
+def multiply_steps[
+    tokens: Int, //, Operands: DirectOperands
+](
+    rows: Operands.Rows,
+    places: Some[WordReader],
+    mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
+    mut partial: TileSums[tokens],
+    mut sums: TileSums[tokens],
+    first_step: UInt32,
+    end_step: UInt32,
+):
+    """Multiplies stages as they fill: two that have no factors before their sums are added."""
+    var step = first_step
+    while not Operands.SCALES_STAGES and step + 1 < end_step:
+        var begun = stages
+        multiply_stage[Operands, adds=False, ends=False](rows, places, stages, partial, sums)
+        multiply_stage[Operands, adds=True, ends=True](rows, places, stages, partial, sums)
+        release(begun)
+        step += 2
+    while step < end_step:
+        multiply_stage[Operands, adds=False, ends=True](rows, places, stages, partial, sums)
+        step += 1
+
+
+@always_inline
 def multiply_stage[
     tokens: Int, //, Operands: DirectOperands, adds: Bool, ends: Bool
 ](
     rows: Operands.Rows,
-    places: LanePlaces,
-    mut stages: DirectStages[tokens, ...],
+    places: Some[WordReader],
+    mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
     mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
 ):
@@ -230,7 +256,7 @@ def multiply_stage[
     var fragments = fragments_of[Operands](rows, stages, places)
     start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
     comptime if ends:
-        var factors = load_factors(stages)
+        var factors = load_factors[tokens](stages)
         wgmma_wait_group_sync[0]()
         settle_sums(partial)
         release(stages)
@@ -258,7 +284,7 @@ def start[
 
 
 @always_inline
-def load_factors[tokens: Int, //](stages: DirectStages[tokens, ...]) -> Factors[tokens]:
+def load_factors[tokens: Int](stages: DirectStages[...]) -> Factors[tokens]:
     """Returns the factors of a thread's tokens in a stage, if they have any."""
     var found = Factors[tokens](fill=0)
     var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)

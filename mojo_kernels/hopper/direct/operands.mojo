@@ -21,12 +21,15 @@ trait DirectOperands(ProductOperands):
     comptime Rows: TrivialRegisterPassable
     """What `fragment` wants to know of a lane's two rows."""
 
-    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        """Returns where the factors of a stage's tokens are, if they have any."""
+    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factors of a stage's tokens are, from one on, if they have any."""
         ...
 
-    def rows_at(self, row: UInt32) -> Self.Rows:
-        """Returns that of the rows of a lane, of which the first one is given."""
+    def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> Self.Rows:
+        """Returns that of two rows.
+
+        The first one's scale is at a place of the words that have it, the second one's next to it.
+        """
         ...
 
     @staticmethod
@@ -35,6 +38,6 @@ trait DirectOperands(ProductOperands):
     ) -> SIMD[DType.uint32, 4]:
         """Returns the bytes of an instruction: both rows, then those of the next 16 of K.
 
-        `scales` are those of four rows, of which two are meant.
+        `scales` are some rows', of which two are meant.
         """
         ...

@@ -41,12 +41,24 @@ def columns_of(first_column: UInt32, warp: UInt32) -> WarpColumns:
     return WarpColumns(first, tile + row)
 
 
+trait WordReader(TrivialRegisterPassable):
+    """Finds what a lane needs of its two weight rows in a stage."""
+
+    def words[bits: Int, block: Int](self, stages: DirectStages[_, bits, _]) -> Words[bits]:
+        """Loads codes of a block: of each granule a word of both rows."""
+        ...
+
+    def scales[block: Int](self, stages: DirectStages[...]) -> UInt32:
+        """Loads scales of a block, bytes."""
+        ...
+
+
 @fieldwise_init
-struct LanePlaces(TrivialRegisterPassable):
+struct LanePlaces(WordReader):
     """Where a lane's codes and scales are in a stage, from its codes and its scales on."""
 
     var codes: UInt32
-    var scales: UInt32
+    var scales_at: UInt32
 
     @staticmethod
     @always_inline
@@ -64,24 +76,38 @@ struct LanePlaces(TrivialRegisterPassable):
         )
         return Self(places[0], places[1])
 
+    @always_inline
+    def words[bits: Int, block: Int](self, stages: DirectStages[_, bits, _]) -> Words[bits]:
+        comptime GRANULES = bits // GRANULE_BITS
+        var codes = type_of(stages.codes())(stages.codes().base + self.codes)
+        var found = Words[bits]()
+        comptime for granule in range(GRANULES):
+            var pair = load_pair(codes.at(Coord(0, GRANULES * block + granule, 0, 0)))
+            comptime for row in range(GRANULE_WORDS):
+                found[GRANULE_WORDS * granule + row] = pair[row]
+        return found
+
+    @always_inline
+    def scales[block: Int](self, stages: DirectStages[...]) -> UInt32:
+        var scales = type_of(stages.scales())(stages.scales().base + self.scales_at)
+        return load_word(scales.at(Coord(0, block, 0)))
+
 
 @always_inline
 def fragments_of[
     Operands: DirectOperands
-](rows: Operands.Rows, stages: DirectStages[...], places: LanePlaces) -> Fragments:
+](
+    rows: Operands.Rows,
+    stages: DirectStages[_, Operands.CODE_BITS, _],
+    reader: Some[WordReader],
+) -> Fragments:
     """Returns the weights of a stage that is full."""
-    var codes = type_of(stages.codes())(stages.codes().base + places.codes)
-    var scales_at = type_of(stages.scales())(stages.scales().base + places.scales)
     comptime BITS = Operands.CODE_BITS
-    comptime GRANULES = BITS // GRANULE_BITS
     var words = Array[Words[BITS], INSTRUCTIONS](uninitialized=True)
     var scales = SIMD[DType.uint32, INSTRUCTIONS](0)
     comptime for i in range(INSTRUCTIONS):
-        comptime for granule in range(GRANULES):
-            var pair = load_pair(codes.at(Coord(0, GRANULES * i + granule, 0, 0)))
-            comptime for row in range(GRANULE_WORDS):
-                words[i][GRANULE_WORDS * granule + row] = pair[row]
-        scales[i] = load_word(scales_at.at(Coord(0, i, 0)))
+        words[i] = reader.words[BITS, i](stages)
+        scales[i] = reader.scales[i](stages)
     var found = Fragments(uninitialized=True)
     comptime for i in range(INSTRUCTIONS):
         found[i] = Operands.fragment(rows, words[i], scales[i])

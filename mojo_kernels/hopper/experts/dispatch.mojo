@@ -6,8 +6,9 @@
 
 Of tiles with many rows, `multiply_many_rows` takes the place of `multiply_tiles`.
 
-Few rows of each expert go to `few_experts`, which has no lists and no stages. Weights are MXFP4,
-preshuffled for CUDA; activations are floats, kept or rounded to an MX format.
+Few rows of each expert go to `few_experts`, which has no lists and no stages; activations of MXFP4 or
+MXFP8, for results of two bytes, to `byte_experts`. Weights are MXFP4, preshuffled for CUDA; activations
+are floats, kept or rounded to an MX format.
 All else is for the portable kernels. The host knows rows and experts, not who has how many: tiles
 are as high as experts with twice their share of the rows want, so that weights are decoded once.
 """
@@ -27,18 +28,11 @@ from ...simt.views import FLOAT32, VECTOR_BYTES
 from ..layout import OPERANDS
 from ..plan import PRESHUFFLED
 from ..staged.activations import num_steps_of
+from ..byte_experts import dispatch as of_bytes
 from ..few_experts import dispatch as few
 from ..instructions.wgmma import ROW_BYTES
 from . import groups, kernel, rows, slots
-from .groups import (
-    Lists,
-    MAX_EXPERTS,
-    MAX_ROWS,
-    TILE_WORDS,
-    WORD_BYTES,
-    most_places,
-    most_tiles,
-)
+from .groups import ALIGNMENT, Lists, MAX_EXPERTS, MAX_ROWS, most_places, most_tiles
 from .kernel import GatheredRows, MANY_ROWS, multiply_tiles
 from .many import grid as grid_of_many, multiply_many_rows
 from .result import Target
@@ -126,29 +120,15 @@ struct Memory(TrivialRegisterPassable):
         address: Int, rows: Int, experts: Int, k: Int, slots: Int, hidden_bytes: Int, width: Int
     ) -> Self:
         """Lays out rows whose products have K up to `k`; no slots for a grouped product."""
-        comptime ALIGNMENT = 1024
         var tile_rows = tile_rows_of(rows, experts)
-        var num_tiles = most_tiles(rows, experts, tile_rows)
         var places = most_places(rows, experts, tile_rows)
-        var tiles = align_up(address, ALIGNMENT)
-        var sources = align_up(tiles + num_tiles * TILE_WORDS * WORD_BYTES, ALIGNMENT)
-        var of_slots = align_up(sources + places * WORD_BYTES, ALIGNMENT)
-        var marks = align_up(of_slots + slots * WORD_BYTES, ALIGNMENT)
-        var stages = align_up(marks + 2 * places, ALIGNMENT)
+        var lists = Lists.at(address, rows, experts, tile_rows, slots, False)
+        var stages = lists.end()
         var stages_bytes = Int(num_steps_of(UInt32(k))) * places * ROW_BYTES
         var hidden = align_up(stages + stages_bytes, ALIGNMENT)
         var of_rows = align_up(hidden + places * hidden_bytes, ALIGNMENT)
         var end = of_rows + places * width * bytes_of(Int(FLOAT32))
-        var lists = Lists(
-            device_pointer[DType.int32](tiles),
-            device_pointer[DType.int32](sources),
-            device_pointer[DType.int32](of_slots),
-            device_pointer[DType.uint32](marks),
-            UInt32(num_tiles),
-            UInt32(2 * places // WORD_BYTES),
-            slots > 0,
-        )
-        return Self(lists, stages, hidden, of_rows, places, end - tiles + ALIGNMENT)
+        return Self(lists, stages, hidden, of_rows, places, end - address + ALIGNMENT)
 
     @staticmethod
     def of(problem: GroupedProblem, address: Int) -> Self:
@@ -182,6 +162,8 @@ def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
     if not supports(problem) or few.takes(problem):
         return Workspace(0, 0)
+    if of_bytes.takes(problem):
+        return of_bytes.workspace_of(problem)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
@@ -191,6 +173,8 @@ def workspace_of(problem: ExpertsProblem) -> Workspace:
         return portable.workspace_of(problem)
     if few.takes(problem):
         return few.workspace_of(problem)
+    if of_bytes.takes(problem):
+        return of_bytes.workspace_of(problem)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
@@ -200,6 +184,8 @@ def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queu
         if supports(problem):
             if few.takes(problem):
                 return few.multiply_grouped(problem, queue)
+            if of_bytes.takes(problem):
+                return of_bytes.multiply_grouped(problem, queue)
             return _multiply_grouped(problem, queue)
     portable.multiply_grouped[known](problem, queue)
 
@@ -227,6 +213,8 @@ def multiply_experts[
         if supports(problem):
             if few.takes(problem):
                 return few.multiply_experts(problem, queue)
+            if of_bytes.takes(problem):
+                return of_bytes.multiply_experts(problem, queue)
             return _multiply_experts(problem, queue)
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 

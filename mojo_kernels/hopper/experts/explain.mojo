@@ -14,6 +14,8 @@ from ...numbers.rounding import Rounding
 from ...problem import ANY, Known, Left, NO_BIAS, Right
 from ...simt import experts as portable
 from ...simt.matmul import COLUMNS as WARP_COLUMNS, WARPS
+from ..byte_experts import dispatch as of_bytes
+from ..byte_experts.kernel import CAPACITY
 from ..few_experts import dispatch as few
 from ..plan import PRESHUFFLED
 from ..staged.stages import COLUMNS
@@ -132,6 +134,8 @@ def _purposes_of_grouped(asked: ExpertsQuestion) -> List[Purpose]:
         return [_portable("product", False)]
     if few.takes(problem):
         return [_few("product", asked, False)]
+    if of_bytes.takes(problem):
+        return [_begin("rows of groups are cut into tiles"), _prepare(), _bytes("product", False)]
     return [
         Purpose("route", "hopper/experts/groups.mojo", "rows of groups are cut into tiles", 0, 0),
         _stage("rows become stages once, not in each tile"),
@@ -153,6 +157,15 @@ def _purposes_of_layer(asked: ExpertsQuestion) -> List[Purpose]:
     )
     if few.takes(problem):
         return [_few("gate_up", asked, True), _few("down", asked, False), add]
+    if of_bytes.takes(problem):
+        return [
+            _begin("slots are sorted by expert"),
+            _prepare(),
+            _bytes("gate_up", True),
+            _prepare(),
+            _bytes("down", False),
+            add,
+        ]
     return [
         Purpose("route", "hopper/experts/groups.mojo", "slots are sorted by expert", 0, 0),
         _stage("tokens become stages once, not in each tile"),
@@ -176,6 +189,24 @@ def _few(name: StaticString, asked: ExpertsQuestion, is_gated: Bool) -> Purpose:
     var reason = StaticString("few rows of each expert: weights stream through registers")
     var file = StaticString("hopper/few_experts/kernel.mojo")
     return Purpose(name, file, reason, shape.rows(), shape.columns())
+
+
+def _begin(reason: StaticString) -> Purpose:
+    """Returns the purpose of the launch that lists rows, and finds what weights are divided by."""
+    return Purpose("route", "hopper/byte_experts/begin.mojo", reason, 0, 0)
+
+
+def _prepare() -> Purpose:
+    """Returns the purpose of the launch that encodes the rows of a product."""
+    var reason = StaticString("rows become bytes once, not in each tile")
+    return Purpose("stage", "hopper/byte_experts/rows.mojo", reason, 0, 0)
+
+
+def _bytes(name: StaticString, is_gated: Bool) -> Purpose:
+    """Returns the purpose of a product of bytes."""
+    var reason = StaticString("activations of MXFP4 or MXFP8: FP8 tensor cores, at twice the rate")
+    var columns = HIDDEN if is_gated else COLUMNS
+    return Purpose(name, "hopper/byte_experts/kernel.mojo", reason, CAPACITY, columns)
 
 
 def _stage(reason: StaticString) -> Purpose:

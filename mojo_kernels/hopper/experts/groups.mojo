@@ -20,10 +20,17 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid
+from ...launch.queue import DevicePointer, Grid, device_pointer
 from ...simt.routing import Groups, NO_EXPERT, Slots
 from ...simt.views import VECTOR_BYTES, flat_of
-from ..instructions.shared_memory import add_word, load_word, shared_base, store_word
+from ..instructions.shared_memory import (
+    add_word,
+    load_quad,
+    load_word,
+    shared_base,
+    store_quad,
+    store_word,
+)
 
 comptime THREADS = 1024
 """Threads of the kernels here: one for each expert."""
@@ -31,10 +38,14 @@ comptime MAX_EXPERTS = THREADS
 """Experts that the lists have room for."""
 comptime MAX_ROWS = 1 << 20
 """Rows up to which the sums of clamped sizes stay within 32 bits."""
+comptime ALIGNMENT = 1024
+"""Lists begin at multiples of this in a workspace."""
 comptime PLACE_MULTIPLE = 8
 """The first place of an expert is a multiple: rows of stages are swizzled by eight."""
 comptime NO_PLACE = Int32(-1)
 """The place of a slot that adds nothing."""
+comptime NO_SOURCE = Int32(-1)
+"""The source of a place that no row has."""
 comptime UNKNOWN = Int32(-2)
 """The place of a slot whose expert there is not."""
 comptime TILE_WORDS = 4
@@ -43,8 +54,10 @@ comptime WORD_BYTES = 4
 """Bytes of a number of the lists."""
 comptime WARPS = THREADS // 32
 """Warps of the kernels here."""
-comptime SHARED_BYTES = WORD_BYTES * (WARPS + MAX_EXPERTS)
-"""Their shared memory: a sum for each warp, a counter for each expert."""
+comptime GROUP_WORDS = 4
+"""Words of an expert's rows in shared memory: first place, first row, rows, and one more."""
+comptime SHARED_BYTES = WORD_BYTES * (WARPS + GROUP_WORDS * MAX_EXPERTS)
+"""Their shared memory: a sum for each warp, a counter or the rows of each expert."""
 
 
 @fieldwise_init
@@ -70,7 +83,8 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
     var tiles: DevicePointer[DType.int32]
     """[tiles, `TILE_WORDS`]."""
     var sources: DevicePointer[DType.int32]
-    """The row of the left side that goes to a place; where `are_gathered`."""
+    """The row of the left side that goes to a place; where `are_gathered`, or there are
+    `num_sources`."""
     var places: DevicePointer[DType.int32]
     """The place of a slot, `NO_PLACE` or `UNKNOWN`; where `are_gathered`."""
     var marks: DevicePointer[DType.uint32]
@@ -79,8 +93,36 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
     """Tiles that the list has room for."""
     var mark_words: UInt32
     """Words of all marks."""
+    var num_sources: UInt32
+    """Places, for kernels that go from place to place: `NO_SOURCE` where no row is; or else 0."""
     var are_gathered: Bool
     """Whether rows are those of tokens; otherwise they are those of the result."""
+
+    @staticmethod
+    def at(
+        address: Int, rows: Int, experts: Int, tile_rows: Int, slots: Int, goes_by_places: Bool
+    ) -> Self:
+        """Lays out lists at an address; those of a grouped product have no slots."""
+        var num_tiles = most_tiles(rows, experts, tile_rows)
+        var places = most_places(rows, experts, tile_rows)
+        var tiles = align_up(address, ALIGNMENT)
+        var sources = align_up(tiles + num_tiles * TILE_WORDS * WORD_BYTES, ALIGNMENT)
+        var of_slots = align_up(sources + places * WORD_BYTES, ALIGNMENT)
+        var marks = align_up(of_slots + slots * WORD_BYTES, ALIGNMENT)
+        return Self(
+            device_pointer[DType.int32](tiles),
+            device_pointer[DType.int32](sources),
+            device_pointer[DType.int32](of_slots),
+            device_pointer[DType.uint32](marks),
+            UInt32(num_tiles),
+            UInt32(0 if goes_by_places else 2 * places // WORD_BYTES),
+            UInt32(places if goes_by_places else 0),
+            slots > 0,
+        )
+
+    def end(self) -> Int:
+        """Returns the first aligned address behind the lists."""
+        return align_up(Int(self.marks) + Int(self.mark_words) * WORD_BYTES, ALIGNMENT)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -96,6 +138,12 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
             Coord(Int(index) * TILE_WORDS)
         )
         return RowTile(words[0], UInt32(words[1]), UInt32(words[2]), UInt32(words[3]))
+
+    @always_inline
+    def clear_sources(self):
+        """Says of all places that no row has them; all threads call it."""
+        for i in range(UInt32(thread_idx.x), self.num_sources, UInt32(THREADS)):
+            flat_of(self.sources)[Int(i)] = NO_SOURCE
 
     @always_inline
     def source(self, tile: RowTile, row: UInt32) -> Int:
@@ -187,9 +235,16 @@ def padded(rows: UInt32) -> UInt32:
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
 def lay_out_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
-    """Lists the tiles of rows that are sorted; one group of threads, one for each expert."""
+    """Lists the tiles of rows that are sorted; one group of threads."""
     wait_on_dependent_grids()
     launch_dependent_grids()
+    list_groups(groups, lists, tile_rows)
+
+
+@always_inline
+def list_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
+    """Does so; all threads of a group call it, one for each expert."""
+    lists.clear_sources()
     var base = shared_base()
     var expert = UInt32(thread_idx.x)
     var rows = UInt32(groups.rows)
@@ -203,20 +258,49 @@ def lay_out_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
     var place = sums_before(padded(count), base)[0]
     var index, num_tiles = sums_before((count + tile_rows - 1) // tile_rows, base)
     lists.store_tiles(0, 1, index, RowTile(Int32(expert), place, begin, count), tile_rows)
+    if lists.num_sources > 0:
+        list_sources(
+            lists, base + UInt32(WORD_BYTES * WARPS), UInt32(groups.count), place, begin, count
+        )
     var first_left = min(all, rows)
     var left = RowTile(Int32(NO_EXPERT), 0, first_left, rows - first_left)
     lists.store_tiles(expert, UInt32(THREADS), num_tiles, left, tile_rows)
     lists.clear(num_tiles + (left.rows + tile_rows - 1) // tile_rows)
 
 
+@always_inline
+def list_sources(
+    lists: Lists, base: UInt32, experts: UInt32, place: UInt32, begin: UInt32, count: UInt32
+):
+    """Writes which row each place has; a thread brings an expert's first place and row, and count.
+
+    It takes `GROUP_WORDS` words of shared memory for each expert.
+    """
+    comptime GROUP_BYTES = UInt32(GROUP_WORDS * WORD_BYTES)
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
+    store_quad(base + GROUP_BYTES * UInt32(thread_idx.x), {place, begin, count, 0})
+    barrier()
+    for expert in range(warp, experts, UInt32(WARPS)):
+        var rows = load_quad(base + GROUP_BYTES * expert)
+        for i in range(lane, rows[2], UInt32(32)):
+            flat_of(lists.sources)[Int(rows[0] + i)] = Int32(rows[1] + i)
+
+
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
 def route_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt32):
-    """Sorts slots by expert, and lists their tiles; one group of threads.
+    """Sorts slots by expert, and lists their tiles; one group of threads."""
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    list_slots(slots, num_experts, lists, tile_rows)
+
+
+@always_inline
+def list_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt32):
+    """Does so; all threads of a group call it.
 
     Slots of an expert take its places as they come, which no result depends on.
     """
-    wait_on_dependent_grids()
-    launch_dependent_grids()
+    lists.clear_sources()
     var thread = UInt32(thread_idx.x)
     var base = shared_base()
     var counters = base + UInt32(WORD_BYTES * WARPS)

@@ -25,7 +25,7 @@ from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.operands import MARK, MappedOperands, Scaling
-from ..layout import ROWS_PER_LANE, ROW_LANES, TILE_ROWS
+from ..layout import ROWS_PER_LANE, TILE_ROWS
 from ..plan import Kernel, Plan
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
 from .places import ALIGNMENT, Bases, STEP_BLOCKS
@@ -65,9 +65,9 @@ struct ByteRows[stages_weights: Bool](
 
         Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
         """
-        var left = StagedRows.at(address, k, 1 if Self.stages_weights else tokens)
+        var left = StagedRows.at(address, k, m, 1 if Self.stages_weights else tokens)
         var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, 1)
+        var right = StagedRows.at(right_at, k, n, 1)
         var bases_at = right_at
         comptime if Self.stages_weights:
             # Whole tiles of weights are written.
@@ -103,19 +103,15 @@ struct ByteRows[stages_weights: Bool](
                     store_word(rows.at[i, 2 * block + half](), bytes[half])
 
     @always_inline
-    def factors_of(self, tile: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         return device_pointer[DType.float32](0)
 
     @always_inline
-    def rows_at(self, row: UInt32) -> RowTables:
+    def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> RowTables:
         var bases = self.bases.of_weights()
-        var base = bases[Int(row)].cast[DType.uint32]()
-        var next = bases[Int(row) + ROW_LANES].cast[DType.uint32]()
-        return RowTables(
-            ByteTable.of_base(base),
-            ByteTable.of_base(next),
-            row // UInt32(ROW_LANES) % UInt32(ROWS_PER_LANE),
-        )
+        var base = bases[Int(first)].cast[DType.uint32]()
+        var next = bases[Int(second)].cast[DType.uint32]()
+        return RowTables(ByteTable.of_base(base), ByteTable.of_base(next), place)
 
     @staticmethod
     @always_inline

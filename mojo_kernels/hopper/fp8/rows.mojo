@@ -18,7 +18,7 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK
 from ...simt.views import flat_of
-from ..dense.lanes import RESIDENT_GROUPS, RowLanes, THREADS, WARPS
+from ..dense.lanes import LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
 from ..dense.result import GROUPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
@@ -28,7 +28,7 @@ from ..many.kernel import MULTIPROCESSORS
 from ..plan import Kernel, Plan
 from .bases import ByteRows, meetings_at, workspace_of
 from .places import STEP_BLOCKS
-from .tokens import MANY_CHUNKS, MAX_CHUNKS, prepare_token
+from .tokens import CHUNK_COUNTS, MANY_CHUNKS, MAX_CHUNKS, prepare_token
 from .weights import SHARED_BYTES, find_bases
 
 comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
@@ -65,7 +65,7 @@ def prepare_rows[
         while counter < num_counters:
             flat_of(counters)[Int(counter)] = 0
             counter += (UInt32(grid_dim.x) - num_groups) * UInt32(THREADS)
-        prepare_token[CHUNKS](a, rows, lanes, index)
+        prepare_token[CHUNKS](a, rows, LaneOfRow(lanes, index))
         return
     var tile, group = divmod(index, tile_groups)
     comptime if stages_weights:
@@ -95,7 +95,7 @@ def prepare[
     var lanes = RowLanes.of(problem.m, problem.k, MANY_CHUNKS)
     var num_groups = ceildiv(problem.n, TILE_ROWS) * tile_groups
     var chunks = lanes.chunks(problem.k)
-    comptime for known in [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS]:
+    comptime for known in CHUNK_COUNTS:
         if chunks <= known:
             queue.launch[prepare_rows[known, stages_weights]](
                 Grid(

@@ -19,7 +19,7 @@ from ...numbers.scales import E8M0_BIAS
 from ...simt.arguments import Activations
 from ...simt.codec import encode_chunk, pack, scale_of_block, CHUNK
 from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RowLanes
+from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps
 from ..dense.stages import StagedRows
 from ..instructions.packed import EXPONENT_UNIT, Pairs, multiply_pairs, pick_bytes
 from ..instructions.warp import keep_branch
@@ -40,6 +40,8 @@ comptime MANY_CHUNKS = 8
 """Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
 comptime MAX_CHUNKS = 16
 """The most chunks of a lane."""
+comptime CHUNK_COUNTS = [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS]
+"""Chunks of a lane that kernels are compiled for: enough of them."""
 comptime Bytes = SIMD[DType.uint32, 2]
 """A chunk as bytes: its first four, and its last four."""
 comptime BYTE_FIELDS = 96
@@ -47,9 +49,8 @@ comptime BYTE_FIELDS = 96
 
 
 @always_inline
-def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], lanes: RowLanes, group: UInt32):
+def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneOfRow):
     """Writes the bytes and the base of this thread's row of tokens."""
-    var place = LaneOfRow(lanes, group)
     if a.is_encoded() or a.dtype != BFLOAT16:
         keep_branch()
         return prepare_codes[CHUNKS](a, rows, place)
@@ -119,7 +120,7 @@ def prepare_numbers[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneO
         if HOLDS or place.has_any(UInt32(first), row_chunks):
             comptime for i in range(BATCH):
                 var chunk = min(place.chunk(UInt32(first + i)), last)
-                numbers[held + i] = load_neighbours(a, place.row, chunk)
+                numbers[held + i] = load_neighbours(a, place.source, chunk)
             comptime for i in range(BATCH):
                 maxima[first + i] = magnitude_of_block(numbers[held + i])
                 largest = max(largest, maxima[first + i])
@@ -149,7 +150,7 @@ def prepare_numbers[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneO
             comptime if not HOLDS:
                 comptime for i in range(BATCH):
                     var chunk = min(place.chunk(UInt32(first + i)), last)
-                    numbers[i] = load_neighbours(a, place.row, chunk)
+                    numbers[i] = load_neighbours(a, place.source, chunk)
             comptime for i in range(BATCH):
                 var scaled = multiply_pairs(
                     numbers[held + i],
@@ -199,7 +200,7 @@ def prepare_spread(a: Activations, rows: ByteRows[_], place: LaneOfRow):
         ceildiv(rows.left.num_steps * UInt32(STEP_BLOCKS * K_LANES), place.lanes.lanes())
     ):
         var chunk = place.chunk(UInt32(i))
-        var neighbours = load_neighbours(a, place.row, min(chunk, last))
+        var neighbours = load_neighbours(a, place.source, min(chunk, last))
         var scale = scale_of_neighbours(neighbours, a.carry)[0]
         var word = encode_neighbours(neighbours, scale)
         store_block_base(a, rows, place, chunk, scale)
@@ -276,7 +277,7 @@ def load_batch[
     """Loads chunks as codes and scales; those past the end of a row are zeros."""
     # Lanes outside repeat the last block.
     var last = last_chunk_of(place, row_chunks)
-    var token = Int(place.row)
+    var token = Int(place.source)
     if a.is_encoded():
         keep_branch()
         var k_blocks = Int(row_chunks) // K_LANES

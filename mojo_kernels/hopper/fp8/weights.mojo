@@ -1,12 +1,12 @@
 """The base of every weight row: its largest scale, if all blocks can be numbers under it.
 
-A group has a tile of 32 rows. Whether a row has a base follows from its scales alone, but where a
-block's is too small: if its codes are zeros, it fits nevertheless.
+A group, or a warp, has a tile of 32 rows. Whether a row has a base follows from its scales alone, but
+where a block's is too small: if its codes are zeros, it fits nevertheless.
 """
 
 from max.gpu import thread_idx
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
-from max.gpu.primitives.warp import shuffle_xor
+from max.gpu.primitives.warp import shuffle_idx, shuffle_xor
 from max.gpu.sync import barrier
 from std.bit import log2_floor
 
@@ -18,7 +18,7 @@ from ..dense.lanes import THREADS, WARPS
 from ..instructions.packed import LOW_BYTES, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word
-from ..instructions.warp import keep_branch, lane_here
+from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from .codes import EMPTY_BASE, NO_BASE, fits, is_base, scale_at
 from .places import Bases
@@ -28,7 +28,9 @@ comptime ENDS_BYTES = 16
 comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
 """Shared memory of a group: those of each warp."""
 comptime SCALES_BATCH = 4
-"""Words of scales of a thread that are on the way at once."""
+"""Words of scales of a thread that are on the way at once, of a group's."""
+comptime WARP_BATCH = 8
+"""The same where a warp has a tile."""
 
 
 @always_inline
@@ -42,22 +44,7 @@ def find_bases[bits: Int](w: Weights, bases: Bases, tile: UInt32, k: UInt32) -> 
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
     var scales = rows_of(w.scales.unsafe_bitcast[UInt32](), Int(num_words))
-    # Largest and smallest scales of rows 0 and 2 of a word, then of rows 1 and 3.
-    var ends = SIMD[DType.uint32, 4](0, 0, LOW_BYTES, LOW_BYTES)
-    # The last words of the rows stand in for those past the end.
-    var last = num_words - UInt32(ROW_LANES) + UInt32(thread_idx.x) % UInt32(ROW_LANES)
-    for first in range(UInt32(thread_idx.x), num_words, UInt32(SCALES_BATCH * THREADS)):
-        var words = SIMD[DType.uint32, SCALES_BATCH]()
-        comptime for i in range(SCALES_BATCH):
-            words[i] = scales[Int(tile), Int(min(UInt32(first) + UInt32(i * THREADS), last))]
-        comptime for i in range(SCALES_BATCH):
-            var even, odd = words[i] & LOW_BYTES, (words[i] >> 8) & LOW_BYTES
-            ends = joined_ends(ends, {even, odd, even, odd})
-    comptime for log_step in range(log2_floor(ROW_LANES), log2_floor(32)):
-        var others = SIMD[DType.uint32, 4]()
-        comptime for i in range(4):
-            others[i] = shuffle_xor(ends[i], UInt32(1 << log_step))
-        ends = joined_ends(ends, others)
+    var ends = ends_of[THREADS, SCALES_BATCH](scales, tile, num_words, UInt32(thread_idx.x))
     if lane < UInt32(ROW_LANES):
         store_quad(base + UInt32(ENDS_BYTES) * (warp * UInt32(ROW_LANES) + lane), ends)
     barrier()
@@ -67,6 +54,71 @@ def find_bases[bits: Int](w: Weights, bases: Bases, tile: UInt32, k: UInt32) -> 
         var at = UInt32(other * ROW_LANES) + row_lane
         ends = joined_ends(ends, load_quad(base + UInt32(ENDS_BYTES) * at))
 
+    var word, may_miss = bases_of[bits](ends)
+    var missing = UInt32(0)
+    # What stages are put together in is read until here.
+    if any_thread[THREADS](may_miss):
+        keep_branch()
+        missing = find_missing[bits](w, scales, tile, num_words, word)
+    wait_on_dependent_grids()
+    if warp == 0:
+        store_bases(bases, tile * UInt32(TILE_ROWS), word, missing)
+    return word
+
+
+@always_inline
+def find_bases_of_warp[
+    bits: Int
+](w: Weights, bases: Bases, first_row: UInt32, tile: UInt32, k: UInt32):
+    """Writes the bases of a tile of weight rows, which begin at a row of all; a warp calls it."""
+    var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
+    var scales = rows_of(w.scales.unsafe_bitcast[UInt32](), Int(num_words))
+    var ends = ends_of[32, WARP_BATCH](scales, tile, num_words, lane_here())
+    # From lanes that have eight rows each to those that have a row each four times.
+    comptime for i in range(4):
+        ends[i] = shuffle_idx(ends[i], lane_here() // UInt32(K_LANES))
+    var word, may_miss = bases_of[bits](ends)
+    var missing = UInt32(0)
+    if any_lane(may_miss):
+        keep_branch()
+        missing = missing_here[bits, 1](w, scales, tile, num_words, word, 0)
+        comptime for log_step in range(log2_floor(K_LANES)):
+            missing |= shuffle_xor(missing, UInt32(1 << log_step))
+    store_bases(bases, first_row, word, missing)
+
+
+@always_inline
+def ends_of[
+    threads: Int, batch: Int
+](scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, thread: UInt32) -> SIMD[
+    DType.uint32, 4
+]:
+    """Returns the largest and smallest scales of four rows that a warp finds: those of its lane's
+    place among eight.
+
+    So many threads look at a tile. Those of rows 0 and 2 are halves of a register, as of rows 1 and 3.
+    """
+    var ends = SIMD[DType.uint32, 4](0, 0, LOW_BYTES, LOW_BYTES)
+    # The last words of the rows stand in for those past the end.
+    var last = num_words - UInt32(ROW_LANES) + thread % UInt32(ROW_LANES)
+    for first in range(thread, num_words, UInt32(batch * threads)):
+        var words = SIMD[DType.uint32, batch]()
+        comptime for i in range(batch):
+            words[i] = scales[Int(tile), Int(min(UInt32(first) + UInt32(i * threads), last))]
+        comptime for i in range(batch):
+            var even, odd = words[i] & LOW_BYTES, (words[i] >> 8) & LOW_BYTES
+            ends = joined_ends(ends, {even, odd, even, odd})
+    comptime for log_step in range(log2_floor(ROW_LANES), log2_floor(32)):
+        var others = SIMD[DType.uint32, 4]()
+        comptime for i in range(4):
+            others[i] = shuffle_xor(ends[i], UInt32(1 << log_step))
+        ends = joined_ends(ends, others)
+    return ends
+
+
+@always_inline
+def bases_of[bits: Int](ends: SIMD[DType.uint32, 4]) -> Tuple[UInt32, Bool]:
+    """Returns the largest scales of four rows, a byte each, and whether one may be no base."""
     var word = UInt32(0)
     var may_miss = False
     comptime for row in range(ROWS_PER_LANE):
@@ -77,19 +129,19 @@ def find_bases[bits: Int](w: Weights, bases: Bases, tile: UInt32, k: UInt32) -> 
             largest = EMPTY_BASE
         may_miss |= not (is_base(largest) and fits[bits](UInt32.MAX, smallest, largest))
         word |= largest << UInt32(8 * row)
-    var missing = UInt32(0)
-    # What stages are put together in is read until here.
-    if any_thread[THREADS](may_miss):
-        keep_branch()
-        missing = find_missing[bits](w, scales, tile, num_words, word)
-    wait_on_dependent_grids()
-    if warp == 0 and lane % UInt32(K_LANES) == 0:
+    return (word, may_miss)
+
+
+@always_inline
+def store_bases(bases: Bases, first_row: UInt32, word: UInt32, missing: UInt32):
+    """Stores those of a tile, which begin at a row; a warp calls it."""
+    var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
+    if k_lane == 0:
         comptime for row in range(ROWS_PER_LANE):
             var found = scale_at(word, UInt32(row)).cast[DType.uint8]()
             if missing & UInt32(1 << row) != 0:
                 found = NO_BASE
-            bases.of_weights()[Int(tile) * TILE_ROWS + row * ROW_LANES + Int(row_lane)] = found
-    return word
+            bases.of_weights()[Int(first_row + UInt32(row * ROW_LANES) + row_lane)] = found
 
 
 @always_inline
@@ -116,19 +168,51 @@ def find_missing[
     That is so where a small scale comes with codes that are not all zero, which is rare. `largest`
     are the largest scales of the rows, a byte each. All threads call it.
     """
-    comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
     var base = shared_base()
-    var lane = lane_here()
-    var row_lane = lane // UInt32(K_LANES)
+    var row_lane = lane_here() // UInt32(K_LANES)
     var flags = base + 4 * UInt32(ROWS_PER_LANE) * row_lane
     if thread_idx.x < TILE_ROWS:
         store_word(base + 4 * UInt32(thread_idx.x), 0)
     barrier()
+    var here = missing_here[bits, WARPS](
+        w, scales, tile, num_words, largest, UInt32(thread_idx.x) // 32
+    )
+    comptime for row in range(ROWS_PER_LANE):
+        if here & UInt32(1 << row) != 0:
+            store_word(flags + UInt32(4 * row), 1)
+    barrier()
+    var missing = UInt32(0)
+    comptime for row in range(ROWS_PER_LANE):
+        if load_word(flags + UInt32(4 * row)) != 0:
+            missing |= UInt32(1 << row)
+    barrier()
+    return missing
+
+
+@always_inline
+def missing_here[
+    bits: Int, num_warps: Int
+](
+    w: Weights,
+    scales: Matrix[DType.uint32],
+    tile: UInt32,
+    num_words: UInt32,
+    largest: UInt32,
+    warp: UInt32,
+) -> UInt32:
+    """Returns the same bits of what a lane looks at, one of a warp among so many."""
+    comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
+    var lane = lane_here()
+    var row_lane = lane // UInt32(K_LANES)
     # Four lanes have the same rows: each looks at every fourth word of them.
     var num_blocks = num_words // UInt32(ROW_LANES)
-    var first = UInt32(thread_idx.x) // 32 * UInt32(K_LANES) + lane % UInt32(K_LANES)
+    var first = warp * UInt32(K_LANES) + lane % UInt32(K_LANES)
     var codes = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
-    for block in range(first, num_blocks, UInt32(WARPS * K_LANES)):
+    var missing = UInt32(0)
+    comptime for row in range(ROWS_PER_LANE):
+        if not is_base(scale_at(largest, UInt32(row))):
+            missing |= UInt32(1 << row)
+    for block in range(first, num_blocks, UInt32(num_warps * K_LANES)):
         var found = scales[Int(tile), Int(block) * ROW_LANES + Int(row_lane)]
         comptime for row in range(ROWS_PER_LANE):
             var scale, base = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
@@ -140,12 +224,5 @@ def find_missing[
                         var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
                         any_code |= codes[of_tile + granule, Int(at) * ROWS_PER_LANE + row]
                 if not fits[bits](any_code, scale, base):
-                    store_word(flags + UInt32(4 * row), 1)
-    barrier()
-    var missing = UInt32(0)
-    comptime for row in range(ROWS_PER_LANE):
-        var is_missing = not is_base(scale_at(largest, UInt32(row)))
-        if is_missing or load_word(flags + UInt32(4 * row)) != 0:
-            missing |= UInt32(1 << row)
-    barrier()
+                    missing |= UInt32(1 << row)
     return missing

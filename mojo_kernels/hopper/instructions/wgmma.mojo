@@ -145,7 +145,9 @@ def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
 
 comptime STEP_BYTES = 32
 """Bytes of a row that an instruction multiplies: 32 steps of K of bytes, 16 of bfloat16."""
-comptime TileSums[tokens: Int] = Array[SIMD[DType.float32, PART_SUMS], tokens // 2 // PART_SUMS]
+comptime TileSums[tokens: Int] = Array[
+    SIMD[DType.float32, min(tokens // 2, PART_SUMS)], max(tokens // 2 // PART_SUMS, 1)
+]
 """A thread's sums of an instruction on so many tokens, in its order."""
 
 
@@ -208,7 +210,24 @@ def _start[
     comptime COUNT = tokens // 2
     comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,r," + _operands[0, COUNT, ""]()
     # fmt: off
-    comptime if tokens == 64:
+    comptime if tokens == 32:
+        var a = sums[0]
+        var d = inlined_assembly[
+            TEXT,
+            _RegisterPackType[
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+            ],
+            constraints=CONSTRAINTS,
+            has_side_effect=True,
+        ](
+            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+            a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
+        )
+        comptime for i in range(COUNT):
+            sums[0][i] = d[i]
+    elif tokens == 64:
         var a = sums[0]
         var d = inlined_assembly[
             TEXT,

@@ -47,7 +47,7 @@ struct NumberRows(MappedOperands, StagedOperands, TrivialRegisterPassable):
     @staticmethod
     def at(n: Int, k: Int, address: Int) -> Self:
         """Returns the weights of a product in a workspace."""
-        var right = StagedRows.at(address, NUMBER_BYTES * k, 1)
+        var right = StagedRows.at(address, NUMBER_BYTES * k, n, 1)
         # Whole tiles of weights are written.
         var marks_at = address + right.num_bytes(align_up(n, TILE_ROWS))
         return Self(right, device_pointer[DType.uint8](marks_at), UInt32(n))

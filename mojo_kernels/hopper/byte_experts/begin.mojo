@@ -1,0 +1,107 @@
+"""What is known before the first product: who has which rows, and the bases of all weight rows.
+
+One kernel: its first group of threads makes the lists of `experts.groups`; of the others each warp takes
+tiles of 32 weight rows, whose scales it reads. Weights need not be searched for the experts that are
+hit: few rows of each, which miss some, are for `few_experts`.
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.math import ceildiv
+from std.utils import StaticTuple
+
+from ...experts import Experts
+from ...launch.queue import Grid
+from ...simt.routing import ExpertWeights, Groups, Slots
+from ..experts.groups import Lists, SHARED_BYTES, THREADS, WARPS, list_groups, list_slots
+from ..fp8.places import Bases
+from ..fp8.weights import find_bases_of_warp
+from ..layout import TILE_ROWS
+from ..many.kernel import MULTIPROCESSORS
+
+comptime WEIGHT_BITS = 4
+"""Bits of a code of the weights."""
+
+
+@fieldwise_init
+struct Matrices(DevicePassable, TrivialRegisterPassable):
+    """The right sides of a product, and where the bases of their rows go."""
+
+    comptime device_type: AnyType = Self
+
+    var weights: ExpertWeights
+    var bases: Bases
+    """Those of an expert's rows behind another's, tiles of 32."""
+    var tiles: UInt32
+    """Tiles of an expert."""
+    var k: UInt32
+
+    @staticmethod
+    def of(experts: Experts, n: Int, k: Int, bases: Bases) -> Self:
+        """Returns weights [n, k] of each expert."""
+        return Self(ExpertWeights(experts, n), bases, UInt32(ceildiv(n, TILE_ROWS)), UInt32(k))
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Matrices"
+
+    @always_inline
+    def num_tiles(self) -> UInt32:
+        """Returns the tiles of all experts."""
+        return UInt32(self.weights.count) * self.tiles
+
+    @always_inline
+    def find_bases(self, index: UInt32):
+        """Finds those of a tile; a warp calls it."""
+        var expert, tile = divmod(index, self.tiles)
+        find_bases_of_warp[WEIGHT_BITS](
+            self.weights.of(Int(expert)), self.bases, index * UInt32(TILE_ROWS), tile, self.k
+        )
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def begin_groups(groups: Groups, lists: Lists, tile_rows: UInt32, matrices: Matrices):
+    """Lists the tiles of rows that are sorted, and finds all bases."""
+    launch_dependent_grids()
+    wait_on_dependent_grids()
+    if block_idx.x == 0:
+        return list_groups(groups, lists, tile_rows)
+    for index in range(_first_tile(), matrices.num_tiles(), _tiles_step()):
+        matrices.find_bases(UInt32(index))
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def begin_slots(slots: Slots, lists: Lists, tile_rows: UInt32, first: Matrices, second: Matrices):
+    """Sorts slots by expert, and finds all bases of both products."""
+    launch_dependent_grids()
+    wait_on_dependent_grids()
+    if block_idx.x == 0:
+        return list_slots(slots, UInt32(first.weights.count), lists, tile_rows)
+    var of_first = first.num_tiles()
+    for index in range(_first_tile(), of_first + second.num_tiles(), _tiles_step()):
+        if UInt32(index) < of_first:
+            first.find_bases(UInt32(index))
+        else:
+            second.find_bases(UInt32(index) - of_first)
+
+
+@always_inline
+def _first_tile() -> UInt32:
+    """Returns the first tile of this warp."""
+    return (UInt32(block_idx.x) - 1) * UInt32(WARPS) + UInt32(thread_idx.x) // 32
+
+
+@always_inline
+def _tiles_step() -> UInt32:
+    """Returns the tiles from one of a warp to its next one."""
+    return (UInt32(grid_dim.x) - 1) * UInt32(WARPS)
+
+
+def grid(num_tiles: Int) -> Grid:
+    """Returns the grid of both kernels for so many tiles of weights."""
+    var others = min(ceildiv(num_tiles, WARPS), MULTIPROCESSORS - 1)
+    return Grid(1 + others, threads=THREADS, shared_bytes=SHARED_BYTES, starts_early=True)

@@ -1,0 +1,144 @@
+"""Which weight rows a lane multiplies, where they are in a stage, and which numbers they lead to.
+
+A group of threads computes 128 columns, each of its two warp groups 64 of them, or 32 hidden numbers:
+
+    gating         tiles of a warp group          rows of a lane                hidden numbers of a lane
+    none           two neighbours                 r, r + 8 of a half tile
+    neighbours     two neighbours                 the same                      one, with a lane 4 apart
+    halves         one of gates, one of ups       the same row of both          one, its own
+
+Which half, or which eight rows of a tile, follows from the warp and from lane // 8: lanes that are eight
+apart find theirs in the same banks, so that each reads another of the words that lie there.
+"""
+
+from layout import Coord
+
+from ...simt.instructions import pick_bytes
+from ..dense.result import WARPS
+from ..direct.operands import GRANULE_BITS, Words
+from ..direct.stages import DirectStages
+from ..direct.weights import LanePlaces, WordReader, half_of
+from ..experts.result import HIDDEN, Part
+from ..instructions.shared_memory import load_word
+from ..instructions.warp import lane_here
+from ..instructions.wgmma import OCTET
+from ..layout import K_LANES, ROWS_PER_LANE, TILE_ROWS
+from ..staged.stages import COLUMNS, HALVES, TILES, WARP_ROWS
+
+comptime GROUP_COLUMNS = COLUMNS // 2
+"""Columns of a warp group."""
+comptime GROUP_HIDDEN = HIDDEN // 2
+"""Hidden numbers of a warp group."""
+
+
+@fieldwise_init
+struct Gating(Equatable, TrivialRegisterPassable):
+    """Where gates and their ups are among weight rows."""
+
+    var code: Int
+
+    comptime NONE = Self(0)
+    comptime NEIGHBOURS = Self(1)
+    comptime HALVES = Self(2)
+    comptime COUNT = 3
+    """How many there are."""
+
+
+@fieldwise_init
+struct LaneRows(TrivialRegisterPassable):
+    """A lane's two rows of the weights of an expert, and where their sums go."""
+
+    var first: UInt32
+    var second: UInt32
+    var scale_place: UInt32
+    """Where the first one's scale is in a word of the reader."""
+    var column: UInt32
+    """The place of the first one's sums, or of the hidden number, among those of the warp group."""
+
+    @staticmethod
+    @always_inline
+    def of[gating: Gating](part: Part, warp: UInt32) -> Self:
+        """Returns those of a lane of a consumer warp."""
+        var group, in_group = divmod(warp, UInt32(WARPS))
+        var row = lane_here() // UInt32(K_LANES)
+        comptime if gating == Gating.HALVES:
+            var word = word_of(in_group)
+            var hidden = word * UInt32(OCTET) + row
+            var first = part.first_column + group * UInt32(GROUP_HIDDEN) + hidden
+            return Self(first, first + part.half, 0, hidden)
+        else:
+            comptime STEP = 1 if gating == Gating.NONE else 2
+            var half = half_of(warp)
+            var tile = in_group // UInt32(HALVES)
+            var in_rows = tile * UInt32(TILE_ROWS) + half * UInt32(WARP_ROWS) + row
+            var first = part.first_column * UInt32(STEP) + group * UInt32(GROUP_COLUMNS) + in_rows
+            var column = in_rows
+            comptime if gating == Gating.NEIGHBOURS:
+                # Lanes of even rows have the first of two numbers, those of odd ones the second.
+                column = in_rows // 2 + (row % 2) * UInt32(OCTET // 2)
+            return Self(first, first + UInt32(OCTET), half * UInt32(HALVES), column)
+
+    @always_inline
+    def within(self, last: UInt32) -> Self:
+        """Returns rows that there are: the last one stands in for those past it."""
+        var found = self
+        found.first, found.second = min(self.first, last), min(self.second, last)
+        return found
+
+
+@always_inline
+def word_of(warp: UInt32) -> UInt32:
+    """Returns which of a tile's four words a lane reads, of a warp in its group."""
+    return (warp ^ lane_here() // UInt32(OCTET)) % UInt32(ROWS_PER_LANE)
+
+
+@fieldwise_init
+struct GatePlaces(WordReader):
+    """Where a lane's codes and scales are, the same row of a tile of gates and of one of ups."""
+
+    var codes: UInt32
+    var next_codes: UInt32
+    var scales_at: UInt32
+    var next_scales: UInt32
+    var selector: UInt32
+    """Bytes of both words of scales."""
+
+    @staticmethod
+    @always_inline
+    def of_warp(stages: DirectStages[...], warp: UInt32) -> Self:
+        """Returns those of this lane."""
+        comptime Stages = type_of(stages)
+        var tile, in_group = divmod(warp, UInt32(WARPS))
+        var lane = lane_here()
+        var row = lane // UInt32(K_LANES)
+        var word = word_of(in_group)
+        var next = tile + UInt32(TILES // 2)
+        return Self(
+            Stages.Codes(0).at(Coord(tile, 0, lane, word)),
+            Stages.Codes(0).at(Coord(next, 0, lane, word)),
+            Stages.Scales(0).at(Coord(tile, 0, row)),
+            Stages.Scales(0).at(Coord(next, 0, row)),
+            word | (UInt32(ROWS_PER_LANE) + word) << 4,
+        )
+
+    @always_inline
+    def words[bits: Int, block: Int](self, stages: DirectStages[_, bits, _]) -> Words[bits]:
+        comptime assert bits == GRANULE_BITS, "a block is a granule"
+        var codes = stages.codes()
+        var first = type_of(codes)(codes.base + self.codes)
+        var second = type_of(codes)(codes.base + self.next_codes)
+        var found = Words[bits]()
+        found[0] = load_word(first.at(Coord(0, block, 0, 0)))
+        found[1] = load_word(second.at(Coord(0, block, 0, 0)))
+        return found
+
+    @always_inline
+    def scales[block: Int](self, stages: DirectStages[...]) -> UInt32:
+        var scales = stages.scales()
+        var first = type_of(scales)(scales.base + self.scales_at)
+        var second = type_of(scales)(scales.base + self.next_scales)
+        return pick_bytes(
+            load_word(first.at(Coord(0, block, 0))),
+            load_word(second.at(Coord(0, block, 0))),
+            self.selector,
+        )
