@@ -244,7 +244,7 @@ def test_a_grouped_product_is_explained_as_one_launch():
     assert str(found).startswith(text)
 
 
-@pytest.mark.parametrize("activations", ["mxfp4", "bf16"])
+@pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "mxfp8_e5m2", "bf16"])
 @pytest.mark.parametrize("op", ["moe", "grouped_linear"])
 def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     question = {"device": "cuda", "activations": activations}
@@ -259,6 +259,8 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     for found in (some, many):
         assert [launch.name for launch in found.launches] == stages
     files = "few_experts/kernel", "experts/kernel", "experts/many"
+    if activations in ("mxfp4", "mxfp8"):
+        files = "few_experts/kernel", "byte_experts/kernel", "byte_experts/kernel"
     for found, file in zip((few, some, many), files, strict=True):
         for launch in found.launches:
             multiplies = launch.tile != (0, 0)
