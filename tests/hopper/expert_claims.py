@@ -6,7 +6,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import numbers_of, values_of
+from cases import numbers_of, same_bits, values_of
 
 NEAR, MOSTLY_NEAR = 0.1, 2.0**-7
 """How far a row of a layer may be from the exact one, of its norm, and how far half of them are."""
@@ -27,28 +27,44 @@ def left_numbers(x, mode):
 
 
 def bytes_error(left, w, mode):
-    """Returns what FP8 tensor cores lose beside float32's roundings, where they may be taken."""
-    if mode not in ("mxfp4", "mxfp8"):
-        return 0
+    """Returns what FP8 tensor cores lose beside float32's roundings, of MXFP4 or MXFP8."""
     # Two stages are added before float32 has the sum.
     lost = oracle.fp8_cutoff_bound(left, w, stage=256)
     return lost + (oracle.common_scale_bound(left, w) if mode == "mxfp8" else 0)
 
 
-def assert_is_product(got, x, plain, sizes, mode, bias=None):
-    """Claims the bound for every expert, and zeros behind."""
+def assert_is_product(got, x, plain, sizes, mode, bias=None, *, of_bytes=False):
+    """Claims the bound for every expert, that of FP8 tensor cores or not, and zeros behind."""
     left, first = left_numbers(x, mode), 0
     for expert, size in enumerate(sizes):
         rows = slice(first, first + size)
         if size:
             added = None if bias is None else values_of(bias[expert])
             w = numbers_of(plain[expert])
-            more_error = 0 if got.dtype == torch.float32 else bytes_error(left[rows], w, mode)
+            more_error = bytes_error(left[rows], w, mode) if of_bytes else 0
             oracle.assert_matmul(
                 values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added, more_error=more_error
             )
         first += size
     assert (got[first:] == 0).all()
+
+
+def sizes_cut(sizes, rows):
+    """Returns how many of so many rows each expert has, if sizes may be any numbers."""
+    cut = []
+    for size in sizes:
+        cut.append(min(max(size, 0), rows - sum(cut)))
+    return cut
+
+
+def assert_stays_in_its_row(product, x, first, second):
+    """Claims that NaN in one row and infinity in another one change no other row of a product."""
+    expected = product(x)
+    x[first, 40], x[second, 2] = torch.nan, torch.inf
+    got = product(x)
+    assert not got[[first, second]].isfinite().all(1).any()
+    others = [row for row in range(len(x)) if row not in (first, second)]
+    same_bits(got[others], expected[others])
 
 
 def layer(count, width, inner):

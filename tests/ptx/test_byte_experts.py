@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from cases import same_bits
-from tests.hopper.expert_claims import assert_is_layer, assert_is_product, experts, layer
+from tests.hopper.expert_claims import (
+    assert_is_layer,
+    assert_is_product,
+    assert_stays_in_its_row,
+    experts,
+    layer,
+    sizes_cut,
+)
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -62,7 +69,7 @@ def test_a_grouped_product_is_within_the_derived_bound(shape, mode):
     plain, shuffled = experts(len(sizes), n, k)
     x = torch.randn(sum(sizes) + behind, k).bfloat16()
     got = grouped(x, shuffled, sizes, activations=mode)
-    assert_is_product(got, x, plain, sizes, mode)
+    assert_is_product(got, x, plain, sizes, mode, of_bytes=True)
 
 
 @every_mode
@@ -72,7 +79,7 @@ def test_bias_and_every_type(x_dtype, mode):
     x, sizes = torch.randn(60, 288).to(x_dtype), [17, 0, 41]
     bias = torch.randn(3, 100)
     got = grouped(x, shuffled, sizes, activations=mode, bias=bias, dtype=torch.float16)
-    assert_is_product(got, x, plain, sizes, mode, bias)
+    assert_is_product(got, x, plain, sizes, mode, bias, of_bytes=True)
 
 
 @every_mode
@@ -94,30 +101,22 @@ def test_rows_that_have_no_base_are_computed_another_way(mode):
     x[1, :32], x[20, 64:96], x[38] = 2.0**40, 2.0**-60, 2.0**-100
     sizes = [17, 3, 20]
     got = grouped(x, plain.preshuffle(device="cuda"), sizes, activations=mode)
-    assert_is_product(got, x, plain, sizes, mode)
+    assert_is_product(got, x, plain, sizes, mode, of_bytes=True)
 
 
 @every_mode
 def test_nan_and_infinity_reach_their_row_and_no_other(mode):
     _, shuffled = experts(2, 40, 96)
     x, sizes = torch.randn(50, 96).bfloat16(), [32, 18]
-    expected = grouped(x, shuffled, sizes, activations=mode)
-    x[3, 40], x[35, 2] = torch.nan, torch.inf
-    got = grouped(x, shuffled, sizes, activations=mode)
-    assert not got[[3, 35]].isfinite().all(1).any()
-    others = [row for row in range(50) if row not in (3, 35)]
-    same_bits(got[others], expected[others])
+    assert_stays_in_its_row(lambda x: grouped(x, shuffled, sizes, activations=mode), x, 3, 35)
 
 
 @pytest.mark.parametrize("sizes", [[5, -3, 40, 0, 2], [70, 2**31 - 1, -(2**31), 7, 7]], ids=str)
 def test_sizes_that_do_not_fit_are_cut(sizes):
     plain, shuffled = experts(len(sizes), 40, 32)
-    x, left, cut = torch.randn(83, 32), 83, []
-    for size in sizes:
-        cut.append(min(max(size, 0), left))
-        left -= cut[-1]
+    x = torch.randn(83, 32)
     got = grouped(x, shuffled, sizes, activations="mxfp4")
-    assert_is_product(got, x, plain, cut, "mxfp4")
+    assert_is_product(got, x, plain, sizes_cut(sizes, 83), "mxfp4", of_bytes=True)
 
 
 @every_mode

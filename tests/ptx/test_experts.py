@@ -12,7 +12,13 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import same_bits, values_of
-from tests.hopper.expert_claims import DTYPES, assert_is_product, experts
+from tests.hopper.expert_claims import (
+    DTYPES,
+    assert_is_product,
+    assert_stays_in_its_row,
+    experts,
+    sizes_cut,
+)
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -171,12 +177,7 @@ def test_rows_and_scales_at_the_ends_of_the_range(count, mode):
 def test_nan_and_infinity_reach_their_row_and_no_other(mode):
     _, shuffled = experts(2, 40, 96)
     x, sizes = torch.randn(20, 96).bfloat16(), [12, 8]
-    expected = grouped(x, shuffled, sizes, activations=mode)
-    x[3, 40], x[15, 2] = torch.nan, torch.inf
-    got = grouped(x, shuffled, sizes, activations=mode)
-    assert not got[[3, 15]].isfinite().all(1).any()
-    others = [row for row in range(20) if row not in (3, 15)]
-    same_bits(got[others], expected[others])
+    assert_stays_in_its_row(lambda x: grouped(x, shuffled, sizes, activations=mode), x, 3, 15)
 
 
 ODD_SIZES = [
@@ -190,12 +191,9 @@ ODD_SIZES = [
 @pytest.mark.parametrize("sizes", ODD_SIZES, ids=lambda sizes: f"{len(sizes)} sizes, {sizes[:5]}")
 def test_sizes_that_do_not_fit_are_cut(sizes):
     plain, shuffled = experts(len(sizes), 40, 32)
-    x, left, cut = torch.randn(33, 32), 33, []
-    for size in sizes:
-        cut.append(min(max(size, 0), left))
-        left -= cut[-1]
+    x = torch.randn(33, 32)
     got = grouped(x, shuffled, sizes, groups=7, activations="mxfp4")
-    assert_is_product(got, x, plain, cut, "mxfp4")
+    assert_is_product(got, x, plain, sizes_cut(sizes, 33), "mxfp4")
 
 
 @every_mode

@@ -17,7 +17,7 @@ from ...simt.instructions import pick_bytes
 from ..dense.result import WARPS
 from ..direct.operands import GRANULE_BITS, Words
 from ..direct.stages import DirectStages
-from ..direct.weights import LanePlaces, WordReader, half_of
+from ..direct.weights import WordReader, half_of
 from ..experts.result import HIDDEN, Part
 from ..instructions.shared_memory import load_word
 from ..instructions.warp import lane_here
@@ -29,6 +29,8 @@ comptime GROUP_COLUMNS = COLUMNS // 2
 """Columns of a warp group."""
 comptime GROUP_HIDDEN = HIDDEN // 2
 """Hidden numbers of a warp group."""
+comptime group_numbers[gating: Gating] = GROUP_COLUMNS if gating == Gating.NONE else GROUP_HIDDEN
+"""Numbers of a warp group in a row of the result."""
 
 
 @fieldwise_init

@@ -151,7 +151,7 @@ def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
         matrices,
     )
     var target = Target(Result(problem.values, problem.dtype, problem.m, n), Gate.NONE)
-    _product(problem.left, k, experts, n, problem.m, lists, memory.first, target, queue)
+    _product(problem.left, k, experts, n, lists, memory.first, target, queue)
 
 
 def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
@@ -176,9 +176,7 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     )
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     var gated = Target(hidden, problem.gate)
-    _product(
-        problem.left, width, problem.gate_up, 2 * inner, count, lists, memory.first, gated, queue
-    )
+    _product(problem.left, width, problem.gate_up, 2 * inner, lists, memory.first, gated, queue)
 
     var left = problem.left
     left.values = memory.hidden
@@ -186,7 +184,7 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Target(Result(memory.rows, Int(FLOAT32), count, width), Gate.NONE)
-    _product(left, inner, problem.down, width, count, lists, memory.second, of_slots, queue)
+    _product(left, inner, problem.down, width, lists, memory.second, of_slots, queue)
     queue.launch[slots.add_slots](
         slots.grid(problem.routing.tokens, width),
         device_pointer[DType.float32](memory.rows),
@@ -201,21 +199,20 @@ def _product(
     k: Int,
     experts: Experts,
     n: Int,
-    rows: Int,
     lists: Lists,
     address: Int,
     target: Target,
     mut queue: Some[Queue],
 ) raises:
-    """Launches the preparation of so many rows and their product with [n, k] weights."""
+    """Launches the preparation of rows and their product with [n, k] weights."""
     var a = Activations(left, k)
     if left.format == MXFP8:
         var operands = aligned_rows(lists, experts.count, n, k, address)
         prepare(a, operands, lists, queue)
-        return _multiply(a, operands, experts, n, rows, lists, target, queue)
+        return _multiply(a, operands, experts, n, lists, target, queue)
     var operands = byte_rows(lists, experts.count, n, k, address)
     prepare(a, operands, lists, queue)
-    _multiply(a, operands, experts, n, rows, lists, target, queue)
+    _multiply(a, operands, experts, n, lists, target, queue)
 
 
 def _multiply[
@@ -225,7 +222,6 @@ def _multiply[
     operands: Operands,
     experts: Experts,
     n: Int,
-    rows: Int,
     lists: Lists,
     target: Target,
     mut queue: Some[Queue],

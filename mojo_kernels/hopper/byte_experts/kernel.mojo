@@ -19,7 +19,7 @@ from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
 from ...launch.queue import Grid
-from ...simt.arguments import Activations, Result
+from ...simt.arguments import Activations
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ..dense.marks import LANES, wait_for_group
 from ..dense.result import FACTOR_BYTES, LaneFactors, RowPair, WARPS, scale_sums
@@ -35,7 +35,7 @@ from ..instructions.wgmma import ROW_BYTES, TileSums, limit_registers
 from ..layout import BLOCK, TILE_ROWS
 from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..staged.stages import TILES
-from .columns import GROUP_COLUMNS, GROUP_HIDDEN, GatePlaces, Gating, LaneRows
+from .columns import GROUP_HIDDEN, GatePlaces, Gating, LaneRows, group_numbers
 from .result import Room, store_tile
 
 comptime CAPACITY = 128
@@ -257,7 +257,7 @@ def multiply_tile[
         keep_branch()
         # The sums that other warps stored before are not to overtake these.
         wait_for_group(group)
-        comptime COUNT = GROUP_COLUMNS if gating == Gating.NONE else GROUP_HIDDEN
+        comptime COUNT = group_numbers[gating]
         var begin = part.first_column + group * UInt32(COUNT)
         var exactly = Exactly(a, tiles.experts.of(Int(tile.expert)), UInt32(tiles.experts.columns))
         var marks = marked_columns[gating](

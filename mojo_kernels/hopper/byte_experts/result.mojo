@@ -6,12 +6,12 @@ column], some tokens at a time; then eight lanes have a token, and store neighbo
 
 from layout import Coord, row_major
 from max.gpu import thread_idx
-from max.gpu.primitives.warp import shuffle_xor
 from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ..dense.marks import wait_for_group
 from ..dense.result import PAIR
+from ..experts.hidden import exchanged
 from ..experts.result import Part, Target
 from ..instructions.shared_memory import TileAddresses, load_quad, store_word
 from ..instructions.warp import lane_here
@@ -19,7 +19,7 @@ from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..staged.stages import WARP_GROUP
 from ..staged.weights import ROWS
-from .columns import GROUP_COLUMNS, GROUP_HIDDEN, Gating, LaneRows
+from .columns import GROUP_COLUMNS, GROUP_HIDDEN, Gating, LaneRows, group_numbers
 
 comptime TURN_TOKENS = 64
 """Tokens that a warp group turns at a time."""
@@ -61,25 +61,19 @@ def store_tile[
     result: Result,
 ):
     """Stores a warp group's part of a tile; its warps call it."""
+    comptime IS_HIDDEN = gating != Gating.NONE
     var first, second = numbers_of[0](sums), numbers_of[1](sums)
-    comptime if gating == Gating.NONE:
-        var column = part.first_column + group * UInt32(GROUP_COLUMNS)
-        comptime for at in range(0, tokens, TURN_TOKENS):
-            if UInt32(at) < result.rows:
-                wait_for_group(group)
-                put[at](first, room, lane_rows.column)
+    comptime if IS_HIDDEN:
+        first = hidden_of[gating](first, second, lane_rows, target, result)
+    var column = part.first_column + group * UInt32(group_numbers[gating])
+    comptime for at in range(0, tokens, TURN_TOKENS):
+        if UInt32(at) < result.rows:
+            wait_for_group(group)
+            put[at](first, room, lane_rows.column)
+            comptime if not IS_HIDDEN:
                 put[at](second, room, lane_rows.column + UInt32(OCTET))
-                wait_for_group(group)
-                store[at, min(tokens, TURN_TOKENS), False](room, result, column)
-    else:
-        var numbers = hidden_of[gating](first, second, lane_rows, part, target, result)
-        var column = part.first_column + group * UInt32(GROUP_HIDDEN)
-        comptime for at in range(0, tokens, TURN_TOKENS):
-            if UInt32(at) < result.rows:
-                wait_for_group(group)
-                put[at](numbers, room, lane_rows.column)
-                wait_for_group(group)
-                store[at, min(tokens, TURN_TOKENS), True](room, result, column)
+            wait_for_group(group)
+            store[at, min(tokens, TURN_TOKENS), IS_HIDDEN](room, result, column)
 
 
 @always_inline
@@ -89,7 +83,6 @@ def hidden_of[
     first: SIMD[DType.float32, width],
     second: SIMD[DType.float32, width],
     lane_rows: LaneRows,
-    part: Part,
     target: Target,
     result: Result,
 ) -> SIMD[DType.float32, width]:
@@ -98,10 +91,7 @@ def hidden_of[
     var gate_row, up_row = lane_rows.first, lane_rows.second
     comptime if gating == Gating.NEIGHBOURS:
         var is_even = lane_here() // UInt32(K_LANES) % 2 == 0
-        comptime for i in range(width):
-            var theirs = shuffle_xor(second[i] if is_even else first[i], UInt32(K_LANES))
-            gates[i] = first[i] if is_even else theirs
-            ups[i] = theirs if is_even else second[i]
+        gates, ups = exchanged(first, second, is_even)
         gate_row = lane_rows.first if is_even else lane_rows.second - 1
         up_row = gate_row + 1
     if result.has_bias():

@@ -32,6 +32,24 @@ comptime PASS_NUMBERS = ROOM_TOKENS // OCTET * PAIR
 
 
 @always_inline
+def exchanged[
+    width: SIMDLength, //
+](upper: SIMD[DType.float32, width], lower: SIMD[DType.float32, width], is_even: Bool) -> Tuple[
+    SIMD[DType.float32, width], SIMD[DType.float32, width]
+]:
+    """Returns gates and ups of neighbouring rows: lanes of an even row and the next one exchange.
+
+    The one has those of its own upper row then, the other those of the lower one.
+    """
+    var gates, ups = upper, lower
+    comptime for i in range(width):
+        var theirs = shuffle_xor(lower[i] if is_even else upper[i], UInt32(K_LANES))
+        gates[i] = upper[i] if is_even else theirs
+        ups[i] = theirs if is_even else lower[i]
+    return (gates, ups)
+
+
+@always_inline
 def store_hidden_rows[
     num_tokens: Int, //
 ](
@@ -79,10 +97,7 @@ def store_hidden_rows[
                 lower[i] = sums[part][Int(order(Coord(here, 1, at)))]
             var gates, ups = upper, lower
             if are_neighbours:
-                comptime for i in range(PASS_NUMBERS):
-                    var theirs = shuffle_xor(lower[i] if is_even else upper[i], UInt32(K_LANES))
-                    gates[i] = upper[i] if is_even else theirs
-                    ups[i] = theirs if is_even else lower[i]
+                gates, ups = exchanged(upper, lower, is_even)
             var numbers = gate.of(gates + of_gate, ups + of_up)
             comptime for i in range(PASS_NUMBERS):
                 comptime octet, at = divmod(i, PAIR)
