@@ -7,8 +7,6 @@ there, so nobody here computes one. `crew` says how workgroups that share rows c
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from types import ModuleType
 import numpy as np
 
 import gfx950
-from mx_kernels import _builds, _levels
+from mx_kernels import _builds, _levels, _native
 from mx_kernels._builds import Build, Sources
 
 
@@ -80,11 +78,7 @@ class Catalogue:
 
 def module_of(path: Path, stem: str) -> ModuleType:
     """Returns the module that was made of `<stem>.mojo`."""
-    loader = importlib.machinery.ExtensionFileLoader(stem, str(path))
-    spec = importlib.util.spec_from_file_location(stem, path, loader=loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return _native.import_module(path, stem, "delete it to build anew")
 
 
 def build(entry: Path, folders: Sequence[Path]) -> Build:

@@ -123,9 +123,11 @@ def load_extension(extension: Extension) -> ModuleType:
                 f"{extension.variable}={built_elsewhere} is no file, expected a module built by "
                 "scripts/gpu_host.sh or mojo build"
             )
-        return _import_from(Path(built_elsewhere), extension.name, f"set {extension.variable} anew")
+        return import_module(
+            Path(built_elsewhere), extension.name, f"set {extension.variable} anew"
+        )
     path = find_or_build(extension=extension)
-    return _import_from(path, extension.name, "delete it to build anew")
+    return import_module(path, extension.name, "delete it to build anew")
 
 
 def find_or_build(cache: Path | None = None, extension: Extension | None = None) -> Path:
@@ -151,8 +153,16 @@ def source_folder() -> Path:
     )
 
 
-def _import_from(path: Path, name: str, remedy: str) -> ModuleType:
+def import_module(path: Path, name: str, remedy: str) -> ModuleType:
     """Imports the built module `name` and leaves the environment of child processes alone.
+
+    Args:
+        path: its file.
+        name: what its code calls it.
+        remedy: what to do if it does not load.
+
+    Raises:
+        NativeBuildError: if it does not load.
 
     On import, Mojo's runtime looks for Python's symbols in the library that
     MOJO_PYTHON_LIBRARY names, or starts a `python3` to find one; any library does, since the

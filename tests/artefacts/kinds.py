@@ -78,7 +78,8 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
 
     def build() -> Build:
         sources = Sources.of(folder / f"{stem}.mojo", [folder, ROOT])
-        facts = [_builds.toolchain(), *machine()]
+        # A program finds Mojo's libraries in the environment that it was built in.
+        facts = [_builds.toolchain(), *machine(), sys.prefix]
         return Build(
             f"{room}-{stem}-{sources.digest(facts)}",
             stem,
