@@ -242,7 +242,7 @@ def composed(x, gate_up, down, ids, counts, biases=(None, None), *, activation, 
 
 
 # Tokens, slots, experts, width, inner: tiles of eight and of 16 rows, one of many slots.
-LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (9, 3, 30, 544, 32)]
+LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (9, 3, 30, 288, 32)]
 
 
 @every_mode
@@ -320,7 +320,7 @@ def compared_at_the_end_of_the_range(ids, count, tiny, **rules):
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
 def test_first_weights_at_the_end_of_the_range(activation):
     """Hidden numbers that are computed another way, in both places of gates and ups."""
-    ids = torch.tensor([[1], [2], [0], [-1], [1], [2]])
+    ids = torch.tensor([[1], [2], [0], [-1]])
     decided = compared_at_the_end_of_the_range(ids, 8, slice(None), activation=activation)
     assert decided.sum() > 2
 

@@ -89,7 +89,7 @@ def check(a, w, plan, *, bias=None, seed=0, more_error=0.0):
     return launches
 
 
-@pytest.mark.parametrize("seed, plan", enumerate(PLANS))
+@pytest.mark.parametrize("seed, plan", list(enumerate(PLANS)))
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
     groups = 1 if plan == STAGED or plan >= even(0) else plan % 256
@@ -97,7 +97,7 @@ def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     assert launches[1].cluster == (groups if groups > 1 else 0)
 
 
-@pytest.mark.parametrize("seed, pair", enumerate(PAIRS))
+@pytest.mark.parametrize("seed, pair", list(enumerate(PAIRS)))
 def test_eight_bits_in_every_plan(pair, seed):
     plans = [STAGED, made(64, 1), made(128, 2), aligned(64, 2)]
     if pair[0] != "mxfp8":
@@ -162,14 +162,16 @@ def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(p
     check(a, w, plan, more_error=oracle.common_scale_bound(numbers_of(a), numbers_of(w)))
 
 
-@pytest.mark.parametrize("plan, k", [(kept(128, 1), 416), (kept(64, 2), 96), (kept(128, 4), 288)])
-def test_bfloat16_activations_are_multiplied_as_they_lie(plan, k):
-    """One of the weights is too large for bfloat16, with its scale."""
-    x, w = torch.randn(130, k).bfloat16(), coded(70, k, "mxfp4", 2)
+@pytest.mark.parametrize(
+    "plan, m, k", [(kept(128, 1), 130, 224), (kept(64, 2), 70, 96), (kept(128, 4), 70, 288)]
+)
+def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k):
+    """One of the weights is too large for bfloat16, with its scale: a column is computed slowly."""
+    x, w = torch.randn(m, k).bfloat16(), coded(70, k, "mxfp4", 2)
     x = torch.nn.functional.pad(x, (8, 24))[:, 8 : k + 8]
     assert x.stride(0) == k + 32
     x[:, 32:64] *= 2.0**-120
-    w.scales[33, 1] = 253
+    w.scales[33, 1] = 253 if k == 96 else 110
     bias = torch.randn(70).bfloat16()
     got, launches = multiplied(x, w, plan, activations="bf16", bias=bias)
     # Weights alone become numbers: 32 rows a tile.
@@ -184,12 +186,12 @@ def test_plans_for_kept_activations_refuse_others():
 
 FEW_ROWS = [
     (21, 96, 32, torch.float16), (21, 416, 64, torch.float32), (5, 2112, 256, torch.bfloat16),
-    (4, 10400, 256, torch.bfloat16), (4, 14400, 256, torch.bfloat16),
+    (4, 10400, 256, torch.bfloat16),
 ]  # fmt: skip
 """Rows, K, the lanes of a row, and the type of floats."""
 ROWS = [(x, *case) for x in ("mxfp4", "mxfp8", "fp8", "fp8_block") for case in FEW_ROWS]
-ROWS += [(x, 4, 16416, 256, torch.bfloat16) for x in ("mxfp4", "mxfp8")]
-ROWS += [(x, 1101, 768, 64, torch.bfloat16) for x in ("mxfp4", "fp8")]
+ROWS += [("mxfp4", 4, 16416, 256, torch.bfloat16), ("mxfp8", 4, 16416, 256, torch.bfloat16)]
+ROWS += [("fp8_block", 4, 14400, 256, torch.bfloat16), ("mxfp4", 1101, 768, 64, torch.bfloat16)]
 
 
 @pytest.mark.parametrize("activations, m, k, lanes, dtype", ROWS)
@@ -203,8 +205,10 @@ def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     is_mapped = "fp8" in activations and "mx" not in activations
     plan = (mapped if is_mapped else made)(128 if m > 128 else 64, 1)
     got, launches = multiplied(x, w, plan, activations=activations)
-    same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
-    assert np.array_equal(values_of(got), values_of(same), equal_nan=True)
+    # Of many rows those that need not be near each other.
+    some = torch.arange(m) if m < 128 else torch.cat([torch.arange(5), torch.arange(m - 60, m)])
+    same, _ = multiplied(mx.quantize(x[some], format=activations), w, plan)
+    assert np.array_equal(values_of(got)[some], values_of(same), equal_nan=True)
     assert got.isfinite().sum() == got.numel() - 8 and got[3:].any(1).all()
     assert (got[1] == 0).all()
     # Weights that are looked at before have groups, too: here one.
@@ -221,7 +225,7 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
         assert launches[-1].cluster == (ranks if ranks > 1 else 0)
 
 
-@pytest.mark.parametrize("groups, seed", [(1, 0), (5, 2), (7, 3), (36, 5)])
+@pytest.mark.parametrize("groups, seed", [(5, 2), (36, 5)])
 def test_groups_meet_where_their_shares_end(groups, seed):
     """Of nine tiles of four stages: whoever is last adds up, in the order of the stages."""
     a, w, bias = coded(130, 416, "mxfp4", 1), coded(300, 416, "mxfp4", 2), torch.randn(300)
