@@ -102,3 +102,10 @@ struct ExpertsProblem(TrivialRegisterPassable):
     """Position of its type in `FLOAT_TYPES`."""
     var width: Int
     var inner: Int
+
+    def hidden_at(self, address: Int) -> Left:
+        """Returns the left side of the second product: floats like the tokens, contiguous."""
+        var left = self.left
+        left.values = address
+        left.row_stride = self.inner
+        return left

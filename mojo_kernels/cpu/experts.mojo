@@ -150,7 +150,7 @@ def multiply_experts[
         )
         multiply_ranges[_encoded(known_gate_up)](hidden, scratch, team)
         var rows = RangedProblem(
-            _hidden(problem, room),
+            problem.hidden_at(Int(room.hidden.ptr)),
             Sources(0, slots.ranges.rows),
             slots.ranges,
             problem.down,
@@ -196,14 +196,6 @@ def _encoded(known: Known) -> Known:
     if known.kind == LeftKind.QUANTIZED.code:
         result.kind = LeftKind.ENCODED.code
     return result
-
-
-def _hidden(problem: ExpertsProblem, room: _Room) -> Left:
-    """Returns the left side of the second product: what tokens become, hidden numbers do."""
-    var left = problem.left
-    left.values = Int(room.hidden.ptr)
-    left.row_stride = problem.inner
-    return left
 
 
 @fieldwise_init

@@ -216,9 +216,7 @@ def _launch_tokens[
     known: Known
 ](problem: ExpertsProblem, hidden: Int, mut queue: Some[Queue]) raises:
     """Launches the second product and the sums over slots."""
-    var right, left = problem.down.right, problem.left
-    left.values = hidden
-    left.row_stride = problem.inner
+    var right, left = problem.down.right, problem.hidden_at(hidden)
     comptime for i in range(len(LAYOUTS)):
         comptime for bits in [Format.MXFP4.element.bits, ANY_BITS]:
             comptime if may_be(known.layout, i) and may_have[known](bits):

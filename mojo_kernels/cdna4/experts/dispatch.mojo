@@ -323,9 +323,7 @@ def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some
     comptime hidden_types = types.first(types.x)
     var width, inner, slots = problem.width, problem.inner, problem.routing.count()
     _check[hidden_types](problem.left, problem.gate_up, 2 * inner, width)
-    var left = problem.left
-    left.row_stride = inner
-    _check[types.second()](left, problem.down, width, inner)
+    _check[types.second()](problem.hidden_at(0), problem.down, width, inner)
     if problem.dtype != float_code(types.out):
         raise Error("got a result of another type than was compiled for gfx950")
     _check_bytes(

@@ -10,7 +10,7 @@ show but float32 may: results of float32 are for other kernels.
 from std.math import align_up, ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem
-from ...launch.queue import Queue, Workspace, device_pointer
+from ...launch.queue import Queue, Workspace
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...problem import Left, LeftKind
@@ -178,20 +178,12 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var gated = Target(hidden, problem.gate)
     _product(problem.left, width, problem.gate_up, 2 * inner, lists, memory.first, gated, queue)
 
-    var left = problem.left
-    left.values = memory.hidden
-    left.row_stride = inner
+    var left = problem.hidden_at(memory.hidden)
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Target(Result(memory.rows, Int(FLOAT32), count, width), Gate.NONE)
     _product(left, inner, problem.down, width, lists, memory.second, of_slots, queue)
-    queue.launch[slots.add_slots](
-        slots.grid(problem.routing.tokens, width),
-        device_pointer[DType.float32](memory.rows),
-        Places.listed_at(lists.places),
-        routing,
-        Result(problem.values, problem.dtype, problem.routing.tokens, width),
-    )
+    slots.launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
 
 
 def _product(

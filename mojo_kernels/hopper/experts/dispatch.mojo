@@ -242,9 +242,7 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         queue,
     )
 
-    var left = problem.left
-    left.values = memory.hidden
-    left.row_stride = inner
+    var left = problem.hidden_at(memory.hidden)
     # Hidden numbers are where their places are.
     memory.lists.are_gathered = False
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
@@ -259,13 +257,7 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         tile_rows,
         queue,
     )
-    queue.launch[slots.add_slots](
-        slots.grid(problem.routing.tokens, width),
-        device_pointer[DType.float32](memory.rows),
-        Places.listed_at(memory.lists.places),
-        routing,
-        Result(problem.values, problem.dtype, problem.routing.tokens, width),
-    )
+    slots.launch_sums(problem, memory.rows, Places.listed_at(memory.lists.places), queue)
 
 
 def _product[

@@ -8,7 +8,8 @@ from std.math import ceildiv
 from std.utils import StaticTuple
 from std.utils.numerics import nan
 
-from ...launch.queue import DevicePointer, Grid, device_pointer
+from ...experts import ExpertsProblem
+from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ...simt.arguments import Result
 from ...simt.routing import NO_EXPERT, Slots
 from ...simt.views import VECTOR_BYTES, flat_of, rows_of
@@ -110,3 +111,15 @@ def grid(tokens: Int, width: Int) -> Grid:
     """Returns the grid for results [tokens, width]."""
     var groups = ceildiv(width, NUMBERS * THREADS)
     return Grid(tokens, groups, threads=THREADS, starts_early=True)
+
+
+def launch_sums(problem: ExpertsProblem, rows: Int, places: Places, mut queue: Some[Queue]) raises:
+    """Launches the sums of a layer over the rows of its slots, float32, which lie at an address."""
+    var tokens, width = problem.routing.tokens, problem.width
+    queue.launch[add_slots](
+        grid(tokens, width),
+        device_pointer[DType.float32](rows),
+        places,
+        Slots(problem.routing),
+        Result(problem.values, problem.dtype, tokens, width),
+    )

@@ -10,12 +10,12 @@ ids are drawn at random, and an expert with more rows has several tiles.
 from std.math import align_up, ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem
-from ...launch.queue import Queue, Workspace, device_pointer
+from ...launch.queue import Queue, Workspace
 from ...numbers.gates import Gate
 from ...problem import Left
 from ...simt.arguments import Activations, Result
 from ...simt.matmul import bytes_of, is_left_aligned
-from ...simt.routing import ExpertWeights, Slots
+from ...simt.routing import ExpertWeights
 from ...simt.views import FLOAT32
 from ..experts import slots
 from ..experts.groups import most_tiles
@@ -124,9 +124,7 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         queue,
     )
 
-    var left = problem.left
-    left.values = memory.hidden
-    left.row_stride = inner
+    var left = problem.hidden_at(memory.hidden)
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
     # Before the launch that is awaited, another one has waited for what the deal is made of.
     _product[False](
@@ -139,13 +137,7 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         True,
         queue,
     )
-    queue.launch[slots.add_slots](
-        slots.grid(problem.routing.tokens, width),
-        device_pointer[DType.float32](memory.rows),
-        Places.as_slots(problem.down.count),
-        Slots(problem.routing),
-        Result(problem.values, problem.dtype, problem.routing.tokens, width),
-    )
+    slots.launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
 
 
 def _product[
