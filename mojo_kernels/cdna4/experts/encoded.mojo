@@ -10,7 +10,8 @@ there really are. So tiles of a large group share an L2, and no XCD gets those t
 
 There are no more workgroups than the chip has room for: each goes from tile to tile. While it
 stores one, what it multiplies first of the next one is on its way. Where registers allow it, two
-share a compute unit: one stores while the other multiplies.
+share a compute unit: one stores while the other multiplies. For that they take turns to go first;
+equals would gate and encode at the same time, and memory would rest.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -26,11 +27,12 @@ from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...schedule.xcd import XcdBands
+from ..chip import CUS
 from ..instructions.lds import allocate_lds
 from ..instructions.memory import loaded
 from ..middle.activations import listed_rows
 from ..instructions.wave import lane_here
-from ..instructions.matrix import BLOCK, LANE_BYTES, LANES, TILE
+from ..instructions.matrix import BLOCK, LANE_BYTES, LANES, TILE, set_priority
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K, THREADS, WAVES
 from ..middle.walk import MiddleWalk
 from ..operands.gate import QuickGate
@@ -44,6 +46,9 @@ from ..types import Formats, ProductTypes
 from .cuts import choose, cut_of, num_cuts
 from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
 from .hidden import EXCHANGED, HiddenCodes
+
+comptime FIRST = 2
+"""The priority of a workgroup that goes first."""
 
 
 def encoded_blocks(k: Int) -> Int:
@@ -311,6 +316,8 @@ def experts_middle[
     walk.start()
 
     comptime HAS_ROOM = shape.waves_per_simd() == 1
+    comptime TAKES_TURNS = not HAS_ROOM and rows.are_gated
+    var is_first = number < Int32(CUS)
     comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
     comptime Hidden = HiddenCodes[types.formats.left, rounding, types.out, types.bias]
     comptime C = Target[types.out, types.bias]
@@ -323,6 +330,12 @@ def experts_middle[
         Int(m) * Int(blocks) * LANE_BYTES[types.formats.left]
     )
     while True:
+        comptime if TAKES_TURNS:
+            if is_first:
+                set_priority[FIRST]()
+            else:
+                set_priority[0]()
+            is_first = not is_first
         walk.clear()
         number += step
         var next = TileOfC.find(tiles, tiles_n, number, lane)
