@@ -156,6 +156,10 @@ def source_folder() -> Path:
 def import_module(path: Path, name: str, remedy: str) -> ModuleType:
     """Imports the built module `name` and leaves the environment of child processes alone.
 
+    On import, Mojo's runtime looks for Python's symbols in the library that
+    MOJO_PYTHON_LIBRARY names, or starts a `python3` to find one; any library does, since the
+    symbols are in this process. It also sets variables without `os.environ` knowing.
+
     Args:
         path: its file.
         name: what its code calls it.
@@ -163,10 +167,6 @@ def import_module(path: Path, name: str, remedy: str) -> ModuleType:
 
     Raises:
         NativeBuildError: if it does not load.
-
-    On import, Mojo's runtime looks for Python's symbols in the library that
-    MOJO_PYTHON_LIBRARY names, or starts a `python3` to find one; any library does, since the
-    symbols are in this process. It also sets variables without `os.environ` knowing.
     """
     _load_runtime(path)
     with _unchanged_environment("MOJO_PYTHON_LIBRARY", "PYTHONEXECUTABLE", "PYTHONPATH"):

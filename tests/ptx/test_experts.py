@@ -320,7 +320,7 @@ def compared_at_the_end_of_the_range(ids, count, tiny, **rules):
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
 def test_first_weights_at_the_end_of_the_range(activation):
     """Hidden numbers that are computed another way, in both places of gates and ups."""
-    ids = torch.tensor([[1], [2], [0], [-1]])
+    ids = torch.tensor([[1], [2], [0], [-1], [1]])
     decided = compared_at_the_end_of_the_range(ids, 8, slice(None), activation=activation)
     assert decided.sum() > 2
 

@@ -164,8 +164,11 @@ def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(p
 
 @pytest.mark.parametrize(
     "plan, m, k, scale",
-    [(kept(128, 1), 130, 224, 130), (kept(64, 2), 70, 96, 253), (kept(128, 4), 70, 288, 130)],
-)
+    [
+        (kept(128, 1), 130, 416, 130), (kept(64, 2), 130, 96, 130), (kept(128, 4), 130, 288, 130),
+        (kept(128, 1), 20, 416, 253), (kept(64, 2), 70, 96, 253), (kept(128, 4), 20, 288, 253),
+    ],
+)  # fmt: skip
 def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale):
     """With a scale of 253 weights are too large for bfloat16: their column is computed slowly."""
     x, w = torch.randn(m, k).bfloat16(), coded(70, k, "mxfp4", 2)
@@ -191,25 +194,27 @@ FEW_ROWS = [
 ]  # fmt: skip
 """Rows, K, the lanes of a row, and the type of floats."""
 ROWS = [(x, *case) for x in ("mxfp4", "mxfp8", "fp8", "fp8_block") for case in FEW_ROWS]
-ROWS += [("mxfp4", 4, 16416, 256, torch.bfloat16), ("mxfp8", 4, 16416, 256, torch.bfloat16)]
-ROWS += [("fp8_block", 4, 14400, 256, torch.bfloat16), ("mxfp4", 1101, 768, 64, torch.bfloat16)]
+ROWS += [(x, 4, 16416, 256, torch.bfloat16) for x in ("mxfp4", "mxfp8")]
+ROWS += [("fp8_block", 4, 14400, 256, torch.bfloat16)]
+ROWS += [(x, 1101, 768, 64, torch.bfloat16) for x in ("mxfp4", "fp8")]
+DISTINCT = 61
+"""Rows that differ; further ones repeat those from the fourth on."""
 
 
 @pytest.mark.parametrize("activations, m, k, lanes, dtype", ROWS)
 def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     """One row a group or several, a chunk a lane or more: any number of rows that are left over."""
     weights = "mxfp4" if activations == "mxfp4" else activations.replace("block", "block_2d")
-    x, w = torch.randn(m, k), coded(8, k, weights, 2)
+    x, w = torch.randn(min(m, DISTINCT), k), coded(8, k, weights, 2)
     x[0, 32:64], x[1], x[2, 5] = 0, 0, torch.nan
     x[-1] *= 2.0**-14
-    x = x.to(dtype)
+    x, row_of = x.to(dtype), torch.arange(m)
+    row_of[DISTINCT:] = 3 + row_of[DISTINCT:] % (DISTINCT - 3)
     is_mapped = "fp8" in activations and "mx" not in activations
     plan = (mapped if is_mapped else made)(128 if m > 128 else 64, 1)
-    got, launches = multiplied(x, w, plan, activations=activations)
-    # Of many rows those that need not be near each other.
-    some = torch.arange(m) if m < 128 else torch.cat([torch.arange(5), torch.arange(m - 60, m)])
-    same, _ = multiplied(mx.quantize(x[some], format=activations), w, plan)
-    assert np.array_equal(values_of(got)[some], values_of(same), equal_nan=True)
+    got, launches = multiplied(x[row_of], w, plan, activations=activations)
+    same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
+    assert np.array_equal(values_of(got), values_of(same)[row_of], equal_nan=True)
     assert got.isfinite().sum() == got.numel() - 8 and got[3:].any(1).all()
     assert (got[1] == 0).all()
     # Weights that are looked at before have groups, too: here one.
@@ -226,7 +231,7 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
         assert launches[-1].cluster == (ranks if ranks > 1 else 0)
 
 
-@pytest.mark.parametrize("groups, seed", [(5, 2), (36, 5)])
+@pytest.mark.parametrize("groups, seed", [(1, 0), (5, 2), (7, 3), (36, 5)])
 def test_groups_meet_where_their_shares_end(groups, seed):
     """Of nine tiles of four stages: whoever is last adds up, in the order of the stages."""
     a, w, bias = coded(130, 416, "mxfp4", 1), coded(300, 416, "mxfp4", 2), torch.randn(300)
