@@ -54,7 +54,7 @@ def ragged_shapes(decode: Decode, kernel_index: int, share: int):
     shapes = [shape for shape in RAGGED if decode.supports(shape[2])]
     if FULL:
         return shapes[share::SHARES]
-    small = [shape for shape in shapes if np.prod(shape) < 3_000_000]
+    small = [shape for shape in shapes if np.prod(shape) < 2_000_000]
     return [small[(7 * kernel_index + 11 * share) % len(small)]]
 
 

@@ -239,8 +239,7 @@ def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
     assert_is_made_of_its_parts(found, found.run(late=late))
 
 
-@pytest.mark.parametrize("tokens, rows", [(130, 160), (160, 192)])
-@pytest.mark.parametrize("name", LAYERS[1:4:2])
+@pytest.mark.parametrize("name, tokens, rows", [(LAYERS[1], 130, 160), (LAYERS[3], 160, 192)])
 def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, rows):
     """257 tiles of 192 columns are one more than compute units."""
     width = 256 * 192 + 32

@@ -4,6 +4,7 @@
     device          runs that, and gives the result
     parse           PTX text to functions: statements, registers, labels
     instructions    statements to closures, operands what these read, copies those that copy
+    registers       what changes registers alone, often as one function for many instructions
     scalar          what a lane computes alone
     tensor          what a warp does together with tensor cores
     memory          the buffers that a launch may touch, barrier objects

@@ -1,4 +1,4 @@
-"""The instructions of a kernel as closures over registers, made when the kernel is first asked for.
+"""The instructions of a kernel as closures over registers, made when they first run.
 
 A closure gets the warp and the lanes that run, nothing for all of them. It returns nothing, or that
 the warp has to wait.
@@ -7,8 +7,8 @@ the warp has to wait.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,19 @@ import numpy as np
 from tests.ptx import parse, tensor
 from tests.ptx.copies import Copies
 from tests.ptx.memory import PARAM, PEER_BITS, SHARED, Fault
-from tests.ptx.operands import ADDRESS
-from tests.ptx.scalar import BITS, LANES, SIGNED, arithmetic, compare, convert, typed
+from tests.ptx.operands import ADDRESS, NUMBER, names_in
+from tests.ptx.registers import LONGEST, OnRegisters, Straight
+from tests.ptx.scalar import (
+    BITS,
+    LANES,
+    SIGNED,
+    WITH_NUMBER,
+    arithmetic,
+    comparison,
+    convert,
+    same,
+    typed,
+)
 
 if TYPE_CHECKING:
     from tests.ptx.machine import Module, Warp
@@ -47,6 +58,10 @@ class Op:
     exits: bool = False
     whole: bool = False
     """Whether the lanes of a warp run it together."""
+    seen: list[int] = field(default_factory=lambda: [0, 0])
+    """How often all lanes of a warp came by, and some, where it changes registers alone."""
+    straight: list[tuple[Callable, int] | None] = field(default_factory=lambda: [None, None])
+    """It and those that follow as one function for them, and how many they are."""
 
 
 class Kernel(Copies):
@@ -94,20 +109,47 @@ class Kernel(Copies):
         whole = s.op.startswith(WHOLE)
         if s.op.startswith(NOTHING):
             return Op(lambda w, m: None, guard, s.negated, -1, s.text, whole=whole)
+        return Op(self.later, guard, s.negated, -1, s.text, whole=whole)
+
+    def later(self, w: Warp, m: np.ndarray | None) -> str | None:
+        """Runs an instruction for the first time."""
+        return self.ready(w.pc)(w, m)
+
+    @staticmethod
+    def trap(w: Warp, m: np.ndarray | None) -> None:
+        """A kernel gives up."""
+        raise Fault("trap")
+
+    def ready(self, at: int) -> Callable:
+        """Makes an instruction ready to run."""
+        s, op = self.function.statements[at], self.ops[at]
         try:
-            run = self.instruction(s)
+            op.run = self.instruction(s)
         except NotImplementedError as error:
             text = f"{error}: {s.text}"
 
             def run(w: Warp, m: np.ndarray | None) -> None:
                 raise Fault(f"not known: {text}")
 
-        return Op(run, guard, s.negated, -1, s.text, whole=whole)
+            op.run = run
+        return op.run
 
-    @staticmethod
-    def trap(w: Warp, m: np.ndarray | None) -> None:
-        """A kernel gives up."""
-        raise Fault("trap")
+    def straighten(self, at: int, *, partial: bool) -> None:
+        """Makes one function of the instructions from here on that change registers alone."""
+        run, end = Straight(self, self.widths, partial=partial), at
+        while end - at < LONGEST and (end == at or end not in self.starts):
+            op = self.ops[end]
+            if op.guard >= 0 or op.run is None:
+                break
+            if op.run == self.later:
+                self.ready(end)
+            if not isinstance(op.run, OnRegisters):
+                break
+            run.add(op.run)
+            # Those within begin no function of their own.
+            op.seen[partial] = max(op.seen[partial], self.ops[at].seen[partial])
+            end += 1
+        self.ops[at].straight[partial] = run.function(), end - at
 
     def instruction(self, s: parse.Statement) -> Callable:
         """Returns the closure of an instruction."""
@@ -119,72 +161,58 @@ class Kernel(Copies):
         if found is None:
             raise NotImplementedError(s.op)
         how, kind = found
+        to, *operands = s.operands
+        kinds = [kind] * len(operands)
         if name in ("shl", "shr", "bfi", "bfe"):
-            sources = [
-                self.value(o, kind if i == 0 else "u32") for i, o in enumerate(s.operands[1:])
-            ]
-            kinds = [kind] + ["u32"] * (len(sources) - 1)
-            if name == "bfi":
-                kinds[1] = kind
+            counts = 1 + (name == "bfi")
+            kinds[counts:] = ["u32"] * len(operands[counts:])
         elif name == "mad" and "wide" in parts:
-            wide = f"{kind[0]}{2 * int(kind[1:])}"
-            kinds = [kind, kind, wide]
-            sources = [self.value(o, k) for o, k in zip(s.operands[1:], kinds, strict=True)]
-        else:
-            sources = [self.value(o, kind) for o in s.operands[1:]]
-            kinds = [kind] * len(sources)
-        to = self.slots[s.operands[0]]
+            kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
+        # The last operand is mostly a number, of which more can be said beforehand.
+        if name in WITH_NUMBER and NUMBER.match(operands[-1]):
+            number = self.constant(operands.pop(), 32)
+            how = WITH_NUMBER[name](number, kinds.pop(0))
+        return self.on_registers(to, how, operands, kinds)
 
-        def run(w: Warp, m: np.ndarray | None) -> None:
-            given = [typed(f(w), k) for f, k in zip(sources, kinds, strict=True)]
-            w.put(to, how(*given), m)
-
-        return run
+    def on_registers(
+        self, to: str, how: Callable, operands: Sequence[str], kinds: Sequence[str]
+    ) -> OnRegisters:
+        """Returns an instruction that changes one register."""
+        return OnRegisters(self, [self.slots[to]], how, operands, kinds)
 
     def _mov(self, s: parse.Statement, parts: list[str]) -> Callable:
         kind = parts[-1]
         to, source = s.operands
         if kind == "pred":
-            slot, value = self.slots[to], self.predicate(source)
-            return lambda w, m: w.put(slot, value(w), m)
+            return self.on_registers(to, same, [source], [kind])
         width = int(kind[1:])
         if source.startswith("{"):
-            values = self.values(source, f"u{width // 2}")
-            slot, each = self.slots[to], width // len(values)
+            names = names_in(source)
+            each = width // len(names)
 
-            def pack(w: Warp, m: np.ndarray | None) -> None:
-                found = np.zeros(LANES, BITS[width])
-                for i, value in enumerate(values):
-                    part = typed(value(w), f"u{each}").astype(BITS[width])
-                    found |= part << BITS[width](each * i)
-                w.put(slot, found, m)
+            def pack(*values: np.ndarray) -> np.ndarray:
+                found = values[0].astype(BITS[width])
+                for i, value in enumerate(values[1:], 1):
+                    found |= value.astype(BITS[width]) << BITS[width](each * i)
+                return found
 
-            return pack
-        value = self.value(source, f"u{width}")
+            return self.on_registers(to, pack, names, [f"u{each}"] * len(names))
         if to.startswith("{"):
             slots = self.targets(to)
             each = width // len(slots)
 
-            def unpack(w: Warp, m: np.ndarray | None) -> None:
-                bits = typed(value(w), f"u{width}")
-                for i, slot in enumerate(slots):
-                    if slot >= 0:
-                        w.put(slot, (bits >> BITS[width](each * i)).astype(BITS[each]), m)
+            def unpack(bits: np.ndarray) -> tuple[np.ndarray, ...]:
+                return tuple(
+                    (bits >> BITS[width](each * i)).astype(BITS[each]) for i in range(len(slots))
+                )
 
-            return unpack
-        slot = self.slots[to]
-        return lambda w, m: w.put(slot, typed(value(w), f"u{width}"), m)
-
-    def _logic(self, s: parse.Statement, how: Callable) -> Callable:
-        to, sources = self.slots[s.operands[0]], [self.predicate(o) for o in s.operands[1:]]
-        return lambda w, m: w.put(to, how(*(f(w) for f in sources)), m)
+            return OnRegisters(self, slots, unpack, [source], [f"u{width}"])
+        return self.on_registers(to, same, [source], [f"u{width}"])
 
     def _bits(self, s: parse.Statement, parts: list[str], how: Callable) -> Callable:
-        if parts[-1] == "pred":
-            return self._logic(s, how)
-        kind = "u" + parts[-1][1:]
-        to, sources = self.slots[s.operands[0]], [self.value(o, kind) for o in s.operands[1:]]
-        return lambda w, m: w.put(to, how(*(typed(f(w), kind) for f in sources)), m)
+        kind = "pred" if parts[-1] == "pred" else "u" + parts[-1][1:]
+        to, *operands = s.operands
+        return self.on_registers(to, how, operands, [kind] * len(operands))
 
     def _and(self, s: parse.Statement, parts: list[str]) -> Callable:
         return self._bits(s, parts, np.bitwise_and)
@@ -199,38 +227,27 @@ class Kernel(Copies):
         return self._bits(s, parts, np.invert)
 
     def _setp(self, s: parse.Statement, parts: list[str]) -> Callable:
-        how, kind = parts[0], parts[-1]
+        kind = parts[-1]
         kind = kind.replace("b", "u") if kind.startswith("b") else kind
-        to = self.slots[s.operands[0]]
-        a, b = (self.value(o, kind) for o in s.operands[1:3])
+        to, *operands = s.operands
+        how = comparison(parts[0], kind)
         if len(parts) > 2 and parts[1] in ("and", "or", "xor"):
             join = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[parts[1]]
-            other = self.predicate(s.operands[3])
-
-            def both(w: Warp, m: np.ndarray | None) -> None:
-                found = compare(how, typed(a(w), kind), typed(b(w), kind))
-                w.put(to, join(found, other(w)), m)
-
-            return both
-        return lambda w, m: w.put(to, compare(how, typed(a(w), kind), typed(b(w), kind)), m)
+            return self.on_registers(
+                to, lambda a, b, c: join(how(a, b), c), operands, [kind, kind, "pred"]
+            )
+        return self.on_registers(to, how, operands, [kind, kind])
 
     def _selp(self, s: parse.Statement, parts: list[str]) -> Callable:
         kind = "u" + parts[-1][1:]
-        to = self.slots[s.operands[0]]
-        a, b = (self.value(o, kind) for o in s.operands[1:3])
-        chosen = self.predicate(s.operands[3])
-        return lambda w, m: w.put(to, np.where(chosen(w), typed(a(w), kind), typed(b(w), kind)), m)
+        to, a, b, chosen = s.operands
+        return self.on_registers(to, np.where, [chosen, a, b], ["pred", kind, kind])
 
     def _cvt(self, s: parse.Statement, parts: list[str]) -> Callable:
-        how, to = convert(s.op), self.slots[s.operands[0]]
         kind = parts[-1]
         width = {"e4m3x2": 16, "e5m2x2": 16, "bf16": 16, "f16x2": 32}.get(kind) or int(kind[1:])
-        sources = [self.value(o, f"u{width}") for o in s.operands[1:]]
-
-        def run(w: Warp, m: np.ndarray | None) -> None:
-            w.put(to, how(*(typed(f(w), f"u{width}") for f in sources)), m)
-
-        return run
+        to, *operands = s.operands
+        return self.on_registers(to, convert(s.op), operands, [f"u{width}"] * len(operands))
 
     def _cvta(self, s: parse.Statement, parts: list[str]) -> Callable:
         to, value = self.slots[s.operands[0]], self.value(s.operands[1], "u64")
@@ -283,10 +300,9 @@ class Kernel(Copies):
 
         def run(w: Warp, m: np.ndarray | None) -> None:
             raw = np.ascontiguousarray(load(w, m))
-            values = raw.view(BITS[width]).reshape(LANES, count)
-            for i, slot in enumerate(slots):
+            values = np.ascontiguousarray(raw.view(BITS[width]).reshape(LANES, count).T)
+            for slot, found in zip(slots, values, strict=True):
                 if slot >= 0:
-                    found = values[:, i]
                     if kind[0] == "s":
                         wide = max(w.width(slot), width)
                         found = found.view(SIGNED[width]).astype(SIGNED[wide]).view(BITS[wide])

@@ -22,9 +22,13 @@ import numpy as np
 
 from tests.ptx import parse
 from tests.ptx.instructions import Kernel
-from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Barrier, Fault, Memory
+from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Barrier, Fault, Memory, rows_at
 from tests.ptx.operands import BLOCK, YIELD
+from tests.ptx.registers import OnRegisters
 from tests.ptx.scalar import BITS, LANES, lanes_of
+
+OFTEN = 16
+"""How often lanes come by before instructions become one function: it takes time to make."""
 
 
 class Module:
@@ -324,29 +328,30 @@ class Warp:
             self.local[lane, offset : offset + raw.shape[1]] = raw[lane]
 
     def places(self, at: np.ndarray, size: int):
-        """Returns for each group of the cluster the lanes that mean it, and where."""
+        """Returns for each group of the cluster the lanes that mean it, its rows and which."""
         Memory.check(at.astype(np.uint64), size)
         at = at.astype(np.int64)
         ranks = (at >> PEER_BITS) - 1
         at = at & ((1 << PEER_BITS) - 1)
-        for rank in np.unique(ranks):
+        for rank in {*ranks.tolist()}:
             group = self.group if rank < 0 else self.group.cluster.groups[rank]
             chosen = ranks == rank
-            if int(at[chosen].max()) + size > len(group.shared):
-                raise Fault(f"past the end of shared memory: {int(at[chosen].max())}")
-            yield group.shared, chosen, at[chosen][:, None] + np.arange(size)
+            last = int(at[chosen].max())
+            if last + size > len(group.shared):
+                raise Fault(f"past the end of shared memory: {last}")
+            yield chosen, *rows_at(group.shared, at[chosen], size)
 
     def of_shared(self, at: np.ndarray, size: int) -> np.ndarray:
         """Loads from shared memory."""
         found = np.zeros((len(at), size), np.uint8)
-        for shared, chosen, where in self.places(at, size):
-            found[chosen] = shared[where]
+        for chosen, rows, picked in self.places(at, size):
+            found[chosen] = rows[picked]
         return found
 
     def to_shared(self, at: np.ndarray, raw: np.ndarray) -> None:
         """Stores to shared memory."""
-        for shared, chosen, where in self.places(at, raw.shape[1]):
-            shared[where] = raw[chosen]
+        for chosen, rows, picked in self.places(at, raw.shape[1]):
+            rows[picked] = raw[chosen]
 
     # Running
 
@@ -406,11 +411,21 @@ class Warp:
         """Runs some lanes until they part, meet others or wait."""
         ops, starts = self.kernel.ops, self.kernel.starts
         pc, mask, _ = fragment
-        m = None if mask.all() else mask
+        partial = not mask.all()
+        m = mask if partial else None
         alone = len(self.fragments) == 1
         done = 0
         while done < budget:
             op = ops[pc]
+            if straight := op.straight[partial]:
+                run, count = straight
+                run(self, m)
+                done += count
+                pc += count
+                if not alone and pc in starts:
+                    fragment[0] = pc
+                    return done, None
+                continue
             active = m
             if op.guard >= 0:
                 active = ~self.r[op.guard] if op.negated else self.r[op.guard]
@@ -452,6 +467,10 @@ class Warp:
                 self.pc = pc
                 if op.run:
                     how = op.run(self, active)
+                    if op.guard < 0 and isinstance(op.run, OnRegisters):
+                        op.seen[partial] += 1
+                        if op.seen[partial] == OFTEN:
+                            self.kernel.straighten(pc, partial=partial)
                     if how:
                         fragment[0] = pc + 1
                         return done, how

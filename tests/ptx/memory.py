@@ -17,6 +17,13 @@ class Fault(Exception):
     """A kernel did what hardware would not allow, or should not."""
 
 
+def rows_at(view: np.ndarray, at: np.ndarray, num_bytes: int) -> tuple[np.ndarray, tuple]:
+    """Returns bytes as rows of some, and what picks those at some places, [place, byte]."""
+    if (at % num_bytes).any():
+        return view, (at[:, None] + np.arange(num_bytes),)
+    return view[: len(view) // num_bytes * num_bytes].reshape(-1, num_bytes), (at // num_bytes,)
+
+
 class Memory:
     """Buffers by address; an access outside of all of them is a fault."""
 
@@ -48,8 +55,8 @@ class Memory:
         self.check(addresses, num_bytes)
         found = self.place(addresses, num_bytes, writes=False)
         if found:
-            view, at = found
-            return view[at[:, None] + np.arange(num_bytes)]
+            rows, picked = rows_at(*found, num_bytes)
+            return rows[picked]
         parts = np.empty((len(addresses), num_bytes), np.uint8)
         for i in range(len(addresses)):
             view, at = self.one(addresses[i : i + 1], num_bytes, writes=False)
@@ -62,8 +69,8 @@ class Memory:
         self.check(addresses, num_bytes)
         found = self.place(addresses, num_bytes, writes=True)
         if found:
-            view, at = found
-            view[at[:, None] + np.arange(num_bytes)] = values
+            rows, picked = rows_at(*found, num_bytes)
+            rows[picked] = values
             return
         for i in range(len(addresses)):
             view, at = self.one(addresses[i : i + 1], num_bytes, writes=True)

@@ -18,6 +18,11 @@ YIELD, BLOCK = "yield", "block"
 """What an instruction returns: its warp asks again later, or waits until somebody lets it go on."""
 
 
+def names_in(text: str) -> list[str]:
+    """Returns the operands in braces, or the only one."""
+    return [name.strip() for name in text.strip("{} ").split(",")]
+
+
 class Operands:
     """Names and numbers of a function; `slots` has its registers, `locals` its own memory."""
 
@@ -74,11 +79,11 @@ class Operands:
 
     def targets(self, text: str) -> list[int]:
         """Returns the registers that an instruction writes; `_` is none."""
-        return [self.slots.get(name.strip(), -1) for name in text.strip("{} ").split(",")]
+        return [self.slots.get(name, -1) for name in names_in(text)]
 
     def values(self, text: str, kind: str) -> list[Callable]:
         """Returns the operands in braces, or the only one."""
-        return [self.value(name.strip(), kind) for name in text.strip("{} ").split(",")]
+        return [self.value(name, kind) for name in names_in(text)]
 
     def predicate(self, text: str) -> Callable:
         """Returns a predicate operand: a register, its opposite or a number."""

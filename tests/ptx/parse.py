@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+BRACE = re.compile(r"[{}]")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 TOKEN = re.compile(
     r"\s*(?:(?P<label>[\w$.%#]+):(?!:)|(?P<open>\{)|(?P<close>\})|(?P<statement>[^;{}]*(?:\{[^}]*\}[^;{}]*)*;))"
@@ -17,6 +18,8 @@ SPACE = re.compile(
 PARAM = re.compile(
     r"\.param\s+\.?(?:align\s+(\d+)\s+)?\.(\w+)((?:\s+\.\w+)*(?:\s+\.?\d+)?)\s+([\w$]+)(?:\[(\d+)\])?"
 )
+PARTS = re.compile(r",(?![^\[]*\]|[^{]*\}|[^(]*\))")
+WORD = re.compile(r"[%$A-Za-z_][\w$#@]*")
 WIDTHS = {"pred": 1, "b16": 16, "b32": 32, "b64": 64, "b128": 128,
           "u16": 16, "u32": 32, "u64": 64, "s32": 32, "s64": 64, "f32": 32, "f64": 64}  # fmt: skip
 
@@ -50,17 +53,8 @@ class Function:
 
 def split_operands(text: str) -> tuple[str, ...]:
     """Splits at commas that are in no brackets."""
-    found, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        if char in "{[(":
-            depth += 1
-        elif char in "}])":
-            depth -= 1
-        elif char == "," and not depth:
-            found.append(text[start:i].strip())
-            start = i + 1
-    last = text[start:].strip()
-    return (*found, last) if last else tuple(found)
+    parts = [part.strip() for part in PARTS.split(text)]
+    return tuple(parts if parts[-1] else parts[:-1])
 
 
 def statement_of(text: str) -> Statement:
@@ -137,14 +131,20 @@ class Body:
     @staticmethod
     def _end(text: str, at: int) -> int:
         depth = 1
-        while depth:
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            at += 1
-        return at
+        for brace in BRACE.finditer(text, at):
+            depth += 1 if brace[0] == "{" else -1
+            if not depth:
+                return brace.end()
+        raise ValueError("a brace is not closed")
 
     def statement(self, text: str) -> None:
         """Reads a declaration or an instruction."""
-        if found := DECLARED.match(text):
+        if not text.startswith("."):
+            if any(self.scopes[2:]):
+                text = NAME.sub(lambda name: self.resolve(name[0]), text)
+            if text != ";":
+                self.function.statements.append(statement_of(text[:-1]))
+        elif found := DECLARED.match(text):
             width = WIDTHS[found[1]]
             for name in map(str.strip, found[2].split(",")):
                 if many := re.fullmatch(r"(.*)<(\d+)>", name):
@@ -156,11 +156,8 @@ class Body:
             size = int(found[5] or 1) * int(found[3][1:]) // 8
             name = self.declare(found[4])
             self.function.spaces[name] = found[1], size, int(found[2] or 8)
-        elif text.startswith((".pragma", ".loc", ".file")) or text == ";":
-            pass
-        else:
-            text = NAME.sub(lambda name: self.resolve(name[0]), text[:-1])
-            self.function.statements.append(statement_of(text))
+        elif not text.startswith((".pragma", ".loc", ".file")):
+            raise ValueError(f"not understood: {text!r}")
 
 
 def functions_of(text: str) -> tuple[dict[str, Function], dict[str, bytes]]:
@@ -189,7 +186,7 @@ def functions_of(text: str) -> tuple[dict[str, Function], dict[str, bytes]]:
 
 def renamed(text: str, names: dict[str, str]) -> str:
     """Returns the text of an operand with other names."""
-    return re.sub(r"[%$A-Za-z_][\w$#@]*", lambda found: names.get(found[0], found[0]), text)
+    return WORD.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def inline(function: Function, others: dict[str, Function]) -> Function:

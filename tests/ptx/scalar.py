@@ -15,20 +15,34 @@ FLOATS = {16: np.float16, 32: np.float32, 64: np.float64}
 Value = np.ndarray
 
 
+EVERY = np.arange(LANES)
+
+
 def lanes_of(m: np.ndarray | None) -> np.ndarray:
     """Returns the lanes that run."""
-    return np.arange(LANES) if m is None else np.flatnonzero(m)
+    return EVERY if m is None else np.flatnonzero(m)
+
+
+TYPES = {
+    f"{letter}{bits}": (bits // 8, BITS[bits], None if letter == "u" else kind)
+    for letter, kinds in (("u", BITS), ("s", SIGNED), ("f", FLOATS))
+    for bits, kind in kinds.items()
+}
+"""Of a type as PTX has it: bytes, its bits, and what they are viewed as."""
 
 
 def typed(values: Value, kind: str) -> Value:
-    """Views bits as numbers of a type, or converts them to its width first."""
-    width = int(kind[1:])
-    if values.dtype.itemsize * 8 != width:
-        values = values.astype(BITS[width])
-    if kind[0] == "s":
-        return values.view(SIGNED[width])
-    if kind[0] == "f":
-        return values.view(FLOATS[width])
+    """Views bits as numbers of a type, or converts them to its width first; "pred" is kept."""
+    if kind == "pred":
+        return values
+    size, bits, number = TYPES[kind]
+    if values.dtype.itemsize != size:
+        values = values.astype(bits)
+    return values if number is None else values.view(number)
+
+
+def same(values: Value) -> Value:
+    """Moves."""
     return values
 
 
@@ -106,18 +120,70 @@ def greater(a: Value, b: Value) -> Value:
     return np.fmax(a, b) if a.dtype.kind == "f" else np.maximum(a, b)
 
 
+PLACES = np.arange(0, 16, 4, dtype=np.uint32)
+"""Where the numbers of four bytes are in a selector."""
+
+
 def permute(a: Value, b: Value, selector: Value) -> Value:
     """Picks bytes of two registers."""
-    bytes_of = np.stack(
-        [((r >> np.uint32(8 * i)) & 0xFF) for r in (a, b) for i in range(4)], axis=1
-    )
-    found = np.zeros(LANES, np.uint32)
-    for i in range(4):
-        nibble = (selector >> np.uint32(4 * i)) & 0xF
-        byte = bytes_of[np.arange(LANES), (nibble & 7).astype(np.int64)]
-        sign = np.where(byte & 0x80, 0xFF, 0)
-        found |= np.where(nibble & 8, sign, byte).astype(np.uint32) << np.uint32(8 * i)
-    return found
+    nibbles = selector[:, None] >> PLACES & 15
+    found = bytes_of(a, b)[EVERY[:, None], nibbles & 7]
+    signs = (found.view(np.int8) >> 7).view(np.uint8)
+    return np.where(nibbles & 8, signs, found).view(np.uint32)[:, 0]
+
+
+def bytes_of(a: Value, b: Value) -> np.ndarray:
+    """Returns the eight bytes of two registers, [lane, byte]."""
+    return np.stack((a, b), axis=1).view(np.uint8)
+
+
+def permute_by(number: int, kind: str) -> Callable:
+    """Returns a permutation that is known beforehand."""
+    nibbles = [number >> int(place) & 15 for place in PLACES]
+    if any(nibble & 8 for nibble in nibbles):
+        selector = np.full(LANES, number, np.uint32)
+        return lambda a, b: permute(a, b, selector)
+    return lambda a, b: np.take(bytes_of(a, b), nibbles, axis=1).view(np.uint32)[:, 0]
+
+
+def shift_left_by(number: int, kind: str) -> Callable:
+    """Returns a shift that is known beforehand."""
+    by = np.full(LANES, number, np.uint32)
+    if number >= int(kind[1:]):
+        return lambda a: shift(a, by, operator.lshift)
+    near = BITS[int(kind[1:])](number)
+    return lambda a: a << near
+
+
+def shift_right_by(number: int, kind: str) -> Callable:
+    """Returns a shift that is known beforehand; signs follow."""
+    by = np.full(LANES, number, np.uint32)
+    width = int(kind[1:])
+    if number >= width:
+        return lambda a: shift(a, by, operator.rshift)
+    near = (SIGNED if kind[0] == "s" else BITS)[width](number)
+    return lambda a: a >> near
+
+
+def logic_by(number: int, kind: str) -> Callable:
+    """Returns a function of three bits by its table."""
+    few = number if number.bit_count() <= 4 else ~number & 0xFF
+    rows = [i for i in range(8) if few >> i & 1]
+
+    def logic(a: Value, b: Value, c: Value) -> Value:
+        parts = [((a if i & 4 else ~a) & (b if i & 2 else ~b)) & (c if i & 1 else ~c) for i in rows]
+        found = np.zeros_like(a)
+        for part in parts:
+            found |= part
+        return found if few == number else ~found
+
+    return logic
+
+
+WITH_NUMBER = {
+    "shl": shift_left_by, "shr": shift_right_by, "prmt": permute_by, "lop3": logic_by,
+}  # fmt: skip
+"""Functions whose last operand is known beforehand: given that and the type of the first one."""
 
 
 def fused(a: Value, b: Value, c: Value) -> Value:
@@ -134,17 +200,17 @@ COMPARE = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operat
            "hi": operator.gt, "hs": operator.ge}  # fmt: skip
 
 
-def compare(how: str, a: Value, b: Value) -> Value:
-    """Compares numbers; with NaN, only unordered comparisons hold."""
+def comparison(how: str, kind: str) -> Callable:
+    """Returns a comparison of numbers; with NaN, only unordered ones hold."""
     if how in ("num", "nan"):
-        either = np.isnan(a) | np.isnan(b)
-        return either if how == "nan" else ~either
+        either = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
+        return either if how == "nan" else lambda a, b: ~either(a, b)
     if how in UNORDERED:
-        return UNORDERED[how](a, b) | np.isnan(a) | np.isnan(b)
-    found = COMPARE[how](a, b)
-    if a.dtype.kind == "f":
-        found = found & ~(np.isnan(a) | np.isnan(b))
-    return found
+        return lambda a, b: UNORDERED[how](a, b) | np.isnan(a) | np.isnan(b)
+    # Of ordered ones, numpy takes only one for true where there is NaN.
+    if how == "ne" and kind[0] == "f":
+        return lambda a, b: (a != b) & ~(np.isnan(a) | np.isnan(b))
+    return COMPARE[how]
 
 
 def packed(op: str, kind: str, how: Sequence[str]) -> Callable:
@@ -152,10 +218,7 @@ def packed(op: str, kind: str, how: Sequence[str]) -> Callable:
     if kind == "u16x2":
         pick = {"max": np.maximum, "min": np.minimum}[op]
 
-        def of_integers(a: Value, b: Value) -> Value:
-            return joined(*(pick(x, y) for x, y in zip(halves(a), halves(b), strict=True)))
-
-        return of_integers
+        return lambda a, b: pick(a.view(np.uint16), b.view(np.uint16)).view(np.uint32)
     if op in ("abs", "neg"):
         mask = np.uint32(0x7FFF7FFF if op == "abs" else 0x80008000)
         return lambda a: a & mask if op == "abs" else a ^ mask
@@ -178,11 +241,8 @@ def packed(op: str, kind: str, how: Sequence[str]) -> Callable:
         narrow = lambda v: v.astype(np.float16).view(np.uint16)  # noqa: E731
 
     def of_floats(*operands: Value) -> Value:
-        found = [
-            narrow(sums(*(widen(h).astype(np.float64) for h in parts)))
-            for parts in zip(*(halves(o) for o in operands), strict=True)
-        ]
-        return joined(*found)
+        parts = (widen(o.view(np.uint16)).astype(np.float64) for o in operands)
+        return narrow(sums(*parts)).view(np.uint32)
 
     return of_floats
 
@@ -211,12 +271,12 @@ BYTES = {kind: eight_bits(kind) for kind in ("e4m3", "e5m2")}
 
 def to_e4m3(x: np.ndarray) -> Value:
     """Rounds numbers to E4M3 bytes, nearest even, the largest one at most."""
-    x = x.astype(np.float64)
-    numbers = BYTES["e4m3"][:127]
-    middles = (numbers[:-1] + numbers[1:]) / 2
-    below = np.searchsorted(middles, np.abs(x))
-    is_tie = np.isin(np.abs(x), middles)
-    code = np.where(is_tie, below + below % 2, below)
+    size = np.minimum(np.abs(x.astype(np.float64)), 448.0)
+    size = np.where(np.isnan(size), 0.0, size)
+    _, exponent = np.frexp(size)
+    # Numbers of one exponent lie 2^-3 of it apart; those below the smallest one, as those of it.
+    step = np.ldexp(1.0, np.maximum(exponent - 1, -6) - 3)
+    code = np.searchsorted(BYTES["e4m3"][:127], np.rint(size / step) * step)
     code = np.where(np.isnan(x), 127, code)
     return code.astype(np.uint16) | np.signbit(x).astype(np.uint16) << 7
 
@@ -318,6 +378,8 @@ def arithmetic(op: str) -> tuple[Callable, str] | None:
         return (lambda a, b: shift(a, b, operator.rshift)), number
     if name == "prmt":
         return permute, "u32"
+    if name == "lop3":
+        return logic_by, "u32"  # PTX has a number there.
     if name == "ex2":
         return np.exp2, kind
     if name == "lg2":
@@ -359,16 +421,4 @@ def arithmetic(op: str) -> tuple[Callable, str] | None:
             return (both >> by).astype(np.uint32)
 
         return funnel, "u32"
-    if name == "lop3":
-
-        def logic(a: Value, b: Value, c: Value, table: Value) -> Value:
-            found = np.zeros(LANES, np.uint32)
-            for i in range(8):
-                if int(table[0]) >> i & 1:
-                    parts = ((v if i & bit else ~v) for v, bit in ((a, 4), (b, 2), (c, 1)))
-                    x, y, z = parts
-                    found |= x & y & z
-            return found
-
-        return logic, "u32"
     return None

@@ -10,6 +10,7 @@ Lane 4 r + p has of an 8 x 8 matrix numbers 2 p, 2 p + 1 of row r.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -21,11 +22,7 @@ ROWS, PAIRS = np.divmod(np.arange(LANES), 4)
 
 def numbers_of(registers: list[np.ndarray], kind: str = "bf16") -> np.ndarray:
     """Returns matrices of eight rows of 16 bytes, [register, row, number], as float32."""
-    found = np.zeros((len(registers), 8, 16), np.uint8)
-    for i, register in enumerate(registers):
-        for at in range(4):
-            found[i, ROWS, 4 * PAIRS + at] = register >> np.uint32(8 * at) & np.uint32(0xFF)
-    return numbers_from(found, kind)
+    return numbers_from(np.stack(registers).view(np.uint8).reshape(-1, 8, 16), kind)
 
 
 def left_of(registers: list[np.ndarray], kind: str = "bf16") -> np.ndarray:
@@ -34,24 +31,25 @@ def left_of(registers: list[np.ndarray], kind: str = "bf16") -> np.ndarray:
     return np.block([[parts[0], parts[2]], [parts[1], parts[3]]])
 
 
+@cache
+def places_of_sums(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows and columns of what some registers hold, [register, lane]."""
+    octet, half = np.divmod(np.arange(count)[:, None], 4)
+    upper, second = np.divmod(half, 2)
+    return ROWS + 8 * upper, 8 * octet + 2 * PAIRS + second
+
+
 def sums_from(registers: list[np.ndarray]) -> np.ndarray:
     """Returns 16 rows of sums: four registers for each eight columns."""
-    found = np.zeros((16, 2 * len(registers)), np.float32)
-    for i, register in enumerate(registers):
-        octet, (upper, second) = i // 4, divmod(i % 4, 2)
-        found[ROWS + 8 * upper, 8 * octet + 2 * PAIRS + second] = register.view(np.float32)
+    found = np.empty((16, 2 * len(registers)), np.float32)
+    found[places_of_sums(len(registers))] = np.stack(registers).view(np.float32)
     return found
 
 
 def registers_from(sums: np.ndarray) -> list[np.ndarray]:
     """Returns the registers of 16 rows of sums."""
-    found = []
-    for octet in range(sums.shape[1] // 8):
-        for i in range(4):
-            upper, second = divmod(i, 2)
-            values = sums[ROWS + 8 * upper, 8 * octet + 2 * PAIRS + second]
-            found.append(np.ascontiguousarray(values, np.float32).view(np.uint32))
-    return found
+    values = sums[places_of_sums(sums.shape[1] // 2)]
+    return list(np.ascontiguousarray(values, np.float32).view(np.uint32))
 
 
 def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.ptx import machine
 from tests.ptx.machine import Launch, Module
 from tests.ptx.memory import Fault, Memory
 
@@ -45,6 +46,32 @@ def test_a_loop_ends_for_each_lane():
     st.global.b32 [%rd3], %r2;
     """
     assert np.array_equal(run(body, words()), np.maximum(-(-np.arange(32) // 3) * 3, 3))
+
+
+def test_instructions_that_became_one_function_give_the_same_bits(monkeypatch):
+    """Of every kind, where all lanes go and where only some do."""
+    body = """
+    mov.b32 %r2, 0; mov.b32 %r3, 0x9E3779B9; mov.u32 %r13, %laneid;
+    again: mad.lo.s32 %r3, %r3, 1664525, %r1; shl.b32 %r4, %r3, 3; shr.s32 %r5, %r3, 7;
+    shr.u32 %r6, %r3, %r2; prmt.b32 %r7, %r3, %r5, 0x5410; prmt.b32 %r8, %r7, %r4, %r3;
+    lop3.b32 %r9, %r4, %r5, %r6, 0xCA; lop3.b32 %r10, %r9, %r8, %r3, 0x96;
+    mul.wide.u32 %rd4, %r10, %r9; mov.b64 {%r11, _}, %rd4; mov.b32 {%rs1, %rs2}, %r11;
+    max.s16 %rs3, %rs1, %rs2; mov.b32 %r12, {%rs3, %rs1}; xor.b32 %r3, %r3, %r12;
+    cvt.rn.f32.u32 %r14, %r11; mul.f32 %r14, %r14, 0f33800000; cvt.rzi.s32.f32 %r15, %r14;
+    cvt.rn.bf16x2.f32 %r16, %r14, %r14; fma.rn.bf16x2 %r16, %r16, %r16, %r16;
+    setp.lt.s32 %p1, %r3, %r15; setp.ne.and.u32 %p2, %r1, 3, !%p1; selp.b32 %r17, %r16, %r9, %p2;
+    xor.b32 %r3, %r3, %r17; and.b32 %r18, %r3, 7; setp.lt.u32 %p3, %r18, %r2; @%p3 bra skip;
+    add.s32 %r3, %r3, %r13; bfe.u32 %r19, %r3, 5, 9; bfi.b32 %r3, %r19, %r3, 20, 9;
+    not.b32 %r3, %r3; clz.b32 %r19, %r3; add.s32 %r3, %r3, %r19;
+    skip: add.s32 %r2, %r2, 1; setp.lt.u32 %p4, %r2, 60; @%p4 bra again;
+    st.global.b32 [%rd3], %r3;
+    """
+    found = {}
+    for often in (1, 7, 10**9):
+        monkeypatch.setattr(machine, "OFTEN", often)
+        found[often] = run(body, words())
+    assert len(np.unique(found[1])) > 30
+    assert np.array_equal(found[1], found[7]) and np.array_equal(found[1], found[10**9])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -68,17 +68,17 @@ def _bfe_i32(a, offset, width):
 
 def _perm(a, b, select):
     """Picks four bytes of {a, b} by the four selector bytes."""
-    wide = (a.astype(U64) << U64(32)) | b.astype(U64)
-    result = U32(0)
-    for byte in range(4):
-        s = (select >> U32(8 * byte)) & U32(0xFF)
-        picked = (wide >> ((s & U32(7)) * U32(8)).astype(U64)).astype(U32) & U32(0xFF)
-        sign = wide >> (((s & U32(3)) * U32(16)) + U32(15)).astype(U64)
-        fill = np.where(sign & U64(1), U32(0xFF), U32(0))
-        picked = np.where(s >= 8, fill, picked)
-        picked = np.where(s == 12, U32(0), np.where(s >= 13, U32(0xFF), picked))
-        result = result | (picked << U32(8 * byte))
-    return result
+    a, b, select = np.broadcast_arrays(a, b, select)
+    octets = np.stack((b, a), axis=-1).view(np.uint8)
+    selectors = np.ascontiguousarray(select)[..., None].view(np.uint8)
+    picked = np.take_along_axis(octets, (selectors & 7).astype(np.intp), axis=-1)
+    if (selectors >= 8).any():
+        # Signs of the four halves, then zeros and ones.
+        signs = np.take_along_axis(octets, ((selectors & 3) * 2 + 1).astype(np.intp), axis=-1)
+        fill = (signs.view(np.int8) >> 7).view(np.uint8)
+        picked = np.where(selectors >= 8, fill, picked)
+        picked = np.where(selectors == 12, 0, np.where(selectors >= 13, 255, picked))
+    return picked.astype(np.uint8, copy=False).view(U32)[..., 0]
 
 
 def _align(unit: int) -> Callable:

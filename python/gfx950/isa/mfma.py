@@ -38,6 +38,8 @@ _SHAPES = {
     "f8f6f4": {(16, 128), (32, 64)},
 }
 SCALE_BLOCK = 32
+_FACTORS = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
+"""What scale bytes stand for."""
 
 
 def _byte_decoder(bits: int, decode: Callable) -> Callable:
@@ -45,7 +47,7 @@ def _byte_decoder(bits: int, decode: Callable) -> Callable:
     if bits == 4:
         pairs = np.arange(256)
         table = np.stack([decode(pairs & 15), decode(pairs >> 4)], -1).astype(F64)
-        return lambda raw: table[raw].reshape(*raw.shape[:-1], -1)
+        return lambda raw: table.take(raw, axis=0).reshape(*raw.shape[:-1], -1)
     if bits == 6:
         table = decode(np.arange(64)).astype(F64)
 
@@ -53,11 +55,11 @@ def _byte_decoder(bits: int, decode: Callable) -> Callable:
             octets = raw.reshape(*raw.shape[:-1], -1, 3).astype(U32)
             word = octets[..., 0] | (octets[..., 1] << U32(8)) | (octets[..., 2] << U32(16))
             codes = (word[..., None] >> np.arange(0, 24, 6, dtype=U32)) & U32(63)
-            return table[codes].reshape(*raw.shape[:-1], -1)
+            return table.take(codes).reshape(*raw.shape[:-1], -1)
 
         return decode6
     table = decode(np.arange(256)).astype(F64)
-    return lambda raw: table[raw]
+    return lambda raw: table.take(raw)
 
 
 _DECODE = {f.name: _byte_decoder(f.bits, f.decode) for f in SMALL_FLOATS.values()} | {
@@ -98,9 +100,7 @@ def _matrix(words: np.ndarray, format_: str, rows: int, split: bool) -> np.ndarr
 
 def _scale_factors(bits: np.ndarray, rows: int) -> np.ndarray:
     """Turns scale bytes [waves, 64] into factors [waves, rows, groups]."""
-    exponent = bits.astype(np.int32) - 127
-    factors = np.where(exponent == 128, np.nan, np.ldexp(1.0, exponent))
-    return factors.reshape(len(bits), LANES // rows, rows).transpose(0, 2, 1)
+    return _FACTORS.take(bits).reshape(len(bits), LANES // rows, rows).transpose(0, 2, 1)
 
 
 def _scaled(matrix: np.ndarray, factors: np.ndarray) -> np.ndarray:
