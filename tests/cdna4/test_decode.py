@@ -21,7 +21,7 @@ FULL = bool(os.environ.get("CDNA4_FULL"))
 RAGGED = list(
     itertools.product((1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200))
 )
-SHARES, FIRST_SHARE = 10, 7
+SHARES, FIRST_SHARE = 10, 9
 """The first one has every M, N and K, and least to multiply."""
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 LINEAR = "linear_bfloat16_even_bfloat16_none_"

@@ -301,8 +301,9 @@ class Kernel(Copies):
         def run(w: Warp, m: np.ndarray | None) -> None:
             raw = np.ascontiguousarray(load(w, m))
             values = np.ascontiguousarray(raw.view(BITS[width]).reshape(LANES, count).T)
-            for slot, found in zip(slots, values, strict=True):
+            for slot, given in zip(slots, values, strict=True):
                 if slot >= 0:
+                    found = given
                     if kind[0] == "s":
                         wide = max(w.width(slot), width)
                         found = found.view(SIGNED[width]).astype(SIGNED[wide]).view(BITS[wide])

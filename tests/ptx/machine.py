@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.ptx import parse
-from tests.ptx.instructions import Kernel
+from tests.ptx.instructions import Kernel, Op
 from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Barrier, Fault, Memory, rows_at
 from tests.ptx.operands import BLOCK, YIELD
 from tests.ptx.registers import OnRegisters
@@ -422,68 +422,67 @@ class Warp:
                 run(self, m)
                 done += count
                 pc += count
-                if not alone and pc in starts:
-                    fragment[0] = pc
-                    return done, None
-                continue
-            active = m
-            if op.guard >= 0:
-                active = ~self.r[op.guard] if op.negated else self.r[op.guard]
-                active = active & mask
-                if not active.any():
-                    pc += 1
-                    done += 1
-                    continue
-                if (active == mask).all():
-                    active = m
-                elif op.target >= 0:
-                    self.forget(fragment)
-                    self.fragments += [
-                        [op.target, active, False], [pc + 1, mask & ~active, False]
-                    ]  # fmt: skip
-                    return done + 1, None
-            done += 1
-            if op.target >= 0:
-                pc = op.target
-            elif op.exits:
-                gone = mask if active is None else active
-                self.live = self.live & ~gone
-                mask = mask & ~gone
-                fragment[0], fragment[1] = pc + 1, mask
-                if not mask.any():
-                    self.forget(fragment)
-                    self.group.cluster.settle()
-                return done, None
             else:
-                if (
-                    op.whole
-                    and not (alone and active is m)
-                    and not ((mask if active is None else active) == self.live).all()
-                ):
-                    if active is not m:
-                        raise Fault(f"not all lanes run {op.text!r}")
+                done += 1
+                active = m
+                if op.guard >= 0:
+                    active = mask & (~self.r[op.guard] if op.negated else self.r[op.guard])
+                    if not active.any():
+                        pc += 1
+                        continue
+                    if (active == mask).all():
+                        active = m
+                    elif op.target >= 0:
+                        self.part(fragment, [op.target, active], [pc + 1, mask & ~active])
+                        return done, None
+                if op.exits:
+                    self.leave(fragment, pc + 1, mask if active is None else active)
+                    return done, None
+                same = alone and active is m
+                if op.whole and not same and not self.are_together(op, mask, active, m):
                     fragment[0], fragment[2] = pc, True
                     return done, None
                 self.pc = pc
-                if op.run:
-                    how = op.run(self, active)
-                    if op.guard < 0 and isinstance(op.run, OnRegisters):
-                        op.seen[partial] += 1
-                        if op.seen[partial] == OFTEN:
-                            self.kernel.straighten(pc, partial=partial)
-                    if how:
-                        fragment[0] = pc + 1
-                        return done, how
-                    if op.text.startswith("wgmma.commit"):
-                        self.products.append([])
-                elif op.text.startswith("wgmma.commit"):
-                    self.products.append([])
-                pc += 1
+                if op.run and (how := self.execute(op, active, partial=partial)):
+                    fragment[0] = pc + 1
+                    return done, how
+                pc = op.target if op.target >= 0 else pc + 1
             if not alone and pc in starts:
-                fragment[0] = pc
-                return done, None
+                break
         fragment[0] = pc
         return done, None
+
+    def part(self, fragment: list, *parts: list) -> None:
+        """Lanes go on at different places."""
+        self.forget(fragment)
+        self.fragments += [[*part, False] for part in parts]
+
+    def leave(self, fragment: list, pc: int, gone: np.ndarray) -> None:
+        """Lanes end."""
+        self.live = self.live & ~gone
+        fragment[0], fragment[1] = pc, fragment[1] & ~gone
+        if not fragment[1].any():
+            self.forget(fragment)
+            self.group.cluster.settle()
+
+    def are_together(self, op: Op, mask: np.ndarray, active: np.ndarray | None, m) -> bool:
+        """Says whether all lanes that have not ended are at an instruction for all of them."""
+        if ((mask if active is None else active) == self.live).all():
+            return True
+        if active is not m:
+            raise Fault(f"not all lanes run {op.text!r}")
+        return False
+
+    def execute(self, op: Op, active: np.ndarray | None, *, partial: bool) -> str | None:
+        """Runs one instruction; those that lanes come by often become one function."""
+        how = op.run(self, active)
+        if op.guard < 0 and isinstance(op.run, OnRegisters):
+            op.seen[partial] += 1
+            if op.seen[partial] == OFTEN:
+                self.kernel.straighten(self.pc, partial=partial)
+        elif op.text.startswith("wgmma.commit"):
+            self.products.append([])
+        return how
 
 
 class Launch:

@@ -59,7 +59,7 @@ def _byte_decoder(bits: int, decode: Callable) -> Callable:
 
         return decode6
     table = decode(np.arange(256)).astype(F64)
-    return lambda raw: table.take(raw)
+    return table.take
 
 
 _DECODE = {f.name: _byte_decoder(f.bits, f.decode) for f in SMALL_FLOATS.values()} | {
