@@ -170,8 +170,8 @@ class Kernel(Copies):
             kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
         # The last operand is mostly a number, of which more can be said beforehand.
         if name in WITH_NUMBER and NUMBER.match(operands[-1]):
-            number = self.constant(operands.pop(), 32)
-            how = WITH_NUMBER[name](number, kinds.pop(0))
+            number, _ = self.constant(operands.pop(), 32), kinds.pop()
+            how = WITH_NUMBER[name](number, kinds[0])
         return self.on_registers(to, how, operands, kinds)
 
     def on_registers(

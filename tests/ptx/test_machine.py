@@ -48,6 +48,30 @@ def test_a_loop_ends_for_each_lane():
     assert np.array_equal(run(body, words()), np.maximum(-(-np.arange(32) // 3) * 3, 3))
 
 
+@pytest.mark.parametrize("by", [0, 1, 5, 31, 32, 33, 63, 64, 100])
+@pytest.mark.parametrize("kind", ["s64", "u64", "s32", "u32"])
+def test_shifts_by_numbers_and_by_registers_are_the_same(kind, by):
+    """Of -2^62 + 3 x, or its lower half: what is shifted too far is zero, or the sign."""
+    width, register = int(kind[1:]), {"64": "%rd", "32": "%r"}[kind[1:]]
+    body = f"""
+    mov.b64 %rd4, 0xC000000000000000; mul.wide.u32 %rd5, %r1, 3; add.s64 %rd4, %rd4, %rd5;
+    cvt.u32.u64 %r4, %rd4; or.b32 %r4, %r4, 0x80000000; mov.b32 %r2, {by};
+    shr.{kind} {register}5, {register}4, {by}; shr.{kind} {register}6, {register}4, %r2;
+    shl.b{width} {register}7, {register}4, {by}; shl.b{width} {register}8, {register}4, %r2;
+    {{ .reg .b64 a, b, c, d; cvt.u64.u{width} a, {register}5; cvt.u64.u{width} b, {register}6;
+    cvt.u64.u{width} c, {register}7; cvt.u64.u{width} d, {register}8;
+    mul.wide.u32 %rd6, %r1, 32; add.s64 %rd6, %rd6, %rd1;
+    st.global.v2.b64 [%rd6], {{a, b}}; st.global.v2.b64 [%rd6+16], {{c, d}}; }}
+    """
+    got = run(body, np.zeros((32, 4), np.uint64))
+    numbers = [(0xC000000000000000 + 3 * x) % 2**64 for x in range(32)]
+    numbers = [(x | 1 << 31) % 2**width for x in numbers] if width == 32 else numbers
+    signed = [x - (x >> width - 1 << width) if kind[0] == "s" else x for x in numbers]
+    for i, (bits, value) in enumerate(zip(numbers, signed, strict=True)):
+        right, left = (value >> by) % 2**width, (bits << by) % 2**width
+        assert got[i].tolist() == [right, right, left, left]
+
+
 def test_instructions_that_became_one_function_give_the_same_bits(monkeypatch):
     """Of every kind, where all lanes go and where only some do."""
     body = """
