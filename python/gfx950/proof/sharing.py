@@ -151,8 +151,8 @@ class Sharing:
         """Adds a clock to what words announce; returns what they announced before."""
         announced, before = shadow.open_announced(), NOTHING
         old = announced[at]
-        numbers = [int(old[0])] if (old == old[0]).all() else np.unique(old).tolist()
-        for number in numbers:
+        numbers = np.unique(old) if (old != old[:1]).any() else old[:1]
+        for number in numbers.tolist():
             before |= self._clocks[number]
             announced[at[old == number]] = len(self._clocks)
             self._clocks.append(self._clocks[number] | own)
