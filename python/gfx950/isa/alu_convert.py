@@ -15,7 +15,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.isa.formats import SMALL_FLOATS, SmallFloat, bf16_to_f32, f32_to_bf16, f32_to_f16
+from gfx950.isa.formats import (
+    SCALES,
+    SMALL_FLOATS,
+    SmallFloat,
+    bf16_to_f32,
+    f32_to_bf16,
+    f32_to_f16,
+)
 from gfx950.isa.lanes import sdwa_source
 from gfx950.isa.operands import Build, Decoded, Reader, write_register, write_registers
 from gfx950.isa.state import Waves
@@ -28,8 +35,7 @@ _WIDEN = re.compile(rf"v_cvt_scalef32_(?:(pk|pk32)_)?(f32|f16|bf16)_({_SMALL})$"
 
 def _scale(bits: np.ndarray) -> np.ndarray:
     """Returns 2^(e - 127) as float64; the all-ones exponent is NaN."""
-    exponent = ((bits >> U32(23)) & U32(0xFF)).astype(np.int32)
-    return np.where(exponent == 255, np.nan, np.ldexp(1.0, exponent - 127))
+    return SCALES.take(bits >> U32(23) & U32(0xFF))
 
 
 def _elements(words: np.ndarray, type_: str) -> np.ndarray:

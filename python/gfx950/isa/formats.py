@@ -96,6 +96,8 @@ FP4 = SmallFloat("fp4", 4, 2, 1)
 SMALL_FLOATS = {f.name: f for f in (FP8, BF8, FP6, BF6, FP4)}
 MFMA_FORMATS = (FP8, BF8, FP6, BF6, FP4)
 """Indexed by the cbsz / blgp field of the f8f6f4 instructions."""
+SCALES = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
+"""What E8M0 bytes stand for, as float64."""
 
 
 def bf16_to_f32(bits: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gfx950.isa.formats import MFMA_FORMATS, SMALL_FLOATS, bf16_to_f32
+from gfx950.isa.formats import MFMA_FORMATS, SCALES, SMALL_FLOATS, bf16_to_f32
 from gfx950.isa.operands import Build, Decoded, Reader
 from gfx950.isa.state import LANES, Waves
 
@@ -38,8 +38,6 @@ _SHAPES = {
     "f8f6f4": {(16, 128), (32, 64)},
 }
 SCALE_BLOCK = 32
-_FACTORS = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
-"""What scale bytes stand for."""
 
 
 def _byte_decoder(bits: int, decode: Callable) -> Callable:
@@ -100,7 +98,7 @@ def _matrix(words: np.ndarray, format_: str, rows: int, split: bool) -> np.ndarr
 
 def _scale_factors(bits: np.ndarray, rows: int) -> np.ndarray:
     """Turns scale bytes [waves, 64] into factors [waves, rows, groups]."""
-    return _FACTORS.take(bits).reshape(len(bits), LANES // rows, rows).transpose(0, 2, 1)
+    return SCALES.take(bits).reshape(len(bits), LANES // rows, rows).transpose(0, 2, 1)
 
 
 def _scaled(matrix: np.ndarray, factors: np.ndarray) -> np.ndarray:

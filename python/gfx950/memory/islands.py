@@ -38,6 +38,11 @@ class Allocation:
     writable: bool = True
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Returns the values that there are, mostly one: `np.unique` sorts."""
+    return np.unique(values) if (values != values[:1]).any() else values[:1]
+
+
 class GlobalMemory:
     """Islands of bytes, addressed by lanes."""
 
@@ -63,7 +68,7 @@ class GlobalMemory:
         if not len(active):
             return
         numbers = (active >> I64(ISLAND_BITS)) - FIRST_ISLAND
-        for number in [numbers[0]] if (numbers == numbers[0]).all() else np.unique(numbers):
+        for number in distinct(numbers):
             lanes = mask if len(numbers) == 0 or (numbers == number).all() else mask & (
                 (addr >> I64(ISLAND_BITS)) - FIRST_ISLAND == number
             )  # fmt: skip

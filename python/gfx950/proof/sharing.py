@@ -24,7 +24,7 @@ import numpy as np
 from gfx950.isa.operands import Decoded
 from gfx950.isa.state import Waves
 from gfx950.memory.access import Capture
-from gfx950.memory.islands import FIRST_ISLAND, ISLAND_BITS
+from gfx950.memory.islands import FIRST_ISLAND, ISLAND_BITS, distinct
 from gfx950.proof.cells import (
     ANNOUNCEMENT,
     IN_MEMORY,
@@ -151,8 +151,7 @@ class Sharing:
         """Adds a clock to what words announce; returns what they announced before."""
         announced, before = shadow.open_announced(), NOTHING
         old = announced[at]
-        numbers = np.unique(old) if (old != old[:1]).any() else old[:1]
-        for number in numbers.tolist():
+        for number in distinct(old).tolist():
             before |= self._clocks[number]
             announced[at[old == number]] = len(self._clocks)
             self._clocks.append(self._clocks[number] | own)
@@ -255,7 +254,7 @@ def _accesses(m, w: Waves, d: Decoded, cap: Capture) -> Iterator[tuple[int, Acce
     island = (address >> I64(ISLAND_BITS)) - FIRST_ISLAND
     op, atomic = d.memory, d.memory.perform is not None
     numbers = np.zeros_like(w.issued_vm) if op.scalar else w.issued_vm.copy()
-    for which in [island[0]] if (island == island[0]).all() else np.unique(island):
+    for which in distinct(island):
         if not (0 <= which < len(m.memory.islands) and m.memory.islands[which].writable):
             continue
         mine = island == which
