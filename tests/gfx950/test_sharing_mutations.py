@@ -180,12 +180,13 @@ def kernels_of(program: str) -> list[landed.Landed]:
     """
     found = [kernel for kernel in landed.kernels() if kernel.name.startswith(f"{program}/")]
     found.sort(key=lambda kernel: len(kernel.kernel.instructions))
-    if program in KIND_OF:
+    if program in KINDS:
+        num_kinds, kind_of = KINDS[program]
         of_each: dict[tuple, landed.Landed] = {}
         for kernel in found:
-            of_each.setdefault(KIND_OF[program](kernel.name.partition("/")[2]), kernel)
+            of_each.setdefault(kind_of(kernel.name.partition("/")[2]), kernel)
         found = list(of_each.values())
-        assert len(found) == {"prefill": 4, "decode": 7}[program]
+        assert len(found) == num_kinds
     return found
 
 
@@ -195,8 +196,8 @@ def kind_of_decode(name: str) -> tuple[str, bool, bool]:
     return name.partition("_")[0], cut.splits > 1, cut.sharers > 1
 
 
-KIND_OF = {"prefill": lambda name: tuple(name.split("_")[:2]), "decode": kind_of_decode}
-"""Of which kernels only the shortest is judged."""
+KINDS = {"prefill": (4, lambda name: tuple(name.split("_")[:2])), "decode": (7, kind_of_decode)}
+"""Of what kinds only the shortest kernel is judged: how many there are, and the kind of a name."""
 
 
 def assert_no_luck(kernel: landed.Landed, say) -> None:
