@@ -8,7 +8,8 @@
     scalar          what a lane computes alone
     tensor          what a warp does together with tensor cores
     memory          the buffers that a launch may touch, barrier objects
-    machine         grids, clusters, groups and warps: who runs next, who waits for whom
+    warp            registers of a warp, and where its lanes are
+    machine         grids, clusters and groups: who runs next, who waits for whom
 
 It is functional: no time, no caches. Every access is checked against the buffers of the launch, and
 everything that is asynchronous happens as late, or in as odd an order, as is allowed.

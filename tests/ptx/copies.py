@@ -14,7 +14,7 @@ from tests.ptx.operands import YIELD, Operands
 from tests.ptx.scalar import LANES, lanes_of
 
 if TYPE_CHECKING:
-    from tests.ptx.machine import Warp
+    from tests.ptx.warp import Warp
 
 SWIZZLE_BYTES = 1024
 """Tiles begin at multiples of this: addresses say how they are swizzled."""

@@ -31,7 +31,8 @@ from tests.ptx.scalar import (
 )
 
 if TYPE_CHECKING:
-    from tests.ptx.machine import Module, Warp
+    from tests.ptx.machine import Module
+    from tests.ptx.warp import Warp
 
 WHOLE = (
     "bar.", "barrier.", "shfl.", "vote.", "mma.", "wgmma.", "ldmatrix.", "stmatrix.", "elect.",
@@ -301,12 +302,11 @@ class Kernel(Copies):
         def run(w: Warp, m: np.ndarray | None) -> None:
             raw = np.ascontiguousarray(load(w, m))
             values = np.ascontiguousarray(raw.view(BITS[width]).reshape(LANES, count).T)
-            for slot, given in zip(slots, values, strict=True):
+            if kind[0] == "s":
+                # A register that is narrower than this gets the lower part.
+                values = values.view(SIGNED[width]).astype(SIGNED[64]).view(BITS[64])
+            for slot, found in zip(slots, values, strict=True):
                 if slot >= 0:
-                    found = given
-                    if kind[0] == "s":
-                        wide = max(w.width(slot), width)
-                        found = found.view(SIGNED[width]).astype(SIGNED[wide]).view(BITS[wide])
                     w.put(slot, found, m)
 
         return run

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.ptx.operands import Operands
-from tests.ptx.scalar import BITS, FLOATS, LANES, SIGNED, typed
+from tests.ptx.scalar import BITS, LANES, TYPES, typed
 
 if TYPE_CHECKING:
-    from tests.ptx.machine import Warp
+    from tests.ptx.warp import Warp
 
 LONGEST = 128
 """Instructions of a run: others take turns in between."""
@@ -25,6 +25,11 @@ INFIX = {
     operator.and_: "&", operator.or_: "|", operator.xor: "^",
     np.bitwise_and: "&", np.bitwise_or: "|", np.bitwise_xor: "^",
 }  # fmt: skip
+
+
+def each(found: np.ndarray | tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    """Returns an array for each register."""
+    return found if isinstance(found, tuple) else (found,)
 
 
 class OnRegisters:
@@ -56,13 +61,9 @@ class OnRegisters:
     def __call__(self, w: Warp, m: np.ndarray | None) -> None:
         given = [typed(f(w), k) for f, k in zip(self.sources, self.kinds, strict=True)]
         found = self.how(*given)
-        for slot, values in zip(self.targets, self.results(found), strict=True):
+        for slot, values in zip(self.targets, each(found), strict=True):
             if slot >= 0:
                 w.put(slot, values, m)
-
-    def results(self, found: np.ndarray | Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Returns an array for each register."""
-        return found if isinstance(found, tuple) else (found,)
 
 
 class Straight:
@@ -71,10 +72,8 @@ class Straight:
     def __init__(self, names: Operands, widths: list[int], *, partial: bool):
         self.names, self.widths, self.partial = names, widths, partial
         self.lines: list[str] = []
-        self.given = {"typed": typed, "where": np.where}
-        for letter, kinds in (("u", BITS), ("s", SIGNED), ("f", FLOATS)):
-            self.given |= {f"{letter}{bits}": kind for bits, kind in kinds.items()}
-        self.given["pred"] = np.bool_
+        self.given = {"typed": typed, "where": np.where, "pred": np.bool_}
+        self.given |= {kind: number or bits for kind, (_, bits, number) in TYPES.items()}
 
     def name(self, thing: object) -> str:
         """Names what the function uses."""
@@ -90,7 +89,7 @@ class Straight:
         else:
             value = f"{self.name(one.how)}({', '.join(texts)})"
         with np.errstate(all="ignore"):
-            trial = one.results(one.how(*(np.zeros(LANES, self.given[k]) for k in one.kinds)))
+            trial = each(one.how(*(np.zeros(LANES, self.given[k]) for k in one.kinds)))
         parts = [f"({value})"]
         if len(one.targets) > 1:
             self.lines.append(f"found = {value}")

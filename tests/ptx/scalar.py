@@ -146,23 +146,18 @@ def permute_by(number: int, kind: str) -> Callable:
     return lambda a, b: np.take(bytes_of(a, b), nibbles, axis=1).view(np.uint32)[:, 0]
 
 
-def shift_left_by(number: int, kind: str) -> Callable:
-    """Returns a shift that is known beforehand."""
-    by = np.full(LANES, number, np.uint32)
-    if number >= int(kind[1:]):
-        return lambda a: shift(a, by, operator.lshift)
-    near = BITS[int(kind[1:])](number)
-    return lambda a: a << near
+def shift_by(how: Callable) -> Callable:
+    """Returns what makes shifts that are known beforehand, see `shift`."""
 
+    def known(number: int, kind: str) -> Callable:
+        width = int(kind[1:])
+        if number >= width:
+            far = np.full(LANES, number, np.uint32)
+            return lambda a: shift(a, far, how)
+        near = (SIGNED if kind[0] == "s" else BITS)[width](number)
+        return lambda a: how(a, near)
 
-def shift_right_by(number: int, kind: str) -> Callable:
-    """Returns a shift that is known beforehand; signs follow."""
-    by = np.full(LANES, number, np.uint32)
-    width = int(kind[1:])
-    if number >= width:
-        return lambda a: shift(a, by, operator.rshift)
-    near = (SIGNED if kind[0] == "s" else BITS)[width](number)
-    return lambda a: a >> near
+    return known
 
 
 def logic_by(number: int, kind: str) -> Callable:
@@ -181,7 +176,8 @@ def logic_by(number: int, kind: str) -> Callable:
 
 
 WITH_NUMBER = {
-    "shl": shift_left_by, "shr": shift_right_by, "prmt": permute_by, "lop3": logic_by,
+    "shl": shift_by(operator.lshift), "shr": shift_by(operator.rshift), "prmt": permute_by,
+    "lop3": logic_by,
 }  # fmt: skip
 """Functions whose last operand is known beforehand: given that and the type of the first one."""
 
@@ -379,7 +375,7 @@ def arithmetic(op: str) -> tuple[Callable, str] | None:
     if name == "prmt":
         return permute, "u32"
     if name == "lop3":
-        return logic_by, "u32"  # PTX has a number there.
+        return (lambda a, b, c, table: logic_by(int(table[0]), "u32")(a, b, c)), "u32"
     if name == "ex2":
         return np.exp2, kind
     if name == "lg2":

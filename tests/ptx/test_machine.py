@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.ptx import machine
+from tests.ptx import warp
 from tests.ptx.machine import Launch, Module
 from tests.ptx.memory import Fault, Memory
 
@@ -92,7 +92,7 @@ def test_instructions_that_became_one_function_give_the_same_bits(monkeypatch):
     """
     found = {}
     for often in (1, 7, 10**9):
-        monkeypatch.setattr(machine, "OFTEN", often)
+        monkeypatch.setattr(warp, "OFTEN", often)
         found[often] = run(body, words())
     assert len(np.unique(found[1])) > 30
     assert np.array_equal(found[1], found[7]) and np.array_equal(found[1], found[10**9])
