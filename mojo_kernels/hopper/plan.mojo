@@ -4,6 +4,7 @@
     few         8, 16, 32, 64     32 .. 256    1 .. 8    32 * rows + columns / 2 + ranks
     middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
     many        256               128          1         2**20
+    many_even   64, 128, 256      128          1         2**20 + 256 * rows
     fp8         64, 128           128          1         2**21 + rows
     fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
     fp8_even    64, 128           128          1         2**24 + rows
@@ -50,6 +51,8 @@ comptime PORTABLE = 1 << 22
 """The code of the portable kernels."""
 comptime MAPPED_ELEMENTS = 128 * 128
 """Elements of C of a tile of `mapped`."""
+comptime MULTIPROCESSORS = 132
+"""Of an H100 or H200: groups that keep the device busy, one on each."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 comptime PRESHUFFLED = layout_position(PreshuffledCuda.NAME)
@@ -74,6 +77,11 @@ struct Kernel(Equatable, TrivialRegisterPassable):
     comptime FP8_EVEN = Self(9)
     comptime MAPPED = Self(10)
     comptime ALIGNED = Self(11)
+    comptime MANY_EVEN = Self(12)
+
+    def is_even(self) -> Bool:
+        """Says whether groups have even shares of all stages, whatever the number of tiles."""
+        return self == Self.FP8_EVEN or self == Self.MANY_EVEN
 
     def wants_bytes(self) -> Bool:
         """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
@@ -95,7 +103,9 @@ struct Kernel(Equatable, TrivialRegisterPassable):
             return "hopper/aligned/kernel.mojo"
         if self == Self.TILES:
             return "simt/tiles/kernel.mojo"
-        return "hopper/many/kernel.mojo" if self == Self.MANY else "simt/matmul.mojo"
+        if self == Self.MANY or self == Self.MANY_EVEN:
+            return "hopper/many/kernel.mojo"
+        return "simt/matmul.mojo"
 
 
 @fieldwise_init
@@ -122,6 +132,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
     def middle(tokens: Int, ranks: Int) -> Self:
         """Returns a plan of `middle.matmul`."""
         return Self(Kernel.MIDDLE, tokens, Self.MANY.columns, ranks)
+
+    @staticmethod
+    def many_even(tokens: Int) -> Self:
+        """Returns a plan of `many.matmul` whose groups have even shares."""
+        return Self(Kernel.MANY_EVEN, tokens, Self.MANY.columns, 1)
 
     @staticmethod
     def fp8(tokens: Int) -> Self:
@@ -184,6 +199,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return Self.PORTABLE
         if code >= BYTE_ROWS:
             return Self.fp8(code - BYTE_ROWS)
+        if code % 256 == 0:
+            return Self.many_even((code - MORE_ROWS) // 256)
         return Self.middle((code - MORE_ROWS) // 256, code % 256)
 
     def of_mxfp8(self) -> Self:
@@ -213,6 +230,8 @@ struct Plan(Equatable, TrivialRegisterPassable):
             return MORE_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.MANY:
             return MORE_ROWS
+        if self.kernel == Kernel.MANY_EVEN:
+            return MORE_ROWS + 256 * self.tokens
         if self.kernel == Kernel.FP8_FEW:
             return FEW_BYTE_ROWS + 256 * self.tokens + self.ranks
         if self.kernel == Kernel.FP8_EVEN:
@@ -228,11 +247,10 @@ struct Plan(Equatable, TrivialRegisterPassable):
     def name(self) -> String:
         """Returns the cut in short: rows x columns of a group, and the ranks that split K.
 
-        Of kernels for bytes, also whether they find the stages of weights in the workspace, or have
-        even shares.
+        Also whether groups have even shares, or find the stages of weights in the workspace.
         """
         var name = String(self.tokens, "x", self.columns)
-        if self.kernel == Kernel.FP8_EVEN:
+        if self.kernel.is_even():
             return name + " even"
         if self.ranks > 1:
             name += String("r", self.ranks)

@@ -47,7 +47,7 @@ def code(row):
     if "numbers" in row["kernel"]:
         return cuda_tune.NUMBERS + 256 * tokens + ranks
     if "many" in row["kernel"]:
-        return 1 << 20
+        return (1 << 20) + (256 * tokens if row["cut"].endswith("even") else 0)
     if "middle" in row["kernel"]:
         return (1 << 20) + 256 * tokens + ranks
     return 32 * tokens + columns // 2 + ranks
@@ -135,6 +135,7 @@ def test_beyond_the_largest_shapes_measured_fp8_tensor_cores_compute(shape):
     [
         ((1, 14336, 4096), "mxfp4", "few"),
         ((64, 7168, 2048), "bf16", "middle"),
+        ((64, 4096, 14336), "bf16", "many"),
         ((256, 7168, 2048), "mxfp4", "fp8"),
         ((8192, 8192, 8192), "mxfp4", "fp8"),
     ],

@@ -26,6 +26,8 @@ NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "f
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
 MIDDLE_PLAN, NUMBERS_PLAN = 1 << 20, 1 << 26
+EVEN_PLAN = MIDDLE_PLAN
+"""With no ranks, from the first tile's rows on."""
 """Codes of plans are those of `hopper/plan.mojo`."""
 
 
@@ -159,6 +161,18 @@ def test_the_plan_for_many_rows_gives_the_product(shape, plan):
         problem.check(mode)
 
 
+@pytest.mark.parametrize("tokens", [64, 128, 256])
+@pytest.mark.parametrize(
+    "shape", [(33, 100, 96), (64, 1000, 14336), (300, 257, 1056), (2600, 2300, 544), (900, 4300, 96)],
+    ids=str,
+)  # fmt: skip
+def test_plans_with_even_shares_of_numbers_give_the_product(shape, tokens, plan):
+    problem = Problem(*shape)
+    plan(EVEN_PLAN + 256 * tokens)
+    for mode in MODES:
+        problem.check(mode)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 @pytest.mark.parametrize("tokens", [64, 128])
 @pytest.mark.parametrize(
@@ -175,12 +189,13 @@ def test_plans_with_numbers_in_the_workspace_give_the_product(shape, tokens, ran
         problem.check("mxfp4")
 
 
+@pytest.mark.parametrize("code", [NUMBERS_PLAN + 256 * 128 + 1, EVEN_PLAN + 256 * 128])
 @pytest.mark.parametrize("scale", [0, 1, 60, 190, 253, 254, 255])
-def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, plan):
+def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, code, plan):
     problem = Problem(300, 257, 1056)
     problem.x[:, 64:96] *= 2.0 ** (127 - scale) if scale > 127 else 1
     problem.w.scales[[5, 256], 2] = scale
-    plan(NUMBERS_PLAN + 256 * 128 + 1)
+    plan(code)
     problem.check("bf16")
 
 
@@ -190,6 +205,7 @@ def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, plan):
         (256 * 8 + 16 * 1 + 1, "1 row warps"),
         (MIDDLE_PLAN + 256 * 64 + 3, "3 ranks"),
         (MIDDLE_PLAN + 256 * 32 + 1, "32 rows"),
+        (EVEN_PLAN + 256 * 32, "32 rows"),
     ],
 )
 def test_a_plan_that_does_not_exist_is_refused(code, got, plan):

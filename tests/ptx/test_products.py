@@ -7,6 +7,8 @@ instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `
     even(rows)           made as they go              none; groups have as many stages as others, of
                                                       any tiles
     mapped(rows, ranks)  as they lie                  ranks, which split K
+    shared(rows)         numbers as they go, and      none; as those of even(rows)
+                         activations as numbers
     kept(rows, ranks)    numbers in the workspace,    ranks, which split K
                          activations as they lie
     aligned(rows, ranks) MXFP8 in the workspace       ranks, which split K
@@ -54,6 +56,11 @@ def aligned(rows, ranks):
 def even(rows):
     """Returns the code of a plan whose groups have even shares."""
     return (1 << 24) + rows
+
+
+def shared(rows):
+    """Returns the code of a plan of numbers whose groups have even shares."""
+    return (1 << 20) + 256 * rows
 
 
 PLANS = [
@@ -251,6 +258,42 @@ def test_groups_meet_where_their_shares_end(groups, seed):
         of_seeds[0], x, y, "bfloat16", values_of(bias),
         scale_roundings=SCALE_ROUNDINGS, more_error=oracle.fp8_cutoff_bound(x, y),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tokens, groups, seed, activations",
+    [(64, 3, 0, "bf16"), (64, 9, 1, "mxfp4"), (128, 3, 2, "mxfp4"), (256, 3, 3, "bf16")],
+)
+def test_groups_that_multiply_numbers_meet_too(tokens, groups, seed, activations):
+    """Of tiles of seven stages: what one group's weights lose, whoever is last computes, as what a
+    row of tokens loses."""
+    m, n, k = 70, 132, 416
+    w, bias = coded(n, k, "mxfp4", 2), torch.randn(n).bfloat16()
+    w.scales[130, 1], w.scales[129, 12] = 253, 254
+    kept = {"activations": "bf16"} if activations == "bf16" else {}
+    if kept:
+        a = torch.randn(m, k).bfloat16()
+        a[:, 32:64] *= 2.0**-120
+        a[:, 384:] *= 2.0**-120
+    else:
+        a = coded(m, k, "mxfp4", 1)
+        a.scales[:, 1], a.scales[:, 12], a.scales[67, 7] = 3, 2, 254
+        w.scales[:, 7] = 60
+    recorded = calls.multiply(
+        a, w.preshuffle(device="cuda"), plan=shared(tokens), out_dtype=torch.bfloat16, bias=bias,
+        **kept,
+    )  # fmt: skip
+    expanded, product = recorded.launches
+    tiles = -(-m // tokens) * -(-n // 128)
+    assert "many" in product.entry and product.grid == (7 * tiles // 4, 1, 1)
+    launches = [expanded, product._replace(grid=(groups, 1, 1))]
+    of_seeds = [
+        values_of(device.run(recorded._replace(launches=launches), order))
+        for order in (seed, seed + 10)
+    ]
+    assert np.array_equal(*of_seeds)
+    x = values_of(a) if kept else numbers_of(a)
+    oracle.assert_matmul(of_seeds[0], x, numbers_of(w), "bfloat16", values_of(bias))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ the device: a processing cluster of the chip has to have room for a whole one.
 from std.math import ceildiv
 
 from ..instructions.wgmma import ROW_BYTES
-from ..many.kernel import MULTIPROCESSORS
-from ..plan import Kernel, Plan
+from ..plan import Kernel, MULTIPROCESSORS, Plan
 
 comptime ALL_RANKS = [1, 2, 4, 8]
 """Ranks of a cluster."""

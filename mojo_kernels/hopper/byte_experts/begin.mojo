@@ -18,7 +18,7 @@ from ..experts.groups import Lists, SHARED_BYTES, THREADS, WARPS, list_groups, l
 from ..fp8.places import Bases
 from ..fp8.weights import find_bases_of_warp
 from ..layout import TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 
 comptime WEIGHT_BITS = 4
 """Bits of a code of the weights."""

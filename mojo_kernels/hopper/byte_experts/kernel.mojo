@@ -22,7 +22,14 @@ from ...launch.queue import Grid
 from ...simt.arguments import Activations
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ..dense.marks import LANES, wait_for_group
-from ..dense.result import FACTOR_BYTES, LaneFactors, RowPair, WARPS, scale_sums
+from ..dense.result import (
+    CONSUMER_WARPS,
+    FACTOR_BYTES,
+    LaneFactors,
+    RowPair,
+    WARPS,
+    scale_sums,
+)
 from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, multiply_steps
 from ..direct.operands import DirectOperands
 from ..direct.stages import Behind, DirectStages, WeightTiles
@@ -33,7 +40,7 @@ from ..instructions.shared_memory import arrive_expecting, copy_bulk, shared_bas
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import ROW_BYTES, TileSums, limit_registers
 from ..layout import BLOCK, TILE_ROWS
-from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 from ..staged.stages import TILES
 from .columns import GROUP_HIDDEN, GatePlaces, Gating, LaneRows, group_numbers
 from .result import Room, store_tile

@@ -19,7 +19,7 @@ from ...simt.arguments import Activations
 from ...simt.codec import CHUNK, LANES_PER_BLOCK
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
-from ..many.kernel import MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 from ..staged.activations import LANE_BYTES
 from .stages import StagedRows
 

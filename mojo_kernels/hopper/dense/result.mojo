@@ -17,8 +17,7 @@ from ..instructions.shared_memory import load_pair, load_quad, store_turned, sto
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
-from ..many.kernel import CONSUMER_WARPS
-from ..staged.stages import WARP_GROUP, WARP_ROWS
+from ..staged.stages import READERS, WARP_GROUP, WARP_ROWS
 from ..staged.weights import ROWS
 
 comptime DENSE_TOKENS: List[Int] = [64, 128]
@@ -27,6 +26,8 @@ comptime FACTOR_BYTES = 4
 """Bytes of a factor."""
 comptime PAIR = 2
 """Tokens of a lane in an octet."""
+comptime CONSUMER_WARPS = READERS
+"""Warps that multiply: all read every stage."""
 comptime WARPS = WARP_GROUP // 32
 """Warps of a group that multiplies together."""
 comptime GROUPS = CONSUMER_WARPS // WARPS

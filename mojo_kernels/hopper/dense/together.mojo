@@ -40,12 +40,11 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
-from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAX_RANKS, log_of_ranks
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
-from .result import PAIR, WarpColumns
+from .result import CONSUMER_WARPS, PAIR, WarpColumns
 from .share import Share
 
 comptime PART_COLUMNS = 4

@@ -34,6 +34,7 @@ from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.marks import any_marked, store_marked, wait_for_group
 from ..dense.result import (
+    CONSUMER_WARPS,
     DENSE_TOKENS,
     FACTOR_BYTES,
     LaneFactors,
@@ -64,8 +65,8 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..layout import K_LANES, ROWS_PER_LANE, ROW_LANES
-from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
 from ..many.result import stores_in_halves
+from ..plan import MULTIPROCESSORS
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
 from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
@@ -152,7 +153,7 @@ def matmul_direct[
             comptime if even:
                 if end_step - first_step < share.num_steps:
                     keep_branch()
-                    if not meetings.is_last(share, tile, base, sums):
+                    if not meetings.leave(share, tile, base, sums).is_last:
                         continue
             else:
                 if ranks > 1:

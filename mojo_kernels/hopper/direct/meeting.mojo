@@ -1,11 +1,11 @@
 """Tiles of C of which several groups have some stages each: the last one there adds up and stores.
 
-    counters    [tile of C][consumer]: parts of the tile that are in memory
+    counters    [tile of C][consumer]: parts of the tile that are in memory, and marks
     parts       [group][begins a tile or not][four sums][thread]: what a group has of a tile's sums
 
 A group has some stages of its first tile and of its last one, which are all parts there are. Sums are
 added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody, and
-who comes when all others have been there stores nothing.
+who begins a tile and comes when all others have been there stores nothing.
 
 One thread of a consumer counts: barriers of the consumer stand between what others store and its
 release, and between its acquire and what they load.
@@ -18,15 +18,15 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up
 
 from ...launch.queue import DevicePointer, device_pointer
+from ...simt.instructions import Quad
 from ...simt.views import flat_of
 from ..dense.marks import wait_for_group
-from ..dense.result import GROUPS
+from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
-from ..instructions.global_memory import add_one, load_fresh, load_one
+from ..instructions.global_memory import add_to, load_fresh, load_one
 from ..instructions.shared_memory import load_word, store_word
-from ..instructions.warp import keep_branch
-from ..instructions.wgmma import PART_SUMS, TileSums
-from ..many.kernel import CONSUMER_WARPS, MULTIPROCESSORS
+from ..instructions.warp import keep_branch, lane_here
+from ..plan import MULTIPROCESSORS
 from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_GROUP
 
 comptime COUNTER_BYTES = 4
@@ -37,6 +37,10 @@ comptime SLOTS = 2
 """Parts of a group: of its first tile, and of its last one."""
 comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
 """Where the header has a word for each consumer: how many parts there were."""
+comptime MARK = 1 << 16
+"""What marks add to a counter: more than there are parts."""
+comptime MOST_IDLE = 8
+"""Up to so many multiprocessors may have no tile, rather than that tiles have parts. Guess."""
 comptime FEWEST_STEPS = 4
 """Groups have no fewer stages than that, or fewer groups have some. Guess."""
 
@@ -47,7 +51,10 @@ def may_share(tiles: Int, num_steps: Int) -> Bool:
 
 
 def groups_of(tiles: Int, num_steps: Int) -> Int:
-    """Returns the groups that share the stages of so many tiles."""
+    """Returns the groups that share the stages of so many tiles: that have one each, if few would
+    have none."""
+    if tiles <= MULTIPROCESSORS and MULTIPROCESSORS - tiles <= MOST_IDLE:
+        return tiles
     return max(min(MULTIPROCESSORS, tiles * num_steps // FEWEST_STEPS), 1)
 
 
@@ -58,6 +65,8 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     comptime device_type: AnyType = Self
     comptime QUADS = Self.tokens * COLUMNS // GROUPS // WARP_GROUP // 4
     """Quads of sums of a thread."""
+    comptime BATCH = min(Self.QUADS, 16)
+    """Quads that are on the way at once: registers for more are not free."""
     comptime SLOT_BYTES = Self.tokens * COLUMNS * SUM_BYTES
     """Bytes of a part."""
 
@@ -91,18 +100,20 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         return self.parts.unsafe_offset(4 * Int(at * THREADS + UInt32(thread_idx.x)))
 
     @always_inline
-    def is_last[
-        even: Bool
+    def leave[
+        even: Bool, width: SIMDLength, count: Int, //
     ](
         self,
         share: Share[Self.tokens, even],
         tile: UInt32,
         base: UInt32,
-        mut sums: TileSums[Self.tokens],
-    ) -> Bool:
-        """Leaves this group's part of a tile; if all others are there, returns True and whole sums.
+        mut sums: Array[SIMD[DType.float32, width], count],
+        is_marked: Bool = False,
+    ) -> Meeting:
+        """Leaves this group's part of a tile; if all others are there, sums are whole afterwards.
 
-        All threads of a consumer call it, `base` is where their shared memory begins.
+        All threads of a consumer call it, `base` is where their shared memory begins. Warps of any
+        part may mark the tile.
         """
         var consumer = broadcast(UInt32(thread_idx.x) // UInt32(WARP_GROUP))
         var first_step = tile * share.num_steps
@@ -116,41 +127,47 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         # Who begins the tile gets to it in the end, and mostly finds all others there.
         var begins = first_step >= share.first_step
         var others = last_group - first_group
-        if not begins or at_counter.read() != others:
+        var found = at_counter.read() if begins else UInt32(0)
+        if not begins or found % UInt32(MARK) != others:
             keep_branch()
             self._store(share.rank, UInt32(1) if begins else UInt32(0), sums)
-            if at_counter.count() != others:
-                return False
-        # The first part begins the tile, the others are the first parts of their groups.
-        var own = sums.copy()
-        if first_group != share.rank:
-            keep_branch()
-            sums = self._load(first_group, 1)
-        for group in range(first_group + 1, last_group + 1):
-            if group == share.rank:
+            if is_marked and lane_here() == 0:
                 keep_branch()
-                _add(own, sums)
-            else:
-                _add(self._load(group, 0), sums)
-        return True
+                _ = add_to(at_counter.address, UInt32(MARK))
+            found = at_counter.count()
+            if found % UInt32(MARK) != others:
+                return Meeting(False, False)
+        # The first part begins the tile, the others are the first parts of their groups.
+        if not begins:
+            keep_branch()
+            comptime for i in range(Self.QUADS):
+                _set[i](sums, load_fresh(self.quad(first_group, 1, i)))
+        for group in range(first_group + 1, last_group + 1):
+            self._add(group, sums)
+        return Meeting(True, found >= UInt32(MARK))
 
     @always_inline
-    def _store(self, group: UInt32, slot: UInt32, sums: TileSums[Self.tokens]):
+    def _store[
+        width: SIMDLength, count: Int, //
+    ](self, group: UInt32, slot: UInt32, sums: Array[SIMD[DType.float32, width], count]):
         comptime for i in range(Self.QUADS):
-            comptime part, first = divmod(4 * i, PART_SUMS)
+            comptime part, first = divmod(4 * i, Int(width))
             flat_of(self.quad(group, slot, i)).store[alignment=16](
                 Coord(0), sums[part].slice[4, offset=first]()
             )
 
     @always_inline
-    def _load(self, group: UInt32, slot: UInt32) -> TileSums[Self.tokens]:
-        var sums = TileSums[Self.tokens](uninitialized=True)
-        comptime for i in range(Self.QUADS):
-            comptime part, first = divmod(4 * i, PART_SUMS)
-            var quad = load_fresh(self.quad(group, slot, i))
-            comptime for j in range(4):
-                sums[part][first + j] = quad[j]
-        return sums^
+    def _add[
+        width: SIMDLength, count: Int, //
+    ](self, group: UInt32, mut sums: Array[SIMD[DType.float32, width], count]):
+        """Adds the first part of a group, which may be this one's own."""
+        comptime for first in range(0, Self.QUADS, Self.BATCH):
+            var quads = Array[Quad[DType.float32], Self.BATCH](uninitialized=True)
+            comptime for i in range(Self.BATCH):
+                quads[i] = load_fresh(self.quad(group, 0, first + i))
+            comptime for i in range(Self.BATCH):
+                comptime part, at = divmod(4 * (first + i), Int(width))
+                _set[first + i](sums, sums[part].slice[4, offset=at]() + quads[i])
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -161,9 +178,23 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
 
 
 @always_inline
-def _add[tokens: Int, //](part: TileSums[tokens], mut sums: TileSums[tokens]):
-    comptime for i in range(tokens // 2 // PART_SUMS):
-        sums[i] += part[i]
+def _set[
+    width: SIMDLength, count: Int, //, index: Int
+](mut sums: Array[SIMD[DType.float32, width], count], quad: Quad[DType.float32]):
+    """Puts a quad in its place among a thread's sums."""
+    comptime part, at = divmod(4 * index, Int(width))
+    comptime for j in range(4):
+        sums[part][at + j] = quad[j]
+
+
+@fieldwise_init
+struct Meeting(TrivialRegisterPassable):
+    """What a group finds where it leaves its part of a tile."""
+
+    var is_last: Bool
+    """Whether all others have been there: the group goes on with the tile."""
+    var is_marked: Bool
+    """Whether a warp of another group's part has marked the tile."""
 
 
 @fieldwise_init
@@ -177,7 +208,7 @@ struct Counter(TrivialRegisterPassable):
 
     @always_inline
     def read(self) -> UInt32:
-        """Returns how many parts are there."""
+        """Returns how many parts are there, and marks."""
         # All have heard what was told before.
         wait_for_group(self.consumer)
         if self.is_first():
@@ -186,11 +217,11 @@ struct Counter(TrivialRegisterPassable):
 
     @always_inline
     def count(self) -> UInt32:
-        """Says that this part is there; returns how many were before."""
+        """Says that this part is there; returns how many were before, and marks."""
         # All have stored theirs.
         wait_for_group(self.consumer)
         if self.is_first():
-            store_word(self.flag, add_one(self.address))
+            store_word(self.flag, add_to(self.address, 1))
         return self.told()
 
     @always_inline

@@ -18,7 +18,7 @@ from std.math import align_up
 from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import close_list, start_copy, wait_for_all_but
-from ..dense.result import FACTOR_BYTES, GROUPS, GroupRoom
+from ..dense.result import CONSUMER_WARPS, FACTOR_BYTES, GROUPS, GroupRoom
 from ..dense.share import Share
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -33,7 +33,6 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..many.kernel import CONSUMER_WARPS
 from ..staged.activations import LANE_BYTES
 from ..staged.stages import HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
 from .operands import DirectOperands, GRANULE_BITS

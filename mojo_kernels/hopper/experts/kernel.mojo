@@ -44,7 +44,7 @@ from ..instructions.wgmma import (
     store_sums,
 )
 from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
 from ..middle.result import CONSUMER_WARPS, PARITIES, SUMS_BARRIER
 from ..staged.activations import num_steps_of

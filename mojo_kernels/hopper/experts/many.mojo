@@ -31,16 +31,12 @@ from ..instructions.packed import LOW_BYTES
 from ..instructions.shared_memory import load_word, shared_base
 from ..instructions.warp import any_lane, keep_branch, keep_here
 from ..instructions.wgmma import TokenSums, limit_registers
-from ..layout import K_LANES
-from ..many.kernel import (
-    CONSUMER_REGISTERS,
-    CONSUMER_WARPS,
-    FILLER_REGISTERS,
-    MULTIPROCESSORS,
-    THREADS,
-    consume,
-)
+from ..layout import BLOCK, K_LANES
+from ..dense.result import CONSUMER_WARPS
+from ..many.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, consume
 from ..many.result import store_tokens, stores_in_halves
+from ..plan import MULTIPROCESSORS
+from ..staged.activations import num_steps_of
 from ..staged.stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
 from ..staged.weights import HalfTile, ROWS, StepWeights, WeightReader, first_row_of
 from .groups import Lists
@@ -203,11 +199,12 @@ def multiply_rows[
     var sums = TokenSums[width](uninitialized=True)
     var flag, room = pipeline.flag(warp), pipeline.room(warp)
     var column = columns_of[is_gated](warp, part)[0]
+    var num_steps, num_blocks = num_steps_of(k), k // UInt32(BLOCK)
     comptime if is_gated:
-        consume(pipeline, k, GatePairs.of(warp, part.half == 0), flag, sums)
+        consume(pipeline, num_steps, num_blocks, GatePairs.of(warp, part.half == 0), flag, sums)
         store_hidden_rows(sums, room, part.half, target, result, column)
     else:
-        consume(pipeline, k, HalfTile(warp), flag, sums)
+        consume(pipeline, num_steps, num_blocks, HalfTile(warp), flag, sums)
         if stores_in_halves(result):
             store_tokens[True](sums, room, result, 0, column)
         else:

@@ -31,7 +31,7 @@ from ..few.shape import Fragments, HALVES, WarpSums
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 from ..operands.weights import (
     any_overflows,
     decode_rows,

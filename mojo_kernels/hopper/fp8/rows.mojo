@@ -24,8 +24,7 @@ from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.shared_memory import shared_base
 from ..layout import BLOCK, TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
-from ..plan import Kernel, Plan
+from ..plan import Kernel, MULTIPROCESSORS, Plan
 from .bases import ByteRows, meetings_at, workspace_of
 from .places import STEP_BLOCKS
 from .tokens import CHUNK_COUNTS, MANY_CHUNKS, MAX_CHUNKS, prepare_token

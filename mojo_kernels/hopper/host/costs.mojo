@@ -32,9 +32,8 @@ from ..direct.meeting import groups_of
 from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
 from ..numbers.operands import NumberRows
-from ..plan import Kernel, MAX_RANKS, Plan
+from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, Plan
 from ..staged.stages import STEP_BLOCKS
 from .measured import COSTS
 
@@ -62,6 +61,10 @@ comptime MANY_ROWS = 512
 """Beyond so many rows, there are tiles enough: K is split less."""
 comptime SHORT_ROW = 1024
 """Up to so long a K, one group has all of a tile of weights that becomes bytes."""
+comptime MOST_EVEN_64 = 512
+"""Up to so many rows, even shares are of tiles of 64."""
+comptime MOST_EVEN_128 = 2048
+"""Up to so many rows, they are of tiles of 128."""
 comptime MOST_FEW_BYTES = 1536
 """Up to so many rows, groups may make bytes of weights as they multiply."""
 
@@ -85,7 +88,8 @@ struct Family(TrivialRegisterPassable):
     def max_ranks(self, m: Int, k: Int) -> Int:
         """Returns the most ranks that are worth a try: each has a step of K."""
         var most = MAX_RANKS
-        if self.plan.kernel in (Kernel.MANY, Kernel.FP8, Kernel.FP8_EVEN, Kernel.NUMBERS):
+        var kernel = self.plan.kernel
+        if kernel in (Kernel.MANY, Kernel.FP8, Kernel.NUMBERS) or kernel.is_even():
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
@@ -121,6 +125,9 @@ comptime FAMILIES = [
     Family(Plan.fp8_even(64), 17, MOST_FEW_BYTES),
     Family(Plan.fp8_even(128), 65, MOST_FEW_BYTES),
     Family(Plan.numbers(128, 1), 65, ANY_ROWS),
+    Family(Plan.many_even(64), 17, MOST_EVEN_64),
+    Family(Plan.many_even(128), 65, MOST_EVEN_128),
+    Family(Plan.many_even(256), 129, ANY_ROWS),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -163,7 +170,7 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     terms[6] = Lanes(m * k) / (1 << 20)
     comptime if KERNEL == Kernel.FP8:
         terms[10] = Lanes(1 if k <= SHORT_ROW else 0)
-    comptime if KERNEL == Kernel.FP8_EVEN:
+    comptime if KERNEL.is_even():
         var tiles = family.plan.groups(m, n)
         var tile_steps = ceildiv(k // BLOCK, _step_blocks(KERNEL))
         var num_groups = groups_of(tiles, tile_steps)

@@ -52,7 +52,7 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
             return few.launch(problem, plan, queue)
         if plan.kernel == Kernel.MIDDLE:
             return middle.launch(problem, plan, queue)
-        if plan.kernel == Kernel.MANY:
+        if plan.kernel == Kernel.MANY or plan.kernel == Kernel.MANY_EVEN:
             return many.launch(problem, plan, queue)
         if plan.kernel.wants_bytes():
             return fp8.launch(problem, plan, queue)
@@ -126,7 +126,9 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
         return workspace_of_rows(m, n, k, plan)
     if plan.kernel == Kernel.NUMBERS:
         return workspace_of_weights(n, k)
-    return workspace_of_numbers(m, k)
+    if plan.kernel == Kernel.MIDDLE:
+        return workspace_of_numbers(m, k)
+    return many.workspace_of(m, n, k, plan)
 
 
 def takes(left_format: Int, right_format: Int, layout: Int, plan_code: Int) -> Bool:

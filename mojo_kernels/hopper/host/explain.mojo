@@ -66,4 +66,4 @@ def _grid(plan: Plan, m: Int, n: Int, k: Int) -> Grid:
         return middle.grid[64](m, n, plan) if plan.tokens == 64 else middle.grid[128](m, n, plan)
     if plan.kernel == Kernel.NUMBERS:
         return numbers.grid(m, n, plan)
-    return fp8.grid(m, n, k, plan) if plan.kernel.wants_bytes() else many.grid(m, n)
+    return fp8.grid(m, n, k, plan) if plan.kernel.wants_bytes() else many.grid(m, n, k, plan)

@@ -8,14 +8,14 @@ from ...simt.instructions import Quad
 
 
 @always_inline
-def add_one(counter: DevicePointer[DType.uint32]) -> UInt32:
-    """Adds one to a counter of all groups; returns what was there before."""
+def add_to(counter: DevicePointer[DType.uint32], count: UInt32) -> UInt32:
+    """Adds to a counter of all groups; returns what was there before."""
     return inlined_assembly[
-        "atom.acq_rel.gpu.global.add.u32 $0, [$1], 1;",
+        "atom.acq_rel.gpu.global.add.u32 $0, [$1], $2;",
         UInt32,
-        constraints="=r,l,~{memory}",
+        constraints="=r,l,r,~{memory}",
         has_side_effect=True,
-    ](counter)
+    ](counter, count)
 
 
 @always_inline

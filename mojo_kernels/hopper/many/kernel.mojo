@@ -1,7 +1,8 @@
 """Many rows of activations: weights decoded in registers meet tokens in shared memory.
 
-A group computes 128 columns of C for 256 rows, one such tile after the other. Warp groups have
-roles, and registers to suit:
+A group computes 128 columns of C for 256 rows, one such tile after the other, or has an even share of
+the stages of all tiles, of 64, 128 or 256 rows: where a tile's parts meet, see `direct.meeting`. Warp
+groups have roles, and registers to suit:
 
     4 fillers      warps that start the copies of stages: 64 steps of K of tokens and weights
     2 consumers    each warp decodes 16 weight rows, C^T += weights @ tokens^T
@@ -14,16 +15,20 @@ A consumer decodes one block of K while the tensor cores multiply the block befo
 Each warp stores its own sums, while the stages of the next tile fill.
 """
 
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import wgmma_wait_group_sync
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
+from std.math import align_up
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Grid, Queue, Workspace
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
+from ..dense.result import CONSUMER_WARPS, GROUPS
+from ..dense.share import Share
+from ..direct.meeting import Meetings, groups_of, may_share
 from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
@@ -34,16 +39,15 @@ from ..instructions.wgmma import (
     part_tokens,
 )
 from ..layout import BLOCK
-from ..plan import Plan, takes_operands
+from ..plan import Kernel, MULTIPROCESSORS, Plan, takes_operands
 from ..staged.activations import StagedTokens, expand, num_steps_of
+from ..staged.activations import workspace_of as workspace_of_tokens
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
     Pipeline,
-    READERS,
     STEP_BLOCKS,
     Source,
     WARP_GROUP,
-    bands_of,
     fill_first_stages,
     fill_stages,
     first_of,
@@ -55,14 +59,12 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
-comptime CONSUMER_WARPS = READERS
-"""Warps that multiply: all read every stage."""
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
 """Threads of a group: the consumers, then the fillers."""
-comptime TOKENS = Plan.MANY.tokens
-"""Rows of C of a group."""
-comptime MULTIPROCESSORS = 132
-"""Of an H200: groups that keep the device busy, one on each."""
+comptime EVEN_TOKENS: List[Int] = [64, 128, 256]
+"""Rows of C of a group that has an even share."""
+comptime ALIGNMENT = 256
+"""Where meetings begin behind expanded activations."""
 comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
 """Up to so many tiles, a group takes several. Guess, after tiles of another shape."""
 
@@ -71,69 +73,91 @@ comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)),
     `nvvm.minctasm`=SIMDLength(1),
 )
-def matmul_many(staged: StagedTokens, a: Activations, w: Weights, result: Result):
-    """Computes tiles of 128 columns of C for 256 rows.
+def matmul_many[
+    tokens: Int, even: Bool
+](staged: StagedTokens, a: Activations, w: Weights, result: Result, meetings: Meetings[tokens]):
+    """Computes tiles of 128 columns of C for so many rows.
 
     `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
-    marked: those that bfloat16 cannot hold.
+    marked: those that bfloat16 cannot hold. Even shares have parts of tiles, of which groups meet.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline[TOKENS](base, 0, 0)
+    var pipeline = Pipeline[tokens](base, 0, 0)
     if thread_idx.x == 0:
         pipeline.init_barriers()
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var schedule = bands_of[TOKENS](result)
-    var num_tiles = UInt32(schedule.num_tiles())
     var k = UInt32(a.k)
-    var index = UInt32(block_idx.x)
+    var share = share_of[tokens, even](result, num_steps_of(k))
+    var index = share.first()
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
-            var num_steps = num_steps_of(k)
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
             pipeline.parity = 1
             var num_filled = UInt32(pipeline.STAGES)
-            while index < num_tiles:
-                var token, column = first_of[TOKENS](schedule.tile(Int(index)))
+            while share.has(index):
+                var token, column = first_of[tokens](share.tile(index))
+                var first_step = share.first_of(index)
+                var num_steps = share.end_of(index) - first_step
                 var filler = warp - UInt32(CONSUMER_WARPS)
-                var source = Source[TOKENS].of(
-                    staged.tokens, w, token, column, result.columns, k, 0, filler
+                var source = Source[tokens].of(
+                    staged.tokens, w, token, column, result.columns, k, first_step, filler
                 )
                 if num_filled > 0:
                     fill_first_stages(pipeline, source, num_steps)
                 fill_stages(pipeline, source, num_steps, num_filled)
                 num_filled = 0
-                index += UInt32(grid_dim.x)
+                index = share.after(index)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var first_row = first_row_of(warp)
-        var sums = TokenSums[TOKENS](uninitialized=True)
+        var sums = TokenSums[tokens](uninitialized=True)
         wait_on_dependent_grids()
-        while index < num_tiles:
-            var token, column = first_of[TOKENS](schedule.tile(Int(index)))
+        while share.has(index):
+            var tile = index
+            var token, column = first_of[tokens](share.tile(tile))
             column += first_row
-            index += UInt32(grid_dim.x)
-            var marked = Marks[TOKENS].read(staged, a, result.rows, token)
+            var first_step = share.first_of(tile)
+            var num_steps = share.end_of(tile) - first_step
+            var num_blocks = k // UInt32(BLOCK) - first_step * UInt32(STEP_BLOCKS)
+            index = share.after(tile)
+            var marked = Marks[tokens].read(staged, a, result.rows, token)
             var flag = pipeline.flag(warp)
-            consume(pipeline, k, HalfTile(warp), flag, sums)
-            if index >= num_tiles:
+            consume(pipeline, num_steps, num_blocks, HalfTile(warp), flag, sums)
+            if not share.has(index):
                 launch_dependent_grids()
+            # All lanes look before the flag is cleared for the next tile.
+            var overflow = any_lane(load_word(flag) != 0)
+            comptime if even:
+                if num_steps < share.num_steps:
+                    keep_branch()
+                    var meeting = meetings.leave(share, tile, base, sums, overflow)
+                    if not meeting.is_last:
+                        continue
+                    overflow |= meeting.is_marked
             if stores_in_halves(result):
                 store_tokens[True](sums, pipeline.room(warp), result, token, column)
             else:
                 keep_branch()
                 store_tokens[False](sums, pipeline.room(warp), result, token, column)
-            # All lanes look before the flag is cleared for the next tile.
-            var overflow = any_lane(load_word(flag) != 0)
             if overflow or marked.words.reduce_or() != 0:
                 var exact = Exact(a, w)
-                for i in range(min(UInt32(TOKENS), result.rows - token)):
+                for i in range(min(UInt32(tokens), result.rows - token)):
                     if overflow or marked.has(UInt32(i)):
                         exact.store(result, token + UInt32(i), column)
+
+
+@always_inline
+def share_of[tokens: Int, even: Bool](result: Result, num_steps: UInt32) -> Share[tokens, even]:
+    """Returns what this group computes."""
+    comptime if even:
+        return Share[tokens, even].evenly(result, num_steps)
+    else:
+        return Share[tokens, even].here(result, num_steps, 1)
 
 
 @always_inline
@@ -141,16 +165,18 @@ def consume[
     tokens: Int, used: Int, //
 ](
     mut pipeline: Pipeline[tokens],
-    k: UInt32,
+    num_steps: UInt32,
+    num_blocks: UInt32,
     reader: Some[WeightReader],
     flag: UInt32,
     mut sums: TokenSums[used],
 ):
-    """Multiplies the stages of a tile as they fill, with so many of their tokens."""
+    """Multiplies so many stages of a tile as they fill, with some of their tokens.
+
+    Of K there are so many blocks from the first one on.
+    """
     comptime for i in range(used // part_tokens(used)):
         sums[i] = 0
-    var num_steps = num_steps_of(k)
-    var num_blocks = k // UInt32(BLOCK)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
     wait_phase(pipeline.full(), pipeline.parity)
@@ -187,22 +213,61 @@ def supports(problem: Problem) -> Bool:
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Expands the activations, and multiplies."""
-    var staged = expand(problem, TOKENS, queue)
-    queue.launch[matmul_many](
-        grid(problem.m, problem.n), staged, Activations(problem), Weights(problem), Result(problem)
+    """Expands the activations, and multiplies; stages that are too many to be shared are not."""
+    var m, n, k = problem.m, problem.n, problem.k
+    if is_shared(m, n, k, plan):
+        comptime for tokens in EVEN_TOKENS:
+            if plan.tokens == tokens:
+                return _launch[tokens, True](problem, grid(m, n, k, plan), queue)
+        raise Error(String("plan: got ", plan.tokens, " rows of a group, expected 64, 128 or 256"))
+    _launch[Plan.MANY.tokens, False](problem, grid(m, n, k, Plan.MANY), queue)
+
+
+def _launch[tokens: Int, even: Bool](problem: Problem, grid: Grid, mut queue: Some[Queue]) raises:
+    """Does so with tiles of so many rows."""
+    var tiles = Plan.many_even(tokens).tiles(problem.m, problem.n).num_tiles() if even else 0
+    var meetings_at = expanded_end(problem.m, problem.k)
+    var size = meetings_at + (Meetings[tokens].num_bytes(tiles) if even else 0)
+    var workspace = queue.workspace(Workspace(0, size))
+    var meetings = Meetings[tokens].at(tiles, workspace + meetings_at)
+    var staged = expand(problem, tokens, workspace, workspace + meetings_at, GROUPS * tiles, queue)
+    queue.launch[matmul_many[tokens, even]](
+        grid, staged, Activations(problem), Weights(problem), Result(problem), meetings
     )
 
 
-def grid(m: Int, n: Int) -> Grid:
+def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace that a product wants: expanded activations, then meetings."""
+    var size = expanded_end(m, k)
+    if is_shared(m, n, k, plan):
+        comptime for tokens in EVEN_TOKENS:
+            if plan.tokens == tokens:
+                size += Meetings[tokens].num_bytes(plan.tiles(m, n).num_tiles())
+    return Workspace(0, size)
+
+
+def expanded_end(m: Int, k: Int) -> Int:
+    """Returns where expanded activations end in it."""
+    return align_up(workspace_of_tokens(m, k).num_bytes(), ALIGNMENT)
+
+
+def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
+    """Says whether a plan has even shares, and the stages are few enough for them."""
+    var num_steps = Int(num_steps_of(UInt32(k)))
+    return plan.kernel == Kernel.MANY_EVEN and may_share(plan.tiles(m, n).num_tiles(), num_steps)
+
+
+def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid for C of [m, n].
 
     Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
     """
     var tiles = Plan.MANY.groups(m, n)
-    return Grid(
-        min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles,
-        threads=THREADS,
-        shared_bytes=Pipeline[TOKENS].NUM_BYTES,
-        starts_early=True,
-    )
+    var groups = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
+    var shared_bytes = Pipeline[Plan.MANY.tokens].NUM_BYTES
+    if is_shared(m, n, k, plan):
+        groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
+        comptime for tokens in EVEN_TOKENS:
+            if plan.tokens == tokens:
+                shared_bytes = Pipeline[tokens].NUM_BYTES
+    return Grid(groups, threads=THREADS, shared_bytes=shared_bytes, starts_early=True)

@@ -1,8 +1,8 @@
 """Who fills the stages of a product, from one tile of C to the next as they empty.
 
     a thread    starts the copies of boxes
-    a warp      puts factors into slots: of four of the consumers' tokens a lane, loaded some stages
-                ahead; and in the end of a tile those of columns, biases and marks
+    a warp      puts factors into slots: of four of the consumers' tokens a lane, loaded for some
+                stages at once; and in the end of a tile those of columns, biases and marks
 
 Operands say which tokens and columns are marked, by their factors.
 """
@@ -11,6 +11,7 @@ from max.gpu.primitives.warp import vote
 from std.collections import Array
 
 from ...numbers.floats import FLOAT_TYPES, float_code
+from ...schedule.tiles import Tile
 from ...simt.arguments import Result
 from ...simt.views import flat_of
 from ..dense.result import GROUPS
@@ -18,12 +19,10 @@ from ..dense.share import Share
 from ..instructions.shared_memory import arrive, store_word, wait_phase
 from ..instructions.warp import keep_branch, lane_here
 from .operands import MappedOperands, Scaling
-from .scales import LIFT, UNLIFT
+from .scales import BATCH, LIFT, UNLIFT
 from .slots import ENTRIES, TileFacts, store_float
 from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, columns_of
 
-comptime AHEAD = 4
-"""Stages whose factors are on the way."""
 comptime LANE_ENTRIES = ENTRIES // 32
 """Factors of a lane."""
 comptime Factors = SIMD[DType.float32, LANE_ENTRIES]
@@ -58,21 +57,34 @@ struct Loaded(TrivialRegisterPassable):
     """Those of the weights that parts of the tile have."""
 
 
+comptime Batch[count: Int] = Array[Loaded, count]
+"""Those of stages that are loaded at once."""
+
+
 @fieldwise_init
-struct TileScales[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable):
-    """Where a lane finds the factors of its tokens of a tile, and those of the tile's columns."""
+struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable):
+    """A tile, and where a lane finds the factors of its tokens and of the tile's columns."""
 
     var operands: Self.Operands
+    var token: UInt32
+    """Its first row of C."""
+    var column: UInt32
+    """Its first column."""
     var token_places: SIMD[DType.uint32, LANE_ENTRIES]
     """The tokens' first factors."""
     var part_places: SIMD[DType.uint32, PARTS]
     """Those of the weights of parts that lie beside each other."""
 
+    comptime COUNT = BATCH if Self.Operands.SCALING.is_of_stages() else 1
+    """Stages whose factors are loaded at once: whole rows have one for all."""
+
     @staticmethod
     @always_inline
-    def of(operands: Self.Operands, token: UInt32, column: UInt32) -> Self:
-        """Finds those of the tile that begins somewhere."""
-        var found = Self(operands, 0, 0)
+    def of(operands: Self.Operands, tile: Tile) -> Self:
+        """Finds those of a tile; of one past the end they are other rows'."""
+        var token = UInt32(tile.row * Self.tokens)
+        var column = UInt32(tile.column * columns_of(Self.tokens))
+        var found = Self(operands, token, column, 0, 0)
         comptime for i in range(LANE_ENTRIES):
             comptime first = 32 * i % Self.tokens
             found.token_places[i] = operands.token_place(token + UInt32(first) + lane_here())
@@ -82,16 +94,50 @@ struct TileScales[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
         return found
 
     @always_inline
-    def load(self, step: UInt32) -> Loaded:
-        """Loads the factors of a stage."""
-        var loaded = Loaded(0, 1)
+    def load[in_batches: Bool](self, first: UInt32, last: UInt32) -> Batch[Self.COUNT]:
+        """Loads the factors of stages from one on, of the last one for those past it."""
+        var loaded = Batch[Self.COUNT](uninitialized=True)
+        comptime for stage in range(Self.COUNT):
+            loaded[stage] = Loaded(0, 1)
         comptime for i in range(LANE_ENTRIES):
-            loaded.of_tokens[i] = self.operands.token_factor(self.token_places[i], step)
+            comptime if in_batches:
+                var factors = self.operands.token_batch(self.token_places[i], first)
+                comptime for stage in range(Self.COUNT):
+                    loaded[stage].of_tokens[i] = factors[stage]
+            else:
+                comptime for stage in range(Self.COUNT):
+                    var step = min(first + UInt32(stage), last)
+                    loaded[stage].of_tokens[i] = self.operands.token_factor(
+                        self.token_places[i], step
+                    )
         comptime if Self.Operands.SCALING == Scaling.TILES:
             if self.operands.has_tiles():
-                comptime for i in range(PARTS):
-                    loaded.of_parts[i] = self.operands.column_factor(self.part_places[i], step)
-        return loaded
+                comptime for stage in range(Self.COUNT):
+                    var step = min(first + UInt32(stage), last)
+                    comptime for i in range(PARTS):
+                        loaded[stage].of_parts[i] = self.operands.column_factor(
+                            self.part_places[i], step
+                        )
+        return loaded^
+
+    @always_inline
+    def has_ends(self) -> Bool:
+        """Says whether columns have factors of their own, not those of parts."""
+        return Self.Operands.SCALING != Scaling.TILES or not self.operands.has_tiles()
+
+    @always_inline
+    def load_ends(self, step: UInt32) -> Ends[Self.tokens]:
+        """Loads the factors of a lane's columns, of a stage if they have some for each."""
+        var ends = Ends[Self.tokens](1)
+        if self.has_ends():
+            comptime for i in range(columns_of(Self.tokens) // 32):
+                var column = self.column + UInt32(32 * i) + lane_here()
+                ends[i] = self.operands.column_factor(self.operands.column_place(column), step)
+        return ends
+
+
+comptime Ends[tokens: Int] = SIMD[DType.float32, columns_of(tokens) // 32]
+"""Factors of a lane's columns."""
 
 
 @always_inline
@@ -99,41 +145,78 @@ def put_factors[
     tokens: Int, Operands: MappedOperands, //
 ](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result):
     """Fills the slots of all tiles; a warp calls it."""
+    comptime if Operands.SCALING.is_of_stages():
+        if operands.lie_in_batches(share.first_step):
+            keep_branch()
+            return put_tiles[in_batches=True](stages, operands, share, result)
+    put_tiles[in_batches=False](stages, operands, share, result)
+
+
+@always_inline
+def put_tiles[
+    tokens: Int, Operands: MappedOperands, //, in_batches: Bool
+](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result):
+    """Does so; factors of some stages are loaded at once, while those before them are put."""
+    comptime COUNT = FilledTile[Operands, tokens].COUNT
     var index = share.first()
     var last = share.end_step - 1
-    while share.has(index):
-        var tile = share.tile(index)
+    var tile = FilledTile[Operands, tokens].of(operands, share.tile(index))
+    var loaded = tile.load[in_batches](share.first_step, last)
+    # Every group has a tile.
+    while True:
         index = share.after(index)
-        var token = UInt32(tile.row * tokens)
-        var column = UInt32(tile.column * stages.COLUMNS)
-        var scales = TileScales[Operands, tokens].of(operands, token, column)
         var found = Found(0, 0)
-        var loaded = Array[Loaded, AHEAD](uninitialized=True)
-        comptime if Operands.SCALING.is_of_stages():
-            comptime for i in range(AHEAD):
-                loaded[i] = scales.load(min(share.first_step + UInt32(i), last))
-        for first in range(share.first_step, last, UInt32(AHEAD)):
-            comptime for i in range(AHEAD):
-                var step = first + UInt32(i)
-                if step < last:
-                    wait_phase(stages.empty(), stages.parity)
-                    comptime if Operands.SCALING.is_of_stages():
-                        put_tokens[Operands](stages, loaded[i], found)
-                        loaded[i] = scales.load(min(step + UInt32(AHEAD), last))
-                    comptime if Operands.SCALING == Scaling.COLUMNS:
-                        put_ends(stages, scales, column, step, found)
-                    say_full(stages)
+        var first = share.first_step
+        while first + UInt32(COUNT) <= last:
+            var there = loaded.copy()
+            comptime if Operands.SCALING.is_of_stages():
+                loaded = tile.load[in_batches](first + UInt32(COUNT), last)
+            comptime for stage in range(COUNT):
+                put_stage[Operands](stages, tile, first + UInt32(stage), there[stage], found)
+            first += UInt32(COUNT)
+        # What the next tile begins with and what this one ends with is on the way meanwhile.
+        var next_tile = FilledTile[Operands, tokens].of(operands, share.tile(index))
+        var next = next_tile.load[in_batches](share.first_step, last)
+        var ends = tile.load_ends(last)
+        var biases = load_biases[stages.COLUMNS // 32](result, tile.column + lane_here())
+        var of_last = loaded[0]
+        comptime for stage in range(COUNT - 1):
+            if first + UInt32(stage) < last:
+                put_stage[Operands](stages, tile, first + UInt32(stage), loaded[stage], found)
+                of_last = loaded[stage + 1]
         # The tile's last stage has what is of the whole tile, too.
         wait_phase(stages.empty(), stages.parity)
-        var biases = load_biases[stages.COLUMNS // 32](result, column + lane_here())
-        put_tokens[Operands](stages, scales.load(last), found)
-        put_ends(stages, scales, column, last, found)
+        put_tokens[Operands](stages, of_last, found)
+        put_ends(stages, tile, ends, found)
         comptime for i in range(stages.COLUMNS // 32):
             store_float(stages.slot().bias_at(UInt32(32 * i) + lane_here()), biases[i])
         put_marks(stages, operands, found)
         if lane_here() == 0:
-            TileFacts(token, column, not share.has(index)).put(stages.slot())
+            TileFacts(tile.token, tile.column, not share.has(index)).put(stages.slot())
         say_full(stages)
+        if not share.has(index):
+            break
+        tile = next_tile
+        loaded = next^
+
+
+@always_inline
+def put_stage[
+    tokens: Int, //, Operands: MappedOperands
+](
+    mut stages: MappedStages[tokens],
+    tile: FilledTile[Operands, tokens],
+    step: UInt32,
+    loaded: Loaded,
+    mut found: Found,
+):
+    """Fills the slot of a stage that is not its tile's last one."""
+    wait_phase(stages.empty(), stages.parity)
+    comptime if Operands.SCALING.is_of_stages():
+        put_tokens[Operands](stages, loaded, found)
+    comptime if Operands.SCALING == Scaling.COLUMNS:
+        put_ends(stages, tile, tile.load_ends(step), found)
+    say_full(stages)
 
 
 @always_inline
@@ -174,29 +257,19 @@ def put_ends[
     tokens: Int, Operands: MappedOperands, //
 ](
     stages: MappedStages[tokens],
-    scales: TileScales[Operands, tokens],
-    first_column: UInt32,
-    step: UInt32,
+    tile: FilledTile[Operands, tokens],
+    ends: Ends[tokens],
     mut found: Found,
 ):
     """Puts the factors of a lane's columns."""
-    comptime COUNT = stages.COLUMNS // 32
-    var slot = stages.slot()
-    var column = first_column + lane_here()
-    # All loads before the first store.
-    var ends = SIMD[DType.float32, COUNT](1)
-    var have_ends = Operands.SCALING != Scaling.TILES or not scales.operands.has_tiles()
-    if have_ends:
-        comptime for i in range(COUNT):
-            var place = scales.operands.column_place(column + UInt32(32 * i))
-            ends[i] = scales.operands.column_factor(place, step)
-    comptime for i in range(COUNT):
-        var at = UInt32(32 * i) + lane_here()
-        var is_lost = have_ends and scales.operands.loses_column(ends[i])
+    var has_ends = tile.has_ends()
+    comptime for i in range(columns_of(tokens) // 32):
+        var is_lost = has_ends and tile.operands.loses_column(ends[i])
         found.columns |= UInt32(1 if is_lost else 0) << UInt32(i)
+        var end = ends[i]
         comptime if Operands.SCALING == Scaling.TILES:
-            ends[i] *= UNLIFT
-        store_float(slot.end_at(at), ends[i])
+            end *= UNLIFT
+        store_float(stages.slot().end_at(UInt32(32 * i) + lane_here()), end)
 
 
 @always_inline

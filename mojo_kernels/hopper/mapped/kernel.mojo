@@ -30,7 +30,7 @@ from std.utils import StaticTuple
 
 from ...launch.tensor_map import TensorMap
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.result import GROUPS
+from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
 from ..instructions.shared_memory import prefetch_map, shared_base, wait_phase
 from ..instructions.warp import keep_branch, keep_here, lane_here
@@ -47,7 +47,6 @@ from ..instructions.wgmma import (
     multiply_staged,
     settle_sums,
 )
-from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
 from ..staged.stages import WARP_GROUP
 from .fill import copy_boxes, put_factors

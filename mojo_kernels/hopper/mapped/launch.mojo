@@ -15,8 +15,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.matmul import is_aligned
 from ...simt.views import FLOAT32
 from ..instructions.wgmma import ROW_BYTES
-from ..many.kernel import MULTIPROCESSORS
-from ..plan import Plan
+from ..plan import MULTIPROCESSORS, Plan
 from .kernel import THREADS, matmul_mapped
 from .rows import encode_left
 from .operands import FloatOperands, MappedOperands, Scaling, takes_format

@@ -21,7 +21,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ..exact import TokenOctet, compute_marked
 from ..instructions.wgmma import ROW_BYTES
 from ..staged.stages import COLUMNS
-from .scales import FloatScales, is_extreme, is_too_large
+from .scales import BATCH, FloatScales, is_extreme, is_too_large
 
 
 comptime MARK = Float32(-1)
@@ -76,6 +76,15 @@ trait MappedOperands(DevicePassable, TrivialRegisterPassable):
 
     def token_factor(self, place: UInt32, step: UInt32) -> Float32:
         """Returns one of them, by the stage."""
+        ...
+
+    def lie_in_batches(self, step: UInt32) -> Bool:
+        """Says whether those of `BATCH` stages may be loaded at once, from one on and further on.
+        """
+        ...
+
+    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+        """Returns those of so many stages from one on."""
         ...
 
     def column_place(self, column: UInt32) -> UInt32:
@@ -134,6 +143,14 @@ struct FloatOperands[scaling: Scaling](MappedOperands, TrivialRegisterPassable):
     @always_inline
     def token_factor(self, place: UInt32, step: UInt32) -> Float32:
         return self.left.load(place, step)
+
+    @always_inline
+    def lie_in_batches(self, step: UInt32) -> Bool:
+        return self.left.lie_in_batches(step)
+
+    @always_inline
+    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+        return self.left.load_batch(place, step)
 
     @always_inline
     def column_place(self, column: UInt32) -> UInt32:

@@ -18,7 +18,7 @@ from std.memory import bitcast
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import BFLOAT16
 from ...tiles import in_registers
-from ..dense.result import GROUPS
+from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
 from ..dense.together import SUMS_BARRIER
 from ..instructions.packed import round_two
@@ -38,7 +38,6 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
 from ..layout import K_LANES
-from ..many.kernel import CONSUMER_WARPS
 from ..many.result import stores_in_halves
 from ..plan import MAX_RANKS, log_of_ranks
 from ..staged.stages import WARP_ROWS

@@ -1,5 +1,6 @@
 """Float scales of a side, where they lie, and which of them float32 sums can be multiplied by."""
 
+from layout import Coord
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.memory import bitcast
 
@@ -14,6 +15,8 @@ comptime LARGEST_FACTOR = UInt32((F32_EXPONENT_BIAS + 64) << F32_MANTISSA_BITS)
 """The bits of the largest one, 2**64; sums of a row of codes are below 2**40."""
 comptime INFINITY = UInt32(255 << F32_MANTISSA_BITS)
 """The bits of infinity; NaN has larger ones."""
+comptime BATCH = 4
+"""Stages whose factors are loaded at once: 16 bytes."""
 comptime LOG_LIFT = 40
 """Products of a token's and a tile's factor are so many binary exponents larger in a kernel.
 
@@ -59,6 +62,18 @@ struct FloatScales(DevicePassable, TrivialRegisterPassable):
     def of_row(self, row: UInt32) -> UInt32:
         """Returns the place of the first block of a row; past the end, of the last one."""
         return (min(row, self.num_rows - 1) >> self.row_bits) * self.row_blocks
+
+    @always_inline
+    def lie_in_batches(self, step: UInt32) -> Bool:
+        """Says whether those of rows of K are whole vectors of `BATCH` from a stage on."""
+        comptime BYTES = 4 * BATCH
+        var is_aligned = UInt32(Int(self.first) % BYTES) | (self.row_blocks | step) % UInt32(BATCH)
+        return self.step_blocks != 0 and is_aligned == 0
+
+    @always_inline
+    def load_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+        """Returns the scales of such a vector, of the row whose first block has a place."""
+        return flat_of(self.first).load[width=BATCH, alignment=4 * BATCH](Coord(Int(place + step)))
 
     @always_inline
     def load(self, place: UInt32, step: UInt32) -> Float32:

@@ -24,10 +24,9 @@ from ..instructions.shared_memory import (
     init_barrier,
 )
 from ..instructions.wgmma import INSTRUCTION_ROWS, ROW_BYTES
-from ..many.kernel import CONSUMER_WARPS
 from ..plan import MAPPED_ELEMENTS
 from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
-from ..dense.result import GROUPS
+from ..dense.result import CONSUMER_WARPS, GROUPS
 from .slots import Slot
 
 comptime PART_TOKENS = INSTRUCTION_ROWS

@@ -13,7 +13,7 @@ from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..instructions.shared_memory import shared_base
 from ..layout import TILE_ROWS
-from ..many.kernel import MULTIPROCESSORS
+from ..plan import MULTIPROCESSORS
 from .operands import NumberRows, workspace_of
 from .weights import mark_weights
 

@@ -12,7 +12,7 @@ block lie as a lane's word of codes becomes operands in registers:
 
 from layout import Coord, Idx, TileTensor, row_major
 from layout.swizzle import Swizzle
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
 from std.bit import log2_floor
@@ -26,7 +26,7 @@ from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations
 from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16, NO_END, rows_of
+from ...simt.views import BFLOAT16, NO_END, flat_of, rows_of
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
@@ -146,13 +146,24 @@ def _stages_bytes(rows: Int, k: Int) -> Int:
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
-def expand_tokens(a: Activations, staged: StagedTokens, token_tile: UInt32):
+def expand_tokens(
+    a: Activations,
+    staged: StagedTokens,
+    token_tile: UInt32,
+    counters: DevicePointer[DType.uint32],
+    num_counters: UInt32,
+):
     """Writes the bfloat16 numbers of some chunks of a row, and whether they all fit.
 
-    The grid is (rows, marks of a row).
+    The grid is (rows, marks of a row). It lets counters become zero.
     """
     launch_dependent_grids()
     wait_on_dependent_grids()
+    var group = UInt32(block_idx.y) * UInt32(grid_dim.x) + UInt32(block_idx.x)
+    var counter = group * UInt32(THREADS) + UInt32(thread_idx.x)
+    while counter < num_counters:
+        flat_of(counters)[Int(counter)] = 0
+        counter += UInt32(grid_dim.x * grid_dim.y) * UInt32(THREADS)
     expand_chunks(a, staged, UInt32(block_idx.x), UInt32(block_idx.y), token_tile)
 
 
@@ -201,9 +212,15 @@ def expand_chunks(
         staged.row_marks(k)[Int(row), Int(mark)] = UInt8(1) if any_overflow else UInt8(0)
 
 
-def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:
+def expand(
+    problem: Problem,
+    tokens: Int,
+    workspace: Int,
+    counters: Int,
+    num_counters: Int,
+    mut queue: Some[Queue],
+) raises -> StagedTokens:
     """Launches the kernel for tiles of so many tokens; returns where stages will be."""
-    var workspace = queue.workspace(workspace_of(problem.m, problem.k))
     var staged = StagedTokens.at(workspace, problem.m, problem.k)
     queue.launch[expand_tokens](
         Grid(
@@ -215,5 +232,13 @@ def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> Stag
         Activations(problem),
         staged,
         UInt32(tokens),
+        device_pointer[DType.uint32](counters),
+        UInt32(num_counters),
     )
     return staged
+
+
+def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:
+    """Does so in a workspace that has nothing else."""
+    var workspace = queue.workspace(workspace_of(problem.m, problem.k))
+    return expand(problem, tokens, workspace, 0, 0, queue)
