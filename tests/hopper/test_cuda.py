@@ -163,9 +163,10 @@ def test_the_plan_for_many_rows_gives_the_product(shape, plan):
 
 @pytest.mark.parametrize("tokens", [64, 128, 256])
 @pytest.mark.parametrize(
-    "shape", [(33, 100, 96), (64, 1000, 14336), (300, 257, 1056), (2600, 2300, 544), (900, 4300, 96)],
+    "shape",
+    [(33, 100, 96), (64, 1000, 14336), (300, 257, 1056), (2600, 2300, 544), (900, 4300, 96)],
     ids=str,
-)  # fmt: skip
+)
 def test_plans_with_even_shares_of_numbers_give_the_product(shape, tokens, plan):
     problem = Problem(*shape)
     plan(EVEN_PLAN + 256 * tokens)

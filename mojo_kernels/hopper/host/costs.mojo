@@ -19,6 +19,7 @@ their share of K in steps:
       or m * k * tiles of columns / 2**20                  numbers: activations are read
     rounds, if the last loads ahead are not all needed   few: they end one by one
       or 1, if K is up to `SHORT_ROW`                      fp8: rows are ready when groups begin to wait
+      or 1, if tiles have parts                            even: groups meet
     rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
@@ -178,7 +179,9 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
         terms[2] = 1
         terms[3] = Lanes(group_steps)
         # Of most tiles. Of whole tiles there are no parts.
-        terms[4] = Lanes(ceildiv(tile_steps, group_steps) if tiles % num_groups != 0 else 0)
+        var has_parts = tiles % num_groups != 0
+        terms[4] = Lanes(ceildiv(tile_steps, group_steps) if has_parts else 0)
+        terms[10] = Lanes(1 if has_parts else 0)
         terms[5] = Lanes(num_groups) / MULTIPROCESSORS
         terms[8] = Lanes(ceildiv(group_steps, tile_steps))
     return terms^
