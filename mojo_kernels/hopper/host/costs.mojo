@@ -66,6 +66,8 @@ comptime MOST_EVEN_64 = 512
 """Up to so many rows, even shares are of tiles of 64."""
 comptime MOST_EVEN_128 = 2048
 """Up to so many rows, they are of tiles of 128."""
+comptime MOST_EVEN_256 = 1536
+"""Up to so many rows, they are of tiles of 256: neighbours have other weights, which then come twice."""
 comptime MOST_FEW_BYTES = 1536
 """Up to so many rows, groups may make bytes of weights as they multiply."""
 
@@ -128,7 +130,7 @@ comptime FAMILIES = [
     Family(Plan.numbers(128, 1), 65, ANY_ROWS),
     Family(Plan.many_even(64), 17, MOST_EVEN_64),
     Family(Plan.many_even(128), 65, MOST_EVEN_128),
-    Family(Plan.many_even(256), 129, ANY_ROWS),
+    Family(Plan.many_even(256), 129, MOST_EVEN_256),
 ]
 """All plans, in the order of `COSTS`."""
 

@@ -19,7 +19,7 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.compute.mma import wgmma_wait_group_sync
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
-from max.gpu.sync import barrier
+from max.gpu.sync import barrier, syncwarp
 from std.math import align_up
 from std.utils import StaticTuple
 
@@ -178,6 +178,9 @@ def consume[
     comptime for i in range(used // part_tokens(used)):
         sums[i] = 0
     store_word(flag, 0)
+    # Before a lane raises the flag, and before all look at it: what else keeps lanes together
+    # compute-sanitizer does not see.
+    syncwarp()
     var is_first_lane = lane_here() == 0
     wait_phase(pipeline.full(), pipeline.parity)
     var weights = reader.load(pipeline, num_blocks)
@@ -203,6 +206,7 @@ def consume[
         may_need_two = weights.may_need_two()
         first = weights.decode[0](may_need_two, flag)
     wgmma_wait_group_sync[0]()
+    syncwarp()
     if is_first_lane:
         arrive(previous.empty())
 
