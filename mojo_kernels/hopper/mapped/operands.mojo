@@ -79,8 +79,7 @@ trait MappedOperands(DevicePassable, TrivialRegisterPassable):
         ...
 
     def lie_in_batches(self, step: UInt32) -> Bool:
-        """Says whether those of `BATCH` stages may be loaded at once, from one on and further on.
-        """
+        """Says whether those of `BATCH` stages may be loaded at once, from a step on."""
         ...
 
     def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
