@@ -26,9 +26,9 @@ NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "f
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
 MIDDLE_PLAN, NUMBERS_PLAN = 1 << 20, 1 << 26
-EVEN_PLAN = MIDDLE_PLAN
-"""With no ranks, from the first tile's rows on."""
 """Codes of plans are those of `hopper/plan.mojo`."""
+EVEN_PLAN = MIDDLE_PLAN
+"""The same, with no ranks: even shares have none."""
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ from ..instructions.warp import lane_here
 from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
-from ..mapped.scales import BATCH
 from ..staged.stages import WARP_ROWS
 from .codes import MARKED, aligned
 
@@ -196,14 +195,6 @@ struct AlignedRows[bits: Int, lies: Bool](
     @always_inline
     def token_factor(self, place: UInt32, step: UInt32) -> Float32:
         return flat_of(self.factor_at(place, step))[0]
-
-    @always_inline
-    def lie_in_batches(self, step: UInt32) -> Bool:
-        return False
-
-    @always_inline
-    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
-        return self.token_factor(place, step)
 
     @always_inline
     def column_place(self, column: UInt32) -> UInt32:

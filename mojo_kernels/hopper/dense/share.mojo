@@ -39,6 +39,15 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
 
     @staticmethod
     @always_inline
+    def of(result: Result, num_steps: UInt32, ranks: UInt32) -> Self:
+        """Returns the share of this group, even or with so many ranks."""
+        comptime if Self.even:
+            return Self.evenly(result, num_steps)
+        else:
+            return Self.here(result, num_steps, ranks)
+
+    @staticmethod
+    @always_inline
     def here(result: Result, num_steps: UInt32, ranks: UInt32) -> Self:
         """Returns the share of this group; every rank has a stage, if there are as many."""
         var rank = UInt32(block_idx.x) % ranks

@@ -113,7 +113,7 @@ def matmul_direct[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var share = share_of[tokens, even](result, operands.num_steps(), ranks)
+    var share = Share[tokens, even].of(result, operands.num_steps(), ranks)
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
@@ -183,17 +183,6 @@ def matmul_direct[
             if any_lane(may_be_marked):
                 keep_branch()
                 store_marked[tokens](operands, a, w, result, token, group_column)
-
-
-@always_inline
-def share_of[
-    tokens: Int, even: Bool
-](result: Result, num_steps: UInt32, ranks: UInt32) -> Share[tokens, even]:
-    """Returns what this group computes."""
-    comptime if even:
-        return Share[tokens, even].evenly(result, num_steps)
-    else:
-        return Share[tokens, even].here(result, num_steps, ranks)
 
 
 @always_inline

@@ -44,9 +44,9 @@ from ..instructions.wgmma import (
     store_sums,
 )
 from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
-from ..plan import MULTIPROCESSORS
 from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
 from ..middle.result import CONSUMER_WARPS, PARITIES, SUMS_BARRIER
+from ..plan import MULTIPROCESSORS
 from ..staged.activations import num_steps_of
 from ..staged.stages import Pipeline, READERS, SHARED_BYTES, STAGES_AT, STEP_BLOCKS, Source
 from ..operands.weights import Rows

@@ -27,12 +27,12 @@ from ...simt.arguments import Activations, Result
 from ...simt.instructions import pick_bytes
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...simt.views import flat_of
+from ..dense.result import CONSUMER_WARPS
 from ..instructions.packed import LOW_BYTES
 from ..instructions.shared_memory import load_word, shared_base
 from ..instructions.warp import any_lane, keep_branch, keep_here
 from ..instructions.wgmma import TokenSums, limit_registers
 from ..layout import BLOCK, K_LANES
-from ..dense.result import CONSUMER_WARPS
 from ..many.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, consume
 from ..many.result import store_tokens, stores_in_halves
 from ..plan import MULTIPROCESSORS

@@ -25,7 +25,6 @@ from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.operands import MARK, MappedOperands, Scaling
-from ..mapped.scales import BATCH
 from ..layout import ROWS_PER_LANE, TILE_ROWS
 from ..plan import Kernel, Plan
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
@@ -153,14 +152,6 @@ struct ByteRows[stages_weights: Bool](
     @always_inline
     def token_factor(self, place: UInt32, step: UInt32) -> Float32:
         return factor_or_mark(self.bases.of_tokens()[Int(place)])
-
-    @always_inline
-    def lie_in_batches(self, step: UInt32) -> Bool:
-        return False
-
-    @always_inline
-    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
-        return self.token_factor(place, step)
 
     @always_inline
     def column_place(self, column: UInt32) -> UInt32:

@@ -17,11 +17,11 @@ from ...launch.queue import DevicePointer, Grid, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ...simt.codec import CHUNK
-from ...simt.views import flat_of
 from ..dense.lanes import LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
 from ..dense.result import GROUPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
+from ..instructions.global_memory import clear_counters
 from ..instructions.shared_memory import shared_base
 from ..layout import BLOCK, TILE_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, Plan
@@ -60,10 +60,12 @@ def prepare_rows[
     if index >= num_groups:
         wait_on_dependent_grids()
         index -= num_groups
-        var counter = index * UInt32(THREADS) + UInt32(thread_idx.x)
-        while counter < num_counters:
-            flat_of(counters)[Int(counter)] = 0
-            counter += (UInt32(grid_dim.x) - num_groups) * UInt32(THREADS)
+        clear_counters(
+            counters,
+            num_counters,
+            index * UInt32(THREADS) + UInt32(thread_idx.x),
+            (UInt32(grid_dim.x) - num_groups) * UInt32(THREADS),
+        )
         prepare_token[CHUNKS](a, rows, LaneOfRow(lanes, index))
         return
     var tile, group = divmod(index, tile_groups)

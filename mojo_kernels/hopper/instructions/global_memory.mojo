@@ -5,6 +5,7 @@ from std.sys._assembly import inlined_assembly
 
 from ...launch.queue import DevicePointer
 from ...simt.instructions import Quad
+from ...simt.views import flat_of
 
 
 @always_inline
@@ -27,6 +28,17 @@ def load_one(counter: DevicePointer[DType.uint32]) -> UInt32:
         constraints="=r,l,~{memory}",
         has_side_effect=True,
     ](counter)
+
+
+@always_inline
+def clear_counters(
+    counters: DevicePointer[DType.uint32], count: UInt32, thread: UInt32, threads: UInt32
+):
+    """Lets counters become zero: one of so many threads clears its share."""
+    var counter = thread
+    while counter < count:
+        flat_of(counters)[Int(counter)] = 0
+        counter += threads
 
 
 @always_inline

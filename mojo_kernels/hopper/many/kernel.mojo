@@ -91,7 +91,7 @@ def matmul_many[
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var k = UInt32(a.k)
-    var share = share_of[tokens, even](result, num_steps_of(k))
+    var share = Share[tokens, even].of(result, num_steps_of(k), 1)
     var index = share.first()
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
@@ -152,15 +152,6 @@ def matmul_many[
 
 
 @always_inline
-def share_of[tokens: Int, even: Bool](result: Result, num_steps: UInt32) -> Share[tokens, even]:
-    """Returns what this group computes."""
-    comptime if even:
-        return Share[tokens, even].evenly(result, num_steps)
-    else:
-        return Share[tokens, even].here(result, num_steps, 1)
-
-
-@always_inline
 def consume[
     tokens: Int, used: Int, //
 ](
@@ -218,25 +209,28 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stages that are too many to be shared are not."""
-    var m, n, k = problem.m, problem.n, problem.k
-    if is_shared(m, n, k, plan):
+    if is_shared(problem.m, problem.n, problem.k, plan):
         comptime for tokens in EVEN_TOKENS:
             if plan.tokens == tokens:
-                return _launch[tokens, True](problem, grid(m, n, k, plan), queue)
+                return _launch[tokens, True](problem, plan, queue)
         raise Error(String("plan: got ", plan.tokens, " rows of a group, expected 64, 128 or 256"))
-    _launch[Plan.MANY.tokens, False](problem, grid(m, n, k, Plan.MANY), queue)
+    _launch[Plan.MANY.tokens, False](problem, Plan.MANY, queue)
 
 
-def _launch[tokens: Int, even: Bool](problem: Problem, grid: Grid, mut queue: Some[Queue]) raises:
+def _launch[tokens: Int, even: Bool](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with tiles of so many rows."""
-    var tiles = Plan.many_even(tokens).tiles(problem.m, problem.n).num_tiles() if even else 0
-    var meetings_at = expanded_end(problem.m, problem.k)
-    var size = meetings_at + (Meetings[tokens].num_bytes(tiles) if even else 0)
-    var workspace = queue.workspace(Workspace(0, size))
-    var meetings = Meetings[tokens].at(tiles, workspace + meetings_at)
-    var staged = expand(problem, tokens, workspace, workspace + meetings_at, GROUPS * tiles, queue)
+    var m, n, k = problem.m, problem.n, problem.k
+    var workspace = queue.workspace(workspace_of(m, n, k, plan))
+    var tiles = plan.tiles(m, n).num_tiles() if even else 0
+    var meetings_at = workspace + expanded_end(m, k)
+    var staged = expand(problem, tokens, workspace, meetings_at, GROUPS * tiles, queue)
     queue.launch[matmul_many[tokens, even]](
-        grid, staged, Activations(problem), Weights(problem), Result(problem), meetings
+        grid(m, n, k, plan),
+        staged,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        Meetings[tokens].at(tiles, meetings_at),
     )
 
 

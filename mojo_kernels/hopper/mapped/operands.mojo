@@ -78,13 +78,15 @@ trait MappedOperands(DevicePassable, TrivialRegisterPassable):
         """Returns one of them, by the stage."""
         ...
 
+    @always_inline
     def lie_in_batches(self, step: UInt32) -> Bool:
         """Says whether those of `BATCH` stages may be loaded at once, from a step on."""
-        ...
+        return False
 
+    @always_inline
     def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
         """Returns those of so many stages from one on."""
-        ...
+        return self.token_factor(place, step)
 
     def column_place(self, column: UInt32) -> UInt32:
         """Returns where the factors of a column begin, of the last one for those past it."""

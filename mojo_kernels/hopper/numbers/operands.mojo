@@ -21,7 +21,6 @@ from ..exact import TokenOctet, compute_marked
 from ..instructions.wgmma import NUMBER_BYTES, ROW_BYTES
 from ..layout import BLOCK, OPERANDS, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands, Scaling
-from ..mapped.scales import BATCH
 from .codes import put_numbers
 
 
@@ -82,14 +81,6 @@ struct NumberRows(MappedOperands, StagedOperands, TrivialRegisterPassable):
     @always_inline
     def token_factor(self, place: UInt32, step: UInt32) -> Float32:
         return 1
-
-    @always_inline
-    def lie_in_batches(self, step: UInt32) -> Bool:
-        return False
-
-    @always_inline
-    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
-        return self.token_factor(place, step)
 
     @always_inline
     def column_place(self, column: UInt32) -> UInt32:

@@ -26,7 +26,8 @@ from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations
 from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16, NO_END, flat_of, rows_of
+from ...simt.views import BFLOAT16, NO_END, rows_of
+from ..instructions.global_memory import clear_counters
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
@@ -160,10 +161,12 @@ def expand_tokens(
     launch_dependent_grids()
     wait_on_dependent_grids()
     var group = UInt32(block_idx.y) * UInt32(grid_dim.x) + UInt32(block_idx.x)
-    var counter = group * UInt32(THREADS) + UInt32(thread_idx.x)
-    while counter < num_counters:
-        flat_of(counters)[Int(counter)] = 0
-        counter += UInt32(grid_dim.x * grid_dim.y) * UInt32(THREADS)
+    clear_counters(
+        counters,
+        num_counters,
+        group * UInt32(THREADS) + UInt32(thread_idx.x),
+        UInt32(grid_dim.x * grid_dim.y) * UInt32(THREADS),
+    )
     expand_chunks(a, staged, UInt32(block_idx.x), UInt32(block_idx.y), token_tile)
 
 
