@@ -8,6 +8,8 @@ shapes, all mutations. Mark a test, or those of its parameters that only the sec
     @pytest.mark.parametrize("shape", tiered(SHAPES, first=SHAPES[:1]))
 """
 
+import itertools
+
 import pytest
 
 deep = pytest.mark.deep
@@ -16,3 +18,19 @@ deep = pytest.mark.deep
 def tiered(values, first):
     """Returns parameters; those that are not in `first` are for the second tier alone."""
     return [value if value in first else pytest.param(value, marks=deep) for value in values]
+
+
+def late_by_turns(**axes):
+    """Parametrizes by all combinations of values, and `late`: whether memory answers late, by turns.
+
+    Neighbours along every axis differ in it.
+    """
+    places = itertools.product(*(range(len(values)) for values in axes.values()))
+    cases = [
+        (
+            *(values[at] for values, at in zip(axes.values(), place, strict=True)),
+            sum(place) % 2 == 1,
+        )
+        for place in places
+    ]
+    return pytest.mark.parametrize([*axes, "late"], cases)

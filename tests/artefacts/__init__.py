@@ -111,17 +111,17 @@ ARTEFACTS = (
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/experts", "max_graph/test_experts", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
-    graph(
-        "max_graph/gpt_oss_gfx950",
-        "max_graph/test_gfx950",
-        deep=True,
-        script="gpt_oss",
-        arguments=("gfx950",),
-        example="max_gpt_oss_layer",
+    graph("max_graph/gfx950", deep=True, without=("hopper",)),
+    *(
+        graph(
+            f"max_graph/{architecture}",
+            script="layer",
+            arguments=(architecture,),
+            deep=True,
+            without=("cdna4",),
+        )
+        for architecture in ("sm_90a", "sm_80")
     ),
-    graph("max_graph/gfx950", deep=True),
-    graph("max_graph/sm_90a", script="layer", arguments=("sm_90a",), deep=True),
-    graph("max_graph/sm_80", script="layer", arguments=("sm_80",), deep=True),
     extension(
         "hopper/sm_90a",
         partial(_native.gpu_extension, SM_90A),

@@ -90,6 +90,10 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
     return Artefact(name, build, tests or (f"{room}/",), deep)
 
 
+CPU_GRAPHS_ARE_WITHOUT = ("cdna4", "hopper", "simt")
+"""The folders of kernels for GPUs."""
+
+
 def graph(
     name: str,
     *tests: str,
@@ -97,10 +101,12 @@ def graph(
     script: str = "",
     arguments: tuple[str, ...] = (),
     example: str = "",
+    without: tuple[str, ...] = CPU_GRAPHS_ARE_WITHOUT,
 ) -> Artefact:
     """Returns the MEF that tests/<room>/graphs/<stem>.py writes, or another script there.
 
-    `example` names one of examples/ that the script imports.
+    `example` names one of examples/ that the script imports, `without` folders of mojo_kernels
+    that have nothing for the graph's device: it stays as it is when they change.
     """
     room, stem = name.split("/")
     source = TESTS / room / "graphs" / f"{script or stem}.py"
@@ -109,7 +115,10 @@ def graph(
         python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
         python += (TESTS / "oracle").rglob("*.py")
         python += [ROOT / "examples" / f"{example}.py"] if example else []
-        files = [*python, *(ROOT / "mojo_kernels").rglob("*.mojo")]
+        kernels = ROOT / "mojo_kernels"
+        rooms = [folder for folder in kernels.iterdir() if folder.name not in without]
+        files = [*python, *(path for room in rooms for path in [room, *room.rglob("*.mojo")])]
+        files = [path for path in files if path.is_file()]
         sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
         facts = [_builds.toolchain(), *machine(), *arguments]
         return Build(

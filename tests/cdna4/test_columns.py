@@ -19,11 +19,11 @@ from tests.cdna4.test_fp8 import (
     LOW_MATMUL,
     LOW_TAIL,
     MATMUL,
-    MODES,
     SCALE_ROUNDINGS,
     TAIL,
     operand,
 )
+from tests.tiers import late_by_turns
 
 FORMATS = "fp8_block", "fp8_block_2d"
 PREFIX = "fp8_block-fp8_block_2d-columns/"
@@ -64,19 +64,18 @@ def multiply(kernels, name, shape, rng, *, a=None, b=None, **options):
     return c
 
 
-@MODES
-@pytest.mark.parametrize(
-    "name, shape",
-    [
+@late_by_turns(
+    kernel=[
         (MATMUL, (256, 256, 768)),
-        (LOW_MATMUL, (128, 256, 512)),
         (MATMUL, (272, 304, 1280)),
+        (LOW_MATMUL, (128, 256, 512)),
         (LOW_MATMUL, (144, 272, 256)),
         (TAIL, (304, 288, 544)),
         (LOW_TAIL, (144, 288, 416)),
     ],
 )
-def test_tiles_are_within_the_bound(kernels, rng, name, shape, late):
+def test_tiles_are_within_the_bound(kernels, rng, kernel, late):
+    name, shape = kernel
     multiply(kernels, name, shape, rng, late=late)
 
 

@@ -15,6 +15,7 @@ import oracle
 from tests.cdna4 import expert_layers as layers
 from tests.cdna4.expert_layers import Experts, Layer, types_of
 from tests.cdna4.support import NUMPY_DTYPES
+from tests.tiers import late_by_turns
 
 pytestmark = pytest.mark.deep
 
@@ -211,9 +212,7 @@ def assert_encoded(codes, low, high, left):
     return numbers
 
 
-@MODES
-@pytest.mark.parametrize("gate", layers.GATES)
-@pytest.mark.parametrize("name", LAYERS)
+@late_by_turns(name=LAYERS, gate=layers.GATES)
 def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
     for sizes in ((1, 2, 96, 64, 4), (9, 3, 96, 64, 4), (40, 4, 160, 96, 3)):
         found = layer(rng, name, *sizes, gate)
@@ -228,12 +227,9 @@ NUM_XCDS = 8
 """Workgroups of which each has an XCD of its own: their number is a multiple."""
 
 
-@MODES
-@pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
-@pytest.mark.parametrize("name", [*LAYERS[1:4], OF_RANGE[0]])
-def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(
-    rng, name, tokens, slots, count, late
-):
+@late_by_turns(name=[*LAYERS[1:4], OF_RANGE[0]], sizes=ENCODED + ORDERED)
+def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(rng, name, sizes, late):
+    tokens, slots, count = sizes
     found = layer(rng, name, tokens, slots, 288, 160, count)
     assert layers.encodes(found.launches()[0])
     assert_is_made_of_its_parts(found, found.run(late=late))
@@ -251,10 +247,9 @@ def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, 
     assert_is_made_of_its_parts(found, found.run())
 
 
-@MODES
-@pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
-@pytest.mark.parametrize("name", LAYERS[1:4:2])
-def test_workgroups_go_through_any_number_of_tiles(rng, name, tokens, slots, count, late):
+@late_by_turns(name=LAYERS[1:4:2], sizes=ENCODED + ORDERED)
+def test_workgroups_go_through_any_number_of_tiles(rng, name, sizes, late):
+    tokens, slots, count = sizes
     found = layer(rng, name, tokens, slots, 800, 288, count)
     few, many = found.run(workgroups=NUM_XCDS, late=late), found.run(check=False)
     for part in ("rows", "y"):

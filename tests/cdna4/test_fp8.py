@@ -16,6 +16,7 @@ from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 from tests.cdna4.prefills import loop_of
 from tests.cdna4.support import NUMPY_DTYPES
+from tests.tiers import late_by_turns
 
 NAME = re.compile(
     r"(\w+)-(\w+)/matmul_(?:m\d_)?([a-z\d]+)_(none|[a-z]+\d+)(?:_m\d+n\d+k\d+w\w+|t?)"
@@ -89,24 +90,27 @@ def names(kernels, part):
     return found
 
 
-@MODES
 @pytest.mark.parametrize("share", range(len(DECODE_SHAPES)))
-def test_ragged_shapes_are_within_the_bound(kernels, rng, share, late):
+def test_ragged_shapes_are_within_the_bound(kernels, rng, share):
+    """Each kernel on every shape, by turns at once and late."""
     for index, name in enumerate(names(kernels, "w")):
         shapes = DECODE_SHAPES if name.endswith("t") else WHOLE_SHAPES
+        late = (share + index // 2) % 2 == 1
         multiply(kernels, name, shapes[(share + index) % len(shapes)], rng, late=late)
 
 
-@MODES
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_tiles_of_many_rows_are_within_the_bound(kernels, rng, prefix, late):
-    for name, shape in {
-        MATMUL: (256, 256, 768),
-        LOW_MATMUL: (128, 256, 512),
-        TAIL: (300, 280, 544),
-        LOW_TAIL: (130, 280, 416),
-    }.items():
-        multiply(kernels, prefix + name, shape, rng, late=late)
+@late_by_turns(
+    prefix=PREFIXES,
+    kernel=[
+        (MATMUL, (256, 256, 768)),
+        (LOW_MATMUL, (128, 256, 512)),
+        (TAIL, (300, 280, 544)),
+        (LOW_TAIL, (130, 280, 416)),
+    ],
+)
+def test_tiles_of_many_rows_are_within_the_bound(kernels, rng, prefix, kernel, late):
+    name, shape = kernel
+    multiply(kernels, prefix + name, shape, rng, late=late)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 32), (257, 17, 288), (33, 100, 1184), (130, 260, 160)])

@@ -20,11 +20,10 @@ from tests.cdna4.prefills import (
     random_floats,
     rows_of,
 )
-from tests.tiers import deep, tiered
+from tests.tiers import deep, late_by_turns, tiered
 
 STAGE_K = 256
 NUM_XCDS = 8
-MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 TIERED_MODES = pytest.mark.parametrize(
     "late", tiered([False, True], first=[False]), ids=["at_once", "late"]
 )
@@ -57,8 +56,7 @@ def test_one_tile_is_within_the_bound(kernels, rng, name, late):
 
 
 @deep
-@MODES
-@pytest.mark.parametrize("name", [name for name in KERNELS if name.endswith("t")])
+@late_by_turns(name=[name for name in KERNELS if name.endswith("t")])
 def test_ragged_shapes_are_within_the_bound(kernels, rng, name, late):
     multiply(kernels[name], name, rng, (300, 520, 544), late=late).check()
 

@@ -12,6 +12,7 @@ import pytest
 import oracle
 from tests.cdna4 import support as cdna4
 from tests.cdna4.prefills import COLUMNS, Prefill, loop_of, model, multiply, random_floats, rows_of
+from tests.tiers import late_by_turns
 
 STAGE_K = 256
 NUM_XCDS = 8
@@ -39,7 +40,6 @@ WHOLE = (
     W4A16 + LOW_LINEAR,
 )
 KERNELS = WHOLE + TAILS
-MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 
 pytestmark = pytest.mark.deep
 
@@ -53,14 +53,12 @@ def test_the_catalogue_has_these_kernels(kernels):
     assert set(kernels) == set(KERNELS)
 
 
-@MODES
-@pytest.mark.parametrize("name", WHOLE)
+@late_by_turns(name=WHOLE)
 def test_one_tile_is_within_the_bound(kernels, rng, name, late):
     multiply(kernels[name], name, rng, (rows_of(name), COLUMNS, 3 * STAGE_K), late=late).check()
 
 
-@MODES
-@pytest.mark.parametrize("name", TAILS)
+@late_by_turns(name=TAILS)
 def test_ragged_shapes_are_within_the_bound(kernels, rng, name, late):
     multiply(kernels[name], name, rng, (300, 280, 544), late=late).check()
 

@@ -36,6 +36,15 @@ def weights() -> mx.MXTensor:
     return mx.quantize(torch.randn(N, K, generator=generator))
 
 
+def experts() -> tuple[mx.MXTensor, mx.MXTensor]:
+    """Returns the weights of a layer of three experts that keep 64 values, for the GPU."""
+    generator = torch.Generator().manual_seed(1)
+    return tuple(
+        mx.preshuffle(mx.quantize(torch.randn(3, *shape, generator=generator)), device=ARCHITECTURE)
+        for shape in ((128, K), (K, 64))
+    )
+
+
 def empty_graph(*others: TensorType) -> Graph:
     """Returns a graph with rows on the GPU, and perhaps other inputs."""
     rows = TensorType(DType.bfloat16, ["m", K], DeviceRef.GPU())
@@ -46,12 +55,16 @@ def export(path: str) -> None:
     """Compiles a graph of every op."""
     use_virtual(ARCHITECTURE)
     w = mx.preshuffle(weights(), device=ARCHITECTURE)
-    with empty_graph() as graph:
-        x = graph.inputs[0].tensor
+    routing = (
+        TensorType(dtype, ["m", 2], DeviceRef.GPU()) for dtype in (DType.int32, DType.float32)
+    )
+    with empty_graph(*routing) as graph:
+        x, ids, shares = (value.tensor for value in graph.inputs)
         fused = max_graph.linear(x, w, bias=torch.ones(N))
         codes = max_graph.quantize(x, rounding="rceil")
         kept, eight = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp8"))
-        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), kept, eight)
+        layer = max_graph.moe(x, *experts(), ids, shares, activations="bf16")
+        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), kept, eight, layer)
     max_graph.export(graph, path, device=Accelerator())
 
 
