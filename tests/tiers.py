@@ -21,9 +21,9 @@ def tiered(values, first):
 
 
 def late_by_turns(**axes):
-    """Parametrizes by all combinations of values, and `late`: whether memory answers late, by turns.
+    """Parametrizes by all combinations of values, and `late`: whether memory answers late.
 
-    Neighbours along every axis differ in it.
+    Neighbours along every axis differ in that.
     """
     places = itertools.product(*(range(len(values)) for values in axes.values()))
     cases = [

@@ -195,8 +195,10 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations=activations, format=format)
     assert decision.kernel == "hopper/mapped/kernel.mojo"
     assert "rows as they lie" in decision.reason
-    rows = decision.tile[0]
-    assert decision.tile in ((64, 256), (128, 128)) and (rows == 128 or m < 8192)
+    # Sums of stages that are scaled take less time where tiles have few rows.
+    has_stages = (activations, format) != ("fp8", "fp8")
+    assert decision.tile in ((64, 256), (128, 128))
+    assert m < 8192 or decision.tile[0] == (64 if has_stages else 128)
     # For floats, which become codes and scales: weights take none.
     assert decision.workspace_bytes == m * (4096 + 4 * 4096 // 128)
 

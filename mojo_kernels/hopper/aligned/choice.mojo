@@ -8,10 +8,11 @@ bytes once, in the workspace, or in each group that needs them, which takes long
     aligned_few  little                  begin and end, a rank's stages  more: weights become bytes
                                          ranks add up
 
-Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H100 (2026-11-26),
-every plan of each; then a random search, which no command repeats, looked for better choices. They
-choose what takes 1.00 times as long as the fastest plan. Clusters of four and eight groups do not fill
-the device: a processing cluster of the chip has to have room for a whole one.
+Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H200 (2026-11-27),
+every plan of each; then a random search, which no command repeats, looked for better choices there
+and, for half as much, on an H100 (2026-11-26). They choose the fastest plan, on the H100 what takes
+1.00 to 1.01 times as long as that in the mean, 1.09 at most. Clusters of four and eight groups do not
+fill the device: a processing cluster of the chip has to have room for a whole one.
 """
 
 from std.math import ceildiv
@@ -49,14 +50,14 @@ struct Costs(TrivialRegisterPassable):
         if kernel == Kernel.ALIGNED:
             if weight_bits == 4:
                 return Self(
-                    0, 0.671, 2.129, [3.771, 0.445], [3.07, 0.279], [0, 2.983, 0, 0]
+                    0.437, 0.631, 1.371, [3.424, 0.334], [3.595, 0.313], [0, 2.463, 0, 0]
                 )  # fmt: skip
-            return Self(0, 1.149, 2.376, [3.236, 0.299], [3.859, 0.247], [0, 2.276, 0, 0])
+            return Self(0.459, 0.87, 1.796, [3.668, 0.325], [4.386, 0.296], [0, 2.121, 0, 0])
         if weight_bits == 4:
             return Self(
-                2.4, 0, 0, [1.504, 0.437], [2.826, 0.632], [0, 1.231, 1.477, 1.75]
+                2.522, 0, 0, [1.494, 0.437], [3.075, 0.672], [0, 1.15, 1.487, 1.834]
             )  # fmt: skip
-        return Self(2.702, 0, 0, [1.72, 0.518], [2.668, 0.767], [0, 1.295, 2.083, 1.953])
+        return Self(2.54, 0, 0, [1.732, 0.526], [2.575, 0.823], [0, 1.273, 1.816, 1.938])
 
 
 def choose_plan(m: Int, n: Int, k: Int, weight_bits: Int) -> Plan:
