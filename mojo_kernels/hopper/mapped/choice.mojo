@@ -5,10 +5,10 @@ Groups run in rounds, one on each multiprocessor, and take the stages of K one b
     us = once + rounds * (begin and end + stages of a rank * stage + ranks add up)
 
 Costs began with what `bench.cuda_bytes` fits to 24 shapes of 24 to 4096 rows on an H200 (2026-11-27),
-every plan of each; then a random search, which no command repeats, looked for better choices there
-and, for half as much, on an H100 (2026-11-26). They choose what takes 1.01 times as long as the
-fastest plan in the mean, 1.11 at most, on the H100 1.01 to 1.02 and 1.13. Clusters of four and eight
-groups do not fill the device.
+every plan of each; then a random search, which no command repeats, looked for better choices that
+change little for few rows. They choose what takes 1.01 times as long as the fastest plan in the mean,
+1.09 at most, on an H100 (2026-11-26) 1.01 to 1.02 and 1.09. Clusters of four and eight groups do not
+fill the device.
 """
 
 from std.math import ceildiv
@@ -38,12 +38,12 @@ struct Costs(TrivialRegisterPassable):
         """Returns those of a way of scaling."""
         if scaling == Scaling.ROWS:
             return Self(
-                0.894, [2.235, 0.404], [1.389, 0.364], [0, 1.732, 3.979, 3.96],
-                [0, 1.732, 2.236, 3.96],
+                1.387, [3.26, 0.371], [2.21, 0.338], [0, 3.441, 4.332, 2.319],
+                [0, 2.61, 1.822, 3.606],
             )  # fmt: skip
         return Self(
-            0.822, [1.826, 0.403], [1.358, 0.429], [0, 1.093, 5.079, 4.036],
-            [0, 0.95, 2.747, 4.036],
+            0.902, [1.782, 0.37], [1.008, 0.407], [0, 6.181, 5.23, 4.357],
+            [0, 5.912, 3.723, 4.944],
         )  # fmt: skip
 
 
