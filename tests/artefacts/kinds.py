@@ -115,10 +115,8 @@ def graph(
         python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
         python += (TESTS / "oracle").rglob("*.py")
         python += [ROOT / "examples" / f"{example}.py"] if example else []
-        kernels = ROOT / "mojo_kernels"
-        rooms = [folder for folder in kernels.iterdir() if folder.name not in without]
-        files = [*python, *(path for room in rooms for path in [room, *room.rglob("*.mojo")])]
-        files = [path for path in files if path.is_file()]
+        kernels = (path.relative_to(ROOT) for path in (ROOT / "mojo_kernels").rglob("*.mojo"))
+        files = [*python, *(ROOT / path for path in kernels if path.parts[1] not in without)]
         sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
         facts = [_builds.toolchain(), *machine(), *arguments]
         return Build(
