@@ -23,9 +23,9 @@ from ...simt.views import flat_of
 from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..direct.operands import DirectOperands, Words
+from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet, compute_marked
-from ..fp8.codes import ByteTable, NO_BASE, factor_of, scale_at
+from ..fp8.codes import ByteTable, NO_BASE, RowTables, factor_of, fragment_of, scale_at
 from ..fp8.places import ALIGNMENT, Bases
 from ..instructions.shared_memory import store_pair, store_word
 from ..instructions.warp import lane_here
@@ -143,15 +143,22 @@ struct AlignedRows[bits: Int, lies: Bool](
 
     @staticmethod
     @always_inline
-    def fragment(rows: RowBases, words: Words[Self.bits], scales: UInt32) -> SIMD[DType.uint32, 4]:
-        var first, second = scale_at(scales, rows.place), scale_at(scales, rows.place + 1)
+    def block_of(rows: RowBases, scales: UInt32) -> BlockFacts:
         comptime if Self.bits == 4:
-            var upper = ByteTable.of_base(rows.first).bytes(words[0], first)
-            var lower = ByteTable.of_base(rows.second).bytes(words[1], second)
-            return {upper[0], lower[0], upper[1], lower[1]}
+            var first, second = ByteTable.of_base(rows.first), ByteTable.of_base(rows.second)
+            return RowTables(first, second, rows.place).magnitudes(scales)
         else:
-            var upper = aligned(SIMD[DType.uint32, 2](words[0], words[2]), rows.first - first)
-            var lower = aligned(SIMD[DType.uint32, 2](words[1], words[3]), rows.second - second)
+            var first, second = scale_at(scales, rows.place), scale_at(scales, rows.place + 1)
+            return {rows.first - first, rows.second - second, 0, 0}
+
+    @staticmethod
+    @always_inline
+    def fragment(block: BlockFacts, words: Words[Self.bits]) -> SIMD[DType.uint32, 4]:
+        comptime if Self.bits == 4:
+            return fragment_of(block, {words[0], words[1]})
+        else:
+            var upper = aligned(SIMD[DType.uint32, 2](words[0], words[2]), block[0])
+            var lower = aligned(SIMD[DType.uint32, 2](words[1], words[3]), block[1])
             return {upper[0], lower[0], upper[1], lower[1]}
 
     @always_inline

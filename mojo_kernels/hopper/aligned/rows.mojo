@@ -140,18 +140,18 @@ def store_mark(rows: AlignedRows[...], place: LaneOfRow, is_marked: Bool):
         rows.bases.of_tokens()[Int(place.row)] = base
 
 
-struct AlignedPlaces(TrivialRegisterPassable):
+struct AlignedPlaces[bits: Int, lies: Bool](TrivialRegisterPassable):
     """Where a lane's chunks of a row go as bytes."""
 
     var steps: LaneSteps
     var first: DevicePointer[DType.uint8]
-    var in_order_of_codes: LaneBytes
-    """The same where weights become bytes in registers, words of eight codes each."""
+    var decodes: LaneBytes[Self.bits]
+    """The same where weights are decoded as they go."""
 
     @always_inline
-    def __init__(out self, rows: AlignedRows[...], place: LaneOfRow):
+    def __init__(out self, rows: AlignedRows[Self.bits, Self.lies], place: LaneOfRow):
         """Finds those of a row."""
-        self.in_order_of_codes = LaneBytes.of(rows.left, place)
+        self.decodes = LaneBytes[Self.bits].of(rows.left, place)
         comptime PART_CHUNKS = LANE_BYTES // CHUNK_BYTES
         var part, in_part = divmod(place.lane % UInt32(STEP_CHUNKS), UInt32(PART_CHUNKS))
         self.steps = LaneSteps.of[STEP_CHUNKS](rows.left, place)
@@ -160,11 +160,9 @@ struct AlignedPlaces(TrivialRegisterPassable):
         )
 
     @always_inline
-    def store[
-        bits: Int, lies: Bool, //
-    ](
+    def store(
         self,
-        rows: AlignedRows[bits, lies],
+        rows: AlignedRows[Self.bits, Self.lies],
         place: LaneOfRow,
         index: UInt32,
         row_chunks: UInt32,
@@ -188,11 +186,11 @@ struct AlignedPlaces(TrivialRegisterPassable):
         var base = largest if above != 0 else EMPTY_BASE
         var is_base = above == 0 or is_token_base(largest, ~above)
         var bytes = aligned(words, base - scale) if counts else Words(0)
-        comptime if bits == 4 and not lies:
-            self.in_order_of_codes.store(index, bytes)
+        comptime if not Self.lies:
+            self.decodes.store(index, bytes)
         var step = self.steps.step(index)
         if step < rows.left.num_steps and place.is_there:
-            comptime if bits == 8 or lies:
+            comptime if Self.lies:
                 var to = self.steps.from_first(self.first, index).unsafe_bitcast[UInt32]()
                 flat_of(to).store[alignment=CHUNK_BYTES](Coord(0), bytes)
             if place.lane % UInt32(STEP_CHUNKS) == 0:

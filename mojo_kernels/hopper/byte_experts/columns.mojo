@@ -17,7 +17,7 @@ from ...simt.instructions import pick_bytes
 from ..dense.result import WARPS
 from ..direct.operands import GRANULE_BITS, Words
 from ..direct.stages import DirectStages
-from ..direct.weights import WordReader, half_of
+from ..direct.weights import LaneWords, WordReader, half_of
 from ..experts.result import HIDDEN, Part
 from ..instructions.shared_memory import load_word
 from ..instructions.warp import lane_here
@@ -98,49 +98,36 @@ def word_of(warp: UInt32) -> UInt32:
 struct GatePlaces(WordReader):
     """Where a lane's codes and scales are, the same row of a tile of gates and of one of ups."""
 
-    var codes: UInt32
-    var next_codes: UInt32
-    var scales_at: UInt32
-    var next_scales: UInt32
+    var gates: LaneWords
     var selector: UInt32
     """Bytes of both words of scales."""
+
+    comptime UPS = TILES // 2
+    """Tiles from that of gates to that of ups."""
 
     @staticmethod
     @always_inline
     def of_warp(stages: DirectStages[...], warp: UInt32) -> Self:
         """Returns those of this lane."""
-        comptime Stages = type_of(stages)
         var tile, in_group = divmod(warp, UInt32(WARPS))
-        var lane = lane_here()
-        var row = lane // UInt32(K_LANES)
         var word = word_of(in_group)
-        var next = tile + UInt32(TILES // 2)
         return Self(
-            Stages.Codes(0).at(Coord(tile, 0, lane, word)),
-            Stages.Codes(0).at(Coord(next, 0, lane, word)),
-            Stages.Scales(0).at(Coord(tile, 0, row)),
-            Stages.Scales(0).at(Coord(next, 0, row)),
+            LaneWords.of(stages, tile, word),
             word | (UInt32(ROWS_PER_LANE) + word) << 4,
         )
 
     @always_inline
-    def words[bits: Int, block: Int](self, stages: DirectStages[_, bits, _]) -> Words[bits]:
-        comptime assert bits == GRANULE_BITS, "a block is a granule"
-        var codes = stages.codes()
-        var first = type_of(codes)(codes.base + self.codes)
-        var second = type_of(codes)(codes.base + self.next_codes)
+    def words[bits: Int, instruction: Int](self, stages: DirectStages[_, bits, _]) -> Words[bits]:
+        comptime assert bits == GRANULE_BITS, "a word of each row"
+        var codes = type_of(stages.codes())(stages.codes().base + self.gates.codes[instruction])
         var found = Words[bits]()
-        found[0] = load_word(first.at(Coord(0, block, 0, 0)))
-        found[1] = load_word(second.at(Coord(0, block, 0, 0)))
+        found[0] = load_word(codes.base)
+        found[1] = load_word(codes.at(Coord(Self.UPS, 0, 0, 0)))
         return found
 
     @always_inline
-    def scales[block: Int](self, stages: DirectStages[...]) -> UInt32:
-        var scales = stages.scales()
-        var first = type_of(scales)(scales.base + self.scales_at)
-        var second = type_of(scales)(scales.base + self.next_scales)
+    def scales(self, stages: DirectStages[...]) -> UInt32:
+        var scales = type_of(stages.scales())(stages.scales().base + self.gates.scales)
         return pick_bytes(
-            load_word(first.at(Coord(0, block, 0))),
-            load_word(second.at(Coord(0, block, 0))),
-            self.selector,
+            load_word(scales.base), load_word(scales.at(Coord(Self.UPS, 0, 0))), self.selector
         )

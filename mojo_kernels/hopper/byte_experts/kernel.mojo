@@ -33,6 +33,7 @@ from ..dense.result import (
 from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, multiply_steps
 from ..direct.operands import DirectOperands
 from ..direct.stages import Behind, DirectStages, WeightTiles
+from ..direct.turns import begin_turns, end_turns
 from ..direct.weights import LanePlaces
 from ..experts.groups import Lists, RowTile, padded
 from ..experts.result import Exactly, Part, Target, store_zeros
@@ -143,20 +144,25 @@ def consume[
     Operands: DirectOperands, //
 ](var stages: Stages[Operands], tiles: Tiles[_], operands: Operands, a: Activations, warp: UInt32,):
     """Multiplies and stores all tiles; consumers call it."""
+    var group = warp // UInt32(WARPS)
+    comptime if Operands.SCALES_STAGES:
+        begin_turns(group)
     for index in range(UInt32(block_idx.x), tiles.num_parts(), UInt32(grid_dim.x)):
-        var tile, part = tiles.find(UInt32(index))
-        var rows = broadcast(tile.rows)
-        if rows == 0:
+        var found, part = tiles.find(UInt32(index))
+        var tile = found.of_warp()
+        if tile.rows == 0:
             break
-        if broadcast(tile.expert) == Int32(NO_EXPERT):
+        if tile.expert == Int32(NO_EXPERT):
             store_zeros[CONSUMER_WARPS](part, tiles.target.of(tile, tiles.experts))
             continue
         comptime for i in range(len(WIDTHS)):
             comptime width = WIDTHS[i]
             comptime fewer = WIDTHS[i - 1] if i > 0 else 0
-            if UInt32(fewer) < rows and rows <= UInt32(width):
+            if UInt32(fewer) < tile.rows and tile.rows <= UInt32(width):
                 keep_branch()
                 multiply_tile[width](stages, tiles, operands, a, warp, tile, part)
+    comptime if Operands.SCALES_STAGES:
+        end_turns(group)
 
 
 @always_inline
@@ -164,10 +170,11 @@ def copy_weights(var stages: DirectStages[...], tiles: Tiles[_], num_steps: UInt
     """Copies the weights of all stages; a warp calls it."""
     var behind = Behind(stages, 0)
     for index in range(UInt32(block_idx.x), tiles.num_parts(), UInt32(grid_dim.x)):
-        var tile, part = tiles.find(UInt32(index))
-        if broadcast(tile.rows) == 0:
+        var found, part = tiles.find(UInt32(index))
+        var tile = found.of_warp()
+        if tile.rows == 0:
             break
-        if broadcast(tile.expert) == Int32(NO_EXPERT):
+        if tile.expert == Int32(NO_EXPERT):
             continue
         stages.copy_tile(
             behind,
@@ -226,8 +233,7 @@ def multiply_tile[
     var group = warp // UInt32(WARPS)
     var result = tiles.target.of(tile, tiles.experts)
     var expert_rows = (tiles.last_tile() + 1) * UInt32(TILE_ROWS)
-    # Broadcast: else sums are kept from uniform registers.
-    var first_row = broadcast(UInt32(tile.expert)) * expert_rows
+    var first_row = UInt32(tile.expert) * expert_rows
     var mine = LaneRows.of[gating](part, warp)
     var there = mine.within(expert_rows - 1)
     var first, second = first_row + there.first, first_row + there.second
@@ -249,14 +255,20 @@ def multiply_tile[
         var row = (weights.first + weights.behind(which)) * UInt32(TILE_ROWS)
         marked_weights[i] = operands.mark_of_weights(first_row + row)
 
+    # Of the widest tiles sums leave no registers to look ahead.
+    comptime LOOKS_AHEAD = width < CAPACITY
     var partial = TileSums[width](fill=0)
     var sums = TileSums[width](fill=0)
     comptime if gating == Gating.HALVES:
         var places = GatePlaces.of_warp(stages, warp)
-        multiply_steps[Operands](of_lane, places, stages, partial, sums, 0, operands.num_steps())
+        multiply_steps[Operands, LOOKS_AHEAD](
+            of_lane, places, group, stages, partial, sums, 0, operands.num_steps()
+        )
     else:
         var places = LanePlaces.of_warp(stages, warp)
-        multiply_steps[Operands](of_lane, places, stages, partial, sums, 0, operands.num_steps())
+        multiply_steps[Operands, LOOKS_AHEAD](
+            of_lane, places, group, stages, partial, sums, 0, operands.num_steps()
+        )
     scale_sums(sums, operands, factors, stages.room(warp))
     var room = Room(stages.room(warp).base)
     store_tile[gating](sums, room, mine, group, part, tiles.target, result)

@@ -7,12 +7,16 @@ Sums begin anew, and are added to those in float32 registers, see `mapped.kernel
 those of a stage if its tokens have factors, or else of two. Products of four-bit codes have four bits,
 so that tensor cores add up two stages of them before they cut off what a block of the same scale has.
 
+    products of a stage    0    1    2
+    decoded meanwhile      1    2    3
+    added up                    0, 1
+
+Who decodes while others multiply is slowed down by them, 1.6 times: tensor cores read and write their
+sums in the same registers. With factors there are no registers left for the next stage, and groups take
+turns, see `turns`.
+
 That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
-prepared before. What bounds it are registers: an instruction of tensor cores reads and writes the
-sums, and while one runs, others take 1.6 times as long as without (of one warp a scheduler 2.7 cycles become
-4.3, measured), and two warps that add all the time stop tensor cores. So a stage of four-bit codes
-takes 1.6 times what tensor cores need for it, whatever the order, and fewer instructions are all that
-helps.
+prepared before.
 """
 
 from layout import Coord, row_major
@@ -72,6 +76,7 @@ from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
 from .stages import DirectStages
+from .turns import begin_turn, begin_turns, end_turn, end_turns
 from .weights import Fragments, INSTRUCTIONS, LanePlaces, WordReader, columns_of, fragments_of
 
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
@@ -80,6 +85,8 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
+comptime TURNS_TOKENS = 128
+"""Tokens from which on groups take turns: up to a tenth faster, measured; with 64 no faster."""
 comptime Factors[tokens: Int] = Array[SIMD[DType.uint32, PAIR], tokens // OCTET]
 """The bits of the factors of a thread's tokens, two neighbours of every eight."""
 
@@ -131,6 +138,8 @@ def matmul_direct[
         # Divided out before rows are waited for.
         var corner = keep_here(corner_of(share, index))
         wait_on_dependent_grids()
+        comptime if Operands.SCALES_STAGES:
+            begin_turns(group)
         while share.has(index):
             var token, first_column = corner[0], corner[1]
             var columns = columns_of(first_column, warp)
@@ -147,7 +156,9 @@ def matmul_direct[
                 facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
-            multiply_steps[Operands](rows, places, stages, partial, sums, first_step, end_step)
+            multiply_steps[Operands](
+                rows, places, group, stages, partial, sums, first_step, end_step
+            )
             if not share.has(index):
                 launch_dependent_grids()
             comptime if even:
@@ -183,6 +194,8 @@ def matmul_direct[
             if any_lane(may_be_marked):
                 keep_branch()
                 store_marked[tokens](operands, a, w, result, token, group_column)
+        comptime if Operands.SCALES_STAGES:
+            end_turns(group)
 
 
 @always_inline
@@ -205,6 +218,63 @@ def rows_of_lane[
 
 @always_inline
 def multiply_steps[
+    tokens: Int, //, Operands: DirectOperands, looks_ahead: Bool = True
+](
+    rows: Operands.Rows,
+    places: Some[WordReader],
+    group: UInt32,
+    mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
+    mut partial: TileSums[tokens],
+    mut sums: TileSums[tokens],
+    first_step: UInt32,
+    end_step: UInt32,
+):
+    """Multiplies stages as they fill, of which there is one at least.
+
+    Without factors the next stage is decoded ahead, where registers suffice.
+    """
+    comptime if Operands.SCALES_STAGES:
+        multiply_in_turns[Operands](
+            rows, places, group, stages, partial, sums, first_step, end_step
+        )
+    elif looks_ahead:
+        multiply_ahead[Operands](rows, places, stages, partial, sums, first_step, end_step)
+    else:
+        multiply_pairs[Operands](rows, places, stages, partial, sums, first_step, end_step)
+
+
+@always_inline
+def multiply_in_turns[
+    tokens: Int, //, Operands: DirectOperands
+](
+    rows: Operands.Rows,
+    places: Some[WordReader],
+    group: UInt32,
+    mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
+    mut partial: TileSums[tokens],
+    mut sums: TileSums[tokens],
+    first_step: UInt32,
+    end_step: UInt32,
+):
+    """Multiplies stages that have factors, one at a time."""
+    comptime takes_turns = tokens >= TURNS_TOKENS
+    for _ in range(first_step, end_step):
+        var fragments = decode_stage[Operands](rows, places, stages)
+        comptime if takes_turns:
+            begin_turn(group)
+        start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+        var factors = load_factors[tokens](stages)
+        wgmma_wait_group_sync[0]()
+        settle_sums(partial)
+        comptime if takes_turns:
+            end_turn(group)
+        release(stages)
+        add_up(factors, partial, sums)
+        stages.advance()
+
+
+@always_inline
+def multiply_ahead[
     tokens: Int, //, Operands: DirectOperands
 ](
     rows: Operands.Rows,
@@ -215,43 +285,89 @@ def multiply_steps[
     first_step: UInt32,
     end_step: UInt32,
 ):
-    """Multiplies stages as they fill: two that have no factors before their sums are added."""
+    """Multiplies two stages before sums are added, and decodes the next one meanwhile."""
     var step = first_step
-    while not Operands.SCALES_STAGES and step + 1 < end_step:
+    var fragments = decode_stage[Operands](rows, places, stages)
+    while step + 2 < end_step:
         var begun = stages
-        multiply_stage[Operands, adds=False, ends=False](rows, places, stages, partial, sums)
-        multiply_stage[Operands, adds=True, ends=True](rows, places, stages, partial, sums)
+        start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+        stages.advance()
+        var second = decode_stage[Operands](rows, places, stages)
+        var ended = stages
+        start[Operands.TYPE, True](second, stages.tokens_at(), partial)
+        stages.advance()
+        # What the first products read is written anew.
+        wgmma_wait_group_sync[1]()
         release(begun)
+        fragments = decode_stage[Operands](rows, places, stages)
+        end(ended, partial, sums)
         step += 2
-    while step < end_step:
-        multiply_stage[Operands, adds=False, ends=True](rows, places, stages, partial, sums)
-        step += 1
+    var begun = stages
+    start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+    stages.advance()
+    if step + 1 < end_step:
+        fragments = decode_stage[Operands](rows, places, stages)
+        end(begun, partial, sums)
+        begun = stages
+        start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+        stages.advance()
+    end(begun, partial, sums)
 
 
 @always_inline
-def multiply_stage[
-    tokens: Int, //, Operands: DirectOperands, adds: Bool, ends: Bool
+def multiply_pairs[
+    tokens: Int, //, Operands: DirectOperands
 ](
     rows: Operands.Rows,
     places: Some[WordReader],
     mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
     mut partial: TileSums[tokens],
     mut sums: TileSums[tokens],
+    first_step: UInt32,
+    end_step: UInt32,
 ):
-    """Multiplies a stage: it adds to what is there or begins anew, and ends partial sums or does not.
+    """Multiplies two stages before sums are added, and decodes the second one meanwhile."""
+    var step = first_step
+    while step + 1 < end_step:
+        var begun = stages
+        var fragments = decode_stage[Operands](rows, places, stages)
+        start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+        stages.advance()
+        var second = decode_stage[Operands](rows, places, stages)
+        start[Operands.TYPE, True](second, stages.tokens_at(), partial)
+        end(stages, partial, sums)
+        release(begun)
+        stages.advance()
+        step += 2
+    if step < end_step:
+        var fragments = decode_stage[Operands](rows, places, stages)
+        start[Operands.TYPE, False](fragments, stages.tokens_at(), partial)
+        end(stages, partial, sums)
+        stages.advance()
 
-    One that does not end them is under way yet, and not released.
-    """
+
+@always_inline
+def decode_stage[
+    Operands: DirectOperands
+](
+    rows: Operands.Rows,
+    places: Some[WordReader],
+    stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
+) -> Fragments:
+    """Returns the weights of a stage as soon as it is full."""
     wait_phase(stages.full(), stages.parity)
-    var fragments = fragments_of[Operands](rows, stages, places)
-    start[Operands.TYPE, adds](fragments, stages.tokens_at(), partial)
-    comptime if ends:
-        var factors = load_factors[tokens](stages)
-        wgmma_wait_group_sync[0]()
-        settle_sums(partial)
-        release(stages)
-        add_up[stages.has_factors](factors, partial, sums)
-    stages.advance()
+    return fragments_of[Operands](rows, stages, places)
+
+
+@always_inline
+def end[
+    tokens: Int, //
+](stages: DirectStages[...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    """Waits for all products, lets go of a stage and adds up."""
+    wgmma_wait_group_sync[0]()
+    settle_sums(partial)
+    release(stages)
+    add_up(partial, sums)
 
 
 @always_inline
@@ -275,32 +391,36 @@ def start[
 
 @always_inline
 def load_factors[tokens: Int](stages: DirectStages[...]) -> Factors[tokens]:
-    """Returns the factors of a thread's tokens in a stage, if they have any."""
+    """Returns the factors of a thread's tokens in a stage."""
     var found = Factors[tokens](fill=0)
     var pairs = stages.factors_at() + lane_here() % UInt32(K_LANES) * UInt32(FACTOR_BYTES * PAIR)
-    comptime if stages.has_factors:
-        comptime for octet in range(tokens // OCTET):
-            found[octet] = load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
+    comptime for octet in range(tokens // OCTET):
+        found[octet] = load_pair(pairs + UInt32(FACTOR_BYTES * OCTET * octet))
     return found^
 
 
 @always_inline
+def add_up[tokens: Int, //](partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    """Adds the sums of stages, which are there, in this place."""
+    comptime for i in range(tokens // 2):
+        comptime part, at = divmod(i, PART_SUMS)
+        sums[part][at] = add_here(partial[part][at], sums[part][at])
+
+
+@always_inline
 def add_up[
-    tokens: Int, //, has_factors: Bool
+    tokens: Int, //
 ](factors: Factors[tokens], partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """Adds the sums of stages, which are there, in this place: times factors of tokens, if any."""
+    """The same, times factors of tokens."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     comptime for octet in range(tokens // OCTET):
         var of_tokens = bitcast[DType.float32, PAIR](factors[octet])
         comptime for row in range(ROWS):
             comptime for token in range(PAIR):
                 comptime part, at = divmod(Int(order(Coord(octet, row, token))), PART_SUMS)
-                comptime if has_factors:
-                    sums[part][at] = multiply_add_here(
-                        partial[part][at], of_tokens[token], sums[part][at]
-                    )
-                else:
-                    sums[part][at] = add_here(partial[part][at], sums[part][at])
+                sums[part][at] = multiply_add_here(
+                    partial[part][at], of_tokens[token], sums[part][at]
+                )
 
 
 def launch[

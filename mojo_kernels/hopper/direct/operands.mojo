@@ -8,7 +8,9 @@ comptime GRANULE_WORDS = 2
 comptime GRANULE_BITS = 4
 """Bits of codes of which a block is one granule."""
 comptime Words[bits: Int] = SIMD[DType.uint32, GRANULE_WORDS * bits // GRANULE_BITS]
-"""What a lane has of the codes of an instruction, which multiplies a block of each row."""
+"""What a lane has of the codes of an instruction: eight of both rows."""
+comptime BlockFacts = SIMD[DType.uint32, 4]
+"""What `fragment` wants to know of a block of a lane's two rows."""
 
 
 trait DirectOperands(ProductOperands):
@@ -19,7 +21,7 @@ trait DirectOperands(ProductOperands):
     comptime SCALES_STAGES: Bool
     """Whether sums of a stage are multiplied by factors of its tokens."""
     comptime Rows: TrivialRegisterPassable
-    """What `fragment` wants to know of a lane's two rows."""
+    """What `block_of` wants to know of a lane's two rows."""
 
     def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         """Returns where the factors of a stage's tokens are, from one on, if they have any."""
@@ -33,11 +35,11 @@ trait DirectOperands(ProductOperands):
         ...
 
     @staticmethod
-    def fragment(
-        rows: Self.Rows, words: Words[Self.CODE_BITS], scales: UInt32
-    ) -> SIMD[DType.uint32, 4]:
-        """Returns the bytes of an instruction: both rows, then those of the next 16 of K.
+    def block_of(rows: Self.Rows, scales: UInt32) -> BlockFacts:
+        """Returns that of a block of both rows; `scales` are some rows', of which two are meant."""
+        ...
 
-        `scales` are some rows', of which two are meant.
-        """
+    @staticmethod
+    def fragment(block: BlockFacts, words: Words[Self.CODE_BITS]) -> SIMD[DType.uint32, 4]:
+        """Returns the bytes of an instruction: four of both rows, then the four others."""
         ...

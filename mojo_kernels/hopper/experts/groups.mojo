@@ -14,7 +14,7 @@ one have no rows; those of rows that no group has come with `NO_EXPERT`, and the
 from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.primitives.warp import shuffle_up, shuffle_xor
+from max.gpu.primitives.warp import broadcast, shuffle_up, shuffle_xor
 from max.gpu.sync import barrier
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import align_up
@@ -72,6 +72,19 @@ struct RowTile(TrivialRegisterPassable):
     """Where their results go, one row after the other."""
     var rows: UInt32
     """How many there are."""
+
+    @always_inline
+    def of_warp(self) -> Self:
+        """Returns it as all lanes have it: else the compiler knows of no branch that they share.
+
+        Loops that may be left by some lanes alone keep nothing in uniform registers.
+        """
+        return Self(
+            broadcast(self.expert),
+            broadcast(self.first_place),
+            broadcast(self.first_row),
+            broadcast(self.rows),
+        )
 
 
 @fieldwise_init

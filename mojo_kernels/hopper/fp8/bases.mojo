@@ -19,7 +19,7 @@ from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..dense.result import DENSE_TOKENS
 from ..direct.meeting import Meetings
-from ..direct.operands import DirectOperands, Words
+from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
@@ -27,8 +27,8 @@ from ..instructions.wgmma import ROW_BYTES
 from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..layout import ROWS_PER_LANE, TILE_ROWS
 from ..plan import Kernel, Plan
-from .codes import ByteTable, NO_BASE, RowTables, factor_of, scale_at
-from .places import ALIGNMENT, Bases, STEP_BLOCKS
+from .codes import ByteTable, NO_BASE, RowTables, factor_of, fragment_of, scale_at
+from .places import ALIGNMENT, Bases, DECODES_NONE, STEP_BLOCKS
 from .spread import store_spread
 
 
@@ -47,6 +47,8 @@ struct ByteRows[stages_weights: Bool](
     comptime BLOCKS = STEP_BLOCKS
     comptime PUT_BYTES = 4
     comptime SCALES_STAGES = False
+    comptime DECODES = DECODES_NONE if Self.stages_weights else 4
+    """Bits of codes that are decoded as they go."""
     comptime Rows = RowTables
 
     var left: StagedRows
@@ -115,8 +117,13 @@ struct ByteRows[stages_weights: Bool](
 
     @staticmethod
     @always_inline
-    def fragment(rows: RowTables, words: Words[4], scales: UInt32) -> SIMD[DType.uint32, 4]:
-        return rows.fragment({words[0], words[1]}, scales)
+    def block_of(rows: RowTables, scales: UInt32) -> BlockFacts:
+        return rows.magnitudes(scales)
+
+    @staticmethod
+    @always_inline
+    def fragment(block: BlockFacts, words: Words[4]) -> SIMD[DType.uint32, 4]:
+        return fragment_of(block, {words[0], words[1]})
 
     @always_inline
     def of_weight(self, row: Int) -> Float32:
@@ -143,7 +150,9 @@ struct ByteRows[stages_weights: Bool](
     def store_marked(
         self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
     ):
-        store_spread(self.left, self.bases, UInt32(a.k), w, result, tokens, first_column)
+        store_spread[Self.DECODES](
+            self.left, self.bases, UInt32(a.k), w, result, tokens, first_column
+        )
 
     @always_inline
     def token_place(self, row: UInt32) -> UInt32:
@@ -187,7 +196,9 @@ struct ByteRows[stages_weights: Bool](
         if of_rows | of_columns != 0:
             var tokens = TokenOctet(first_row, 1, result.rows)
             if first_row < result.rows:
-                store_spread(self.left, self.bases, UInt32(a.k), w, result, tokens, first_column)
+                store_spread[Self.DECODES](
+                    self.left, self.bases, UInt32(a.k), w, result, tokens, first_column
+                )
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

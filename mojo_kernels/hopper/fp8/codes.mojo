@@ -61,11 +61,15 @@ struct ByteTable(TrivialRegisterPassable):
         return Self(Self.LOW - before * Self.LOW_STEP, Self.HIGH - before * Self.HIGH_STEP)
 
     @always_inline
+    def magnitudes(self, scale: UInt32) -> SIMD[DType.uint32, 2]:
+        """Returns the bytes of all magnitudes of a block: of codes 0 to 3, and of 4 to 7."""
+        return {scale * Self.LOW_STEP + self.low, scale * Self.HIGH_STEP + self.high}
+
+    @always_inline
     def bytes(self, word: UInt32, scale: UInt32) -> SIMD[DType.uint32, 2]:
         """Returns eight codes of a block as bytes, the first four and the last four."""
-        var low = scale * Self.LOW_STEP + self.low
-        var high = scale * Self.HIGH_STEP + self.high
-        return pick_codes(word, low, high)
+        var magnitudes = self.magnitudes(scale)
+        return pick_codes(word, magnitudes[0], magnitudes[1])
 
 
 @fieldwise_init
@@ -78,11 +82,20 @@ struct RowTables(TrivialRegisterPassable):
     """The place of the first one's scale byte; the second one's is next to it."""
 
     @always_inline
-    def fragment(self, words: SIMD[DType.uint32, 2], scales: UInt32) -> SIMD[DType.uint32, 4]:
-        """Returns a word of each row as bytes: the first four codes of both, then the others."""
-        var upper = self.first.bytes(words[0], scale_at(scales, self.place))
-        var lower = self.second.bytes(words[1], scale_at(scales, self.place + 1))
-        return {upper[0], lower[0], upper[1], lower[1]}
+    def magnitudes(self, scales: UInt32) -> SIMD[DType.uint32, 4]:
+        """Returns the bytes of all magnitudes of a block, of both rows."""
+        var first = self.first.magnitudes(scale_at(scales, self.place))
+        return first.join(self.second.magnitudes(scale_at(scales, self.place + 1)))
+
+
+@always_inline
+def fragment_of(
+    magnitudes: SIMD[DType.uint32, 4], words: SIMD[DType.uint32, 2]
+) -> SIMD[DType.uint32, 4]:
+    """Returns a word of each row as bytes: the first four codes of both, then the others."""
+    var upper = pick_codes(words[0], magnitudes[0], magnitudes[1])
+    var lower = pick_codes(words[1], magnitudes[2], magnitudes[3])
+    return {upper[0], lower[0], upper[1], lower[1]}
 
 
 @always_inline

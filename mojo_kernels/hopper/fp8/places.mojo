@@ -1,7 +1,18 @@
-"""Where the bases of a product's rows lie in a workspace.
+"""Where the bases of a product's rows lie in a workspace, and elements of a row in a stage.
 
     a byte for each row of tokens, then for each weight row, both padded
     a byte for each block of each row of tokens, read where the row has no base
+
+A stage has four blocks, a block four chunks of eight elements. A chunk's bytes are two words, each the
+same one of a part of sixteen bytes; two parts are what an instruction multiplies. Weights are in the
+workspace, or codes of some bits are decoded as they go:
+
+    weights      chunk q of block b is in        as
+    there        parts 2 b, 2 b + 1              word q
+    4 bits       parts 2 i, 2 i + 1, i = q ^ b   word b: a lane, which has the same word of all parts,
+                                                 decodes a single block, see `direct.weights`
+    8 bits       the same, i = q ^ (b % 2)       word b; of blocks 2 and 3 its words are the other way
+                                                 round
 """
 
 from std.math import align_up
@@ -16,6 +27,20 @@ comptime STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of a row in a stage."""
 comptime ALIGNMENT = 256
 """Rows that the bases of a side are padded to: what tiles have past the end is read, too."""
+
+
+comptime DECODES_NONE = 0
+"""Stands for the bits of codes that are decoded as they go, where none are."""
+
+
+@always_inline
+def place_of_chunk[decodes: Int](block: UInt32, chunk: UInt32) -> Tuple[UInt32, UInt32]:
+    """Returns the first part of a chunk of a block, and the word, for weights of so many bits."""
+    comptime if decodes == DECODES_NONE:
+        return (2 * block, chunk)
+    else:
+        comptime LAST_BLOCK = UInt32(STEP_BLOCKS - 1)
+        return (2 * (chunk ^ block & (LAST_BLOCK if decodes == 4 else 1)), block)
 
 
 @fieldwise_init

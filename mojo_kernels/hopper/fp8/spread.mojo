@@ -26,7 +26,7 @@ from ..instructions.wgmma import OCTET
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..staged.weights import ROWS
 from .codes import ByteTable, FACTOR_AT_BASE, NO_BASE
-from .places import Bases, STEP_BLOCKS
+from .places import Bases, STEP_BLOCKS, place_of_chunk
 
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""
@@ -35,7 +35,9 @@ comptime SUMS = 4
 
 
 @no_inline
-def store_spread(
+def store_spread[
+    decodes: Int
+](
     left: StagedRows,
     bases: Bases,
     k: UInt32,
@@ -46,7 +48,8 @@ def store_spread(
 ):
     """Stores the elements of some rows and sixteen columns whose token or weight has no base.
 
-    `left` and `bases` are as `prepare_rows` leaves them. A warp calls it.
+    `left` and `bases` are as `prepare_rows` leaves them, for codes of so many bits that are decoded as
+    they go. A warp calls it.
     """
     if first_column >= result.columns:
         return
@@ -85,9 +88,10 @@ def store_spread(
                 width=ROWS, alignment=4 * ROWS
             ](Coord(0))
             row_scales[i] = scales[unsafe_offset=block * ROW_LANES] >> (8 * first_row)
+            var first_part, word = place_of_chunk[decodes](UInt32(i), k_lane)
             comptime for part in range(PARTS):
-                var at = left.part(token, step, UInt32(PARTS * i + part)).unsafe_bitcast[UInt32]()
-                token_bytes[i][part] = at[unsafe_offset=Int(k_lane)]
+                var at = left.part(token, step, first_part + UInt32(part)).unsafe_bitcast[UInt32]()
+                token_bytes[i][part] = at[unsafe_offset=Int(word)]
             if token_base == NO_BASE.cast[DType.uint32]():
                 token_bases[i] = bases.of_blocks(k)[Int(token), block].cast[DType.uint32]()
         comptime for i in range(STEP_BLOCKS):

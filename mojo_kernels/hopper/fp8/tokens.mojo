@@ -34,7 +34,7 @@ from ..operands.activations import (
 )
 from .bases import ByteRows
 from .codes import ByteTable, EMPTY_BASE, LARGEST_POWER, MAGNITUDES, NO_BASE, SPAN, is_base
-from .places import STEP_BLOCKS
+from .places import DECODES_NONE, STEP_BLOCKS, place_of_chunk
 
 comptime MANY_CHUNKS = 8
 """Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
@@ -58,15 +58,20 @@ def prepare_token[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneOfR
 
 
 @fieldwise_init
-struct LaneBytes(TrivialRegisterPassable):
-    """Where the bytes of a lane's chunks go."""
+struct LaneBytes[decodes: Int](TrivialRegisterPassable):
+    """Where the bytes of a lane's chunks go, if codes of so many bits are decoded as they go."""
+
+    comptime NEIGHBOUR = UInt32(1 if Self.decodes == DECODES_NONE else K_LANES + 1)
+    """What the number of the lane differs by whose words lie next to this one's."""
 
     var steps: LaneSteps
     var first: DevicePointer[DType.uint8]
     """The place of the first one."""
     var num_steps: UInt32
     var is_odd: Bool
-    """Whether the lane has the second of two chunks."""
+    """Whether the lane's words are the second ones of two."""
+    var is_turned: Bool
+    """Whether the second word of a chunk comes first."""
     var is_there: Bool
 
     @staticmethod
@@ -74,25 +79,27 @@ struct LaneBytes(TrivialRegisterPassable):
     def of(rows: StagedRows, place: LaneOfRow) -> Self:
         """Returns those of a lane."""
         comptime STEP_CHUNKS = STEP_BLOCKS * K_LANES
-        var lane = place.lane
-        var part = lane % UInt32(STEP_CHUNKS) // UInt32(K_LANES) * 2 + lane % 2
-        var half = lane % UInt32(K_LANES) // 2
+        var block, chunk = divmod(place.lane % UInt32(STEP_CHUNKS), UInt32(K_LANES))
+        var part, word = place_of_chunk[Self.decodes](block, chunk)
+        var half, odd = divmod(word, UInt32(2))
         var steps = LaneSteps.of[STEP_CHUNKS](rows, place)
-        var first = rows.part(place.row, steps.first, part).unsafe_offset(8 * Int(half))
-        return Self(steps, first, rows.num_steps, lane % 2 == 1, place.is_there)
+        var first = rows.part(place.row, steps.first, part + odd).unsafe_offset(8 * Int(half))
+        var is_turned = Self.decodes == 8 and half == 1
+        return Self(steps, first, rows.num_steps, odd == 1, is_turned, place.is_there)
 
     @always_inline
     def store(self, index: UInt32, bytes: Bytes):
         """Stores one of a lane's chunks; all lanes of the warp call it.
 
-        Lanes 2 j and 2 j + 1 exchange: one gets the first part of both chunks.
+        Neighbours exchange: one gets the first part of both chunks.
         """
-        var received = shuffle_xor(bytes[0] if self.is_odd else bytes[1], 1)
+        var words = Bytes(bytes[1], bytes[0]) if self.is_turned else bytes
+        var received = shuffle_xor(words[0] if self.is_odd else words[1], Self.NEIGHBOUR)
         if self.steps.step(index) < self.num_steps and self.is_there:
-            var first = received if self.is_odd else bytes[0]
+            var first = received if self.is_odd else words[0]
             var to = self.steps.from_first(self.first, index).unsafe_bitcast[UInt32]()
             flat_of(to).store[alignment=8](
-                Coord(0), Bytes(first, bytes[1] if self.is_odd else received)
+                Coord(0), Bytes(first, words[1] if self.is_odd else received)
             )
 
 
@@ -143,7 +150,7 @@ def prepare_numbers[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneO
     comptime FIELD_AT_BASE = BYTE_FIELDS + 15 + LARGEST_POWER
     var factor = (UInt32(FIELD_AT_BASE + E8M0_BIAS) - base) * EXPONENT_UNIT
     var to_field = Int32(FIELD_AT_BASE - OPERANDS.element.emax) - Int32(base)
-    var bytes_at = LaneBytes.of(rows.left, place)
+    var bytes_at = LaneBytes[rows.DECODES].of(rows.left, place)
     comptime for first in range(0, CHUNKS, BATCH):
         comptime held = first if HOLDS else 0
         if HOLDS or place.has_any(UInt32(first), row_chunks):
@@ -194,7 +201,7 @@ def prepare_spread(a: Activations, rows: ByteRows[_], place: LaneOfRow):
     """Writes a row of bfloat16 numbers that has no base: its blocks have theirs."""
     var row_chunks = UInt32(a.k) // UInt32(CHUNK)
     var last = last_chunk_of(place, row_chunks)
-    var bytes_at = LaneBytes.of(rows.left, place)
+    var bytes_at = LaneBytes[rows.DECODES].of(rows.left, place)
     store_base(rows, place, NO_BASE)
     for i in range(
         ceildiv(rows.left.num_steps * UInt32(STEP_BLOCKS * K_LANES), place.lanes.lanes())
@@ -259,7 +266,7 @@ def prepare_codes[CHUNKS: Int](a: Activations, rows: ByteRows[_], place: LaneOfR
             scales[i] = base
 
     var table = ByteTable.of_base(base)
-    var bytes_at = LaneBytes.of(rows.left, place)
+    var bytes_at = LaneBytes[rows.DECODES].of(rows.left, place)
     comptime for i in range(CHUNKS):
         bytes_at.store(UInt32(i), table.bytes(words[i], scales[i]))
 

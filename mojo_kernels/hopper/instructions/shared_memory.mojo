@@ -353,3 +353,28 @@ def wait_at[num_threads: Int](barrier: UInt32):
     inlined_assembly[
         "bar.sync $0, $1;", NoneType, constraints="r,n,~{memory}", has_side_effect=True
     ](barrier, Int32(num_threads))
+
+
+@always_inline
+def take_turn[first: Int, threads: Int](turn: UInt32):
+    """Waits until the other one of two groups, 0 and 1, has passed the turn.
+
+    Hardware barriers from one on are theirs; that many threads are both.
+    """
+    inlined_assembly[
+        "{ .reg .u32 t; add.u32 t, $0, $1; bar.sync t, $2; }",
+        NoneType,
+        constraints="r,n,n,~{memory}",
+        has_side_effect=True,
+    ](turn, Int32(first), Int32(threads))
+
+
+@always_inline
+def pass_turn[first: Int, threads: Int](turn: UInt32):
+    """Lets the other one of two groups go on."""
+    inlined_assembly[
+        "{ .reg .u32 t; sub.u32 t, $1, $0; bar.arrive t, $2; }",
+        NoneType,
+        constraints="r,n,n,~{memory}",
+        has_side_effect=True,
+    ](turn, Int32(first + 1), Int32(threads))
