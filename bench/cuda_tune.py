@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mx_kernels._facts import facts
+from mx_kernels._native import gpu_plans
 
 Shape = tuple[int, int, int]
 Grid = dict[tuple[int, int], tuple[int, ...]]
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
 
 def plans(shape: Shape) -> list[Plan]:
     """Returns the plans for a shape."""
-    return [Plan(*found) for found in facts().native.plans_cuda(shape)]
+    return [Plan(*found) for found in gpu_plans().plans_cuda(shape)]
 
 
 def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
@@ -218,7 +218,7 @@ def table(path: Path) -> str:
             exceptions.append((*shape, *wanted))
     lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
     defying = "\n".join(f"    {shape}," for shape in exceptions)
-    return f'''"""What an H100 took, as `python -m bench.cuda_tune table` writes it.
+    return f'''"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
 
 A line of `COSTS` has the cost of each term of `costs`, in microseconds, for a family of plans. Of
 `EXCEPTIONS`, each is a shape (M, N, K), the plan that was the fastest, and the one that was so of

@@ -282,10 +282,11 @@ Hopper's builds on the room of any GPU.
         record.mojo           facts for Python, by name
         pairs.mojo            the products that gfx950 has kernels for
         cpu.mojo              Python extension module of the CPU
+        plans.mojo            Python extension module of what GPUs would do, without a GPU
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
         nvidia_facts.mojo     memory that these want, for Python
-        ptx.mojo              Python extension module that says what CUDA devices would be told
+        ptx.mojo              the same module, which also says what a device would be told
         max_ops.mojo          MAX custom ops
         max_experts.mojo      the same for experts
         max_tensors.mojo      tensors of a graph as operands

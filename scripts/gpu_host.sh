@@ -27,6 +27,8 @@ pack() {
     mkdir -p "$1/site"
     mojo build --emit shared-lib --target-cpu "$CPU" -I . \
         mojo_kernels/bindings/cpu.mojo -o "$1/_mx_kernels_native.so"
+    mojo build --emit shared-lib --target-cpu "$CPU" -I . \
+        mojo_kernels/bindings/plans.mojo -o "$1/_mx_kernels_plans.so"
     mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
         mojo_kernels/bindings/cuda.mojo -o "$1/_mx_kernels_gpu.so"
     tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"
@@ -38,7 +40,8 @@ enter() {
     runtime=$(mktemp -d)
     tar -C "$runtime" -xJf "$1/runtime.tar.xz"
     export LD_LIBRARY_PATH=$runtime
-    export MX_KERNELS_NATIVE=$1/_mx_kernels_native.so MX_KERNELS_GPU=$1/_mx_kernels_gpu.so
+    export MX_KERNELS_NATIVE=$1/_mx_kernels_native.so MX_KERNELS_PLANS=$1/_mx_kernels_plans.so
+    export MX_KERNELS_GPU=$1/_mx_kernels_gpu.so
     export PYTHONPATH=$PWD/python:$PWD/tests:$1/site:$PWD
 }
 

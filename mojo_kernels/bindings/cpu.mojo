@@ -2,7 +2,7 @@
 
 A module has everything, or a part, which is compiled sooner:
 
-                        tables, explain_*, quantize, dequantize, relayout and the products
+                        tables, explain_cpu, quantize, dequantize, relayout and the products
     -D KERNEL=0         all of that but products
     -D KERNEL=k         products alone, of kernel k in `cpu.dispatch`, with weights of
     -D RIGHT=f          format f; of all formats without it
@@ -18,11 +18,6 @@ from std.python._cpython import GILReleased
 from std.python.bindings import PythonModuleBuilder
 from std.sys import get_defined_int
 
-from mojo_kernels.bindings.pairs import (
-    column_pairs_on_gfx950,
-    expert_pairs_on_gfx950,
-    pairs_on_gfx950,
-)
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -33,25 +28,12 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
-from mojo_kernels.bindings.record import Record, Records, numbers
-from mojo_kernels.cdna4.experts.explain import (
-    LayerSizes,
-    explain_grouped,
-    explain_layer,
-    workspace_bytes,
-)
-from mojo_kernels.cdna4.host.explain import explain
-from mojo_kernels.cdna4.instructions.matrix import LANES
-from mojo_kernels.cdna4.types import Formats
+from mojo_kernels.bindings.record import Record, Records
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
 from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
-from mojo_kernels.hopper.experts.explain import ExpertsQuestion, explain_experts
-from mojo_kernels.hopper.host.choices import candidates
-from mojo_kernels.hopper.host.explain import explain as explain_hopper
-from mojo_kernels.launch.explained import Explained
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format, K_MULTIPLE
@@ -154,128 +136,6 @@ def kernel_of(arguments: PythonObject) raises -> PythonObject:
     return PythonObject(cpu.kernel_of(left, Right(0, 0, args.next(), 0)))
 
 
-def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, whether the left side is encoded, whether codes of
-    both lie column by column).
-
-    Returns the row of the CDNA4 dispatch table for a product, and its launch.
-    """
-    var args = Arguments(arguments)
-    var m, n, k = args.next(), args.next(), args.next()
-    var left_format = args.next()
-    var formats = Formats.of(left_format, args.next())
-    var is_encoded = args.next() != 0
-    formats.are_columns = args.next() != 0
-    var found = explain(m, n, k, formats, is_encoded=is_encoded)
-    var choice, grid, workspace = found.choice, found.grid, found.workspace
-    var tile_m, tile_n = choice.tile()
-    var row = Record()
-    row.put("kernel", found.kernel())
-    row.put("reason", String(choice.reason))
-    row.put("row", found.row)
-    row.put("cut", choice.name())
-    row.put("tile_m", tile_m)
-    row.put("tile_n", tile_n)
-    row.put("chunk_k", choice.step_k())
-    row.put("waves", grid.threads // LANES)
-    row.put("sharers", choice.shape.sharers)
-    row.put("depth", choice.shape.depth)
-    row.put("splits", grid.z)
-    row.put("k_tail", found.k_tail)
-    row.put("quantizes_first", found.quantizes_first)
-    row.put("grid", numbers(grid.x, grid.y, grid.z))
-    row.put("threads", grid.threads)
-    row.put("chunks_per_wave", found.chunks_per_wave)
-    row.put("counter_bytes", workspace.cleared_bytes)
-    row.put("workspace_bytes", workspace.num_bytes())
-    return row.fields
-
-
-def explain_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, experts, slots, whether gates are neighbours, left format, right format).
-
-    A layer has m tokens of k numbers and n hidden ones; without slots it is a grouped product.
-    Returns the launches, and the bytes of their workspace.
-    """
-    var args = Arguments(arguments)
-    var m, n, k = args.next(), args.next(), args.next()
-    var experts, slots, is_interleaved = args.next(), args.next(), args.next() != 0
-    var left_format = args.next()
-    var formats = Formats.of(left_format, args.next())
-    if slots == 0:
-        return Python.tuple(_launches(explain_grouped(m, n, k, experts, formats)), 0)
-    var sizes = LayerSizes(m, slots, experts, k, n, is_interleaved)
-    var launches = _launches(explain_layer(sizes, formats))
-    return Python.tuple(launches, workspace_bytes(sizes, formats))
-
-
-def _launches(launches: List[Explained]) raises -> PythonObject:
-    """Returns launches for Python."""
-    var rows = Records()
-    for launch in launches:
-        var row = Record()
-        row.put("name", String(launch.name))
-        row.put("kernel", String(launch.file))
-        row.put("reason", String(launch.reason))
-        row.put("cut", launch.cut)
-        row.put("tile", Python.tuple(launch.tile_m, launch.tile_n))
-        row.put("grid", numbers(launch.grid.x, launch.grid.y, launch.grid.z))
-        row.put("threads", launch.grid.threads)
-        rows.add(row.fields)
-    return rows.items
-
-
-def explain_cuda(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format); returns what Hopper does with such a product.
-
-    Weights are preshuffled for CUDA; activations of no format stay bfloat16.
-    """
-    var args = Arguments(arguments)
-    var m, n, k = args.next(), args.next(), args.next()
-    var left_format = args.next()
-    var found = explain_hopper(m, n, k, left_format, args.next())
-    var plan = found.choice.plan
-    var row = Record()
-    row.put("kernel", String(plan.kernel.file()))
-    row.put("reason", found.choice.reason())
-    row.put("cut", plan.name())
-    row.put("tile_m", plan.tokens)
-    row.put("tile_n", plan.columns)
-    row.put("splits", plan.ranks)
-    row.put("grid", numbers(found.grid.x, found.grid.y, found.grid.z))
-    row.put("threads", found.grid.threads)
-    row.put("workspace_bytes", found.workspace.num_bytes())
-    return row.fields
-
-
-def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
-    """Takes what `explain_experts_gfx950` takes; returns the same of Hopper.
-
-    Weights are preshuffled for CUDA; activations of no format stay bfloat16.
-    """
-    var args = Arguments(arguments)
-    var found = explain_experts(
-        ExpertsQuestion(
-            args.next(), args.next(), args.next(), args.next(), args.next(), args.next() != 0,
-            args.next(), args.next(),
-        )
-    )  # fmt: skip
-    return Python.tuple(_launches(found.launches), found.workspace_bytes)
-
-
-def plans_cuda(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k); returns (family, code, expected us, terms) of the plans that Hopper has."""
-    var args = Arguments(arguments)
-    var m, n = args.next(), args.next()
-    var plans = Records()
-    for plan in candidates(m, n, args.next()):
-        var terms = Records()
-        for term in plan.terms:
-            terms.add(PythonObject(term))
-        plans.add(Python.tuple(plan.family, plan.plan.code(), plan.us, terms.items))
-    return plans.items
-
-
 def read_team(mut args: Arguments) raises -> OpenMPTeam:
     """Reads the team, which every call ends with."""
     return OpenMPTeam(args.next(), num_threads=args.next())
@@ -357,14 +217,6 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[tables]("tables")
             module.def_function[kernel_of]("kernel_of")
             module.def_function[explain_cpu]("explain_cpu")
-            module.def_function[explain_gfx950]("explain_gfx950")
-            module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
-            module.def_function[pairs_on_gfx950]("pairs_on_gfx950")
-            module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
-            module.def_function[column_pairs_on_gfx950]("column_pairs_on_gfx950")
-            module.def_function[explain_cuda]("explain_cuda")
-            module.def_function[explain_experts_cuda]("explain_experts_cuda")
-            module.def_function[plans_cuda]("plans_cuda")
             module.def_function[py_quantize]("quantize")
             module.def_function[py_dequantize]("dequantize")
             module.def_function[py_relayout]("relayout")

@@ -90,19 +90,24 @@ def py_relayout(arguments: PythonObject) raises:
     relayout(call, queue)
 
 
+def add_functions(mut module: PythonModuleBuilder) raises:
+    """Adds all of them to a module, and the facts that go with them."""
+    add_facts(module)
+    module.def_function[py_open]("open")
+    module.def_function[py_multiply]("multiply")
+    module.def_function[py_multiply_grouped]("multiply_grouped")
+    module.def_function[py_multiply_experts]("multiply_experts")
+    module.def_function[py_quantize]("quantize")
+    module.def_function[py_dequantize]("dequantize")
+    module.def_function[py_relayout]("relayout")
+
+
 @export
 def PyInit__mx_kernels_gpu() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_gpu")
-        add_facts(module)
-        module.def_function[py_open]("open")
-        module.def_function[py_multiply]("multiply")
-        module.def_function[py_multiply_grouped]("multiply_grouped")
-        module.def_function[py_multiply_experts]("multiply_experts")
-        module.def_function[py_quantize]("quantize")
-        module.def_function[py_dequantize]("dequantize")
-        module.def_function[py_relayout]("relayout")
+        add_functions(module)
         return module.finalize()
     except error:
         abort(String("cannot create _mx_kernels_gpu: ", error))

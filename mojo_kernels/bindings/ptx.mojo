@@ -1,21 +1,22 @@
-"""The Python extension module `_mx_kernels_ptx` of no device: what a CUDA device would be told.
+"""The Python extension module `_mx_kernels_ptx`: that of a CUDA device, and what one would be told.
 
-Calls are those of `cuda`, without a device and a stream: each function takes one tuple of
-integers, see `protocol`; behind what all devices take stand, where a workspace may be wanted, its
-address and its bytes, for a product also a plan. Nothing runs. Each returns the launches of the
-call, in their order:
+It has all of `cuda`, and beside each function that launches one of the name `tell_...`, for which no
+device need be there: calls are the same without a device and a stream; behind what all devices
+take stand, where a workspace may be wanted, its address and its bytes, for a product also a plan.
+Nothing runs. Each returns the launches of the call, in their order:
 
     (ptx, entry, (x, y, z), threads, cluster, shared_bytes, [bytes of each argument])
 
-The accelerator that the module is compiled for decides which kernels there are, as it does there.
+A kernel is compiled once for both: its text is what the device loads. The accelerator that the
+module is compiled for decides which kernels there are.
 """
 
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
+from mojo_kernels.bindings.cuda import add_functions
 from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
-from mojo_kernels.bindings.nvidia_facts import add_facts
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -62,7 +63,7 @@ def _launches(queue: PtxQueue) raises -> PythonObject:
     return result
 
 
-def py_multiply(arguments: PythonObject) raises -> PythonObject:
+def py_tell_multiply(arguments: PythonObject) raises -> PythonObject:
     """Takes the problem and (workspace, its bytes, plan): plan 0 to let the table choose."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
@@ -71,7 +72,7 @@ def py_multiply(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
-def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
+def py_tell_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
     """Takes the problem and (workspace, its bytes)."""
     var args = Arguments(arguments)
     var problem = read_grouped(args)
@@ -80,7 +81,7 @@ def py_multiply_grouped(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
-def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
+def py_tell_multiply_experts(arguments: PythonObject) raises -> PythonObject:
     """Takes the problem and (workspace, its bytes)."""
     var args = Arguments(arguments)
     var problem = read_experts(args)
@@ -89,7 +90,7 @@ def py_multiply_experts(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
-def py_quantize(arguments: PythonObject) raises -> PythonObject:
+def py_tell_quantize(arguments: PythonObject) raises -> PythonObject:
     """Takes the call."""
     var args = Arguments(arguments)
     var queue = PtxQueue()
@@ -97,7 +98,7 @@ def py_quantize(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
-def py_dequantize(arguments: PythonObject) raises -> PythonObject:
+def py_tell_dequantize(arguments: PythonObject) raises -> PythonObject:
     """Takes the call."""
     var args = Arguments(arguments)
     var queue = PtxQueue()
@@ -105,7 +106,7 @@ def py_dequantize(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
-def py_relayout(arguments: PythonObject) raises -> PythonObject:
+def py_tell_relayout(arguments: PythonObject) raises -> PythonObject:
     """Takes the call."""
     var args = Arguments(arguments)
     var queue = PtxQueue()
@@ -118,13 +119,13 @@ def PyInit__mx_kernels_ptx() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_ptx")
-        add_facts(module)
-        module.def_function[py_multiply]("multiply")
-        module.def_function[py_multiply_grouped]("multiply_grouped")
-        module.def_function[py_multiply_experts]("multiply_experts")
-        module.def_function[py_quantize]("quantize")
-        module.def_function[py_dequantize]("dequantize")
-        module.def_function[py_relayout]("relayout")
+        add_functions(module)
+        module.def_function[py_tell_multiply]("tell_multiply")
+        module.def_function[py_tell_multiply_grouped]("tell_multiply_grouped")
+        module.def_function[py_tell_multiply_experts]("tell_multiply_experts")
+        module.def_function[py_tell_quantize]("tell_quantize")
+        module.def_function[py_tell_dequantize]("tell_dequantize")
+        module.def_function[py_tell_relayout]("tell_relayout")
         return module.finalize()
     except error:
         abort(String("cannot create _mx_kernels_ptx: ", error))

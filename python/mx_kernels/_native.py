@@ -4,6 +4,7 @@ The kernels are compiled where they run, for the instruction level of the CPU (`
 the architecture of the GPU, into the cache of `_builds.py`:
 
     <level>-<hash>/_mx_kernels_native[-<defines>].so
+    <level>-<hash>/_mx_kernels_plans.so
     <architecture>-<level>-<hash>/_mx_kernels_gpu.so
     <architecture>-<level>-<hash>/_mx_kernels_hip_product-<defines>.so
 
@@ -12,6 +13,7 @@ Environment variables:
     MX_KERNELS_CACHE    the cache folder (default: the user's cache folder)
     MX_KERNELS_CPU      the instruction level (default: the best one that this CPU runs)
     MX_KERNELS_NATIVE   the path of a module built elsewhere, for a host without the compiler
+    MX_KERNELS_PLANS    the same for the module of what GPUs would do
     MX_KERNELS_GPU      the same for the module of the GPU
 """
 
@@ -25,6 +27,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -86,6 +89,22 @@ def cpu_extension(level: Level | None = None, defines: tuple[str, ...] = ()) -> 
     """Returns the module of this CPU, at a level or the best one: whole, or a part of it."""
     name, source, level = "_mx_kernels_native", "bindings/cpu.mojo", level or _levels.pick()
     return Extension(name, source, "" if defines else "MX_KERNELS_NATIVE", level, defines=defines)
+
+
+def plans_extension(level: Level | None = None) -> Extension:
+    """Returns the module that says what GPUs would do, for a CPU of a level or this one."""
+    name, source, level = "_mx_kernels_plans", "bindings/plans.mojo", level or _levels.pick()
+    return Extension(name, source, "MX_KERNELS_PLANS", level)
+
+
+@cache
+def gpu_plans() -> ModuleType:
+    """Returns what says which kernels GPUs would launch; the first call finds or builds it.
+
+    Raises:
+        NativeBuildError: if it cannot be built or loaded.
+    """
+    return load_extension(plans_extension())
 
 
 def gpu_extension(architecture: str) -> Extension:

@@ -137,7 +137,7 @@ def build(
             raise ValueError(f"--level: got {unknown[0]!r}, expected {' or '.join(known)}")
         levels = [known[name] for name in level or ()] or [_levels.pick()]
         for one in levels:
-            wanted = [_native.cpu_extension(one)]
+            wanted = [_native.cpu_extension(one), _native.plans_extension(one)]
             wanted += [replace(_gpu_extension(name), level=one) for name in arch or ()]
             for extension in wanted:
                 console.print(_native.find_or_build(extension=extension), highlight=False)

@@ -30,6 +30,7 @@ from mx_kernels._facts import (
     facts,
     unsupported,
 )
+from mx_kernels._native import gpu_plans
 
 OPS = ("linear", "matmul")
 EXPERT_OPS = ("grouped_linear", "moe")
@@ -278,18 +279,17 @@ def _on_cpu(asked: Question) -> dict:
 
 def _on_gfx950(asked: Question) -> dict:
     """The row of the dispatch table, which knows some pairs."""
-    native, by_columns = facts().native, int(asked.by_columns)
-    pairs = native.column_pairs_on_gfx950() if by_columns else native.pairs_on_gfx950()
+    known, by_columns = gpu_plans(), int(asked.by_columns)
+    pairs = known.column_pairs_on_gfx950() if by_columns else known.pairs_on_gfx950()
     _check_pair(asked, pairs)
     is_encoded = int(asked.left.kind == ENCODED)
-    return dict(native.explain_gfx950((*asked[:3], *asked.codes(), is_encoded, by_columns)))
+    return dict(known.explain_gfx950((*asked[:3], *asked.codes(), is_encoded, by_columns)))
 
 
 def _experts_on_gfx950(asked: Question, call: tuple[int, ...]) -> tuple[list, int]:
     """The launches of experts, of some pairs, and the bytes of their workspace."""
-    native = facts().native
-    _check_pair(asked, native.expert_pairs_on_gfx950())
-    return native.explain_experts_gfx950(call)
+    _check_pair(asked, gpu_plans().expert_pairs_on_gfx950())
+    return gpu_plans().explain_experts_gfx950(call)
 
 
 def _check_pair(asked: Question, pairs: list[tuple[str, str]]) -> None:
@@ -302,12 +302,12 @@ def _check_pair(asked: Question, pairs: list[tuple[str, str]]) -> None:
 def _on_cuda(asked: Question) -> dict:
     """Hopper's plan of the least cost, for preshuffled weights; or the portable kernel."""
     sizes = (asked.m, asked.n, asked.k)
-    return dict(facts().native.explain_cuda((*sizes, asked.left.format, asked.right.code)))
+    return dict(gpu_plans().explain_cuda((*sizes, asked.left.format, asked.right.code)))
 
 
 def _experts_on_cuda(_: Question, call: tuple[int, ...]) -> tuple[list, int]:
     """Those of Hopper, for preshuffled weights of any format."""
-    return facts().native.explain_experts_cuda(call)
+    return gpu_plans().explain_experts_cuda(call)
 
 
 DEVICES: dict[str, Callable[[Question], dict]] = {

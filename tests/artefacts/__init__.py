@@ -52,13 +52,17 @@ from tests.hip.kinds import EXPERTS, FLOAT_SCALES, KINDS
 from tests.ptx.kinds import ARCHITECTURES
 from tests.ptx.kinds import extension as ptx_extension
 
-GFX950, SM_90A = "gfx950", "sm_90a"
+GFX950 = "gfx950"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
 ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-v1"}
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
     *("cdna4/test_experts", "house/test_readme", "house/test_docs", "ptx/", "serving/"),
+)
+USERS_OF_PLANS = (
+    *("bench/", "cdna4/test_experts", "hip/", "hopper/", "house/", "max_graph/test_gfx950"),
+    *("python/test_cli", "python/test_explain"),
 )
 CPU_LEVEL = "cpu/level"
 """The module of this CPU, which the package finds by itself: without it, it would compile parts."""
@@ -106,6 +110,7 @@ ARTEFACTS = (
         )
         for kind, cpu in ARM64_CPUS.items()
     ),
+    extension("plans/level", _native.plans_extension, *USERS_OF_PLANS),
     Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
@@ -122,19 +127,12 @@ ARTEFACTS = (
         )
         for architecture in ("sm_90a", "sm_80")
     ),
-    extension(
-        "hopper/sm_90a",
-        partial(_native.gpu_extension, SM_90A),
-        "python/test_native",
-        "hopper/test_machine_code",
-        "hopper/test_launches",
-        deep=True,
-    ),
     *(
         extension(
             f"ptx/{architecture}",
             partial(ptx_extension, architecture),
             "ptx/",
+            "hopper/test_machine_code",
             "hopper/test_launches",
             deep=True,
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +93,12 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
 
 CPU_GRAPHS_ARE_WITHOUT = ("cdna4", "hopper", "simt")
 """The folders of kernels for GPUs."""
+IMPORTED = re.compile(r"^ *from (tests\.\S+) import", re.MULTILINE)
+GRAPHS_ARE_WITHOUT = (
+    *("__main__.py", "checkpoints", "cli.py", "conversion", "distributed", "explain.py"),
+    *("modules.py", "experts_module.py", "transformers", "vllm"),
+)
+"""What of the Python package has nothing to do with graphs."""
 
 
 def graph(
@@ -112,8 +119,13 @@ def graph(
     source = TESTS / room / "graphs" / f"{script or stem}.py"
 
     def build() -> Build:
-        python = [*(ROOT / "python" / "mx_kernels").rglob("*.py"), *TESTS.glob("*.py"), source]
-        python += (TESTS / "oracle").rglob("*.py")
+        package = ROOT / "python" / "mx_kernels"
+        python = [
+            path
+            for path in package.rglob("*.py")
+            if path.relative_to(package).parts[0] not in GRAPHS_ARE_WITHOUT
+        ]
+        python += [TESTS / "cases.py", *(TESTS / "oracle").rglob("*.py"), *scripts_of(source)]
         python += [ROOT / "examples" / f"{example}.py"] if example else []
         kernels = (path.relative_to(ROOT) for path in (ROOT / "mojo_kernels").rglob("*.mojo"))
         files = [*python, *(ROOT / path for path in kernels if path.parts[1] not in without)]
@@ -127,6 +139,13 @@ def graph(
         )
 
     return Artefact(name, build, tests or (f"{room}/",), deep)
+
+
+def scripts_of(script: Path) -> Iterator[Path]:
+    """Yields a script and those of the tests that it imports as `tests....`."""
+    yield script
+    for module in IMPORTED.findall(script.read_text("utf-8")):
+        yield from scripts_of(ROOT.joinpath(*module.split(".")).with_suffix(".py"))
 
 
 def object_file(name: str, source: str, options: tuple[str, ...], *tests: str) -> Artefact:

@@ -12,7 +12,7 @@ import pytest
 import mx_kernels as mx
 from bench import cuda_bytes, cuda_tune
 from cases import E4M3_FORMATS
-from mx_kernels._facts import facts
+from mx_kernels._native import gpu_plans
 
 MXFP4, KEPT = 0, -1
 EVEN = 1 << 24
@@ -55,7 +55,7 @@ def code(row):
 
 @pytest.mark.parametrize("activations", [MXFP4, KEPT])
 def test_no_choice_is_a_tenth_behind_the_fastest_plan_that_was_measured(found, activations):
-    explain, takes_bytes = facts().native.explain_cuda, activations == MXFP4
+    explain, takes_bytes = gpu_plans().explain_cuda, activations == MXFP4
     assert len(found) > 700
     for shape, times in found.items():
         chosen = times[code(explain((*shape, activations, MXFP4)))]
@@ -102,7 +102,7 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
         (1, 9, 17, 64, 65, 513, 8193, 100_000), (32, 160, 4097, 151_936), (32, 96, 2944, 28_672)
     ):
         plans = cuda_tune.plans((m, n, k))
-        row = facts().native.explain_cuda((m, n, k, MXFP4, MXFP4))
+        row = gpu_plans().explain_cuda((m, n, k, MXFP4, MXFP4))
         assert "the least cost of all plans" in row["reason"]
         ours = [plan for plan in plans if cuda_tune.takes(plan.code, takes_bytes=True)]
         assert code(row) == min(ours, key=lambda plan: plan.us).code
@@ -251,7 +251,7 @@ def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_becom
     """Of so few rows nobody asks."""
     few = 0
     for shape in (shape for shape in found if shape[0] <= MAX_FEW_ROWS):
-        rounded, kept = (facts().native.explain_cuda((*shape, x, MXFP4)) for x in (MXFP4, KEPT))
+        rounded, kept = (gpu_plans().explain_cuda((*shape, x, MXFP4)) for x in (MXFP4, KEPT))
         few += 1
         assert rounded["workspace_bytes"] == kept["workspace_bytes"] == 0
         assert "few" in kept["kernel"]

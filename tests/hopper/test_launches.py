@@ -1,5 +1,6 @@
 """What `_mx_kernels_ptx` says of launches is what a CUDA device would be told; none is asked."""
 
+import re
 import struct
 
 import pytest
@@ -54,10 +55,20 @@ def test_every_operation_has_launches_of_its_architecture(architecture):
 
 
 def test_the_text_is_what_the_module_of_a_device_loads():
-    module = artefacts.path("hopper/sm_90a").read_bytes()
+    """Functions that launch are in the same module, which has one text of each kernel."""
+    module = artefacts.path("ptx/sm_90a").read_bytes()
     texts = {launch.ptx for call in recorded("sm_90a") for launch in call.launches}
     assert len(texts) > len(recorded("sm_90a"))
-    assert all(text.encode() in module for text in texts)
+    entries = re.findall(rb"\.entry ([^\s(]+)\(", module)
+    assert len(entries) == len(set(entries)) >= len(texts)
+    assert all(module.count(text.encode()) == 1 for text in texts)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
+def test_without_a_device_opening_one_says_so(architecture):
+    with pytest.raises(Exception, match="CUDA"):
+        calls.module_of(architecture).open(0)
 
 
 @pytest.mark.parametrize("rows, fmt", [(5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8")])

@@ -41,7 +41,7 @@ def written_in_flight(kernel):
 
 @pytest.mark.deep
 def test_no_register_is_written_that_an_instruction_in_flight_reads():
-    module = artefacts.path("hopper/sm_90a").read_bytes().decode("latin-1")
+    module = artefacts.path("ptx/sm_90a").read_bytes().decode("latin-1")
     module = IN_LINES.sub(r"\1 \2 \3", module)
     # What follows a kernel's body are functions, with registers of their own.
     bodies = [text.split(END_OF_BODY)[0] for text in module.split(".entry")[1:]]
@@ -55,7 +55,7 @@ def test_no_register_is_written_that_an_instruction_in_flight_reads():
 @pytest.mark.deep
 def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
     """Those of the first round, and in every round as many as it multiplies; one way for any."""
-    module = artefacts.path("hopper/sm_90a").read_bytes().decode("latin-1")
+    module = artefacts.path("ptx/sm_90a").read_bytes().decode("latin-1")
     bodies = [text.split(END_OF_BODY)[0] for text in module.split(".entry")[1:]]
     kernels = [text for text in bodies if "hopper_few_expert" in text.split("(")[0]]
     assert sorted(kernel.count("mma.sync") // 4 for kernel in kernels) == [9, 9, 18, 18]

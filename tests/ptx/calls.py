@@ -75,9 +75,9 @@ class _Device:
 
     def __getattr__(self, operation: str) -> Callable:
         """Returns a function of the module, which takes what that of a CUDA device takes."""
-        function = getattr(self.native, operation)
         if operation.endswith("_bytes"):
-            return function
+            return getattr(self.native, operation)
+        function = getattr(self.native, f"tell_{operation}")
 
         def launch(arguments: tuple[int, ...]) -> None:
             num_read = {"multiply": 4, "multiply_grouped": 3, "multiply_experts": 3}

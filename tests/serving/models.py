@@ -36,7 +36,6 @@ EXPERTS = {
 FORMS = ("quark", "compressed-tensors", "mx_kernels")
 OWN = {
     "llama-fp8": "fp8",
-    "llama-mxint8": "mxint8",
     "own-gpt-oss": "mxint8",
     "qwen-mxfp4": "mxint8",
     "qwen-fp8_block": "fp8_block",
@@ -57,8 +56,7 @@ def write_models(folder):
     tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / "floats")
     for form in FORMS:
         checkpoints.convert(folder / "floats", folder / form, to=form)
-    for format in ("fp8", "mxint8"):
-        write_quantized(folder / "floats", folder / f"llama-{format}", format=format)
+    write_quantized(folder / "floats", folder / "llama-fp8", format="fp8")
     write_checkpoint(folder / "gpt-oss", 2, **EXPERTS)
     from_pretrained(folder / "gpt-oss").save_pretrained(folder / "own-gpt-oss")
     write_qwen(folder)

@@ -1,4 +1,4 @@
-"""What an H100 took, as `python -m bench.cuda_tune table` writes it.
+"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
 
 A line of `COSTS` has the cost of each term of `costs`, in microseconds, for a family of plans. Of
 `EXCEPTIONS`, each is a shape (M, N, K), the plan that was the fastest, and the one that was so of

@@ -359,7 +359,8 @@ def wait_at[num_threads: Int](barrier: UInt32):
 def take_turn[first: Int, threads: Int](turn: UInt32):
     """Waits until the other one of two groups, 0 and 1, has passed the turn.
 
-    Hardware barriers from one on are theirs; that many threads are both.
+    Hardware barriers from `first` on are theirs; `threads` are those of both. The barrier's number is
+    added up in the text: outside it would be kept in a register, and spilled.
     """
     inlined_assembly[
         "{ .reg .u32 t; add.u32 t, $0, $1; bar.sync t, $2; }",

@@ -8,6 +8,7 @@ from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._arrays import show
 from mx_kernels._facts import KEPT_FLOATS, Format, facts
+from mx_kernels._native import gpu_plans
 
 CPU_REF = DeviceRef.CPU()
 CDNA4 = "gfx950"
@@ -57,8 +58,8 @@ def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -
 def check_formats(value: TensorValue, what: str, *names: str, of_experts: bool = False) -> None:
     """Raises unless the device of `value` has kernels for a format, or for a pair."""
     if is_on_cdna4(value):
-        native = facts().native
-        pairs = native.expert_pairs_on_gfx950() if of_experts else native.pairs_on_gfx950()
+        plans = gpu_plans()
+        pairs = plans.expert_pairs_on_gfx950() if of_experts else plans.pairs_on_gfx950()
         known = pairs
         if len(names) == 1:
             known = {(name,) for pair in pairs for name in pair if name != KEPT_FLOATS}
