@@ -44,6 +44,8 @@ IMPORT = re.compile(
     re.MULTILINE,
 )
 COMMENT = re.compile(r"#[^\n]*")
+ONLY_WORDS = re.compile(rb'\s*"""(?:(?!""").)*"""\s*', re.DOTALL)
+"""A file that has a docstring and nothing else."""
 _LIBC = ctypes.CDLL(None)
 
 
@@ -77,11 +79,15 @@ class Sources:
         return cls(name, dict(sorted(found.items())))
 
     def digest(self, facts: Iterable[str]) -> str:
-        """Returns the hash of the files' content and of `facts`."""
+        """Returns the hash of the files' content and of `facts`.
+
+        A file of words alone, as those that describe a package, counts as an empty one.
+        """
         digest = hashlib.sha256(self.entry.encode())
         for name, path in self.files.items():
             digest.update(f"\0{name}\0".encode())
-            digest.update(path.read_bytes())
+            content = path.read_bytes()
+            digest.update(b"" if ONLY_WORDS.fullmatch(content) else content)
         digest.update("\0".join(["", *facts]).encode())
         return digest.hexdigest()[:HASH_DIGITS]
 

@@ -271,6 +271,15 @@ def test_files_that_are_not_imported_do_not_change_the_key(sources):
     assert key_at() == before
 
 
+def test_what_describes_a_package_does_not_change_the_key_and_code_there_does(sources):
+    before, described = key_at(), sources / "__init__.mojo"
+    described.write_text('"""A map of\n    files.mojo    "words"\n"""\n')
+    assert key_at() == before
+    for code in ("comptime A = 1\n", '"""Words."""\ncomptime A = 1\n', '"""A.""" + """B."""\n'):
+        described.write_text(code)
+        assert key_at() != before, code
+
+
 @pytest.mark.deep
 def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
     """What the key overlooks cannot get into a build."""
