@@ -46,10 +46,10 @@ def test_info_says_what_is_here():
         assert str(word) in text
 
 
-def test_build_prints_the_path_of_the_kernels_that_are_used():
-    path = _native.find_or_build()
-    assert command("build").strip() == str(path)
-    assert command("build", "--level", _levels.pick().name).strip() == str(path)
+def test_build_prints_the_paths_of_the_modules_that_are_used():
+    paths = [_native.find_or_build(), _native.find_or_build(extension=_native.plans_extension())]
+    assert command("build").split() == list(map(str, paths))
+    assert command("build", "--level", _levels.pick().name).split() == list(map(str, paths))
 
 
 def test_build_refuses_what_it_does_not_know():

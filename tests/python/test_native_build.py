@@ -252,7 +252,7 @@ def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
         add_import,
         add_imported_file,
         add_file_behind_it,
-        lambda: (sources / "__init__.mojo").write_text('"""A package."""\n'),
+        lambda: (sources / "__init__.mojo").write_text("comptime ONE = 1\n"),
         lambda: monkeypatch.setattr(_builds, "toolchain", lambda: "9.9"),
         lambda: monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
     ):
