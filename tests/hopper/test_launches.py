@@ -69,7 +69,7 @@ def test_the_text_is_what_the_module_of_a_device_loads():
 
 @pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
 def test_without_a_device_opening_one_says_so(architecture):
-    with pytest.raises(Exception, match="libnvidia|CUDA"):
+    with pytest.raises(Exception, match=r"libnvidia|CUDA"):
         calls.module_of(architecture).open(NO_DEVICE)
 
 
