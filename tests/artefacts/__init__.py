@@ -138,6 +138,9 @@ ARTEFACTS = (
         )
         for architecture in ARCHITECTURES
     ),
+    extension(
+        "python/sm_80", partial(_native.gpu_extension, "sm_80"), "python/test_native", deep=True
+    ),
     extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
     *(
         extension(

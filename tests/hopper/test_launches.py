@@ -63,6 +63,7 @@ def test_the_text_is_what_the_module_of_a_device_loads():
     texts = {launch.ptx for call in recorded("sm_90a") for launch in call.launches}
     assert len(texts) > len(recorded("sm_90a"))
     entries = re.findall(rb"\.entry ([^\s(]+)\(", module)
+    assert b"wgmma.mma_async" in module
     assert len(entries) == len(set(entries)) >= len(texts)
     assert all(module.count(text.encode()) == 1 for text in texts)
 
