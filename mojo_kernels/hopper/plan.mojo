@@ -7,7 +7,8 @@
     many_even   64, 128, 256      128          1         2**20 + 256 * rows
     fp8         64, 128           128          1         2**21 + rows
     fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
-    fp8_even    64, 128           128          1         2**24 + rows
+                256               128          1
+    fp8_even    64, 128, 256      128          1         2**24 + rows
     numbers     128               128          1 .. 8    2**26 + 256 * rows + ranks
                 64                256          1 .. 8
     mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
@@ -20,7 +21,8 @@
 
 Ranks are the groups of a cluster, which split K; those of `tiles` are no cluster. Even shares are split
 wherever they end. Kernels for few rows make what tensor cores take of weights as they multiply; the
-others find it in the workspace.
+others find it in the workspace. Tiles of 256 rows are for the tuner: no device has timed them yet, and
+nothing chooses them.
 """
 
 from std.math import ceildiv

@@ -65,6 +65,7 @@ def shared(rows):
 
 PLANS = [
     STAGED, made(64, 1), made(128, 1), made(64, 2), made(128, 4), made(64, 8), even(64), even(128),
+    made(256, 1), even(256),
 ]  # fmt: skip
 
 
@@ -121,7 +122,16 @@ def test_one_side_may_have_a_scale_a_row_and_the_other_one_blocks(pair):
         check(coded(20, 288, pair[0], 1), coded(130, 288, pair[1], 2), plan)
 
 
-@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2), even(64)])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("plan", [made(256, 1), even(256)])
+def test_wide_tiles_of_any_number_of_rows_and_stages(plan, stages):
+    """Two stages at a time, and one that is left; half of the rows at a time, some or none."""
+    for m, n, seed in [(300, 40, 0), (129, 264, 1)]:
+        a, w = coded(m, 128 * stages - 32, "mxfp4", 1), coded(n, 128 * stages - 32, "mxfp4", 2)
+        check(a, w, plan, bias=torch.randn(n).bfloat16(), seed=seed)
+
+
+@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2), even(64), even(256)])
 def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
     a, w = coded(20, 288, "mxfp4", 1), coded(40, 288, "mxfp4", 2)
     a.scales[3, 2], w.scales[33, 0] = 80, 190

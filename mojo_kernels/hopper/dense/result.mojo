@@ -93,6 +93,13 @@ struct LaneFactors[tokens: Int](TrivialRegisterPassable):
             found.of_tokens[i] = rows.of_token(Int(row))
         return found
 
+    @always_inline
+    def part[first: Int, count: Int](self) -> LaneFactors[count]:
+        """Returns those of some of the tokens."""
+        return LaneFactors[count](
+            self.of_weights, self.of_tokens.slice[count // 32, offset=first // 32]()
+        )
+
 
 @fieldwise_init
 struct GroupRoom[tokens: Int](TrivialRegisterPassable):

@@ -15,6 +15,12 @@ Who decodes while others multiply is slowed down by them, 1.6 times: tensor core
 sums in the same registers. With factors there are no registers left for the next stage, and groups take
 turns, see `turns`.
 
+Tiles of 256 rows decode half as much. Their sums are begun for half of them at a time, of two stages
+too, which are decoded while the other group multiplies:
+
+    first group     decodes 0, 1    half of 0, 1    the other half
+    second group    the other half                  decodes 0, 1
+
 That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
 prepared before.
 """
@@ -56,8 +62,10 @@ from ..instructions.shared_memory import arrive, load_pair, shared_base, wait_ph
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
     INSTRUCTION_ROWS,
+    MAX_INSTRUCTION_TOKENS,
     OCTET,
     PART_SUMS,
+    ROW_BYTES,
     STEP_BYTES,
     TileSums,
     UNIT_BYTES,
@@ -75,7 +83,7 @@ from ..staged.stages import COLUMNS, WARP_GROUP, first_of
 from ..staged.weights import ROWS
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
-from .stages import DirectStages
+from .stages import DirectStages, WIDE_TOKENS, room_tokens
 from .turns import begin_turn, begin_turns, end_turn, end_turns
 from .weights import Fragments, INSTRUCTIONS, LanePlaces, WordReader, columns_of, fragments_of
 
@@ -85,6 +93,12 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
+comptime WIDE_CONSUMER_REGISTERS = 240
+"""Registers of a consumer thread of the widest tiles."""
+comptime WIDE_FILLER_REGISTERS = 24
+"""What these leave."""
+comptime DIRECT_TOKENS: List[Int] = DENSE_TOKENS + [WIDE_TOKENS]
+"""Rows of C of a tile."""
 comptime TURNS_TOKENS = 128
 """Tokens from which on groups take turns: up to a tenth faster, measured; with 64 no faster."""
 comptime Factors[tokens: Int] = Array[SIMD[DType.uint32, PAIR], tokens // OCTET]
@@ -107,9 +121,10 @@ def matmul_direct[
 ):
     """Computes tiles of 128 columns of C for so many rows, one after the other.
 
-    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters. Even shares
-    have parts of tiles, of which groups meet.
+    Ranks are the groups of a cluster, which split the K of one tile; 1 without clusters, and for the
+    widest tiles. Even shares have parts of tiles, of which groups meet.
     """
+    comptime IS_WIDE = tokens == WIDE_TOKENS
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
     var stages = DirectStages[tokens, Operands.CODE_BITS, Operands.SCALES_STAGES](base, 0, 0)
@@ -122,7 +137,7 @@ def matmul_direct[
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var share = Share[tokens, even].of(result, operands.num_steps(), ranks)
     if warp >= UInt32(CONSUMER_WARPS):
-        limit_registers["dec", FILLER_REGISTERS]()
+        limit_registers["dec", WIDE_FILLER_REGISTERS if IS_WIDE else FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
         stages.parity = 1
         if warp == UInt32(CONSUMER_WARPS):
@@ -130,8 +145,9 @@ def matmul_direct[
         elif warp == UInt32(CONSUMER_WARPS + 1) and lane_here() == 0:
             stages.copy_tokens(share, operands)
     else:
-        limit_registers["inc", CONSUMER_REGISTERS]()
-        var partial = TileSums[tokens](fill=0)
+        limit_registers["inc", WIDE_CONSUMER_REGISTERS if IS_WIDE else CONSUMER_REGISTERS]()
+        comptime PART = min(tokens, MAX_INSTRUCTION_TOKENS)
+        var partial = TileSums[PART](fill=0)
         var group = warp // UInt32(WARPS)
         var places = LanePlaces.of_warp(stages, warp)
         var index = share.first()
@@ -152,7 +168,7 @@ def matmul_direct[
             # Loaded before the products: nobody waits for them.
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var facts = ShareFacts[tokens].none()
-            comptime if not even:
+            comptime if not even and not IS_WIDE:
                 facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
@@ -166,7 +182,7 @@ def matmul_direct[
                     keep_branch()
                     if not meetings.leave(share, tile, base, sums).is_last:
                         continue
-            else:
+            elif not IS_WIDE:
                 if ranks > 1:
                     keep_branch()
                     store_together(
@@ -181,16 +197,20 @@ def matmul_direct[
                         result,
                     )
                     break
-            scale_sums(sums, operands, factors, stages.room(warp))
-            if stores_in_halves(result):
-                turn_any(sums, stages.room(warp), result, columns)
-                wait_for_group(group)
-                store_group_rows(stages.room(warp), result, token, group_column)
-                # Before the next turn.
-                wait_for_group(group)
-            else:
-                keep_branch()
-                store_any(sums, result, token, columns)
+            comptime ROOM = room_tokens(tokens)
+            comptime for first in range(0, tokens, ROOM):
+                var part = part_of[first, ROOM](sums)
+                var first_token = token + UInt32(first)
+                scale_sums(part, operands, factors.part[first, ROOM](), stages.room(warp))
+                if stores_in_halves(result):
+                    turn_any(part, stages.room(warp), result, columns)
+                    wait_for_group(group)
+                    store_group_rows(stages.room(warp), result, first_token, group_column)
+                    # Before the next turn.
+                    wait_for_group(group)
+                else:
+                    keep_branch()
+                    store_any(part, result, first_token, columns)
             if any_lane(may_be_marked):
                 keep_branch()
                 store_marked[tokens](operands, a, w, result, token, group_column)
@@ -206,6 +226,17 @@ def corner_of[tokens: Int, //](share: Share[tokens, _], index: UInt32) -> SIMD[D
 
 
 @always_inline
+def part_of[tokens: Int, //, first: Int, count: Int](sums: TileSums[tokens]) -> TileSums[count]:
+    """Returns the sums of some tokens of a tile."""
+    var found = TileSums[count](fill=0)
+    comptime for i in range(count // 2):
+        comptime part, at = divmod(first // 2 + i, PART_SUMS)
+        comptime to, here = divmod(i, PART_SUMS)
+        found[to][here] = sums[part][at]
+    return found^
+
+
+@always_inline
 def rows_of_lane[
     Operands: DirectOperands, //
 ](operands: Operands, columns: WarpColumns) -> Operands.Rows:
@@ -218,13 +249,13 @@ def rows_of_lane[
 
 @always_inline
 def multiply_steps[
-    tokens: Int, //, Operands: DirectOperands, looks_ahead: Bool = True
+    tokens: Int, at_once: Int, //, Operands: DirectOperands, looks_ahead: Bool = True
 ](
     rows: Operands.Rows,
     places: Some[WordReader],
     group: UInt32,
     mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
-    mut partial: TileSums[tokens],
+    mut partial: TileSums[at_once],
     mut sums: TileSums[tokens],
     first_step: UInt32,
     end_step: UInt32,
@@ -233,7 +264,9 @@ def multiply_steps[
 
     Without factors the next stage is decoded ahead, where registers suffice.
     """
-    comptime if Operands.SCALES_STAGES:
+    comptime if at_once < tokens:
+        multiply_wide[Operands](rows, places, stages, partial, sums, first_step, end_step)
+    elif Operands.SCALES_STAGES:
         multiply_in_turns[Operands](
             rows, places, group, stages, partial, sums, first_step, end_step
         )
@@ -245,13 +278,13 @@ def multiply_steps[
 
 @always_inline
 def multiply_in_turns[
-    tokens: Int, //, Operands: DirectOperands
+    tokens: Int, at_once: Int, //, Operands: DirectOperands
 ](
     rows: Operands.Rows,
     places: Some[WordReader],
     group: UInt32,
     mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
-    mut partial: TileSums[tokens],
+    mut partial: TileSums[at_once],
     mut sums: TileSums[tokens],
     first_step: UInt32,
     end_step: UInt32,
@@ -275,12 +308,12 @@ def multiply_in_turns[
 
 @always_inline
 def multiply_ahead[
-    tokens: Int, //, Operands: DirectOperands
+    tokens: Int, at_once: Int, //, Operands: DirectOperands
 ](
     rows: Operands.Rows,
     places: Some[WordReader],
     mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
-    mut partial: TileSums[tokens],
+    mut partial: TileSums[at_once],
     mut sums: TileSums[tokens],
     first_step: UInt32,
     end_step: UInt32,
@@ -316,12 +349,12 @@ def multiply_ahead[
 
 @always_inline
 def multiply_pairs[
-    tokens: Int, //, Operands: DirectOperands
+    tokens: Int, at_once: Int, //, Operands: DirectOperands
 ](
     rows: Operands.Rows,
     places: Some[WordReader],
     mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
-    mut partial: TileSums[tokens],
+    mut partial: TileSums[at_once],
     mut sums: TileSums[tokens],
     first_step: UInt32,
     end_step: UInt32,
@@ -347,6 +380,50 @@ def multiply_pairs[
 
 
 @always_inline
+def multiply_wide[
+    tokens: Int, at_once: Int, //, Operands: DirectOperands
+](
+    rows: Operands.Rows,
+    places: Some[WordReader],
+    mut stages: DirectStages[_, Operands.CODE_BITS, Operands.SCALES_STAGES],
+    mut partial: TileSums[at_once],
+    mut sums: TileSums[tokens],
+    first_step: UInt32,
+    end_step: UInt32,
+):
+    """Decodes two stages, and multiplies them with so many tokens at once, then with others."""
+    var step = first_step
+    while step + 1 < end_step:
+        var begun = stages
+        var fragments = decode_stage[Operands](rows, places, stages)
+        stages.advance()
+        var second = decode_stage[Operands](rows, places, stages)
+        comptime for first in range(0, tokens, at_once):
+            comptime AT = UInt32(first * ROW_BYTES)
+            start[Operands.TYPE, False](fragments, begun.tokens_at() + AT, partial)
+            start[Operands.TYPE, True](second, stages.tokens_at() + AT, partial)
+            wgmma_wait_group_sync[0]()
+            settle_sums(partial)
+            comptime if first + at_once == tokens:
+                release(begun)
+                release(stages)
+            add_up[first](partial, sums)
+        stages.advance()
+        step += 2
+    if step < end_step:
+        var fragments = decode_stage[Operands](rows, places, stages)
+        comptime for first in range(0, tokens, at_once):
+            comptime AT = UInt32(first * ROW_BYTES)
+            start[Operands.TYPE, False](fragments, stages.tokens_at() + AT, partial)
+            wgmma_wait_group_sync[0]()
+            settle_sums(partial)
+            comptime if first + at_once == tokens:
+                release(stages)
+            add_up[first](partial, sums)
+        stages.advance()
+
+
+@always_inline
 def decode_stage[
     Operands: DirectOperands
 ](
@@ -361,8 +438,8 @@ def decode_stage[
 
 @always_inline
 def end[
-    tokens: Int, //
-](stages: DirectStages[...], mut partial: TileSums[tokens], mut sums: TileSums[tokens]):
+    tokens: Int, at_once: Int, //
+](stages: DirectStages[...], mut partial: TileSums[at_once], mut sums: TileSums[tokens]):
     """Waits for all products, lets go of a stage and adds up."""
     wgmma_wait_group_sync[0]()
     settle_sums(partial)
@@ -400,18 +477,21 @@ def load_factors[tokens: Int](stages: DirectStages[...]) -> Factors[tokens]:
 
 
 @always_inline
-def add_up[tokens: Int, //](partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """Adds the sums of stages, which are there, in this place."""
-    comptime for i in range(tokens // 2):
+def add_up[
+    tokens: Int, at_once: Int, //, first: Int = 0
+](partial: TileSums[at_once], mut sums: TileSums[tokens]):
+    """Adds the sums of stages, which are there, in this place: those of tokens from one on."""
+    comptime for i in range(at_once // 2):
         comptime part, at = divmod(i, PART_SUMS)
-        sums[part][at] = add_here(partial[part][at], sums[part][at])
+        comptime of_all, there = divmod(first // 2 + i, PART_SUMS)
+        sums[of_all][there] = add_here(partial[part][at], sums[of_all][there])
 
 
 @always_inline
 def add_up[
-    tokens: Int, //
-](factors: Factors[tokens], partial: TileSums[tokens], mut sums: TileSums[tokens]):
-    """The same, times factors of tokens."""
+    tokens: Int, at_once: Int, //
+](factors: Factors[tokens], partial: TileSums[at_once], mut sums: TileSums[tokens]):
+    """The same, times factors of all tokens."""
     comptime order = row_major[tokens // OCTET, ROWS, PAIR]()
     comptime for octet in range(tokens // OCTET):
         var of_tokens = bitcast[DType.float32, PAIR](factors[octet])
@@ -461,7 +541,7 @@ def even_grid(m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
 def _grid[bits: Int, has_factors: Bool](groups: Int, tokens: Int, cluster: Int) -> Grid:
     """Returns a grid of so many groups."""
     var shared_bytes = 0
-    comptime for known in DENSE_TOKENS:
+    comptime for known in DIRECT_TOKENS:
         if tokens == known:
             shared_bytes = DirectStages[known, bits, has_factors].NUM_BYTES
     return Grid(

@@ -43,6 +43,10 @@ comptime MAX_STAGES = 8
 """More stages help nothing. Guess."""
 comptime BULK_TOKENS = 128
 """Tokens from which on codes come in bulk: 6 % faster, measured; with fewer 3 % slower."""
+comptime WIDE_TOKENS = 256
+"""Tokens of the widest tile: two instructions have half of them each."""
+comptime WIDE_ROOM_TOKENS = 64
+"""Of those, so many are turned at once: rooms for more would take a stage's place."""
 comptime AHEAD = 3
 """Stages of scales that are on the way while one is waited for: fewer than there are."""
 
@@ -62,6 +66,11 @@ struct WeightTiles(TrivialRegisterPassable):
         """Returns how many tiles one of the stage's is behind the first one."""
         var pair, odd = divmod(i, UInt32(2))
         return min(pair * self.half + odd, self.further)
+
+
+def room_tokens(tokens: Int) -> Int:
+    """Returns how many tokens of a tile are turned at once, of so many."""
+    return WIDE_ROOM_TOKENS if tokens == WIDE_TOKENS else tokens
 
 
 @fieldwise_init
@@ -87,7 +96,9 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     """A stage's codes, words: [tile, granule, lane, row]."""
     comptime Scales = TileAddresses[DType.uint32, TILES, STAGE_BLOCKS, ROW_LANES]
     """A stage's scales, words of four rows: [tile, block, row lane]."""
-    comptime STAGES_AT = HEADER_BYTES + GROUPS * GroupRoom[Self.tokens].NUM_BYTES
+    comptime Room = GroupRoom[room_tokens(Self.tokens)]
+    """Where a consumer turns its part of C."""
+    comptime STAGES_AT = HEADER_BYTES + GROUPS * Self.Room.NUM_BYTES
     """Where the stages begin, behind the rooms in which groups turn their part of C."""
     comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
@@ -129,9 +140,9 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
         return Self.Barriers(self.base).at(Coord(1, self.stage))
 
     @always_inline
-    def room(self, warp: UInt32) -> GroupRoom[Self.tokens]:
+    def room(self, warp: UInt32) -> Self.Room:
         """Returns where a consumer warp turns its part of C."""
-        return GroupRoom[Self.tokens].of_warp(self.base + UInt32(HEADER_BYTES), warp)
+        return Self.Room.of_warp(self.base + UInt32(HEADER_BYTES), warp)
 
     @always_inline
     def tokens_at(self) -> UInt32:

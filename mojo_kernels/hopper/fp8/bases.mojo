@@ -17,7 +17,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..dense.result import DENSE_TOKENS
+from ..direct.kernel import DIRECT_TOKENS
 from ..direct.meeting import Meetings
 from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet
@@ -222,7 +222,7 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
             var rows = ByteRows[known].at(m, n, k, plan.tokens, 0)
             num_bytes = rows.bases.end_of(m, k)
     if plan.kernel == Kernel.FP8_EVEN:
-        comptime for tokens in DENSE_TOKENS:
+        comptime for tokens in DIRECT_TOKENS:
             if plan.tokens == tokens:
                 var tiles = plan.tiles(m, n).num_tiles()
                 num_bytes = align_up(num_bytes, ALIGNMENT) + Meetings[tokens].num_bytes(tiles)

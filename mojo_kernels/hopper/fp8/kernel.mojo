@@ -13,8 +13,14 @@ from ...launch.queue import Grid, Queue
 from ...problem import Problem
 from ...simt.views import FLOAT32
 from ..dense.result import DENSE_TOKENS
-from ..direct.kernel import even_grid, grid as grid_of_direct, launch as launch_direct
+from ..direct.kernel import (
+    DIRECT_TOKENS,
+    even_grid,
+    grid as grid_of_direct,
+    launch as launch_direct,
+)
 from ..direct.meeting import may_share
+from ..direct.stages import WIDE_TOKENS
 from ..instructions.wgmma import ROW_BYTES
 from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
 from ..mapped.stages import columns_of
@@ -46,16 +52,19 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var cut = shareable(problem.m, problem.n, problem.k, plan)
     if not supports(problem):
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
-    if plan.tokens not in materialize[DENSE_TOKENS]():
-        raise Error(String("plan: no tile of FP8 has ", plan.tokens, " rows"))
     if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
         raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
-    comptime for tokens in DENSE_TOKENS:
-        if plan.tokens == tokens:
-            if plan.kernel == Kernel.FP8:
-                _launch[True, tokens](problem, cut, queue)
-            else:
-                _launch[False, tokens](problem, cut, queue)
+    if plan.tokens == WIDE_TOKENS and plan.ranks != 1:
+        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1 for tiles of 256 rows"))
+    if plan.kernel == Kernel.FP8:
+        comptime for tokens in DENSE_TOKENS:
+            if plan.tokens == tokens:
+                return _launch[True, tokens](problem, cut, queue)
+    else:
+        comptime for tokens in DIRECT_TOKENS:
+            if plan.tokens == tokens:
+                return _launch[False, tokens](problem, cut, queue)
+    raise Error(String("plan: no tile of FP8 has ", plan.tokens, " rows"))
 
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
