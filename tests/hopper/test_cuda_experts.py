@@ -60,7 +60,8 @@ GROUPS = [
     ([1] * 130, 3, 40, 96),
 ]
 # The same for tiles of eight and of 16 rows of the kernel for few rows: full ones, one row more,
-# all rows to one of the experts, more blocks of K than a warp has on the way.
+# all rows to one of the experts, more blocks of K than a warp has on the way; of 24 and of 32 for
+# activations that are kept.
 SIZES_OF_FEW = [0, 1, 7, 8, 9, 16, 17]
 GROUPS_OF_FEW = [
     ([*SIZES_OF_FEW, *([0] * 20)], 3, 100, 96),
@@ -69,6 +70,10 @@ GROUPS_OF_FEW = [
     ([0, 0, 40, 0], 1, 2880, 64),
     ([1, 0, 2], 0, 72, 2880),
     ([9, 0, 17], 4, 1032, 4128),
+    ([24, 3, 25, 0, 8], 1, 1032, 96),
+    ([16, 17, 9, 23], 0, 72, 2880),
+    ([32, 33, 0, 7, 24, 31], 2, 1032, 96),
+    ([0, 50], 0, 264, 2880),
 ]
 
 

@@ -74,7 +74,8 @@ def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **r
 
 SIZES = [0, 1, 7, 8, 9, 16, 17]
 # Rows of each expert, rows behind them, n, k, threads of a group: tiles of 8 and of 16 rows, all
-# rows to one of the experts, more blocks of K than a warp has on the way, once and twice.
+# rows to one of the experts, more blocks of K than a warp has on the way, once and twice. For
+# activations that are kept, tiles of 24 and of 32 rows too.
 GROUPS = [
     ([*SIZES, *([0] * 20)], 3, 72, 96, EIGHT_ROWS),
     (SIZES, 9, 72, 96, SIXTEEN_ROWS),
@@ -85,8 +86,22 @@ GROUPS = [
 ]
 
 
-@every_mode
-@pytest.mark.parametrize("group", GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}")
+KEPT_GROUPS = [
+    ([24, 3, 25, 0, 8], 1, 72, 96, SIXTEEN_ROWS),
+    ([16, 17, 9, 23], 0, 40, 2880, SIXTEEN_ROWS),
+    ([32, 33, 0, 7, 24, 31], 2, 100, 96, SIXTEEN_ROWS),
+    ([0, 50], 0, 40, 2880, SIXTEEN_ROWS),
+]
+
+
+@pytest.mark.parametrize(
+    ("group", "mode"),
+    [
+        *((group, mode) for group in GROUPS for mode in MODES),
+        *((group, "bf16") for group in KEPT_GROUPS),
+    ],
+    ids=lambda g: g if isinstance(g, str) else f"{sum(g[0])} rows, {g[2]} x {g[3]}",
+)
 def test_a_grouped_product_is_within_the_derived_bound(group, mode):
     sizes, behind, n, k, threads = group
     plain, shuffled = experts(len(sizes), n, k)
@@ -135,6 +150,12 @@ def test_tiles_of_any_height_and_any_order_of_warps_give_the_same_bits(mode):
     for seed in SEEDS:
         got = grouped(x, some, SIZES, seed=seed, activations=mode, threads=SIXTEEN_ROWS)
         same_bits(got, expected)
+    if mode == "bf16":
+        for count, sizes in ((3, SIZES[4:]), (2, SIZES[5:])):
+            few = plain[7 - count : 7].preshuffle(device="cuda")
+            of_these = x[sum(SIZES) - sum(sizes) :]
+            got = grouped(of_these, few, sizes, activations=mode, threads=SIXTEEN_ROWS)
+            same_bits(got, expected[-len(of_these) :])
 
 
 @pytest.mark.parametrize("count", [3, 8])
@@ -171,6 +192,22 @@ def test_rows_and_scales_at_the_ends_of_the_range(count, mode):
     sizes = [10, 10, *([0] * (count - 2))]
     got = grouped(huge, shuffled, sizes, activations=mode)
     assert_is_product(got, huge, plain, sizes, mode)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(34, [3, 31]), (68, [33, 35])], ids=str)
+def test_tiles_of_more_rows_and_scales_at_the_ends_of_the_range(rows, sizes):
+    """Of 24 and of 32 rows: what is computed another way is in each of their parts."""
+    plain, _ = experts(2, 40, 96)
+    plain.scales[1, 5, 0], plain.scales[1, 7, -1], plain.scales[0, 9] = 254, 253, 0
+    x = torch.randn(rows, 96) * 2.0**-80
+    x[1, :32], x[12, 32:64], x[rows - 5, :9] = 2.0**-140, 0, 2.0**-133
+    got = grouped(x, plain.preshuffle(device="cuda"), sizes, activations="bf16")
+    assert_is_product(got, x, plain, sizes, "bf16")
+    plain, shuffled = experts(2, 40, 96, 2.0**-60)
+    huge = torch.randn(rows, 96)
+    huge[3, :32], huge[20, :32], huge[rows - 1, -32:] = 3.3e38, 3.2e38, 3.0e38
+    got = grouped(huge, shuffled, sizes, activations="bf16")
+    assert_is_product(got, huge, plain, sizes, "bf16")
 
 
 @every_mode
@@ -245,9 +282,19 @@ def composed(x, gate_up, down, ids, counts, biases=(None, None), *, activation, 
 LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (9, 3, 30, 288, 32)]
 
 
-@every_mode
+# The same of tiles of 24 and of 32 rows, for activations that are kept.
+KEPT_LAYERS = [(26, 2, 3, 96, 64), (35, 2, 2, 160, 32)]
+
+
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-@pytest.mark.parametrize("shape", LAYERS, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "mode"),
+    [
+        *((shape, mode) for shape in LAYERS for mode in MODES),
+        *((shape, "bf16") for shape in KEPT_LAYERS),
+    ],
+    ids=str,
+)
 def test_a_layer_is_made_of_its_parts(shape, activation, mode):
     tokens, slots, count, width, inner = shape
     gate_up, down = layer(count, width, inner)
@@ -327,15 +374,22 @@ def test_first_weights_at_the_end_of_the_range(activation):
 
 # More rows
 
-# Rows of each expert, rows behind them, n, k: tiles of 32 and 64 rows.
+# Rows of each expert, rows behind them, n, k: tiles of 32 and 64 rows; for activations that are
+# kept, rows too long for the kernel for few.
 MORE_GROUPS = [([20, 1, 0, 40], 3, 130, 160), ([0, 33, 5], 40, 40, 96)]
+LONG_GROUPS = [([20, 1, 0, 33], 3, 40, 4128), ([0, 33, 5], 40, 40, 4128)]
 # Tiles of 128 and 256 rows, of which instructions take 32, 64, 128, 192 and 256.
-MANY_GROUPS = [([2, 60], 10, 40, 96), ([0, 133], 0, 130, 160), ([70, 205], 0, 40, 96)]
+MANY_GROUPS = [([2, 60], 15, 40, 96), ([0, 133], 0, 130, 160), ([70, 205], 0, 40, 96)]
 
 
-@every_mode
 @pytest.mark.parametrize(
-    "group", MORE_GROUPS + MANY_GROUPS, ids=lambda g: f"{sum(g[0])} rows, {g[2]} x {g[3]}"
+    ("group", "mode"),
+    [
+        *((group, mode) for group in MANY_GROUPS for mode in MODES),
+        *((group, mode) for group in MORE_GROUPS for mode in MODES[1:]),
+        *((group, "bf16") for group in LONG_GROUPS),
+    ],
+    ids=lambda g: g if isinstance(g, str) else f"{sum(g[0])} rows, {g[2]} x {g[3]}",
 )
 def test_more_rows_are_within_the_derived_bound(group, mode):
     sizes, behind, n, k = group

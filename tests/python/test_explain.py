@@ -256,9 +256,14 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     assert [launch.name for launch in few.launches] == names
     stages = ["route", "stage", "gate_up", "stage", "down", "add"]
     stages = stages if op == "moe" else ["route", "stage", "product"]
-    for found in (some, many):
-        assert [launch.name for launch in found.launches] == stages
+    assert [launch.name for launch in many.launches] == stages
     files = "few_experts/kernel", "experts/kernel", "experts/many"
+    if activations == "bf16":
+        # Weights stream for up to 36 rows of each expert, in tiles of up to 32.
+        files = "few_experts/kernel", "few_experts/kernel", "experts/many"
+        assert [launch.tile[0] for launch in (few.launches[0], some.launches[0])] == [8, 24]
+        stages = names
+    assert [launch.name for launch in some.launches] == stages
     if activations in ("mxfp4", "mxfp8"):
         files = "few_experts/kernel", "byte_experts/kernel", "byte_experts/kernel"
     for found, file in zip((few, some, many), files, strict=True):
@@ -266,7 +271,9 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
             multiplies = launch.tile != (0, 0)
             assert not multiplies or launch.kernel == f"hopper/{file}.mojo"
             assert launch.reason and str(launch) in str(found) and np.prod(launch.grid) > 0
-    assert many.workspace_bytes > some.workspace_bytes > few.workspace_bytes
+    assert many.workspace_bytes > some.workspace_bytes >= few.workspace_bytes
+    has_stages = stages != ["product"]
+    assert (some.workspace_bytes > few.workspace_bytes) == has_stages
     assert (few.workspace_bytes > 0) == (op == "moe")
 
 

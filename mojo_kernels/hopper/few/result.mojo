@@ -18,18 +18,19 @@ from .shape import HALVES, Partials, TOKENS, WARPS, WarpSums
 
 @always_inline
 def store_sums[
-    TOKEN_TILES: Int
-](sums: WarpSums[TOKEN_TILES], partials: Partials[TOKEN_TILES], warp: UInt32, lane: UInt32):
-    """Stores a warp's sums."""
+    TOKEN_TILES: Int, count: Int, //, first: Int = 0
+](sums: WarpSums[TOKEN_TILES], partials: Partials[count], warp: UInt32, lane: UInt32):
+    """Stores a warp's sums of so many tiles of tokens, from one on."""
     var row_lane, pair = divmod(lane, UInt32(K_LANES))
     var mine = partials.starting_at(Coord(warp, 2 * pair, row_lane))
-    comptime for tile in range(TOKEN_TILES):
+    comptime for tile in range(count):
         comptime for half in range(HALVES):
             comptime for i in range(FRAGMENT_SUMS):
                 comptime token = tile * TOKENS + i % 2
                 comptime row = (half * 2 + i // 2) * ROW_LANES
                 store_word(
-                    mine.at(Coord(0, token, row)), bitcast[DType.uint32](sums[tile, half][i])
+                    mine.at(Coord(0, token, row)),
+                    bitcast[DType.uint32](sums[first + tile, half][i]),
                 )
 
 

@@ -12,7 +12,7 @@ from std.math import align_up, ceildiv
 from ...experts import Experts, ExpertsProblem, GroupedProblem
 from ...launch.queue import Queue, Workspace
 from ...numbers.gates import Gate
-from ...problem import Left
+from ...problem import Left, LeftKind
 from ...simt.arguments import Activations, Result
 from ...simt.matmul import bytes_of, is_left_aligned
 from ...simt.routing import ExpertWeights
@@ -24,39 +24,46 @@ from ..experts.slots import Places
 from . import kernel
 from .deal import Deal
 from .kernel import multiply_few_rows
-from .shape import MAX_SHARED_BYTES, Shape
+from .shape import MAX_SHARED_BYTES, MAX_TOKEN_TILES, Shape
 
-comptime MAX_ROWS = 2048
+comptime MAX_ROWS = 4608
 """Rows whose experts every group finds for itself. Guess."""
-comptime EIGHT_SHARE = 4
-"""Rows of an expert, on average, up to which tiles have eight. Guess."""
+comptime SHARES = [4, 12, 18, 36]
+"""Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. Guess: a block of weights
+takes 99, 104 and 109 instructions of a warp for 16, 24 and 32 rows."""
 comptime MAX_SHARE = 12
-"""Rows of an expert, on average, up to which the kernel is taken. Guess."""
+"""Rows of an expert, on average, up to which the kernel takes activations that are not kept: more
+are for FP8 tensor cores. Guess."""
 
 
 def shape_of(rows: Int, experts: Int, is_gated: Bool) -> Shape:
     """Returns the shape of groups."""
-    if rows <= EIGHT_SHARE * experts:
-        return Shape(1, 2 if is_gated else 1, is_gated)
-    return Shape(2, 2, is_gated)
+    var token_tiles = 1
+    comptime for i in range(MAX_TOKEN_TILES - 1):
+        comptime share = SHARES[i]
+        if rows > share * experts:
+            token_tiles = i + 2
+    return Shape(token_tiles, 1 if token_tiles == 1 and not is_gated else 2, is_gated)
 
 
-def takes(rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
+def takes(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
     """Says whether the kernel is for so many rows, of what fast kernels take."""
     var bytes = shape_of(rows, experts, is_gated).shared_bytes(experts, slots, k)
-    return rows <= min(MAX_ROWS, MAX_SHARE * experts) and bytes <= MAX_SHARED_BYTES
+    comptime KEPT_SHARE = SHARES[MAX_TOKEN_TILES - 1]
+    var share = KEPT_SHARE if left.kind == LeftKind.KEPT else MAX_SHARE
+    return rows <= min(MAX_ROWS, share * experts) and bytes <= MAX_SHARED_BYTES
 
 
 def takes(problem: GroupedProblem) -> Bool:
     """Says whether the kernel is for a grouped product, of those that fast kernels take."""
-    return takes(problem.m, problem.experts.count, 0, problem.k, False)
+    return takes(problem.left, problem.m, problem.experts.count, 0, problem.k, False)
 
 
 def takes(problem: ExpertsProblem) -> Bool:
     """Says whether the kernel is for a layer of experts, of those that fast kernels take."""
     var count, experts = problem.routing.count(), problem.gate_up.count
-    return takes(count, experts, count, problem.width, True) and takes(
-        count, experts, count, problem.inner, False
+    return takes(problem.left, count, experts, count, problem.width, True) and takes(
+        problem.left, count, experts, count, problem.inner, False
     )
 
 
@@ -158,8 +165,9 @@ def _product[
         half = n // 2
     var rows, count = Int(deal.rows), experts.count
     var planned = shape_of(rows, count, is_gated)
-    comptime for token_tiles in [1, 2]:
-        comptime shape = Shape(token_tiles, 2 if is_gated else token_tiles, is_gated)
+    comptime for token_tiles in range(1, MAX_TOKEN_TILES + 1):
+        comptime row_warps = 1 if token_tiles == 1 and not is_gated else 2
+        comptime shape = Shape(token_tiles, row_warps, is_gated)
         if planned.token_tiles == token_tiles:
             var num_parts = ceildiv(Int(target.rows.columns), shape.columns())
             var slots = 0 if deal.is_sorted else rows

@@ -27,7 +27,7 @@ from ..experts.groups import RowTile
 from ..experts.result import Exactly, Target
 from ..few.kernel import add_block
 from ..few.result import store_sums
-from ..few.shape import Fragments, HALVES, WarpSums
+from ..few.shape import Fragments, HALVES, TOKENS, WarpSums
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_ROWS
@@ -116,7 +116,9 @@ def multiply_few_rows[
             next_blocks = walk.blocks(next)
         ring.begin(walk.place(next, next_part), next_blocks)
 
-        var item_here = item_of[SHAPE](room, experts, target, part, half, item)
+        comptime BATCHES = SHAPE.batches()
+        var first_turn = item * UInt32(BATCHES)
+        var item_here = item_of[SHAPE](room, experts, target, part, half, first_turn, 0)
         item_here.prefetch_bias(item_here.turn(warp), lane_here())
         comptime for token_tile in range(SHAPE.token_tiles):
             comptime for of_half in range(HALVES):
@@ -131,10 +133,15 @@ def multiply_few_rows[
             if multiply_any(experts, walk.place(here, part), blocks, tokens, sums):
                 store_word(room.overflow(), 1)
 
-        # Add up: the sums of the item before the last one have been read at this barrier.
-        store_sums(sums, room.partials[SHAPE](item), warp, lane_here())
-        barrier()
-        add_up[SHAPE](room, experts, target, part, half, item)
+        # Add up: what was stored before the last turn has been read at this barrier.
+        comptime for i in range(BATCHES):
+            comptime FIRST = i * SHAPE.batch()
+            var turn = item * UInt32(BATCHES) + UInt32(i)
+            comptime if SHAPE.rooms() == 1:
+                barrier()
+            store_sums[FIRST](sums, room.partials[SHAPE](turn), warp, lane_here())
+            barrier()
+            add_up[SHAPE](room, experts, target, part, half, turn, UInt32(FIRST * TOKENS))
         item += 1
         if item == end:
             break
@@ -196,10 +203,18 @@ struct Walk[SHAPE: Shape](TrivialRegisterPassable):
 @always_inline
 def add_up[
     SHAPE: Shape
-](room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32):
-    """Stores an item whose sums are all there; all warps call it, some of which are needed."""
+](
+    room: Room,
+    experts: ExpertWeights,
+    target: Target,
+    part: UInt32,
+    half: UInt32,
+    number: UInt32,
+    first_token: UInt32,
+):
+    """Stores rows of an item whose sums are there; all warps call it, some of which are needed."""
     var warp = broadcast(keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32)
-    var item = item_of[SHAPE](room, experts, target, part, half, number)
+    var item = item_of[SHAPE](room, experts, target, part, half, number, first_token)
     var turn = item.turn(warp)
     if turn < UInt32(item.WARPS):
         item.store(turn, lane_here())
@@ -209,12 +224,18 @@ def add_up[
 def item_of[
     SHAPE: Shape
 ](
-    room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32
+    room: Room,
+    experts: ExpertWeights,
+    target: Target,
+    part: UInt32,
+    half: UInt32,
+    number: UInt32,
+    first_token: UInt32,
 ) -> Item[SHAPE]:
-    """Returns an item of the tile that is staged."""
+    """Returns rows of an item of the tile that is staged."""
     var rows, expert = load_word(room.rows()), load_word(room.expert())
     var result = target.of(row_tile(experts, expert, target), experts)
-    return Item[SHAPE](room, target, result, rows, part, half, number)
+    return Item[SHAPE](room, target, result, rows, part, half, number, first_token)
 
 
 @always_inline

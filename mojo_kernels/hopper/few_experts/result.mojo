@@ -17,6 +17,7 @@ from ..experts.result import Target
 from ..instructions.shared_memory import load_quad, load_word
 from ..instructions.warp import prefetch
 from ..layout import TILE_ROWS
+from ..few.shape import TOKENS
 from .shape import K_WARPS, Room, Shape
 
 comptime QUAD = 4
@@ -42,13 +43,17 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
     var half: UInt32
     """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
     var number: UInt32
-    """Of the item, of all items."""
+    """Of the turn in which these rows are added up, of those of all items."""
+    var first_token: UInt32
+    """The first row of the tile that is added up."""
 
     comptime QUADS = TILE_QUADS * Self.SHAPE.row_warps
     """Of a token."""
     comptime WARP_TOKENS = 32 // Self.QUADS
     """Tokens of a warp."""
-    comptime WARPS = Self.SHAPE.rows() // Self.WARP_TOKENS
+    comptime TOKENS = TOKENS * Self.SHAPE.batch()
+    """Rows that are added up at once."""
+    comptime WARPS = Self.TOKENS // Self.WARP_TOKENS
     """Warps that add up."""
 
     @always_inline
@@ -80,9 +85,9 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
         """Adds up and stores what one lane has."""
         var token = turn * UInt32(Self.WARP_TOKENS) + lane // UInt32(Self.QUADS)
         var tile, quad = divmod(lane % UInt32(Self.QUADS), UInt32(TILE_QUADS))
-        if token >= self.rows:
+        if self.first_token + token >= self.rows:
             return
-        var row = Int(load_word(self.room.row(token)))
+        var row = Int(load_word(self.room.row(self.first_token + token)))
         var sums = self._sums(tile, token, quad)
         var weights_row = self._weights_row(tile, quad)
         comptime if Self.SHAPE.is_gated:

@@ -3,11 +3,12 @@
     0        whether bfloat16 cannot hold something, and some weight of an item
     8        the expert and the rows of the tile that is staged
     64       rows of the result, and marks, of the tile of rows that is staged
-    192      a sum for each warp
-    320      for each expert, and for no expert: where its tiles of rows end, its first row, its rows
+    320      a sum for each warp
+    448      for each expert, and for no expert: where its tiles of rows end, its first row, its rows
     ...      the expert of each slot
     ...      the staged tokens, all blocks of K
-    ...      the sums of all warps, twice: one item's are added up while the next one's come
+    ...      the sums of all warps, of some rows, twice if there is room: those of some are added up
+             while the next ones come
 """
 
 from std.math import align_up
@@ -15,6 +16,8 @@ from std.math import align_up
 from ..few.shape import FRAGMENT_BYTES, Fragments, Partials, TOKENS, TOKEN_STRIDE
 from ..layout import BLOCK, TILE_ROWS
 
+comptime MAX_TOKEN_TILES = 4
+"""As many as the tables of a tile of rows hold."""
 comptime K_WARPS = 8
 """Warps that share a tile of weight rows: the order of sums, the same for all shapes."""
 comptime AHEAD = 8
@@ -25,9 +28,9 @@ comptime ITEM_OVERFLOW_AT = 4
 comptime EXPERT_AT = 8
 comptime NUM_ROWS_AT = 12
 comptime ROWS_AT = 64
-comptime MARKS_AT = 128
-comptime SUMS_AT = 192
-comptime TABLES_AT = 320
+comptime MARKS_AT = 192
+comptime SUMS_AT = 320
+comptime TABLES_AT = 448
 comptime ALIGNMENT = 128
 """Of what is read sixteen bytes at a time."""
 comptime MAX_SHARED_BYTES = 227 * 1024
@@ -43,7 +46,7 @@ struct Shape(TrivialRegisterPassable):
     """The compile-time part of a group's work."""
 
     var token_tiles: Int
-    """Fragments of eight rows; up to two, as many as the tables of a tile hold."""
+    """Fragments of eight rows, up to `MAX_TOKEN_TILES`."""
     var row_warps: Int
     """Tiles of weight rows, each with `K_WARPS` warps."""
     var is_gated: Bool
@@ -69,15 +72,29 @@ struct Shape(TrivialRegisterPassable):
         """Returns how many groups the registers of a multiprocessor hold."""
         return 2 // self.row_warps
 
+    def batch(self) -> Int:
+        """Returns how many fragments of rows are added up at once: as there is room for."""
+        return self.token_tiles if self.token_tiles <= 2 else 1
+
+    def batches(self) -> Int:
+        """Returns in how many turns an item is added up."""
+        return self.token_tiles // self.batch()
+
+    def rooms(self) -> Int:
+        """Returns for how many turns there is room: warps wait for readers where there is one."""
+        return 2 if self.token_tiles < MAX_TOKEN_TILES else 1
+
     def partial_bytes(self) -> Int:
-        """Returns the bytes of the sums of all warps."""
-        return self.warps() * self.rows() * TOKEN_STRIDE * WORD_BYTES
+        """Returns the bytes of the sums of all warps that are added up at once."""
+        return self.warps() * TOKENS * self.batch() * TOKEN_STRIDE * WORD_BYTES
 
     def shared_bytes(self, experts: Int, slots: Int, k: Int) -> Int:
         """Returns the dynamic shared memory of a group."""
         var fragments = k // BLOCK * self.token_tiles * FRAGMENT_BYTES
         return (
-            Int(tables_end(UInt32(experts), UInt32(slots))) + fragments + 2 * self.partial_bytes()
+            Int(tables_end(UInt32(experts), UInt32(slots)))
+            + fragments
+            + self.rooms() * self.partial_bytes()
         )
 
     def groups(self, shared_bytes: Int) -> Int:
@@ -164,8 +181,10 @@ struct Room(TrivialRegisterPassable):
         return Fragments[token_tiles](self.base + tables_end(self.experts, self.slots))
 
     @always_inline
-    def partials[SHAPE: Shape](self, item: UInt32) -> Partials[SHAPE.token_tiles]:
-        """Returns the sums of an item."""
+    def partials[SHAPE: Shape](self, turn: UInt32) -> Partials[SHAPE.batch()]:
+        """Returns the sums that are added up in a turn, of those of all items."""
         comptime BLOCK_BYTES = SHAPE.token_tiles * FRAGMENT_BYTES
         var first = self.fragments[SHAPE.token_tiles]().base + self.k_blocks * UInt32(BLOCK_BYTES)
-        return Partials[SHAPE.token_tiles](first + (item & 1) * UInt32(SHAPE.partial_bytes()))
+        return Partials[SHAPE.batch()](
+            first + turn % UInt32(SHAPE.rooms()) * UInt32(SHAPE.partial_bytes())
+        )
