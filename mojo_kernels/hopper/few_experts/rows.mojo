@@ -22,12 +22,17 @@ from ..plan import OPERANDS
 from .shape import Room
 
 comptime LOADS = 4
-"""Chunks that a thread loads at once."""
+"""Chunks that a thread loads at once, of tiles of up to 16 rows."""
+comptime MORE_LOADS = 8
+"""The same of larger tiles."""
 
 
 @fieldwise_init
 struct Stage[token_tiles: Int, threads: Int](TrivialRegisterPassable):
     """How the threads of a group share the chunks of a tile's rows."""
+
+    comptime AT_ONCE = LOADS if Self.token_tiles <= 2 else MORE_LOADS
+    """Chunks that a thread loads at once."""
 
     var a: Activations
     var room: Room
@@ -52,12 +57,12 @@ struct Stage[token_tiles: Int, threads: Int](TrivialRegisterPassable):
                     token, chunk, load_chunk(self.a, is_aligned, self._source(token), chunk)
                 )
             return
-        for chunks in range(first, end, UInt32(LOADS * Self.threads)):
-            var loaded = Array[Pairs, LOADS](uninitialized=True)
-            comptime for i in range(LOADS):
+        for chunks in range(first, end, UInt32(Self.AT_ONCE * Self.threads)):
+            var loaded = Array[Pairs, Self.AT_ONCE](uninitialized=True)
+            comptime for i in range(Self.AT_ONCE):
                 var token, chunk = self._chunk(UInt32(chunks) + UInt32(i * Self.threads) + lane)
                 loaded[i] = load_neighbours(self.a, UInt32(self._source(token)), chunk)
-            comptime for i in range(LOADS):
+            comptime for i in range(Self.AT_ONCE):
                 # Past the end all repeats the last block: warps leave it out together.
                 var these = UInt32(chunks) + UInt32(i * Self.threads)
                 if these < end:

@@ -10,7 +10,6 @@ from std.utils import StaticTuple
 from ...launch.queue import Grid, Queue
 from ...layouts import LAYOUTS, OperandLayout
 from ...problem import Known, Problem, may_be
-from ...schedule.clusters import Bands
 from ..arguments import Activations, Result, Weights
 from ..codec import ANY_BITS
 from ..instructions import any_lane, any_thread
