@@ -74,7 +74,7 @@ struct Shape(TrivialRegisterPassable):
 
     def batch(self) -> Int:
         """Returns how many fragments of rows are added up at once: as there is room for."""
-        return self.token_tiles if self.token_tiles <= 2 else 1
+        return self.token_tiles if self.token_tiles < MAX_TOKEN_TILES else 1
 
     def batches(self) -> Int:
         """Returns in how many turns an item is added up."""
@@ -82,7 +82,7 @@ struct Shape(TrivialRegisterPassable):
 
     def rooms(self) -> Int:
         """Returns for how many turns there is room: warps wait for readers where there is one."""
-        return 2 if self.token_tiles < MAX_TOKEN_TILES else 1
+        return 2 if self.token_tiles <= 2 else 1
 
     def partial_bytes(self) -> Int:
         """Returns the bytes of the sums of all warps that are added up at once."""
