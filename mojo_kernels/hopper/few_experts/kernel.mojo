@@ -39,7 +39,7 @@ from ..operands.weights import (
     may_need_two_factors,
 )
 from .deal import Deal
-from .result import Item
+from .result import Item, Totals
 from .rows import Stage
 from .shape import AHEAD, K_WARPS, MAX_SHARED_BYTES, Room, Shape
 from .weights import Place, WeightRing
@@ -133,7 +133,10 @@ def multiply_few_rows[
             if multiply_any(experts, walk.place(here, part), blocks, tokens, sums):
                 store_word(room.overflow(), 1)
 
-        # Add up: what was stored before the last turn has been read at this barrier.
+        # Add up: what was stored before the last turn has been read at this barrier. Of several turns
+        # each warp has one, and stores behind the last: no other turn waits for that.
+        var totals = Totals(0)
+        var of_warp = UInt32(0)
         comptime for i in range(BATCHES):
             comptime FIRST = i * SHAPE.batch()
             var turn = item * UInt32(BATCHES) + UInt32(i)
@@ -141,7 +144,21 @@ def multiply_few_rows[
                 barrier()
             store_sums[FIRST](sums, room.partials[SHAPE](turn), warp, lane_here())
             barrier()
-            add_up[SHAPE](room, experts, target, part, half, turn, UInt32(FIRST * TOKENS))
+            comptime if BATCHES == 1:
+                add_up[SHAPE](room, experts, target, part, half, turn)
+            else:
+                comptime assert BATCHES * Item[SHAPE].WARPS == WARPS, "a turn of each warp"
+                var here = item_of[SHAPE](
+                    room, experts, target, part, half, turn, UInt32(FIRST * TOKENS)
+                )
+                if here.turn(warp) < UInt32(here.WARPS):
+                    totals = here.add_up(here.turn(warp), lane_here())
+                    of_warp = UInt32(i)
+        comptime if BATCHES > 1:
+            var first_token = of_warp * UInt32(TOKENS * SHAPE.batch())
+            var turn = item * UInt32(BATCHES) + of_warp
+            var mine = item_of[SHAPE](room, experts, target, part, half, turn, first_token)
+            mine.store(mine.turn(warp), lane_here(), totals)
         item += 1
         if item == end:
             break
@@ -203,21 +220,13 @@ struct Walk[SHAPE: Shape](TrivialRegisterPassable):
 @always_inline
 def add_up[
     SHAPE: Shape
-](
-    room: Room,
-    experts: ExpertWeights,
-    target: Target,
-    part: UInt32,
-    half: UInt32,
-    number: UInt32,
-    first_token: UInt32,
-):
-    """Stores rows of an item whose sums are there; all warps call it, some of which are needed."""
+](room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32):
+    """Stores an item whose sums are all there; all warps call it, some of which are needed."""
     var warp = broadcast(keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32)
-    var item = item_of[SHAPE](room, experts, target, part, half, number, first_token)
+    var item = item_of[SHAPE](room, experts, target, part, half, number, 0)
     var turn = item.turn(warp)
     if turn < UInt32(item.WARPS):
-        item.store(turn, lane_here())
+        item.store(turn, lane_here(), item.add_up(turn, lane_here()))
 
 
 @always_inline

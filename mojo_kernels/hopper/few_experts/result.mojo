@@ -26,6 +26,8 @@ comptime TILE_QUADS = TILE_ROWS // QUAD
 """Of them in a tile of weights."""
 comptime Sums = SIMD[DType.float32, QUAD]
 """What they become."""
+comptime Totals = SIMD[DType.float32, 2 * QUAD]
+"""A thread's sums, and those of the ups where it has gates."""
 
 
 @fieldwise_init
@@ -81,27 +83,42 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
         return before + quad * UInt32(QUAD)
 
     @always_inline
-    def store(self, turn: UInt32, lane: UInt32):
-        """Adds up and stores what one lane has."""
+    def _place(self, turn: UInt32, lane: UInt32) -> Tuple[UInt32, UInt32, UInt32]:
+        """Returns which row a lane adds up, and which tile and quad of weights."""
         var token = turn * UInt32(Self.WARP_TOKENS) + lane // UInt32(Self.QUADS)
         var tile, quad = divmod(lane % UInt32(Self.QUADS), UInt32(TILE_QUADS))
+        return (token, tile, quad)
+
+    @always_inline
+    def add_up(self, turn: UInt32, lane: UInt32) -> Totals:
+        """Adds up what one lane has; zeros for a row that there is not."""
+        var token, tile, quad = self._place(turn, lane)
+        var totals = Totals(0)
+        if self.first_token + token < self.rows:
+            totals = totals.insert[offset=0](self._sums(tile, token, quad))
+            comptime if Self.SHAPE.is_gated:
+                if self.half != 0 and tile == 0:
+                    totals = totals.insert[offset=QUAD](self._sums(1, token, quad))
+        return totals
+
+    @always_inline
+    def store(self, turn: UInt32, lane: UInt32, totals: Totals):
+        """Stores what one lane has added up."""
+        var token, tile, quad = self._place(turn, lane)
         if self.first_token + token >= self.rows:
             return
         var row = Int(load_word(self.room.row(self.first_token + token)))
-        var sums = self._sums(tile, token, quad)
         var weights_row = self._weights_row(tile, quad)
         comptime if Self.SHAPE.is_gated:
-            self._store_hidden(tile, token, quad, row, weights_row, sums)
+            self._store_hidden(tile, row, weights_row, totals)
         else:
-            self.result.store_columns[QUAD](UInt32(row), weights_row, sums)
+            self.result.store_columns[QUAD](UInt32(row), weights_row, totals.slice[QUAD]())
 
     @always_inline
-    def _store_hidden(
-        self, tile: UInt32, token: UInt32, quad: UInt32, row: Int, weights_row: UInt32, sums: Sums
-    ):
+    def _store_hidden(self, tile: UInt32, row: Int, weights_row: UInt32, totals: Totals):
         """Stores what gates and ups of a row become, at least half of which a thread has."""
         var gate, elements = self.target.gate(), self.result.elements()
-        var mine = sums
+        var mine = totals.slice[QUAD]()
         if self.half == 0:
             if self.result.has_bias():
                 mine += self.result.bias_of[QUAD](Int(weights_row))
@@ -109,7 +126,7 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
             var hidden = gate.of(gates, ups)
             elements.store[QUAD // 2, QUAD // 2](row, Int(weights_row // 2), hidden)
         elif tile == 0:
-            var ups = self._sums(1, token, quad)
+            var ups = totals.slice[QUAD, offset=QUAD]()
             var column = Int(weights_row)
             if self.result.has_bias():
                 mine += self.result.bias_of[QUAD](column)
