@@ -86,10 +86,13 @@ def test_pixi_has_the_tasks_of_make():
     }
 
 
+def test_the_tiers_differ_by_their_marker_alone():
+    assert PIXI["tasks"]["test"] == PIXI["tasks"]["test-deep"] + ' -m "not deep"'
+
+
 @pytest.mark.deep
 def test_the_first_tier_is_part_of_the_second_and_tests_every_room(tmp_path):
     """To collect them compiles nothing."""
-    assert PIXI["tasks"]["test"] == PIXI["tasks"]["test-deep"] + ' -m "not deep"'
     first, second = (collected(PIXI["tasks"][task], tmp_path) for task in ("test", "test-deep"))
     assert first < second
     rooms = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
