@@ -58,16 +58,8 @@ def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
     module = artefacts.path("ptx/sm_90a").read_bytes().decode("latin-1")
     bodies = [text.split(END_OF_BODY)[0] for text in module.split(".entry")[1:]]
     kernels = [text for text in bodies if "hopper_few_expert" in text.split("(")[0]]
-    assert sorted(kernel.count("mma.sync") // 4 for kernel in kernels) == [
-        9,
-        9,
-        18,
-        18,
-        27,
-        27,
-        36,
-        36,
-    ]
+    products = sorted(kernel.count("mma.sync") // 4 for kernel in kernels)
+    assert products == [9, 9, 18, 18, 27, 27, 36, 36]
     assert all(kernel.count("L1::no_allocate.v4") == 8 + 8 + 1 for kernel in kernels)
 
 

@@ -43,7 +43,7 @@ def shape_of(rows: Int, experts: Int, is_gated: Bool) -> Shape:
         comptime share = SHARES[i]
         if rows > share * experts:
             token_tiles = i + 2
-    return Shape(token_tiles, 1 if token_tiles == 1 and not is_gated else 2, is_gated)
+    return Shape.of(token_tiles, is_gated)
 
 
 def takes(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
@@ -166,8 +166,7 @@ def _product[
     var rows, count = Int(deal.rows), experts.count
     var planned = shape_of(rows, count, is_gated)
     comptime for token_tiles in range(1, MAX_TOKEN_TILES + 1):
-        comptime row_warps = 1 if token_tiles == 1 and not is_gated else 2
-        comptime shape = Shape(token_tiles, row_warps, is_gated)
+        comptime shape = Shape.of(token_tiles, is_gated)
         if planned.token_tiles == token_tiles:
             var num_parts = ceildiv(Int(target.rows.columns), shape.columns())
             var slots = 0 if deal.is_sorted else rows

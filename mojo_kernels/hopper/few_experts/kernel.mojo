@@ -27,7 +27,7 @@ from ..experts.groups import RowTile
 from ..experts.result import Exactly, Target
 from ..few.kernel import add_block
 from ..few.result import store_sums
-from ..few.shape import Fragments, HALVES, TOKENS, WarpSums
+from ..few.shape import Fragments, HALVES, WarpSums
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_ROWS
@@ -118,7 +118,7 @@ def multiply_few_rows[
 
         comptime BATCHES = SHAPE.batches()
         var first_turn = item * UInt32(BATCHES)
-        var item_here = item_of[SHAPE](room, experts, target, part, half, first_turn, 0)
+        var item_here = item_of[SHAPE](room, experts, target, part, half, first_turn)
         item_here.prefetch_bias(item_here.turn(warp), lane_here())
         comptime for token_tile in range(SHAPE.token_tiles):
             comptime for of_half in range(HALVES):
@@ -136,10 +136,10 @@ def multiply_few_rows[
         # Add up: what was stored before the last turn has been read at this barrier. Of several turns
         # each warp has one, and stores behind the last: no other turn waits for that.
         var totals = Totals(0)
-        var of_warp = UInt32(0)
+        var of_warp = first_turn
         comptime for i in range(BATCHES):
             comptime FIRST = i * SHAPE.batch()
-            var turn = item * UInt32(BATCHES) + UInt32(i)
+            var turn = first_turn + UInt32(i)
             comptime if SHAPE.rooms() == 1:
                 barrier()
             store_sums[FIRST](sums, room.partials[SHAPE](turn), warp, lane_here())
@@ -148,16 +148,12 @@ def multiply_few_rows[
                 add_up[SHAPE](room, experts, target, part, half, turn)
             else:
                 comptime assert BATCHES * Item[SHAPE].WARPS == WARPS, "a turn of each warp"
-                var here = item_of[SHAPE](
-                    room, experts, target, part, half, turn, UInt32(FIRST * TOKENS)
-                )
+                var here = item_of[SHAPE](room, experts, target, part, half, turn)
                 if here.turn(warp) < UInt32(here.WARPS):
                     totals = here.add_up(here.turn(warp), lane_here())
-                    of_warp = UInt32(i)
+                    of_warp = turn
         comptime if BATCHES > 1:
-            var first_token = of_warp * UInt32(TOKENS * SHAPE.batch())
-            var turn = item * UInt32(BATCHES) + of_warp
-            var mine = item_of[SHAPE](room, experts, target, part, half, turn, first_token)
+            var mine = item_of[SHAPE](room, experts, target, part, half, of_warp)
             mine.store(mine.turn(warp), lane_here(), totals)
         item += 1
         if item == end:
@@ -223,7 +219,7 @@ def add_up[
 ](room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32):
     """Stores an item whose sums are all there; all warps call it, some of which are needed."""
     var warp = broadcast(keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32)
-    var item = item_of[SHAPE](room, experts, target, part, half, number, 0)
+    var item = item_of[SHAPE](room, experts, target, part, half, number)
     var turn = item.turn(warp)
     if turn < UInt32(item.WARPS):
         item.store(turn, lane_here(), item.add_up(turn, lane_here()))
@@ -233,18 +229,12 @@ def add_up[
 def item_of[
     SHAPE: Shape
 ](
-    room: Room,
-    experts: ExpertWeights,
-    target: Target,
-    part: UInt32,
-    half: UInt32,
-    number: UInt32,
-    first_token: UInt32,
+    room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32
 ) -> Item[SHAPE]:
     """Returns rows of an item of the tile that is staged."""
     var rows, expert = load_word(room.rows()), load_word(room.expert())
     var result = target.of(row_tile(experts, expert, target), experts)
-    return Item[SHAPE](room, target, result, rows, part, half, number, first_token)
+    return Item[SHAPE](room, target, result, rows, part, half, number)
 
 
 @always_inline

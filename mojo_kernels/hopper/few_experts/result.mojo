@@ -14,10 +14,10 @@ from std.memory import bitcast
 from ...simt.arguments import Result
 from ...simt.matmul import bytes_of
 from ..experts.result import Target
+from ..few.shape import TOKENS
 from ..instructions.shared_memory import load_quad, load_word
 from ..instructions.warp import prefetch
 from ..layout import TILE_ROWS
-from ..few.shape import TOKENS
 from .shape import K_WARPS, Room, Shape
 
 comptime QUAD = 4
@@ -46,8 +46,6 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
     """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
     var number: UInt32
     """Of the turn in which these rows are added up, of those of all items."""
-    var first_token: UInt32
-    """The first row of the tile that is added up."""
 
     comptime QUADS = TILE_QUADS * Self.SHAPE.row_warps
     """Of a token."""
@@ -57,6 +55,11 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
     """Rows that are added up at once."""
     comptime WARPS = Self.TOKENS // Self.WARP_TOKENS
     """Warps that add up."""
+
+    @always_inline
+    def first_token(self) -> UInt32:
+        """Returns the first row of the tile that is added up in this turn."""
+        return self.number % UInt32(Self.SHAPE.batches()) * UInt32(Self.TOKENS)
 
     @always_inline
     def turn(self, warp: UInt32) -> UInt32:
@@ -94,7 +97,7 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
         """Adds up what one lane has; zeros for a row that there is not."""
         var token, tile, quad = self._place(turn, lane)
         var totals = Totals(0)
-        if self.first_token + token < self.rows:
+        if self.first_token() + token < self.rows:
             totals = totals.insert[offset=0](self._sums(tile, token, quad))
             comptime if Self.SHAPE.is_gated:
                 if self.half != 0 and tile == 0:
@@ -105,9 +108,9 @@ struct Item[SHAPE: Shape](TrivialRegisterPassable):
     def store(self, turn: UInt32, lane: UInt32, totals: Totals):
         """Stores what one lane has added up."""
         var token, tile, quad = self._place(turn, lane)
-        if self.first_token + token >= self.rows:
+        if self.first_token() + token >= self.rows:
             return
-        var row = Int(load_word(self.room.row(self.first_token + token)))
+        var row = Int(load_word(self.room.row(self.first_token() + token)))
         var weights_row = self._weights_row(tile, quad)
         comptime if Self.SHAPE.is_gated:
             self._store_hidden(tile, row, weights_row, totals)

@@ -52,6 +52,11 @@ struct Shape(TrivialRegisterPassable):
     var is_gated: Bool
     """Whether the tiles are one of gates and one of ups, or both of both."""
 
+    @staticmethod
+    def of(token_tiles: Int, is_gated: Bool) -> Self:
+        """Returns the shape for so many fragments of rows."""
+        return Self(token_tiles, 1 if token_tiles == 1 and not is_gated else 2, is_gated)
+
     def rows(self) -> Int:
         """Returns the rows of a tile."""
         return TOKENS * self.token_tiles
