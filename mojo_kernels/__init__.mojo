@@ -211,6 +211,7 @@ Hopper's builds on the room of any GPU.
             stages.mojo           stages in shared memory, and who copies them
             meeting.mojo          parts of tiles, of groups that have even shares
             weights.mojo          codes of a stage to fragments of tensor cores
+            walk.mojo             a consumer's way along K
             turns.mojo            groups that multiply one after the other
         mapped/               rows on both sides, as they lie: tensor maps bring tiles of them
             kernel.mojo           the kernel

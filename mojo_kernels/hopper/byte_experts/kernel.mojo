@@ -30,10 +30,11 @@ from ..dense.result import (
     WARPS,
     scale_sums,
 )
-from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, multiply_steps
+from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
 from ..direct.operands import DirectOperands
 from ..direct.stages import Behind, DirectStages, WeightTiles
 from ..direct.turns import begin_turns, end_turns
+from ..direct.walk import multiply_steps
 from ..direct.weights import LanePlaces
 from ..experts.groups import Lists, RowTile, padded
 from ..experts.result import Exactly, Part, Target, store_zeros
