@@ -21,8 +21,7 @@
 
 Ranks are the groups of a cluster, which split K; those of `tiles` are no cluster. Even shares are split
 wherever they end. Kernels for few rows make what tensor cores take of weights as they multiply; the
-others find it in the workspace. Tiles of 256 rows are for the tuner: no device has timed them yet, and
-nothing chooses them.
+others find it in the workspace.
 """
 
 from std.math import ceildiv

@@ -1,12 +1,12 @@
 """The tiles of C as the groups of an NVIDIA grid take them, with or without clusters.
 
     Bands            tiles in one line; neighbours share weights and activations in the
-                     second-level cache: up to `HEIGHT` tiles of rows, then the next column
+                     second-level cache: up to `height` tiles of rows, then the next column
     GridTiles        the grid's own second and third axis; the first one is the rank in the cluster
     GridRows         a row of C and some columns; rows go on along the third axis, because
                      hardware limits the second one to 16 bits
 
-Bands, 3 x 2 tiles, HEIGHT 2:
+Bands, 3 x 2 tiles, height 2:
 
     0  2
     1  3
@@ -19,12 +19,19 @@ from std.math import ceildiv
 from .tiles import Tile, TileSchedule
 
 
-@fieldwise_init
-struct Bands(TileSchedule):
-    """Column after column of a band of tiles, band after band."""
+comptime HEIGHT = 8
+"""Tiles of rows that share their weights: tiles that are computed at once then want about as much of
+either side, if they are about square."""
 
-    comptime HEIGHT = UInt32(8)
-    """Tiles of rows that share their weights."""
+
+def height_of(rows: Int, columns: Int) -> Int:
+    """Returns the height of bands of tiles of so many rows and columns: more if they are wide."""
+    return HEIGHT * 2 if columns >= 4 * rows else HEIGHT
+
+
+@fieldwise_init
+struct Bands[height: Int = HEIGHT](TileSchedule):
+    """Column after column of a band of tiles, band after band."""
 
     var rows: UInt32
     """Tiles of a column."""
@@ -37,10 +44,10 @@ struct Bands(TileSchedule):
 
     @always_inline
     def tile(self, index: Int) -> Tile:
-        var band, in_band = divmod(UInt32(index), Self.HEIGHT * self.columns)
-        var height = min(Self.HEIGHT, self.rows - band * Self.HEIGHT)
-        var column, row = divmod(in_band, height)
-        return Tile(0, Int(band * Self.HEIGHT + row), Int(column))
+        var band, in_band = divmod(UInt32(index), UInt32(Self.height) * self.columns)
+        var first = band * UInt32(Self.height)
+        var column, row = divmod(in_band, min(UInt32(Self.height), self.rows - first))
+        return Tile(0, Int(first + row), Int(column))
 
 
 @fieldwise_init

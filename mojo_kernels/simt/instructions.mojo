@@ -79,22 +79,6 @@ def start_copy(address: UInt32, source: DevicePointer[DType.uint8], is_there: Bo
 
 
 @always_inline
-def close_list():
-    """Ends the list of copies that this thread has started."""
-    inlined_assembly[
-        "cp.async.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
-def wait_for_all_but[lists: Int]():
-    """Waits for this thread's copies, but for those of so many lists that it ended last."""
-    inlined_assembly[
-        "cp.async.wait_group $0;", NoneType, constraints="n,~{memory}", has_side_effect=True
-    ](Int32(lists))
-
-
-@always_inline
 def wait_for_copies():
     """Waits for the copies that this thread has started."""
     inlined_assembly[

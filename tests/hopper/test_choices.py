@@ -17,7 +17,7 @@ from mx_kernels._native import gpu_plans
 MXFP4, KEPT = 0, -1
 EVEN = 1 << 24
 """Codes of plans with even shares begin here."""
-MAX_FEW_ROWS = 16
+MAX_FEW_ROWS = 8
 """Up to this many rows no product of MXFP4 weights wants a workspace."""
 MAX_BEHIND = 1.1
 """A choice takes at most this times what the fastest plan takes."""
@@ -111,13 +111,20 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
 
 
 def test_the_check_says_how_far_the_choice_is_behind(found):
-    shape = (192, 640, 4096)
-    ours = (plan for plan in cuda_tune.plans(shape) if cuda_tune.takes(plan.code, takes_bytes=True))
-    chosen = min(ours, key=lambda plan: plan.us).code
+    """Of the shape whose costs are furthest behind; exceptions are not the check's."""
+
+    def times_of(shape):
+        ours = (p for p in cuda_tune.plans(shape) if cuda_tune.takes(p.code, takes_bytes=True))
+        chosen = min(ours, key=lambda plan: plan.us).code
+        best = cuda_tune.fastest(found[shape], takes_bytes=True)
+        return chosen, best, found[shape][chosen] / found[shape][best]
+
+    shape = max(found, key=lambda shape: times_of(shape)[2])
+    chosen, best, behind = times_of(shape)
     _, line = cuda_tune.check({shape: found[shape]}).splitlines()
-    best = cuda_tune.fastest(found[shape], takes_bytes=True)
-    assert line.split()[:4] == ["192x640x4096", str(chosen), str(found[shape][chosen]), str(best)]
-    assert float(line.split()[-1]) == round(found[shape][chosen] / found[shape][best], 3) > 1.01
+    expected = ["x".join(map(str, shape)), str(chosen), str(found[shape][chosen]), str(best)]
+    assert line.split()[:4] == expected
+    assert float(line.split()[-1]) == round(behind, 3) > 1.01
 
 
 def test_shapes_of_the_check_were_not_measured(found):
@@ -255,7 +262,7 @@ def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_becom
         few += 1
         assert rounded["workspace_bytes"] == kept["workspace_bytes"] == 0
         assert "few" in kept["kernel"]
-    assert few > 150
+    assert few > 100
 
 
 def test_kernels_for_few_rows_want_no_workspace_and_others_do():

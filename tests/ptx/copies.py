@@ -86,6 +86,8 @@ class Copies(Operands):
                     )  # fmt: skip
 
             return bulk
+        if parts[1:4] == ["mbarrier", "arrive", "noinc"]:
+            return self.arrive_when_copied(self.address(s.operands[0], 32))
         if parts[1] == "commit_group":
             return lambda w, m: w.copies.append([])
         if parts[1] in ("wait_group", "wait_all"):
@@ -143,6 +145,25 @@ class Copies(Operands):
                 group.copies.append(happen)
 
         return start
+
+    @staticmethod
+    def arrive_when_copied(barrier: Callable) -> Callable:
+        """Arrives some time after the copies that the warp has started, which happen then, too."""
+
+        def arrive(w: Warp, m: np.ndarray | None) -> None:
+            begun = [copy for of_list in w.copies for copy in of_list]
+            w.copies[:] = [[]]
+            group, told = w.group, [int(barrier(w)[lane]) for lane in lanes_of(m)]
+
+            def happen() -> None:
+                for copy in begun:
+                    copy()
+                for address in told:
+                    group.barrier(address).arrive()
+
+            group.copies.append(happen)
+
+        return arrive
 
     @staticmethod
     def store_later(to: Callable, bytes_of: Callable, barrier: Callable) -> Callable:

@@ -127,6 +127,26 @@ def test_a_copy_is_there_when_its_barrier_says_so(seed):
     assert np.array_equal(got[:32], 1 + np.arange(32))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_barrier_is_told_of_the_copies_that_were_started_before(seed):
+    body = """
+    mov.b32 %r2, dyn; add.s32 %r3, %r2, 16; setp.ne.b32 %p1, %r1, 0;
+    @%p1 bra there; mov.b32 %r4, 32; mbarrier.init.shared.b64 [%r2], %r4;
+    there: bar.sync 0; mov.b32 %r4, 0; shl.b32 %r5, %r1, 4; add.s32 %r5, %r5, %r3;
+    mul.wide.u32 %rd4, %r1, 16; add.s64 %rd4, %rd1, %rd4;
+    setp.gt.u32 %p1, %r1, 31; @%p1 bra wait;
+    cp.async.cg.shared.global [%r5], [%rd4], 16;
+    cp.async.mbarrier.arrive.noinc.shared.b64 [%r2];
+    wait: { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r2], %r4;
+      @!done bra again; }
+    shl.b32 %r5, %r1, 2; add.s32 %r5, %r5, %r3; ld.shared.b32 %r7, [%r5];
+    add.s32 %r7, %r7, 1; st.global.b32 [%rd3], %r7;
+    """
+    out = np.arange(128, dtype=np.uint32)
+    got = run(body, out, threads=64, shared=1024, seed=seed)
+    assert np.array_equal(got[:64], 1 + np.arange(64))
+
+
 @pytest.mark.parametrize("wait", ["wait_group", "wait_group.read"])
 def test_a_copy_out_reads_shared_memory_as_late_as_its_wait_allows(wait):
     body = """

@@ -4,7 +4,8 @@ A group of threads computes 128 columns, or 64 hidden numbers, of up to 128 rows
 then those of another tile, as many as there are. Columns of a tile come first, so that the weights of
 an expert whose rows make several tiles are still in the cache.
 
-    2 fillers      a thread that copies tokens, a warp that copies codes and scales
+    4 fillers      three warps copy codes and scales, every third stage each; of the last one a thread
+                   copies tokens
     2 consumers    warp groups, 64 weight rows each: instructions take the least of 32, 64 or 128
                    tokens that has all rows of the tile
 
@@ -32,7 +33,7 @@ from ..dense.result import (
 )
 from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
 from ..direct.operands import DirectOperands
-from ..direct.stages import Behind, DirectStages, WeightTiles
+from ..direct.stages import DirectStages, WEIGHT_FILLERS, WeightTiles
 from ..direct.turns import begin_turns, end_turns
 from ..direct.walk import multiply_steps
 from ..direct.weights import LanePlaces
@@ -131,9 +132,10 @@ def multiply_bytes[
         limit_registers["dec", FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
         stages.parity = 1
-        if warp == UInt32(CONSUMER_WARPS):
-            copy_weights(stages, tiles, operands.num_steps(), UInt32(a.k))
-        elif warp == UInt32(CONSUMER_WARPS + 1) and lane_here() == 0:
+        var filler = warp - UInt32(CONSUMER_WARPS)
+        if filler < UInt32(WEIGHT_FILLERS):
+            copy_weights(stages, filler, tiles, operands.num_steps(), UInt32(a.k))
+        elif lane_here() == 0:
             copy_tokens(stages, tiles, operands)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
@@ -167,9 +169,11 @@ def consume[
 
 
 @always_inline
-def copy_weights(var stages: DirectStages[...], tiles: Tiles[_], num_steps: UInt32, k: UInt32):
-    """Copies the weights of all stages; a warp calls it."""
-    var behind = Behind(stages, 0)
+def copy_weights(
+    var stages: DirectStages[...], filler: UInt32, tiles: Tiles[_], num_steps: UInt32, k: UInt32
+):
+    """Copies a filler's weights of all stages; a warp calls it."""
+    var until = stages.begin_at(filler)
     for index in range(UInt32(block_idx.x), tiles.num_parts(), UInt32(grid_dim.x)):
         var found, part = tiles.find(UInt32(index))
         var tile = found.of_warp()
@@ -178,14 +182,13 @@ def copy_weights(var stages: DirectStages[...], tiles: Tiles[_], num_steps: UInt
         if tile.expert == Int32(NO_EXPERT):
             continue
         stages.copy_tile(
-            behind,
+            until,
             tiles.experts.of(Int(tile.expert)),
             tiles.weights(part),
             k // UInt32(BLOCK),
             0,
             num_steps,
         )
-    behind.catch_up()
 
 
 @always_inline

@@ -14,7 +14,7 @@ second-level cache may do for several. Clusters of neighbours, and copies for al
 from max.gpu import block_idx, grid_dim
 from max.gpu.primitives.warp import broadcast
 
-from ...schedule.clusters import Bands
+from ...schedule.clusters import Bands, height_of
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result
 from ..staged.stages import COLUMNS, bands_of
@@ -24,7 +24,7 @@ from ..staged.stages import COLUMNS, bands_of
 struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialRegisterPassable):
     """What a group computes, of tiles of so many rows and columns."""
 
-    var schedule: Bands
+    var schedule: Bands[height_of(Self.tokens, Self.columns)]
     """The tiles of C."""
     var rank: UInt32
     """This group's place in its cluster; of even shares, among all groups."""

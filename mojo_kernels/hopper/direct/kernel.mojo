@@ -1,6 +1,7 @@
 """Weights decoded in registers meet bytes in shared memory: tiles of 128 columns of C.
 
-    2 fillers      a thread that copies tokens, a warp that copies codes and scales
+    4 fillers      three warps copy codes and scales, every third stage each; of the last one a thread
+                   copies tokens
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ tokens^T
 
 That is for so few rows that a weight is decoded a few times only: `mapped` has to have all weights
@@ -47,7 +48,7 @@ from ..plan import MULTIPROCESSORS
 from ..staged.stages import COLUMNS, WARP_GROUP, first_of
 from .meeting import Meetings, groups_of
 from .operands import DirectOperands
-from .stages import DirectStages, WIDE_TOKENS, room_tokens
+from .stages import DirectStages, WEIGHT_FILLERS, WIDE_TOKENS, room_tokens
 from .turns import begin_turns, end_turns
 from .walk import multiply_steps
 from .weights import LanePlaces, columns_of
@@ -101,9 +102,10 @@ def matmul_direct[
         limit_registers["dec", WIDE_FILLER_REGISTERS if IS_WIDE else FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
         stages.parity = 1
-        if warp == UInt32(CONSUMER_WARPS):
-            stages.copy_weights(share, w, UInt32(a.k), result.columns)
-        elif warp == UInt32(CONSUMER_WARPS + 1) and lane_here() == 0:
+        var filler = warp - UInt32(CONSUMER_WARPS)
+        if filler < UInt32(WEIGHT_FILLERS):
+            stages.copy_weights(filler, share, w, UInt32(a.k), result.columns)
+        elif lane_here() == 0:
             stages.copy_tokens(share, operands)
     else:
         limit_registers["inc", WIDE_CONSUMER_REGISTERS if IS_WIDE else CONSUMER_REGISTERS]()

@@ -19,7 +19,7 @@ from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
 
-comptime MAX_FEW_ROWS = 16
+comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""
 
 

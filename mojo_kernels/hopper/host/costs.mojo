@@ -30,6 +30,7 @@ at once, in the lanes of a vector.
 from std.math import ceil, ceildiv
 
 from ..direct.meeting import groups_of
+from ..direct.stages import WIDE_TOKENS
 from ..few.shape import SHORT, Shape, TOKENS
 from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
@@ -94,6 +95,8 @@ struct Family(TrivialRegisterPassable):
         var kernel = self.plan.kernel
         if kernel in (Kernel.MANY, Kernel.FP8, Kernel.NUMBERS) or kernel.is_even():
             return 1
+        if kernel == Kernel.FP8_FEW and self.plan.tokens == WIDE_TOKENS:
+            return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
         return min(most, ceildiv(k // BLOCK, _step_blocks(self.plan.kernel)))
@@ -123,14 +126,16 @@ comptime FAMILIES = [
     Family(Plan.middle(128, 1), 65, ANY_ROWS),
     Family(Plan.MANY, 33, ANY_ROWS),
     Family(Plan.fp8(128), 64, ANY_ROWS),
-    Family(Plan.fp8_few(64, 1), 17, MOST_FEW_BYTES),
+    Family(Plan.fp8_few(64, 1), 9, MOST_FEW_BYTES),
     Family(Plan.fp8_few(128, 1), 65, MOST_FEW_BYTES),
-    Family(Plan.fp8_even(64), 17, MOST_FEW_BYTES),
-    Family(Plan.fp8_even(128), 65, MOST_FEW_BYTES),
+    Family(Plan.fp8_even(64), 9, MOST_FEW_BYTES),
+    Family(Plan.fp8_even(128), 65, ANY_ROWS),
     Family(Plan.numbers(128, 1), 65, ANY_ROWS),
     Family(Plan.many_even(64), 17, MOST_EVEN_64),
     Family(Plan.many_even(128), 65, MOST_EVEN_128),
     Family(Plan.many_even(256), 129, MOST_EVEN_256),
+    Family(Plan.fp8_few(256, 1), 129, ANY_ROWS),
+    Family(Plan.fp8_even(256), 129, ANY_ROWS),
 ]
 """All plans, in the order of `COSTS`."""
 

@@ -310,6 +310,17 @@ def arrive(address: UInt32):
 
 
 @always_inline
+def arrive_when_copied(address: UInt32):
+    """Arrives at a barrier as soon as the copies are there that this thread has started."""
+    inlined_assembly[
+        "cp.async.mbarrier.arrive.noinc.shared.b64 [$0];",
+        NoneType,
+        constraints="r,~{memory}",
+        has_side_effect=True,
+    ](address)
+
+
+@always_inline
 def arrive_expecting(address: UInt32, num_bytes: UInt32):
     """Counts this thread's arrival; the phase also waits for copies of so many bytes."""
     inlined_assembly[

@@ -17,7 +17,7 @@ from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from std.math import align_up
 
 from ...launch.queue import DevicePointer
-from ...schedule.clusters import Bands
+from ...schedule.clusters import Bands, height_of
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result, Weights
 from ..instructions.shared_memory import (
@@ -70,12 +70,14 @@ comptime MAX_STAGES = 12
 
 
 @always_inline
-def bands_of[num_tokens: Int, num_columns: Int = COLUMNS](result: Result) -> Bands:
+def bands_of[
+    num_tokens: Int, num_columns: Int = COLUMNS
+](result: Result) -> Bands[height_of(num_tokens, num_columns)]:
     """Returns the order of the tiles of C, of so many rows and columns each."""
-    return Bands(
+    return {
         (result.rows + UInt32(num_tokens - 1)) // UInt32(num_tokens),
         (result.columns + UInt32(num_columns - 1)) // UInt32(num_columns),
-    )
+    }
 
 
 @always_inline

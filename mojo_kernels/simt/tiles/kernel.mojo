@@ -119,7 +119,7 @@ struct PartOfTile(TrivialRegisterPassable):
     @always_inline
     def of[shape: Tile](group: UInt32, parts: UInt32, result: Result) -> Self:
         """Returns that of a group: parts of a tile are neighbours."""
-        var bands = Bands(
+        var bands = Bands[](
             (result.rows + UInt32(shape.rows - 1)) // UInt32(shape.rows),
             (result.columns + UInt32(shape.columns - 1)) // UInt32(shape.columns),
         )
