@@ -259,7 +259,7 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     assert [launch.name for launch in many.launches] == stages
     files = "few_experts/kernel", "experts/kernel", "experts/many"
     if activations == "bf16":
-        # Weights stream for up to 36 rows of each expert, in tiles of up to 32.
+        # Weights stream for up to 28 rows of each expert, in tiles of up to 32.
         files = "few_experts/kernel", "few_experts/kernel", "experts/many"
         assert [launch.tile[0] for launch in (few.launches[0], some.launches[0])] == [8, 24]
         stages = names
