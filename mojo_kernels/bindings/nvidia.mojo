@@ -40,9 +40,9 @@ def workspace_of(
     """Returns the workspace that a product wants, whatever its addresses and types."""
     var portable_space = portable.workspace_of(m, n, k)
     comptime if has_hopper():
+        if hopper.asks_for_none(m, n, k, left_format, right_format, layout, plan_code):
+            return Workspace(0, 0)
         var space = hopper.workspace_of(m, n, k, left_format, right_format, layout, plan_code)
-        if hopper.takes(left_format, right_format, layout, plan_code) and space.num_bytes() == 0:
-            return space
         return larger(space, portable_space)
     else:
         return portable_space

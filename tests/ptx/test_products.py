@@ -21,6 +21,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import codes_far_below, far_blocks, numbers_of, ones_there, values_of
+from mx_kernels import _native
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -198,6 +199,22 @@ def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale):
     # Weights alone become numbers: 32 rows a tile.
     assert launches[0].grid[0] % 3 == 0 and "mapped" in launches[1].entry
     oracle.assert_matmul(values_of(got), values_of(x), numbers_of(w), "bfloat16", values_of(bias))
+
+
+@pytest.mark.parametrize("m", [8, 12, 40])
+@pytest.mark.parametrize("activations", ["bf16", "mxfp4"])
+def test_activations_at_an_odd_address_are_multiplied_without_a_workspace(activations, m):
+    """Fast kernels for few rows want none, and nobody knows addresses when it is asked for."""
+    x, w = torch.randn(m, 288).bfloat16(), coded(72, 288, "mxfp4", 2)
+    x = torch.nn.functional.pad(x.flatten(), (1, 0))[1:].view(m, 288)
+    assert x.data_ptr() % 16
+    facts = [_native.gpu_plans().explain_cuda((m, 72, 288, of, 0)) for of in (-1, 0)]
+    assert all(found["workspace_bytes"] == 0 for found in facts)
+    got, launches = multiplied(x, w, 0, activations=activations)
+    assert ["simt" in launch.entry for launch in launches] == [True]
+    left = values_of(x) if activations == "bf16" else numbers_of(mx.quantize(x))
+    roundings = 0 if activations == "bf16" else SCALE_ROUNDINGS
+    oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16", scale_roundings=roundings)
 
 
 def test_plans_for_kept_activations_refuse_others():

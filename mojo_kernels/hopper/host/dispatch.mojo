@@ -42,6 +42,18 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
         )
     elif aligned.supports(problem):
         plan = plan_of_mxfp8(problem.m, problem.n, problem.k, problem.right.format, plan_code)
+    if plan.kernel == Kernel.PORTABLE:
+        # Others than what was expected, at other addresses: tiles want what nobody has asked for.
+        var is_asked = not asks_for_none(
+            problem.m,
+            problem.n,
+            problem.k,
+            problem.left.format,
+            problem.right.format,
+            problem.right.layout,
+            plan_code,
+        )
+        return portable.launch[known](problem, queue, has_workspace=is_asked)
     launch[known](problem, plan, queue)
 
 
@@ -64,11 +76,7 @@ def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     comptime if mapped.may_take_operands[known]():
         if plan.kernel == Kernel.MAPPED:
             return mapped.launch(problem, plan, queue)
-    # Nobody asks for a workspace of few rows that fast kernels would take at other addresses.
-    var is_fast = takes_formats(problem.left.format, problem.right.format)
-    portable.launch[known](
-        problem, queue, has_workspace=not (is_fast and problem.m <= MAX_FEW_ROWS)
-    )
+    portable.launch[known](problem, queue)
 
 
 def plan_of_mapped(
@@ -129,6 +137,24 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     if plan.kernel == Kernel.MIDDLE:
         return workspace_of_numbers(m, k)
     return many.workspace_of(m, n, k, plan)
+
+
+def asks_for_none(
+    m: Int,
+    n: Int,
+    k: Int,
+    left_format: Int,
+    right_format: Int,
+    layout: Int,
+    plan_code: Int = 0,
+) -> Bool:
+    """Says whether nobody asks for a workspace of a product, whatever its addresses and types.
+
+    That is where fast kernels for few rows take it, which want none.
+    """
+    if not takes(left_format, right_format, layout, plan_code):
+        return False
+    return workspace_of(m, n, k, left_format, right_format, layout, plan_code).num_bytes() == 0
 
 
 def takes(left_format: Int, right_format: Int, layout: Int, plan_code: Int) -> Bool:
