@@ -31,6 +31,22 @@ def words(count=32):
     return np.full(count, 0xABCD, np.uint32)
 
 
+def waits_at(barrier):
+    """Returns a wait for the first phase of the barrier at an address."""
+    return f"""
+    mov.b32 %r4, 0;
+    {{ .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [{barrier}], %r4;
+      @!done bra again; }}
+    """
+
+
+WORD_AND_ONE = """
+shl.b32 %r5, %r1, 2; add.s32 %r5, %r5, %r3; ld.shared.b32 %r7, [%r5];
+add.s32 %r7, %r7, 1; st.global.b32 [%rd3], %r7;
+"""
+"""A thread's word of what begins at %r3, and one more."""
+
+
 def test_lanes_that_part_meet_again():
     body = """
     and.b32 %r2, %r1, 1; setp.eq.b32 %p1, %r2, 0; mov.b32 %r3, 5;
@@ -116,12 +132,9 @@ def test_a_copy_is_there_when_its_barrier_says_so(seed):
     @%p1 bra there; mov.b32 %r4, 1; mbarrier.init.shared.b64 [%r2], %r4;
     mbarrier.arrive.expect_tx.shared.b64 _, [%r2], %r6;
     cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], %r6, [%r2];
-    there: bar.sync 0; mov.b32 %r4, 0;
-    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r2], %r4;
-      @!done bra again; }
-    shl.b32 %r5, %r1, 2; add.s32 %r5, %r5, %r3; ld.shared.b32 %r7, [%r5];
-    add.s32 %r7, %r7, 1; st.global.b32 [%rd3], %r7;
+    there: bar.sync 0;
     """
+    body += waits_at("%r2") + WORD_AND_ONE
     out = np.arange(64, dtype=np.uint32)
     got = run(body, out, threads=32, shared=256, seed=seed)
     assert np.array_equal(got[:32], 1 + np.arange(32))
@@ -132,16 +145,14 @@ def test_a_barrier_is_told_of_the_copies_that_were_started_before(seed):
     body = """
     mov.b32 %r2, dyn; add.s32 %r3, %r2, 16; setp.ne.b32 %p1, %r1, 0;
     @%p1 bra there; mov.b32 %r4, 32; mbarrier.init.shared.b64 [%r2], %r4;
-    there: bar.sync 0; mov.b32 %r4, 0; shl.b32 %r5, %r1, 4; add.s32 %r5, %r5, %r3;
+    there: bar.sync 0; shl.b32 %r5, %r1, 4; add.s32 %r5, %r5, %r3;
     mul.wide.u32 %rd4, %r1, 16; add.s64 %rd4, %rd1, %rd4;
     setp.gt.u32 %p1, %r1, 31; @%p1 bra wait;
     cp.async.cg.shared.global [%r5], [%rd4], 16;
     cp.async.mbarrier.arrive.noinc.shared.b64 [%r2];
-    wait: { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r2], %r4;
-      @!done bra again; }
-    shl.b32 %r5, %r1, 2; add.s32 %r5, %r5, %r3; ld.shared.b32 %r7, [%r5];
-    add.s32 %r7, %r7, 1; st.global.b32 [%rd3], %r7;
+    wait:
     """
+    body += waits_at("%r2") + WORD_AND_ONE
     out = np.arange(128, dtype=np.uint32)
     got = run(body, out, threads=64, shared=1024, seed=seed)
     assert np.array_equal(got[:64], 1 + np.arange(64))
@@ -183,9 +194,7 @@ def test_what_groups_of_a_cluster_send_each_other_is_there_when_the_barrier_says
     @%p1 bra made; mbarrier.init.shared.b64 [%r3], %r4; fence.mbarrier_init.release.cluster;
     mov.b32 %r6, 8; mbarrier.arrive.expect_tx.shared.b64 _, [%r3], %r6; made:
     barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned; @%p1 bra sent;
-    mov.b32 %r4, 0; add.s32 %r5, %r2, 40; BOTH sent: mov.b32 %r4, 0;
-    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
-      @!done bra again; }
+    mov.b32 %r4, 0; add.s32 %r5, %r2, 40; BOTH sent: WAITS
     ld.shared.u32 %r6, [%r3+8]; ld.shared.u32 %r7, [%r3+12]; mul.lo.u32 %r7, %r7, 100;
     add.s32 %r6, %r6, %r7; mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4;
     add.s64 %rd5, %rd1, %rd4; @%p1 bra last; st.global.b32 [%rd5], %r6; last:
@@ -196,6 +205,7 @@ def test_what_groups_of_a_cluster_send_each_other_is_there_when_the_barrier_says
     st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6], %r5, [%r4];
     """
     body = body.replace("BOTH", send.replace("PEER", "0") + send.replace("PEER", "1"))
+    body = body.replace("WAITS", waits_at("%r3"))
     got = run(body, words(4), grid=4, cluster=2, shared=32, seed=seed)
     assert got.tolist() == [4140] * 4
 
@@ -215,9 +225,8 @@ COPIES_TO_A_PEER = """
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_group_copies_to_another_is_there_when_the_barrier_says_so(seed):
-    waits = """mov.b32 %r4, 0;
-    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
-      @!done bra again; }
+    waits = waits_at("%r3")
+    waits += """
     ld.shared.u32 %r6, [%r3+32]; mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4;
     add.s64 %rd5, %rd1, %rd4; @%p1 bra last; st.global.b32 [%rd5], %r6; last:
     barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
@@ -229,10 +238,7 @@ def test_what_a_group_copies_to_another_is_there_when_the_barrier_says_so(seed):
 
 
 def test_a_group_that_ends_before_what_it_copies_is_read_is_a_fault():
-    waits = """setp.eq.b32 %p2, %r2, 0; @%p2 bra last; mov.b32 %r4, 0;
-    { .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%r3], %r4;
-      @!done bra again; } last:
-    """
+    waits = "setp.eq.b32 %p2, %r2, 0; @%p2 bra last;" + waits_at("%r3") + "last:"
     with pytest.raises(Fault, match="ended before"):
         for seed in range(8):
             run(COPIES_TO_A_PEER.replace("END", waits), words(4), grid=2, cluster=2, shared=48,
