@@ -129,8 +129,9 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
         """Makes all barriers; one thread calls it."""
         comptime for stage in range(Self.STAGES):
             var here = Self(self.base, UInt32(stage), 0)
-            # One for tokens, one for codes of each tile in bulk, and the warp that copies weights.
-            init_barrier(here.full(), 1 + (UInt32(TILES) if Self.IN_BULK else 0) + 32)
+            # One for tokens, one for codes of each tile in bulk, and the warp that copies weights,
+            # a lane of which comes twice.
+            init_barrier(here.full(), 1 + (UInt32(TILES) if Self.IN_BULK else 1) + 32)
             # Every lane that reads: compute-sanitizer does not see that one speaks for a warp.
             init_barrier(here.empty(), UInt32(32 * CONSUMER_WARPS))
 
@@ -253,6 +254,9 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
                         self.full(),
                     )
             else:
+                # Else compute-sanitizer does not see that who waits for the stage waits for copies.
+                if lane == 0:
+                    arrive(self.full())
                 self.start_codes(codes, num_blocks, left, tiles)
             start_copy(
                 self.scales().base + UInt32(LANE_BYTES) * lane,

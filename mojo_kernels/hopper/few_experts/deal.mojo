@@ -11,7 +11,7 @@ tiles: the rows of an expert are in the order of their numbers.
 """
 
 from max.gpu import thread_idx
-from max.gpu.primitives.warp import broadcast
+from max.gpu.primitives.warp import broadcast, shuffle_idx
 from max.gpu.sync import barrier
 from std.bit import pop_count
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
@@ -22,11 +22,14 @@ from ...simt.routing import Groups, Slots
 from ...simt.views import flat_of
 from ..experts.groups import sums_before
 from ..instructions.shared_memory import add_word, load_word, store_word
-from ..instructions.warp import lanes_where
+from ..instructions.warp import keep_branch, lanes_where
 from .shape import Room, SUMS_AT
 
 comptime NOBODY = ~UInt32(0)
 """The expert of a slot whose expert there is not."""
+comptime FEW_SLOTS = 8
+"""Up to so many slots, a thread that has an expert looks at all of them: nothing is counted or summed up
+by several, which takes five barriers."""
 
 
 @fieldwise_init
@@ -101,6 +104,10 @@ struct Deal(DevicePassable, TrivialRegisterPassable):
         """Fills the tables and returns the number of tiles; all threads call it."""
         comptime THREADS = UInt32(32 * warps)
         var thread = UInt32(thread_idx.x)
+        comptime assert FEW_SLOTS <= tile_rows, "experts of few slots have a tile each"
+        if not self.is_sorted and self.rows <= UInt32(FEW_SLOTS):
+            keep_branch()
+            return self._lay_out_few[THREADS](room)
         if not self.is_sorted:
             for expert in range(thread, self.experts + 1, THREADS):
                 store_word(room.rows_of(UInt32(expert)), 0)
@@ -132,6 +139,36 @@ struct Deal(DevicePassable, TrivialRegisterPassable):
             tiles_before += all
         barrier()
         return tiles_before
+
+    @always_inline
+    def _lay_out_few[threads: UInt32](self, room: Room) -> UInt32:
+        """Does so for few slots: all warps look at all of them."""
+        var thread = UInt32(thread_idx.x)
+        var lane = thread % 32
+        var mine = NOBODY
+        if lane < self.rows:
+            var id = self.slots.expert_of(Int(lane))
+            mine = UInt32(id) if 0 <= id < Int(self.experts) else NOBODY
+            if thread < 32:
+                store_word(room.expert_of(lane), mine)
+        var ids = SIMD[DType.uint32, FEW_SLOTS]()
+        var is_first = SIMD[DType.bool, FEW_SLOTS](fill=False)
+        var num_tiles = UInt32(0)
+        comptime for i in range(FEW_SLOTS):
+            ids[i] = shuffle_idx(mine, UInt32(i))
+            is_first[i] = ids[i] != NOBODY
+            comptime for before in range(i):
+                is_first[i] = is_first[i] and ids[i] != ids[before]
+            num_tiles += UInt32(1) if is_first[i] else UInt32(0)
+        for expert in range(thread, self.experts + 1, threads):
+            var rows, tiles = UInt32(0), UInt32(0)
+            comptime for i in range(FEW_SLOTS):
+                rows += UInt32(1) if ids[i] == UInt32(expert) else UInt32(0)
+                tiles += UInt32(1) if is_first[i] and ids[i] <= UInt32(expert) else UInt32(0)
+            store_word(room.rows_of(UInt32(expert)), rows)
+            store_word(room.tiles_end(UInt32(expert)), tiles)
+        barrier()
+        return num_tiles
 
     @always_inline
     def _rows_of[

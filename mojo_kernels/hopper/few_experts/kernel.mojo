@@ -328,18 +328,32 @@ def multiply[
     """
     var left = blocks
     var all_scales = UInt32(0)
-    while left > 0:
+    # Whole rounds ask nobody whether there is a block: blocks are decoded while others are multiplied.
+    while left >= AHEAD:
         comptime for i in range(AHEAD):
-            if UInt32(i) < left:
-                var scales = keep_here(SIMD[DType.uint32, 1](ring.word_scales[i]))
-                var decoded = decode_rows(keep_here(ring.words[i]), scales[0])
-                ring.load[i](left)
-                all_scales |= scales[0]
-                add_block(decoded, tokens.starting_at(Coord(i * K_WARPS, 0, 0, 0)), sums)
+            all_scales |= multiply_block[i](ring, left, tokens, sums)
         ring.ahead.advance(AHEAD)
         tokens = tokens.starting_at(Coord(AHEAD * K_WARPS, 0, 0, 0))
-        left -= min(left, UInt32(AHEAD))
+        left -= UInt32(AHEAD)
+    if left > 0:
+        comptime for i in range(AHEAD):
+            if UInt32(i) < left:
+                all_scales |= multiply_block[i](ring, left, tokens, sums)
     return all_scales
+
+
+@always_inline
+def multiply_block[
+    TOKEN_TILES: Int, //, i: Int
+](
+    mut ring: WeightRing, left: UInt32, tokens: Fragments[TOKEN_TILES], sums: WarpSums[TOKEN_TILES]
+) -> UInt32:
+    """Adds the products of the block in a slot, which is loaded anew; returns the block's scales."""
+    var scales = keep_here(SIMD[DType.uint32, 1](ring.word_scales[i]))
+    var decoded = decode_rows(keep_here(ring.words[i]), scales[0])
+    ring.load[i](left)
+    add_block(decoded, tokens.starting_at(Coord(i * K_WARPS, 0, 0, 0)), sums)
+    return scales[0]
 
 
 @always_inline
