@@ -346,6 +346,23 @@ def test_ids_may_be_any_numbers(dtype):
     assert (layer_of(x, gate_up, down, *nobody) == 0).all()
 
 
+FEW_IDS = [
+    [[3, 3, 3, 3], [3, 3, 3, 3]], [[-1, -1, -1, -1], [-1, 2, -1, 2]], [[4, 0, 1, 2], [0, 1, 2, 3]],
+    [[3, 2, 1, 0], [0, 0, 1, -1]], [[2**31 - 1, 1, 1, -(2**31)], [1, -1, 1, 0]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ids", FEW_IDS, ids=str)
+def test_up_to_eight_slots_find_their_tiles_as_more_do(ids):
+    """One by one they are looked at; of more, which one token more makes, they are counted."""
+    gate_up, down = layer(4, 96, 64)
+    x, counts = torch.randn(3, 96), torch.rand(3, 4)
+    ids = torch.tensor([*ids, [0, 3, -1, 2]], dtype=torch.int32)
+    few, more = (layer_of(x[:n], gate_up, down, ids[:n], counts[:n]) for n in (2, 3))
+    assert np.array_equal(values_of(few), values_of(more[:2]), equal_nan=True)
+    assert torch.equal(few.isnan().any(1), (ids[:2] >= 4).any(1))
+
+
 def compared_at_the_end_of_the_range(ids, count, tiny, **rules):
     """Compares a layer whose first weights are extreme; returns which tokens were decided.
 
