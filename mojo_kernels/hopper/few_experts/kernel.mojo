@@ -41,7 +41,7 @@ from ..operands.weights import (
 from .deal import Deal
 from .result import Item, Totals
 from .rows import Stage
-from .shape import AHEAD, K_WARPS, MAX_SHARED_BYTES, Room, Shape
+from .shape import AHEAD, K_WARPS, MAX_SHARED_BYTES, MAX_TOKEN_TILES, Room, Shape
 from .weights import Place, WeightRing
 
 
@@ -328,17 +328,22 @@ def multiply[
     """
     var left = blocks
     var all_scales = UInt32(0)
-    # Whole rounds ask nobody whether there is a block: blocks are decoded while others are multiplied.
-    while left >= AHEAD:
-        comptime for i in range(AHEAD):
-            all_scales |= multiply_block[i](ring, left, tokens, sums)
-        ring.ahead.advance(AHEAD)
-        tokens = tokens.starting_at(Coord(AHEAD * K_WARPS, 0, 0, 0))
-        left -= UInt32(AHEAD)
-    if left > 0:
+    # Whole rounds ask nobody whether there is a block: blocks are decoded while others are multiplied. With
+    # the sums of the most rows there are no registers for that.
+    comptime if TOKEN_TILES < MAX_TOKEN_TILES:
+        while left >= AHEAD:
+            comptime for i in range(AHEAD):
+                all_scales |= multiply_block[i](ring, left, tokens, sums)
+            ring.ahead.advance(AHEAD)
+            tokens = tokens.starting_at(Coord(AHEAD * K_WARPS, 0, 0, 0))
+            left -= UInt32(AHEAD)
+    while left > 0:
         comptime for i in range(AHEAD):
             if UInt32(i) < left:
                 all_scales |= multiply_block[i](ring, left, tokens, sums)
+        ring.ahead.advance(AHEAD)
+        tokens = tokens.starting_at(Coord(AHEAD * K_WARPS, 0, 0, 0))
+        left -= min(left, UInt32(AHEAD))
     return all_scales
 
 
@@ -348,7 +353,7 @@ def multiply_block[
 ](
     mut ring: WeightRing, left: UInt32, tokens: Fragments[TOKEN_TILES], sums: WarpSums[TOKEN_TILES]
 ) -> UInt32:
-    """Adds the products of the block in a slot, which is loaded anew; returns the block's scales."""
+    """Adds the products of the block in a slot, which is loaded anew; returns its scales."""
     var scales = keep_here(SIMD[DType.uint32, 1](ring.word_scales[i]))
     var decoded = decode_rows(keep_here(ring.words[i]), scales[0])
     ring.load[i](left)
