@@ -162,7 +162,7 @@ ARTEFACTS = (
         for name, kind in EXPERTS.items()
     ),
     program("gfx950/max_matmul"),
-    program("gfx950/max_ping_pong"),
+    program("gfx950/max_ping_pong", deep=True),
     program("gfx950/probes"),
     catalogue("cdna4/decode", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut"),

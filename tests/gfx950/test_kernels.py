@@ -23,7 +23,7 @@ from tests.gfx950.support import (
     make_matrix,
     max_case,
 )
-from tests.tiers import deep, tiered
+from tests.tiers import tiered
 
 MODES = [{}, {"late": True}]
 SCHEDULES = [
@@ -63,9 +63,10 @@ def test_triton_gemms_are_right(name, shape):
         assert case.within_bound(c)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("index", "format_", "out", "m"),
-    [pytest.param(0, "bf16", "bf16", 256, marks=deep), (1, "fp8_e4m3", "f32", 128)],
+    [(0, "bf16", "bf16", 256), (1, "fp8_e4m3", "f32", 128)],
 )
 def test_ping_pong_races_are_found_although_lockstep_results_are_right(index, format_, out, m):
     """MAX's ping-pong loads into LDS that other waves may still be reading.
@@ -88,6 +89,7 @@ def test_ping_pong_races_are_found_although_lockstep_results_are_right(index, fo
             assert "after the read of wave" in hazard.reason
 
 
+@pytest.mark.deep
 def test_ping_pong_reads_beyond_a_ragged_matrix():
     """The descriptor of MAX's ping-pong kernel covers whole tiles: a fault at ragged M."""
     kernel = gfx950.parse(compile_mojo("max_ping_pong.mojo")[0])
