@@ -1,9 +1,9 @@
 # Everything from a bare Linux machine with Python >= 3.10 and a C linker:
 #
-#     make test        every claim once           make lint     style checks
-#     make test-deep   every test                 make fmt      formats in place
-#     make bench       speed, into build/bench    make docs     pages, into build/site
-#     make clean       removes .venv and what was built
+#     make test           every claim once           make lint     style checks
+#     make test-deep      20 minutes of the rest     make fmt      formats in place
+#     make test-nightly   every test, in hours       make docs     pages, into build/site
+#     make bench          speed, into build/bench    make clean    removes .venv and what was built
 #
 # What tests compile is kept in the user's cache folder, or in MX_KERNELS_CACHE.
 # The first call makes .venv and fills it from pyproject.toml (a few minutes);
@@ -17,16 +17,19 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: test test-deep bench docs lint fmt clean
+.PHONY: test test-deep test-nightly bench docs lint fmt clean
 
 # One process a core, of one thread: tests of threads ask for more.
-PYTEST := OMP_NUM_THREADS=1 python -m pytest -n logical --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 python -m pytest -n logical --dist
 
 test: $(READY)
-	$(PYTEST) -m "not deep" $(ARGS)
+	$(PYTEST) worksteal -m "not deep" $(ARGS)
 
 test-deep: $(READY)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) loadfile --no-loadscope-reorder -m deep --minutes 20 $(ARGS)
+
+test-nightly: $(READY)
+	$(PYTEST) worksteal $(ARGS)
 
 bench: $(READY)
 	python -m bench.run $(if $(TARGET),--target $(TARGET)) $(ARGS)

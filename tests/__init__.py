@@ -2,7 +2,7 @@
 
     oracle/        what is right, from the OCP text, in NumPy alone
     cases.py       inputs that several rooms share
-    tiers.py       what `make test` runs and what `make test-deep` adds
+    tiers.py       what each of `make test`, `test-deep` and `test-nightly` runs
     artefacts/     everything that is compiled for tests, listed once
     numerics/      every operation against the oracle; mojo/ are tests in Mojo
     cpu/           threads, instruction levels, memory

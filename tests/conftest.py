@@ -6,13 +6,14 @@ makes without naming a device lies there. Claims about the CPU alone are marked 
 
 import contextlib
 import sys
+import time
 
 import numpy as np
 import pytest
 import torch
 
 from mx_kernels._cuda import CUDA, PORTABLE
-from tests import artefacts
+from tests import artefacts, tiers
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -23,27 +24,49 @@ def pytest_addoption(parser):
         action="store_true",
         help="on a CUDA device, leave products to the portable kernels",
     )
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="begin no test after this time; what is left is counted as skipped",
+    )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cpu_only: a claim about the CPU alone")
-    config.addinivalue_line("markers", "deep: for `make test-deep` alone")
+    config.addinivalue_line("markers", "deep: not of `make test`, see tiers.py")
     config.addinivalue_line("markers", "compiles: a claim about compiling, which does so itself")
     artefacts.refuse_others()
+    if config.option.minutes and not hasattr(config.option, "end"):
+        # Processes of pytest-xdist get the options of the first one.
+        config.option.end = time.time() + 60 * config.option.minutes
     if config.option.portable:
         CUDA.plan = PORTABLE
 
 
+def pytest_collection_modifyitems(config, items):
+    if config.option.minutes:
+        items[:] = tiers.in_turn(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if item.config.option.minutes and time.time() > item.config.option.end:
+        pytest.skip(f"left to `make test-nightly`: {item.config.option.minutes:g} minutes are over")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    """Makes what the tests use, before the first of them."""
+    """Makes what the tests use, before the first of them.
+
+    A run of limited time may not reach them all: there each test makes what it uses.
+    """
     capture = session.config.pluginmanager.getplugin("capturemanager")
 
     def say(line):
         with capture.global_and_fixture_disabled():
             print(line, file=sys.stderr)
 
-    if not session.config.option.collectonly:
+    if not session.config.option.collectonly and not session.config.option.minutes:
         artefacts.prepare(session.items, say)
 
 

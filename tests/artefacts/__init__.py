@@ -1,8 +1,8 @@
 """Everything that is compiled for the tests, listed once, kept in the cache of `_builds`.
 
 To add one: a line in `ARTEFACTS`, next to its room's. It says what is made and which tests
-use it, by the beginnings of their paths; `deep=True` where only the tests of `make test-deep`
-do. A test then asks for it by name:
+use it, by the beginnings of their paths; `deep=True` where only tests marked
+`deep` do. A test then asks for it by name:
 
     artefacts.text("cdna4/decode")      what a program printed
     artefacts.path("numerics/main")     the file itself
