@@ -20,6 +20,7 @@ import pytest
 
 from mx_kernels import _builds
 from tests import tiers
+from tests.artefacts import snapshot
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -305,6 +306,51 @@ def test_only_the_room_of_instructions_names_amd_intrinsics():
     home = HOUSE / "cdna4" / "instructions"
     named = {path for path in MOJO_FILES if "llvm.amdgcn" in path.read_text()}
     assert {path.parent for path in named} == {home}
+
+
+# Snapshots of GPU code
+
+KERNEL = """.version 8.6
+.target sm_90a
+.visible .entry gemm_0123456789(.param .u64 gemm_0123456789_param_0) {
+    ld.param.u64 %rd1, [gemm_0123456789_param_0];  // where
+    $L__BB0_1:
+    add.s64 %rd2, %rd1, %rd1;
+    add.s32 %r7, %r8, %r7;
+    bra.uni $L__BB0_1;
+}
+"""
+
+
+def of_ptx(text: str) -> list[str]:
+    """Returns the digest of each kernel of a module that has `text` in it."""
+    return [code for _, code in snapshot.kernels_of_ptx(b"\x7fELF\0" + text.encode() + b"\0end")]
+
+
+def test_a_snapshot_sees_code_and_no_names():
+    for before, after in (
+        ("gemm_0123456789", "gemm_of_another_name_abcdef0123"),
+        ("$L__BB0_1", "$L__BB7_99"),
+        ("%rd2", "%rd12"),
+        ("%r7", "%r70"),
+        ("  // where", ""),
+    ):
+        assert of_ptx(KERNEL) == of_ptx(KERNEL.replace(before, after)), before
+    for before, after in (
+        ("%rd1, %rd1;", "%rd1, %rd2;"),
+        ("%r8, %r7", "%r7, %r8"),
+        ("add.s32", "sub.s32"),
+        (".u64 gemm_0123456789_param_0)", ".u32 gemm_0123456789_param_0)"),
+        ("sm_90a", "sm_80"),
+    ):
+        assert of_ptx(KERNEL) != of_ptx(KERNEL.replace(before, after)), before
+
+
+def test_a_snapshot_lists_what_one_side_alone_has():
+    before = {"ptx/a": {"1": "same", "2": "old"}, "ptx/b": {"3": "gone"}}
+    after = {"ptx/a": {"1": "renamed", "4": "new"}}
+    assert snapshot.difference(before, after) == ["- ptx/a old", "+ ptx/a new", "- ptx/b gone"]
+    assert snapshot.difference(before, before) == []
 
 
 # Files
