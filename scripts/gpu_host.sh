@@ -4,6 +4,7 @@
 #   scripts/gpu_host.sh pack FOLDER    here: builds the modules, packs what they need (25 MB)
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
 #   scripts/gpu_host.sh portable FOLDER    there: the same of products, by the portable kernels
+#   scripts/gpu_host.sh sanitize FOLDER    there, minutes: no read or write outside an operand (memcheck)
 #   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
 #
@@ -19,6 +20,7 @@ TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts}.py simt/test_cuda{,_tiles}.py
     numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,fuzz}.py
     python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops,torch_gradients}.py
     python/test_{ops_inputs,experts}.py)
+SANITIZED=${SANITIZED:-short_k or derived_bound or pair_of_formats}
 PORTABLE_TESTS=(simt/test_cuda_tiles.py numerics/test_{matmul,weight_only,fp8,fuzz}.py)
 
 pack() {
@@ -49,7 +51,11 @@ case "${1:-}" in
     pack)  pack "$2" ;;
     test)  enter "$2"; python3 -m pytest -q -k cuda "${TESTS[@]/#/tests/}" ;;
     portable) enter "$2"; python3 -m pytest -q -k cuda --portable "${PORTABLE_TESTS[@]/#/tests/}" ;;
+    sanitize)  # each tensor is an allocation of its own, whose end memcheck knows
+           enter "$2"
+           PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
+               python3 -m pytest -q -k "$SANITIZED" tests/hopper ;;
     check) enter "$2"; python3 -m bench.cuda_tune check "$3" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
-    *)     sed -n '2,11p' "$0"; exit 2 ;;
+    *)     sed -n '2,12p' "$0"; exit 2 ;;
 esac

@@ -94,6 +94,14 @@ def test_products_are_within_the_derived_bound(shape, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("m", [24, 33, 65, 70, 128])
+def test_short_k_is_read_up_to_its_end(m, mode):
+    """`scripts/gpu_host.sh sanitize` runs it, each operand in an allocation of its own."""
+    for k in range(288, 1569, 32):
+        Problem(m, 256 if k % 64 else 1000, k).check(mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != SHUFFLED])
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s[0] * s[1] * s[2] < 3e8], ids=str)
 def test_other_layouts_are_multiplied_by_the_portable_kernel(shape, layout, mode):
