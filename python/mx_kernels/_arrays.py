@@ -226,6 +226,24 @@ def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0] if array.size else 0
 
 
+def in_memory(array: Array) -> Array:
+    """Returns an array whose memory holds its numbers: itself, or a copy.
+
+    Torch negates lazily, by a bit of the tensor, and knows zeros that have no memory.
+    """
+    if not isinstance(array, Tensor):
+        return array
+    if array.is_neg():
+        array = array.resolve_neg()
+    return array.clone() if array._is_zerotensor() else array
+
+
+def memory_of(t: Tensor) -> tuple[Tensor, int]:
+    """Returns who owns a tensor's numbers, one behind the other, and their address."""
+    t = in_memory(t).contiguous()
+    return t, address_of(t)
+
+
 def rows_of(array: Array, k: int) -> tuple[Array, int, int, int]:
     """Views checked floats `[..., k]` as rows; copies only if no row stride describes them.
 
@@ -234,8 +252,7 @@ def rows_of(array: Array, k: int) -> tuple[Array, int, int, int]:
     """
     if isinstance(array, Tensor):
         code = (_facts._facts or facts()).dtype_codes[array.dtype]
-        if array.is_neg():
-            array = array.resolve_neg()
+        array = in_memory(array)
         stride = k if array.is_contiguous() else row_stride(array.shape, array.stride(), 1)
         if stride is None:
             array, stride = array.contiguous(), k

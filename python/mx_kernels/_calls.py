@@ -41,9 +41,9 @@ from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels import _facts, _launch
-from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, rows_of, show
+from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, memory_of, rows_of, show
 from mx_kernels._cuda import current_device
-from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts
+from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts, of_kind
 from mx_kernels._pages import ask_for_large_pages
 from mx_kernels._storage import lies_by_columns, storage_of
 
@@ -147,6 +147,7 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
         if _has_kernel_for_columns(a, b):
             return _multiply_columns(a, b, bias, dtype)
         a = _by_rows(a)
+    a = _with_scales_a_row(a)
     codes, scales, fmt, _ = _right(a)
     left = (ENCODED, codes, scales, 0, 0, fmt, 0)
     return _multiply(a._codes, left, b, bias, dtype)[0]
@@ -187,9 +188,8 @@ def grouped_linear(  # noqa: PLR0917  as the operator has them
     if dtype is None:
         dtype = left[3]
     out, address, launcher = _empty(x, (rows, n), dtype)
-    sizes = sizes.contiguous()
+    sizes, sizes_at = memory_of(sizes)
     also_kept, right = _experts(w, bias)
-    sizes_at = sizes.data_ptr()
     call = (*left, *right, sizes_at, address, dtype, rows, n, k)
     if launcher.launch("multiply_grouped", call, out) is False:
         raise ValueError(
@@ -230,10 +230,10 @@ def moe(  # noqa: PLR0917  as the operator has them
     if dtype is None:
         dtype = left[3]
     out, address, launcher = _empty(x, (tokens, width), dtype)
-    ids, counts = ids.contiguous(), counts.contiguous()
+    (ids, ids_at), (counts, counts_at) = memory_of(ids), memory_of(counts)
     (kept_up, gate_up), (kept_down, down) = map(_experts, weights, biases)
     counts_dtype = facts().dtype_codes[counts.dtype]
-    routing = (ids.data_ptr(), ids.element_size(), counts.data_ptr(), counts_dtype, tokens, slots)
+    routing = (ids_at, ids.element_size(), counts_at, counts_dtype, tokens, slots)
     call = (*left, *gate_up, *down, *routing, *gate, address, dtype, width, inner)
     if launcher.launch("multiply_experts", call, out) is False:
         raise ValueError(
@@ -255,8 +255,8 @@ def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, tuple[int,
     """Writes the right sides of all experts; returns who owns the memory of the bias, too."""
     addend, bias_dtype = 0, NO_CODE
     if bias is not None:
-        bias = bias.contiguous()
-        addend, bias_dtype = bias.data_ptr(), facts().dtype_codes[bias.dtype]
+        bias, addend = memory_of(bias)
+        bias_dtype = facts().dtype_codes[bias.dtype]
     steps = (w._codes.stride(0), w._scales.stride(0) * w._scales.element_size())
     return bias, (*_right(w), w.shape[0], *steps, addend, bias_dtype)
 
@@ -304,6 +304,19 @@ def _by_rows(q: Operand) -> Operand:
     if q._codes.is_contiguous():
         return q
     return q._with(q._codes.contiguous(), q._scales)
+
+
+def _with_scales_a_row(a: Operand) -> Operand:
+    """Returns activations whose rows have scales of their own: the same numbers, in rows' blocks.
+
+    So leading axes fold, whatever number of rows a matrix has: a block of several rows ends with
+    its matrix.
+    """
+    fmt = facts().formats[a.format]
+    if fmt.block_rows == 1:
+        return a
+    scales = a._scales.repeat_interleave(fmt.block_rows, -2).narrow(-2, 0, a.shape[-2])
+    return a._with(a._codes, scales.contiguous(), format=of_kind(fmt, 1))
 
 
 def _has_kernel_for_columns(a: Operand, b: Operand) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import Array, dtype_name, kind_of, show
+from mx_kernels._arrays import Array, dtype_name, in_memory, kind_of, show
 from mx_kernels._facts import Format, Layout, facts
 
 BYTE = "uint8"
@@ -56,6 +56,7 @@ def as_bytes(array: Array, name: str, element: str, *, or_columns: bool = False)
         raise TypeError(f"{name}: got dtype {got}, expected {' or '.join(known)}{hint}")
     if len(array.shape) == 0:
         raise ValueError(f"{name}: got a single number, expected shape [..., K]")
+    array = in_memory(array)
     contiguous = array.is_contiguous() if kind == "torch" else array.flags.c_contiguous
     if or_columns and not contiguous and len(array.shape) == 2:
         contiguous = lies_by_columns(array) if kind == "torch" else array.flags.f_contiguous
@@ -77,19 +78,18 @@ def as_scales(array: Array, fmt: Format) -> Tensor:
     """
     if not fmt.has_float_scales:
         return as_bytes(array, "scales", fmt.scale)
-    if (kind := kind_of(array, "scales")) == "numpy":
-        if dtype_name(array) == fmt.scale:
-            return as_bytes(array.view(np.uint8), "scales", BYTE).view(torch.float32)
-    elif array.dtype == torch.float32:
-        if not array.is_contiguous():
-            raise ValueError(
-                "scales: got a non-contiguous array, expected a contiguous one: scales.contiguous()"
-            )
+    is_torch = kind_of(array, "scales") == "torch"
+    if dtype_name(array) != fmt.scale or not (is_torch or array.dtype.isnative):
+        got = dtype_name(array) if is_torch or array.dtype.isnative else array.dtype.str
+        call = "scales.float()" if is_torch else "scales.astype(np.float32)"
+        raise TypeError(f"scales: got dtype {got}, expected {fmt.scale} for {fmt.name}: {call}")
+    array = in_memory(array)
+    if not (array.is_contiguous() if is_torch else array.flags.c_contiguous):
+        call = "scales.contiguous()" if is_torch else "np.ascontiguousarray(scales)"
+        raise ValueError(f"scales: got a non-contiguous array, expected a contiguous one: {call}")
+    if is_torch:
         return array
-    call = "scales.float()" if kind == "torch" else "scales.astype(np.float32)"
-    raise TypeError(
-        f"scales: got dtype {dtype_name(array)}, expected {fmt.scale} for {fmt.name}: {call}"
-    )
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def check_pair(codes: Tensor, scales: Tensor) -> None:

@@ -22,6 +22,7 @@ from cases import (
     every_layout,
     every_value,
     float32_corners,
+    numbers_of,
     on_every_device,
     random_operand,
     torch_of,
@@ -242,6 +243,25 @@ def test_matmul_is_the_product_of_the_dequantized_operands(rng, pair, layout):
             lost = cut_off(got, pair, layout, x, w)
             assert_matmul(values_of(got), x, w, out, bias, scale_roundings=SCALE_ROUNDINGS,
                           more_error=lost)  # fmt: skip
+
+
+@every_fp8
+@pytest.mark.parametrize("lead", [(1,), (3,), (2, 2), (0,), (2, 0, 1)])
+@pytest.mark.parametrize("rows", [1, 4, 128, 130])
+def test_each_matrix_of_a_batch_is_multiplied_under_its_own_scales(rng, format, lead, rows):
+    sizes = 10.0 ** np.arange(np.prod(lead)).reshape(*lead, 1, 1)
+    x = torch.from_numpy(np.float32(sizes * rng.standard_normal((*lead, rows, 160))))
+    a, w = mx.quantize(x, format=format), tensor(*operand(rng, 17, 160, "mxfp4")[:2], "mxfp4")
+    got = mx.matmul(a, w, out_dtype="float32")
+    assert got.shape == (*lead, rows, 17)
+    for at in np.ndindex(lead):
+        alone = mx.matmul(a[at], w, out_dtype="float32")
+        assert got.is_cuda or torch.equal(got[at], alone)
+        values = numbers_of(a[at]), numbers_of(w)
+        assert_matmul(values_of(got[at]), *values, scale_roundings=SCALE_ROUNDINGS)
+    if lead == (3,):
+        last = mx.matmul(a[1:], w, out_dtype="float32")
+        assert got.is_cuda or torch.equal(last, got[1:])
 
 
 @every_layout

@@ -6,8 +6,8 @@ import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorType, TensorValue, ops
 
-from mx_kernels._arrays import Array, check_floats, float_code, kind_of, show
-from mx_kernels._facts import facts
+from mx_kernels._arrays import Array, check_floats, float_code, in_memory, kind_of, show
+from mx_kernels._facts import facts, of_kind
 from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value
 from mx_kernels.max_graph.values import MXValue
 
@@ -16,6 +16,20 @@ def parts_of(q: MXValue) -> tuple[TensorValue, TensorValue, TensorValue]:
     """Codes and scales as two-dimensional tensors, and the number of logical rows."""
     codes, scales = folded(q.codes), folded(q.scales)
     return codes, scales, number(row_count(q, codes))
+
+
+def with_scales_a_row(a: MXValue) -> MXValue:
+    """Activations whose rows have scales of their own: the same numbers, as `_calls` has them.
+
+    So leading dimensions fold, whatever number of rows a matrix has.
+    """
+    fmt = facts().formats[a.format]
+    if fmt.block_rows == 1:
+        return a
+    blocks = np.arange(int(a.lead[-1]), dtype=np.int64) // fmt.block_rows
+    rows = ops.constant(blocks, DType.int64, a.device)
+    scales = ops.gather(a.scales, rows, axis=len(a.lead) - 1)
+    return MXValue(a.codes, scales, format=of_kind(fmt, 1))
 
 
 def number(dim: Dim) -> TensorValue:
@@ -40,7 +54,7 @@ def bias_of(
     if not isinstance(bias, TensorValue):
         kind = kind_of(bias, name)
         check_floats(bias, name)
-        wide = bias.detach().cpu().float().numpy() if kind == "torch" else bias
+        wide = in_memory(bias.detach()).cpu().float().numpy() if kind == "torch" else bias
         wide = np.ascontiguousarray(wide, dtype=np.float32)
         bias = ops.constant(wide, DType.float32, w.device)
     check_value(bias, name)

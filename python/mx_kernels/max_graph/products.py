@@ -16,6 +16,7 @@ from mx_kernels.max_graph.calls import (
     row_count,
     type_of,
     unfolded,
+    with_scales_a_row,
 )
 from mx_kernels.max_graph.checks import (
     CPU_REF,
@@ -102,6 +103,7 @@ def matmul(
             f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
             "preshuffled; unshuffle the MXTensor first"
         )
+    a = with_scales_a_row(a)
     check_weights(b, "b", a.k, "a", a.device)
     check_formats(a.codes, "formats", a.format, b.format)
     codes, scales, _ = parts_of(a)

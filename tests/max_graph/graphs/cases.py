@@ -70,6 +70,14 @@ def weights(name: str, layout: str = "plain", format: str = "mxfp4") -> mx.MXTen
     return mx_tensor(*random_operand(rng, *WEIGHTS[name], format=format), layout, format)
 
 
+@cache
+def batch() -> mx.MXTensor:
+    """Returns encoded activations whose matrices share no scales, and have few rows for a block."""
+    sizes = torch.tensor([1.0, 100.0, 0.01])[:, None, None]
+    floats = torch.from_numpy(np.random.default_rng(25).standard_normal((3, 5, K)))
+    return mx.quantize((sizes * floats).float(), format="fp8_block_2d")
+
+
 INPUTS = {
     **{dtype: (dtype, ["m", K]) for dtype in DTYPES},
     "wide": ("float32", ["m", 512]),
@@ -163,6 +171,7 @@ CASES = {
         out_dtype="float32",
         bias=SUBNORMAL_BIAS,
     ),
+    "matmul-batch": lambda route, i: route.ops.matmul(batch(), weights("tiny")),
     "input-weights": lambda route, i: route.ops.matmul(
         route.ops.quantize(i["bfloat16"], rounding="rceil"), route.value(i["codes"], i["scales"])
     ),
@@ -182,6 +191,7 @@ FIRST = [
     "dequantize-input-fp8_block",
     "nested-quantized",
     "subnormal",
+    "matmul-batch",
     "input-weights",
     "codes",
     "scales",
