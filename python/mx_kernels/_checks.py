@@ -8,7 +8,6 @@ is wrong is put into words where it is found.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from numbers import Real
 
 import numpy as np
@@ -25,7 +24,10 @@ from mx_kernels._arrays import (
     show,
 )
 from mx_kernels._facts import (
+    DEFAULT_ALPHA,
+    DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
+    GATE_WITH_NUMBERS,
     KEPT_FLOATS,
     Format,
     Layout,
@@ -35,6 +37,8 @@ from mx_kernels._facts import (
 )
 from mx_kernels._storage import check_axes
 from mx_kernels.tensor import MXTensor
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, bool]:
@@ -409,29 +413,44 @@ def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
         )
 
 
-def check_gate(activation: str, limit: float, alpha: float) -> tuple[int, int, int]:
-    """Checks the name of a gated activation and its numbers.
+def check_gate(activation: str, limit: float | None, alpha: float | None) -> tuple[int, int, int]:
+    """Checks the name of a gated activation and its numbers, of which None is the gate's own.
 
     Returns:
-        Its code, and both numbers as the bits of float32.
+        Its code, and both numbers as the bits of float32; of a gate without numbers, any.
     """
+    numbers = gate_numbers(activation, limit, alpha)
+    return facts().gates[activation], *(int(np.float32(n).view(np.uint32)) for n in numbers)
+
+
+def gate_numbers(activation: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
+    """Checks the same; returns limit and alpha."""
     known = facts().gates
     if not isinstance(activation, str) or activation not in known:
         raise ValueError(
             f"activation: got {activation!r}, expected {' or '.join(map(repr, known))}"
         )
-    return known[activation], *(
-        _positive_bits(*pair) for pair in (("limit", limit), ("alpha", alpha))
+    given = ("limit", limit, DEFAULT_LIMIT), ("alpha", alpha, DEFAULT_ALPHA)
+    for name, number, _ in given:
+        if number is not None and activation != GATE_WITH_NUMBERS:
+            raise ValueError(
+                f"{name}: got {number!r} with activation={activation!r}, which has none, expected "
+                f"None; {GATE_WITH_NUMBERS!r} has one"
+            )
+    return tuple(
+        default if number is None else _positive(name, number) for name, number, default in given
     )
 
 
-@lru_cache(typed=True)
-def _positive_bits(name: str, number: float) -> int:
-    """Checks that float32 holds a number that is positive; returns its bits there."""
+def _positive(name: str, number: float) -> float:
+    """Checks that float32 holds a number that is positive; returns it."""
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name}: got {type(number).__name__}, expected a number")
-    with np.errstate(over="ignore"):
-        single = np.float32(number)
-    if not 0 < single < np.inf:
+    try:
+        value = float(number)
+    except OverflowError:
+        # Of so many digits that Python may refuse to print them.
+        number, value = "a number beyond float64", np.inf
+    if not (value <= _LARGEST and np.float32(value) > 0):
         raise ValueError(f"{name}: got {number}, expected a positive number that float32 holds")
-    return int(single.view(np.uint32))
+    return value

@@ -24,7 +24,7 @@ _GROUPED = f"Tensor x, {_EXPERTS.format('')}, Tensor group_sizes, Tensor? bias"
 _MOE = (
     f"Tensor x, {_EXPERTS.format('gate_up_')}, {_EXPERTS.format('down_')}, Tensor expert_ids,"
     " Tensor expert_weights, Tensor? bias_gate_up, Tensor? bias_down, str activation,"
-    " float limit, float alpha"
+    " float? limit, float? alpha"
 )
 _RULES = "str rounding, ScalarType out_dtype, str activations"
 
@@ -145,8 +145,11 @@ def _moe_fake(*args):
     return x.new_empty(x.shape, dtype=args[-2])
 
 
-def gated(gate: Tensor, up: Tensor, activation: str, limit: float, alpha: float) -> Tensor:
+def gated(
+    gate: Tensor, up: Tensor, activation: str, limit: float | None, alpha: float | None
+) -> Tensor:
     """Returns the hidden numbers, as torch differentiates them."""
+    limit, alpha = _checks.gate_numbers(activation, limit, alpha)
     if activation == "silu":
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)

@@ -36,7 +36,8 @@ DEFAULT_ROUNDING = "even"
 MAX_K = 1 << 60
 """More elements than any row has."""
 DEFAULT_LIMIT, DEFAULT_ALPHA = 7.0, 1.702
-"""Of the gated activation of gpt-oss."""
+"""Of the gated activation of gpt-oss, which alone has such numbers."""
+GATE_WITH_NUMBERS = "swiglu_oai"
 
 
 def ceil_to(count: int, multiple: int) -> int:

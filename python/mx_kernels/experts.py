@@ -23,9 +23,7 @@ from mx_kernels import _calls, _expert_ops
 from mx_kernels._arrays import Array, float_code, watched
 from mx_kernels._checks import check_grouped, check_moe
 from mx_kernels._facts import (
-    DEFAULT_ALPHA,
     DEFAULT_FORMAT,
-    DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
     facts,
 )
@@ -33,6 +31,8 @@ from mx_kernels.ops import _chosen, _dtype_of
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
+_CHARS_OF_TORCH = "?efdFD" + np.typecodes["AllInteger"]
+"""What NumPy calls the dtypes that torch has, too."""
 
 
 def grouped_linear(
@@ -91,8 +91,8 @@ def moe(
     bias_gate_up: Array | None = None,
     bias_down: Array | None = None,
     activation: str = "swiglu_oai",
-    limit: float = DEFAULT_LIMIT,
-    alpha: float = DEFAULT_ALPHA,
+    limit: float | None = None,
+    alpha: float | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str | None = DEFAULT_FORMAT,
@@ -127,8 +127,8 @@ def moe(
         activation: "swiglu_oai", for rows of gate_up that take turns, gate first:
             (up + 1) * gate * sigmoid(alpha * gate), gate at most `limit`, up within +-`limit`; or
             "silu", for rows in halves, gates first: up * gate * sigmoid(gate).
-        limit: of "swiglu_oai".
-        alpha: of "swiglu_oai".
+        limit: of "swiglu_oai", which alone has one; None is 7.
+        alpha: likewise; None is 1.702.
         rounding: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what both are multiplied as, as in `linear`.
@@ -154,19 +154,27 @@ def moe(
     call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
     parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
-    rules = activation, limit, alpha, *rules
+    numbers = (None if number is None else float(number) for number in (limit, alpha))
+    rules = activation, *numbers, *rules
     return call(x, *parts, expert_ids, expert_weights, *biases, *rules)
 
 
 def _tensor_of(array: Array | None) -> Tensor | None:
-    """Returns the tensor over a NumPy array's memory; what checks refuse stays as it is."""
-    if type(array) is not np.ndarray or not array.dtype.isnative:
+    """Returns the tensor over a NumPy array's memory, or a copy's; what is refused stays as it is.
+
+    Of memory that is read-only torch warns.
+    """
+    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    if not is_plain or not array.dtype.isnative:
         return array
-    array = np.ascontiguousarray(array)
-    if array.dtype.name == "bfloat16":
+    is_bfloat16 = array.dtype.name == "bfloat16"
+    if not is_bfloat16 and array.dtype.char not in _CHARS_OF_TORCH:
+        return array
+    array = np.asarray(array, order="C")
+    array = array if array.flags.writeable else array.copy()
+    if is_bfloat16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    is_known = array.dtype.isbuiltin == 1 and array.dtype.kind in "biufc"
-    return torch.from_numpy(array) if is_known else array
+    return torch.from_numpy(array)
 
 
 def _array_of(out: Tensor) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mx_kernels._arrays import show
 from mx_kernels._checks import check_biases, check_gate, check_mode, check_operand
-from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, DEFAULT_ROUNDING
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.experts import moe
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.tensor import MXTensor
@@ -29,8 +29,8 @@ class MXExperts(MXModule):
         gate_up_proj_bias: floats [E, 2I], or None.
         down_proj_bias: floats [E, H], or None.
         activation: "silu" or "swiglu_oai".
-        limit: of "swiglu_oai".
-        alpha: of "swiglu_oai".
+        limit: of "swiglu_oai", which alone has one; None is 7.
+        alpha: likewise; None is 1.702.
         rounding: how activations are quantized.
         activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
 
@@ -49,8 +49,8 @@ class MXExperts(MXModule):
         gate_up_proj_bias: Tensor | None = None,
         down_proj_bias: Tensor | None = None,
         activation: str = "silu",
-        limit: float = DEFAULT_LIMIT,
-        alpha: float = DEFAULT_ALPHA,
+        limit: float | None = None,
+        alpha: float | None = None,
         rounding: str = DEFAULT_ROUNDING,
         activations: str = DEFAULT_FORMAT,
     ):

@@ -1,6 +1,7 @@
 """grouped_linear and moe: misuse, and the operators inside torch."""
 
 import math
+import warnings
 
 import ml_dtypes
 import numpy as np
@@ -85,6 +86,8 @@ BAD_MOE = {
     "infinite limit": ("limit", math.inf, ValueError, "limit: got inf"),
     "limit NaN": ("limit", math.nan, ValueError, "limit: got nan"),
     "large limit": ("limit", 1e39, ValueError, "that float32 holds"),
+    "a limit beyond all floats": ("limit", 10**400, ValueError, "limit: got a number beyond"),
+    "a limit in a list": ("limit", [7], TypeError, "limit: got list, expected a number"),
     "alpha": ("alpha", 1e-50, ValueError, "alpha: got 1e-50"),
     "alpha as text": ("alpha", "1", TypeError, "alpha: got str, expected a number"),
     "alpha as truth": ("alpha", True, TypeError, "alpha: got bool"),
@@ -112,6 +115,13 @@ BAD_NUMBERS = {
     "large sizes": (lambda s: s * 2, "5 or fewer together"),
     "sizes that wrap": (lambda s: s + 2**31 - 3, "group_sizes: got"),
 }
+
+
+both_calls = pytest.mark.parametrize(
+    "call, make",
+    [(mx.grouped_linear, grouped_inputs), (mx.moe, inputs)],
+    ids=["grouped_linear", "moe"],
+)
 
 
 def plain_rows(w, count):
@@ -164,6 +174,7 @@ def test_sizes_that_do_not_fit_are_refused(change, message):
         (lambda x: x.astype(np.int32), "x: got dtype int32"),
         (lambda x: x.astype(">f4"), "other byte order"),
         (lambda x: x.astype(object), "x: got dtype object"),
+        (lambda x: x.astype(np.longdouble), "x: got dtype float128, expected"),
         (lambda x: np.ma.masked_array(x, x > 0), "x: got a masked array"),
         (lambda x: x.astype(ml_dtypes.float8_e5m2), "x: got dtype float8_e5m2"),
     ],
@@ -173,6 +184,93 @@ def test_arrays_that_are_no_floats_are_refused(change, message):
     named["x"] = change(named["x"].numpy())
     with pytest.raises(TypeError, match=message):
         mx.moe(**named)
+
+
+TENSORS = {
+    "negated lazily": lambda t: torch._neg_view(-t),
+    "every other": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "transposed": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "a parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+}
+ARRAYS = {
+    "a memmap": lambda a: a.view(np.memmap),
+    "a matrix": lambda a: a.view(np.matrix) if a.ndim == 2 else a,
+    "read-only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "backwards": lambda a: a[..., ::-1].copy()[..., ::-1],
+    "in Fortran's order": np.asfortranarray,
+}
+
+
+def operands(named):
+    return {name: v for name, v in named.items() if type(v) is torch.Tensor}
+
+
+@both_calls
+@pytest.mark.parametrize("change", TENSORS.values(), ids=TENSORS)
+def test_every_operand_means_what_its_copy_means(call, make, change):
+    expected = call(**make())
+    for name, value in operands(make()).items():
+        changed = change(value)
+        assert torch.equal(changed, value)
+        assert torch.equal(call(**make() | {name: changed}), expected), name
+
+
+@both_calls
+def test_zeros_without_memory_are_zeros(call, make):
+    for name, value in operands(make()).items():
+        nothing = torch._efficientzerotensor(value.shape, dtype=value.dtype, device=value.device)
+        assert nothing.data_ptr() == 0
+        zeros = torch.zeros_like(value)
+        assert torch.equal(call(**make() | {name: nothing}), call(**make() | {name: zeros})), name
+
+
+@both_calls
+def test_memory_that_was_freed_is_an_error(call, make):
+    for name, value in operands(make()).items():
+        freed = value.clone()
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match="storage was freed"):
+            call(**make() | {name: freed})
+
+
+@pytest.mark.cpu_only
+@both_calls
+@pytest.mark.parametrize("change", ARRAYS.values(), ids=ARRAYS)
+def test_every_array_means_what_its_copy_means(call, make, change):
+    named = make()
+    arrays = {name: value.numpy() for name, value in operands(named).items()}
+    expected = call(**named | arrays)
+    assert np.array_equal(expected, call(**named))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, array in arrays.items():
+            got = call(**named | arrays | {name: change(array)})
+            assert type(got) is np.ndarray, name
+            assert np.array_equal(got, expected), name
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("dtype", ["uint64", ">i8", "bool", "float32"])
+def test_integers_of_other_types_are_refused(dtype):
+    for call, make, name in ((mx.moe, inputs, "expert_ids"),
+                             (mx.grouped_linear, grouped_inputs, "group_sizes")):  # fmt: skip
+        ids = abs(make()[name].numpy()).astype(dtype)
+        for given in (ids, torch.from_numpy(ids)) if ids.dtype.isnative else (ids,):
+            with pytest.raises(TypeError, match=rf"{name}: got .*, expected "):
+                call(**make() | {name: given})
+
+
+@pytest.mark.cpu_only
+def test_ids_beyond_an_int32_are_no_small_ones():
+    for far in (1 << 32, (1 << 32) + 1, 1 << 62):
+        named = inputs()
+        named["expert_ids"][1, 0] = far
+        with pytest.raises(ValueError, match=f"expert_ids: got {far}, expected at most 2"):
+            mx.moe(**named)
+        named["expert_ids"][1, 0] = -far
+        none = mx.moe(**named)
+        named["expert_ids"][1, 0] = -1
+        assert torch.equal(none, mx.moe(**named))
 
 
 def test_what_activations_none_stands_for(device):
@@ -195,7 +293,7 @@ def operator_arguments(function, layout="plain", **leaf):
     x, gate_up, down, *rest = inputs(layout, **leaf).values()
     parts = (gate_up.codes, gate_up.scales, gate_up.format, gate_up.layout, 2 * INNER)
     parts += (down.codes, down.scales, down.format, down.layout, H)
-    return x, *parts, *rest, "silu", 7.0, 1.702, "even", torch.bfloat16, "mxfp8"
+    return x, *parts, *rest, "silu", None, None, "even", torch.bfloat16, "mxfp8"
 
 
 both_functions = pytest.mark.parametrize("function", ["grouped_linear", "moe"])
@@ -278,7 +376,8 @@ def test_gradients_of_grouped_linear_are_those_of_the_dequantized_weights():
 def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(layout, activation):
     """In float64, slot by slot, with torch's own derivatives."""
     named = inputs(layout, requires_grad=True)
-    out = mx.moe(**named, activation=activation, limit=1.0)
+    numbers = {"limit": 1.0} if activation == "swiglu_oai" else {}
+    out = mx.moe(**named, activation=activation, **numbers)
     grad = torch.randn_like(out)
     out.backward(grad)
 

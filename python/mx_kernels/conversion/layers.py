@@ -20,7 +20,6 @@ from torch.nn.utils import parametrize
 
 from mx_kernels._checks import mode_rounding
 from mx_kernels._expert_ops import gated
-from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_LIMIT
 from mx_kernels.experts_module import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 
@@ -214,8 +213,8 @@ class Gate:
     """What `mx_kernels.moe` has to know, and whether rows of gate and up take turns already."""
 
     activation: str
-    limit: float
-    alpha: float
+    limit: float | None
+    alpha: float | None
     takes_turns: bool
 
     def __call__(self, sums: Tensor) -> Tensor:
@@ -254,7 +253,7 @@ def _gate_of(module: nn.Module) -> Gate | None:
     limits = [getattr(module, name, 0.0) for name in ("limit", "swiglu_limit")]
     alphas = [getattr(module, name, 0.0) for name in ("alpha", "swiglu_alpha")]
     numbers = max(limits), max(alphas)
-    gates = [Gate("silu", DEFAULT_LIMIT, DEFAULT_ALPHA, turns) for turns in (False, True)]
+    gates = [Gate("silu", None, None, turns) for turns in (False, True)]
     if all(numbers):
         gates += [Gate("swiglu_oai", *numbers, turns) for turns in (False, True)]
     for gate in gates:

@@ -8,12 +8,12 @@ from max.graph import DeviceRef, TensorValue, ops
 
 from mx_kernels._arrays import Array, show
 from mx_kernels._checks import (
-    check_gate,
     check_layer_shapes,
     check_mode,
     check_routing_shapes,
+    gate_numbers,
 )
-from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, DEFAULT_ROUNDING
+from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.max_graph.calls import bias_of, call, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,
@@ -82,8 +82,8 @@ def moe(
     bias_gate_up: TensorValue | Array | None = None,
     bias_down: TensorValue | Array | None = None,
     activation: str = "swiglu_oai",
-    limit: float = DEFAULT_LIMIT,
-    alpha: float = DEFAULT_ALPHA,
+    limit: float | None = None,
+    alpha: float | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str = DEFAULT_FORMAT,
@@ -101,8 +101,8 @@ def moe(
         bias_gate_up: floats [E, 2I]: a tensor of the graph, or a torch tensor or NumPy array.
         bias_down: floats [E, H], likewise.
         activation: "swiglu_oai" or "silu".
-        limit: of "swiglu_oai".
-        alpha: of "swiglu_oai".
+        limit: of "swiglu_oai", which alone has one; None is 7.
+        alpha: likewise; None is 1.702.
         rounding: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else bfloat16, float16 or float32.
         activations: what both are multiplied as, as in `linear`.
@@ -115,7 +115,7 @@ def moe(
     """
     width = _check_rows(x, "[T, H], a row for each token")
     check_mode(activations, rounding)
-    check_gate(activation, limit, alpha)
+    numbers = gate_numbers(activation, limit, alpha)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
     for w in (gate_up, down):
@@ -128,7 +128,7 @@ def moe(
         bias_of(bias_gate_up, gate_up, "bias_gate_up", "w_gate_up"),
         bias_of(bias_down, down, "bias_down", "w_down"),
     ]
-    operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in (limit, alpha)]
+    operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in numbers]
     names = {"activation": activation, "activations": activations, "rounding": rounding}
     names |= {"gate_up_format": gate_up.format, "gate_up_layout": gate_up.layout}
     names |= {"down_format": down.format, "down_layout": down.layout}

@@ -25,7 +25,7 @@ from vllm.model_executor.utils import set_weight_attrs
 
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
-from mx_kernels._facts import DEFAULT_ALPHA, DEFAULT_FORMAT, DEFAULT_LIMIT, facts
+from mx_kernels._facts import DEFAULT_FORMAT, facts
 from mx_kernels._storage import storage_of
 from mx_kernels.experts import moe
 from mx_kernels.vllm.linear import activations_of, packed
@@ -88,7 +88,6 @@ class MXExpertsMethod(FusedMoEMethodBase):
     ) -> Tensor:
         """Returns the weighted sum of each token's experts."""
         ids = topk_ids if layer.expert_map is None else layer.expert_map[topk_ids.long()]
-        limit, alpha = self.moe.swiglu_limit, self.moe.swiglu_alpha
         return moe(
             x,
             layer.w13_weight,
@@ -98,8 +97,8 @@ class MXExpertsMethod(FusedMoEMethodBase):
             bias_gate_up=getattr(layer, "w13_bias", None),
             bias_down=getattr(layer, "w2_bias", None),
             activation=GATES[self.moe.activation],
-            limit=DEFAULT_LIMIT if limit is None else limit,
-            alpha=DEFAULT_ALPHA if alpha is None else alpha,
+            limit=self.moe.swiglu_limit,
+            alpha=self.moe.swiglu_alpha,
             activations=self.activations,
         )
 
