@@ -226,8 +226,8 @@ def check_mode(activations: str, rounding: str) -> Mode:
     if activations != KEPT_FLOATS:
         check_rule(rounding, facts().formats[activations], f"activations={activations!r}")
     raise ValueError(
-        f"rounding: got {rounding!r} with activations={activations!r}, which leaves the scale "
-        "rule nothing to do; leave the rounding out"
+        f"rounding: got {rounding!r} with activations={activations!r}, expected none: floats that "
+        "are kept have no scales; leave the rounding out"
     )
 
 

@@ -17,9 +17,7 @@ from mx_kernels import _levels
 from mx_kernels._calls import question
 from mx_kernels._checks import check_gate, check_mode, format_named
 from mx_kernels._facts import (
-    DEFAULT_ALPHA,
     DEFAULT_FORMAT,
-    DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
     ENCODED,
     KEPT,
@@ -172,7 +170,7 @@ def explain(
     format: str = DEFAULT_FORMAT,
     experts: int = 0,
     slots: int = 0,
-    activation: str = "swiglu_oai",
+    activation: str | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
@@ -189,9 +187,9 @@ def explain(
             "grouped_linear" or "moe".
         activations: what activations are multiplied as; of "matmul", their format.
         format: the weights' format.
-        experts: how many there are, of products of experts.
-        slots: experts of a token, of "moe".
-        activation: of "moe".
+        experts: how many there are, of products of experts alone.
+        slots: experts of a token, of "moe" alone.
+        activation: of "moe" alone; None is "swiglu_oai".
         by_columns: whether codes of both sides lie column by column, of "matmul" on gfx950.
 
     Raises:
@@ -199,17 +197,18 @@ def explain(
         ValueError: if a size is not possible, the device has no kernels to choose from or none
             for the formats, or a name is unknown.
     """
+    for name, value, known in (("device", device, DEVICES), ("op", op, OPS + EXPERT_OPS)):
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
     sizes = {"m": m, "n": n, "k": k}
     sizes |= {"experts": experts} if op in EXPERT_OPS else {}
     sizes |= {"slots": slots} if op == "moe" else {}
     for name, size in sizes.items():
-        if not isinstance(size, int):
+        if isinstance(size, bool) or not isinstance(size, int):
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
-    for name, value, known in (("device", device, DEVICES), ("op", op, OPS + EXPERT_OPS)):
-        if value not in known:
-            raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
+    _check_unused(op, experts=experts, slots=slots, activation=activation)
     left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
     if op == "matmul":
         left = Mode(ENCODED, format_named(activations).code, left.rounding)
@@ -224,10 +223,21 @@ def explain(
         )
     question = {"device": device, "op": op, "activations": activations, "format": format}
     if op in EXPERT_OPS:
-        return _explain_experts(asked, experts, slots, activation, question)
+        return _explain_experts(asked, experts, slots, activation or "swiglu_oai", question)
     row = DEVICES[device](asked)
     tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
+
+
+def _check_unused(op: str, **given) -> None:
+    """Raises if an argument was given that the product does not have."""
+    of = {"experts": EXPERT_OPS, "slots": ("moe",), "activation": ("moe",)}
+    for name, value in given.items():
+        if value and op not in of[name]:
+            raise ValueError(
+                f"{name}: got {value!r} with op={op!r}, expected none; it is of "
+                f"{' or '.join(map(repr, of[name]))}"
+            )
 
 
 def _explain_experts(
@@ -238,8 +248,7 @@ def _explain_experts(
     if device not in EXPERTS_ON:
         known = " or ".join(map(repr, EXPERTS_ON))
         raise ValueError(f"device: got {device!r}, expected {known}, for which {op} is explained")
-    gate = check_gate(activation, DEFAULT_LIMIT, DEFAULT_ALPHA)[0]
-    slots = slots if op == "moe" else 0
+    gate = check_gate(activation, None, None)[0]
     if slots and asked.n % block:
         raise ValueError(f"n: got {asked.n}, expected a multiple of {block}")
     are_neighbours = int(gate == facts().gates["swiglu_oai"])

@@ -111,7 +111,11 @@ ARTEFACTS = (
         for kind, cpu in ARM64_CPUS.items()
     ),
     extension("plans/level", _native.plans_extension, *USERS_OF_PLANS),
-    Artefact("max_graph/library", max_library, ("max_graph/", "house/test_readme.py")),
+    Artefact(
+        "max_graph/library",
+        max_library,
+        ("max_graph/", "house/test_readme.py", "python/test_arguments.py"),
+    ),
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/experts", "max_graph/test_experts", deep=True),

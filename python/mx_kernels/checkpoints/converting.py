@@ -26,7 +26,13 @@ from mx_kernels.checkpoints.files import CONFIG, SUFFIX
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
 from mx_kernels.checkpoints.loading import bar, open_any
 from mx_kernels.checkpoints.targets import TARGETS, parts_of, plain_name
-from mx_kernels.checkpoints.writing import Stored, new_folder, write_file, write_shards
+from mx_kernels.checkpoints.writing import (
+    Stored,
+    check_shards,
+    new_folder,
+    write_file,
+    write_shards,
+)
 
 KEPT = (
     "*embed*",  # tables of tokens, positions, patches
@@ -96,14 +102,20 @@ def convert(
     if to not in TARGETS:
         raise ValueError(f"to: got {to!r}, expected {' or '.join(TARGETS)}")
     format_named(format), check_rounding(rounding)
-    format = weights_format(format)
+    asked, format = format, weights_format(format)
     checkpoint = open_any(source)
     if target.suffix == SUFFIX and checkpoint.folder is not None:
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
     parameters = plan(checkpoint)
     chosen = _chosen(parameters, format, tuple(include), tuple(exclude))
     formats = {it.name: it.format or format for it in parameters if it.format or it.name in chosen}
+    if not chosen and (asked != DEFAULT_FORMAT or rounding != DEFAULT_ROUNDING):
+        raise ValueError(
+            f"format and rounding: got {asked!r} and {rounding!r}, expected none: {source} is "
+            "quantized already, and its numbers stay; name floats to quantize in include"
+        )
     stored = [_stored(it, to, formats, rounding) for it in parameters]
+    check_shards(stored, target, max_shard_bytes)
     config = _config(checkpoint.config, to, parameters, formats)
     with bar(progress, f"converting {checkpoint.where}", stored) as done:
         if target.suffix == SUFFIX:
@@ -151,8 +163,14 @@ def _chosen(
         if fits and (is_asked or is_usual):
             chosen.add(it.name)
     for pattern in (*include, *exclude):
-        if not any(_matches(it.name, (pattern,)) for it in parameters):
+        found = [it for it in parameters if _matches(it.name, (pattern,))]
+        if not found:
             raise ValueError(f"got the pattern {pattern!r}, which matches no name of a parameter")
+        if pattern in include and all(it.format for it in found):
+            raise ValueError(
+                f"include: got {pattern!r}, which names only what is {found[0].format} already, "
+                "expected floats to quantize"
+            )
     if not chosen and not is_mx:
         raise ValueError(
             "got no weights to quantize, expected matrices *.weight; name some with --include"

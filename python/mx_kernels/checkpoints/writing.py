@@ -87,8 +87,6 @@ def save(
             file is not enough.
         FileExistsError: if the folder holds a checkpoint.
     """
-    if max_shard_bytes is not None and max_shard_bytes <= 0:
-        raise ValueError(f"max_shard_bytes: got {max_shard_bytes}, expected a positive number")
     for name, text in (metadata or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(f"metadata: got {name!r}: {text!r:.80}, expected strings")
@@ -96,17 +94,26 @@ def save(
             raise ValueError(f"metadata: got {OURS!r}, which is ours, expected another name")
     items = [stored(name, tensor) for name, tensor in tensors.items()]
     path = Path(path)
+    check_shards(items, path, max_shard_bytes)
     if path.suffix != SUFFIX:
         with new_folder(path) as folder:
             write_shards(items, folder, max_shard_bytes, metadata)
         return
+    write_file(path, items, metadata)
+
+
+def check_shards(items: Sequence[Stored], path: Path, max_shard_bytes: int | None) -> None:
+    """Raises unless files of so many bytes can be made at a path, which may be that of one."""
+    if max_shard_bytes is None:
+        return
+    if max_shard_bytes <= 0:
+        raise ValueError(f"max_shard_bytes: got {max_shard_bytes}, expected a positive number")
     total = sum(item.nbytes for item in items)
-    if max_shard_bytes is not None and total > max_shard_bytes and len(items) > 1:
+    if path.suffix == SUFFIX and total > max_shard_bytes and len(items) > 1:
         raise ValueError(
             f"{path}: got {total} bytes for files of {max_shard_bytes}, expected the path of a "
             f"folder, which takes several: {path.with_suffix('')}"
         )
-    write_file(path, items, metadata)
 
 
 def stored(name: str, tensor: MXTensor | Tensor) -> Stored:

@@ -1,0 +1,385 @@
+"""No argument is ignored: each that may be left out changes what comes of some call.
+
+`CHANGES` has every optional argument of every public function: what is given for it, and beside
+what. The same call without it must come to something else. What a function is offered and cannot
+use, it refuses: `REFUSED`. A new argument without an entry fails the first test.
+"""
+
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from max.dtype import DType
+from max.graph import DeviceRef, Graph, TensorType
+from torch import nn
+
+import mx_kernels as mx
+from mx_kernels import checkpoints, max_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*weights in layout")
+E, N, K, INNER = 2, 64, 128, 32
+
+
+def floats(*shape, seed=3):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).float()
+
+
+def weights(*shape, format="mxfp4"):
+    return mx.quantize(floats(*shape, seed=4), format=format)
+
+
+X, BIAS = floats(5, K), floats(N, seed=5)
+ROUTING = {
+    "expert_ids": torch.tensor([[0, 1], [1, 0], [0, -1], [1, 1], [0, 0]]),
+    "expert_weights": floats(5, 2, seed=6),
+}
+
+
+def layer_of_experts():
+    return {"w_gate_up": weights(E, 2 * INNER, K), "w_down": weights(E, K, INNER)}
+
+
+class Model(nn.Module):
+    """Two linear layers, of which a rule keeps the second."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.up, self.lm_head = nn.Linear(K, K), nn.Linear(K, N)
+
+    def forward(self, x):
+        return self.lm_head(self.up(x))
+
+
+# What is called: functions of what is always given, as the first argument, and of options.
+
+
+def of_experts(function, **more):
+    named = {"x": X, **layer_of_experts(), **ROUTING} | more
+    return lambda **options: function(**named | options)
+
+
+def module_of(make):
+    return lambda **options: make(**options)(X)
+
+
+def experts_of(**options):
+    w = layer_of_experts()
+    return mx.MXExperts(w["w_gate_up"], w["w_down"], **options)(X, *ROUTING.values())
+
+
+def written(function):
+    """Calls what writes to a path, "out" or `path`; returns names and bytes of what it wrote."""
+
+    def call(tmp_path, path="out", **options):
+        function(tmp_path, tmp_path / path, **options)
+        return {
+            file.name: file.read_bytes()
+            for file in sorted(tmp_path.rglob("*"))
+            if file.is_file() and "in" not in file.relative_to(tmp_path).parts
+        }
+
+    return call
+
+
+def checkpoint(folder, quantized=False):
+    tensors = {name: floats(N, K) for name in ("a.weight", "b.weight", "embed.weight")}
+    if quantized:
+        tensors = {"a.weight": weights(N, K), "b.weight": floats(N, K)}
+    mx.save(tensors, folder / "in")
+    return folder / "in"
+
+
+def rewritten(tmp_path, path, *, quantized=False, **options):
+    checkpoints.convert(checkpoint(tmp_path, quantized), path, **options)
+
+
+def loaded(tmp_path, **options):
+    return mx.load(checkpoint(tmp_path, quantized=True), **options)
+
+
+def in_a_graph(call):
+    """Builds a graph of a call; returns its text."""
+
+    def build(**options):
+        dtypes = {"x": DType.float32, "ids": DType.int64, "counts": DType.float32}
+        dtypes |= {"sizes": DType.int32, "codes": DType.uint8, "scales": DType.uint8}
+        shapes = [5, K], [5, 2], [5, 2], [E], [N, K // 2], [N, K // 32]
+        types = [
+            TensorType(dtype, shape, DeviceRef.CPU())
+            for dtype, shape in zip(dtypes.values(), shapes, strict=True)
+        ]
+        with Graph(
+            "arguments", input_types=types, custom_extensions=[max_graph.library()]
+        ) as graph:
+            values = dict(zip(dtypes, (value.tensor for value in graph.inputs), strict=True))
+            out = call(values, **options)
+            graph.output(*([out.codes, out.scales] if hasattr(out, "codes") else [out]))
+            said = (out.format, out.layout, out.shape) if hasattr(out, "codes") else ()
+        return repr(graph), said
+
+    return build
+
+
+CALLS = {
+    mx.quantize: lambda **options: mx.quantize(X, **options),
+    mx.dequantize: lambda **options: mx.dequantize(weights(N, K), **options),
+    mx.preshuffle: lambda **options: mx.preshuffle(weights(N, K), **options),
+    mx.unshuffle: lambda: mx.unshuffle(weights(N, K)),
+    mx.matmul: lambda **options: mx.matmul(weights(5, K), weights(N, K), **options),
+    mx.linear: lambda **options: mx.linear(X, weights(N, K), **options),
+    mx.grouped_linear: lambda **options: mx.grouped_linear(
+        X, weights(E, N, K), torch.tensor([3, 2]).int(), **options
+    ),
+    mx.moe: of_experts(mx.moe),
+    mx.MXTensor: lambda format="mxfp4", **options: mx.MXTensor(
+        torch.ones(64, 64).byte(), torch.ones(64, 4 if format == "mxfp4" else 2).byte(),
+        format=format, **options,
+    ),
+    mx.MXTensor.dequantize: lambda **options: weights(N, K).dequantize(**options),
+    mx.MXTensor.preshuffle: lambda **options: weights(N, K).preshuffle(**options),
+    mx.MXLinear: module_of(lambda **options: mx.MXLinear(weights(N, K), **options)),
+    mx.MXLinear.from_linear: lambda **options: mx.MXLinear.from_linear(Model().up, **options),
+    mx.MXExperts: experts_of,
+    mx.convert: lambda filter=None, **options: mx.convert(Model(), filter, **options),
+    mx.conversion_report: lambda: mx.conversion_report(mx.convert(Model())),
+    mx.explain: lambda **options: mx.explain(5, N, K, **options),
+    mx.load: loaded,
+    mx.save: written(lambda _, path, **options: mx.save({"a": X, "b": X}, path, **options)),
+    checkpoints.convert: written(rewritten),
+    max_graph.quantize: in_a_graph(lambda i, **options: max_graph.quantize(i["x"], **options)),
+    max_graph.dequantize: in_a_graph(
+        lambda i, **options: max_graph.dequantize(weights(N, K), **options)
+    ),
+    max_graph.matmul: in_a_graph(
+        lambda i, **options: max_graph.matmul(weights(5, K), weights(N, K), **options)
+    ),
+    max_graph.linear: in_a_graph(
+        lambda i, **options: max_graph.linear(i["x"], weights(N, K), **options)
+    ),
+    max_graph.grouped_linear: in_a_graph(
+        lambda i, **options: max_graph.grouped_linear(
+            i["x"], weights(E, N, K), i["sizes"], **options
+        )
+    ),
+    max_graph.moe: in_a_graph(
+        lambda i, **options: max_graph.moe(
+            i["x"], *layer_of_experts().values(), i["ids"], i["counts"], **options
+        )
+    ),
+    max_graph.MXValue: in_a_graph(
+        lambda i, format="mxfp4", **options: max_graph.MXValue(
+            i["codes"], i["scales"][:, : 4 if format == "mxfp4" else 2], format=format, **options
+        )
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is given for an argument, beside others."""
+
+    value: object
+    beside: dict
+
+    @classmethod
+    def of(cls, entry):
+        return entry if isinstance(entry, cls) else cls(entry, {})
+
+
+def beside(value, **others):
+    return Given(value, others)
+
+
+PRODUCT = {"bias": BIAS, "out_dtype": "float16"}
+LEFT = {"rounding": "floor", "activations": "mxfp8"}
+OF_EXPERTS = {
+    **{"out_dtype": "float16", **LEFT},
+    **{"activation": "silu", "limit": 0.5, "alpha": 3.0},
+    **{"bias_gate_up": floats(E, 2 * INNER), "bias_down": floats(E, K)},
+}
+QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
+CHANGES = {
+    mx.quantize: QUANTIZED,
+    mx.dequantize: {"dtype": "float16"},
+    mx.preshuffle: {"device": "gfx950"},
+    mx.unshuffle: {},
+    mx.matmul: PRODUCT,
+    mx.linear: PRODUCT | LEFT,
+    mx.grouped_linear: PRODUCT | LEFT | {"bias": floats(E, N)},
+    mx.moe: OF_EXPERTS,
+    mx.MXTensor: {
+        "shape": beside((50, 128), layout="preshuffled_cpu"),
+        "format": "mxint8",
+        "layout": "preshuffled_cpu",
+        "dtype": "float32",
+    },
+    mx.MXTensor.dequantize: {"dtype": "float16"},
+    mx.MXTensor.preshuffle: {"device": "gfx950"},
+    mx.MXLinear: {"bias": BIAS, **LEFT},
+    mx.MXLinear.from_linear: {**QUANTIZED, "device": "gfx950", "activations": "bf16"},
+    mx.MXExperts: {
+        **{"activation": "swiglu_oai", **LEFT},
+        "limit": beside(0.5, activation="swiglu_oai"),
+        "alpha": beside(3.0, activation="swiglu_oai"),
+        "gate_up_proj_bias": floats(E, 2 * INNER),
+        "down_proj_bias": floats(E, K),
+    },
+    mx.convert: {
+        "filter": beside(lambda name, _: name != "up", include="lm_head"),
+        "keep": beside("up", include="lm_head"),
+        "include": "lm_head",
+        **{**QUANTIZED, "device": "gfx950", "activations": "bf16"},
+    },
+    mx.conversion_report: {},
+    mx.explain: {
+        **{"device": "gfx950", "op": "matmul", "activations": "mxint8", "format": "mxint8"},
+        "experts": beside(8, op="grouped_linear", device="gfx950"),
+        "slots": beside(2, op="moe", device="gfx950", experts=8),
+        "activation": beside("silu", op="moe", device="gfx950", experts=8, slots=2),
+        "by_columns": beside(
+            True, op="matmul", device="gfx950", activations="fp8_block", format="fp8_block_2d"
+        ),
+    },
+    mx.load: {"device": "meta", "preshuffle": False, "progress": True},
+    mx.save: {"max_shard_bytes": 100, "metadata": {"a": "b"}},
+    checkpoints.convert: {
+        **{"to": "quark", **QUANTIZED, "include": ["embed.weight"], "exclude": ["a.weight"]},
+        **{"max_shard_bytes": 100, "progress": True},
+    },
+    max_graph.quantize: QUANTIZED,
+    max_graph.dequantize: {"dtype": "float16"},
+    max_graph.matmul: PRODUCT,
+    max_graph.linear: PRODUCT | LEFT,
+    max_graph.grouped_linear: PRODUCT | LEFT | {"bias": floats(E, N)},
+    max_graph.moe: OF_EXPERTS,
+    max_graph.MXValue: {
+        "shape": beside((50, 128), layout="preshuffled_cpu"),
+        "format": "mxint8",
+        "layout": "preshuffled_cpu",
+    },
+}
+ELSEWHERE = {
+    max_graph.export: {"device": "tests/max_graph/test_gfx950.py"},
+    max_graph.load: {"device": "tests/max_graph/test_cuda.py"},
+    max_graph.constant: {"device": "tests/max_graph/test_cuda.py"},
+    max_graph.library: {},
+    max_graph.library_build: {},
+}
+"""Arguments that take a machine or a minute, and where they are tried."""
+
+
+def optional(function):
+    """Returns the names of the arguments that may be left out."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name for p in parameters if p.default is not inspect.Parameter.empty}
+
+
+def public():
+    """Yields every public function, and the methods of the same names as functions."""
+    for module in (mx, max_graph, checkpoints):
+        yield from (getattr(module, name) for name in module.__all__)
+    yield from (mx.MXLinear.from_linear, mx.MXTensor.dequantize, mx.MXTensor.preshuffle)
+
+
+def test_every_optional_argument_has_an_entry():
+    found = {function: optional(function) for function in public()}
+    del found[checkpoints.Conversion]
+    assert {f: set(names) for f, names in (CHANGES | ELSEWHERE).items()} == found
+
+
+def outcome(function, tmp_path, capfd, **options):
+    """Returns what a call comes to: what it gives and prints, or its error."""
+    call = CALLS[function]
+    if "tmp_path" in inspect.signature(call).parameters:
+        tmp_path.mkdir()
+        options["tmp_path"] = tmp_path
+    capfd.readouterr()
+    try:
+        return described(call(**options)), capfd.readouterr().err
+    except (TypeError, ValueError) as error:
+        return error
+
+
+def described(value):
+    """Returns text or bytes that tell any two results apart."""
+    if isinstance(value, mx.MXTensor):
+        return repr(value), described(value.codes), described(value.scales)
+    if isinstance(value, torch.Tensor):
+        told = str(value.dtype), tuple(value.shape), str(value.device)
+        return told if value.is_meta else (*told, bytes(value.detach().view(torch.uint8).numpy()))
+    if isinstance(value, nn.Module):
+        return repr(value), described(value.state_dict())
+    if isinstance(value, dict):
+        return {name: described(v) for name, v in value.items()}
+    return value if isinstance(value, bytes) else repr(value)
+
+
+ENTRIES = [(function, name) for function, given in CHANGES.items() for name in given]
+
+
+def name_of(function):
+    module = function.__module__.removeprefix("mx_kernels").partition(".")
+    return f"{'max_graph.' if 'max_graph' in module[2] else ''}{function.__qualname__}"
+
+
+@pytest.mark.parametrize(
+    "function, name", ENTRIES, ids=lambda v: v if type(v) is str else name_of(v)
+)
+def test_it_changes_what_comes_of_a_call(tmp_path, capfd, function, name):
+    given = Given.of(CHANGES[function][name])
+    without = outcome(function, tmp_path / "without", capfd, **given.beside)
+    with_it = outcome(function, tmp_path / "with", capfd, **given.beside | {name: given.value})
+    assert not isinstance(with_it, Exception), with_it
+    assert with_it != without
+
+
+@pytest.mark.parametrize("function", CHANGES, ids=name_of)
+def test_a_default_may_be_said(tmp_path, capfd, function):
+    parameters = inspect.signature(function).parameters
+    said = {name: parameters[name].default for name in CHANGES[function]}
+    without = outcome(function, tmp_path / "without", capfd)
+    assert not isinstance(without, Exception), without
+    assert outcome(function, tmp_path / "with", capfd, **said) == without
+
+
+SILU, KEPT = {"activation": "silu"}, {"activations": "bf16"}
+OTHERS = {"rounding": "floor", **KEPT}
+REFUSED = [
+    *(
+        (function, "rounding", OTHERS)
+        for function in (
+            *(mx.linear, mx.grouped_linear, mx.moe, mx.MXLinear, mx.MXExperts),
+            *(max_graph.linear, max_graph.grouped_linear, max_graph.moe),
+        )
+    ),
+    *(
+        (function, name, SILU | {name: number})
+        for function in (mx.moe, mx.MXExperts, max_graph.moe)
+        for name, number in (("limit", 7.0), ("limit", 10.0), ("alpha", 1.702))
+    ),
+    *(
+        (function, "rounding", {"format": "fp8", "rounding": "floor"})
+        for function in (mx.quantize, max_graph.quantize)
+    ),
+    (mx.explain, "experts", {"experts": 4}),
+    (mx.explain, "slots", {"slots": 2, "op": "grouped_linear", "experts": 4, "device": "cuda"}),
+    (mx.explain, "activation", {"activation": "silu"}),
+    (mx.explain, "by_columns", {"by_columns": True}),
+    (checkpoints.convert, "format", {"quantized": True, "format": "mxfp8"}),
+    (checkpoints.convert, "rounding", {"quantized": True, "rounding": "rceil"}),
+    (checkpoints.convert, "include", {"quantized": True, "include": ["a.weight"]}),
+    (checkpoints.convert, "out", {"path": "out.safetensors", "max_shard_bytes": 100}),
+    (checkpoints.convert, "max_shard_bytes", {"max_shard_bytes": 0}),
+    (mx.save, "out", {"path": "out.safetensors", "max_shard_bytes": 100}),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{name_of(case[0])}-{case[1]}")
+def test_what_a_call_cannot_use_is_refused(tmp_path, capfd, case):
+    function, name, options = case
+    error = outcome(function, tmp_path / "case", capfd, **options)
+    assert isinstance(error, ValueError), error
+    assert name in str(error) and "got" in str(error) and "expected" in str(error)
