@@ -226,6 +226,17 @@ def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0] if array.size else 0
 
 
+def tensor_over(array: np.ndarray) -> Tensor:
+    """Returns the tensor over a NumPy array's memory; over a copy's where torch would not have it.
+
+    Torch warns of what is read-only, and refuses strides that no row of elements has, though
+    nobody takes a step along an axis of one.
+    """
+    array = np.asarray(array)
+    fits = all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    return torch.from_numpy(array if fits and array.flags.writeable else array.copy())
+
+
 def in_memory(array: Array) -> Array:
     """Returns an array whose memory holds its numbers: itself, or a copy.
 

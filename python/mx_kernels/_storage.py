@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import Array, dtype_name, in_memory, kind_of, show
+from mx_kernels._arrays import Array, dtype_name, in_memory, kind_of, show, tensor_over
 from mx_kernels._facts import Format, Layout, facts
 
 BYTE = "uint8"
@@ -65,8 +65,7 @@ def as_bytes(array: Array, name: str, element: str, *, or_columns: bool = False)
         known = "a contiguous one, or a matrix's transpose" if or_columns else "a contiguous one"
         raise ValueError(f"{name}: got a non-contiguous array, expected {known}: {call}")
     if kind == "numpy":
-        array = array if array.flags.writeable else array.copy()
-        return torch.from_numpy(array.view(np.uint8))
+        return tensor_over(array.view(np.uint8))
     return array if got == BYTE else array.view(torch.uint8)
 
 
@@ -87,9 +86,7 @@ def as_scales(array: Array, fmt: Format) -> Tensor:
     if not (array.is_contiguous() if is_torch else array.flags.c_contiguous):
         call = "scales.contiguous()" if is_torch else "np.ascontiguousarray(scales)"
         raise ValueError(f"scales: got a non-contiguous array, expected a contiguous one: {call}")
-    if is_torch:
-        return array
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return array if is_torch else tensor_over(array)
 
 
 def check_pair(codes: Tensor, scales: Tensor) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels import _calls, _expert_ops
-from mx_kernels._arrays import Array, float_code, watched
+from mx_kernels._arrays import Array, float_code, tensor_over, watched
 from mx_kernels._checks import check_grouped, check_moe
 from mx_kernels._facts import (
     DEFAULT_FORMAT,
@@ -160,10 +160,7 @@ def moe(
 
 
 def _tensor_of(array: Array | None) -> Tensor | None:
-    """Returns the tensor over a NumPy array's memory, or a copy's; what is refused stays as it is.
-
-    Of memory that is read-only torch warns.
-    """
+    """Returns the tensor over a NumPy array's memory, or a copy's; what is refused stays."""
     is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
     if not is_plain or not array.dtype.isnative:
         return array
@@ -171,10 +168,9 @@ def _tensor_of(array: Array | None) -> Tensor | None:
     if not is_bfloat16 and array.dtype.char not in _CHARS_OF_TORCH:
         return array
     array = np.asarray(array, order="C")
-    array = array if array.flags.writeable else array.copy()
     if is_bfloat16:
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        return tensor_over(array.view(np.uint16)).view(torch.bfloat16)
+    return tensor_over(array)
 
 
 def _array_of(out: Tensor) -> np.ndarray:

@@ -4,15 +4,36 @@ Arguments are drawn from what people pass by mistake, mixed with what is right, 
 calls get past the first check. A crash would take pytest with it, which is the failure.
 """
 
+import contextlib
+
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import mx_kernels as mx
-from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, on_every_device
+import oracle
+from cases import (
+    ACTIVATIONS,
+    DTYPES,
+    FORMATS,
+    LAYOUTS,
+    NUMPY_DTYPES,
+    ROUNDINGS,
+    finite_codes,
+    mx_tensor,
+    on_every_device,
+    random_operand,
+    same_bits,
+    torch_of,
+    values_of,
+)
 from mx_kernels._facts import facts
+from oracle import assert_bitwise_equal, assert_matmul
+from tests.numerics.test_experts import composed
+from tests.tiers import tiered
 
 pytestmark = on_every_device
 REFUSALS = (TypeError, ValueError)
@@ -151,10 +172,11 @@ devices = st.one_of(st.sampled_from([None, "cpu", "gfx950", "meta", "cuda", "cpu
 
 
 def attempt(call):
-    """Returns what `call` gives, or None if it refuses; anything else is a failure."""
+    """Returns what `call` gives, or None if it refuses in words; anything else is a failure."""
     try:
         return call()
-    except REFUSALS:
+    except REFUSALS as error:
+        assert "got" in str(error) and "expected" in str(error), error
         return None
 
 
@@ -259,3 +281,272 @@ def test_what_fits_is_not_refused(data):
     out = mx.linear(torch.randn(*lead, k, dtype=dtype), w, bias=bias, activations=mode)
     assert (out.shape, out.dtype) == ((*lead, n), dtype)
     assert facts().layouts[w.layout].device == device
+
+
+# What a call gives is right. Operands, views and rules are drawn; the oracle says what is due.
+
+CALLS_OF_A_PART, PARTS = 500, 10
+LEADS = [(), (), (1,), (2,), (3,), (0,), (2, 2), (3, 1), (2, 0, 2), (2, 1, 2), (1, 2, 1, 2)]
+MANY_ROWS = [0, 1, 1, 2, 3, 5, 16, 17, 33, 127, 128, 129, 130]
+LENGTHS = [32, 64, 96, 128, 160, 288]
+WIDTHS = [0, 1, 3, 16, 33, 64, 130]
+TENSOR_VIEWS = {
+    "as it is": lambda t: t,
+    "rows apart": lambda t: torch.cat([t, t[..., :5]], -1)[..., : t.shape[-1]],
+    "every other": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "of another order": lambda t: t.transpose(0, -1).contiguous().transpose(0, -1),
+    "leads turned": lambda t: t.transpose(0, -2).contiguous().transpose(0, -2) if t.ndim > 1 else t,
+    "negated": lambda t: torch._neg_view(-t),
+    "of a conjugate": lambda t: torch.complex(t, -t).conj().imag if t.dtype == torch.float32 else t,
+    "one for all": lambda t: t[:1].expand(t.shape) if t.ndim > 1 and len(t) else t,
+    "one of two": lambda t: torch.stack([t, t])[1],
+    "at an odd address": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
+    "a parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    "without memory": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype, device=t.device),
+}
+ARRAY_VIEWS = {
+    "as it is": lambda a: a,
+    "rows backwards": lambda a: a[::-1].copy()[::-1],
+    "backwards": lambda a: a[..., ::-1].copy()[..., ::-1],
+    "every other": lambda a: a.repeat(2, -1)[..., ::2],
+    "in Fortran's order": np.asfortranarray,
+    "one for all": lambda a: np.broadcast_to(a[:1], a.shape) if a.ndim > 1 and len(a) else a,
+    "read-only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape) if a.size else a,
+    "a memmap": lambda a: a.view(np.memmap),
+    "a matrix": lambda a: a.view(np.matrix) if a.ndim == 2 else a,
+}
+OPERAND_VIEWS = {
+    "as it is": lambda q: q,
+    "one of two": lambda q: torch.stack([q, q])[1],
+    "a part": lambda q: torch.cat([q, q])[len(q) :] if q.ndim > 2 else q,
+    "by columns": lambda q: mx.MXTensor(
+        q.codes.t().contiguous().t(), q.scales, format=q.format
+    ) if q.ndim == 2 and q.codes.shape[-1] == q.k and q.layout == "plain" else q,
+    "of arrays": lambda q: mx.MXTensor(
+        q.codes.numpy(), q.scales.numpy(), format=q.format, shape=q.shape, layout=q.layout
+    ),
+}  # fmt: skip
+
+
+class Drawn:
+    """One call's arguments, drawn from a seed."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.is_numpy = self.rng.random() < 0.3
+
+    def one_of(self, values):
+        values = list(values)
+        return values[self.rng.integers(len(values))]
+
+    def shape(self):
+        lead, rows = self.one_of(LEADS), self.one_of(MANY_ROWS)
+        return (*lead, rows)
+
+    def values(self, *shape, dtype):
+        """Draws numbers of sizes that differ by row, a few of them irregular."""
+        x = self.rng.standard_normal(shape) * 2.0 ** self.rng.integers(-6, 6, (*shape[:-1], 1))
+        if x.size and self.rng.random() < 0.1:
+            x.flat[self.rng.integers(x.size)] = self.one_of([np.nan, np.inf, -0.0, 1e-7, 6e4])
+        return oracle.round_to(x, dtype)
+
+    def floats(self, *shape, dtype=None):
+        """Draws a view of floats of this call's kind; returns it and its values."""
+        dtype = dtype or self.one_of(DTYPES)
+        values = self.values(*shape, dtype=dtype)
+        if self.is_numpy:
+            x = self.one_of(ARRAY_VIEWS.values())(values.astype(NUMPY_DTYPES[dtype]))
+        else:
+            x = self.one_of(TENSOR_VIEWS.values())(torch_of(values, dtype))
+        return x, values_of(x).reshape(shape)
+
+    def coded(self, *shape, format, layouts=("plain",)):
+        """Draws a view of codes and scales; returns it and its values."""
+        *lead, rows, k = shape
+        count = int(np.prod(lead, dtype=int)) * rows
+        if oracle.FORMATS[format].scale == "e8m0":
+            codes, scales = random_operand(self.rng, count, k, format=format)
+            codes, scales = (part.reshape(*lead, rows, part.shape[-1]) for part in (codes, scales))
+        else:
+            element = oracle.FORMATS[format].element
+            codes = self.rng.choice(finite_codes(format), (*lead, rows, k))
+            scales = oracle.quantize(np.zeros(shape), format=format)[1]
+            scales = np.float32(2.0 ** self.rng.uniform(-3, 3, scales.shape) / element.largest)
+        q = mx_tensor(codes, scales, self.one_of(layouts), format)
+        return self.one_of(OPERAND_VIEWS.values())(q), oracle.dequantize(codes, scales, format)
+
+    def rules(self):
+        """Draws what activations become; returns the arguments, and whether they fit."""
+        mode, rounding = self.one_of(ACTIVATIONS), self.one_of(ROUNDINGS)
+        if mode == "bf16":
+            fits = rounding == "even"
+        else:
+            fits = oracle.FORMATS[mode].scale == "e8m0" or rounding in ("even", "rceil")
+        rules = {"activations": mode, "rounding": rounding, "out_dtype": self.one_of(DTYPES)}
+        return rules, fits
+
+    def integers(self, values):
+        """Returns a view of integers of this call's kind, and what it holds."""
+        if self.is_numpy:
+            view = self.one_of(ARRAY_VIEWS.values())(values)
+            return view, np.array(view).reshape(values.shape)
+        return torch.tensor(values), values
+
+    def bias(self, *shape):
+        """Draws a bias, or none; returns it and its values."""
+        if self.rng.random() < 0.5:
+            return None, None
+        return self.floats(*shape)
+
+
+def multiplied_as(values, mode, rounding):
+    """Returns what activations [rows, K] become before they are multiplied."""
+    if mode == "bf16":
+        return oracle.round_to(values, "bfloat16")
+    return oracle.dequantize(*oracle.quantize(values, rounding, mode), mode)
+
+
+def assert_product(got, left, right, out_dtype, bias=None):
+    """Compares one matrix with the oracle's, of operands whose scales may be no powers of two."""
+    got = values_of(got)
+    if not (left.any() and right.any()) and (bias is None or not bias.any()):
+        assert got.shape == (len(left), len(right)) and not got.any()
+        return
+    assert_matmul(got, left, right, out_dtype, bias, scale_roundings=2)
+
+
+def quantized(drawn):
+    shape, k = drawn.shape(), drawn.one_of([*LENGTHS, 0, 40])
+    format, rounding = drawn.one_of(oracle.FORMATS), drawn.one_of(ROUNDINGS)
+    row = oracle.FORMATS[format]
+    x, values = drawn.floats(*(shape if drawn.rng.random() < 0.9 else ()), k)
+    fits = k % 32 == 0 and k and (row.block_rows == 1 or x.ndim > 1)
+    fits = fits and (row.scale == "e8m0" or rounding in ("even", "rceil"))
+    q = yield fits, lambda: mx.quantize(x, format=format, rounding=rounding)
+    codes, scales = oracle.quantize(values, rounding, format)
+    assert q.shape == values.shape
+    assert_bitwise_equal(q.codes.numpy(), codes, zeros_are_the_claim=True)
+    assert_bitwise_equal(q.scales.numpy(), scales, zeros_are_the_claim=True)
+
+
+def dequantized(drawn):
+    format, dtype = drawn.one_of(oracle.FORMATS), drawn.one_of(DTYPES)
+    q, values = drawn.coded(*drawn.shape(), drawn.one_of(LENGTHS), format=format, layouts=LAYOUTS)
+    got = yield True, lambda: mx.dequantize(q, dtype=dtype)
+    expected = oracle.round_to(oracle.round_to(values, "float32"), dtype)
+    assert_bitwise_equal(values_of(got), expected, zeros_are_the_claim=True)
+
+
+def multiplied(drawn):
+    drawn.is_numpy = False
+    k, n, out_dtype = drawn.one_of(LENGTHS), drawn.one_of(WIDTHS), drawn.one_of(DTYPES)
+    left, right = drawn.one_of(oracle.FORMATS), drawn.one_of(oracle.FORMATS)
+    a, a_values = drawn.coded(*drawn.shape(), k, format=left)
+    w, w_values = drawn.coded(n, k, format=right, layouts=LAYOUTS)
+    bias, added = drawn.bias(n)
+    got = yield True, lambda: mx.matmul(a, w, bias=bias, out_dtype=out_dtype)
+    assert got.shape == (*a.shape[:-1], n)
+    for at in np.ndindex(*a.shape[:-2]):
+        assert_product(got[at], a_values[at], w_values, out_dtype, added)
+
+
+def linear(drawn):
+    shape, k, n = drawn.shape(), drawn.one_of(LENGTHS), drawn.one_of(WIDTHS)
+    rules, fits = drawn.rules()
+    x, values = drawn.floats(*shape, k)
+    w, w_values = drawn.coded(n, k, format=drawn.one_of(oracle.FORMATS), layouts=LAYOUTS)
+    bias, added = drawn.bias(n)
+    wrong = drawn.rng.random() < 0.1
+    if wrong:
+        w = drawn.one_of([w.codes, torch.stack([w, w]), mx.quantize(torch.ones(n, k + 32))])
+    got = yield fits and not wrong, lambda: mx.linear(x, w, bias=bias, **rules)
+    assert isinstance(got, np.ndarray) == drawn.is_numpy
+    assert got.shape == (*shape, n)
+    left = multiplied_as(
+        values.reshape(int(np.prod(shape)), k), rules["activations"], rules["rounding"]
+    )
+    assert_product(got.reshape(len(left), n), left, w_values, rules["out_dtype"], added)
+
+
+def grouped(drawn):
+    count, k, n = drawn.one_of([1, 2, 5]), drawn.one_of(LENGTHS), drawn.one_of(WIDTHS)
+    sizes = drawn.rng.integers(0, 9, count).astype(np.int32)
+    rules, fits = drawn.rules()
+    x, values = drawn.floats(int(sizes.sum()) + drawn.one_of([0, 0, 3]), k)
+    w, w_values = drawn.coded(count, n, k, format=drawn.one_of(oracle.FORMATS), layouts=LAYOUTS)
+    bias, added = drawn.bias(count, n)
+    wrong = drawn.rng.random() < 0.1
+    given, _ = drawn.integers(sizes - 9 if wrong else sizes)
+    got = yield fits and not wrong, lambda: mx.grouped_linear(x, w, given, bias=bias, **rules)
+    left, first = multiplied_as(values, rules["activations"], rules["rounding"]), 0
+    for expert, size in enumerate(sizes):
+        of_expert = slice(first, first + size)
+        addend = None if added is None else added[expert]
+        assert_product(
+            got[of_expert], left[of_expert], w_values[expert], rules["out_dtype"], addend
+        )
+        first += size
+    assert not got[first:].any()
+
+
+def mixed(drawn):
+    """A layer of experts: composed of its parts, whose products are compared above."""
+    count, width, inner = drawn.one_of([1, 3]), drawn.one_of([32, 96]), drawn.one_of([32, 64])
+    tokens, slots = drawn.one_of([0, 1, 5, 17]), drawn.one_of([1, 2, 3])
+    formats = [drawn.one_of(oracle.FORMATS) for _ in range(2)]
+    rules, fits = drawn.rules()
+    gate = {"activation": drawn.one_of(["swiglu_oai", "silu"])}
+    if drawn.rng.random() < 0.3:
+        gate |= drawn.one_of([{"limit": 1.0}, {"alpha": 3.0}, {"limit": 2, "alpha": 0.5}])
+    fits = fits and (gate["activation"] == "swiglu_oai" or len(gate) == 1)
+    dtype = drawn.one_of(DTYPES)
+    gate_up, _ = drawn.coded(count, 2 * inner, width, format=formats[0], layouts=LAYOUTS)
+    down, _ = drawn.coded(count, width, inner, format=formats[1], layouts=LAYOUTS)
+    x, values = drawn.floats(tokens, width, dtype=dtype)
+    weights, counts = drawn.floats(tokens, slots)
+    biases, added = zip(*(drawn.bias(count, n) for n in (2 * inner, width)), strict=True)
+    ids = drawn.rng.integers(-1, count, (tokens, slots)).astype(drawn.one_of(["int32", "int64"]))
+    if ids.size and drawn.rng.random() < 0.1:
+        ids[-1, -1] = count
+    given, ids = drawn.integers(ids)
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    got = yield (
+        fits and (ids < count).all(),
+        lambda: mx.moe(x, gate_up, down, given, weights, **named, **gate, **rules),
+    )
+    addends = [None if b is None else torch.from_numpy(b).float() for b in added]
+    routing = torch.tensor(ids), torch.from_numpy(counts)
+    expected, decided = composed(
+        torch_of(values, dtype), gate_up, down, *routing, addends, **gate, **rules
+    )
+    same_bits(torch_of(values_of(got), "float32")[decided], expected[decided])
+
+
+FUNCTIONS = (quantized, dequantized, multiplied, linear, grouped, mixed)
+
+
+def called(function, seed):
+    """Makes a call, and compares what it gives; or its error says what it got and expected."""
+    claim = function(Drawn(seed))
+    fits, call = next(claim)
+    try:
+        got = call()
+    except REFUSALS as error:
+        assert not fits and "got" in str(error) and "expected" in str(error), error
+        return
+    assert fits, "got a result, expected an error"
+    with contextlib.suppress(StopIteration):
+        claim.send(got)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("part", tiered(range(PARTS), first=[0]))
+def test_every_call_is_right_or_refused_in_words(part):
+    for seed in range(part * CALLS_OF_A_PART, (part + 1) * CALLS_OF_A_PART):
+        function = FUNCTIONS[seed % len(FUNCTIONS)]
+        try:
+            with np.errstate(all="ignore"):
+                called(function, seed)
+        except Exception as error:
+            error.add_note(f"{function.__name__}, seed {seed}")
+            raise
