@@ -2,10 +2,19 @@
 
 `FORMS[name](rng)` returns the config.json, the arrays by name, and by parameter what a load has
 to give: `(format, codes [..., N, packed K], scales [..., N, K/32])`, or the array itself.
+`checkpoint` writes them, `assert_means` compares.
 """
+
+import json
 
 import ml_dtypes
 import numpy as np
+import torch
+
+import mx_kernels as mx
+import oracle
+import tensorfiles
+from cases import bytes_of
 
 BLOCK = 32
 MX4 = {
@@ -191,11 +200,128 @@ def fp8_of_groups(rng):
     return _compressed("float-quantized"), arrays, {f"{UP}.weight": ("fp8_block", c, s)} | others
 
 
+def fused_fp8(rng):
+    """Experts under the parameter's name: a scale for each of them, or for rows."""
+    shapes = {"gate_up_proj": (2, 1, 1), "down_proj": (2, 160, 1)}
+    others = plain(rng) | {f"{EXPERTS}.gate_up_proj_activation_scale": np.ones(2, np.float32)}
+    arrays, meaning = dict(others), dict(others)
+    for name, shape in shapes.items():
+        c, s = finite_fp8(rng, 2, 160, 96), float_scales(rng, *shape)
+        arrays[f"{EXPERTS}.{name}"] = c.view(ml_dtypes.float8_e4m3fn)
+        arrays[f"{EXPERTS}.{name}_scale_inv"] = s
+        meaning[f"{EXPERTS}.{name}"] = ("fp8", c, np.broadcast_to(s, (2, 160, 1)).copy())
+    method = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+    return {"quantization_config": method}, arrays, meaning
+
+
+def fused_fp8_blocks(rng):
+    c, s = finite_fp8(rng, 2, 200, 288), float_scales(rng, 2, 2, 3)
+    name, others = f"{EXPERTS}.gate_up_proj", plain(rng)
+    arrays = {name: c.view(ml_dtypes.float8_e4m3fn), f"{name}_scale_inv": s} | others
+    method = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    return {"quantization_config": method}, arrays, {name: ("fp8_block_2d", c, s)} | others
+
+
+def power_of_two(s):
+    """What E8M0 bytes are, as float32."""
+    return s.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+
+
+def deepseek_v4(rng):
+    """E8M0 for 128 x 128, and beside it experts in E2M1 that are said to be int8."""
+    c, s = finite_fp8(rng, 200, 288), scales(rng, 2, 3)
+    c4, s4 = codes(rng, 18, 48), scales(rng, 18, 3)
+    other, others = "model.layers.0.ffn.experts.3.w1", plain(rng)
+    arrays = {
+        f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.scale": s.view(ml_dtypes.float8_e8m0fnu),
+        f"{other}.weight": c4.view(np.int8),
+        f"{other}.scale": s4.view(ml_dtypes.float8_e8m0fnu),
+    }
+    meaning = {
+        f"{UP}.weight": ("fp8_block_2d", c, power_of_two(s)),
+        f"{other}.weight": ("mxfp4", c4, s4),
+    }
+    method = {"quant_method": "fp8", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}
+    return {"quantization_config": method}, arrays | others, meaning | others
+
+
+def quark_e8m0_blocks(rng):
+    """E8M0 for 128 x 128 as bytes, which only the config tells."""
+    c, s = finite_fp8(rng, 200, 288), scales(rng, 2, 3)
+    others = plain(rng)
+    weight = MX8 | {"qscheme": "per_block", "group_size": None, "block_size": [128, 128]}
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.weight_scale": s} | others
+    meaning = {f"{UP}.weight": ("fp8_block_2d", c, power_of_two(s))}
+    return _quark(weight), arrays, meaning | others
+
+
+def _of_a_file(rng, ending):
+    """FP8 with one scale, in a file that has no config."""
+    c, s = finite_fp8(rng, 18, 96), float_scales(rng)
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{UP}.{ending}": np.float32(s)}
+    meaning = {f"{UP}.weight": ("fp8", c, np.full((18, 1), s, np.float32))}
+    return {}, arrays | others, meaning | others
+
+
+def comfyui(rng):
+    config, arrays, meaning = _of_a_file(rng, "scale_weight")
+    marks = {"scaled_fp8": finite_fp8(rng, 2).view(ml_dtypes.float8_e4m3fn)}
+    return config, arrays | marks, meaning | marks
+
+
+def mistral(rng):
+    config, arrays, meaning = _of_a_file(rng, "qscale_weight")
+    of_activations = {f"{UP}.qscale_act": np.ones((), np.float32)}
+    return config, arrays | of_activations, meaning | of_activations
+
+
 FORMS = {
     form.__name__: form
     for form in (
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
-        fp8_of_groups,
+        fp8_of_groups, fused_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks, comfyui,
+        mistral,
     )
 }  # fmt: skip
+
+
+# Checkpoints on disk, and what was loaded.
+
+
+def one_file(folder, arrays):
+    tensorfiles.write(folder / "model.safetensors", arrays)
+
+
+def checkpoint(folder, config, arrays, store=one_file):
+    store(folder, arrays)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def torch_of(array):
+    """The tensor with an array's bytes, dtype and shape."""
+    raw = torch.from_numpy(np.atleast_1d(array).copy().view(np.uint8))
+    return raw.view(getattr(torch, array.dtype.name)).reshape(array.shape)
+
+
+def assert_means(loaded, meaning):
+    """Compares what was loaded with arrays, and codes and scales, to the bit."""
+    assert loaded.keys() == meaning.keys()
+    for name, expected in meaning.items():
+        got = loaded[name]
+        if isinstance(expected, np.ndarray):
+            assert type(got) is torch.Tensor
+            assert (got.dtype, got.shape) == (torch_of(expected).dtype, expected.shape), name
+            assert got.reshape(-1).view(torch.uint8).numpy().tobytes() == expected.tobytes(), name
+            continue
+        format, expected_codes, expected_scales = expected
+        assert isinstance(got, mx.MXTensor)
+        plain = got.unshuffle()
+        k = 8 * expected_codes.shape[-1] // oracle.FORMATS[format].element.bits
+        assert (got.format, got.shape) == (format, (*expected_codes.shape[:-1], k)), name
+        oracle.assert_bitwise_equal(bytes_of(plain.codes), expected_codes)
+        oracle.assert_bitwise_equal(bytes_of(plain.scales), expected_scales)
+        assert plain.scales.is_contiguous(), name

@@ -103,7 +103,8 @@ def check(folder: Path, loaded: dict) -> None:
         plain = got.unshuffle()
         base = name.removesuffix("weight")
         of_codes = [f"{name}.codes", f"{name}_blocks", f"{base}weight_packed", name]
-        of_scales = [f"{name}.scales", f"{name}_scales", f"{base}weight_scale", f"{name}_scale_inv"]
+        of_scales = [f"{name}.scales", f"{name}_scales", f"{name}_scale", f"{name}_scale_inv",
+                     f"{base}scale", f"{base}scale_weight", f"{base}qscale_weight"]  # fmt: skip
         assert plain.codes.numpy().tobytes() in [raw.get(part) for part in of_codes], name
         found = next(raw[part] for part in of_scales if part in raw)
         if plain.scales.dtype == torch.float32:
@@ -122,11 +123,11 @@ def check_float_scales(found: bytes, plain: mx.MXTensor, name: str) -> None:
     """Raises unless float scales are those of a file, repeated where rows share one."""
     mine = plain.scales.numpy().view(np.uint32).reshape(-1)
     raw = torch.frombuffer(bytearray(found), dtype=torch.uint8)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e8m0fnu):
         if len(found) % dtype.itemsize == 0:
             stored = raw.view(dtype).float().numpy().view(np.uint32)
             repeats, rest = divmod(len(mine), max(1, len(stored)))
-            if not rest and (np.repeat(stored, repeats) == mine).all():
+            if stored.size and not rest and (np.repeat(stored, repeats) == mine).all():
                 return
     raise AssertionError(name)
 

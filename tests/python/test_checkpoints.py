@@ -12,16 +12,23 @@ import torch
 import mx_kernels as mx
 import oracle
 import tensorfiles
-from cases import bytes_of
-from checkpoint_forms import EXPERTS, FORMS, MX4, UP, codes, floats, scales
+from checkpoint_forms import (
+    EXPERTS,
+    FORMS,
+    UP,
+    assert_means,
+    checkpoint,
+    codes,
+    finite_fp8,
+    floats,
+    one_file,
+    scales,
+    torch_of,
+)
 from mx_kernels.checkpoints.files import open_path
 from tests.tiers import deep
 
 every_form = pytest.mark.parametrize("form", FORMS)
-
-
-def one_file(folder, arrays):
-    tensorfiles.write(folder / "model.safetensors", arrays)
 
 
 def with_index(folder, arrays):
@@ -33,38 +40,6 @@ def without_index(folder, arrays):
 
 
 every_storage = pytest.mark.parametrize("store", [one_file, with_index, without_index])
-
-
-def checkpoint(folder, config, arrays, store=one_file):
-    store(folder, arrays)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def torch_of(array):
-    """The tensor with an array's bytes, dtype and shape."""
-    raw = torch.from_numpy(np.atleast_1d(array).copy().view(np.uint8))
-    return raw.view(getattr(torch, array.dtype.name)).reshape(array.shape)
-
-
-def assert_means(loaded, meaning):
-    """Compares what was loaded with arrays, and codes and scales, to the bit."""
-    assert loaded.keys() == meaning.keys()
-    for name, expected in meaning.items():
-        got = loaded[name]
-        if isinstance(expected, np.ndarray):
-            assert type(got) is torch.Tensor
-            assert (got.dtype, got.shape) == (torch_of(expected).dtype, expected.shape), name
-            assert got.reshape(-1).view(torch.uint8).numpy().tobytes() == expected.tobytes(), name
-            continue
-        format, expected_codes, expected_scales = expected
-        assert isinstance(got, mx.MXTensor)
-        plain = got.unshuffle()
-        k = 8 * expected_codes.shape[-1] // oracle.FORMATS[format].element.bits
-        assert (got.format, got.shape) == (format, (*expected_codes.shape[:-1], k)), name
-        oracle.assert_bitwise_equal(bytes_of(plain.codes), expected_codes)
-        oracle.assert_bitwise_equal(bytes_of(plain.scales), expected_scales)
-        assert plain.scales.is_contiguous(), name
 
 
 @every_form
@@ -99,8 +74,17 @@ def test_numbers_are_those_of_the_format(tmp_path, rng, form):
             np.testing.assert_array_equal(got, values)
 
 
-# Eighteen rows in blocks of eight cannot be told without the config.
-KNOWN_BY_NAMES = [form for form in FORMS if form != "quark_blocks"]
+# Only the config tells that eighteen rows are in blocks of eight, or that bytes are E8M0.
+TOLD = {"quark_blocks": "rows share a row of scales", "quark_e8m0_blocks": "32 bytes of mxfp8"}
+KNOWN_BY_NAMES = [form for form in FORMS if form not in TOLD]
+
+
+@pytest.mark.parametrize("form", TOLD)
+def test_what_only_a_config_tells_is_refused_without_it(tmp_path, rng, form):
+    _, arrays, _ = FORMS[form](rng)
+    one_file(tmp_path, arrays)
+    with pytest.raises(ValueError, match=TOLD[form]):
+        mx.load(tmp_path)
 
 
 @pytest.mark.parametrize("form", KNOWN_BY_NAMES)
@@ -197,182 +181,44 @@ def test_a_bar_is_shown_on_stderr_if_asked_for(tmp_path, rng, capsys):
     assert not out and "loading" in err
 
 
-# What is refused.
-
-FLOAT_SCALES = np.ones((1, 1), np.float32)
-FP8 = np.zeros((18, 96), ml_dtypes.float8_e4m3fn)
-REFUSED = {
-    "FP8 in blocks of 64 x 64": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
-        {"a.weight": FP8, "a.weight_scale_inv": np.ones((1, 2), np.float32)},
-        r"got weight_block_size \[64, 64\], expected \[128, 128\]",
-    ),
-    "FP8 in blocks of 64 x 64 without a config": (
-        {},
-        {"a.weight": FP8, "a.weight_scale_inv": np.ones((1, 2), np.float32)},
-        r"expected scales \[1, 1\] of fp8_block_2d or scales \[18, 1\], or one of fp8 or",
-    ),
-    "FP8 of rows where the config says blocks": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        {"a.weight": FP8, "a.weight_scale_inv": np.ones((18, 1), np.float32)},
-        r"expected scales \[1, 1\] of fp8_block_2d$",
-    ),
-    "FP8 without scales where the config says it has them": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        {"a.weight": FP8},
-        "got codes a.weight .*, expected scales a.weight_scale or a.weight_scale_inv beside them",
-    ),
-    "scales of FP8 alone": (
-        {}, {"a.weight_scale_inv": FLOAT_SCALES}, "got scales a.weight_scale_inv .* codes a.weight",
-    ),
-    "FP8 with rows of 40": (
-        {},
-        {"a.weight": np.zeros((18, 40), ml_dtypes.float8_e4m3fn), "a.weight_scale": FLOAT_SCALES},
-        "expected weights .*, K a multiple of 32",
-    ),
-    "NVFP4": (
-        {},
-        {
-            "a.weight": np.zeros((2, 16), np.uint8),
-            "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
-            "a.weight_scale_2": np.ones((), np.float32),
-        },
-        "a.weight_scale, which is NVFP4, with E4M3 scales",
-    ),
-    "NVFP4 of compressed-tensors": (
-        {"quantization_config": {"quant_method": "compressed-tensors",
-                                 "config_groups": {"group_0": {"format": "nvfp4-pack-quantized"}}}},
-        {},
-        "format 'nvfp4-pack-quantized' of compressed-tensors .NVFP4",
-    ),
-    "integers of compressed-tensors": (
-        {"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}},
-        {},
-        "format 'pack-quantized' of compressed-tensors, expected mxfp4-pack-quantized or",
-    ),
-    "E5M2 in blocks of 128 x 128": (
-        {},
-        {"a.weight": np.zeros((18, 160), ml_dtypes.float8_e5m2),
-         "a.weight_scale": np.ones((1, 2), np.float32)},
-        r"got a.weight float8_e5m2 .*, expected scales \[18, 1\], or one of fp8_e5m2$",
-    ),
-    "E5M2 where the config says E4M3": (
-        {"quantization_config": {"quant_method": "fp8"}},
-        {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": FLOAT_SCALES},
-        "got a.weight float8_e5m2 .*, expected the codes of fp8, as the config says",
-    ),
-    "E5M2 with scales of integers": (
-        {},
-        {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": np.ones((1, 1), np.int64)},
-        "which is float8_e5m2 with int64 scales, expected E8M0 scales",
-    ),
-    "GPTQ": (
-        {"quantization_config": {"quant_method": "gptq"}}, {}, "quant_method 'gptq' .integers",
-    ),
-    "AWQ by its names": (
-        {}, {"a.qweight": np.zeros((2, 2), np.int64)}, "which is GPTQ or AWQ",
-    ),
-    "a method nobody knows": (
-        {"quantization_config": {"quant_method": ["x"]}}, {}, r"quant_method \['x'\], expected mxf",
-    ),
-    "Quark's FP6": (
-        {"quantization_config": {"quant_method": "quark", "global_quant_config": {
-            "weight": MX4 | {"dtype": "fp6_e3m2"}}}},
-        {"a.weight": np.zeros((2, 24), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        "'fp6_e3m2'.* for a, expected dtype fp4 or",
-    ),
-    "Quark's groups of 16": (
-        {"quantization_config": {"quant_method": "quark", "global_quant_config": {
-            "weight": MX4 | {"group_size": 16}}}},
-        {"a.weight": np.zeros((2, 16), np.uint8), "a.weight_scale": np.zeros((2, 2), np.uint8)},
-        "'group_size': 16.* for a, expected",
-    ),
-    "another format than the config's": (
-        {"quantization_config": {"quant_method": "mxfp8"}},
-        {"a.weight": np.zeros((2, 16), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        "a.weight uint8 .2, 16. and a.weight_scale uint8 .2, 1., expected the codes of mxfp8",
-    ),
-    "codes without scales": (
-        {}, {"a_blocks": np.zeros((2, 2, 1, 16), np.uint8)},
-        "got codes a_blocks uint8 .2, 2, 1, 16., expected scales a_scales beside them",
-    ),
-    "Quark's codes without scales": (
-        {"quantization_config": {"quant_method": "quark"}},
-        {"a.weight": np.zeros((2, 16), np.uint8)},
-        "got codes a.weight .* expected scales a.weight_scale",
-    ),
-    "scales without codes": (
-        {}, {"a_scales": np.zeros((2, 2, 1), np.uint8)},
-        "got scales a_scales .* expected codes a_blocks of a quantized dtype",
-    ),
-    "scales beside floats": (
-        {},
-        {"a.weight": np.ones((2, 32), np.float32), "a.weight_scale": np.ones((2, 1), np.uint8)},
-        "got scales a.weight_scale .*, expected codes a.weight_packed or a.weight of a quantized",
-    ),
-    "an expert's scales missing": (
-        {}, {"a_blocks": np.zeros((2, 2, 1, 16), np.uint8),
-             "a_scales": np.zeros((1, 2, 1), np.uint8)},
-        r"expected scales for \[2, 2, 32\]: \[2, 2, 1\]",
-    ),
-    "blocks of eight bytes": (
-        {}, {"a_blocks": np.zeros((2, 2, 2, 8), np.uint8),
-             "a_scales": np.zeros((2, 2, 2), np.uint8)},
-        r"expected codes \[..., N, K/32, 16\]",
-    ),
-    "scales of 16": (
-        {}, {"a.weight_packed": np.zeros((2, 16), np.uint8),
-             "a.weight_scale": np.zeros((2, 2), np.uint8)},
-        "expected 16 bytes of mxfp4 for each scale",
-    ),
-    "bytes of any format of eight bits": (
-        {}, {"a.weight": np.zeros((2, 32), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        "may be any format of eight bits: view them as such",
-    ),
-    "a scale for 128 rows and columns": (
-        {}, {"a.weight": np.zeros((128, 128), ml_dtypes.float8_e4m3fn),
-             "a.weight_scale": np.zeros((1, 1), np.uint8)},
-        "expected 32 bytes of mxfp8 for each scale",
-    ),
-    "rows that no block of rows divides": (
-        {}, {"a.weight": np.zeros((5, 32), ml_dtypes.float8_e4m3fn),
-             "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        r"expected scales for \[5, 32\]: \[5, 1\]",
-    ),
-    "nothing along K": (
-        {}, {"a.weight": np.zeros((5, 0), np.uint8), "a.weight_scale": np.zeros((5, 0), np.uint8)},
-        r"expected scales for \[5, 0\]",
-    ),
-    "a parameter twice": (
-        {}, {"a_blocks": np.zeros((2, 2, 1, 16), np.uint8),
-             "a_scales": np.zeros((2, 2, 1), np.uint8), "a": np.ones(1, np.float32)},
-        "got parameter a twice",
-    ),
-    "scales of two": (
-        {}, {"a.weight": np.zeros((2, 16), np.uint8),
-             "a.weight_packed": np.zeros((2, 16), np.uint8),
-             "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        "got (parameter a.weight twice|a.weight_scale as a part of two)",
-    ),
-}  # fmt: skip
+def test_scales_of_floats_activations_and_caches_stay_tensors(tmp_path, rng):
+    arrays = {
+        "model.norm.scale": floats(rng, 64),
+        "blocks.0.query_norm.scale": floats(rng, 64),
+        "attn.logit_scale": np.ones((4, 1, 1), np.float32),
+        "attn.relative_position_index": np.zeros((4, 4), np.int64),
+        "layer_scale": floats(rng, 64),
+        "mask": np.ones((4, 4), np.uint8),
+        "q.weight": finite_fp8(rng, 4, 64).view(ml_dtypes.float8_e4m3fn),
+        "q.weight_scale": np.ones((), np.float32),
+        "q.bias": floats(rng, 4),
+    }
+    of_others = ("input_scale", "output_scale", "k_scale", "v_scale", "input_zero_point",
+                 "kv_cache_scale", "input_activation_scale", "scale_input")  # fmt: skip
+    arrays |= {f"q.{name}": np.ones((), np.float32) for name in of_others}
+    one_file(tmp_path, arrays)
+    loaded = mx.load(tmp_path)
+    assert loaded.pop("q.weight").format == "fp8"
+    assert_means(loaded, {n: a for n, a in arrays.items() if not n.startswith("q.weight")})
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_other_quantizations_and_halves_are_refused_by_name(tmp_path, case):
-    config, arrays, message = REFUSED[case]
-    checkpoint(tmp_path, config, arrays)
-    with pytest.raises(ValueError, match=message) as raised:
-        mx.load(tmp_path)
-    assert str(tmp_path) in str(raised.value)
-    if not config:
-        with pytest.raises(ValueError, match=message):
-            mx.load({name: torch_of(array) for name, array in arrays.items()})
-
-
-@pytest.mark.parametrize("value", [3, {"a": {"b": torch.ones(1)}}, {"a": None}, {3: torch.ones(1)}])
-def test_what_is_no_checkpoint_is_a_type_error(value):
-    with pytest.raises(TypeError, match=r"path: got int|state dict: got"):
-        mx.load(value)
+@pytest.mark.parametrize("dtype", [np.uint8, ml_dtypes.float8_e8m0fnu], ids=["uint8", "e8m0"])
+def test_every_power_of_two_is_a_scale_of_128_x_128(tmp_path, dtype):
+    """2^-127, which is subnormal in float32, to 2^127, and 255, which is NaN."""
+    scales_ = np.arange(256, dtype=np.uint8)[None]
+    c = np.full((1, 256 * 128), 0x38, np.uint8)
+    arrays = {
+        "w.weight": c.view(ml_dtypes.float8_e4m3fn), "w.weight_scale_inv": scales_.view(dtype)
+    }  # fmt: skip
+    config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    loaded = mx.load(checkpoint(tmp_path, config, arrays))["w.weight"]
+    assert loaded.format == "fp8_block_2d"
+    with np.errstate(over="ignore"):
+        wanted = np.ldexp(1.0, np.arange(256) - 127).astype(np.float32)
+    wanted[255] = np.nan
+    np.testing.assert_array_equal(loaded.unshuffle().scales.numpy()[0], wanted)
+    got = loaded.dequantize("float32").numpy().reshape(256, 128)
+    np.testing.assert_array_equal(got, np.repeat(wanted[:, None], 128, 1))
 
 
 # Memory, and other libraries.

@@ -157,7 +157,8 @@ def parts_by_hand(target, name, format, codes, scales):
         base = name.removesuffix(".weight")
         blocks = codes.reshape(*codes.shape[:-1], -1, 16)
         return {f"{base}_blocks": blocks, f"{base}_scales": scales}
-    name = name if name.endswith(".weight") else f"{name}.weight"
+    is_fused = target == "fp8" and not name.endswith(".weight")
+    name = name if is_fused or name.endswith(".weight") else f"{name}.weight"
     if format != "mxfp4":
         codes = codes.view(ml_dtypes.float8_e4m3fn)
     if target == "fp8":

@@ -1,4 +1,4 @@
-"""What a quantization_config says about weights, and what is written there.
+"""What a quantization_config says about weights.
 
     quant_method            what says which elements and scales
     mxfp4                   gpt-oss: always MXFP4
@@ -8,14 +8,20 @@
     compressed-tensors      the format, of all or of each group
     mx_kernels              each file's own metadata
 
-Any other method is refused by its name: its numbers are not ours. What a module's weights are is
-asked when they are found, so a rule that no tensor follows does no harm.
+Any other method is refused by its name: its numbers are not ours. So is what changes the meaning of
+weights and is not carried out here: rotations of a layer's input at run time, zero points, sparse
+weights, columns in another order. What is said of activations and caches changes no weight. What a
+module's weights are is asked when they are found, so a rule that no tensor follows does no harm.
+
+A config is read as text that anybody may have written: patterns of names are matched in a time
+that grows with their length and no faster, and there is a limit on both length and number.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +36,19 @@ COMPRESSED = {"mxfp4-pack-quantized": "mxfp4", "mxfp8-quantized": "mxfp8"}
 """Formats of compressed-tensors that are MX."""
 COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors that may be FP8 with float scales."""
+READ_WEIGHTS = {
+    "num_bits": (4, 8),
+    "type": ("float",),
+    "strategy": ("group", "tensor", "channel", "block"),
+    "block_structure": (BLOCK_2D, "128x128"),
+    "symmetric": (True,),
+    "actorder": (False, "weight", "static"),
+}
+"""What it may say of weights in these formats; anything if it says nothing."""
 QUARK = {"fp4": "mxfp4", "fp8_e4m3": "mxfp8", "fp8_e5m2": "mxfp8_e5m2"}
 """What Quark calls the elements of formats."""
+E8M0 = ("e8m0", "float8_e8m0fnu")
+"""What it calls their scales."""
 QUARK_FP8 = {
     "fp8_e4m3": {
         "per_tensor": "fp8",
@@ -52,6 +69,15 @@ OTHERS = {
     "bitsandbytes": "its own blocks of 64",
 }
 """Methods that are well known and not MX, in a few words."""
+PATTERN_CHARACTERS = 4096
+PATTERNS = 10_000
+"""Limits of a pattern of names, and of patterns that are not plain names; a guess at plenty."""
+MERGED = ("awq", "gptq", "gptaq", "qronos", "smooth", "smoothquant", "autosmoothquant", "rotation")
+"""Algorithms of Quark that leave nothing to be done at run time, a rotation unless it says so."""
+AT_RUN_TIME = re.compile(r"online|hadamard|^r4$|zero_?points?$|low_?rank|outlier|codebook", re.I)
+"""Entries that change what weights mean, unless they are false."""
+LAYERS = "Linear"
+"""The type of modules that quantized weights belong to, in Quark's rules by type."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +108,12 @@ class Scheme:
                 f"quantization_config: got quant_method {self.method!r:.80}{self._in_words()}, "
                 f"expected {' or '.join(READ)}"
             )
+        _check_run_time(self._content, config)
         if self._is_compressed:
             self._check_compressed()
+        if self.method == "quark":
+            _check_algorithms(self._content.get("algo_config"))
+            self._rules = Rules(self._content.get("layer_quant_config"))
         block = self._content.get("weight_block_size")
         if self.method == "fp8" and block not in (None, BLOCK_2D):
             raise ValueError(
@@ -103,8 +133,12 @@ class Scheme:
         said = "; ".join(filter(None, parts))
         return f" ({said})" if said else ""
 
-    def spec(self, module: str) -> Spec | None:
+    def spec(self, module: str, codes: torch.dtype) -> Spec | None:
         """Returns what the weights of a module are, None where the config leaves that open.
+
+        Args:
+            module: its name.
+            codes: the dtype of its weights.
 
         Raises:
             ValueError: if they are not MX.
@@ -113,17 +147,24 @@ class Scheme:
             return _quark(self._quark_rule(module), module)
         if self.method in ("mxfp4", "mxfp8"):
             return Spec(self.method)
-        if self.method == "fp8" and not self._is_compressed:
+        # The config of DeepSeek says nothing of experts in four bits.
+        if self.method == "fp8" and not self._is_compressed and codes.is_floating_point:
             return Spec("fp8_block_2d" if self._content.get("weight_block_size") else "fp8")
         return None
 
     def _check_compressed(self) -> None:
         """Raises unless every group has a format that is MX."""
+        default = self._content.get("format")
         groups = self._content.get("config_groups")
         groups = groups.values() if isinstance(groups, Mapping) else ()
-        formats = [group.get("format") for group in groups if isinstance(group, Mapping)]
-        for got in list(filter(None, formats)) or [self._content.get("format")]:
-            self._check_format(got)
+        groups = [group for group in groups if isinstance(group, Mapping)]
+        of_weights = [group for group in groups if group.get("weights") is not None]
+        for group in of_weights:
+            format = group.get("format") or default
+            self._check_format(format)
+            _check_weights(group["weights"], format)
+        if not of_weights:
+            self._check_format(next((g["format"] for g in groups if g.get("format")), default))
 
     def _check_format(self, got: Any) -> None:
         """Raises unless a format of compressed-tensors is MX."""
@@ -135,12 +176,62 @@ class Scheme:
             )
 
     def _quark_rule(self, module: str) -> Any:
-        """Returns what Quark's rules say of the weights of a module."""
-        layers = self._content.get("layer_quant_config")
-        for pattern, rule in (layers if isinstance(layers, Mapping) else {}).items():
-            if fnmatch.fnmatchcase(module, pattern):
-                return rule
-        return self._content.get("global_quant_config")
+        """Returns what Quark's rules say of the weights of a module.
+
+        A rule for its name comes before one for linear layers, and that before the one for all.
+        """
+        if (rule := self._rules.find(module)) is not None:
+            return rule
+        types = self._content.get("layer_type_quant_config")
+        of_layers = types.get(LAYERS) if isinstance(types, Mapping) else None
+        return self._content.get("global_quant_config") if of_layers is None else of_layers
+
+
+class Rules:
+    """Rules by patterns of names, the first that matches a name counts.
+
+    Raises:
+        ValueError: if a pattern is too long, or there are too many.
+    """
+
+    def __init__(self, rules: Any):
+        rules = rules if isinstance(rules, Mapping) else {}
+        self._rules = list(rules.values())
+        self._plain: dict[str, int] = {}
+        self._patterns: list[tuple[int, re.Pattern]] = []
+        for place, pattern in enumerate(rules):
+            if len(pattern) > PATTERN_CHARACTERS:
+                raise ValueError(
+                    f"quantization_config: got a pattern of {len(pattern)} characters, "
+                    f"{pattern!r:.40}, expected at most {PATTERN_CHARACTERS}"
+                )
+            if set("*?[") & set(pattern):
+                self._patterns.append((place, _compiled(pattern)))
+            else:
+                self._plain[pattern] = place
+        if len(self._patterns) > PATTERNS:
+            raise ValueError(
+                f"quantization_config: got {len(self._patterns)} patterns of names, expected at "
+                f"most {PATTERNS}"
+            )
+
+    def find(self, name: str) -> Any:
+        """Returns the rule for a name, None if there is none."""
+        end = self._plain.get(name, len(self._rules))
+        for place, pattern in self._patterns:
+            if place > end:
+                break
+            if pattern.match(name):
+                return self._rules[place]
+        return self._rules[end] if end < len(self._rules) else None
+
+
+def _compiled(pattern: str) -> re.Pattern:
+    """Returns a shell's pattern as a regular expression, in a time that grows with its length."""
+    # A bracket that nothing closes means itself; `fnmatch` looks to the end for each of them.
+    closed = pattern.rfind("]") + 1
+    literal = pattern[closed:].replace("[", "[[]")
+    return re.compile(fnmatch.translate(pattern[:closed] + literal))
 
 
 def _quantization(config: Mapping) -> Mapping | None:
@@ -160,6 +251,88 @@ def _quantization(config: Mapping) -> Mapping | None:
                 raise ValueError(f"{name}: got {found!r:.80}, expected an object")
             return found
     return None
+
+
+def _check_run_time(content: Mapping, config: Mapping) -> None:
+    """Raises if a config changes what weights mean, by something that is not carried out.
+
+    Raises:
+        ValueError: naming the entry.
+    """
+    for place in (content, config):
+        sparse = place.get("sparsity_config")
+        form = sparse.get("format", "?") if isinstance(sparse, Mapping) else sparse
+        if form not in (None, "dense"):
+            raise ValueError(
+                f"sparsity_config: got format {form!r:.80}, expected dense: sparse weights are "
+                "not read"
+            )
+    transforms = content.get("transform_config")
+    if transforms and (applied := next(_online(transforms), None)):
+        raise ValueError(
+            f"transform_config: got {applied}, which turns what a layer is given at run time, and "
+            "is not carried out; expected weights without it"
+        )
+    for name, value in content.items():
+        if AT_RUN_TIME.search(name) and value not in (None, False, [], {}):
+            raise ValueError(
+                f"quantization_config: got {name} {value!r:.80}, which changes what weights mean "
+                "and is not carried out; expected none"
+            )
+
+
+def _online(transforms: Any) -> Iterator[str]:
+    """Yields in words what compressed-tensors applies to activations, and what is not known."""
+    groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
+    if not isinstance(groups, Mapping):
+        yield f"{transforms!r:.80}"
+        return
+    for name, scheme in groups.items():
+        applied = scheme.get("apply") if isinstance(scheme, Mapping) else None
+        for where in applied if isinstance(applied, list) else [None]:
+            location = where.get("location") if isinstance(where, Mapping) else None
+            if location not in ("weight_input", "weight_output"):
+                kind = scheme.get("type") if isinstance(scheme, Mapping) else scheme
+                yield f"{name!r:.80} ({kind!r:.80} at {location!r:.80})"
+
+
+def _check_algorithms(said: Any) -> None:
+    """Raises if an algorithm of Quark leaves something to be done at run time.
+
+    Raises:
+        ValueError: naming it. A rotation r3 turns queries and keys alike, which no product shows.
+    """
+    if isinstance(said, Mapping):
+        said = [said] if "name" in said else list(said.values())
+    for algorithm in said if isinstance(said, list) else [said] if said else []:
+        name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+        entries = algorithm if isinstance(algorithm, Mapping) else {}
+        online = [entry for entry, on in entries.items() if AT_RUN_TIME.search(entry) and on]
+        if online or not isinstance(name, str) or name.lower() not in MERGED:
+            what = f"{name!r:.80} with {', '.join(online)}" if online else f"{name!r:.80}"
+            raise ValueError(
+                f"algo_config: got {what}, which may change what layers are given at run time, "
+                f"and is not carried out; expected {' or '.join(MERGED)}, merged into the weights"
+            )
+
+
+def _check_weights(weights: Any, format: str) -> None:
+    """Raises unless compressed-tensors says of the weights of a group what can be read.
+
+    Dtypes and shapes of the tensors tell the rest.
+    """
+    if not isinstance(weights, Mapping):
+        raise ValueError(
+            f"quantization_config: got weights {weights!r:.80}, expected an object for {format}"
+        )
+    for name, values in READ_WEIGHTS.items() if format != "dense" else ():
+        got = weights.get(name)
+        if got is not None and not any(type(got) is type(v) and got == v for v in values):
+            expected = " or ".join(map(repr, values))
+            raise ValueError(
+                f"quantization_config: got {name} {got!r:.80} for weights of {format}, expected "
+                f"{expected}"
+            )
 
 
 def dtype_of(config: Mapping) -> torch.dtype:
@@ -186,6 +359,15 @@ def _quark(rule: Any, module: str) -> Spec:
     dtype, block = weight.get("dtype"), weight.get("block_size")
     scale = weight.get("scale_format") or weight.get("scale_type")
     scheme, size = weight.get("qscheme"), weight.get("group_size")
+    for name, bad in (("symmetric", False), ("is_scale_quant", True)):
+        if weight.get(name) is bad:
+            raise ValueError(
+                f"quantization_config: got {name} {bad} for {module}, expected codes without zero "
+                "points, and scales that are not quantized again"
+            )
+    if dtype == "fp8_e4m3" and scheme == "per_block" and block == BLOCK_2D:
+        # Its E8M0 scales are floats too.
+        scale = None if scale in E8M0 else scale
     if scale in (None, "float", "float32") and isinstance(dtype, str) and isinstance(scheme, str):
         fits = {"per_group": size == BLOCK_2D[1], "per_block": block == BLOCK_2D}
         format = QUARK_FP8.get(dtype, {}).get(scheme)
@@ -197,7 +379,7 @@ def _quark(rule: Any, module: str) -> Spec:
     elif scheme == "per_block" and isinstance(block, Sequence):
         is_pair = len(block) == 2 and all(type(size) is int and size > 0 for size in block)
         rows = block[0] if is_pair and block[1] == BLOCK else None
-    is_mx = isinstance(dtype, str) and dtype in QUARK and scale in ("e8m0", "float8_e8m0fnu")
+    is_mx = isinstance(dtype, str) and dtype in QUARK and scale in E8M0
     if not is_mx or rows is None:
         named = ("dtype", "qscheme", "group_size", "block_size", "scale_format", "scale_type")
         got = {name: weight[name] for name in named if weight.get(name) is not None}
@@ -209,107 +391,3 @@ def _quark(rule: Any, module: str) -> Spec:
             "per_tensor or per_channel"
         )
     return Spec(QUARK[dtype], rows)
-
-
-# What we write.
-
-
-def _quark_weight(format: str) -> dict:
-    """Returns Quark's words for weights of a format, activations left as they are."""
-    elements = {name: element for element, name in QUARK.items()}
-    weight = {
-        "dtype": elements[format],
-        "qscheme": "per_group",
-        "group_size": BLOCK,
-        "ch_axis": -1,
-        "is_dynamic": False,
-        "scale_format": "e8m0",
-        "scale_type": "float",
-        "symmetric": None,
-        "round_method": "half_even",
-        "scale_calculation_mode": "even",
-        "observer_cls": "PerBlockMXObserver",
-        "is_scale_quant": False,
-        "mx_element_dtype": None,
-    }
-    nothing = {"input_tensors": None, "output_tensors": None, "bias": None, "target_device": None}
-    return {"weight": weight, **nothing}
-
-
-def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
-    """Returns a quantization_config of Quark.
-
-    Args:
-        formats: the format of each module.
-        kept: modules whose weights are floats.
-    """
-    first = next(iter(formats.values()))
-    others = {module: _quark_weight(name) for module, name in formats.items() if name != first}
-    return {
-        "quant_method": "quark",
-        "quant_mode": "eager_mode",
-        "global_quant_config": _quark_weight(first),
-        "layer_quant_config": others,
-        "layer_type_quant_config": {},
-        "exclude": list(kept),
-        "algo_config": None,
-        "export": {
-            "kv_cache_group": [],
-            "min_kv_scale": 0.0,
-            "pack_method": "reorder",
-            "weight_format": "real_quantized",
-            "weight_merge_groups": None,
-        },
-    }
-
-
-def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
-    """Returns a quantization_config of compressed-tensors; arguments as in `quark_config`."""
-    names = {name: stored for stored, name in COMPRESSED.items()}
-    used = list(dict.fromkeys(formats.values()))
-    groups = {}
-    for number, name in enumerate(used):
-        modules = [module for module, other in formats.items() if other == name]
-        groups[f"group_{number}"] = {
-            "format": names[name],
-            "targets": ["Linear"] if len(used) == 1 else modules,
-            "weights": {
-                "num_bits": 4 if name == "mxfp4" else 8,
-                "type": "float",
-                "strategy": "group",
-                "group_size": BLOCK,
-                "symmetric": True,
-                "dynamic": False,
-                "scale_dtype": "torch.uint8",
-            },
-            "input_activations": None,
-            "output_activations": None,
-        }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": names[used[0]] if len(used) == 1 else "mixed-precision",
-        "quantization_status": "compressed",
-        "config_groups": groups,
-        "ignore": list(kept),
-    }
-
-
-def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
-    """Returns a quantization_config of gpt-oss; arguments as in `quark_config`."""
-    return {"quant_method": "mxfp4", "modules_to_not_convert": list(kept)}
-
-
-def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
-    """Returns a quantization_config of DeepSeek; arguments as in `quark_config`."""
-    return {
-        "quant_method": "fp8",
-        "fmt": "e4m3",
-        "activation_scheme": "dynamic",
-        "weight_block_size": BLOCK_2D,
-        "modules_to_not_convert": list(kept),
-    }
-
-
-def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
-    """Returns a quantization_config of ours: each file says the rest."""
-    return {"quant_method": OURS}

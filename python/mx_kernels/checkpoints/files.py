@@ -67,6 +67,8 @@ class Part:
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
     """Returns the tensor, which may be the file's memory."""
+    is_own: bool = False
+    """Whether it is in a file of our own form."""
 
     @property
     def nbytes(self) -> int:
@@ -270,7 +272,8 @@ class _Files:
                     f"{', '.join(DTYPES)}"
                 )
             read = lambda name=name: self._read(path, name)  # noqa: E731
-            parts[name] = Part(DTYPES[entry["dtype"]], tuple(entry["shape"]), read)
+            dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+            parts[name] = Part(dtype, shape, read, is_own=OURS in metadata)
         return metadata, parts
 
     def _read(self, path: Path, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""FP8 whose scales are floats: which format a pair is, from its codes' dtype and both shapes.
+"""FP8 whose scales become float32: which format a pair is, from its codes' dtype and both shapes.
 
     codes [.., N, K] of E4M3 with scales                format          in checkpoints of
     one, or one for each leading axis                   fp8             compressed-tensors, Quark
@@ -6,7 +6,8 @@
     [.., N, K/128]                                      fp8_block       compressed-tensors
     [.., N/128, K/128], both rounded up                 fp8_block_2d    DeepSeek, and all of these
 
-Of E5M2 there is `fp8_e5m2`, as `fp8`. Scales of 16 bits are widened, which is exact. One that
+Of E5M2 there is `fp8_e5m2`, as `fp8`. Scales of 16 bits are widened, which is exact; so are E8M0
+scales, for more than the 32 elements of MXFP8: float32 has all of their powers of two. One that
 several rows share is repeated, so there is always one a row. Where a shape fits two, the numbers
 are the same; a config decides then.
 """
@@ -20,8 +21,12 @@ from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
 from mx_kernels._facts import Format, facts
 from mx_kernels._storage import DTYPES
+from mx_kernels.checkpoints.files import Part
 
 SCALES = (torch.float32, torch.bfloat16, torch.float16)
+E8M0 = (torch.uint8, torch.float8_e8m0fnu)
+MX_BLOCK = 32
+"""Elements of a scale of MXFP8, which is no format of this table."""
 
 
 def formats_of(codes: torch.dtype) -> list[str]:
@@ -34,9 +39,24 @@ def formats_of(codes: torch.dtype) -> list[str]:
     return [fmt.name for fmt in sorted(rows, key=lambda fmt: (-fmt.block_rows, -fmt.block_k))]
 
 
-def fits(codes: torch.dtype, scales: torch.dtype) -> bool:
-    """Says whether there is a format with such codes and float scales."""
-    return scales in SCALES and bool(formats_of(codes))
+def fits(codes: Part, scales: Part, said: str | None) -> bool:
+    """Says whether a pair is of a format with float scales.
+
+    Args:
+        codes: of any dtype.
+        scales: of any dtype.
+        said: the format that a config names, None if it leaves that open.
+    """
+    known = formats_of(codes.dtype)
+    if scales.dtype not in E8M0:
+        return scales.dtype in SCALES and bool(known)
+    if said is not None:
+        return said in known
+    # Bytes that nothing names may be anything.
+    is_mx = not codes.shape or scales.shape[-1:] == (codes.shape[-1] / MX_BLOCK,)
+    if scales.dtype == torch.uint8 or is_mx:
+        return False
+    return any(_fits(codes.shape, scales.shape, format_named(name)) for name in known)
 
 
 def format_of(
@@ -73,6 +93,8 @@ def format_of(
 
 def read(scales: Tensor, shape: tuple[int, ...], fmt: Format) -> Tensor:
     """Returns the scales of a format, as float32 of its shape, repeated where rows share one."""
+    if scales.dtype in E8M0:
+        scales = scales.view(torch.float8_e8m0fnu)
     scales, wanted = scales.to(torch.float32), fmt.scales_of(shape)
     if scales.numel() == 1 or len(scales.shape) < len(shape) - 1:
         lead = scales.shape if scales.numel() > 1 else ()

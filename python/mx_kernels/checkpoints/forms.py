@@ -3,15 +3,19 @@
     form                codes                           scales                      parameter
     gpt-oss             P_blocks  [.., N, K/32, 16]     P_scales [.., N, K/32]      P
     compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
-    Quark, and others   P.weight  [.., N, packed K]     P.weight_scale [.., S, K/32]    P.weight
-    DeepSeek            P.weight                        P.weight_scale_inv          P.weight
+    Quark, and others   P         [.., N, packed K]     P_scale [.., S, K/32]       P
+    DeepSeek            P                               P_scale_inv                 P
+    DeepSeek-V4         P.weight                        P.scale                     P.weight
+    ComfyUI             P.weight                        P.scale_weight              P.weight
+    Mistral             P.weight                        P.qscale_weight             P.weight
     ours                P.codes                         P.scales                    P
 
+The P of Quark and DeepSeek is mostly called `*.weight`; of fused experts it is the parameter.
 The dtype of the codes gives the format, bytes are MXFP4, FP8 is MXFP8; unless scales are floats,
-whose shape tells more: see `float_scales`. Quark's bytes of scales may have fewer rows, S, each
-for several rows of codes. What is no part of a pair stays a tensor; what is half a pair, or a pair
-of another kind, is refused. Without a config the names and dtypes decide, and of bytes the shapes:
-MXFP4 has 16 bytes of codes a scale.
+or for more than 32 elements: see `float_scales`. Quark's bytes of scales may have fewer rows, S,
+each for a number of rows of codes that the config says, else a power of two. What is no part of a
+pair stays a tensor, if `leftovers` lets it; a pair of another kind is refused. Without a config
+the names and dtypes decide, and of bytes the shapes: MXFP4 has 16 bytes of codes a scale.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ from torch import Tensor
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
 from mx_kernels._facts import DEFAULT_FORMAT
-from mx_kernels.checkpoints import float_scales
+from mx_kernels.checkpoints import float_scales, leftovers
 from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part
+from mx_kernels.checkpoints.leftovers import described as _described
 
 SCALES = (torch.uint8, torch.float8_e8m0fnu)
 FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -60,27 +65,19 @@ class Form:
 
 
 FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
-BYTES = {torch.uint8: DEFAULT_FORMAT}
+BYTES = {torch.uint8: DEFAULT_FORMAT, torch.int8: DEFAULT_FORMAT}
 FORMS = (
     Form("gpt-oss", "_blocks", "_scales", "", BYTES, has_block_axis=True),
     Form("compressed-tensors", "weight_packed", "weight_scale", "weight", BYTES),
-    Form("Quark", "weight", "weight_scale", "weight", {**BYTES, **FP8}),
-    Form("DeepSeek", "weight", "weight_scale_inv", "weight", FP8),
+    Form("Quark", "", "_scale", "", {**BYTES, **FP8}),
+    Form("DeepSeek", "", "_scale_inv", "", {**BYTES, **FP8}),
+    Form("DeepSeek-V4", ".weight", ".scale", ".weight", {**BYTES, **FP8}),
+    Form("ComfyUI", ".weight", ".scale_weight", ".weight", FP8),
+    Form("Mistral", ".weight", ".qscale_weight", ".weight", FP8),
 )
 OWN = Form(OURS, ".codes", ".scales", "", BYTES)
 CODES = (torch.uint8, torch.int8, *FP8)
 """Dtypes of quantized weights."""
-
-FOREIGN = {
-    "weight_global_scale": "NVFP4, with a scale for the tensor",
-    "weight_scale_2": "NVFP4, with a scale for the tensor",
-    "qweight": "GPTQ or AWQ, which are integers",
-    "weight_zero_point": "integers of compressed-tensors",
-    "weight_shape": "integers of compressed-tensors",
-    "weight.absmax": "bitsandbytes",
-    "weight.quant_map": "bitsandbytes",
-}
-"""How names end that only quantizations of other kinds have."""
 
 
 @dataclass(frozen=True)
@@ -137,26 +134,29 @@ class _Planner:
     def __init__(self, checkpoint: Checkpoint):
         self.scheme = Scheme(checkpoint.config)
         self.dtype = dtype_of(checkpoint.config)
-        # In our own form every name means what the metadata say.
-        self.is_own = any(OURS in said for said in checkpoint.metadata)
         self.own = _own_meanings(checkpoint)
         self.parts = checkpoint.parts
         self.place = {name: place for place, name in enumerate(checkpoint.parts)}
         self.found: dict[str, tuple[int, Parameter]] = {}
         self.used: set[str] = set()
+        self.codes: dict[str, bool] = {}
+        """The names of codes in pairs, and whether their scales are E8M0."""
 
     def plan(self) -> list[Parameter]:
         """Returns the parameters."""
         for name, (format, shape, dtype) in self.own.items():
             self._add_own(name, format, shape, dtype)
-        for form in () if self.is_own else FORMS:
-            for name in self.parts:
+        # In our own form every name means what the metadata say.
+        others = [name for name, part in self.parts.items() if not part.is_own]
+        for form in FORMS:
+            for name in others:
                 if name.endswith(form.codes) and name not in self.used:
                     self._look(form, name)
+        alone = [name for name in others if name not in self.used]
+        is_quantized = self.scheme.method in ("quark", "fp8")
+        leftovers.check(self.parts, alone, self.codes, FORMS, is_quantized)
         for name, part in self.parts.items():
             if name not in self.used:
-                if not self.is_own:
-                    self._check_alone(name, part)
                 self._add(name, Parameter(name, (part,), part.shape, part.dtype), name)
         return [parameter for _, parameter in sorted(self.found.values(), key=lambda it: it[0])]
 
@@ -166,8 +166,10 @@ class _Planner:
         _, scales = form.names(parameter)
         if scales not in self.parts or self.parts[codes].dtype not in CODES:
             return
-        spec = self.scheme.spec(parameter.removesuffix("weight").removesuffix("."))
+        module = parameter.removesuffix("weight").removesuffix(".")
+        spec = self.scheme.spec(module, self.parts[codes].dtype)
         self._add_pair(form, parameter, codes, scales, spec)
+        self.codes[codes] = not format_named(self.found[parameter][1].format).has_float_scales
 
     def _add_pair(self, form: Form, name: str, codes: str, scales: str, spec: Spec | None) -> None:
         """Adds a parameter made of two parts.
@@ -177,8 +179,8 @@ class _Planner:
         """
         kind, scale = self.parts[codes], self.parts[scales]
         got = f"{codes} {_described(kind)} and {scales} {_described(scale)}"
-        if kind.dtype in form.formats and float_scales.fits(kind.dtype, scale.dtype):
-            said = spec and spec.format
+        said = spec and spec.format
+        if kind.dtype in form.formats and float_scales.fits(kind, scale, said):
             format = float_scales.format_of(kind.dtype, kind.shape, scale.shape, said, got)
             parts = (kind, scale)
             self._add(name, Parameter(name, parts, kind.shape, self.dtype, format), codes, scales)
@@ -227,30 +229,6 @@ class _Planner:
         self.used.update(parts)
         self.found[name] = self.place[parts[0]], parameter
 
-    def _check_alone(self, name: str, part: Part) -> None:
-        """Raises unless a tensor that is in no pair can be a parameter of its own."""
-        for end, what in FOREIGN.items():
-            if name == end or name.endswith(f".{end}"):
-                raise ValueError(f"got {name} {_described(part)}, which is {what}, expected MX")
-        is_known = self.scheme.method in ("quark", "fp8")
-        for form in FORMS:
-            is_scales = part.dtype in SCALES or form.scales == "weight_scale_inv"
-            if name.endswith(form.scales) and is_scales:
-                base = name.removesuffix(form.scales)
-                wanted = [base + other.codes for other in FORMS if other.scales == form.scales]
-                raise ValueError(
-                    f"got scales {name} {_described(part)}, expected codes "
-                    f"{' or '.join(wanted)} of a quantized dtype beside them"
-                )
-            is_codes = form.codes != "weight" or is_known
-            if name.endswith(form.codes) and is_codes and part.dtype in CODES:
-                base = name.removesuffix(form.codes)
-                wanted = [base + other.scales for other in FORMS if other.codes == form.codes]
-                raise ValueError(
-                    f"got codes {name} {_described(part)}, expected scales {' or '.join(wanted)} "
-                    "beside them"
-                )
-
 
 def _shape(
     form: Form, shapes: tuple[tuple, tuple], format: str, spec: Spec | None, got: str
@@ -276,15 +254,24 @@ def _shape(
             f"{hint}"
         )
     k, rows, given = scales[-1] * fmt.block_k, codes[-2], scales[-2]
-    share = spec.scale_rows if spec else 0
-    if not share:
-        share = rows // given if given and rows % given == 0 and rows else 1
+    share = spec.scale_rows if spec else _rows_of_a_scale(rows, given)
     if k == 0 or codes[:-2] != scales[:-2] or given != math.ceil(rows / share):
         raise ValueError(
             f"got {got}, expected scales for {show((*codes[:-1], k))}: "
-            f"{show((*codes[:-2], math.ceil(rows / share), k // fmt.block_k))}"
+            f"{show((*codes[:-2], math.ceil(rows / share), k // fmt.block_k))}, or a config.json "
+            "that says how many rows share a row of scales"
         )
     return (*codes[:-1], k), share
+
+
+def _rows_of_a_scale(rows: int, given: int) -> int:
+    """Returns how many rows share a row of scales where no config says it; 1 if that is open.
+
+    Blocks have a power of two of rows. If they fill the rows, no other power gives as many.
+    """
+    share, rest = divmod(rows, given) if given else (0, 0)
+    is_power = share and share & (share - 1) == 0
+    return share if not rest and (is_power or given == 1) and share else 1
 
 
 def _check_scales(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
@@ -297,11 +284,6 @@ def _check_scales(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
     elif codes in FP8:
         what = f"{str(codes).removeprefix('torch.')} with {what}"
     raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
-
-
-def _described(part: Part) -> str:
-    """Prints what is known of a tensor."""
-    return f"{str(part.dtype).removeprefix('torch.')} {show(part.shape)}"
 
 
 def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:

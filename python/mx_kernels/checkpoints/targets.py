@@ -4,7 +4,8 @@
     mx_kernels          all              P.weight.codes, P.weight.scales
     compressed-tensors  MXFP4, MXFP8     P.weight_packed (MXFP4) or P.weight (MXFP8), P.weight_scale
     quark               MXFP4, MXFP8     P.weight, P.weight_scale
-    fp8                 FP8 of 128 x 128 P.weight, P.weight_scale_inv, as DeepSeek has them
+    fp8                 FP8 of 128 x 128 P.weight, P.weight_scale_inv, as DeepSeek has them; fused
+                                         experts P, P_scale_inv, as transformers has them
     gpt-oss             MXFP4            P_blocks, P_scales; experts [E, N, K] alone
 
 Experts of gpt-oss are called P, not P.weight, and their bias P_bias; Quark calls these P.weight
@@ -21,7 +22,7 @@ import torch
 from mx_kernels._arrays import show
 from mx_kernels._checks import format_named
 from mx_kernels._storage import DTYPES
-from mx_kernels.checkpoints import configs
+from mx_kernels.checkpoints.configs import BLOCK, BLOCK_2D, COMPRESSED, OURS, QUARK
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 
 WEIGHT = "weight"
@@ -43,6 +44,8 @@ class Target:
     """How the bias of a quantized parameter is called here, and there, beside its name."""
     ndim: tuple[int, ...] = ()
     """The dimensions that it can have; empty for any."""
+    ending: str = ""
+    """How its name has to end."""
 
 
 def _with_weight(name: str) -> str:
@@ -50,24 +53,129 @@ def _with_weight(name: str) -> str:
     return name if name.rpartition(".")[2] == WEIGHT else f"{name}.{WEIGHT}"
 
 
+# The quantization_config of each form.
+
+
+def _quark_weight(format: str) -> dict:
+    """Returns Quark's words for weights of a format, activations left as they are."""
+    elements = {name: element for element, name in QUARK.items()}
+    weight = {
+        "dtype": elements[format],
+        "qscheme": "per_group",
+        "group_size": BLOCK,
+        "ch_axis": -1,
+        "is_dynamic": False,
+        "scale_format": "e8m0",
+        "scale_type": "float",
+        "symmetric": None,
+        "round_method": "half_even",
+        "scale_calculation_mode": "even",
+        "observer_cls": "PerBlockMXObserver",
+        "is_scale_quant": False,
+        "mx_element_dtype": None,
+    }
+    nothing = {"input_tensors": None, "output_tensors": None, "bias": None, "target_device": None}
+    return {"weight": weight, **nothing}
+
+
+def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of Quark.
+
+    Args:
+        formats: the format of each module.
+        kept: modules whose weights are floats.
+    """
+    first = next(iter(formats.values()))
+    others = {module: _quark_weight(name) for module, name in formats.items() if name != first}
+    return {
+        "quant_method": "quark",
+        "quant_mode": "eager_mode",
+        "global_quant_config": _quark_weight(first),
+        "layer_quant_config": others,
+        "layer_type_quant_config": {},
+        "exclude": list(kept),
+        "algo_config": None,
+        "export": {
+            "kv_cache_group": [],
+            "min_kv_scale": 0.0,
+            "pack_method": "reorder",
+            "weight_format": "real_quantized",
+            "weight_merge_groups": None,
+        },
+    }
+
+
+def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of compressed-tensors; arguments as in `quark_config`."""
+    names = {name: stored for stored, name in COMPRESSED.items()}
+    used = list(dict.fromkeys(formats.values()))
+    groups = {}
+    for number, name in enumerate(used):
+        modules = [module for module, other in formats.items() if other == name]
+        groups[f"group_{number}"] = {
+            "format": names[name],
+            "targets": ["Linear"] if len(used) == 1 else modules,
+            "weights": {
+                "num_bits": 4 if name == "mxfp4" else 8,
+                "type": "float",
+                "strategy": "group",
+                "group_size": BLOCK,
+                "symmetric": True,
+                "dynamic": False,
+                "scale_dtype": "torch.uint8",
+            },
+            "input_activations": None,
+            "output_activations": None,
+        }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": names[used[0]] if len(used) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": list(kept),
+    }
+
+
+def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of gpt-oss; arguments as in `quark_config`."""
+    return {"quant_method": "mxfp4", "modules_to_not_convert": list(kept)}
+
+
+def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of DeepSeek; arguments as in `quark_config`."""
+    return {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": BLOCK_2D,
+        "modules_to_not_convert": list(kept),
+    }
+
+
+def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+    """Returns a quantization_config of ours: each file says the rest."""
+    return {"quant_method": OURS}
+
+
 TARGETS = {
-    configs.OURS: Target({"": OWN}, configs.own_config),
+    OURS: Target({"": OWN}, own_config),
     "compressed-tensors": Target(
         {"mxfp4": _FORMS["compressed-tensors"], "mxfp8": _FORMS["Quark"]},
-        configs.compressed_config,
+        compressed_config,
         ndim=(2,),
+        ending=WEIGHT,
     ),
     "quark": Target(
         {"mxfp4": _FORMS["Quark"], "mxfp8": _FORMS["Quark"]},
-        configs.quark_config,
+        quark_config,
         _with_weight,
         ("_bias", ".bias"),
         (2, 3),
     ),
-    "fp8": Target({"fp8_block_2d": _FORMS["DeepSeek"]}, configs.deepseek_config, ndim=(2, 3)),
+    "fp8": Target({"fp8_block_2d": _FORMS["DeepSeek"]}, deepseek_config, ndim=(2, 3)),
     "gpt-oss": Target(
         {"mxfp4": _FORMS["gpt-oss"]},
-        configs.gpt_oss_config,
+        gpt_oss_config,
         lambda name: name.removesuffix(f".{WEIGHT}"),
         (".bias", "_bias"),
         (3,),
@@ -93,8 +201,8 @@ def parts_of(
         wanted = " or ".join(map(str, target.ndim))
         raise ValueError(f"{name}: got {show(shape)} to write as {to}, expected {wanted} axes")
     there = target.parameter(name)
-    if not there.endswith(form.parameter):
-        raise ValueError(f"{name}: got this name to write as {to}, expected *.{form.parameter}")
+    if not there.endswith(target.ending):
+        raise ValueError(f"{name}: got this name to write as {to}, expected *.{target.ending}")
     codes, scales = form.names(there)
     *lead, k = shape
     blocks = fmt.k_blocks(k)
