@@ -133,6 +133,75 @@ def test_files_that_an_index_does_not_name_are_left_alone(tmp_path):
     assert mx.load(tmp_path).keys() == {"a"}
 
 
+def test_an_index_decides_which_of_two_tensors_counts(tmp_path):
+    first, second = {"a": np.zeros(2, np.uint8)}, {"a": np.ones(2, np.uint8), "b": TWO["b"]}
+    tensorfiles.write(tmp_path / "1.safetensors", first | {"c": TWO["c"]})
+    tensorfiles.write(tmp_path / "2.safetensors", second)
+    for home in (1, 2):
+        weight_map = {"a": f"{home}.safetensors", "b": "2.safetensors", "c": "1.safetensors"}
+        (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+        loaded = mx.load(tmp_path)
+        assert loaded["a"].tolist() == [home - 1] * 2 and loaded.keys() == {"a", "b", "c"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"b": "2.safetensors"}}))
+    assert mx.load(tmp_path).keys() == {"a", "b"}, "a tensor that no index lists is lost"
+
+
+def test_a_whole_model_beside_an_index_needs_a_choice(tmp_path):
+    indexed(tmp_path, ONE_THERE)
+    tensorfiles.write(tmp_path / "model.safetensors", TWO)
+    with pytest.raises(ValueError, match=r"index.json and model.safetensors, which it does not"):
+        mx.load(tmp_path)
+    assert mx.load(tmp_path / INDEX).keys() == {"a"}
+    assert mx.load(tmp_path / "model.safetensors").keys() == TWO.keys()
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"b": "model.safetensors"}}))
+    assert mx.load(tmp_path).keys() == TWO.keys()
+
+
+def test_shards_without_an_index_are_all_there_or_refused(tmp_path):
+    names = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
+    for name, tensors in zip(
+        names, ({"a": ONE["a"]}, {"b": TWO["b"]}, {"c": TWO["c"]}), strict=True
+    ):
+        tensorfiles.write(tmp_path / name, tensors)
+    assert mx.load(tmp_path).keys() == {"a", "b", "c"}
+    tensorfiles.write(tmp_path / "model-00001-of-00002.safetensors", {"d": ONE["a"]})
+    with pytest.raises(ValueError, match=r"of 2 and of 3 shards, expected one checkpoint"):
+        mx.load(tmp_path)
+    (tmp_path / "model-00001-of-00002.safetensors").unlink()
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"got 2 of 3 shards model-\*.safetensors"):
+        mx.load(tmp_path)
+    assert mx.load(tmp_path / names[0]).keys() == {"a"}
+
+
+def test_scales_may_lie_in_another_shard_but_not_outside_of_what_is_read(tmp_path):
+    c, s = np.zeros((4, 32), ml_dtypes.float8_e4m3fn), np.ones((4, 1), np.float32)
+    files = {"1.safetensors": {"q.weight": c}, "2.safetensors": {"q.weight_scale": s}}
+    for file, tensors in files.items():
+        tensorfiles.write(tmp_path / file, tensors)
+    assert mx.load(tmp_path)["q.weight"].format == "fp8"
+    with pytest.raises(ValueError, match=r"got codes q.weight .*, expected scales q.weight_scale"):
+        mx.load(tmp_path / "1.safetensors")
+    with pytest.raises(ValueError, match=r"got scales q.weight_scale .* codes .*q.weight"):
+        mx.load(tmp_path / "2.safetensors")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"q.weight": "1.safetensors"}}))
+    with pytest.raises(ValueError, match=r"got codes q.weight .*, expected scales q.weight_scale"):
+        mx.load(tmp_path)
+
+
+def test_a_file_of_another_form_beside_ours_is_read_as_what_it_is(tmp_path):
+    mx.save({"a": mx.quantize(torch.ones(4, 32)), "odd.weight_scale": torch.ones(2)},
+            tmp_path / "1.safetensors")  # fmt: skip
+    others = {"q.weight": np.zeros((4, 32), ml_dtypes.float8_e4m3fn), "q.bias": TWO["b"]}
+    tensorfiles.write(tmp_path / "2.safetensors", others)
+    with pytest.raises(ValueError, match=r"got codes q.weight .*, expected scales"):
+        mx.load(tmp_path)
+    scales = {"q.weight_scale": np.ones((4, 1), np.float32)}
+    tensorfiles.write(tmp_path / "2.safetensors", others | scales)
+    formats = {name: getattr(t, "format", "") for name, t in mx.load(tmp_path).items()}
+    assert formats == {"a": "mxfp4", "odd.weight_scale": "", "q.weight": "fp8", "q.bias": ""}
+
+
 def test_links_are_followed_as_in_a_hub_cache(tmp_path):
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
     blobs.mkdir(), snapshot.mkdir()

@@ -3,7 +3,10 @@
     x.safetensors                           one file
     folder/model.safetensors.index.json     the files that it names
     folder/model.safetensors                this one
-    folder/*.safetensors                    all of them
+    folder/*.safetensors                    all of them, and of shards all that their names count
+
+An index decides which file a tensor is taken from. Where a folder has two checkpoints, or one that
+is not whole, it is refused.
 
 A file begins with eight bytes, the length of a JSON header with each tensor's dtype, shape and
 place. The safetensors library checks a header against its file and maps the file, so that a
@@ -34,6 +37,7 @@ METADATA = "__metadata__"
 LENGTH_BYTES = 8
 OPEN_FILES = 2
 """Files that stay mapped: the parts of a parameter may lie in two."""
+SHARD = re.compile(rf"(?P<stem>.*)-\d+-of-(?P<total>\d+){re.escape(SUFFIX)}")
 NATIVE = re.compile(r"block\.\d+\.mlp\.mlp[12]_(weight|bias)")
 """What gpt-oss calls its weights in the files of its own format."""
 
@@ -150,9 +154,11 @@ def open_files(files: Sequence[str | Path]) -> Checkpoint:
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
     """Opens the files that an index names, or what is in a folder."""
     listed: dict[str, Path] = {}
+    is_asked = index is not None
     index = index or _index_of(folder)
     if index is not None:
         listed = _listed(index)
+        _check_no_other(folder, index, listed, is_asked)
         files = list(dict.fromkeys(listed.values()))
         if missing := [file.name for file in files if not file.is_file()]:
             raise FileNotFoundError(
@@ -163,11 +169,43 @@ def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
         files = [whole]
     else:
         files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+        _check_shards(folder, files)
     if not files:
         raise FileNotFoundError(f"{folder}: got no *{SUFFIX}, expected a checkpoint")
     config = folder / CONFIG
     content = read_json(config) if config.is_file() else {}
     return _open_files(str(folder), files, listed, content, folder)
+
+
+def _check_no_other(folder: Path, index: Path, listed: Mapping[str, Path], is_asked: bool) -> None:
+    """Raises if a folder has a whole model beside an index that does not name it."""
+    whole = folder / f"model{SUFFIX}"
+    if not is_asked and whole.is_file() and whole not in listed.values():
+        raise ValueError(
+            f"{folder}: got {index.name} and {whole.name}, which it does not name, expected one "
+            "checkpoint; pass the path of one of them"
+        )
+
+
+def _check_shards(folder: Path, files: Sequence[Path]) -> None:
+    """Raises unless files whose names count shards are all there, without an index."""
+    counted: dict[str, dict[int, int]] = {}
+    for file in files:
+        if found := SHARD.fullmatch(file.name):
+            totals = counted.setdefault(found["stem"], {})
+            totals[int(found["total"])] = totals.get(int(found["total"]), 0) + 1
+    for stem, totals in counted.items():
+        if len(totals) > 1:
+            raise ValueError(
+                f"{folder}: got {stem}-*{SUFFIX} of {' and of '.join(map(str, totals))} shards, "
+                "expected one checkpoint, or an index that names its files"
+            )
+        ((total, number),) = totals.items()
+        if number != total:
+            raise FileNotFoundError(
+                f"{folder}: got {number} of {total} shards {stem}-*{SUFFIX}, expected all of them, "
+                "or the path of one"
+            )
 
 
 def _index_of(folder: Path) -> Path | None:
@@ -210,7 +248,7 @@ def _listed(index: Path) -> dict[str, Path]:
 def _open_files(
     where: str, files: list[Path], listed: Mapping[str, Path], config: Mapping, folder: Path | None
 ) -> Checkpoint:
-    """Reads all headers; `listed` has the file in which a tensor is expected."""
+    """Reads all headers; `listed` has the file from which a tensor is taken."""
     opened = _Files()
     headers = {file: opened.header(file) for file in files}
     native = [file for file, header in headers.items() if _is_native(*header)]
@@ -225,6 +263,8 @@ def _open_files(
         if file in native:
             continue
         for name, part in found.items():
+            if listed.get(name, file) != file:
+                continue
             if name in parts:
                 raise ValueError(
                     f"{where}: got tensor {name!r} in {home[name].name} and in {file.name}, "
