@@ -30,6 +30,12 @@ def block_with(**children):
     return nn.ModuleDict({"body": float_linear(96), "mlp": block})
 
 
+def of_two(**outputs):
+    """Returns a model with a layer `up` in each of these parts."""
+    parts = {name: nn.ModuleDict({"up": float_linear(k)}) for name, k in outputs.items()}
+    return block_with(embed_tokens=nn.Embedding(64, 96), **parts)
+
+
 def tied():
     embedding = nn.Embedding(64, 96)
     out = nn.Linear(96, 64, bias=False)
@@ -113,6 +119,19 @@ KEPT = {
         "mlp.lora_A.default",
         "adapter",
     ),
+    "vision": (lambda: of_two(vision_tower=96), "mlp.vision_tower.up", "tower or projector"),
+    "pictures": (lambda: of_two(visual=96), "mlp.visual.up", "tower or projector"),
+    "sound": (lambda: of_two(audio_encoder=96), "mlp.audio_encoder.up", "tower or projector"),
+    "projector": (
+        lambda: of_two(multi_modal_projector=96),
+        "mlp.multi_modal_projector.up",
+        "tower or projector",
+    ),
+    "beside a language model": (
+        lambda: of_two(language_model=96, encoder=96),
+        "mlp.encoder.up",
+        "tower or projector",
+    ),
     "subclass": (
         lambda: block_with(up=Plain(96, 96)),
         "mlp.up",
@@ -160,6 +179,7 @@ OVERRULED = {
     "output head",
     "router",
     "adapter",
+    "tower or projector",
     "shares its weight with words.weight",
     "Plain, a subclass of nn.Linear",
     "2 outputs are too few to save memory",
@@ -213,6 +233,16 @@ def test_known_classes_that_compute_as_linear_layers_do_are_converted():
 def test_names_that_only_look_like_a_router_are_converted():
     model = block_with(gate=float_linear(96), gate_proj=float_linear(96), wg=float_linear(32))
     assert set(reasons(model).values()) == {None}
+
+
+def test_a_tower_without_a_language_model_is_a_model():
+    parts = {name: float_linear(96) for name in ("vision_model", "visual_projection", "classifier")}
+    assert set(reasons(nn.ModuleDict(parts)).values()) == {None}
+
+
+def test_names_that_only_look_like_a_tower_are_converted():
+    names = ("vision_moe", "text_encoder", "encoder", "image_layers", "projectors", "revision")
+    assert set(reasons(of_two(**dict.fromkeys(names, 96))).values()) == {None}
 
 
 def test_a_tie_to_a_layer_that_is_left_out_is_kept():

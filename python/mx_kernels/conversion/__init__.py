@@ -66,6 +66,7 @@ def convert(
     are, unless `include` names them:
 
     * output heads, routers, and adapters beside a base layer, which is converted;
+    * vision and audio towers beside a language model, and projectors that join the two;
     * layers whose weight is also that of a module that is kept, like an embedding;
     * subclasses of `nn.Linear` that compute what it computes;
     * layers of so few outputs that no memory is saved, like a classifier of two classes.

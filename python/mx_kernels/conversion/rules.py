@@ -7,7 +7,7 @@ is in it:
     "layers.0"             model.layers.0.mlp.up_proj, encoder.layers.0.mlp.up_proj, ...
     "layers.*.self_attn"   model.layers.7.self_attn.q_proj, ...
 
-The rules know heads, routers and adapters by the names that models give them.
+The rules know heads, routers, adapters and towers by the names that models give them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ ROUTER_CLASS = re.compile(r"Router|MoE\w*Gate")
 ROUTER_NAME = re.compile(r"router|^shared_experts?_gate$")
 GATE_NAMES = ("gate", "wg")
 """Names of routers where there are experts beside them; elsewhere they are common linear layers."""
+
+TOWERS = re.compile(
+    r"(high_res_)?(vision|visual|image|video|audio|speech)"
+    r"(_(tower|model|encoder|backbone|tokenizer|adapter|proj\w*|embed\w*))?"
+    r"|(multi_?modal|mm|modality|language)_proj\w*|embed_(vision|audio)"
+    r"|projector|connector|aligner|resampler(_model)?|qformer|vpm|apm"
+)
+"""Names of what reads pictures or sound for a language model, and of what joins the two."""
+LANGUAGE = ("language_model", "text_model", "llm")
+"""Names of language models; what lies beside them is a tower too."""
+TEXT = re.compile(
+    "|".join((*LANGUAGE, "lm_head", "text_(en|de)coder", "embed_tokens", "word_embeddings", "wte"))
+)
+"""Names of what models of language have; without any a model has no towers, it is one."""
 
 EXPERT_COUNTS = (
     "num_experts",
@@ -66,6 +80,7 @@ class Tree:
         for layer in layers.values():
             layer.parents = [self.parent(name) if name else None for name in layer.names]
         self.layers = list(layers.values())
+        self.towers = in_towers(self.modules)
 
     def parent(self, name: str) -> nn.Module:
         """Returns the module that holds the one of that name."""
@@ -146,6 +161,8 @@ def _rule_of(tree: Tree, layer: Layer) -> str | None:
             return "adapter"
         if layer.kind != "experts" and _is_router(tree.parent(name), path, layer):
             return "router"
+        if name in tree.towers:
+            return "tower or projector"
     return None
 
 
@@ -205,6 +222,24 @@ def _is_router(parent: nn.Module, path: list, layer: Layer) -> bool:
     counts |= {len(module) for module in beside if isinstance(module, nn.ModuleList)}
     rows = layer.shape[0]
     return rows > 1 and rows in {count for count in counts if isinstance(count, int)}
+
+
+def in_towers(names: Iterable[str]) -> set[str]:
+    """Returns the names, of modules or parameters, that are of towers and projectors.
+
+    `names` are all of a model.
+    """
+    paths = {name: name.split(".") for name in names}
+    # What holds a language model, and so what lies beside it.
+    holders = {tuple(p[:i]) for p in paths.values() for i, part in enumerate(p) if part in LANGUAGE}
+
+    def is_tower(path: list[str], i: int) -> bool:
+        is_beside = tuple(path[:i]) in holders and path[i] not in LANGUAGE
+        return is_beside or bool(TOWERS.fullmatch(path[i]))
+
+    found = {name for name, p in paths.items() if any(is_tower(p, i) for i in range(len(p)))}
+    speaks = any(TEXT.fullmatch(part) for name in paths.keys() - found for part in paths[name])
+    return found if speaks else set()
 
 
 # Patterns.
