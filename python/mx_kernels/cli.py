@@ -185,21 +185,30 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is new or empty.")],
     *,
     to: Annotated[str, typer.Option(help=f"The form to write: {', '.join(TARGETS)}.")] = OURS,
-    format: Annotated[str, typer.Option(help="What floats become.")] = DEFAULT_FORMAT,
-    rounding: Annotated[str, typer.Option(help="How scales are chosen.")] = DEFAULT_ROUNDING,
+    format: Annotated[
+        str | None, typer.Option(help=f"What floats become; default {DEFAULT_FORMAT}.")
+    ] = None,
+    rounding: Annotated[
+        str | None, typer.Option(help=f"How scales are chosen; default {DEFAULT_ROUNDING}.")
+    ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(help="A pattern of the names to quantize, instead of linear weights but for "
-                          "embeddings, norms, routers and heads; can be repeated."),
+                          "embeddings, norms, routers, heads and towers; can be repeated."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(help="A pattern of names to leave as they are; can be repeated."),
     ] = None,
+    k_axis: Annotated[
+        int | None,
+        typer.Option(help="-1 if stacks of matrices are [.., N, K], -2 if they are [.., K, N], "
+                          "where the config does not tell."),
+    ] = None,
     max_shard_bytes: Annotated[int | None, typer.Option(help="Of a file; default 5 GB.")] = None,
 ) -> None:  # fmt: skip
     """Write a checkpoint in another form; one of floats is quantized on the way."""
-    options = {"to": to, "format": format, "rounding": rounding}
+    options = {"to": to, "format": format, "rounding": rounding, "k_axis": k_axis}
     patterns = {"include": include or (), "exclude": exclude or ()}
     with _explained():
         done = checkpoints.convert(
@@ -212,3 +221,5 @@ def convert(
         highlight=False,
         markup=False,
     )
+    if done.left_out:
+        console.print(f"left out: {', '.join(done.left_out)}", highlight=False, markup=False)

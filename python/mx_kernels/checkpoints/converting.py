@@ -1,8 +1,13 @@
 """From one form of checkpoint to another, a parameter at a time.
 
 What is MX already keeps its numbers; only names and places change. Of a checkpoint of floats the
-weights of linear layers are quantized: matrices called `*.weight`, but for those that `KEPT`
-names. The memory needed is that of the largest parameter.
+weights of linear layers are quantized: matrices called `*.weight`, but for those that `kept`
+names. Weights that a model keeps as [..., K, N] become [..., N, K], see `axes`. The memory needed
+is that of the largest parameter.
+
+Beside the weights everything in the source's folder is copied, also in folders in it, but for
+hidden folders. Left out, and named in `Conversion.left_out`, are other files of weights and links
+to folders; a folder that modules.json of sentence-transformers names keeps its weights.
 """
 
 from __future__ import annotations
@@ -10,46 +15,42 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from mx_kernels import ops
 from mx_kernels._arrays import show
-from mx_kernels._checks import check_rounding, format_named
+from mx_kernels._checks import check_rounding, check_rule, format_named
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
+from mx_kernels.checkpoints import axes
 from mx_kernels.checkpoints.configs import OURS
-from mx_kernels.checkpoints.files import CONFIG, SUFFIX
+from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
+from mx_kernels.checkpoints.kept import kept
 from mx_kernels.checkpoints.loading import bar, open_any
 from mx_kernels.checkpoints.targets import TARGETS, parts_of, plain_name
 from mx_kernels.checkpoints.writing import (
     Stored,
-    check_shards,
+    check_one_file,
+    check_shard_bytes,
     new_folder,
     write_file,
     write_shards,
 )
 
-KEPT = (
-    "*embed*",  # tables of tokens, positions, patches
-    "*wte.*",
-    "*wpe.*",
-    "*lm_head*",
-    "*norm*",
-    "*ln_*",
-    "*router*",  # which experts: a small matrix, and errors there change everything
-    "*.gate.weight",
-    "*shared_expert_gate*",
-    "*score.weight",
-    "*classifier*",
-)
-"""Patterns of names that stay floats, unless they are asked for."""
-LEFT = (SUFFIX, ".index.json", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".h5", ".msgpack")
+INDEXES = ".index.json"
+LEFT = (
+    SUFFIX, INDEXES, ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".onnx_data", ".h5",
+    ".msgpack", ".tflite", ".ot",
+)  # fmt: skip
 """How the names of files end that are weights too, and are not copied."""
+MODULES = "modules.json"
+"""Names the folders of a model of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class Conversion:
     """As they were."""
     bytes_before: int
     bytes_after: int
+    left_out: tuple[str, ...] = ()
+    """Files of the source that hold weights and were not read, and links; nothing of them is lost
+    if they are the same weights."""
 
 
 def convert(
@@ -71,10 +75,11 @@ def convert(
     target: str | Path,
     *,
     to: str = OURS,
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
+    format: str | None = None,
+    rounding: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    k_axis: int | None = None,
     max_shard_bytes: int | None = None,
     progress: bool | None = None,
 ) -> Conversion:
@@ -85,43 +90,52 @@ def convert(
         target: a folder that is not there yet or empty, or, for a source without a config,
             `*.safetensors`.
         to: "mx_kernels", "compressed-tensors", "quark", "gpt-oss" or "fp8", which is DeepSeek's.
-        format: what floats are quantized to; "fp8_block" is "fp8_block_2d" for weights.
-        rounding: how.
+        format: what floats are quantized to, None for "mxfp4"; "fp8_block" is "fp8_block_2d" for
+            weights.
+        rounding: how, None for "even".
         include: patterns of the names to quantize, instead of the usual ones: matrices
-            `*.weight` of a checkpoint that holds no MX yet, but for embeddings, norms, routers and
-            heads.
+            `*.weight` of a checkpoint that holds no MX yet, but for embeddings, norms, routers,
+            heads, and the towers of other senses than text.
         exclude: patterns of names to leave as they are.
+        k_axis: -1 if stacks of matrices that `include` names are [..., N, K], -2 if they are
+            [..., K, N], and so Conv1D; None if config.json tells it.
         max_shard_bytes: see `save`.
         progress: see `load`.
 
     Raises:
-        FileNotFoundError, ValueError: as `load` does; and if the form cannot hold a parameter.
+        FileNotFoundError, ValueError: as `load` does; if the form cannot hold a parameter; if an
+            argument has no effect, as `format` where everything is quantized already.
         FileExistsError: if the target holds something.
     """
     source, target = Path(source), Path(target)
     if to not in TARGETS:
         raise ValueError(f"to: got {to!r}, expected {' or '.join(TARGETS)}")
-    format_named(format), check_rounding(rounding)
-    asked, format = format, weights_format(format)
+    if k_axis not in (None, -1, -2) or isinstance(k_axis, float):
+        raise ValueError(f"k_axis: got {k_axis!r:.80}, expected -1 or -2")
+    check_shard_bytes(max_shard_bytes)
+    asked = {"format": format, "rounding": rounding, "k_axis": k_axis}
+    format, rounding = format or DEFAULT_FORMAT, rounding or DEFAULT_ROUNDING
+    check_rounding(rounding)
+    check_rule(rounding, format_named(format), f"format={format!r}")
+    format = weights_format(format)
     checkpoint = open_any(source)
     if target.suffix == SUFFIX and checkpoint.folder is not None:
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
     parameters = plan(checkpoint)
-    chosen = _chosen(parameters, format, tuple(include), tuple(exclude))
+    tell = _Axes(checkpoint.config, k_axis)
+    chosen = _chosen(parameters, format, tuple(include), tuple(exclude), tell)
+    _check_used(asked, parameters, chosen, tell)
+    parameters = [chosen.get(it.name, it) for it in parameters]
     formats = {it.name: it.format or format for it in parameters if it.format or it.name in chosen}
-    if not chosen and (asked != DEFAULT_FORMAT or rounding != DEFAULT_ROUNDING):
-        raise ValueError(
-            f"format and rounding: got {asked!r} and {rounding!r}, expected none: {source} is "
-            "quantized already, and its numbers stay; name floats to quantize in include"
-        )
     stored = [_stored(it, to, formats, rounding) for it in parameters]
-    check_shards(stored, target, max_shard_bytes)
     config = _config(checkpoint.config, to, parameters, formats)
+    copied, left_out = _beside(checkpoint, target)
     with bar(progress, f"converting {checkpoint.where}", stored) as done:
         if target.suffix == SUFFIX:
+            check_one_file(target, stored, max_shard_bytes)
             write_file(target, stored, None, done)
         else:
-            with _new_folder(target, checkpoint.folder, config) as folder:
+            with _new_folder(target, checkpoint.folder, copied, config) as folder:
                 write_shards(stored, folder, max_shard_bytes, None, done)
     return Conversion(
         quantized=tuple(it.name for it in parameters if it.name in chosen),
@@ -129,31 +143,59 @@ def convert(
         kept=tuple(it.name for it in parameters if it.name not in formats),
         bytes_before=sum(it.nbytes for it in parameters),
         bytes_after=sum(item.nbytes for item in stored),
+        left_out=left_out,
     )
 
 
+@dataclass
+class _Axes:
+    """Turns weights that are [..., K, N]; knows whether anybody had to say which are."""
+
+    config: dict
+    k_axis: int | None
+    was_asked: bool = False
+
+    def right(self, it: Parameter) -> Parameter:
+        """Returns a weight as [..., N, K]."""
+        self.was_asked |= axes.needs_telling(it.name, it.shape)
+        if not axes.is_turned(it.name, it.shape, self.config, self.k_axis):
+            return it
+        (part,) = it.parts
+        shape = (*it.shape[:-2], it.shape[-1], it.shape[-2])
+        read = lambda: part.read().transpose(-1, -2).contiguous()  # noqa: E731
+        return replace(it, parts=(Part(part.dtype, shape, read),), shape=shape)
+
+
 def _chosen(
-    parameters: list[Parameter], format: str, include: tuple[str, ...], exclude: tuple[str, ...]
-) -> set[str]:
-    """Returns the names of the floats to quantize.
+    parameters: list[Parameter],
+    format: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    tell: _Axes,
+) -> dict[str, Parameter]:
+    """Returns the floats to quantize by name, as [..., N, K].
 
     Raises:
         ValueError: if a pattern asks for something that cannot be quantized, or for nothing.
     """
+    _check_patterns(parameters, include, exclude)
     block, has_rows = format_named(format).k_multiple, format_named(format).block_rows > 1
     is_mx = any(it.format for it in parameters)
-    chosen = set()
+    stay = kept(it.name for it in parameters)
+    chosen = {}
     for it in parameters:
         is_asked = _matches(it.name, include)
         if it.format or _matches(it.name, exclude) or (include and not is_asked):
             continue
         is_weight = it.name.endswith(".weight") or it.name == "weight"
-        is_usual = is_weight and len(it.shape) == 2 and not _matches(it.name, KEPT) and not is_mx
+        is_usual = is_weight and len(it.shape) == 2 and it.name not in stay and not is_mx
+        is_float = it.dtype in FLOATS.values()
+        right = tell.right(it) if is_float and (is_asked or is_usual) else it
         fits = (
-            it.dtype in FLOATS.values()
+            is_float
             and len(it.shape) >= (2 if has_rows else 1)
-            and it.shape[-1]
-            and not it.shape[-1] % block
+            and right.shape[-1]
+            and not right.shape[-1] % block
         )
         if is_asked and not fits:
             raise ValueError(
@@ -161,21 +203,51 @@ def _chosen(
                 f"floats with a last axis that is a multiple of {block}"
             )
         if fits and (is_asked or is_usual):
-            chosen.add(it.name)
-    for pattern in (*include, *exclude):
-        found = [it for it in parameters if _matches(it.name, (pattern,))]
-        if not found:
-            raise ValueError(f"got the pattern {pattern!r}, which matches no name of a parameter")
-        if pattern in include and all(it.format for it in found):
-            raise ValueError(
-                f"include: got {pattern!r}, which names only what is {found[0].format} already, "
-                "expected floats to quantize"
-            )
+            chosen[it.name] = right
     if not chosen and not is_mx:
         raise ValueError(
             "got no weights to quantize, expected matrices *.weight; name some with --include"
         )
     return chosen
+
+
+def _check_patterns(
+    parameters: list[Parameter], include: tuple[str, ...], exclude: tuple[str, ...]
+) -> None:
+    """Raises if a pattern matches nothing, or only what is quantized already."""
+    for pattern in (*include, *exclude):
+        matched = [it for it in parameters if _matches(it.name, (pattern,))]
+        if not matched:
+            raise ValueError(f"got the pattern {pattern!r}, which matches no name of a parameter")
+        if all(it.format for it in matched):
+            raise ValueError(
+                f"got the pattern {pattern!r}, which matches only what is quantized already, as "
+                f"{matched[0].name} in {matched[0].format}, expected names of floats: codes are "
+                "rewritten as they are"
+            )
+
+
+def _check_used(
+    asked: dict[str, str | int | None],
+    parameters: list[Parameter],
+    chosen: dict[str, Parameter],
+    tell: _Axes,
+) -> None:
+    """Raises if something was asked for that has no effect."""
+    for name, value in asked.items():
+        if value is None or (chosen and (name != "k_axis" or tell.was_asked)):
+            continue
+        if chosen:
+            raise ValueError(
+                f"k_axis: got {value}, expected none: no stack of matrices is quantized here"
+            )
+        formats = sorted({it.format for it in parameters if it.format})
+        raise ValueError(
+            f"{name}: got {value!r} for a checkpoint that is quantized already, as "
+            f"{' and '.join(formats)}, expected none: codes are rewritten as they are. It is for "
+            "floats, those beside codes where include (--include) names them; from one format to "
+            "another the way leads over the floats"
+        )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -231,9 +303,46 @@ def _is_matrix(it: Parameter) -> bool:
     return len(it.shape) == 2 and it.name.rpartition(".")[2] == "weight"
 
 
+def _beside(checkpoint: Checkpoint, target: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """Returns what lies beside the weights, in the source's folder: to copy, and left out."""
+    source = checkpoint.folder
+    copied, left = [], []
+    if source is None:
+        return copied, ()
+    read = set(map(os.path.realpath, checkpoint.files))
+    own, out = _folders_of_modules(source), os.path.realpath(target)
+    for here, folders, files in os.walk(source):
+        place = Path(here).relative_to(source)
+        seen = [name for name in sorted(folders) if not name.startswith(".")]
+        left += [f"{place / name}/" for name in seen if os.path.islink(Path(here, name))]
+        folders[:] = [name for name in seen if os.path.realpath(Path(here, name)) != out]
+        is_own = place.parts and place.parts[0] in own
+        for name in sorted(files):
+            path = Path(here, name)
+            if path == source / CONFIG or os.path.realpath(path) in read:
+                continue
+            if path.is_file() and (is_own or not name.endswith(LEFT)):
+                copied.append(place / name)
+            elif not name.endswith(INDEXES):
+                left.append(str(place / name))
+    return copied, tuple(left)
+
+
+def _folders_of_modules(source: Path) -> set[str]:
+    """Returns the folders that modules.json of sentence-transformers names."""
+    try:
+        said = json.loads((source / MODULES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return set()
+    modules = [module for module in said if isinstance(module, dict)] if said else []
+    return {str(module.get("path")).partition("/")[0] for module in modules} - {""}
+
+
 @contextlib.contextmanager
-def _new_folder(target: Path, source: Path | None, config: dict | None) -> Iterator[Path]:
-    """Yields a folder with all that the source's has but its weights.
+def _new_folder(
+    target: Path, source: Path | None, copied: list[Path], config: dict | None
+) -> Iterator[Path]:
+    """Yields a folder with what is copied from the source's, and a config.
 
     Raises:
         FileExistsError: if there is something at the target.
@@ -241,9 +350,9 @@ def _new_folder(target: Path, source: Path | None, config: dict | None) -> Itera
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target}: got something there, expected a new or an empty folder")
     with new_folder(target) as folder:
-        for file in sorted(source.iterdir()) if source else ():
-            if file.is_file() and not file.name.endswith(LEFT) and file.name != CONFIG:
-                shutil.copyfile(file, folder / file.name)
+        for file in copied:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file, folder / file)
         if config is not None:
             (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         yield folder

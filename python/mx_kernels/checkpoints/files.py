@@ -93,6 +93,8 @@ class Checkpoint:
     metadata: tuple[Mapping[str, str], ...] = ()
     """What each file says about itself."""
     folder: Path | None = None
+    files: tuple[Path, ...] = ()
+    """That tensors are read from."""
 
 
 def open_state_dict(tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -278,7 +280,8 @@ def _open_files(
                 "index has it"
             )
     metadata = tuple(said for file, (said, _) in headers.items() if file not in native)
-    return Checkpoint(where, parts, config, metadata, folder)
+    read = tuple(file for file in files if file not in native)
+    return Checkpoint(where, parts, config, metadata, folder, read)
 
 
 def _is_native(metadata: Mapping[str, str], parts: Mapping[str, Part]) -> bool:

@@ -87,6 +87,7 @@ def save(
             file is not enough.
         FileExistsError: if the folder holds a checkpoint.
     """
+    check_shard_bytes(max_shard_bytes)
     for name, text in (metadata or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(f"metadata: got {name!r}: {text!r:.80}, expected strings")
@@ -94,24 +95,28 @@ def save(
             raise ValueError(f"metadata: got {OURS!r}, which is ours, expected another name")
     items = [stored(name, tensor) for name, tensor in tensors.items()]
     path = Path(path)
-    check_shards(items, path, max_shard_bytes)
     if path.suffix != SUFFIX:
         with new_folder(path) as folder:
             write_shards(items, folder, max_shard_bytes, metadata)
         return
+    check_one_file(path, items, max_shard_bytes)
     write_file(path, items, metadata)
 
 
-def check_shards(items: Sequence[Stored], path: Path, max_shard_bytes: int | None) -> None:
-    """Raises unless files of so many bytes can be made at a path, which may be that of one."""
-    if max_shard_bytes is None:
-        return
-    if max_shard_bytes <= 0:
-        raise ValueError(f"max_shard_bytes: got {max_shard_bytes}, expected a positive number")
-    total = sum(item.nbytes for item in items)
-    if path.suffix == SUFFIX and total > max_shard_bytes and len(items) > 1:
+def check_shard_bytes(limit: int | None) -> None:
+    """Raises unless the most bytes of a file are a number of bytes."""
+    if limit is not None and (type(limit) is not int or limit <= 0):
         raise ValueError(
-            f"{path}: got {total} bytes for files of {max_shard_bytes}, expected the path of a "
+            f"max_shard_bytes: got {limit!r:.80}, expected a positive number of bytes, as an int"
+        )
+
+
+def check_one_file(path: Path, items: Sequence[Stored], limit: int | None) -> None:
+    """Raises if parameters do not fit one file of a size."""
+    total = sum(item.nbytes for item in items)
+    if limit is not None and total > limit and len(items) > 1:
+        raise ValueError(
+            f"{path}: got {total} bytes for files of {limit}, expected the path of a "
             f"folder, which takes several: {path.with_suffix('')}"
         )
 
