@@ -29,7 +29,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mx_kernels import _calls, _facts
+from mx_kernels import _calls, _facts, _offload
 from mx_kernels._arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
 from mx_kernels._storage import as_bytes, as_scales, check_pair, check_shapes
@@ -56,6 +56,9 @@ class MXTensor(Tensor):
         dtype: what the numbers count as: bfloat16, float16 or float32. It is the dtype of
             `dequantize()`, and changes no byte.
 
+    `MXTensor(q)` holds the bytes of `q`; with `requires_grad=`, it is a parameter: what libraries
+    mean that remake one as `type(p)(value, requires_grad=p.requires_grad)`.
+
     Raises:
         TypeError: if the arrays are of the wrong dtype.
         ValueError: if shapes, devices, format and layout do not fit together.
@@ -79,13 +82,22 @@ class MXTensor(Tensor):
     def __new__(  # noqa: D102
         cls,
         codes: Array,
-        scales: Array,
+        scales: Array | None = None,
         *,
         shape: tuple[int, ...] | None = None,
         format: str = DEFAULT_FORMAT,
         layout: str = "plain",
         dtype: torch.dtype | str = torch.bfloat16,
+        **of_parameter,
     ):
+        if scales is None or of_parameter:
+            given = (shape, format, layout, dtype) != (
+                None,
+                DEFAULT_FORMAT,
+                "plain",
+                torch.bfloat16,
+            )
+            return _remade(codes, scales, given, of_parameter)
         for what, name, known in (
             ("format", format, facts().formats),
             ("layout", layout, facts().layouts),
@@ -169,6 +181,17 @@ class MXTensor(Tensor):
         """Bytes of codes and scales, padding included."""
         return self._codes.nbytes + self._scales.nbytes
 
+    def element_size(self) -> float:
+        """Bytes a number on average, scales and padding included, so that sums of sizes are true.
+
+        Float, and `numel() * element_size()` is `nbytes`; without numbers it is the dtype's.
+        """
+        return self.nbytes / self.numel() if self.numel() else self.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """The address of the codes, which tells tensors of one memory from others."""
+        return self._codes.data_ptr()
+
     @property
     def data(self) -> MXTensor:
         """The same bytes without a gradient; another MXTensor can be put in their place."""
@@ -229,8 +252,10 @@ class MXTensor(Tensor):
         """Raises: NumPy has no such dtype.
 
         Raises:
-            TypeError: always.
+            TypeError: always, but for accelerate, which writes files: see `_offload`.
         """
+        if _offload.is_asked_by_accelerate():
+            return _offload.in_floats(self).numpy()
         raise TypeError(
             f"numpy: got an MXTensor {show(self.shape)}, expected floats; call "
             'dequantize("float32").numpy(), or take the bytes: q.codes.numpy(), q.scales.numpy()'
@@ -359,6 +384,27 @@ def refusal(func) -> NotImplementedError:
         f"{name}: got an MXTensor, expected floats; codes are multiplied by mx_kernels.linear and "
         "matmul alone: call dequantize() first"
     )
+
+
+def _remade(value, scales, given: bool, of_parameter: dict) -> MXTensor:
+    """Makes an MXTensor, or a parameter, of an MXTensor or of what `_offload` made of one.
+
+    Libraries may hand over a parameter's own attributes, which the value has already.
+    """
+    unknown = of_parameter.keys() - MXTensor.__annotations__.keys() - {"requires_grad", "_is_param"}
+    if unknown or given or scales is not None:
+        raise TypeError(
+            f"MXTensor: got {', '.join(sorted(unknown)) or 'arguments'} beside requires_grad or "
+            "without scales, expected codes and scales, or an MXTensor and requires_grad alone"
+        )
+    if not isinstance(value, MXTensor):
+        if not (isinstance(value, Tensor) and value.is_floating_point()):
+            raise TypeError(f"scales: got None, expected those of codes {type(value).__name__}")
+        codes, scales, meaning, layout = _offload.from_floats(value)
+        value = MXTensor(codes, scales, **meaning)._relayout(facts().layouts[layout])
+    if "requires_grad" not in of_parameter:
+        return value.detach()
+    return torch.nn.Parameter(value, requires_grad=of_parameter["requires_grad"])
 
 
 def _rebuild(  # noqa: PLR0917  pickle calls it

@@ -1,0 +1,132 @@
+"""MXTensor in what is built around torch: accelerate's offload, parameters that are made again."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import mx_kernels as mx
+from cases import DTYPES, FORMATS, FP8_FORMATS, LAYOUTS
+from mx_kernels._offload import from_floats, in_floats
+
+pytestmark = pytest.mark.cpu_only
+OPERANDS = [
+    *((format, layout) for format in FORMATS for layout in LAYOUTS),
+    *((format, "plain") for format in FP8_FORMATS),
+]
+SHAPES = [(1, 32), (18, 96), (2, 3, 160)]
+
+
+def weights(*shape, layout="plain", format="mxfp4", dtype="float32", seed=7):
+    torch.manual_seed(seed)
+    q = mx.quantize(torch.randn(*shape, dtype=getattr(torch, dtype)), format=format)
+    return q.preshuffle(device=LAYOUTS[layout]["device"]) if LAYOUTS[layout]["device"] else q
+
+
+def assert_same(got, expected):
+    assert repr(got) == repr(expected)
+    assert torch.equal(got.codes, expected.codes) and torch.equal(got.scales, expected.scales)
+
+
+# What accelerate does.
+
+
+@pytest.mark.parametrize("format, layout", OPERANDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bytes_survive_in_floats_of_the_logical_shape(shape, dtype, format, layout):
+    q = weights(*shape, layout=layout, format=format, dtype=dtype)
+    floats = in_floats(q)
+    assert (type(floats), floats.shape, floats.dtype) == (torch.Tensor, q.shape, q.dtype)
+    assert_same(mx.MXTensor(floats), q)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_floats_that_are_no_such_ones_are_refused(dtype):
+    q = weights(4, 64, dtype=dtype)
+    floats = in_floats(q)
+    other = torch.float16 if q.dtype != torch.float16 else torch.bfloat16
+    for wrong in (q.dequantize(), floats.view(2, 128), floats.view(-1), floats.to(other)):
+        with pytest.raises(TypeError, match=r"codes: got .* without scales, expected"):
+            mx.MXTensor(wrong)
+    assert from_floats(floats)[3] == "plain"
+    with pytest.raises(ValueError, match=r"offload: got shape \[0, 64\]"):
+        in_floats(q[:0])
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_parameter_is_made_again_as_libraries_do(requires_grad):
+    p = nn.Parameter(weights(4, 64, format="mxint8"), requires_grad=requires_grad)
+    for value in (p.data, p, p.to("meta"), in_floats(p)):
+        again = type(p)(value, requires_grad=p.requires_grad)
+        assert isinstance(again, nn.Parameter) and again.requires_grad == requires_grad
+        assert again.format == "mxint8" and again.device == value.device
+    assert mx.MXTensor(p).codes.data_ptr() == p.codes.data_ptr()
+    assert not isinstance(mx.MXTensor(p), nn.Parameter)
+
+
+WRONG = {
+    "another keyword": lambda q: mx.MXTensor(q, fromat="mxfp4"),
+    "a format beside": lambda q: mx.MXTensor(q, format="mxint8"),
+    "scales beside": lambda q: mx.MXTensor(q.codes, q.scales, requires_grad=False),
+    "codes alone": lambda q: mx.MXTensor(q.codes),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_given_beside_a_tensor_is_not_ignored(case):
+    with pytest.raises(TypeError, match=r"got .*, expected"):
+        WRONG[case](weights(4, 64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["cpu", "disk", "one layer on disk"])
+def test_accelerate_offloads_models(kind, dtype, tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    net = nn.Sequential(nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 32), nn.Linear(32, 64, False))
+    net = mx.convert(net.to(getattr(torch, dtype)), keep=["3"])
+    x = torch.randn(2, 96, dtype=getattr(torch, dtype))
+    expected, net = net(x), copy.deepcopy(net)
+    cpu = torch.device("cpu")
+    if kind == "cpu":
+        accelerate.cpu_offload(net, execution_device=cpu)
+    elif kind == "disk":
+        accelerate.disk_offload(net, tmp_path, execution_device=cpu)
+    else:
+        places = {"0": "cpu", "1": "cpu", "2": "disk", "3": "cpu"}
+        accelerate.dispatch_model(net, places, main_device="cpu", offload_dir=tmp_path)
+    for _ in range(2):
+        assert torch.equal(net(x), expected)
+    assert net[2].weight.device.type == "meta"
+    accelerate.hooks.remove_hook_from_submodules(net)
+    if kind != "one layer on disk":
+        assert torch.equal(net(x), expected)
+
+
+def test_accelerate_makes_empty_models():
+    accelerate = pytest.importorskip("accelerate")
+    with accelerate.init_empty_weights():
+        m = mx.MXLinear(weights(64, 96), torch.zeros(64))
+    assert (m.weight.device.type, m.weight.format, m.weight.requires_grad) == (
+        "meta",
+        "mxfp4",
+        False,
+    )
+
+
+def test_floats_that_hold_bytes_are_accelerates_alone():
+    pytest.importorskip("accelerate")
+    q = weights(4, 64, dtype="bfloat16")
+    with pytest.raises(TypeError, match="numpy: got an MXTensor"):
+        q.numpy()
+    with pytest.raises(NotImplementedError, match="view: got an MXTensor"):
+        q.view(torch.int16)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sizes_are_those_of_the_bytes(layout):
+    q = weights(18, 96, layout=layout)
+    assert q.nelement() * q.element_size() == pytest.approx(q.nbytes, rel=1e-12)
+    assert q.data_ptr() == q.codes.data_ptr() != q.clone().data_ptr()
+    assert q.new_empty(0, 96).element_size() == q.dtype.itemsize
