@@ -4,10 +4,15 @@ Every model goes through files as users have them, a tiny one of each family.
 """
 
 import functools
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 import transformers as tf
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 
 import mx_kernels as mx
 from mx_kernels import checkpoints
@@ -154,6 +159,117 @@ def test_names_of_modules_are_not_mistaken_for_parts(tmp_path):
     model = mx.convert(Net(tf.PreTrainedConfig()))
     model.save_pretrained(tmp_path)
     assert_same_state(Net.from_pretrained(tmp_path), model)
+
+
+def laguna():
+    """Returns a model whose class renames `shared_expert` to `shared_experts`, and has both."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 96}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+    kinds = {"layer_types": ["full_attention"] * 2, "mlp_layer_types": ["dense", "sparse"]}
+    config = tf.CONFIG_MAPPING["laguna"](
+        **sizes,
+        **heads,
+        **experts,
+        **kinds,
+        shared_expert_intermediate_size=32,
+        intermediate_size=96,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return tf.AutoModelForCausalLM.from_config(config)
+
+
+class Turns(Net):
+    """A model whose class has renamings that make one of its names another of them."""
+
+    config_class = type("TurnsConfig", (tf.PreTrainedConfig,), {"model_type": "mx_turns"})
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.net = torch.nn.ModuleDict({name: torch.nn.Linear(64, 64) for name in ("a", "b")})
+        self.norms = torch.nn.ModuleDict({name: torch.nn.LayerNorm(64) for name in ("a", "b")})
+        self.post_init()
+
+
+def turns():
+    changes = [WeightRenaming(r"\.a\.", ".b."), WeightRenaming(r"\.b\.", ".a.")]
+    register_checkpoint_conversion_mapping("mx_turns", changes, overwrite=True)
+    return Turns(Turns.config_class())
+
+
+@pytest.mark.parametrize("build", [laguna, turns])
+def test_renamings_of_a_class_leave_a_saved_model_alone(build, tmp_path):
+    torch.manual_seed(0)
+    model = build()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_()
+    model = mx.convert(model)
+    model.save_pretrained(tmp_path)
+    assert_same_state(type(model).from_pretrained(tmp_path), model)
+
+
+def without(state, name):
+    return {n: t for n, t in state.items() if n != name}
+
+
+def elsewhere(state, name):
+    return without(state, name) | {f"{name}s": state[name]}
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_a_saved_model_without_one_of_its_tensors_is_refused(name, tmp_path):
+    mx.convert(FAMILIES["llama"].build()).save_pretrained(tmp_path / "whole")
+    state = mx.load(tmp_path / "whole")
+    for number, change in enumerate((without, elsewhere)):
+        folder = tmp_path / str(number)
+        mx.save(change(state, name), folder)
+        shutil.copy(tmp_path / "whole" / "config.json", folder)
+        with pytest.raises(ValueError, match=f"{name}s?: got (no such tensor|quantized weights)"):
+            from_pretrained(folder)
+
+
+def test_a_base_is_loaded_from_the_folder_of_a_model_with_a_head(tmp_path):
+    model = mx.convert(FAMILIES["llama"].build(), include="lm_head")
+    model.save_pretrained(tmp_path / "head")
+    assert isinstance(model.lm_head, mx.MXLinear)
+    base = tf.AutoModel.from_pretrained(tmp_path / "head")
+    assert_same_state(base, model.model)
+    base.save_pretrained(tmp_path / "base")
+    assert_same_state(tf.AutoModel.from_pretrained(tmp_path / "base"), model.model)
+
+
+STRANGER = """
+import sys, transformers
+for folder in sys.argv[1:]:
+    for kind in (transformers.AutoModel, transformers.LlamaForCausalLM):
+        try:
+            print("loaded", kind.from_pretrained(folder))
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_a_program_that_does_not_import_us_gets_an_error_and_no_random_weights(tmp_path):
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "floats")
+    checkpoints.convert(tmp_path / "floats", tmp_path / "converted")
+    mx.convert(FAMILIES["llama"].build()).save_pretrained(tmp_path / "saved")
+    folders = [tmp_path / "converted", tmp_path / "saved"]
+    command = [sys.executable, "-c", STRANGER, *map(str, folders)]
+    got = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert got.count("import mx_kernels.transformers before they load") == 4, got
+    assert "loaded" not in got
+    for folder in folders:
+        assert isinstance(from_pretrained(folder).model.layers[0].mlp.up_proj, mx.MXLinear)
+
+
+def test_what_transformers_loads_by_itself_says_nothing_of_us(tmp_path):
+    mx.convert(FAMILIES["llama"].build()).save_pretrained(tmp_path / "saved")
+    checkpoints.convert(tmp_path / "saved", tmp_path / "quark", to="quark")
+    assert "mx_kernels" in (tmp_path / "saved" / "config.json").read_text()
+    assert "mx_kernels" not in (tmp_path / "quark" / "config.json").read_text()
 
 
 def test_what_convert_did_twice_is_saved(tmp_path):

@@ -33,7 +33,7 @@ from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
 from mx_kernels.checkpoints.kept import kept
 from mx_kernels.checkpoints.loading import bar, open_any
-from mx_kernels.checkpoints.targets import TARGETS, parts_of, plain_name
+from mx_kernels.checkpoints.targets import TARGETS, guarded, parts_of, plain_name
 from mx_kernels.checkpoints.writing import (
     Stored,
     check_one_file,
@@ -290,7 +290,7 @@ def _config(
     if isinstance(text, dict):
         others = {n: v for n, v in text.items() if n != "quantization_config"}
         config["text_config"] = others
-    return {**config, "quantization_config": target.config(modules, kept)}
+    return guarded(config, to) | {"quantization_config": target.config(modules, kept)}
 
 
 def _module(name: str) -> str:

@@ -27,6 +27,9 @@ from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 
 WEIGHT = "weight"
 BYTE_BITS = 8
+FUSIONS = "fusion_config"
+IMPORT_US = "none; these are weights of mx_kernels, import mx_kernels.transformers before they load"
+"""A name among transformers' fusions, which it refuses; see `guarded`."""
 _FORMS = {form.name: form for form in FORMS}
 
 
@@ -150,6 +153,19 @@ def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
         "weight_block_size": BLOCK_2D,
         "modules_to_not_convert": list(kept),
     }
+
+
+def guarded(config: Mapping, method: str) -> dict:
+    """Returns a config.json that transformers refuses to load weights by, unless it knows ours.
+
+    It warns of a quant_method that it does not know, and goes on with new random weights. A fusion
+    that it does not know is an error; what `mx_kernels.transformers` registers takes that out.
+    """
+    fusions = {**(config.get(FUSIONS) or {}), IMPORT_US: True}
+    if method != OURS:
+        del fusions[IMPORT_US]
+    rest = {name: value for name, value in config.items() if name != FUSIONS}
+    return {**rest, FUSIONS: fusions} if fusions else rest
 
 
 def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:

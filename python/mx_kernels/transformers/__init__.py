@@ -12,6 +12,7 @@ else. Left to itself, transformers dequantizes gpt-oss on a CPU, to four times t
 for programs that call transformers themselves.
 
     config.py       MXConfig: what becomes of weights and activations
+    names.py        what a model calls what a checkpoint holds
     quantizer.py    MXQuantizer: what transformers asks while it loads and saves
     loading.py      from_pretrained, register
     parallel.py     tp_plan="auto": each rank a part of every layer

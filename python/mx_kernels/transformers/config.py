@@ -43,6 +43,9 @@ class MXConfig(QuantizationConfigMixin):
         ValueError: if a name is unknown.
     """
 
+    is_saved = False
+    """Whether `save_pretrained` wrote it, which names a format where other writers do not."""
+
     def __init__(
         self,
         *,
@@ -69,6 +72,18 @@ class MXConfig(QuantizationConfigMixin):
             patterns_of("modules_to_not_convert", modules_to_not_convert or ())
         )
         self.include = list(patterns_of("include", include or ()))
+
+    @classmethod
+    def from_dict(cls, config_dict: dict, *args, **kwargs) -> MXConfig:
+        """Returns what a config.json says, as transformers asks for it."""
+        made = super().from_dict(config_dict, *args, **kwargs)
+        config = made[0] if isinstance(made, tuple) else made
+        config.is_saved = "format" in config_dict
+        return made
+
+    def to_dict(self) -> dict:
+        """Returns what a config.json says."""
+        return {name: value for name, value in super().to_dict().items() if name != "is_saved"}
 
 
 def _choices(what: str, choice: str | Mapping[Pattern, str] | None) -> list[str]:

@@ -70,10 +70,11 @@ def from_pretrained(
             "quantization_config=MXConfig()), other MX checkpoints rewritten by "
             "`python -m mx_kernels convert`"
         )
-    said = dict(said) if method == OURS else {}
+    said = dict(said) if method == OURS else {"quant_method": OURS}
     if activations is not None:
         said |= {"activations": activations}
-    config.quantization_config = MXConfig(**said).to_dict()
+    MXConfig(**said)  # Raises if a name is unknown.
+    config.quantization_config = said
     model = model_class.from_pretrained(path, config=config, **kwargs)
     if rest is None:
         return model

@@ -19,20 +19,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    ConversionOps,
-    WeightConverter,
-    WeightRenaming,
-    rename_source_key,
-)
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantizer
 
+from mx_kernels._arrays import show
 from mx_kernels._facts import DEFAULT_ROUNDING, facts
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
+from mx_kernels.checkpoints.targets import FUSIONS, guarded
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton
 from mx_kernels.conversion.report import refresh
@@ -41,6 +38,7 @@ from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
 from mx_kernels.transformers import parallel
 from mx_kernels.transformers.config import MXConfig
+from mx_kernels.transformers.names import Names, Renamed, names_in, split
 
 READ = (OWN, FORMS[0])
 """Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
@@ -53,20 +51,23 @@ class Quantize(ConversionOps):
     def __init__(self, quantizer: MXQuantizer):
         self.quantizer = quantizer
 
-    def convert(self, input_dict: dict[str, Any], **kwargs) -> dict[str, Tensor]:
+    def convert(
+        self, input_dict: dict[str, Any], *, model: nn.Module, missing_keys: set[str], **kwargs
+    ) -> dict[str, Tensor]:
         """Returns parameters by name; those that stay floats too."""
+        self.quantizer.missing = missing_keys
         single = {name: v[0] if isinstance(v, list) else v for name, v in input_dict.items()}
-        return {name: self.quantizer.made(name, value) for name, value in single.items()}
+        return {name: self.quantizer.made(name, value, model) for name, value in single.items()}
 
 
 class Join(ConversionOps):
     """Makes a weight of its codes and scales."""
 
-    def __init__(self, form: Form, loaded: set[str]):
-        self.form, self.loaded = form, loaded
+    def __init__(self, form: Form, quantizer: MXQuantizer):
+        self.form, self.quantizer = form, quantizer
 
     def __deepcopy__(self, memo) -> Join:
-        """Each weight gets an operation that counts as loaded what this one does."""
+        """Each weight gets an operation that tells the same quantizer."""
         return self
 
     def convert(
@@ -76,9 +77,11 @@ class Join(ConversionOps):
         source_patterns: list[str],
         full_layer_name: str,
         model: nn.Module,
+        missing_keys: set[str],
         **kwargs,
     ) -> dict[str, Tensor]:
         """Returns the parameter of that name, in the layout of the device where its parts are."""
+        self.quantizer.missing = missing_keys
         own = model.get_parameter(full_layer_name)
         parts = [input_dict[pattern][0].contiguous() for pattern in source_patterns]
         codes, scales = parts
@@ -90,7 +93,6 @@ class Join(ConversionOps):
         made = made.clone() if made is read else made
         for part in parts:
             let_go(part)
-        self.loaded.add(full_layer_name)
         return {full_layer_name: parameter(made)}
 
 
@@ -104,10 +106,18 @@ class MXQuantizer(HfQuantizer):
         super().__init__(quantization_config, **kwargs)
         self._ways: dict = {}
         self._forms: tuple[Form, ...] = ()
-        self._loaded: set[str] = set()
+        self._names = Names({}, frozenset(), are_own=False)
+        self._parts: dict[str, str] = {}
+        self.missing: set[str] | None = None
+        """What no tensor of the checkpoint was put into, kept by transformers; None before."""
         self._styles: dict[str, str] = {}
 
     # Before the weights are there.
+
+    def update_attn_implementation(self, config: PreTrainedConfig) -> PreTrainedConfig:
+        """Returns the config for this load: without what stops programs that do not know ours."""
+        _guard(config, "")
+        return config
 
     def _process_model_before_weight_loading(
         self,
@@ -144,7 +154,8 @@ class MXQuantizer(HfQuantizer):
     ) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Returns format and shape of the quantized weights in files, by the model's names."""
         checkpoint = open_files(files)
-        found = {p.name: p for p in plan(checkpoint) if p.format}
+        parameters = plan(checkpoint)
+        found = {p.name: p for p in parameters if p.format}
         here = [{name for name in found if _is_in(form, name, checkpoint)} for form in READ]
         self._forms = tuple(form for form, names in zip(READ, here, strict=True) if names)
         if others := [name for name in found if not any(name in names for names in here)]:
@@ -152,12 +163,16 @@ class MXQuantizer(HfQuantizer):
                 f"{checkpoint.where}: got {others[0]} in another form than ours and gpt-oss, "
                 f"{REWRITE}"
             )
+        self._names = names_in(
+            model, (p.name for p in parameters), are_saved=self.quantization_config.is_saved
+        )
         weights = {}
-        changes = get_model_conversion_mapping(model)
-        own = model.state_dict()
-        for name, weight in found.items():
-            if (key := _key_of(name, changes, model, own)) is not None:
-                weights[key] = weight.format, weight.shape
+        for form, names in zip(READ, here, strict=True):
+            for name in names:
+                key = _key_of(name, self._names, model)
+                if key is not None:
+                    weights[key] = found[name].format, found[name].shape
+                    self._parts |= dict(zip(form.names(name), form.names(key), strict=True))
         if not weights:
             raise ValueError(f"{checkpoint.where}: got no weights of {type(model).__name__} in MX")
         return weights
@@ -168,14 +183,17 @@ class MXQuantizer(HfQuantizer):
             WeightConverter(
                 [rf"(.+){re.escape(end)}$" for end in (form.codes, form.scales)],
                 r"\1",
-                [Join(form, self._loaded)],
+                [Join(form, self)],
             )
             for form in self._forms
         ]
 
     def update_weight_conversions(self, weight_conversions: list, model: PreTrainedModel) -> list:
         """Puts ours first: what the model does to floats is not done to codes."""
-        return self.get_weight_conversions() + weight_conversions
+        if not self.pre_quantized:
+            return weight_conversions
+        renamings, converters = split([] if self._names.are_own else weight_conversions)
+        return [Renamed(self._parts, renamings), *self.get_weight_conversions(), *converters]
 
     def update_parallel_plan(self, model: PreTrainedModel, plan: dict[str, str]) -> None:
         """Keeps the styles of our layers for when their weights are there."""
@@ -196,12 +214,13 @@ class MXQuantizer(HfQuantizer):
         """Returns what makes weights of floats."""
         return Quantize(self)
 
-    def made(self, name: str, value: Tensor) -> Tensor:
+    def made(self, name: str, value: Tensor, model: nn.Module) -> Tensor:
         """Returns a parameter, made of floats on their device."""
         if name not in self._ways:
             return value
-        self._loaded.add(name)
-        arranged = self._ways[name](value)
+        arranged, own = self._ways[name](value), model.get_parameter(name).shape
+        if arranged.shape != own:
+            raise ValueError(f"{name}: got {show(arranged.shape)}, expected {show(own)}")
         if name.rpartition(".")[2] not in WEIGHTS:
             return arranged
         config = self.quantization_config
@@ -219,20 +238,31 @@ class MXQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs) -> None:
         """Checks that every weight was there."""
-        for name, module in _ours(model):
-            for of in module.WEIGHTS:
-                full_name = f"{name}.{of}"
-                if full_name not in self._loaded:
-                    raise ValueError(
-                        f"{full_name}: got no such weight in the checkpoint, expected one for "
-                        f"every layer of {type(model).__name__}"
-                    )
+        self._check_all_there(model)
         if not self.pre_quantized:
             refresh(model)
         self._ways = {}
         if getattr(model, "_mesh_manager", None) is not None:
             parallel.shard(model, self._styles)
         attach(model)
+
+    def _check_all_there(self, model: PreTrainedModel) -> None:
+        """Raises if a parameter has no value from the checkpoint.
+
+        Of our layers no parameter may be without; of others none if this very class was saved.
+        Another class may have a head of its own.
+        """
+        needed = {f"{name}.{of}" for name, m in _ours(model) for of, _ in m.named_parameters()}
+        if self.pre_quantized and _is_saved_class(model):
+            optional = _patterns(model._keys_to_ignore_on_load_missing)
+            names = dict(model.named_parameters())
+            needed |= {name for name in names if not _matches(name, optional)}
+        left = needed if self.missing is None else needed & self.missing
+        if left := sorted(left - set(model.all_tied_weights_keys)):
+            raise ValueError(
+                f"{left[0]}: got no such tensor in the checkpoint, expected all that "
+                f"{type(model).__name__} has"
+            )
 
     def is_serializable(self) -> bool:
         """Says that models can be saved."""
@@ -266,26 +296,40 @@ def _is_in(form: Form, name: str, checkpoint: Checkpoint) -> bool:
     return set(form.names(name)) <= set(checkpoint.parts)
 
 
-def _key_of(name: str, changes: list, model: PreTrainedModel, own: dict) -> str | None:
-    """Returns what the model calls a weight of a checkpoint, None if it has none such.
+def _key_of(name: str, names: Names, model: PreTrainedModel) -> str | None:
+    """Returns what the model calls a weight of a checkpoint, None if it leaves that out.
 
     Raises:
-        ValueError: if it is a part of one.
+        ValueError: if it is a part of one, or nothing of the class that was saved.
     """
-    renamings = [change for change in changes if isinstance(change, WeightRenaming)]
-    converters = [change for change in changes if isinstance(change, WeightConverter)]
-    prefix = model.base_model_prefix
-    key, _ = rename_source_key(name, renamings, [], prefix, own)
-    if key in own:
-        return key
-    _, joined = rename_source_key(name, renamings, converters, prefix, own)
-    if joined is not None:
+    if name in names.joined:
         raise ValueError(
             f"{name}: got quantized weights that {type(model).__name__} joins with others, "
             "expected them joined before: load the floats with quantization_config=MXConfig(), "
             "and save_pretrained"
         )
+    if name in names.homes:
+        return names.homes[name]
+    optional = _patterns(model._keys_to_ignore_on_load_unexpected)
+    if _is_saved_class(model) and not _matches(name, optional):
+        raise ValueError(
+            f"{name}: got quantized weights that {type(model).__name__} does not have, expected "
+            "those of its own layers"
+        )
     return None
+
+
+def _is_saved_class(model: PreTrainedModel) -> bool:
+    """Says whether the checkpoint was one of this very class."""
+    return type(model).__name__ in (model.config.architectures or ())
+
+
+def _patterns(patterns: Iterable[str] | None) -> list[re.Pattern]:
+    return [re.compile(pattern) for pattern in patterns or ()]
+
+
+def _matches(name: str, patterns: Iterable[re.Pattern]) -> bool:
+    return any(pattern.search(name) for pattern in patterns)
 
 
 WEIGHTS = frozenset(name for kind in MXModule.__subclasses__() for name in kind.WEIGHTS)
@@ -307,8 +351,18 @@ def attach(model: nn.Module) -> None:
         config = _described_by(layers)
         module.hf_quantizer = MXQuantizer(config, pre_quantized=True)
         module.config.quantization_config = config
+        _guard(module.config, OURS)
         # What was renamed or joined while loading stays so: codes cannot be cut like floats.
         module._weight_conversions = []
+
+
+def _guard(config: PreTrainedConfig, method: str) -> None:
+    """Changes a config as `guarded` does a config.json."""
+    kept = guarded({FUSIONS: getattr(config, FUSIONS, None)}, method)
+    if kept:
+        setattr(config, FUSIONS, kept[FUSIONS])
+    elif hasattr(config, FUSIONS):
+        delattr(config, FUSIONS)
 
 
 def _ours(model: nn.Module) -> Iterable[tuple[str, MXModule]]:
