@@ -311,12 +311,25 @@ def _key_of(name: str, names: Names, model: PreTrainedModel) -> str | None:
     if name in names.homes:
         return names.homes[name]
     optional = _patterns(model._keys_to_ignore_on_load_unexpected)
-    if _is_saved_class(model) and not _matches(name, optional):
+    is_expected = _matches(name, optional) or _is_beyond(name, model)
+    if _is_saved_class(model) and not is_expected:
         raise ValueError(
             f"{name}: got quantized weights that {type(model).__name__} does not have, expected "
             "those of its own layers"
         )
     return None
+
+
+def _is_beyond(name: str, model: PreTrainedModel) -> bool:
+    """Says whether a name is of a layer behind the last one, as of a model with more layers."""
+    module = model.base_model
+    for part in name.removeprefix(f"{model.base_model_prefix}.").split("."):
+        if isinstance(module, nn.ModuleList) and part.isdigit() and int(part) >= len(module):
+            return True
+        module = module._modules.get(part)
+        if module is None:
+            return False
+    return False
 
 
 def _is_saved_class(model: PreTrainedModel) -> bool:
