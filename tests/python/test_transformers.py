@@ -17,7 +17,7 @@ from transformers.core_model_loading import WeightRenaming
 import mx_kernels as mx
 from mx_kernels import checkpoints
 from mx_kernels.conversion import convert_skeleton
-from mx_kernels.transformers import MXConfig, from_pretrained
+from mx_kernels.transformers import MXConfig, from_pretrained, parallel
 from tests.python.models import FAMILIES, assert_same_state, output_of
 from tests.tiers import tiered
 
@@ -308,6 +308,20 @@ def test_both_attentions_of_torch_compute_the_same(floats, name):
         assert model.config._attn_implementation == kind
         kinds[kind] = run(model, name)
     torch.testing.assert_close(kinds["eager"], kinds["sdpa"], rtol=1e-3, atol=1e-3)
+
+
+def test_styles_of_a_plan_that_nobody_asked_for_do_not_matter(tmp_path):
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "v_head_dim": 16}
+    ranks = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16}
+    sizes = {"vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    tf.MiniCPM3ForCausalLM(tf.MiniCPM3Config(**sizes, **heads, **ranks)).save_pretrained(tmp_path)
+    load = functools.partial(tf.MiniCPM3ForCausalLM.from_pretrained, tmp_path)
+    model = load(quantization_config=MXConfig())
+    assert_same_state(model, mx.convert(load()))
+    plan = {"model.layers.*.self_attn.kv_a_proj_with_mqa": "mla_kv_a_proj"}
+    model.config.distributed_config = tf.DistributedConfig(tp_plan="auto", tp_size=2)
+    with pytest.raises(ValueError, match="got the style 'mla_kv_a_proj', expected colwise or"):
+        parallel.take(model, dict(plan))
 
 
 # What is refused.

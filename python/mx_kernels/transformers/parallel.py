@@ -29,17 +29,21 @@ EXPERTS = "moe_tp_experts"
 def take(model: nn.Module, plan: dict[str, str]) -> dict[str, str]:
     """Takes the styles of our layers out of a plan; returns them by the layers' names.
 
+    Every model has a plan, whether it is asked for or not.
+
     Raises:
-        ValueError: for a style that linear layers of ours do not have.
+        ValueError: for a style that linear layers of ours do not have, if they are to be cut.
     """
     found, ours = {}, set()
+    is_asked = getattr(model.config, "distributed_config", None) is not None
     for name, module in model.named_modules():
         if not isinstance(module, MXModule):
             continue
         generic = _generic(name)
         ours |= {generic, *(f"{generic}.{of}" for of, _ in module.named_parameters())}
         style = plan.get(generic)
-        if isinstance(module, MXLinear) and style not in (None, *COLUMNS, *ROWS):
+        is_known = style in (None, *COLUMNS, *ROWS)
+        if is_asked and isinstance(module, MXLinear) and not is_known:
             known = " or ".join((*COLUMNS, *ROWS))
             raise ValueError(f"{name}: got the style {style!r}, expected {known}")
         if style in (EXPERTS, *COLUMNS, *ROWS):
