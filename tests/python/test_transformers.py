@@ -285,6 +285,27 @@ def test_what_convert_did_twice_is_saved(tmp_path):
     assert torch.equal(run(again, "llama"), run(model, "llama"))
 
 
+def on_disk(layers):
+    """Returns a device map of a decoder that has one of its layers on disk."""
+    parts = ("embed_tokens", "norm", "rotary_emb", *(f"layers.{i}" for i in range(layers)))
+    return {f"model.{part}": "cpu" for part in parts} | {"lm_head": "cpu", "model.layers.0": "disk"}
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "gpt_oss"])
+def test_layers_on_disk_compute_what_they_do_in_memory(floats, name, tmp_path):
+    kind, asked = class_of(name), {"quantization_config": MXConfig()}
+    model = kind.from_pretrained(floats(name), **asked)
+    model.save_pretrained(tmp_path / "saved")
+    places = {"device_map": on_disk(model.config.num_hidden_layers)}
+    for count, (path, how) in enumerate(((floats(name), asked), (tmp_path / "saved", {}))):
+        folder = {"offload_folder": tmp_path / str(count)}
+        got = kind.from_pretrained(path, **how, **places, **folder)
+        assert got.model.layers[0].self_attn.q_proj.weight.is_meta
+        assert torch.equal(run(got, name), run(model, name))
+        with pytest.raises(ValueError, match="meta"):
+            got.save_pretrained(tmp_path / "again")
+
+
 def test_load_reads_what_save_pretrained_writes(floats, tmp_path):
     model = mx.convert(FAMILIES["mixtral"].build())
     model.save_pretrained(tmp_path)

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor, nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.integrations.accelerate import get_device
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantizer
 
 from mx_kernels._arrays import show
 from mx_kernels._facts import DEFAULT_ROUNDING, facts
+from mx_kernels._offload import in_floats
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
@@ -57,7 +59,19 @@ class Quantize(ConversionOps):
         """Returns parameters by name; those that stay floats too."""
         self.quantizer.missing = missing_keys
         single = {name: v[0] if isinstance(v, list) else v for name, v in input_dict.items()}
-        return {name: self.quantizer.made(name, value, model) for name, value in single.items()}
+        made = {name: self.quantizer.made(name, value, model) for name, value in single.items()}
+        return {name: self.quantizer.placed(name, value) for name, value in made.items()}
+
+
+class Pass(ConversionOps):
+    """Leaves a tensor what it is."""
+
+    def convert(
+        self, input_dict: dict[str, Any], *, full_layer_name: str, **kwargs
+    ) -> dict[str, Tensor]:
+        """Returns the tensor by the model's name."""
+        ((tensor,),) = input_dict.values()
+        return {full_layer_name: tensor}
 
 
 class Join(ConversionOps):
@@ -93,7 +107,7 @@ class Join(ConversionOps):
         made = made.clone() if made is read else made
         for part in parts:
             let_go(part)
-        return {full_layer_name: parameter(made)}
+        return {full_layer_name: self.quantizer.placed(full_layer_name, parameter(made))}
 
 
 @register_quantizer(OURS)
@@ -108,11 +122,16 @@ class MXQuantizer(HfQuantizer):
         self._forms: tuple[Form, ...] = ()
         self._names = Names({}, frozenset(), are_own=False)
         self._parts: dict[str, str] = {}
+        self._device_map: Any = None
         self.missing: set[str] | None = None
         """What no tensor of the checkpoint was put into, kept by transformers; None before."""
         self._styles: dict[str, str] = {}
 
     # Before the weights are there.
+
+    def validate_environment(self, *args, device_map: Any = None, **kwargs) -> None:
+        """Takes where weights go, as asked and then as planned."""
+        self._device_map = device_map
 
     def update_attn_implementation(self, config: PreTrainedConfig) -> PreTrainedConfig:
         """Returns the config for this load: without what stops programs that do not know ours."""
@@ -191,7 +210,9 @@ class MXQuantizer(HfQuantizer):
     def update_weight_conversions(self, weight_conversions: list, model: PreTrainedModel) -> list:
         """Puts ours first: what the model does to floats is not done to codes."""
         if not self.pre_quantized:
-            return weight_conversions
+            # On disk transformers reads floats where they are, but those that were converted.
+            anew = [WeightConverter([r"(.+)$"], [r"\1"], [Pass()])] if self._may_use_disk() else []
+            return weight_conversions + anew
         renamings, converters = split([] if self._names.are_own else weight_conversions)
         return [Renamed(self._parts, renamings), *self.get_weight_conversions(), *converters]
 
@@ -227,6 +248,20 @@ class MXQuantizer(HfQuantizer):
         weight = quantized(arranged, format=config.format, rounding=config.rounding)
         let_go(value)
         return parameter(weight)
+
+    def _may_use_disk(self) -> bool:
+        """Says whether weights could go to disk; a name such as "auto" leaves that open."""
+        is_map = isinstance(self._device_map, dict)
+        return "disk" in self._device_map.values() if is_map else self._device_map is not None
+
+    def placed(self, name: str, value: Tensor) -> Tensor:
+        """Returns what is put where a parameter goes: on disk floats, which accelerate makes of it.
+
+        When a layer is called they become the parameter again: see `_offload`.
+        """
+        is_map = isinstance(self._device_map, dict)
+        on_disk = is_map and get_device(self._device_map, name) == "disk"
+        return in_floats(value) if on_disk and isinstance(value, MXTensor) else value
 
     def param_element_size(self, model: PreTrainedModel, param_name: str, param: Tensor) -> float:
         """Returns the bytes of an element, for who plans memory."""
