@@ -67,6 +67,8 @@ def test_quantizing_while_loading_is_what_convert_does(floats, name):
 def test_a_saved_model_is_the_same_when_loaded(floats, name, tmp_path):
     kind = class_of(name)
     model = kind.from_pretrained(floats(name), quantization_config=MXConfig())
+    held = (*model.parameters(), *model.buffers())
+    assert model.get_memory_footprint() == pytest.approx(sum(t.nbytes for t in held))
     model.save_pretrained(tmp_path, max_shard_size="30KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     again = kind.from_pretrained(tmp_path)
@@ -144,7 +146,7 @@ class Net(tf.PreTrainedModel):
         self.post_init()
 
 
-def test_on_meta_the_device_to_come_decides_what_is_kept():
+def test_experts_are_converted_for_a_gpu_too():
     reports = {}
     for device in ("cpu", "cuda"):
         with torch.device("meta"):
@@ -152,7 +154,7 @@ def test_on_meta_the_device_to_come_decides_what_is_kept():
         choices = {"format": "mxfp4", "rounding": "even", "activations": "bf16"}
         convert_skeleton(model, keep=(), include=(), device=device, **choices)
         reports[device] = mx.conversion_report(model)["model.layers.0.mlp.experts"].reason
-    assert reports == {"cpu": None, "cuda": "experts have kernels on the CPU alone"}
+    assert reports == {"cpu": None, "cuda": None}
 
 
 def test_names_of_modules_are_not_mistaken_for_parts(tmp_path):
@@ -304,6 +306,20 @@ def test_layers_on_disk_compute_what_they_do_in_memory(floats, name, tmp_path):
         assert torch.equal(run(got, name), run(model, name))
         with pytest.raises(ValueError, match="meta"):
             got.save_pretrained(tmp_path / "again")
+
+
+@every_family
+def test_a_dequantized_model_is_one_of_floats_again(floats, name, tmp_path):
+    kind = class_of(name)
+    model = mx.convert(kind.from_pretrained(floats(name)), activations="bf16")
+    expected = run(model, name)
+    model = model.dequantize()
+    assert not any(isinstance(m, mx.MXLinear | mx.MXExperts) for m in model.modules())
+    # Ours rounds activations to bfloat16; an order or a bias that is wrong is an error of 1.
+    assert (run(model, name) - expected).norm() < 0.03 * expected.norm()
+    model.save_pretrained(tmp_path)
+    assert "mx_kernels" not in (tmp_path / "config.json").read_text()
+    assert_same_state(kind.from_pretrained(tmp_path), model)
 
 
 def test_load_reads_what_save_pretrained_writes(floats, tmp_path):

@@ -24,7 +24,15 @@ from mx_kernels._facts import (
     activations_for,
     weights_format,
 )
-from mx_kernels.conversion.layers import Layer, Way, arrangements, obstacle, replace
+from mx_kernels.conversion.layers import (
+    Layer,
+    Way,
+    arrangements,
+    kind_of,
+    obstacle,
+    replace,
+    restored,
+)
 from mx_kernels.conversion.report import (
     ATTRIBUTE,
     LayerReport,
@@ -41,7 +49,7 @@ from mx_kernels.conversion.rules import (
     decide,
     patterns_of,
 )
-from mx_kernels.modules import MXLinear, quantized
+from mx_kernels.modules import MXLinear, MXModule, quantized
 
 __all__ = ["LayerReport", "Report", "conversion_report", "convert"]
 
@@ -75,7 +83,7 @@ def convert(
     multiple of the block size; subclasses and instances with a forward of their own; weights that
     are parametrized or computed in every call; layers with state-dict hooks, parameters or modules
     of their own; layers whose weights another module reads, like `nn.MultiheadAttention`; experts
-    whose activation `mx_kernels.moe` does not have, or that lie on a GPU.
+    whose activation `mx_kernels.moe` does not have.
 
     Forward and backward hooks move to the new module, and their handles still remove them. A layer
     in several places stays one layer, and a weight in several layers one weight.
@@ -211,6 +219,38 @@ def restore_skeleton(
             "experts of the model"
         )
     _call_layers(model)
+
+
+def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:
+    """Makes float layers of ours again, as they were before `convert`.
+
+    Args:
+        model: a converted one.
+        former: one like it was, on meta; gives its layers away.
+        dtype: of the weights.
+
+    Raises:
+        ValueError: if a layer of ours has no counterpart there. Nothing is replaced then.
+    """
+    places = [
+        (name, module)
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, MXModule)
+    ]
+    layers = dict(former.named_modules(remove_duplicate=False))
+    for name, _ in places:
+        if kind_of(layers.get(name, former)) is None:
+            raise ValueError(
+                f"{name}: got {type(layers.get(name)).__name__} in {type(former).__name__}, "
+                "expected the layer that was converted"
+            )
+    weights, made = {}, {}
+    for name, module in places:
+        if id(module) not in made:
+            made[id(module)] = restored(module, layers[name], weights, dtype)
+        parent, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, made[id(module)])
+    vars(model).pop(ATTRIBUTE, None)
 
 
 # The two steps.

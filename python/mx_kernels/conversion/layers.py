@@ -22,6 +22,7 @@ from mx_kernels._checks import mode_rounding
 from mx_kernels._expert_ops import gated
 from mx_kernels.experts_module import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
+from mx_kernels.tensor import MXTensor
 
 PARAMETERS = {
     "Linear": (("weight",), ("bias",)),
@@ -118,11 +119,8 @@ def kind_of(module: nn.Module) -> str | None:
     return None
 
 
-def obstacle(layer: Layer, block: int, device: str | torch.device | None = None) -> str | None:
-    """Returns why a layer cannot be converted and still do what it does, None if it can.
-
-    `device` is where its weights will lie, if not where they are.
-    """
+def obstacle(layer: Layer, block: int) -> str | None:
+    """Returns why a layer cannot be converted and still do what it does, None if it can."""
     for name, parent in zip(layer.names, layer.parents, strict=True):
         reason = _reading(parent, name.rpartition(".")[2])
         if reason:
@@ -137,7 +135,7 @@ def obstacle(layer: Layer, block: int, device: str | torch.device | None = None)
     if any(getattr(module, hooks) for hooks in STATE_DICT_HOOKS):
         return "its state-dict hooks expect float weights"
     if layer.kind == "experts":
-        return _of_experts(layer, block, device)
+        return _of_experts(layer, block)
     return _of_linear(layer, block)
 
 
@@ -183,7 +181,7 @@ def _of_tensors(layer: Layer) -> str | None:
     return None
 
 
-def _of_experts(layer: Layer, block: int, device: str | torch.device | None) -> str | None:
+def _of_experts(layer: Layer, block: int) -> str | None:
     """The same for experts."""
     module = layer.module
     flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
@@ -194,8 +192,6 @@ def _of_experts(layer: Layer, block: int, device: str | torch.device | None) -> 
     reason = _of_tensors(layer)
     if reason:
         return reason
-    if str(device or module.gate_up_proj.device).partition(":")[0] == "cuda":
-        return "experts have kernels on the CPU alone"
     for name, w in layer.weights.items():
         k = w.shape[1 if module.is_transposed else 2]
         if k % block or not k:
@@ -230,11 +226,11 @@ class Gate:
         """Says whether `moe` wants the rows in the other order."""
         return self.takes_turns != (self.activation == "swiglu_oai")
 
-    def ordered(self, rows: Tensor) -> Tensor:
-        """Gives rows of gate and up [E, 2I, ...] the order that `moe` reads."""
+    def ordered(self, rows: Tensor, *, back: bool = False) -> Tensor:
+        """Gives rows of gate and up [E, 2I, ...] the order that `moe` reads, or the module's."""
         if not self.is_reordered:
             return rows
-        lead = (2, -1) if not self.takes_turns else (-1, 2)
+        lead = (2, -1) if self.takes_turns == back else (-1, 2)
         return rows.unflatten(1, lead).transpose(1, 2).flatten(1, 2)
 
 
@@ -321,6 +317,35 @@ def replace(
     for hooks in CARRIED_HOOKS:
         vars(new)[hooks] = vars(module)[hooks]
     return new.train(module.training)
+
+
+def restored(
+    ours: MXModule, former: nn.Module, made: dict[int, nn.Parameter], dtype: torch.dtype
+) -> nn.Module:
+    """Returns a layer as it was before, with the numbers of ours: `replace`, backwards.
+
+    Args:
+        ours: what became of it.
+        former: such a layer, whose parameters may be on meta.
+        made: float weights by the id of what they were made of, so that shared ones stay shared.
+        dtype: of the weights.
+    """
+    kind = kind_of(former)
+    gate = _gate_of(former) if kind == "experts" else None
+    is_turned = kind == "Conv1D" or getattr(former, "is_transposed", False)
+    weights, biases = PARAMETERS[kind]
+    for name in (*weights, *biases):
+        own = ours._parameters.get(name)
+        if own is None or id(own) in made:
+            former._parameters[name] = own if own is None else made[id(own)]
+            continue
+        t = own.detach().dequantize(dtype) if isinstance(own, MXTensor) else own.detach()
+        t = gate.ordered(t, back=True) if gate and name.startswith("gate_up_proj") else t
+        t = t.transpose(-1, -2).contiguous() if is_turned and name in weights else t
+        former._parameters[name] = made[id(own)] = nn.Parameter(t)
+    for hooks in CARRIED_HOOKS:
+        vars(former)[hooks] = vars(ours)[hooks]
+    return former.train(ours.training)
 
 
 def identity(t: Tensor):

@@ -113,7 +113,7 @@ def decide(
         if fits_any(layer.names, keep):
             reasons[layer] = "named in keep"
             continue
-        hindrance = obstacle(layer, fmt.k_multiple, device)
+        hindrance = obstacle(layer, fmt.k_multiple)
         if fits_any(layer.names, include):
             reasons[layer] = hindrance
             if hindrance:

@@ -12,6 +12,7 @@ dequantized; memory holds the result, one weight more, and the pages of files th
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
 from mx_kernels.checkpoints.targets import FUSIONS, guarded
 from mx_kernels.checkpoints.writing import stored
-from mx_kernels.conversion import convert_skeleton, restore_skeleton
+from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.modules import MXModule, arranged, parameter, quantized
@@ -312,6 +313,19 @@ class MXQuantizer(HfQuantizer):
     def is_compileable(self) -> bool:
         """Says that `generate` may compile the model."""
         return True
+
+    def _dequantize(self, model: PreTrainedModel, dtype: torch.dtype | None = None) -> nn.Module:
+        """Puts float layers in the place of ours."""
+        parallel.check_whole(model)
+        with torch.device("meta"):
+            former = type(model)(copy.deepcopy(model.config))
+        revert(model, former, dtype or model.dtype)
+        return model
+
+    def remove_quantization_config(self, model: PreTrainedModel) -> None:
+        """Makes a model of floats one that is saved as such."""
+        super().remove_quantization_config(model)
+        _guard(model.config, "")
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict, dict]:
         """Returns what a file in our own form holds: plain bytes, and what they mean."""
