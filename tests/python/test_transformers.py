@@ -243,6 +243,23 @@ def test_a_base_is_loaded_from_the_folder_of_a_model_with_a_head(tmp_path):
     assert_same_state(tf.AutoModel.from_pretrained(tmp_path / "base"), model.model)
 
 
+def test_a_head_that_was_an_embedding_is_quantized_for_itself(tmp_path):
+    config = FAMILIES["llama"].build().config
+    config.tie_word_embeddings = True
+    model = tf.LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path / "floats")
+    asked = {"quantization_config": MXConfig(include="lm_head")}
+    with pytest.raises(ValueError, match=r"include: got lm_head\.weight, whose weight is"):
+        tf.LlamaForCausalLM.from_pretrained(tmp_path / "floats", **asked)
+    table = model.model.embed_tokens.weight.clone()
+    model = mx.convert(model, include="lm_head")
+    model.save_pretrained(tmp_path / "saved")
+    again = tf.LlamaForCausalLM.from_pretrained(tmp_path / "saved")
+    assert_same_state(again, model)
+    assert isinstance(again.lm_head, mx.MXLinear)
+    assert torch.equal(again.model.embed_tokens.weight, table)
+
+
 STRANGER = """
 import sys, transformers
 for folder in sys.argv[1:]:

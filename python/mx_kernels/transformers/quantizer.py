@@ -154,6 +154,7 @@ class MXQuantizer(HfQuantizer):
                 weights = self._weights(model, checkpoint_files or [])
                 choices = {"rounding": config.rounding, "activations": config.activations}
                 restore_skeleton(model, weights, device=device, **choices)
+                _untie(model)
                 return
             if not isinstance(config.rounding, str):
                 raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
@@ -167,6 +168,11 @@ class MXQuantizer(HfQuantizer):
                 rounding=config.rounding,
                 activations=config.activations,
                 device=device,
+            )
+        if ties := _untie(model):
+            raise ValueError(
+                f"include: got {ties[0]}, whose weight is that of an embedding, expected one of "
+                "its own: load floats, and then mx_kernels.convert(model, include=...)"
             )
 
     def _weights(
@@ -412,10 +418,23 @@ def attach(model: nn.Module) -> None:
             continue
         config = _described_by(layers)
         module.hf_quantizer = MXQuantizer(config, pre_quantized=True)
+        if _untie(module) and not module.all_tied_weights_keys:
+            module.config.tie_word_embeddings = False
         module.config.quantization_config = config
         _guard(module.config, OURS)
         # What was renamed or joined while loading stays so: codes cannot be cut like floats.
         module._weight_conversions = []
+
+
+def _untie(model: PreTrainedModel) -> list[str]:
+    """Forgets ties of weights of ours to floats; returns the names of ours."""
+    ties = model.all_tied_weights_keys
+    held = model.named_parameters(remove_duplicate=False)
+    ours = {name for name, parameter in held if isinstance(parameter, MXTensor)}
+    left = [name for name, other in ties.items() if (name in ours) != (other in ours)]
+    for name in left:
+        del ties[name]
+    return left
 
 
 def _guard(config: PreTrainedConfig, method: str) -> None:
