@@ -20,7 +20,9 @@ from mx_kernels._arrays import (
     check_floats,
     check_same_kind,
     check_together,
+    dtype_name,
     is_common,
+    kind_of,
     show,
 )
 from mx_kernels._facts import (
@@ -352,14 +354,14 @@ def _check_experts(w, name: str, expected: str) -> None:
 
 
 def _check_integers(array, name: str, dtypes: tuple) -> None:
-    """Checks that `array` is a tensor of integers."""
-    if not isinstance(array, torch.Tensor):
-        raise TypeError(f"{name}: got {type(array).__name__}, expected a tensor of integers")
-    if array.dtype not in dtypes:
-        known = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    """Checks that `array` is a tensor of integers; arrays of NumPy's are tensors by now, if any."""
+    kind = kind_of(array, name)
+    if kind == "numpy" or array.dtype not in dtypes:
+        known = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+        got = array.dtype.str if kind == "numpy" else dtype_name(array)
+        convert = f"astype(np.{known[0]})" if kind == "numpy" else f"to({dtypes[0]})"
         raise TypeError(
-            f"{name}: got dtype {str(array.dtype).removeprefix('torch.')}, expected {known}; "
-            f"convert with {name}.to({dtypes[0]})"
+            f"{name}: got dtype {got}, expected {' or '.join(known)}; convert with {name}.{convert}"
         )
 
 

@@ -260,6 +260,26 @@ def test_integers_of_other_types_are_refused(dtype):
                 call(**make() | {name: given})
 
 
+NOT_PLAIN = {
+    "got a torch.sparse_coo tensor": lambda i: i.to_sparse(),
+    "got a nested tensor": lambda i: torch.nested.nested_tensor([i, i]),
+    "got a masked array": lambda i: np.ma.masked_array(i.numpy()),
+    "got dtype .V4": lambda i: np.zeros(i.shape, [("a", "i4")]),
+    "got dtype .O": lambda i: i.numpy().astype(object),
+    "got dtype >i4": lambda i: i.numpy().astype(">i4"),
+}
+
+
+@pytest.mark.cpu_only
+@both_calls
+@pytest.mark.parametrize("message", NOT_PLAIN)
+@pytest.mark.filterwarnings("ignore:.*prototype")
+def test_integers_that_are_no_plain_array_are_refused(call, make, message):
+    name = "expert_ids" if call is mx.moe else "group_sizes"
+    with pytest.raises(TypeError, match=f"{name}: {message}.*, expected "):
+        call(**make() | {name: NOT_PLAIN[message](make()[name])})
+
+
 @pytest.mark.cpu_only
 def test_ids_beyond_an_int32_are_no_small_ones():
     for far in (1 << 32, (1 << 32) + 1, 1 << 62):

@@ -139,6 +139,34 @@ def test_unusual_tensors_of_any_format_mean_what_their_copy_means(case, format, 
     assert torch.equal(out, mx.matmul(got, given.p, bias=given.bias, out_dtype=x.dtype))
 
 
+@pytest.mark.parametrize("format", ["mxfp4", "mxint8", "fp8", "fp8_block_2d"])
+def test_codes_and_scales_that_are_negated_lazily_are_read_with_their_signs(format, given):
+    q = mx.quantize(given.x * torch.randn(3, K), format=format)
+    for codes, scales in ((torch._neg_view(-q.codes), q.scales),
+                          (q.codes, torch._neg_view(-q.scales))):  # fmt: skip
+        same = mx.MXTensor(codes, scales, format=format, dtype=q.dtype)
+        assert torch.equal(same.dequantize(), q.dequantize())
+        assert torch.equal(mx.matmul(same, given.w), mx.matmul(q, given.w))
+    none = torch._efficientzerotensor(q.codes.shape, dtype=torch.uint8, device=q.device)
+    assert (mx.MXTensor(none, q.scales, format=format).dequantize() == 0).all()
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("format", ["mxfp4", "fp8"])
+def test_codes_and_scales_of_any_kind_of_array_are_read_right(format, given):
+    q = mx.quantize(given.x[:1], format=format)
+    arrays = q.codes.numpy(), q.scales.numpy()
+    kinds = (np.asmatrix, lambda a: a.view(np.memmap), lambda a: a[::-1],
+             lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape))  # fmt: skip
+    for kind in kinds:
+        same = mx.MXTensor(*map(kind, arrays), format=format)
+        assert torch.equal(same.dequantize("float32"), q.dequantize("float32"))
+    with pytest.raises(TypeError, match="got dtype >f4, expected float32 for fp8"):
+        mx.MXTensor(arrays[0], np.ones((1, 1), ">f4"), format="fp8")
+    with pytest.raises(ValueError, match=r"scales: got a non-contiguous array, expected .*np\."):
+        mx.MXTensor(np.ones((2, 64), "u1"), np.ones((2, 2), "f4")[:, ::2], format="fp8")
+
+
 @every_format
 @pytest.mark.cpu_only
 def test_arrays_give_the_bits_of_tensors_in_any_format(format, given):
