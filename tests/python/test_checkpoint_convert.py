@@ -274,6 +274,18 @@ def test_convert_keeps_by_their_names_what_loses_most(tmp_path, rng):
 
 UP_PROJ, DOWN_PROJ = f"{EXPERTS}.gate_up_proj", f"{EXPERTS}.down_proj"
 SQUARE = {"hidden_size": 64}
+
+
+def test_one_pattern_is_no_list_of_letters(tmp_path, rng):
+    arrays = {name: floats(rng, 32, 64) for name in ("a.weight", "w.weight")}
+    for number, options in enumerate(({"include": "a.*"}, {"exclude": "w.*"})):
+        tensorfiles.write(tmp_path / "in.safetensors", arrays)
+        done = checkpoints.convert(tmp_path / "in.safetensors", tmp_path / str(number), **options)
+        assert done.quantized == ("a.weight",)
+    with pytest.raises(TypeError, match="exclude: got 3, expected names or patterns"):
+        checkpoints.convert(tmp_path / "in.safetensors", tmp_path / "out", exclude=3)
+
+
 AXES = {
     "gpt-oss": ({"model_type": "gpt_oss", **SQUARE}, UP_PROJ, (2, 64, 96), True),
     "gpt-oss, square": ({"model_type": "gpt_oss", **SQUARE}, DOWN_PROJ, (2, 64, 64), True),

@@ -219,6 +219,7 @@ CHANGES = {
     "sparse weights": (
         COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "'sparse-24-bitmask'",
     ),
+    "two methods": (COMPRESSED | {"text": "quark"}, "'compressed-tensors' and .'quark'. in one"),
     "not symmetric": (group(symmetric=False), "got symmetric False"),
     "Quark's not symmetric": (quark_rule(symmetric=False), "got symmetric False for a"),
     "Quark's scales quantized": (quark_rule(is_scale_quant=True), "got is_scale_quant True"),
@@ -249,6 +250,7 @@ HARMLESS = {
         {"name": "rotation", "r1": True, "r2": True, "r4": False, "rotation_size": 32},
         {"name": "awq"}, {"name": "smooth", "alpha": 0.5}]},
     "dense": COMPRESSED | {"sparsity_config": {"format": "dense"}},
+    "nothing sparse": COMPRESSED | {"sparsity_config": {}, "transform_config": None},
     "codes of activations and caches": group(symmetric=True, actorder="static") | {
         "kv_cache_scheme": {"num_bits": 8, "symmetric": False}},
     "activations alone": COMPRESSED | {"config_groups": {
@@ -262,8 +264,11 @@ PAIR = {"a.weight": np.zeros((4, 32), np.uint8), "a.weight_scale": np.zeros((4, 
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_config_that_changes_what_weights_mean_is_refused_by_name(tmp_path, case):
     said, message = CHANGES[case]
+    config = {"quantization_config": said}
+    if method := said.get("text"):
+        config["text_config"] = {"quantization_config": {"quant_method": method}}
     with pytest.raises(ValueError, match=message) as raised:
-        mx.load(checkpoint(tmp_path, {"quantization_config": said}, PAIR))
+        mx.load(checkpoint(tmp_path, config, PAIR))
     assert "expected" in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -309,6 +314,13 @@ HALVES = {
     "torchao": (
         {"q._weight_qdata": e4m3(4, 64), "q._weight_scale_rows": np.ones((4, 1), F32)},
         "q._weight_qdata .* beside it q._weight_scale_rows",
+    ),
+    "our own without its metadata": (
+        {"q.codes": np.ones((4, 32), U8), "q.scales": np.ones((4, 2), U8)},
+        "q.codes uint8 .* beside it q.scales uint8 .* of mx_kernels tells in its metadata",
+    ),
+    "HQQ": (
+        {"q.W_q": np.ones((4, 32), U8), "q.scale": np.ones((4, 2), F32)}, "q.W_q .* it q.scale ",
     ),
     "integers and scales": (
         {"q.weight": np.ones((4, 8), np.int32), "q.scales": np.ones((4, 2), F32)},

@@ -238,10 +238,11 @@ def _quantization(config: Mapping) -> Mapping | None:
     """Returns the quantization_config, of the model or of the language model in it.
 
     Raises:
-        ValueError: if it is no object.
+        ValueError: if it is no object, or there are two that differ.
     """
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})
+    said = []
     for place in places:
         for name in ("quantization_config", "compression_config"):
             found = place.get(name)
@@ -249,8 +250,14 @@ def _quantization(config: Mapping) -> Mapping | None:
                 continue
             if not isinstance(found, Mapping):
                 raise ValueError(f"{name}: got {found!r:.80}, expected an object")
-            return found
-    return None
+            said.append(found)
+    methods = [found.get("quant_method") for found in said]
+    if any(method != methods[0] for method in methods[1:]):
+        raise ValueError(
+            f"quantization_config: got quant_method {methods[0]!r:.80} and {methods[1:]!r:.80} in "
+            "one config, expected one"
+        )
+    return said[0] if said else None
 
 
 def _check_run_time(content: Mapping, config: Mapping) -> None:
@@ -260,9 +267,9 @@ def _check_run_time(content: Mapping, config: Mapping) -> None:
         ValueError: naming the entry.
     """
     for place in (content, config):
-        sparse = place.get("sparsity_config")
-        form = sparse.get("format", "?") if isinstance(sparse, Mapping) else sparse
-        if form not in (None, "dense"):
+        sparse = place.get("sparsity_config") or None
+        form = sparse.get("format") if isinstance(sparse, Mapping) else sparse
+        if sparse is not None and form != "dense":
             raise ValueError(
                 f"sparsity_config: got format {form!r:.80}, expected dense: sparse weights are "
                 "not read"

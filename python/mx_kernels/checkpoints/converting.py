@@ -42,6 +42,7 @@ from mx_kernels.checkpoints.writing import (
     write_file,
     write_shards,
 )
+from mx_kernels.conversion.rules import patterns_of
 
 INDEXES = ".index.json"
 LEFT = (
@@ -77,8 +78,8 @@ def convert(
     to: str = OURS,
     format: str | None = None,
     rounding: str | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     k_axis: int | None = None,
     max_shard_bytes: int | None = None,
     progress: bool | None = None,
@@ -103,8 +104,9 @@ def convert(
         progress: see `load`.
 
     Raises:
-        FileNotFoundError, ValueError: as `load` does; if the form cannot hold a parameter; if an
-            argument has no effect, as `format` where everything is quantized already.
+        FileNotFoundError, ValueError: as `load` does; if there are no weights to quantize, or not
+            as asked; if it is open which axis of a weight is K; if the form cannot hold a
+            parameter; if an argument has no effect, as `format` where all is quantized already.
         FileExistsError: if the target holds something.
     """
     source, target = Path(source), Path(target)
@@ -113,8 +115,10 @@ def convert(
     if k_axis not in (None, -1, -2) or isinstance(k_axis, float):
         raise ValueError(f"k_axis: got {k_axis!r:.80}, expected -1 or -2")
     check_shard_bytes(max_shard_bytes)
+    include, exclude = patterns_of("include", include), patterns_of("exclude", exclude)
     asked = {"format": format, "rounding": rounding, "k_axis": k_axis}
-    format, rounding = format or DEFAULT_FORMAT, rounding or DEFAULT_ROUNDING
+    format = DEFAULT_FORMAT if format is None else format
+    rounding = DEFAULT_ROUNDING if rounding is None else rounding
     check_rounding(rounding)
     check_rule(rounding, format_named(format), f"format={format!r}")
     format = weights_format(format)
@@ -123,7 +127,7 @@ def convert(
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
     parameters = plan(checkpoint)
     tell = _Axes(checkpoint.config, k_axis)
-    chosen = _chosen(parameters, format, tuple(include), tuple(exclude), tell)
+    chosen = _chosen(parameters, format, include, exclude, tell)
     _check_used(asked, parameters, chosen, tell)
     parameters = [chosen.get(it.name, it) for it in parameters]
     formats = {it.name: it.format or format for it in parameters if it.format or it.name in chosen}

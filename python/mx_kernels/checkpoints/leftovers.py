@@ -32,6 +32,7 @@ FOREIGN = {
     "weight_shape": "integers of compressed-tensors",
     "weight.absmax": "bitsandbytes",
     "weight.quant_map": "bitsandbytes",
+    "SCB": "bitsandbytes",
     "weight.bitmask": "sparse, of compressed-tensors",
     "bitmask": "sparse, of compressed-tensors",
     "weight.compressed": "sparse, of compressed-tensors",
@@ -74,6 +75,8 @@ _OF_WEIGHTS = re.compile(
 """Names of scales of weights, whatever is beside them."""
 _WEIGHT = re.compile(r"^_?q?weight")
 _BYTES = (torch.uint8, torch.int8)
+OWN = ".codes"
+"""How codes of our own form end, where its metadata are lost."""
 SWIZZLED = "comfy_quant"
 """Beside MX, ComfyUI's scales are in the order of a tensor core."""
 
@@ -101,7 +104,7 @@ def check(
     for name in alone:
         _check_foreign(name, parts[name])
     packed = [name for name in alone if _may_be_codes(name, parts[name])]
-    beside = _beside(alone, [*codes, *packed])
+    beside = _beside(alone, codes, packed)
     for scale, of in beside.items():
         if SWIZZLED in scale and not codes.get(of, True):
             continue
@@ -128,10 +131,16 @@ def _may_be_codes(name: str, part: Part) -> bool:
     return len(part.shape) > 1 and part.dtype in (*FLOAT8, *INTEGERS) and not is_scale
 
 
-def _beside(alone: Iterable[str], codes: Iterable[str]) -> dict[str, str]:
-    """Returns the tensors that look like scales of some codes, and these codes."""
-    known = set(codes)
-    modules = {}
+def _beside(alone: Iterable[str], codes: Iterable[str], packed: list[str]) -> dict[str, str]:
+    """Returns the tensors that look like scales of some codes, and these codes.
+
+    Args:
+        alone: where to look.
+        codes: those of pairs; of a module if they are called weight, else under their own name.
+        packed: what may be codes of any name.
+    """
+    known = {*codes, *packed}
+    modules = {name.rpartition(".")[0]: name for name in packed}
     for name in codes:
         module, _, last = name.rpartition(".")
         if _WEIGHT.match(last):
@@ -159,9 +168,10 @@ def _refuse_beside(
     got = f"{of} {described(parts[of])} and beside it {scale} {described(parts[scale])}"
     if is_pair:
         raise ValueError(f"got {got}, expected codes with the scales of one form and no other")
+    hint = "; a file of mx_kernels tells in its metadata what they are" if OWN in of else ""
     raise ValueError(
         f"got {got}, which are codes and scales of no form that is read, expected scales "
-        f"{' or '.join(_scales_of(of, forms))}"
+        f"{' or '.join(_scales_of(of, forms))}{hint}"
     )
 
 
