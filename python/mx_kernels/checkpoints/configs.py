@@ -70,9 +70,12 @@ OTHERS = {
 }
 """Methods that are well known and not MX, in a few words."""
 PATTERN_CHARACTERS = 4096
-PATTERNS = 10_000
+PATTERNS = 2000
 """Limits of a pattern of names, and of patterns that are not plain names; a guess at plenty."""
-MERGED = ("awq", "gptq", "gptaq", "qronos", "smooth", "smoothquant", "autosmoothquant", "rotation")
+MERGED = (
+    "autoround", "autosmoothquant", "awq", "gptaq", "gptq", "qronos", "rotation", "smooth",
+    "smoothquant",
+)  # fmt: skip
 """Algorithms of Quark that leave nothing to be done at run time, a rotation unless it says so."""
 AT_RUN_TIME = re.compile(r"online|hadamard|^r4$|zero_?points?$|low_?rank|outlier|codebook", re.I)
 """Entries that change what weights mean, unless they are false."""

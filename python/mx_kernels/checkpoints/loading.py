@@ -27,11 +27,14 @@ def load(
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
     Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), DeepSeek's
-    FP8 and MXFP8 with `weight_scale_inv`, and what `save` writes; checkpoints of floats too. FP8
-    with one float scale for a tensor gets it for each row. A name is the
-    checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for `_blocks` and
-    `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one
-    MXTensor.
+    FP8 and MXFP8 with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of
+    ComfyUI and Mistral, and what `save` writes; checkpoints of floats too. FP8 with one float
+    scale for a tensor gets it for each row. A name is the checkpoint's without what marks its
+    parts: `mlp.experts.gate_up_proj` for `_blocks` and `_scales`, `up_proj.weight` for
+    `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one MXTensor.
+
+    Codes without their scales, scales without their codes, and a config that changes what weights
+    mean raise; so do float8 matrices that never had a scale, which bfloat16 holds exactly.
 
     All headers are checked before the first tensor is read; then tensors are read one at a time,
     so that memory holds the result and one parameter more. The result shares no memory with files,
@@ -53,9 +56,11 @@ def load(
         progress: whether to show a bar on stderr. None shows one on a terminal.
 
     Raises:
-        FileNotFoundError: if there is no such file, or an index names one that is not there.
+        FileNotFoundError: if there is no such file, or not all that an index names or that names
+            of shards count.
         ValueError: if a file is broken; if codes or scales are missing or do not fit; if the
-            checkpoint is quantized in another way (NVFP4, GPTQ, ...).
+            checkpoint is quantized in another way (NVFP4, GPTQ, ...), or something has to be done
+            at run time that is not (rotations, zero points); if a folder has two checkpoints.
         TypeError: if a state dict holds anything but tensors.
         ImportError: if safetensors is missing, or rich where a bar is asked for.
     """
