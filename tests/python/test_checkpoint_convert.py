@@ -240,6 +240,7 @@ KEPT = """
     shared.weight encoder.embed_tokens.weight transformer.wte.weight transformer.wpe.weight
     embeddings.word_embeddings.weight tok_embeddings.weight rwkv.emb.weight model.pos_emb.weight
     bert.embeddings.position_embeddings.weight t_embedder.mlp.0.weight time_embed.2.weight
+    model.pos_encoding.weight
     lm_head.weight head.weight output.weight model.output.weight score.weight
     lm_head.decoder.weight cls.predictions.decoder.weight model.layers.61.shared_head.head.weight
     classifier.dense.weight qa_outputs.weight proj_out.weight transformer.output_layer.weight

@@ -217,6 +217,18 @@ CHANGES = {
     "a Hadamard transform": (
         {"quant_method": "fp8", "online_hadamard": True}, "got online_hadamard True",
     ),
+    "a rotation under another method": (
+        COMPRESSED | {"algo_config": [{"name": "rotation", "r4": True}]}, "'rotation' with r4",
+    ),
+    "a rotation that the method does not have": (
+        {"quant_method": "mxfp4", "rotation": {"size": 32}}, "got rotation .'size': 32.",
+    ),
+    "another E4M3 in the same bytes": (
+        {"quant_method": "fp8", "fmt": "e4m3fnuz"}, "got fmt 'e4m3fnuz'",
+    ),
+    "scales in the order of a device": (
+        {"quant_method": "mxfp4", "is_swizzled_scales": True}, "got is_swizzled_scales True",
+    ),
     "zero points": ({"quant_method": "mxfp4", "zero_point": True}, "got zero_point True"),
     "sparse weights": (
         COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "'sparse-24-bitmask'",

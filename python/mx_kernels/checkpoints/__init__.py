@@ -5,12 +5,15 @@
     convert(path, out)   a checkpoint in another form, quantized on the way if it is not yet
 
         files.py      which tensors there are, from the headers alone; one at a time
-        configs.py    what a quantization_config says, and what we write there
+        configs.py    what a quantization_config says
         forms.py      which tensors are the parts of which parameter: a table
+        leftovers.py  what is in no pair: tensors, or halves that are refused
         loading.py    parameters as they are wanted: on a device, preshuffled
         writing.py    safetensors files, a tensor at a time, complete or not at all
-        targets.py    what a parameter is called in each form that we write
+        targets.py    what a parameter is called in each form that we write, and the config there
         converting.py from one form to another
+        kept.py       which weights stay floats, by their names
+        axes.py       which axis of a weight of floats is K
 
 Nothing is read before every name, dtype and shape has been checked against the headers.
 """

@@ -77,8 +77,16 @@ MERGED = (
     "smoothquant",
 )  # fmt: skip
 """Algorithms of Quark that leave nothing to be done at run time, a rotation unless it says so."""
-AT_RUN_TIME = re.compile(r"online|hadamard|^r4$|zero_?points?$|low_?rank|outlier|codebook", re.I)
-"""Entries that change what weights mean, unless they are false."""
+AT_RUN_TIME = re.compile(r"online|hadamard|^r4$", re.I)
+"""Entries of an algorithm that leave something to be done, unless they are false."""
+CHANGES = re.compile(
+    r"online|hadamard|rotation|zero_?points?$|low_?rank|outlier|codebook|sv_?d|lora|swizzl|shuffl"
+    r"|desc_act|permut",
+    re.I,
+)
+"""Entries of a config that change what weights mean, unless they are false."""
+E4M3 = ("e4m3", "e4m3fn", "float8_e4m3fn", "e5m2", "float8_e5m2")
+"""What `fmt` may say; e4m3fnuz has other numbers in the same bytes."""
 LAYERS = "Linear"
 """The type of modules that quantized weights belong to, in Quark's rules by type."""
 
@@ -114,8 +122,8 @@ class Scheme:
         _check_run_time(self._content, config)
         if self._is_compressed:
             self._check_compressed()
+        _check_algorithms(self._content.get("algo_config"))
         if self.method == "quark":
-            _check_algorithms(self._content.get("algo_config"))
             self._rules = Rules(self._content.get("layer_quant_config"))
         block = self._content.get("weight_block_size")
         if self.method == "fp8" and block not in (None, BLOCK_2D):
@@ -277,14 +285,16 @@ def _check_run_time(content: Mapping, config: Mapping) -> None:
                 f"sparsity_config: got format {form!r:.80}, expected dense: sparse weights are "
                 "not read"
             )
-    transforms = content.get("transform_config")
-    if transforms and (applied := next(_online(transforms), None)):
-        raise ValueError(
-            f"transform_config: got {applied}, which turns what a layer is given at run time, and "
-            "is not carried out; expected weights without it"
-        )
+        transforms = place.get("transform_config")
+        if transforms and (applied := next(_online(transforms), None)):
+            raise ValueError(
+                f"transform_config: got {applied}, which turns what a layer is given at run time, "
+                "and is not carried out; expected weights without it"
+            )
+    if (fmt := content.get("fmt")) not in (None, *E4M3):
+        raise ValueError(f"quantization_config: got fmt {fmt!r:.80}, expected {' or '.join(E4M3)}")
     for name, value in content.items():
-        if AT_RUN_TIME.search(name) and value not in (None, False, [], {}):
+        if CHANGES.search(name) and value not in (None, False, [], {}):
             raise ValueError(
                 f"quantization_config: got {name} {value!r:.80}, which changes what weights mean "
                 "and is not carried out; expected none"

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from mx_kernels.conversion.rules import GATE_NAMES, HEADS, ROUTER_NAME, in_towers
 
-EMBEDDING = re.compile(r"\w*embed\w*|w[tp]e|(\w+_)?emb", re.I)
+EMBEDDING = re.compile(r"\w*embed\w*|w[tp]e|(\w+_)?emb|pos\w*_enc\w*|positions?", re.I)
 """Last names of modules that are embeddings."""
 EMBEDDINGS = re.compile(r"(\w+_)?(embed(ding)?s?|embedder|emb)", re.I)
 """Names of modules that hold embeddings."""
