@@ -104,6 +104,11 @@ def check_shapes(
     """Raises unless codes and scales can be a tensor of `shape`; returns that shape."""
     if shape is not None and not isinstance(shape, Sequence):
         raise TypeError(f"shape: got {type(shape).__name__}, expected a tuple of integers")
+    for size in shape or ():
+        if isinstance(size, bool | np.bool_) or not isinstance(
+            size, int | torch.SymInt | np.integer
+        ):
+            raise TypeError(f"shape: got {size!r} in {show(shape)}, expected integers")
     k = fmt.elements(codes.shape[-1])
     if k == 0 or k % fmt.k_multiple:
         raise ValueError(

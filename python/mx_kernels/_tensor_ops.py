@@ -23,7 +23,7 @@ from torch import Tensor
 from mx_kernels import _offload
 from mx_kernels._arrays import float_code, show
 from mx_kernels._facts import Format, Layout, ceil_to, facts
-from mx_kernels._storage import storage_of
+from mx_kernels._storage import lies_by_columns, storage_of
 from mx_kernels.tensor import HANDLERS, MXTensor, refusal
 
 _aten = torch.ops.aten
@@ -44,7 +44,7 @@ def handles(*operators: torch._ops.OpOverload) -> Callable:
 
 @handles(_aten.detach.default, _aten.alias.default)
 def _same(func, q):
-    return q._with(func(q._codes), func(q._scales))
+    return q._view_of(func(q._codes), func(q._scales))
 
 
 @handles(_aten.clone.default)
@@ -55,18 +55,37 @@ def _clone(func, q, *, memory_format=None):
 
 @handles(_aten._to_copy.default)
 def _to(func, q, *, dtype=None, device=None, non_blocking=False, memory_format=None, **rest):
-    """Moves or copies the bytes; another logical dtype alone leaves them where they are."""
+    """Copies the bytes, which another logical dtype leaves as they are."""
     _check_memory_format(func, memory_format)
-    dtype = _logical(dtype, q)
-    if dtype != q.dtype and device is None:
-        return q._with(q._codes.detach(), q._scales.detach(), dtype=dtype)
     parts = (func(t, device=device, non_blocking=non_blocking) for t in (q._codes, q._scales))
-    return q._with(*parts, dtype=dtype)
+    return q._with(*parts, dtype=_logical(dtype, q))
 
 
 @handles(_aten.copy_.default)
 def _copy(func, q, source, non_blocking=False):
     """Puts the numbers of `source` into the memory of `q`, in its layout."""
+    _check_copy(q, source)
+    if source._layout != q._layout:
+        source = source._relayout(facts().layouts[q._layout])
+    func(q._codes, source._codes, non_blocking)
+    func(q._scales, source._scales, non_blocking)
+    return q
+
+
+@handles(_aten._foreach_copy_.default)
+def _copy_each(func, targets, sources, non_blocking=False):
+    """Copies pairs, which may be of floats, once all of them are known to fit."""
+    pairs = list(zip(targets, sources, strict=True))
+    encoded = [any(isinstance(t, MXTensor) for t in pair) for pair in pairs]
+    for pair, is_encoded in zip(pairs, encoded, strict=True):
+        if is_encoded:
+            _check_copy(*pair)
+    for target, source in pairs:
+        target.copy_(source, non_blocking)
+
+
+def _check_copy(q, source) -> None:
+    """Raises unless the numbers of `source` can be put into the memory of `q`."""
     for name, t in (("self", q), ("source", source)):
         if not isinstance(t, MXTensor):
             raise TypeError(
@@ -78,16 +97,11 @@ def _copy(func, q, source, non_blocking=False):
         if got != expected:
             got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
             raise ValueError(f"copy_: got {fact} {got}, expected {expected}")
-    if getattr(q, "_is_copied_part", False):
+    if q._is_copied_part:
         raise ValueError(
             "copy_: got a part whose bytes are a copy, because they were not contiguous, expected "
-            "a tensor of its own or a part along its first axis; cut that first: q[i][:, a:b]"
+            "a tensor of its own or a part along its first axis; clone() makes one of a part"
         )
-    if source.layout != q.layout:
-        source = source._relayout(facts().layouts[q.layout])
-    func(q._codes, source._codes, non_blocking)
-    func(q._scales, source._scales, non_blocking)
-    return q
 
 
 @handles(_aten.empty_like.default, _aten.zeros_like.default)
@@ -162,26 +176,26 @@ def _split_with_sizes(func, q, split_sizes, dim=0):
 def _unbind(func, q, dim=0):
     dim = _check_leading(func, q, dim)
     parts = zip(func(q._codes, dim), func(q._scales, dim), strict=True)
-    return tuple(_rewrapped(q, *part, dropped=dim) for part in parts)
+    return tuple(_rewrapped(q, *part) for part in parts)
 
 
 @handles(_aten.select.int)
 def _select(func, q, dim, index):
     dim = _check_leading(func, q, dim)
-    return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index), dropped=dim)
+    return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index))
 
 
 @handles(_aten.index_select.default)
 def _index_select(func, q, dim, index):
     dim = _check_leading(func, q, dim)
-    return _rewrapped(q, func(q._codes, dim, index), func(q._scales, dim, index))
+    return _chosen(q, func(q._codes, dim, index), func(q._scales, dim, index))
 
 
 @handles(_aten.index.Tensor)
 def _index(func, q, indices):
     axes = sum(i.ndim if i is not None and i.dtype == torch.bool else 1 for i in indices)
     _check_leading(func, q, axes - 1)
-    return _rewrapped(q, func(q._codes, indices), func(q._scales, indices))
+    return _chosen(q, func(q._codes, indices), func(q._scales, indices))
 
 
 def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
@@ -210,15 +224,12 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
         stored = storage_of(shape, fmt, layout)
         codes = q._codes.narrow(-2, start, stored[0][-2])
         scales = q._scales.narrow(-2, start // fmt.block_rows, stored[1][-2])
-    return _wrapped(q, codes, scales, shape)
+    return _wrapped(q, codes, scales, shape, storage_of(shape, fmt, layout))
 
 
 def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
-    """Returns bytes `start` to `end` of every row, where tiles of `rows` go along K."""
-    if rows == 1:
-        return t.narrow(-1, start, end - start)
-    part = _tiles(t, rows).narrow(-1, rows * start, rows * (end - start))
-    return part.reshape(*t.shape[:-1], end - start)
+    """Views bytes `start` to `end` of every row, [..., tiles, bytes], in tiles of `rows`."""
+    return _tiles(t, rows).narrow(-1, rows * start, rows * (end - start))
 
 
 def _tiles(t: Tensor, rows: int) -> Tensor:
@@ -286,18 +297,21 @@ def _view(func, q, size):
         known = -_product(size)
         size[size.index(-1)] = q.numel() // known if known else 0
     whole = _whole_axes(q)
-    if size == [q.numel()] and whole == 1 and size[0]:
+    if lies_by_columns(q._codes):
+        q = q._view_of(q._codes.contiguous(), q._scales.clone(), is_copied=True)
+    has_whole_blocks = q._k % facts().formats[q._format].block_k == 0
+    if size == [q.numel()] and whole == 1 and size[0] and has_whole_blocks:
         # Rows that lie one behind the other are one long row of blocks; FSDP wants it.
-        return q._with(q._codes.view(-1), q._scales.view(-1), size)
+        return q._view_of(q._codes.view(-1), q._scales.view(-1), size)
     if size[-whole:] != list(q.shape[-whole:]) or _product(size) != q.numel():
         kept = "rows and K stay" if whole == 2 else "K stays"
         raise ValueError(
-            f"{_name(func)}: got {show(size)} from {show(q.shape)} in layout {q.layout}, expected "
+            f"{_name(func)}: got {show(size)} from {show(q.shape)} in layout {q._layout}, expected "
             f"other leading axes: {kept}"
         )
     lead = size[: len(size) - whole]
     parts = (t.view(*lead, *t.shape[t.ndim - whole :]) for t in (q._codes, q._scales))
-    return q._with(*parts, size)
+    return q._view_of(*parts, size)
 
 
 @handles(_aten.view.dtype)
@@ -313,7 +327,7 @@ def _as_strided(func, q, size, stride, storage_offset=None):
     """Takes what the tensor is already."""
     if (list(size), list(stride), storage_offset or 0) != (list(q.shape), list(q.stride()), 0):
         raise refusal(func)
-    return q._with(q._codes, q._scales)
+    return q._view_of(q._codes, q._scales)
 
 
 @handles(_aten.unsqueeze.default)
@@ -349,19 +363,34 @@ def _logical(dtype: torch.dtype | None, q: MXTensor) -> torch.dtype:
     return q.dtype if dtype is None else facts().torch_dtypes[float_code(dtype, "dtype")]
 
 
-def _wrapped(q: MXTensor, codes: Tensor, scales: Tensor, shape) -> MXTensor:
-    """Returns a part of `q`; copied, and marked, where its bytes are not contiguous."""
-    if codes.is_contiguous() and scales.is_contiguous():
-        return q._with(codes, scales, shape)
-    part = q._with(codes.contiguous(), scales.contiguous(), shape)
-    part._is_copied_part = True
-    return part
+def _wrapped(q: MXTensor, codes: Tensor, scales: Tensor, shape, stored=None) -> MXTensor:
+    """Returns a part of `q`; copied, and marked, where its bytes are not contiguous.
+
+    `stored` is what codes and scales are to be viewed as, if they are not yet.
+    """
+    is_copied = not (scales.is_contiguous() and (codes.is_contiguous() or lies_by_columns(codes)))
+    if is_copied:
+        codes, scales = (t.clone(memory_format=torch.contiguous_format) for t in (codes, scales))
+    if stored is not None and codes.is_contiguous():
+        codes, scales = codes.view(stored[0]), scales.view(stored[1])
+    return q._view_of(codes, scales, shape, is_copied=is_copied)
 
 
-def _rewrapped(q: MXTensor, codes: Tensor, scales: Tensor, dropped: int | None = None) -> MXTensor:
+def _rewrapped(q: MXTensor, codes: Tensor, scales: Tensor) -> MXTensor:
     """The same for parts along leading axes, whose shape codes tell."""
+    return _wrapped(q, codes, scales, _shape_around(q, codes))
+
+
+def _chosen(q: MXTensor, codes: Tensor, scales: Tensor) -> MXTensor:
+    """Returns matrices or rows that were chosen by index, which torch copies."""
+    shape = _shape_around(q, codes)
+    return q._with(codes.contiguous(), scales.contiguous(), shape)
+
+
+def _shape_around(q: MXTensor, codes: Tensor) -> tuple[int, ...]:
+    """Returns the shape of a tensor whose leading axes are those of `codes`."""
     whole = _whole_axes(q)
-    return _wrapped(q, codes, scales, (*codes.shape[: codes.ndim - whole], *q.shape[-whole:]))
+    return (*codes.shape[: codes.ndim - whole], *q.shape[-whole:])
 
 
 def _check_leading(func, q: MXTensor, dim: int) -> int:
@@ -369,7 +398,7 @@ def _check_leading(func, q: MXTensor, dim: int) -> int:
     dim, free = dim % q.ndim if dim < q.ndim else dim, q.ndim - _whole_axes(q)
     if dim >= free:
         raise ValueError(
-            f"{_name(func)}: got axis {dim} of {show(q.shape)} in layout {q.layout}, expected one "
+            f"{_name(func)}: got axis {dim} of {show(q.shape)} in layout {q._layout}, expected one "
             f"of the first {free}" + _unshuffle_first(q)
         )
     return dim
@@ -380,7 +409,7 @@ def _check_cut(func, q, what: str, start: int, end: int, unit: int, inner: bool 
     size = q._k if what == "K" else q.shape[-2]
     if start % unit or (end % unit and (inner or end != size)):
         raise ValueError(
-            f"{_name(func)}: got {what} {start}:{end} of {size} in layout {q.layout}, expected "
+            f"{_name(func)}: got {what} {start}:{end} of {size} in layout {q._layout}, expected "
             f"multiples of {unit}" + (_unshuffle_first(q) if what == "rows" or unit > 32 else "")
         )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mx_kernels import ops
 from mx_kernels._tensor_ops import handles
-from mx_kernels.tensor import MXTensor, refusal
+from mx_kernels.tensor import MXTensor, dispatch, refusal
 
 _aten = torch.ops.aten
 
@@ -38,10 +38,7 @@ class Transposed(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        handler = _OF_TRANSPOSED.get(func)
-        if handler is None:
-            raise refusal(func)
-        return handler(func, *args, **(kwargs or {}))
+        return dispatch(_OF_TRANSPOSED, func, args, kwargs or {})
 
     def __tensor_flatten__(self):
         return ["weights"], None

@@ -24,6 +24,7 @@ Numbers are computed with in `mx_kernels.linear` and `matmul`, and in `torch.nn.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import torch
@@ -77,6 +78,8 @@ class MXTensor(Tensor):
     """What `_is_common_on` compares with; None where that does not apply."""
     _repeats: dict[torch.Size, tuple]
     """Calls of `linear` with these weights, by the shape of the activations: see `_repeats`."""
+    _is_copied_part: bool
+    """Whether it is a part of another tensor, whose bytes it could not share: no place to write."""
 
     @staticmethod
     def __new__(  # noqa: D102
@@ -117,7 +120,7 @@ class MXTensor(Tensor):
 
     @classmethod
     def _trusted(
-        cls, codes, scales, shape, *, format, layout="plain", dtype, measure=False
+        cls, codes, scales, shape, *, format, layout="plain", dtype, measure=False, is_copied=False
     ) -> MXTensor:
         """Makes one from parts that are known to fit.
 
@@ -138,6 +141,7 @@ class MXTensor(Tensor):
             "_native": (row.code, table.layouts[layout].code),
             "_checked": checked,
             "_repeats": {},
+            "_is_copied_part": is_copied,
         }
         return self
 
@@ -145,6 +149,10 @@ class MXTensor(Tensor):
         """The same tensor with its bytes elsewhere, and perhaps another part of it."""
         parts = {"format": self._format, "layout": self._layout, "dtype": self.dtype} | changes
         return self._trusted(codes, scales, self.shape if shape is None else shape, **parts)
+
+    def _view_of(self, codes: Tensor, scales: Tensor, shape=None, is_copied=False) -> MXTensor:
+        """A view of this tensor: its bytes, or a copy of them, which is no place to write."""
+        return self._with(codes, scales, shape, is_copied=is_copied or self._is_copied_part)
 
     @property
     def codes(self) -> Tensor:
@@ -163,8 +171,27 @@ class MXTensor(Tensor):
 
     @property
     def layout(self) -> str:
-        """The name of the byte order; `torch.strided`, which it hides, says nothing here."""
+        """The name of the byte order.
+
+        Torch's own code, to which the word means strides or their absence, is told torch.strided:
+        its serializer and its comparisons know no other words. Other libraries that ask see that
+        this is no tensor of theirs.
+        """
+        if not torch.compiler.is_compiling() and _asker().partition(".")[0] == "torch":
+            return torch.strided
         return self._layout
+
+    @property
+    def is_quantized(self) -> bool:
+        """False, as it is for torch's own types of bytes, but for `torch.testing`.
+
+        That compares what is quantized by `qscheme()` and `dequantize()`.
+        """
+        return not torch.compiler.is_compiling() and _asker().startswith("torch.testing.")
+
+    def qscheme(self) -> str:
+        """The format, in torch's word for it."""
+        return self._format
 
     @property
     def k(self) -> int:
@@ -279,18 +306,15 @@ class MXTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        handler = HANDLERS.get(func)
-        if handler is None:
-            raise refusal(func)
-        return handler(func, *args, **(kwargs or {}))
+        return dispatch(HANDLERS, func, args, kwargs or {})
 
     def __tensor_flatten__(self):
-        return ["codes", "scales"], (self._format, self._layout, self.dtype)
+        meaning = self._format, self._layout, self.dtype, self._is_copied_part
+        return ["codes", "scales"], meaning
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        format, layout, dtype = context
-        parts = {"format": format, "layout": layout, "dtype": dtype}
+        parts = dict(zip(("format", "layout", "dtype", "is_copied"), context, strict=True))
         return MXTensor._trusted(inner["codes"], inner["scales"], outer_size, **parts)
 
     def __reduce_ex__(self, protocol):
@@ -302,6 +326,12 @@ class MXTensor(Tensor):
         """What a compiled graph depends on, for torch's cache of them."""
         sizes = self.shape, self._codes.shape, self._scales.shape
         return repr((sizes, self.__tensor_flatten__(), self.device, self.requires_grad))
+
+    def __copy__(self):
+        function, parts = self.__reduce_ex__(2)
+        made = function(*parts)
+        made._is_copied_part = self._is_copied_part
+        return made
 
     def __deepcopy__(self, memo):
         if id(self) not in memo:
@@ -372,6 +402,24 @@ class MXTensor(Tensor):
         return torch.compiler.is_compiling() or watched(self._codes, self._scales)
 
 
+def dispatch(handlers: dict[torch._ops.OpOverload, Callable], func, args, kwargs):
+    """Calls the handler of an operator, or torch's own composition of others that have one.
+
+    Torch composes by itself but in inference mode. There, too, a view of a tensor that was made
+    outside is none of inference: torch lets it count the writes to its base.
+    """
+    handler = handlers.get(func)
+    if handler is None:
+        result = func.decompose(*args, **kwargs)
+        if result is NotImplemented:
+            raise refusal(func)
+        return result
+    if func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference():
+        with torch.inference_mode(False), torch.no_grad():
+            return handler(func, *args, **kwargs)
+    return handler(func, *args, **kwargs)
+
+
 def refusal(func) -> NotImplementedError:
     """Returns the error for what torch cannot do with codes."""
     name = func._opname
@@ -415,6 +463,11 @@ def _rebuild(  # noqa: PLR0917  pickle calls it
     if is_param:
         return torch.nn.Parameter(q, requires_grad=requires_grad)
     return q.requires_grad_(requires_grad)
+
+
+def _asker() -> str:
+    """Returns the name of the module whose code asks for a property."""
+    return sys._getframe(2).f_globals.get("__name__", "")
 
 
 def _show_bytes(count: int) -> str:

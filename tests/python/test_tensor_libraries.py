@@ -1,6 +1,7 @@
-"""MXTensor in what is built around torch: accelerate's offload, parameters that are made again."""
+"""MXTensor in what is built around torch: offload, exported files, comparisons."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -130,3 +131,44 @@ def test_sizes_are_those_of_the_bytes(layout):
     assert q.nelement() * q.element_size() == pytest.approx(q.nbytes, rel=1e-12)
     assert q.data_ptr() == q.codes.data_ptr() != q.clone().data_ptr()
     assert q.new_empty(0, 96).element_size() == q.dtype.itemsize
+
+
+# What torch itself does around modules.
+
+
+@pytest.mark.filterwarnings("ignore:MXLinear")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("format", ["mxfp4", "mxint8"])
+def test_an_exported_module_is_saved_and_loaded(format, layout):
+    m = mx.MXLinear(weights(32, 64, layout=layout, format=format), torch.ones(32))
+    x, file = torch.randn(4, 64), io.BytesIO()
+    torch.export.save(torch.export.export(m.eval(), (x,)), file)
+    file.seek(0)
+    assert torch.equal(torch.export.load(file).module()(x), m(x))
+
+
+def test_torch_is_told_that_a_tensor_is_strided_and_others_its_layout():
+    q = weights(32, 64, layout="preshuffled_cpu")
+    assert q.layout == getattr(q, "layout") == "preshuffled_cpu"  # noqa: B009
+    told = {}
+    exec("layout = q.layout", {"q": q, "__name__": "torch.anything"}, told)
+    assert told["layout"] is torch.strided
+    exec("layout = q.layout", {"q": q, "__name__": "torchao"}, told)
+    assert told["layout"] == "preshuffled_cpu"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_are_compared_as_torch_compares_them(layout):
+    q = weights(18, 96, layout=layout)
+    torch.testing.assert_close(q, q.clone())
+    torch.testing.assert_close({"a": [q]}, {"a": [q.unshuffle()]}, rtol=0, atol=0)
+    with pytest.raises(AssertionError, match=r"(?s)close.*Mismatched elements: \d+ / 1728"):
+        torch.testing.assert_close(q, weights(18, 96, layout=layout, seed=99))
+    for other, message in (
+        (weights(18, 96, format="mxint8"), "mxfp4 != mxint8"),
+        (q.half(), "dtype"),
+        (weights(2, 96), "shape"),
+        (q.dequantize(), "is_quantized"),
+    ):
+        with pytest.raises(AssertionError, match=message):
+            torch.testing.assert_close(q, other)

@@ -221,3 +221,30 @@ def test_rows_of_a_plain_tensor_are_one_long_row():
     assert_numbers(q.as_strided((4, 96), (96, 1)), q, lambda p: p)
     with pytest.raises(NotImplementedError, match="as_strided"):
         q.as_strided((2, 96), (192, 1))
+
+
+COLUMNS = LEADING | {
+    "flat": lambda q: q.flatten(),
+    "flat by view": lambda q: q.view(-1),
+    "reshaped": lambda q: q.reshape(3, 1, 96),
+    "all": lambda q: q[:],
+    "along K": lambda q: q[:, 32:64],
+    "data": lambda q: q.data,
+    "moved": lambda q: q.cpu(),
+    "alike": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name != "view with a hole"])
+@pytest.mark.parametrize("format", ["mxfp8", "mxint8", "fp8_block"])
+def test_codes_that_lie_by_columns_are_cut_like_those_that_lie_by_rows(name, format):
+    q = some(3, 96, format=format)
+    columns = mx.MXTensor(q.codes.t().contiguous().t(), q.scales, format=format, dtype=q.dtype)
+    if format == "fp8_block" and name in {"along K", "flat", "flat by view"}:
+        for t in (q, columns):
+            with pytest.raises(ValueError, match=r"(slice|view): got"):
+                COLUMNS[name](t)
+        return
+    got, expected = COLUMNS[name](columns), COLUMNS[name](columns.dequantize())
+    pairs = [(got, expected)] if isinstance(got, mx.MXTensor) else zip(got, expected, strict=True)
+    assert all(torch.equal(part.dequantize(), numbers) for part, numbers in pairs)
