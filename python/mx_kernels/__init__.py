@@ -18,7 +18,7 @@ and compiled for this machine at the first use (see `_native`).
 
 import importlib.metadata
 
-from mx_kernels import _saving, _tensor_ops, _tensor_products  # noqa: F401  they register
+from mx_kernels import _buckets, _saving, _tensor_products  # noqa: F401  they register
 from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert

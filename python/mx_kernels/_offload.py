@@ -10,13 +10,12 @@ requires_grad=...)`. Four bits a number and their scales always fit into 16:
           16   codes, scales, zeros up to the end
 
 The bytes below are plain where padding makes those of the own layout too many. As floats they mean
-nothing, so only `offload_weight` of accelerate gets them from `numpy` and `view`.
+nothing, so `numpy` and `view` give them to `WRITER` alone.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from math import prod
 from typing import TYPE_CHECKING
@@ -31,6 +30,8 @@ from mx_kernels._storage import storage_of
 if TYPE_CHECKING:
     from mx_kernels.tensor import MXTensor
 
+WRITER = "accelerate.utils.offload"
+"""The module that gets such floats."""
 _MAGIC = b"MXTensor"
 _HEAD = struct.Struct("<8sIBBBx")
 
@@ -101,16 +102,3 @@ def _names_in(head: bytes, floats: Tensor) -> tuple[str, ...] | None:
     )
     is_ours = magic == _MAGIC and len(names) == len(codes) and check == _check_of(names, floats)
     return names if is_ours else None
-
-
-def is_asked_by_accelerate() -> bool:
-    """Says whether accelerate's `offload_weight` is among the last callers."""
-    library = sys.modules.get("accelerate.utils.offload")
-    if library is None:
-        return False
-    code, frame = library.offload_weight.__code__, sys._getframe(1)
-    for _ in range(4):
-        if frame is None or frame.f_code is code:
-            return frame is not None
-        frame = frame.f_back
-    return False

@@ -24,7 +24,7 @@ from mx_kernels import _offload
 from mx_kernels._arrays import float_code, show
 from mx_kernels._facts import Format, Layout, ceil_to, facts
 from mx_kernels._storage import lies_by_columns, storage_of
-from mx_kernels.tensor import HANDLERS, MXTensor, refusal
+from mx_kernels.tensor import HANDLERS, MXTensor, asker, refusal
 
 _aten = torch.ops.aten
 
@@ -291,7 +291,7 @@ def _stack(func, tensors, dim=0):
 
 
 @handles(_aten.view.default, _aten._unsafe_view.default)
-def _view(func, q, size):
+def view(func, q, size):
     size = list(size)
     if size.count(-1) == 1:
         known = -_product(size)
@@ -317,7 +317,7 @@ def _view(func, q, size):
 @handles(_aten.view.dtype)
 def _view_as(func, q, dtype):
     """Gives accelerate the integers that it writes to disk for bfloat16."""
-    if not _offload.is_asked_by_accelerate():
+    if asker() != _offload.WRITER:
         raise refusal(func)
     return func(_offload.in_floats(q), dtype)
 
@@ -333,7 +333,7 @@ def _as_strided(func, q, size, stride, storage_offset=None):
 @handles(_aten.unsqueeze.default)
 def _unsqueeze(func, q, dim):
     dim = dim % (q.ndim + 1)
-    return _view(_aten.view.default, q, [*q.shape[:dim], 1, *q.shape[dim:]])
+    return view(_aten.view.default, q, [*q.shape[:dim], 1, *q.shape[dim:]])
 
 
 @handles(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
@@ -341,7 +341,7 @@ def _squeeze(func, q, dims=None):
     dims = range(q.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {d % q.ndim for d in dims} & set(range(q.ndim - _whole_axes(q)))
     kept = [size for d, size in enumerate(q.shape) if d not in gone or size != 1]
-    return _view(_aten.view.default, q, kept)
+    return view(_aten.view.default, q, kept)
 
 
 # Rules and words that several share.

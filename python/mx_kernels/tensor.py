@@ -177,9 +177,9 @@ class MXTensor(Tensor):
         its serializer and its comparisons know no other words. Other libraries that ask see that
         this is no tensor of theirs.
         """
-        if not torch.compiler.is_compiling() and _asker().partition(".")[0] == "torch":
-            return torch.strided
-        return self._layout
+        if torch.compiler.is_compiling():
+            return self._layout
+        return torch.strided if _caller().startswith("torch.") else self._layout
 
     @property
     def is_quantized(self) -> bool:
@@ -187,7 +187,7 @@ class MXTensor(Tensor):
 
         That compares what is quantized by `qscheme()` and `dequantize()`.
         """
-        return not torch.compiler.is_compiling() and _asker().startswith("torch.testing.")
+        return not torch.compiler.is_compiling() and _caller().startswith("torch.testing.")
 
     def qscheme(self) -> str:
         """The format, in torch's word for it."""
@@ -281,7 +281,7 @@ class MXTensor(Tensor):
         Raises:
             TypeError: always, but for accelerate, which writes files: see `_offload`.
         """
-        if _offload.is_asked_by_accelerate():
+        if asker() == _offload.WRITER:
             return _offload.in_floats(self).numpy()
         raise TypeError(
             f"numpy: got an MXTensor {show(self.shape)}, expected floats; call "
@@ -465,9 +465,17 @@ def _rebuild(  # noqa: PLR0917  pickle calls it
     return q.requires_grad_(requires_grad)
 
 
-def _asker() -> str:
+def _caller() -> str:
     """Returns the name of the module whose code asks for a property."""
     return sys._getframe(2).f_globals.get("__name__", "")
+
+
+def asker() -> str:
+    """Returns the name of the module outside of this package that called an operator."""
+    frame, name = sys._getframe(1), __name__
+    while frame is not None and name.startswith("mx_kernels."):
+        frame, name = frame.f_back, frame.f_globals.get("__name__", "")
+    return name
 
 
 def _show_bytes(count: int) -> str:

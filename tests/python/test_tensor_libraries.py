@@ -1,14 +1,18 @@
-"""MXTensor in what is built around torch: offload, exported files, comparisons."""
+"""MXTensor in what is built around torch: offload, exported files, comparisons, DDP."""
 
 import copy
 import io
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import mx_kernels as mx
 from cases import DTYPES, FORMATS, FP8_FORMATS, LAYOUTS
+from mx_kernels._buckets import Bucket
 from mx_kernels._offload import from_floats, in_floats
 
 pytestmark = pytest.mark.cpu_only
@@ -172,3 +176,89 @@ def test_numbers_are_compared_as_torch_compares_them(layout):
     ):
         with pytest.raises(AssertionError, match=message):
             torch.testing.assert_close(q, other)
+
+
+# DistributedDataParallel.
+
+
+class Adapted(nn.Module):
+    """Frozen bases of two formats, floats of two dtypes beside them, and a buffer of codes."""
+
+    def __init__(self, layout, seed):
+        super().__init__()
+        self.base = mx.MXLinear(weights(64, 96, layout=layout, seed=seed))
+        self.other = mx.MXLinear(weights(18, 64, layout=layout, format="mxint8", seed=seed))
+        self.fp8 = mx.MXLinear(weights(33, 96, format="fp8", seed=seed))
+        self.half = mx.MXLinear(weights(33, 96, dtype="bfloat16", seed=seed))
+        self.a, self.b = nn.Linear(96, 5, bias=False), nn.Linear(5, 64)
+        self.register_buffer("table", weights(3, 32, seed=seed))
+
+    def forward(self, x):
+        return self.other(self.base(x) + self.b(self.a(x)))
+
+
+def tensors_of(m):
+    """What a module holds, as bytes and floats."""
+    held = [*m.parameters(), *m.buffers()]
+    parts = ((t.codes, t.scales) if isinstance(t, mx.MXTensor) else (t.detach(),) for t in held)
+    return [part.clone() for group in parts for part in group]
+
+
+@pytest.mark.filterwarnings("ignore:MXLinear")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ddp_trains_adapters_of_a_frozen_base(layout):
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        m = Adapted(layout, seed=7)
+        before, x = tensors_of(m), torch.randn(4, 96)
+        expected = m(x)
+        ddp = nn.parallel.DistributedDataParallel(m)
+        assert torch.equal(ddp(x), expected)
+        ddp(x).sum().backward()
+        assert m.a.weight.grad is not None and m.base.weight.grad is None
+        assert all(map(torch.equal, tensors_of(m), before))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:MXLinear")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bucket_bytes", [1, 4096, 1 << 28])
+def test_what_a_module_holds_reaches_other_ranks(bucket_bytes, layout):
+    store = dist.HashStore()
+    ranks = [Adapted(layout, seed=rank) for rank in range(2)]
+    expected = tensors_of(ranks[0])
+    assert not any(map(torch.equal, tensors_of(ranks[1])[:2], expected[:2]))
+
+    def send(rank):
+        group = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=30))
+        whole = dist.ProcessGroup(store, rank, 2)
+        whole._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        device = torch.device("cpu")
+        whole._register_backend(device, dist.ProcessGroup.BackendType.GLOO, group)
+        torch.distributed.utils._sync_module_states(ranks[rank], whole, bucket_bytes, 0, ())
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(send, range(2)))
+    for m in ranks:
+        assert all(map(torch.equal, tensors_of(m), expected))
+
+
+def test_a_bucket_is_cut_where_its_parts_end():
+    q, x = weights(4, 64), torch.randn(32)
+    bucket = Bucket.of([q, x])
+    assert bucket.shape == (288,) and bucket.dtype == q.dtype
+    assert_same(bucket[:256].view(4, 64), q)
+    assert torch.equal(bucket[256:].view(32), x)
+    for call in (
+        lambda: bucket[:64],
+        lambda: bucket[::2],
+        lambda: bucket.view(2, 144),
+        lambda: bucket + 1,
+        lambda: bucket.copy_(bucket),
+        lambda: torch.cat([bucket, x.half()]),
+        lambda: q.preshuffle("cpu").view(-1),
+    ):
+        with pytest.raises((NotImplementedError, ValueError), match=r"got .*, expected"):
+            call()
