@@ -97,7 +97,27 @@ define(
 )
 
 
-class GroupedLinear(torch.autograd.Function):
+class _Backwards(torch.autograd.Function):
+    """A function that says what it cannot do, which is all but to be differentiated backwards."""
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        """Raises: there are no derivatives forwards."""
+        raise NotImplementedError(
+            "moe and grouped_linear: got tangents (jvp, jacfwd), expected to be differentiated "
+            "backwards: torch.func.vjp, grad, jacrev"
+        )
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        """Raises: nothing is mapped."""
+        raise NotImplementedError(
+            "moe and grouped_linear: got a tensor mapped by vmap, expected plain ones: give the "
+            "tokens of all as one x"
+        )
+
+
+class GroupedLinear(_Backwards):
     """`torch.ops.mx_kernels.grouped_linear` with its derivatives."""
 
     @staticmethod
@@ -225,7 +245,7 @@ define(
 )
 
 
-class Moe(torch.autograd.Function):
+class Moe(_Backwards):
     """`torch.ops.mx_kernels.moe` with its derivatives."""
 
     COUNTS, BIASES = 12, (13, 14)

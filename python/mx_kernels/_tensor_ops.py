@@ -64,7 +64,7 @@ def _to(func, q, *, dtype=None, device=None, non_blocking=False, memory_format=N
 @handles(_aten.copy_.default)
 def _copy(func, q, source, non_blocking=False):
     """Puts the numbers of `source` into the memory of `q`, in its layout."""
-    _check_copy(q, source)
+    _check_copy(func, q, source)
     if source._layout != q._layout:
         source = source._relayout(facts().layouts[q._layout])
     func(q._codes, source._codes, non_blocking)
@@ -79,29 +79,65 @@ def _copy_each(func, targets, sources, non_blocking=False):
     encoded = [any(isinstance(t, MXTensor) for t in pair) for pair in pairs]
     for pair, is_encoded in zip(pairs, encoded, strict=True):
         if is_encoded:
-            _check_copy(*pair)
+            _check_copy(_aten.copy_.default, *pair)
     for target, source in pairs:
         target.copy_(source, non_blocking)
 
 
-def _check_copy(q, source) -> None:
+def _check_copy(func, q, source) -> None:
     """Raises unless the numbers of `source` can be put into the memory of `q`."""
-    for name, t in (("self", q), ("source", source)):
-        if not isinstance(t, MXTensor):
-            raise TypeError(
-                f"copy_: {name}: got {type(t).__name__} {show(t.shape)}, expected an MXTensor as "
-                "the other one; quantize floats first, or call dequantize() for floats"
-            )
-    for fact in ("format", "shape"):
-        got, expected = getattr(source, fact), getattr(q, fact)
-        if got != expected:
-            got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
-            raise ValueError(f"copy_: got {fact} {got}, expected {expected}")
+    _check_fits(func, q, source)
     if q._is_copied_part:
         raise ValueError(
             "copy_: got a part whose bytes are a copy, because they were not contiguous, expected "
             "a tensor of its own or a part along its first axis; clone() makes one of a part"
         )
+
+
+@handles(_aten._foreach_lerp_.Scalar, _aten._foreach_lerp_.List, _aten._foreach_lerp_.ScalarList)
+def _average_each(func, targets, ends, weights):
+    """Averages the floats of models. Frozen weights stay as they are, and others are refused."""
+    pairs = list(zip(targets, ends, strict=True))
+    floats = [i for i, pair in enumerate(pairs) if not any(isinstance(t, MXTensor) for t in pair)]
+    for i in set(range(len(pairs))).difference(floats):
+        _check_same(func, *pairs[i])
+    lists = [[values[i] for i in floats] for values in (targets, ends)]
+    if isinstance(weights, list | tuple):
+        weights = [weights[i] for i in floats]
+    if floats:
+        func(*lists, weights)
+
+
+@handles(_aten.lerp_.Scalar)
+def _average(func, q, end, weight):
+    _check_same(func, q, end)
+    return q
+
+
+def _check_same(func, q, other) -> None:
+    """Raises unless two are the same numbers, which are their own average."""
+    _check_fits(func, q, other)
+    other = other._relayout(facts().layouts[q._layout])
+    if not (torch.equal(q._codes, other._codes) and torch.equal(q._scales, other._scales)):
+        raise ValueError(
+            f"{_name(func)}: got MXTensors of other numbers, expected frozen ones: codes have no "
+            "average; copy_ them, or average what dequantize() gives"
+        )
+
+
+def _check_fits(func, q, source) -> None:
+    """Raises unless both are MXTensors of one format and shape."""
+    for name, t in (("self", q), ("source", source)):
+        if not isinstance(t, MXTensor):
+            raise TypeError(
+                f"{_name(func)}: {name}: got {type(t).__name__} {show(t.shape)}, expected an "
+                "MXTensor as the other one; quantize floats first, or call dequantize() for floats"
+            )
+    for fact in ("format", "shape"):
+        got, expected = getattr(source, fact), getattr(q, fact)
+        if got != expected:
+            got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
+            raise ValueError(f"{_name(func)}: got {fact} {got}, expected {expected}")
 
 
 @handles(_aten.empty_like.default, _aten.zeros_like.default)

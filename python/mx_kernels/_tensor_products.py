@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from mx_kernels import ops
 from mx_kernels._tensor_ops import handles
@@ -99,8 +100,8 @@ def _mv(func, a, vector):
 
 
 def _product(x: Tensor, w: MXTensor, bias: Tensor | None = None) -> Tensor:
-    """Multiplies as `mx_kernels.linear`; torch has taken care of gradients."""
-    with torch.no_grad():
+    """Multiplies as `mx_kernels.linear`; torch takes care of gradients, and of tangents."""
+    with torch.no_grad(), _set_fwd_grad_enabled(False):
         return ops.linear(x, w, bias=bias, activations=None)
 
 

@@ -428,10 +428,23 @@ def refusal(func) -> NotImplementedError:
             f"{name}: got an MXTensor, expected plain tensors; send q.codes and q.scales, or shard "
             "what every rank has: parallelize_module(..., src_data_rank=None)"
         )
+    hint = next((hint for names, hint in _HINTS.items() if name in names), "")
     return NotImplementedError(
         f"{name}: got an MXTensor, expected floats; codes are multiplied by mx_kernels.linear and "
-        "matmul alone: call dequantize() first"
+        f"matmul alone: call dequantize() first{hint}"
     )
+
+
+_HINTS = {
+    ("add", "add_", "sub", "mul", "mul_", "_foreach_mul_", "_foreach_add_", "_foreach_sub"): (
+        ". An average of models keeps frozen weights with "
+        "AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn())"
+    ),
+    ("expand", "bmm", "transpose", "permute"): (
+        ". vmap maps activations of mx_kernels.linear, along any axis; over weights, loop"
+    ),
+}
+"""What refused operators are most often part of, and what to do there."""
 
 
 def _remade(value, scales, given: bool, of_parameter: dict) -> MXTensor:

@@ -1,4 +1,4 @@
-"""MXTensor in what is built around torch: offload, exported files, comparisons, DDP."""
+"""MXTensor around torch: offload, files, comparisons, DDP, averages of models, transforms."""
 
 import copy
 import io
@@ -8,14 +8,20 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad as fwd
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 import mx_kernels as mx
 from cases import DTYPES, FORMATS, FP8_FORMATS, LAYOUTS
 from mx_kernels._buckets import Bucket
 from mx_kernels._offload import from_floats, in_floats
 
-pytestmark = pytest.mark.cpu_only
+pytestmark = [
+    pytest.mark.cpu_only,
+    pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning"),
+]
 OPERANDS = [
     *((format, layout) for format in FORMATS for layout in LAYOUTS),
     *((format, "plain") for format in FP8_FORMATS),
@@ -261,4 +267,80 @@ def test_a_bucket_is_cut_where_its_parts_end():
         lambda: q.preshuffle("cpu").view(-1),
     ):
         with pytest.raises((NotImplementedError, ValueError), match=r"got .*, expected"):
+            call()
+
+
+# Averages of models.
+
+
+@pytest.mark.filterwarnings("ignore:MXLinear")
+@pytest.mark.parametrize("average", [get_ema_multi_avg_fn(0.5), get_swa_multi_avg_fn()])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_average_of_models_keeps_what_is_frozen(average, layout):
+    m = Adapted(layout, seed=7)
+    averaged, before, a = AveragedModel(m, multi_avg_fn=average), tensors_of(m), m.a.weight.clone()
+    averaged.update_parameters(m)
+    assert all(map(torch.equal, tensors_of(averaged.module), before))
+    m.a.weight.data += 1
+    averaged.update_parameters(m)
+    torch.testing.assert_close(averaged.module.a.weight, a + 0.5)
+    assert_same(averaged.module.base.weight, m.base.weight)
+
+
+def test_weights_that_differ_have_no_average():
+    q, other, floats = weights(4, 64), weights(4, 64, seed=99), torch.zeros(3)
+    before = q.clone()
+    for average in (
+        lambda: torch._foreach_lerp_([floats, q], [torch.ones(3), other], 0.5),
+        lambda: torch._foreach_lerp_([floats, q], [torch.ones(3), other], [0.5, 0.5]),
+        lambda: q.lerp_(other, 0.5),
+    ):
+        with pytest.raises(ValueError, match=r"lerp_: got MXTensors of other numbers, expected"):
+            average()
+    with pytest.raises(TypeError, match="_foreach_lerp_: source: got Tensor"):
+        torch._foreach_lerp_([floats, q], [torch.ones(3), q.dequantize()], 0.5)
+    assert_same(q, before)
+    assert not floats.any()
+    torch._foreach_lerp_([q, floats], [other.copy_(q).preshuffle("cpu"), torch.ones(3)], [1.0, 0.5])
+    assert floats.tolist() == [0.5] * 3
+    with pytest.raises(NotImplementedError, match="multi_avg_fn=get_ema_multi_avg_fn"):
+        q.mul_(0.5)
+
+
+# Transforms.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("linear", [F.linear, lambda x, w, b: mx.linear(x, w, bias=b)])
+def test_tangents_are_those_of_the_dequantized_weights(linear, layout):
+    q, x, t, b = weights(18, 96, layout=layout), *torch.randn(2, 5, 96), torch.randn(18)
+    expected = t @ q.dequantize().T
+    out, tangent = torch.func.jvp(lambda x: linear(x, q, b), (x,), (t,))
+    with fwd.dual_level():
+        dual = fwd.unpack_dual(linear(fwd.make_dual(x, t), q, b))
+    # torch's own linear multiplies tangents as it does activations, here quantized to MXINT8.
+    for got in (tangent, dual.tangent):
+        assert (got - expected).norm() < 0.02 * expected.norm()
+    assert torch.equal(out, linear(x, q, b)) and torch.equal(dual.primal, out)
+
+
+def test_what_transforms_cannot_do_is_said():
+    q, x = weights(64, 64), torch.randn(2, 3, 64)
+    experts = weights(2, 128, 64), weights(2, 64, 64)
+    ids, counts = torch.zeros(3, 1, dtype=torch.int32), torch.ones(3, 1)
+    sizes = torch.tensor([1, 2], dtype=torch.int32)
+    per_sample = torch.func.grad(lambda x: mx.linear(x, q).sum())
+    assert torch.vmap(per_sample)(x).shape == x.shape
+    assert torch.vmap(lambda x: mx.linear(x, q), in_dims=1)(x).shape == (3, 2, 64)
+    for call in (
+        lambda: torch.vmap(lambda x: F.linear(x, q), in_dims=1)(x),
+        lambda: torch.vmap(lambda w: F.linear(x, w))(torch.stack([q, q])),
+        lambda: torch.vmap(lambda w: mx.linear(x, w))(torch.stack([q, q])),
+        lambda: torch.vmap(lambda b: mx.linear(x, q, bias=b))(torch.ones(3, 64)),
+        lambda: torch.vmap(lambda x: mx.moe(x, *experts, ids, counts))(x),
+        lambda: torch.vmap(lambda x: mx.grouped_linear(x, experts[0], sizes))(x),
+        lambda: torch.func.jvp(lambda x: mx.moe(x, *experts, ids, counts), (x[0],), (x[1],)),
+        lambda: torch.func.jvp(lambda x: mx.grouped_linear(x, experts[0], sizes), *[(x[0],)] * 2),
+    ):
+        with pytest.raises(NotImplementedError, match=r"got .*, expected"):
             call()
