@@ -114,9 +114,7 @@ def nearest(vectors: Tensor, count: int) -> Tensor:
 
 def linear_weight_bytes(model: nn.Module) -> int:
     """Returns the bytes in memory of all linear weights with their scales, without biases."""
-    floats = (m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
-    packed = (m.weight.nbytes for m in model.modules() if isinstance(m, mx.MXLinear))
-    return sum(floats) + sum(packed)
+    return sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
 
 
 def model_bytes(model: nn.Module) -> int:

@@ -116,8 +116,11 @@ class MXModule(nn.Module):
             state_dict[prefix + name] = saved._relayout(layout_named(own.layout))
 
 
-class MXLinear(MXModule):
+class MXLinear(MXModule, nn.Linear):
     """Computes `linear(x, weight, bias=bias)`; see `mx_kernels.linear` for its gradient.
+
+    To other libraries it is an `nn.Linear`: PEFT puts adapters beside it, and torch's tensor
+    parallel styles cut it. What computes with weights itself, as merging an adapter does, raises.
 
     Args:
         weight: the quantized weights [out_features, in_features], in any format and layout.
@@ -140,7 +143,7 @@ class MXLinear(MXModule):
         rounding: str = DEFAULT_ROUNDING,
         activations: str = DEFAULT_FORMAT,
     ):
-        super().__init__()
+        nn.Module.__init__(self)  # That of nn.Linear makes weights.
         check_operand(weight, "weight")
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
@@ -177,7 +180,7 @@ class MXLinear(MXModule):
                 rounding is that of the weights alone. None is what the device is best at:
                 "mxint8" for weights of a CPU, "mxfp4" for others; by FP8 with float scales such.
         """
-        if not isinstance(linear, nn.Linear):
+        if not isinstance(linear, nn.Linear) or isinstance(linear, MXLinear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")
         if activations is None:
             activations = activations_for(device or linear.weight.device, format)

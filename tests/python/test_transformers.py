@@ -48,6 +48,10 @@ def class_of(name):
     return type(FAMILIES[name].build())
 
 
+def is_ours(module):
+    return isinstance(module, mx.MXLinear | mx.MXExperts)
+
+
 @torch.no_grad()
 def run(model, name):
     return output_of(model, FAMILIES[name].inputs)
@@ -331,7 +335,7 @@ def test_a_dequantized_model_is_one_of_floats_again(floats, name, tmp_path):
     model = mx.convert(kind.from_pretrained(floats(name)), activations="bf16")
     expected = run(model, name)
     model = model.dequantize()
-    assert not any(isinstance(m, mx.MXLinear | mx.MXExperts) for m in model.modules())
+    assert not any(map(is_ours, model.modules()))
     # Ours rounds activations to bfloat16; an order or a bias that is wrong is an error of 1.
     assert (run(model, name) - expected).norm() < 0.03 * expected.norm()
     model.save_pretrained(tmp_path)
@@ -376,6 +380,38 @@ def test_styles_of_a_plan_that_nobody_asked_for_do_not_matter(tmp_path):
     model.config.distributed_config = tf.DistributedConfig(tp_plan="auto", tp_size=2)
     with pytest.raises(ValueError, match="got the style 'mla_kv_a_proj', expected colwise or"):
         parallel.take(model, dict(plan))
+
+
+@pytest.mark.parametrize("target", ["all-linear", ["q_proj", "v_proj"]])
+def test_adapters_of_peft_learn_beside_our_layers_and_are_not_merged_into_them(
+    floats, target, tmp_path
+):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    load = functools.partial(
+        tf.AutoModelForCausalLM.from_pretrained, floats("llama"), quantization_config=MXConfig()
+    )
+    base = load()
+    assert base.hf_quantizer.is_trainable
+    before, ours = run(base, "llama"), {n for n, m in base.named_modules() if is_ours(m)}
+    config = peft.LoraConfig(r=4, target_modules=target, init_lora_weights=False)
+    model = peft.get_peft_model(base, config)
+    adapted = {n for n, m in base.named_modules() if "base_layer" in m._modules}
+    assert adapted == (
+        ours if target == "all-linear" else {n for n in ours if n[-6:] in ("q_proj", "v_proj")}
+    )
+    model(**FAMILIES["llama"].inputs).logits.square().mean().backward()
+    learning = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert len(learning) == 2 * len(adapted)
+    assert all("lora_" in name and grad.abs().max() > 0 for name, grad in learning.items())
+    after = run(model, "llama")
+    assert not torch.equal(after, before)
+    with model.disable_adapter():
+        assert torch.equal(run(model, "llama"), before)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(run(peft.PeftModel.from_pretrained(load(), tmp_path), "llama"), after)
+    with pytest.raises(NotImplementedError, match="got an MXTensor, expected floats"):
+        model.merge_and_unload()
 
 
 # What is refused.

@@ -107,6 +107,8 @@ class Layer:
 
 def kind_of(module: nn.Module) -> str | None:
     """Returns what kind of layer a module is, None for others."""
+    if isinstance(module, MXModule):
+        return None
     if isinstance(module, nn.Linear):
         return "Linear"
     own = module._parameters
@@ -115,7 +117,7 @@ def kind_of(module: nn.Module) -> str | None:
         return "Conv1D"
     is_3d = any(p is not None and not nn.parameter.is_lazy(p) and p.ndim == 3 for p in own.values())
     if is_3d and ("Experts" in name or {"gate_up_proj", "down_proj"} <= set(own)):
-        return None if isinstance(module, MXExperts) else "experts"
+        return "experts"
     return None
 
 
