@@ -147,28 +147,40 @@ class MXQuantizer(HfQuantizer):
         **kwargs,
     ) -> None:
         """Puts our modules into a model on meta."""
-        config, device = self.quantization_config, _device_of(device_map)
+        device = _device_of(device_map)
         # Transformers makes meta the default device here.
         with torch.device("cpu"):
             if self.pre_quantized:
-                weights = self._weights(model, checkpoint_files or [])
-                choices = {"rounding": config.rounding, "activations": config.activations}
-                restore_skeleton(model, weights, device=device, **choices)
-                _untie(model)
-                return
-            if not isinstance(config.rounding, str):
-                raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
-            kept, modules = config.modules_to_not_convert, dict(model.named_modules())
-            check_patterns("modules_to_not_convert", kept, modules)
-            self._ways = convert_skeleton(
-                model,
-                keep=kept,
-                include=config.include,
-                format=config.format,
-                rounding=config.rounding,
-                activations=config.activations,
-                device=device,
-            )
+                self._restore(model, checkpoint_files or [], device)
+            else:
+                self._replace(model, device)
+        for _, module in _ours(model):
+            # What it would do to an nn.Linear that no tensor is loaded into, it cannot do to ours.
+            module._is_hf_initialized = True
+
+    def _restore(self, model: PreTrainedModel, files: list[str], device) -> None:
+        """Puts our modules where quantized weights will be loaded."""
+        config = self.quantization_config
+        choices = {"rounding": config.rounding, "activations": config.activations}
+        restore_skeleton(model, self._weights(model, files), device=device, **choices)
+        _untie(model)
+
+    def _replace(self, model: PreTrainedModel, device) -> None:
+        """Puts our modules where floats will be quantized."""
+        config = self.quantization_config
+        if not isinstance(config.rounding, str):
+            raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
+        kept, modules = config.modules_to_not_convert, dict(model.named_modules())
+        check_patterns("modules_to_not_convert", kept, modules)
+        self._ways = convert_skeleton(
+            model,
+            keep=kept,
+            include=config.include,
+            format=config.format,
+            rounding=config.rounding,
+            activations=config.activations,
+            device=device,
+        )
         if ties := _untie(model):
             raise ValueError(
                 f"include: got {ties[0]}, whose weight is that of an embedding, expected one of "
