@@ -17,7 +17,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from mx_kernels import ops
+from mx_kernels import _shards, ops
 from mx_kernels._arrays import show
 from mx_kernels._checks import (
     check_bias,
@@ -49,12 +49,17 @@ class MXModule(nn.Module):
     @property
     def format(self) -> str:
         """The weights' format."""
-        return getattr(self, self.WEIGHTS[0]).format
+        return self._own_part().format
 
     @property
     def layout(self) -> str:
         """The weights' layout."""
-        return getattr(self, self.WEIGHTS[0]).layout
+        return self._own_part().layout
+
+    def _own_part(self) -> MXTensor:
+        """Returns the first weight, or what this rank has of it."""
+        weight = getattr(self, self.WEIGHTS[0])
+        return weight if isinstance(weight, MXTensor) else weight.to_local()
 
     def _apply(self, fn, recurse=True):
         """Moves the module, which nn.Module does through this function."""
@@ -66,7 +71,7 @@ class MXModule(nn.Module):
 
     def _warn_if_slow(self) -> None:
         """Warns, once a process, where the weights lie on a device that has a faster layout."""
-        weight = getattr(self, self.WEIGHTS[0])
+        weight = self._own_part()
         best = facts().layout_for(weight.device, self.format)
         if best is not None and best.name != self.layout:
             warnings.warn(
@@ -191,7 +196,9 @@ class MXLinear(MXModule, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias for x [..., in_features]."""
-        return ops.linear(x, self.weight, bias=self.bias, **self._rules())
+        weight = self.weight
+        product = ops.linear if isinstance(weight, MXTensor) else _shards.linear
+        return product(x, weight, bias=self.bias, **self._rules())
 
     def extra_repr(self) -> str:
         """Names sizes, format, layout and rounding in the module's repr."""

@@ -9,7 +9,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import mx_kernels as mx
 import mx_kernels.distributed as mxd
@@ -36,6 +40,7 @@ def products(folder):
     """Everything that takes a moment, one thing after the other."""
     found = {}
     parts = (columns, rows, sequences, layers, gradients, files, replicated, over_experts, formats)
+    parts += (styles_of_torch,)
     for part in parts:
         found |= {f"{part.__name__}/{name}": t for name, t in part(folder).items()}
     return found
@@ -70,6 +75,29 @@ def rows(folder):
     torch.manual_seed(5)
     found["whole input"] = m(torch.randn(TOKENS, 224))
     found["has bias"] = torch.tensor(m.bias is not None)
+    return found
+
+
+def styles_of_torch(folder):
+    """Its ColwiseParallel and RowwiseParallel, from what rank 0 has and from what each has."""
+    found, styles = {}, {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    for layout in LAYOUTS_HERE:
+        for source in (0, None):
+            m = mlp(layout, inner=256, seed=1 if source is None else 1 + dist.get_rank())
+            m[2].bias.requires_grad_()
+            parallelize_module(m, mesh(), styles, src_data_rank=source)
+            x = tokens().requires_grad_()
+            y = m(x)
+            y.square().sum().backward()
+            name = f"{layout}/{source}"
+            found[name], found[f"{name}/x"] = y.detach() + 0, x.grad
+            found[f"{name}/bias"] = m[2].bias.grad.full_tensor()
+            found[f"{name}/shape"] = torch.tensor(m[0].weight.to_local().shape)
+            assert f"layout={layout}" in repr(m[0])
+    try:
+        parallelize_module(mlp(), mesh(), styles, src_data_rank=None)
+    except ValueError as error:
+        found["refusal"] = torch.tensor("multiple" in str(error))
     return found
 
 

@@ -147,6 +147,21 @@ def test_gradients_are_those_of_the_whole(found):
         torch.testing.assert_close(one["gradients/x"], x.grad, rtol=1e-4, atol=1e-4)
 
 
+@of_layouts(["0", "None"])
+def test_styles_of_torch_compute_what_the_whole_does(found, name):
+    whole, x = mlp(name.partition("/")[0], inner=256), tokens().requires_grad_()
+    whole[2].bias.requires_grad_()
+    y = whole(x)
+    y.square().sum().backward()
+    expected = {"": y.detach(), "/x": x.grad, "/bias": whole[2].bias.grad}
+    for one in found:
+        assert one[f"styles_of_torch/{name}/shape"].tolist() == [256 // len(found), WIDTH]
+        for what, t in expected.items():
+            got = one[f"styles_of_torch/{name}{what}"]
+            torch.testing.assert_close(got, t, rtol=1e-4, atol=1e-4)
+        assert one["styles_of_torch/refusal"]
+
+
 # Checkpoints
 
 
