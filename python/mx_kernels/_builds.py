@@ -8,14 +8,18 @@ change in one room of the package leaves what other rooms are built from alone. 
 shown those files and no others, so an import that the hash overlooks fails the build.
 
 Processes that start together build once: they queue on a file lock, and a file appears complete
-or not at all. The cache is the folder that MX_KERNELS_CACHE names, or the user's cache folder;
-checkouts and environments share it. Of each label the files that were used last are kept.
+or not at all. Without locks, as on some shared disks, each builds for itself. What others could
+have written is refused, and what is not whole is built anew, see `_trust`. The cache is the folder
+that MX_KERNELS_CACHE names, or the user's cache folder; checkouts and environments share it. Of
+each label the files that were used last are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import enum
+import errno
 import fcntl
 import hashlib
 import importlib.metadata
@@ -32,11 +36,16 @@ from pathlib import Path
 
 import platformdirs
 
+from mx_kernels import _trust
+
 HASH_DIGITS = 16
 KEPT_OF_A_LABEL = 8
 """Versions of the same thing that stay in the cache."""
 KEPT_SECONDS = 24 * 3600
 """What was used since is never removed: another process may be about to open it."""
+SCRATCH = ".build-"
+"""What the names of folders begin with in which files are made."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 PR_SET_PDEATHSIG = 1
 IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+"
@@ -165,6 +174,23 @@ class Build:
         """
         return (cache or cache_folder()) / self.key / self.file_name
 
+    def is_there(self, cache: Path | None = None) -> bool:
+        """Says whether the cache has the file, whole or not.
+
+        Raises:
+            NativeBuildError: if another user could have put it there.
+        """
+        target = self.path(cache)
+        folders = target.parent.parent, target.parent
+        with _cache_errors(folders[0]):
+            try:
+                for path in (*folders, target):
+                    if why_not := _trust.objection(path, is_shared=path == folders[0]):
+                        raise NativeBuildError(f"the build cache is not trusted: {why_not}")
+            except FileNotFoundError:
+                return False
+        return True
+
     def find_or_make(
         self, cache: Path | None = None, *, wait: bool = True, is_quiet: bool = False
     ) -> Path | None:
@@ -177,38 +203,71 @@ class Build:
             is_quiet: whether nothing is said on stderr.
 
         Raises:
-            NativeBuildError: if it cannot be made.
+            NativeBuildError: if it cannot be made, or another user could have put it there.
         """
+        cache = cache or cache_folder()
         target = self.path(cache)
-        if target.exists():
-            with contextlib.suppress(OSError):
-                os.utime(target.parent)  # Used now.
-            return target
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise NativeBuildError(
-                f"cannot write the build cache {target.parent.parent} ({error}); "
-                "set MX_KERNELS_CACHE to a folder that you can write"
-            ) from error
-        with only_one_process(target.parent.with_name(f"{self.key}.lock"), wait=wait) as is_mine:
-            if not is_mine:
-                return None
-            if not target.exists():
-                doing = one_line(f"{self.doing}, once, into {target.parent}")
-                with contextlib.nullcontext() if is_quiet else doing:
-                    self._make(target)
-                forget_old(target.parent)
+        with _cache_errors(cache):
+            if self._is_whole(cache):
+                return target
+            if self.is_there(cache) and not is_quiet:
+                say(f"{target} is not what was built: cut or changed, or its mark is missing")
+            cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+            target.parent.mkdir(mode=0o755, exist_ok=True)
+            self.is_there(cache)  # Nothing is written where others can write.
+            lock = target.parent.with_name(f"{self.key}.lock")
+            with only_one_process(lock, wait=wait) as turn:
+                if turn is Turn.ANOTHERS:
+                    return None
+                if not self._is_whole(cache):
+                    doing = one_line(f"{self.doing}, once, into {target.parent}")
+                    with contextlib.nullcontext() if is_quiet else doing:
+                        remove_leftovers(target.parent, 0 if turn is Turn.OURS else KEPT_SECONDS)
+                        self._make(target)
+                    forget_old(target.parent)
         return target
+
+    def _is_whole(self, cache: Path) -> bool:
+        """Says whether the file can be used, and that it is used now."""
+        target = self.path(cache)
+        if not self.is_there(cache) or not _trust.is_whole(target):
+            return False
+        with contextlib.suppress(OSError):
+            os.utime(target.parent)
+        return True
 
     def _make(self, target: Path) -> None:
         """Lets the file appear complete or not at all."""
-        for left_by_a_dead_process in target.parent.glob(".build-*"):
-            shutil.rmtree(left_by_a_dead_process, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
-            fresh = Path(scratch) / target.name
+        # No TemporaryDirectory: at the end of a forked child, it would remove its parent's.
+        scratch = Path(tempfile.mkdtemp(dir=target.parent, prefix=SCRATCH))
+        try:
+            fresh = scratch / target.name
             self.make(fresh)
+            _trust.keep(fresh, target.parent)
             os.replace(fresh, target)
+            _trust.sync(target.parent)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _cache_errors(cache: Path) -> Iterator[None]:
+    """Says what to do where the system refuses to read or write the cache."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "set MX_KERNELS_CACHE to a folder that you can write"
+        if error.errno in FULL:
+            remedy = "free some space, or set MX_KERNELS_CACHE to a folder on another disk"
+        raise NativeBuildError(f"cannot use the build cache {cache} ({error}); {remedy}") from error
+
+
+def remove_leftovers(folder: Path, seconds: float) -> None:
+    """Removes what processes that died while they built left in a folder, if it is so old."""
+    for path in folder.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime >= seconds:
+                shutil.rmtree(path)
 
 
 def forget_old(newest: Path) -> None:
@@ -225,8 +284,27 @@ def forget_old(newest: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Returns the folder of everything that is built: MX_KERNELS_CACHE or the user's cache."""
-    return Path(os.environ.get("MX_KERNELS_CACHE") or platformdirs.user_cache_dir("mx_kernels"))
+    """Returns the folder of everything that is built: MX_KERNELS_CACHE or the user's cache.
+
+    Raises:
+        NativeBuildError: if the path begins with ~ and there is no such home folder.
+    """
+    named = os.environ.get("MX_KERNELS_CACHE")
+    return absolute(named or platformdirs.user_cache_dir("mx_kernels"), "MX_KERNELS_CACHE")
+
+
+def absolute(path: str, variable: str) -> Path:
+    """Returns a path that an environment variable names, where no shell has expanded a ~.
+
+    Raises:
+        NativeBuildError: if it begins with ~ and there is no such home folder.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise NativeBuildError(
+            f"there is no home folder for {path} ({error}); set {variable} to an absolute path"
+        ) from error
 
 
 def toolchain() -> str:
@@ -253,22 +331,66 @@ def _pinned_mojo() -> str:
     return "mojo"
 
 
+class Turn(enum.Enum):
+    """Whether this process is the one that makes a file now."""
+
+    OURS = enum.auto()
+    ANOTHERS = enum.auto()
+    UNKNOWN = enum.auto()
+    """The file system has no locks: others may make the same at the same time."""
+
+
 @contextlib.contextmanager
-def only_one_process(lock_path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Holds an exclusive lock, or yields False; the kernel releases it if the holder dies."""
-    with open(lock_path, "w", encoding="utf-8") as lock:
+def only_one_process(lock_path: Path, *, wait: bool = True) -> Iterator[Turn]:
+    """Holds an exclusive lock, if it can; the kernel releases it if the holder dies.
+
+    The file is opened as it is, and not through a link, which might be another user's.
+    """
+    if lock_path.is_symlink():
+        lock_path.unlink()
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    _open_locks.add(lock)
+    try:
+        yield _lock(lock, wait)
+    finally:
+        if lock in _open_locks:
+            _open_locks.discard(lock)
+            with contextlib.suppress(OSError):
+                # Also where a process that forked from this one, not by way of Python, has it.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+
+
+def _lock(lock: int, wait: bool) -> Turn:
+    """Locks an open file; waits for others if it is asked to."""
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not wait:
-                yield False
-                return
+                return Turn.ANOTHERS
             with one_line("waiting for another process that is building the kernels"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            # No locks on this file system: at worst two processes build, the rename is atomic.
-            pass
-        yield True
+    except OSError:
+        return Turn.UNKNOWN
+    return Turn.OURS
+
+
+_open_locks: set[int] = set()
+
+
+def _leave_locks() -> None:
+    """Closes what a forked child has of its parent's locks: they would outlive the parent."""
+    while _open_locks:
+        os.close(_open_locks.pop())
+
+
+os.register_at_fork(after_in_child=_leave_locks)
+
+
+def say(what: str) -> None:
+    """Says something on stderr, in a line."""
+    print(f"mx_kernels: {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -296,16 +418,26 @@ def compile_mojo(sources: Sources, command: Sequence[str], arguments: Sequence[s
     Raises:
         NativeBuildError: if the compiler is missing or fails; carries its output.
     """
-    with tempfile.TemporaryDirectory(prefix="mx_kernels-") as scratch:
+    scratch = None
+    try:
+        scratch = tempfile.mkdtemp(prefix="mx_kernels-")
         entry = sources.copy_to(Path(scratch))
-        try:
-            return run_mojo([*command, "-I", scratch, str(entry), *arguments])
-        except NativeBuildError as error:
-            # In the words of those who can change the files.
-            text = str(error)
-            for name, path in sources.files.items():
-                text = text.replace(str(Path(scratch) / name), str(path))
-            raise NativeBuildError(text) from None
+        return run_mojo([*command, "-I", scratch, str(entry), *arguments])
+    except OSError as error:
+        raise NativeBuildError(
+            f"cannot copy the sources for the compiler ({error}); free some space there, or set "
+            "TMPDIR to a folder that you can write"
+        ) from error
+    except NativeBuildError as error:
+        # In the words of those who can change the files.
+        text = str(error)
+        for name, path in sources.files.items():
+            text = text.replace(f"{scratch}/{name}", str(path))
+        raise NativeBuildError(text) from None
+    finally:
+        # No TemporaryDirectory, see `Build._make`.
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def program_output(
@@ -360,7 +492,12 @@ def _end_with_parent() -> None:
 def _explain(command: Sequence[str], output: str) -> str:
     """Says why a build failed, with the compiler's own words at the end."""
     cause = "the Mojo compiler failed"
-    if not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
+    if os.strerror(errno.ENOSPC) in output:
+        cause = (
+            "the disk is full; free some space, or set MX_KERNELS_CACHE and TMPDIR to folders on "
+            "another one"
+        )
+    elif not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
         cause = (
             "there is no C linker on PATH, which the Mojo compiler needs; install one "
             "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc)"

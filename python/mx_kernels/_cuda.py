@@ -12,7 +12,6 @@ the extension module of its architecture built or found, at its first launch.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -63,7 +62,7 @@ class Cuda:
 
     def __init__(self):
         self.plan = 0
-        self._lock = threading.Lock()
+        self._lock = _native.LoadLock()
         self._modules: dict[str, ModuleType] = {}
         self._devices: dict[int, _Device] = {}
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import threading
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import NamedTuple
@@ -23,6 +22,8 @@ import numpy as np
 import torch
 
 from mx_kernels import _parts
+from mx_kernels._builds import NativeBuildError
+from mx_kernels._native import LoadLock
 from mx_kernels._parts import Parts
 
 NO_CODE = -1
@@ -162,7 +163,8 @@ class Facts:
         torch_dtypes: every `torch.dtype` by its code.
         activations: the names of what `linear` can multiply activations as.
         modes: the same, by name and rounding.
-        team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0.
+        team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0; 0 in a process
+            that was forked, see `_drop_team`.
     """
 
     def __init__(self, native: ModuleType | Parts):
@@ -185,7 +187,7 @@ class Facts:
             for rounding in fmt.roundings
         }
         self.modes[KEPT_FLOATS, DEFAULT_ROUNDING] = Mode(KEPT, NO_CODE, 0)
-        self.team = _openmp_team()
+        self.team = 0 if _is_forked else _openmp_team()
 
     def float_bytes(self, dtype: int) -> int:
         """Returns the bytes of a float, by the code of its type."""
@@ -268,22 +270,43 @@ def _openmp_team() -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
+_is_forked = False
 _facts: Facts | None = None
-_lock = threading.Lock()
+_lock = LoadLock()
 
 
 def facts() -> Facts:
-    """Returns the tables; the first call finds or builds the extension module."""
+    """Returns the tables; the first call finds or builds the extension module.
+
+    Raises:
+        NativeBuildError: if it cannot be built or loaded.
+    """
     global _facts  # noqa: PLW0603  one extension module a process
     if _facts is None:
         with _lock:
             if _facts is None:
-                _facts = Facts(_parts.find_or_load())
+                _facts = _facts_of(_parts.find_or_load())
     return _facts
 
 
+def _facts_of(native: ModuleType | Parts) -> Facts:
+    """Returns the tables of a module, which may have been built elsewhere, from other sources."""
+    try:
+        return Facts(native)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise NativeBuildError(
+            f"{getattr(native, '__file__', native)} is of another version of mx_kernels "
+            f"({type(error).__name__}: {error}); build it anew from these sources"
+        ) from error
+
+
 def _drop_team() -> None:
-    """An OpenMP pool does not survive `fork`: the child computes on its own thread."""
+    """An OpenMP pool does not survive `fork`: the child computes on its own thread.
+
+    Also one that torch alone has used, so that a child that loads the module anew has no team.
+    """
+    global _is_forked  # noqa: PLW0603  of the process
+    _is_forked = True
     if _facts is not None:
         _facts.team = 0
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -187,7 +186,7 @@ class Rocm:
     """Launches kernels on any gfx950 device of this process."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = _native.LoadLock()
         self._native: ModuleType | None = None
         self._products: dict[Kind | ExpertsKind, ModuleType] = {}
         self._devices: dict[int, int] = {}

@@ -14,6 +14,7 @@ that this CPU cannot run is refused.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import platform
 from dataclasses import dataclass
@@ -34,6 +35,14 @@ class Level:
     def runs_here(self) -> bool:
         """Whether this CPU has every instruction of the level."""
         return self.cpu_flags <= cpu_flags()
+
+    @property
+    def cpu(self) -> str:
+        """What code of the level needs: the level's name, or a CPU just like this one."""
+        if self.cpu_flags:
+            return self.name
+        own = platform.processor() + " ".join(sorted(cpu_flags()))
+        return f"{self.name}-{hashlib.sha256(own.encode()).hexdigest()[:16]}"
 
 
 LEVELS = (

@@ -15,6 +15,10 @@ Environment variables:
     MX_KERNELS_NATIVE   the path of a module built elsewhere, for a host without the compiler
     MX_KERNELS_PLANS    the same for the module of what GPUs would do
     MX_KERNELS_GPU      the same for the module of the GPU
+
+A module built elsewhere is looked at before it is loaded: code for another machine, or a file that
+was cut, ends the process. Modules that are built here say at their end what they are and what CPU
+they need.
 """
 
 from __future__ import annotations
@@ -24,17 +28,28 @@ import ctypes
 import importlib.util
 import os
 import platform
+import re
+import struct
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 from mx_kernels import _builds, _levels
 from mx_kernels._builds import Build, NativeBuildError, Sources
 from mx_kernels._levels import Level
 
+ELF = b"\x7fELF"
+SHARED_OBJECT = 3
+"""The type in an ELF header."""
+LAST_WORDS = re.compile(rb"\nmx_kernels module (.+) for CPU (\S+)\n\Z")
+"""What a module says of itself at its end, which nothing loads."""
 RUNTIME = ("libKGENCompilerRTShared.so", "libAsyncRTMojoBindings.so", "libMGPRT.so")
 """Libraries of the Mojo package that modules are linked to."""
 
@@ -60,6 +75,12 @@ class Extension:
         return f"{'-'.join((self.name, *self.defines))}.so"
 
     @property
+    def identity(self) -> str:
+        """What the module has, for which GPU, and for which Python: it uses what is inside one."""
+        words = self.file_name.removesuffix(".so"), self.architecture
+        return " ".join(filter(None, (*words, str(sys.implementation.cache_tag))))
+
+    @property
     def compiler_options(self) -> tuple[str, ...]:
         """What the compiler is told about the machine, and to the source."""
         accelerator = ("--target-accelerator", self.architecture) if self.architecture else ()
@@ -72,17 +93,22 @@ class Extension:
         sources = Sources.of(package / self.source, [package.parent])
         # The module finds Python's symbols by their names in one version of Python.
         facts = [_builds.toolchain(), platform.machine(), str(sys.implementation.cache_tag)]
-        if self.level is _levels.NATIVE:
-            # Home folders may be shared between machines.
-            facts.append(platform.processor() + " ".join(sorted(_levels.cpu_flags())))
-        key = sources.digest([*facts, self.level.name, *self.compiler_options])
+        # Home folders may be shared between machines.
+        key = sources.digest([*facts, self.level.cpu, *self.compiler_options])
         command = ["build", "--emit", "shared-lib", *self.compiler_options]
         return Build(
             "-".join(filter(None, (self.architecture, self.level.name, key))),
             self.file_name,
             f"compiling the kernels for {self.architecture or 'this machine'}",
-            lambda target: _builds.compile_mojo(sources, [*command, "-o", str(target)]),
+            lambda target: self._make(sources, [*command, "-o", str(target)], target),
         )
+
+    def _make(self, sources: Sources, command: list[str], target: Path) -> None:
+        """Compiles the module and adds what it is, wherever it will be copied."""
+        _builds.compile_mojo(sources, command)
+        with target.open("ab") as file:
+            words = f"\nmx_kernels module {self.identity} for CPU {self.level.cpu}\n"
+            file.write(words.encode())
 
 
 def cpu_extension(level: Level | None = None, defines: tuple[str, ...] = ()) -> Extension:
@@ -137,16 +163,63 @@ def load_extension(extension: Extension) -> ModuleType:
         NativeBuildError: if the compiler or the linker is missing or fails.
     """
     if built_elsewhere := os.environ.get(extension.variable):
-        if not Path(built_elsewhere).is_file():
+        path = _builds.absolute(built_elsewhere, extension.variable)
+        if why_not := objection(path, extension):
             raise NativeBuildError(
-                f"{extension.variable}={built_elsewhere} is no file, expected a module built by "
-                "scripts/gpu_host.sh or mojo build"
+                f"{extension.variable}={built_elsewhere}: got {why_not}, expected a module "
+                f"{extension.identity} for this machine; build one with `python -m mx_kernels "
+                "build` or scripts/gpu_host.sh"
             )
-        return import_module(
-            Path(built_elsewhere), extension.name, f"set {extension.variable} anew"
-        )
+        return import_module(path, extension.name, f"set {extension.variable} anew")
     path = find_or_build(extension=extension)
     return import_module(path, extension.name, "delete it to build anew")
+
+
+def objection(path: Path, extension: Extension) -> str:
+    """Says what a file is if it is not the module, as far as can be seen; else ""."""
+    try:
+        if not path.is_file():
+            return "no file"
+        content = path.read_bytes()
+        with open("/proc/self/exe", "rb") as python:
+            ours = python.read(20)
+    except OSError as error:
+        return f"a file that cannot be read ({error})"
+    if content[:4] != ELF:
+        return "a file that is no ELF module"
+    if content[4:6] + content[18:20] != ours[4:6] + ours[18:20]:
+        return f"a file for another machine than {platform.machine()}"
+    wanted_bytes = _elf_bytes(content)
+    if len(content) < wanted_bytes:
+        return f"the first {len(content)} bytes of a file that had {wanted_bytes} or more"
+    if int.from_bytes(content[16:18], sys.byteorder) != SHARED_OBJECT:
+        return "an ELF file that is no shared library"
+    if f"PyInit_{extension.name}\0".encode() not in content:
+        return f"a library without PyInit_{extension.name}"
+    if words := LAST_WORDS.search(content, max(0, len(content) - 1000)):
+        identity, cpu = (word.decode() for word in words.groups())
+        here = [level.cpu for level in _levels.here()]
+        if identity != extension.identity:
+            return f"a module {identity}"
+        if cpu not in here:
+            return f"a module for CPUs of level {cpu}, where this one runs {', '.join(here)}"
+    return ""
+
+
+def _elf_bytes(content: bytes) -> int:
+    """Returns where the last part of a file ends that the header of a 64-bit ELF file lists."""
+    try:
+        segments, sections = struct.unpack_from("=QQ", content, 32)
+        segment_bytes, num_segments, section_bytes, num_sections = struct.unpack_from(
+            "=4H", content, 54
+        )
+        ends = [sections + section_bytes * num_sections, segments + segment_bytes * num_segments]
+        for i in range(num_segments):
+            offset, size = struct.unpack_from("=Q16xQ", content, segments + i * segment_bytes + 8)
+            ends.append(offset + size)
+    except struct.error:
+        return len(content) + 1
+    return max(ends)
 
 
 def find_or_build(cache: Path | None = None, extension: Extension | None = None) -> Path:
@@ -190,7 +263,9 @@ def import_module(path: Path, name: str, remedy: str) -> ModuleType:
     _load_runtime(path)
     with _unchanged_environment("MOJO_PYTHON_LIBRARY", "PYTHONEXECUTABLE", "PYTHONPATH"):
         os.putenv("MOJO_PYTHON_LIBRARY", str(path))
-        spec = importlib.util.spec_from_file_location(name, path)
+        # A module built elsewhere may have any name.
+        loader = ExtensionFileLoader(name, str(path))
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         try:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
@@ -224,3 +299,33 @@ def _unchanged_environment(*names: str) -> Iterator[None]:
                 os.unsetenv(name)
             else:
                 os.putenv(name, value)
+
+
+class LoadLock:
+    """Is held while a module is found, built or loaded; a forked child finds it free.
+
+    The thread that holds it in the parent, maybe for the seconds of a compilation, is not there.
+    """
+
+    _all: ClassVar[weakref.WeakSet[LoadLock]] = weakref.WeakSet()
+
+    def __init__(self):
+        self._lock = self._held = threading.Lock()
+        self._all.add(self)
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        lock.acquire()
+        self._held = lock
+
+    def __exit__(self, *_) -> None:
+        self._held.release()
+
+    @classmethod
+    def free_all(cls) -> None:
+        """Replaces every lock."""
+        for one in cls._all:
+            one._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=LoadLock.free_all)

@@ -15,7 +15,7 @@ import threading
 from types import ModuleType
 
 from mx_kernels._builds import NativeBuildError
-from mx_kernels._native import Extension, cpu_extension, load_extension
+from mx_kernels._native import Extension, LoadLock, cpu_extension, load_extension
 
 BASE = ("KERNEL=0",)
 FIRST_PRODUCTS = ("KERNEL=1", "RIGHT=0")
@@ -30,11 +30,11 @@ def find_or_load() -> ModuleType | Parts:
         NativeBuildError: if the compiler or the linker is missing or fails.
     """
     whole = cpu_extension()
-    if os.environ.get(whole.variable) or whole.build().path().exists():
+    if os.environ.get(whole.variable) or whole.build().is_there():
         return load_extension(whole)
     base, products = (cpu_extension(defines=parts) for parts in (BASE, FIRST_PRODUCTS))
     has_another_core = len(os.sched_getaffinity(0)) > 1
-    if has_another_core and not any(part.build().path().exists() for part in (base, products)):
+    if has_another_core and not any(part.build().is_there() for part in (base, products)):
         threading.Thread(target=_build_quietly, args=(products,)).start()
     return Parts(load_extension(base))
 
@@ -54,7 +54,7 @@ class Parts:
         self._kernel_of = base.kernel_of
         self._products: dict[tuple[int, ...], ModuleType] = {}
         self._loaded: dict[tuple[str, ...], ModuleType] = {}
-        self._lock = threading.Lock()
+        self._lock = LoadLock()
         for name, function in vars(base).items():
             if not name.startswith("_"):
                 setattr(self, name, function)

@@ -70,14 +70,14 @@ def main(
 def info() -> None:
     """Print versions, the CPU's level, devices, and where compiled kernels are kept."""
     with _explained():
-        level = _levels.pick()
+        level, cache = _levels.pick(), _builds.cache_folder()
     rows = {
         "mx_kernels": mx_kernels.__version__,
         "compiler": _compiler(),
         "torch": torch.__version__,
         "CPU level": f"{level.name}, of {', '.join(one.name for one in _levels.here())}",
         "GPUs": "; ".join(_gpus()) or "none that torch sees",
-        "cache": _builds.cache_folder(),
+        "cache": cache,
         "CPU kernels": _cpu_state(),
     }
     for name, value in rows.items():
@@ -108,12 +108,12 @@ def _gpus() -> list[str]:
 def _cpu_state() -> str:
     """Says where the CPU's module is, whole or its first part."""
     try:
-        paths = [_native.cpu_extension(defines=parts).build().path() for parts in ((), BASE)]
+        builds = [_native.cpu_extension(defines=parts).build() for parts in ((), BASE)]
+        whole, base = (build.is_there() for build in builds)
     except _builds.NativeBuildError as error:
         return str(error)
-    whole, base = (path.exists() for path in paths)
     if whole:
-        return str(paths[0])
+        return str(builds[0].path())
     rest = "in parts, as they are needed" if base else "not compiled yet"
     return f"{rest}; all at once: python -m mx_kernels build"
 

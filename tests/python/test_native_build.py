@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _builds, _cuda, _levels, _native
+from mx_kernels import _builds, _cuda, _levels, _native, _trust
 
 SOURCE = '''"""A module with one function."""
 
@@ -120,13 +120,18 @@ def test_processes_that_start_together_build_once(sources, cache):
 
     said = "".join(err for _, err in outputs)
     assert said.count("compiling the kernels for this machine, once, into") == 1
-    # Leaves the module and its lock, nothing half-made.
+    # Leaves the module, its mark and its lock, nothing half-made.
     target = Path(paths[0])
-    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert_nothing_else(target)
     assert sorted(path.name for path in cache.iterdir()) == [
         target.parent.name,
         f"{target.parent.name}.lock",
     ]
+
+
+def assert_nothing_else(target):
+    """Its folder has a file and what says that it is whole."""
+    assert [name[:7] for name in sorted(os.listdir(target.parent))] == [target.name[:7], "sha256-"]
 
 
 def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, built, capfd):
@@ -157,8 +162,7 @@ def test_a_killed_build_takes_its_compiler_along_and_leaves_nothing_for_long(sou
         time.sleep(0.01)
     (folder,) = (path for path in cache.iterdir() if path.is_dir())
     assert [path.name[:7] for path in folder.iterdir()] == [".build-"]
-    target = _native.find_or_build(cache)
-    assert [path.name for path in folder.iterdir()] == [target.name]
+    assert_nothing_else(_native.find_or_build(cache))
 
 
 def compilers_of(pid):
@@ -363,6 +367,65 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     assert process.stdout == "42\n"
 
 
+def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp_path, monkeypatch):
+    extension = _native.cpu_extension()
+    good, file = _native.find_or_build(built[0]).read_bytes(), tmp_path / "elsewhere"
+    words = _native.LAST_WORDS.search(good)
+    code = good[: words.start()]
+
+    def said_of(content):
+        file.write_bytes(content)
+        return _native.objection(file, extension)
+
+    def ending(identity, cpu):
+        return code + f"\nmx_kernels module {identity} for CPU {cpu}\n".encode()
+
+    assert [said_of(content) for content in (good, code)] == ["", ""], "words may be missing"
+    for num_bytes in range(64, len(code), len(code) // 50):
+        assert f"the first {num_bytes} bytes of a file" in said_of(code[:num_bytes]), num_bytes
+    machine = (0xFFFF).to_bytes(2, sys.byteorder)
+    other = dataclasses.replace(extension, defines=("KERNEL=0",)).identity
+    python = extension.identity.replace(sys.implementation.cache_tag, "cpython-39")
+    level = extension.level.cpu
+    for content, why_not in (
+        (b"", "no ELF module"),
+        (b"root:x:0:0", "no ELF module"),
+        (good[:18] + machine + good[20:], "another machine"),
+        (good[:4] + b"\1" + good[5:], "another machine"),
+        (good.replace(b"PyInit_", b"PyExit_"), "without PyInit__mx_kernels_native"),
+        (Path(sys.executable).read_bytes(), "without PyInit|no shared library"),
+        (ending(other, level), "a module _mx_kernels_native-KERNEL=0"),
+        (ending(python, level), "cpython-39"),
+        (ending(extension.identity, "avx1024"), "of level avx1024, where this one runs .*native"),
+        (ending(extension.identity, "native-0123456789abcdef"), "of level native-0123"),
+    ):
+        assert re.search(why_not, said_of(content)), why_not
+
+    for path, why_not in ((tmp_path, "no file"), (tmp_path / "none", "no file"), (file, "level")):
+        monkeypatch.setenv(extension.variable, str(path))
+        with pytest.raises(_builds.NativeBuildError, match=rf"{path}: got .*{why_not}.* expected"):
+            _native.load_extension(extension)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(extension.variable, "~/elsewhere")
+    with pytest.raises(_builds.NativeBuildError, match="~/elsewhere: got a module for CPUs"):
+        _native.load_extension(extension)
+
+
+def test_a_module_of_another_version_is_named(sources, built):
+    """The stand-in has no tables."""
+    program = "from mx_kernels._facts import facts; facts()"
+    environment = {"MX_KERNELS_NATIVE": str(_native.find_or_build(built[0]))}
+    process = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert "NativeBuildError" in process.stderr.splitlines()[-1], process.stderr
+    assert "is of another version of mx_kernels" in process.stderr.splitlines()[-1]
+
+
 def test_a_module_built_in_another_environment_loads(sources, built, cache):
     """Its own path to Mojo's runtime leads nowhere."""
     shutil.copytree(built[0], cache)
@@ -371,6 +434,7 @@ def test_a_module_built_in_another_environment_loads(sources, built, cache):
     content = path.read_bytes()
     assert place.encode() in content
     path.write_bytes(content.replace(place.encode(), b"/" + b"x" * (len(place) - 1)))
+    _trust.keep(path, path.parent)
     out, err = start(sources, cache).communicate(timeout=300)
     assert out == f"{path} 42\n", err
 
@@ -455,7 +519,8 @@ def test_a_cache_that_cannot_be_written_is_named(sources, cache):
 def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
     target = cache / key_at() / "_mx_kernels_native.so"
     target.parent.mkdir(parents=True)
-    target.write_bytes(b"cut short")
+    target.write_bytes(b"no module")
+    _trust.keep(target, target.parent)
     process = start(sources, cache)
     _, err = process.communicate(timeout=300)
     assert process.returncode != 0

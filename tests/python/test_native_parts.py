@@ -117,3 +117,45 @@ def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
     assert results.keys() == wanted.keys()
     for key, result in results.items():
         assert torch.equal(result, wanted[key]), key
+
+
+# Threads of torch's pool are lost by a fork, and who waits for them waits for ever.
+FORKED = """
+import os, signal, sys, threading, torch
+import mx_kernels as mx
+from mx_kernels._builds import Build
+
+torch.set_num_threads(2)
+x = torch.ones(2048, 4096)  # By two threads.
+if sys.argv[1] == "after a call":
+    mx.quantize(x)
+elif sys.argv[1] == "in the first call":
+    real, begun, forked = Build.find_or_make, threading.Event(), threading.Event()
+    def slow(*args, **options):
+        begun.set()
+        forked.wait()
+        return real(*args, **options)
+    Build.find_or_make = slow
+    threading.Thread(target=lambda: mx.quantize(x[:1])).start()
+    begun.wait()
+    Build.find_or_make = real
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    mx.quantize(x)
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+if sys.argv[1] == "in the first call":
+    forked.set()
+print(status)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before a call", "in the first call", "after a call"])
+def test_a_forked_child_computes_whenever_it_was_forked(moment):
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED, moment],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True, text=True, check=True, timeout=600,
+    )  # fmt: skip
+    assert run.stdout == "0\n", run.stderr
