@@ -6,7 +6,7 @@ try:
     from gfx950.cli.app import app
 except ModuleNotFoundError as error:
     library = error.name.partition(".")[0]
-    if library not in ("rich", "typer"):
+    if library not in ("msgspec", "rich", "typer"):
         raise
     sys.exit(f"python -m gfx950 needs {library}: pip install 'mx_kernels[gfx950]'")
 

@@ -67,7 +67,7 @@ class Adversary:
         """Returns the results of a launch, given as a function that makes fresh arguments.
 
         Raises:
-            SimulationError: if the launch faults, or takes more than so many steps.
+            SimulationError: if the launch faults, or a wave takes more than so many steps.
         """
         grid, block, args, results = launch()
         alone = self.greedy or isinstance(self.order, int)
@@ -75,12 +75,11 @@ class Adversary:
         machine = partial(_Machine, adversary=self)
         with (
             mock.patch.object(module, "Machine", machine),
-            mock.patch.object(execute, "STEP_LIMIT", steps),
             mock.patch.object(execute, "POISON", self.stale),
         ):
             groups = grid[0] * grid[1] * grid[2]
             gfx950.run(kernel, grid, block, args, check=False, late=self.late, order=self.order,
-                       lockstep=not alone, batch=groups)  # fmt: skip
+                       lockstep=not alone, batch=groups, steps=steps)  # fmt: skip
         return [np.ascontiguousarray(array).tobytes() for array in results]
 
 

@@ -30,7 +30,7 @@ from gfx950.cli.launch_text import FILLS, Launch, parse_args, parse_extent, read
 from gfx950.cli.report import print_parameters, print_profile
 from gfx950.isa.asm import Kernel
 from gfx950.isa.disassembly import load
-from gfx950.machine.execute import SimulationError
+from gfx950.machine.execute import STEPS, SimulationError
 from gfx950.machine.launch import arrays, not_given
 from gfx950.machine.run import run as execute
 from gfx950.timing.model import profile as time_kernel
@@ -65,6 +65,14 @@ Arguments = Annotated[
                       "u32:N, i64:N, u64:N, f32:X or f64:X; the members of a struct are joined "
                       f"by +. SIZE in bytes, 64K and 2M work. FILL is {FILLS}."),
 ]  # fmt: skip
+Steps = Annotated[
+    int, typer.Option(help="Instructions that a wave may execute: a loop without end ends there.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="How long an execution of the launch may take; `check` "
+                                         "and `profile` may execute it twice."),
+]  # fmt: skip
 Symbol = Annotated[
     str | None, typer.Option("--kernel", help="Which kernel, if the text contains several.")
 ]
@@ -75,9 +83,17 @@ def _explained():
     """Turns a wrong input into one line and exit code 2."""
     try:
         yield
-    except (ValueError, OSError, SimulationError) as error:
-        errors.print(f"error: {error}", style="red", markup=False)
+    except MemoryError as error:
+        _say(f"error: not enough memory: {error}", "red")
         raise typer.Exit(2) from error
+    except (ValueError, OSError, SimulationError) as error:
+        _say(f"error: {error}", "red")
+        raise typer.Exit(2) from error
+
+
+def _say(sentence: str, style: str) -> None:
+    """Prints a sentence as one line, however long."""
+    errors.print(" ".join(sentence.split()), style=style, markup=False, soft_wrap=True)
 
 
 def _read(
@@ -88,6 +104,8 @@ def _read(
     block: Block = "64",
     arg: Arguments = None,
     symbol: Symbol = None,
+    steps: Steps = STEPS,
+    timeout: Timeout = None,
 ) -> tuple[Kernel, Launch]:
     """Reads what every command takes: a kernel and its launch."""
     loaded = load(kernel, symbol)
@@ -97,8 +115,9 @@ def _read(
         start = Launch(
             parse_extent(grid, "--grid"), parse_extent(block, "--block"), parse_args(arg or [])
         )
+    start.steps, start.timeout = steps, timeout
     if missing := not_given(loaded, start.args):
-        errors.print(f"warning: {missing} read as zero", style="yellow", markup=False)
+        _say(f"warning: {missing} read as zero", "yellow")
     return loaded, start
 
 
@@ -144,7 +163,9 @@ def run(
     count = len(list(arrays(start.args)))
     dumps = [_dump(item, count) for item in dump or []]
     before = deepcopy(start.args)
-    result = execute(kernel, start.grid, start.block, start.args)
+    result = execute(
+        kernel, start.grid, start.block, start.args, steps=start.steps, timeout=start.timeout
+    )
     console.print(_buffer_table(before, start.args))
     if all(map(np.array_equal, arrays(before), arrays(start.args))):
         console.print("no buffer changed: are grid, sizes and pointers what the kernel expects?",
@@ -195,7 +216,10 @@ def _findings(kernel, start: Launch, late: bool):
     """Runs a launch; returns what is wrong, as lines, what is doubtful, and the arguments."""
     args = deepcopy(start.args)
     try:
-        result = execute(kernel, start.grid, start.block, args, late=late)
+        result = execute(
+            kernel, start.grid, start.block, args, late=late, steps=start.steps,
+            timeout=start.timeout,
+        )  # fmt: skip
     except SimulationError as error:
         return [*map(str, error.hazards), str(error)], [], args
     return list(map(str, result.hazards)), result.warnings, args
@@ -245,7 +269,8 @@ def profile(
     window = _window(cycles)
     result = time_kernel(
         kernel, start.grid, start.block, start.args, machine=_machine(setting or []), warm=warm,
-        whole_grid=whole_grid, whole_round=whole_round, with_variants=True,
+        whole_grid=whole_grid, whole_round=whole_round, with_variants=True, steps=start.steps,
+        timeout=start.timeout,
     )  # fmt: skip
     print_profile(result, console)
     if picture:
@@ -267,7 +292,9 @@ def _window(text: str | None) -> tuple[float, float] | None:
     try:
         first, last = map(float, text.split(":"))
     except ValueError:
-        raise ValueError(f"--cycles: got {text!r}, expected FROM:TO as in 0:2000") from None
+        first = last = 0.0
+    if not 0 <= first < last < float("inf"):
+        raise ValueError(f"--cycles: got {text!r}, expected FROM:TO as in 0:2000")
     return first, last
 
 

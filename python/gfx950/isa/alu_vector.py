@@ -15,7 +15,7 @@ from gfx950.isa import lanes
 from gfx950.isa.alu_table import ACCUMULATING, KEEPS_HIGH_HALF, OPS, count_bits
 from gfx950.isa.asm import EXEC, VCC
 from gfx950.isa.formats import fma
-from gfx950.isa.operands import Build, Decoded, write_register
+from gfx950.isa.operands import DTYPES, Build, Decoded, write_register
 from gfx950.isa.results import result_function, result_modifiers
 from gfx950.isa.state import LANES, Waves, lanes_to_mask, mask_to_lanes
 
@@ -105,7 +105,7 @@ def _decode_compare(b: Build) -> Decoded:
     _, kind, condition, type_ = b.ins.name.split("_")
     if condition == "class":
         return _decode_class(b, type_)
-    test = _CONDITIONS[condition]
+    test, _ = _CONDITIONS[condition], DTYPES[type_]
     if b.ins.encoding == "sdwa":
         first, second = lanes.sdwa_source(b, 1, type_, 0), lanes.sdwa_source(b, 2, type_, 1)
     else:

@@ -34,17 +34,33 @@ VCC, M0, EXEC = 106, 124, 126
 WITHOUT_OPERANDS = ("buffer_inv", "buffer_wbl2")
 ENCODINGS = ("e64_dpp", "e32", "e64", "sdwa", "dpp")
 
+LIMITS = {
+    "group_segment_fixed_size": (0, 160 << 10),
+    "private_segment_fixed_size": (0, 128 << 10),
+    "kernarg_size": (0, 64 << 10),
+    "next_free_vgpr": (1, 512),
+    "next_free_sgpr": (0, 112),
+    "accum_offset": (4, 512),
+    "user_sgpr_count": (0, 32),
+    "system_vgpr_workitem_id": (0, 2),
+    "user_sgpr_kernarg_preload_length": (0, 16),
+    "user_sgpr_kernarg_preload_offset": (0, 511),
+}
+"""What a descriptor may say, in the words of assembly; bytes, registers or dwords."""
+NEEDED = "next_free_vgpr", "next_free_sgpr", "accum_offset"
+
 _REG = re.compile(r"([vas])(?:(\d+)|\[(\d+):(\d+)\])$")
+_OP = re.compile(r"[a-zA-Z]\w*")
 _INT = re.compile(r"-?(0x[0-9a-fA-F]+|\d+)$")
 _FLOAT = re.compile(r"-?\d+\.\d+(e[-+]?\d+)?$")
 _COMMENT = re.compile(r"(;|//).*$")
 _LABEL = re.compile(r"([.\w$]+):")
 _MODIFIER = re.compile(r"([a-z_0-9]+)(?::(\[[^\]]*\]|\S+))?$")
-_COUNTER = re.compile(r"\w+\([^)]*\)")
+_COUNTER = re.compile(r"(\w+)\((\w+)\)")
 
 
 class AsmError(ValueError):
-    """Assembly text that this package does not understand."""
+    """A kernel's file that this package does not understand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +131,20 @@ class Kernel:
     """First instruction when the hardware preloads arguments: it skips the fallback loads."""
     decoded: list = field(default_factory=list, repr=False, compare=False)
     """Cache of `machine.decode.decode_kernel`, one entry per instruction or None."""
+
+    def __post_init__(self) -> None:
+        for key in NEEDED:
+            if key not in self.descriptor:
+                raise AsmError(f"kernel {self.name!r} has no number for .amdhsa_{key}")
+        for key, (low, high) in LIMITS.items():
+            if not low <= self.descriptor.get(key, low) <= high:
+                raise AsmError(
+                    f"kernel {self.name!r}: got {self.descriptor[key]} for .amdhsa_{key}, expected "
+                    f"a number from {low} to {high}"
+                )
+        for arg in self.args:
+            if not 0 <= arg.offset <= arg.offset + arg.size <= LIMITS["kernarg_size"][1]:
+                raise AsmError(f"kernel {self.name!r}: got {arg}, expected bytes of its arguments")
 
     def replaced(self, pc: int, text: str) -> Kernel:
         """Returns a copy in which instruction `pc` reads `text`, which must not branch."""
@@ -208,7 +238,10 @@ def parse_operand(text: str, line: int = 0) -> Operand:
     if match := _REG.match(body):
         kind, single, first, last = match.groups()
         low = int(single or first)
-        return Operand(kind, low, int(last or low) - low + 1 if first else 1, **flags)
+        high = int(last or low)
+        if high < low:
+            raise AsmError(f"line {line}: register range {text!r} ends before it begins")
+        return Operand(kind, low, high - low + 1, **flags)
     if _INT.match(body):
         return Operand("int", value=int(body, 0), **flags)
     if _FLOAT.match(body):
@@ -244,19 +277,34 @@ def _parse_modifier(token: str, line: int) -> tuple[str, object]:
 
 
 def parse_instruction(text: str, pc: int = 0, line: int = 0) -> Instruction:
-    """Parses one instruction without resolving its branch target."""
+    """Parses one instruction without resolving its branch target.
+
+    Raises:
+        AsmError: with the line, if it cannot be read.
+    """
+    try:
+        return _parse_instruction(text, pc, line)
+    except AsmError:
+        raise
+    except ValueError as error:  # Of a number.
+        raise AsmError(f"line {line}: cannot read {text!r}: {error}") from None
+
+
+def _parse_instruction(text: str, pc: int, line: int) -> Instruction:
     op, _, rest = text.strip().partition(" ")
+    if not _OP.fullmatch(op):
+        raise AsmError(f"line {line}: cannot read {text!r}")
     rest = rest.strip()
     encoding = next((e for e in ENCODINGS if op.endswith("_" + e)), "")
     name = op[: -len(encoding) - 1] if encoding else op
     operands: list[Operand] = []
     mods: dict[str, object] = {}
-    if name == "s_waitcnt":
-        for counter in _COUNTER.findall(rest):
-            key, value = counter[:-1].split("(")
-            mods[key] = int(value, 0)
-        if not mods and rest:
-            operands.append(parse_operand(rest, line))
+    if name == "s_waitcnt" and "(" in rest:
+        for counter in re.split(r"[\s&,]+", rest):
+            match = _COUNTER.fullmatch(counter)
+            if not match or match[1] in mods:
+                raise AsmError(f"line {line}: cannot read {text!r}")
+            mods[match[1]] = int(match[2], 0)
     elif name in WITHOUT_OPERANDS:
         mods.update(_parse_modifier(token, line) for token in rest.split())
     else:
@@ -276,26 +324,42 @@ def _strip_comments(text: str) -> list[str]:
 
 
 def _number(text: str) -> int | None:
-    return int(text, 0) if _INT.match(text) else None
+    """Returns a number of a directive or of metadata, None if it is no number."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
 
 
 def _parse_descriptors(lines: list[str]) -> dict[str, dict[str, int]]:
     """Reads every `.amdhsa_kernel` block."""
     kernels: dict[str, dict[str, int]] = {}
     current: dict[str, int] | None = None
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         words = line.split(None, 1)
         if not words:
             continue
         if words[0] == ".amdhsa_kernel":
+            if len(words) < 2:
+                raise AsmError(f"line {number}: expected the name of the kernel, got {line!r}")
             current = kernels.setdefault(words[1].strip(), {})
         elif words[0] == ".end_amdhsa_kernel":
             current = None
         elif current is not None and words[0].startswith(".amdhsa_"):
-            value = _number(words[1].strip())
+            value = _number(words[-1].strip())
             if value is not None:
                 current[words[0].removeprefix(".amdhsa_")] = value
     return kernels
+
+
+def _argument(kernel: str, row: dict[str, str]) -> KernelArg:
+    offset, size = (_number(row.get(key, "")) for key in ("offset", "size"))
+    if offset is None or size is None or "value_kind" not in row:
+        raise AsmError(
+            f"kernel {kernel!r}: got {row} in the metadata, expected an argument with numbers for "
+            "offset and size, and value_kind"
+        )
+    return KernelArg(offset, size, row["value_kind"], row.get("name", ""))
 
 
 def _parse_metadata(lines: list[str]) -> dict[str, tuple[dict[str, int], list[KernelArg]]]:
@@ -307,11 +371,7 @@ def _parse_metadata(lines: list[str]) -> dict[str, tuple[dict[str, int], list[Ke
 
     def finish() -> None:
         if name:
-            table = [
-                KernelArg(int(a["offset"]), int(a["size"]), a["value_kind"], a.get("name", ""))
-                for a in args
-            ]
-            kernels[name] = (dict(counts), table)
+            kernels[name] = (dict(counts), [_argument(name, a) for a in args])
 
     for line in lines:
         if line.strip() == ".amdgpu_metadata":
@@ -346,6 +406,8 @@ def _parse_code(lines: list[str], name: str) -> tuple[list[Instruction], dict[st
         body = line.strip()
         if match := _LABEL.match(body):
             inside = inside or match.group(1) == name
+            if inside and match.group(1) in labels:
+                raise AsmError(f"line {number}: label {match.group(1)!r} is there twice")
             if inside:
                 labels[match.group(1)] = len(instructions)
             body = body[match.end() :].strip()
@@ -361,7 +423,7 @@ def _parse_code(lines: list[str], name: str) -> tuple[list[Instruction], dict[st
 def _resolve_branches(instructions: list[Instruction], labels: dict[str, int]) -> None:
     for pc, ins in enumerate(instructions):
         if ins.name.startswith(("s_cbranch", "s_branch")):
-            label = str(ins.operands[0].value)
+            label = str(ins.operands[0].value) if ins.operands else ""
             if label not in labels:
                 raise AsmError(f"{ins}: unknown label {label!r}")
             instructions[pc] = Instruction(

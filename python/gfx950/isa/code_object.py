@@ -4,44 +4,58 @@
     NAME.kd    descriptor, 64 bytes: registers, LDS, what the hardware prepares; where code begins
     .text      machine code; a kernel's reaches to the next kernel or the end of the section
 
-Nothing depends on sizes or labels in the symbol table, which assemblers leave out or invent.
-Machine code becomes text by disassembly.py, and text a `Kernel` by asm.py.
+pyelftools finds the parts and msgspec checks the metadata. Nothing depends on sizes or labels in
+the symbol table, which assemblers leave out or invent. Machine code becomes text by
+disassembly.py, and text a `Kernel` by asm.py, which knows what a descriptor may say.
 """
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection, Section, SymbolTableSection
 
 from gfx950.isa.asm import AsmError
 
-MAGIC = b"\x7fELF"
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-HEADER_BYTES = _HEADER.size
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_NOTE = struct.Struct("<III")
+HEADER_BYTES = 64
+_TABLE = struct.Struct("<40xQ10xHH2x")
+"""Of an ELF header: where its last table begins, bytes of a row, rows."""
 _DESCRIPTOR = struct.Struct("<III4xq20xIIIHH4x")
-_AMDGPU, _MACHINE_BITS, _GFX950 = 224, 0xFF, 0x4F
-_SYMBOLS, _NOTES, _DYNAMIC_SYMBOLS = 2, 7, 11
+_MACHINE_BITS, _GFX950 = 0xFF, 0x4F
 _METADATA_NOTE = 32
 _PROPERTIES = (
     "private_segment_buffer", "dispatch_ptr", "queue_ptr", "kernarg_segment_ptr", "dispatch_id",
     "flat_scratch_init", "private_segment_size",
 )  # fmt: skip
 """User registers that a kernel asks for, by bit."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the file and where it is loaded."""
+class _Argument(msgspec.Struct, rename=".{}".format):
+    """What a row of arguments must have."""
 
-    kind: int
-    address: int
-    offset: int
-    size: int
-    link: int
+    offset: _Count
+    size: _Count
+    value_kind: str
+    name: str = ""
+
+
+class _Metadata(msgspec.Struct, rename=".{}".format):
+    """What a kernel's entry in the note must have, and the types of what is read of the rest."""
+
+    name: str
+    symbol: str
+    args: list[_Argument] = []
+    kernarg_segment_size: _Count = 0
+    sgpr_count: _Count = 0
+    agpr_count: _Count = 0
+    sgpr_spill_count: _Count = 0
+    vgpr_spill_count: _Count = 0
 
 
 @dataclass(frozen=True)
@@ -96,97 +110,79 @@ def size_of(header: bytes) -> int:
 
     For files within others, and in memory.
     """
-    fields = _HEADER.unpack_from(header)
-    return fields[6] + fields[11] * fields[12]
+    start, row_bytes, rows = _TABLE.unpack_from(header)
+    return start + row_bytes * rows
 
 
 def code_objects(image: bytes) -> list[CodeObject]:
     """Returns the kernels of a file.
 
     Raises:
-        AsmError: if it is no code object for gfx950.
+        AsmError: if it is no code object for gfx950, or a damaged one.
     """
-    if image[:4] != MAGIC:
-        raise AsmError("not an ELF file")
-    header = _HEADER.unpack_from(image)
-    if header[2] != _AMDGPU:
-        raise AsmError(f"ELF file for machine {header[2]}, expected an AMD GPU ({_AMDGPU})")
-    if header[7] & _MACHINE_BITS != _GFX950:
-        raise AsmError(f"code object for machine {header[7] & _MACHINE_BITS:#x}, expected gfx950")
-    sections = []
-    for i in range(header[12]):
-        row = _SECTION.unpack_from(image, header[6] + i * _SECTION.size)
-        sections.append(Section(row[1], row[3], row[4], row[5], row[6]))
-    kernels = [
-        {key.removeprefix("."): value for key, value in kernel.items()}
-        for kernel in _metadata(image, sections).get("amdhsa.kernels", [])
-    ]
-    symbols = dict(_symbols(image, sections))
-    starts = {}
+    try:
+        return _read(image)
+    except AsmError:
+        raise
+    except Exception as error:  # Of pyelftools, whatever the damage leads it to.
+        reason = " ".join(str(error).split())
+        raise AsmError(
+            f"the code object is damaged: {type(error).__name__}{reason and f': {reason}'}"
+        ) from error
+
+
+def _read(image: bytes) -> list[CodeObject]:
+    elf = ELFFile(io.BytesIO(image))
+    if (machine := elf["e_machine"]) != "EM_AMDGPU":
+        raise AsmError(f"ELF file for machine {machine}, expected an AMD GPU (EM_AMDGPU)")
+    if (flags := elf["e_flags"] & _MACHINE_BITS) != _GFX950:
+        raise AsmError(f"code object for machine {flags:#x}, expected gfx950")
+    sections = list(elf.iter_sections())
+    tables = [section for section in sections if isinstance(section, SymbolTableSection)]
+    symbols = {s.name: s["st_value"] for table in tables for s in table.iter_symbols()}
+    kernels, starts = _kernels(sections), {}
     for kernel in kernels:
         if kernel["symbol"] not in symbols:
             raise AsmError(f"code object has no descriptor {kernel['symbol']!r}")
         at = symbols[kernel["symbol"]]
-        starts[kernel["name"]] = at + _DESCRIPTOR.unpack(_bytes_at(image, sections, at, 64))[3]
-    return [_kernel(image, sections, kernel, symbols, starts) for kernel in kernels]
+        starts[kernel["name"]] = at + _DESCRIPTOR.unpack(_bytes_at(sections, at, 64))[3]
+    found = []
+    for kernel in kernels:
+        entry = starts[kernel["name"]]
+        section = _section_of(sections, entry)
+        later = [start for start in starts.values() if start > entry]
+        end = min([*later, section["sh_addr"] + section["sh_size"]])
+        descriptor = _bytes_at(sections, symbols[kernel["symbol"]], 64)
+        code = _bytes_at(sections, entry, end - entry)
+        found.append(CodeObject(image, kernel, descriptor, entry, code))
+    return found
 
 
-def _kernel(image, sections, metadata, symbols, starts) -> CodeObject:
-    entry = starts[metadata["name"]]
-    section = _section_of(sections, entry)
-    later = [start for start in starts.values() if start > entry]
-    end = min([*later, section.address + section.size])
-    return CodeObject(
-        image, metadata, _bytes_at(image, sections, symbols[metadata["symbol"]], 64), entry,
-        _bytes_at(image, sections, entry, end - entry),
-    )  # fmt: skip
+def _kernels(sections: list[Section]) -> list[dict]:
+    """Returns the metadata of all kernels, keys without their dot."""
+    for section in sections:
+        for note in section.iter_notes() if isinstance(section, NoteSection) else ():
+            if note["n_type"] == _METADATA_NOTE:
+                metadata = msgspec.msgpack.decode(note["n_descdata"], type=dict[str, object])
+                kernels = metadata.get("amdhsa.kernels", [])
+                msgspec.convert(kernels, list[_Metadata])
+                return [{k.removeprefix("."): v for k, v in row.items()} for row in kernels]
+    raise AsmError("code object has no metadata")
 
 
 def _section_of(sections: list[Section], address: int) -> Section:
     for section in sections:
-        if section.address and section.address <= address < section.address + section.size:
+        first = section["sh_addr"]
+        if first and first <= address < first + section["sh_size"]:
             return section
     raise AsmError(f"code object has nothing at {address:#x}")
 
 
-def _bytes_at(image: bytes, sections: list[Section], address: int, size: int) -> bytes:
+def _bytes_at(sections: list[Section], address: int, size: int) -> bytes:
+    """Returns what is loaded at an address, which must be within the file."""
     section = _section_of(sections, address)
-    return image[section.offset + address - section.address :][:size]
-
-
-def _metadata(image: bytes, sections: list[Section]) -> dict:
-    for section in sections:
-        at = section.offset
-        while section.kind == _NOTES and at < section.offset + section.size:
-            name_bytes, size, kind = _NOTE.unpack_from(image, at)
-            start = at + _NOTE.size + (name_bytes + 3) // 4 * 4
-            if kind == _METADATA_NOTE:
-                return _unpacked(image[start : start + size])
-            at = start + (size + 3) // 4 * 4
-    raise AsmError("code object has no metadata")
-
-
-def _unpacked(metadata: bytes) -> dict:
-    try:
-        import msgspec  # noqa: PLC0415  (text is read without it)
-    except ImportError:
-        raise AsmError(
-            "the metadata of code objects is read by msgspec, which is not installed: "
-            "pip install 'mx_kernels[gfx950]'"
-        ) from None
-    try:
-        return msgspec.msgpack.decode(metadata)
-    except msgspec.DecodeError as error:
-        raise AsmError(f"the metadata of the code object is no MessagePack: {error}") from None
-
-
-def _symbols(image: bytes, sections: list[Section]) -> Iterator[tuple[str, int]]:
-    """Yields names and addresses of all symbols."""
-    for section in sections:
-        if section.kind not in (_SYMBOLS, _DYNAMIC_SYMBOLS):
-            continue
-        names = sections[section.link].offset
-        for at in range(section.offset, section.offset + section.size, _SYMBOL.size):
-            name, _, _, _, value, _ = _SYMBOL.unpack_from(image, at)
-            end = image.index(b"\0", names + name)
-            yield image[names + name : end].decode(), value
+    section.stream.seek(section["sh_offset"] + address - section["sh_addr"])
+    found = section.stream.read(size)
+    if len(found) != size:
+        raise AsmError(f"the code object ends before {address + size:#x}: was it cut?")
+    return found

@@ -16,12 +16,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gfx950.isa.asm import AsmError, Kernel, KernelArg, choice_of, parse
-from gfx950.isa.code_object import MAGIC, CodeObject, code_objects
 
+if TYPE_CHECKING:
+    from gfx950.isa.code_object import CodeObject
+
+MAGIC = b"\x7fELF"
 ATTEMPTS = 20
 """LLDB crashes in every third run, whatever it disassembles for gfx950."""
+SECONDS = 120
 _LINE = re.compile(r"\S*\[0x([0-9a-f]+)\] <\+\d+>:\s+((?:[0-9a-f]{2} )+)\s*(.*)$")
 _BRANCH = re.compile(r"(s_c?branch\w*) (\d+)$")
 _LAST = ("s_endpgm", "s_branch")
@@ -44,6 +49,13 @@ def load(path: str | Path, name: str | None = None) -> Kernel:
         except UnicodeDecodeError:
             raise AsmError(f"{path} is neither a code object nor assembly text") from None
         return parse(text, name)
+    try:
+        from gfx950.isa.code_object import code_objects  # noqa: PLC0415 (text needs no library)
+    except ModuleNotFoundError as error:
+        raise AsmError(
+            f"code objects are read by {error.name.partition('.')[0]}, which is not installed: "
+            "pip install 'mx_kernels[gfx950]'"
+        ) from None
     kernels = {code.name: code for code in code_objects(content)}
     if name is None and len(kernels) == 1:
         name = next(iter(kernels))
@@ -77,15 +89,20 @@ def disassemble(code: CodeObject) -> list[tuple[int, str]]:
     if lldb is None:
         raise AsmError("a code object is disassembled by mojo-lldb, which is not installed")
     count = len(code.code) // 4
+    if not count:
+        raise AsmError(f"kernel {code.name!r} has no instructions")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.co"
         file.write_bytes(code.image)
         listing = f"disassemble -b --force -X gfx950 -s {code.entry:#x} -c {count}"
         for _ in range(ATTEMPTS):
-            done = subprocess.run(
-                [lldb, "-x", "-b", "-o", listing, str(file)],
-                capture_output=True, text=True, check=False, env={"TMPDIR": folder},
-            )  # fmt: skip
+            try:
+                done = subprocess.run(
+                    [lldb, "-x", "-b", "-o", listing, str(file)], capture_output=True, check=False,
+                    text=True, errors="replace", timeout=SECONDS, env={"TMPDIR": folder},
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise AsmError(f"LLDB has not disassembled {code.name} in {SECONDS} s") from None
             if done.returncode > 0:
                 break
             found = [match for line in done.stdout.splitlines() if (match := _LINE.match(line))]

@@ -30,6 +30,14 @@ _SELECT = {f"BYTE_{i}": (8 * i, 8) for i in range(4)} | {
 
 # --- DPP ---------------------------------------------------------------------------------------
 
+QUAD = range(4)
+DPP_CONTROLS = {
+    "quad_perm": QUAD, "row_newbcast": range(ROW), "row_bcast": (15, 31), "row_mirror": (True,),
+    "row_half_mirror": (True,), "wave_shl": (1,), "wave_shr": (1,), "wave_rol": (1,),
+    "wave_ror": (1,),
+}  # fmt: skip
+"""Numbers that a control takes; others take 1 to 15."""
+
 
 def dpp_permutation(b: Build) -> tuple[np.ndarray, np.ndarray]:
     """Consumes the DPP control and returns the source lane of each lane and its validity."""
@@ -52,9 +60,12 @@ def dpp_permutation(b: Build) -> tuple[np.ndarray, np.ndarray]:
         ),
     }
     found = [name for name in table if name in b.mods]
-    if len(found) != 1:
+    control = b.mod(found[0]) if len(found) == 1 else None
+    numbers = control if isinstance(control, tuple) else (control,)
+    fits = DPP_CONTROLS.get(found[0], range(1, ROW)) if found else ()
+    if not all(n in fits for n in numbers) or (len(numbers) == 4) != (fits == QUAD):
         raise b.unknown("DPP control")
-    source, valid = table[found[0]](b.mod(found[0]))
+    source, valid = table[found[0]](control)
     return np.where(valid, source, 0), valid
 
 

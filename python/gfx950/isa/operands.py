@@ -25,7 +25,7 @@ import numpy as np
 
 from gfx950.isa.asm import EXEC, AsmError, Instruction, Kernel, Operand
 from gfx950.isa.formats import bf16_to_f32, f32_to_bf16
-from gfx950.isa.state import Waves, lanes_to_mask, mask_to_lanes
+from gfx950.isa.state import SGPRS, Waves, lanes_to_mask, mask_to_lanes
 
 Reader = Callable[[Waves], np.ndarray]
 DTYPES = {
@@ -52,6 +52,8 @@ def constant_bits(operand: Operand, type_: str) -> int:
     """Returns the bits that a constant operand supplies to a value of `type_`."""
     value = operand.value
     if operand.kind == "int":
+        if not -(1 << 31) <= value < 1 << 32:
+            raise UnknownInstruction(f"unknown operand {value}: expected at most 32 bits")
         if type_ == "f64" and not -16 <= value <= 64:
             return (value & 0xFFFFFFFF) << 32
         return value & 0xFFFFFFFFFFFFFFFF
@@ -173,6 +175,8 @@ class Build:
         if operand.kind not in "va":
             raise self.unknown("operand (expected a vector register)")
         is_acc = operand.kind == "a"
+        if operand.count != count:
+            raise self.unknown(f"operand (expected {count} registers, got {operand.count})")
         first = operand.index + (self.kernel.accum_offset if is_acc else 0)
         limit = self.kernel.unified_registers
         if first + count > limit:
@@ -183,12 +187,21 @@ class Build:
         """Returns the row of an SGPR in `Waves.s` and records its use."""
         if operand.kind != "s":
             raise self.unknown("operand (expected a scalar register)")
+        if operand.count != count:
+            raise self.unknown(f"operand (expected {count} registers, got {operand.count})")
+        if operand.index + count > SGPRS:
+            raise self.unknown(f"operand (expected {count} registers below s{SGPRS})")
         used += range(operand.index, operand.index + count)
         return operand.index
 
     def src(self, position: int, type_: str, *, hi: bool = False, neg=False, abs_=False) -> Reader:
         """Returns a reader that broadcasts to [waves, 64]."""
         return self.vector_source(self.operand(position), type_, hi=hi, neg=neg, abs_=abs_)
+
+    def vector(self, position: int, type_: str) -> Reader:
+        """Returns a reader of an operand that must be a vector register."""
+        self.vector_index(self.operand(position), registers_of(type_))
+        return self.src(position, type_)
 
     def vector_source(self, op: Operand, type_: str, *, hi=False, neg=False, abs_=False) -> Reader:
         """Returns a reader of `op`; `hi` picks the upper half of a 16-bit value."""

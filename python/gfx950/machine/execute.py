@@ -11,14 +11,15 @@ poison, LDS and global memory their old bytes.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gfx950.isa.asm import EXEC, VCC, Kernel
+from gfx950.isa.asm import EXEC, VCC, AsmError, Kernel
 from gfx950.isa.operands import Decoded
 from gfx950.isa.state import POISON, Waves
-from gfx950.machine.decode import decode, decode_kernel
+from gfx950.machine.decode import CodeFault, decode, decode_kernel, end_of
 from gfx950.machine.launch import ArgumentError, KernelArguments, start_waves
 from gfx950.machine.modes import VALU, VECTOR, change_mode, shifted
 from gfx950.machine.trace import Event, Trace
@@ -31,10 +32,15 @@ from gfx950.proof.sharing import Sharing
 from gfx950.proof.undefined import UndefinedRead, mark_outputs, undefined_inputs
 
 WAVE = 64
-STEP_LIMIT = 20_000_000
+STEPS = 1_000_000
+"""Instructions of a wave, by default: ten times what the longest of our launches executes."""
+STEPS_BETWEEN_LOOKS = 1000
+"""At the clock."""
 PATIENCE = 1000
 """Turns of a loop after which waves give way to others, for whom they may be waiting."""
-FAULTS = (MemoryFault, LdsFault, UndefinedRead)
+FAULTS = (CodeFault, MemoryFault, LdsFault, UndefinedRead)
+UNFORESEEN = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What an instruction that no assembler writes may lead NumPy to."""
 
 
 class SimulationError(RuntimeError):
@@ -79,16 +85,19 @@ class Machine:
     def __init__(
         self, kernel: Kernel, grid, block, *,
         check, late, lockstep, dynamic_lds, trace, rng, products, first_finding=False,
+        steps=STEPS, timeout=None,
     ):  # fmt: skip
         self.kernel, self.grid, self.block = kernel, grid, block
         self.check, self.late, self.lockstep = check, late, lockstep
         self.products, self.first_finding = products, first_finding
-        self.code = decode_kernel(kernel)
+        self.code = [*decode_kernel(kernel), end_of(kernel)]
         self.memory = GlobalMemory()
         self.lds_size = kernel.lds_bytes + dynamic_lds
-        if self.lds_size > LDS_LIMIT:
+        if not kernel.lds_bytes <= self.lds_size <= LDS_LIMIT:
             raise ArgumentError(f"kernel needs {self.lds_size} bytes of LDS of {LDS_LIMIT}")
         threads = block[0] * block[1] * block[2]
+        self.max_steps, self.timeout = steps, timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
         self.waves_per_group = -(-threads // WAVE)
         self.hazards: list[Hazard] = []
         self.warnings: list[Hazard] = []
@@ -128,7 +137,7 @@ class Machine:
                 continue
             front = self._next_front(fronts)
             others = min((f.pc for f in fronts), default=None) if self.lockstep else None
-            outcome, parts = self._advance(front, others)
+            outcome, parts = self._advance_or_fail(front, others)
             if outcome == "barrier":
                 waiting += parts
                 if not fronts or not self.lockstep:
@@ -185,33 +194,47 @@ class Machine:
 
     # --- one front -------------------------------------------------------------------------------
 
+    def _advance_or_fail(self, w: Waves, stop: int | None) -> tuple[str, list[Waves]]:
+        """Does as `_advance`; whatever an instruction fails with becomes a `SimulationError`."""
+        try:
+            return self._advance(w, stop)
+        except AsmError:
+            raise
+        except (*FAULTS, *UNFORESEEN) as error:
+            raise self._failure(self.code[w.pc], error) from error
+
+    def _failure(self, d: Decoded, error: Exception) -> SimulationError:
+        reason = str(error)
+        if not isinstance(error, FAULTS):
+            reason = f"cannot be executed ({type(error).__name__}: {error})"
+        return SimulationError(f"{d.ins}: {reason}", self.hazards)
+
     def _advance(self, w: Waves, stop: int | None) -> tuple[str, list[Waves]]:
         """Runs a front until it must give way; returns why and what is left of it."""
         code, check, loops = self.code, self.check, 0
+        look = self.max_steps if self._deadline is None else self._look(w, code[w.pc])
         while True:
             d = code[w.pc] if w.mode is None else self._in_mode(w)
             if stop is None and not self.lockstep and d.kind == "wait" and self.rng.random() < 0.5:
                 return "yield", [w]
             self.steps += 1
             self.wave_instructions += w.count
-            if self.steps > STEP_LIMIT:
-                raise SimulationError(f"more than {STEP_LIMIT} steps; last {d.ins}", self.hazards)
-            try:
-                found = self._check_before(w, d) if check else None
-                op = d.memory
+            w.executed += 1
+            if w.executed > look:
+                look = self._look(w, d)
+            found = self._check_before(w, d) if check else None
+            op = d.memory
+            if op is None:
+                if self.trace is not None:
+                    self._note(w, d, None)
+                if self.products or d.kind != "mfma":
+                    d.run(w)
+            else:
+                self._issue(w, d)
+            if check:
                 if op is None:
-                    if self.trace is not None:
-                        self._note(w, d, None)
-                    if self.products or d.kind != "mfma":
-                        d.run(w)
-                else:
-                    self._issue(w, d)
-                if check:
-                    if op is None or not self.late:
-                        mark_outputs(w, d, found) if op is None else None
-                    d.rules.record(w)
-            except FAULTS as error:
-                raise SimulationError(f"{d.ins}: {error}", self.hazards) from error
+                    mark_outputs(w, d, found)
+                d.rules.record(w)
             w.clock += d.states
             kind = d.kind
             if kind == "branch":
@@ -243,6 +266,20 @@ class Machine:
             w.pc += 1
             if stop is not None and w.pc >= stop:
                 return "met", [w]
+
+    def _look(self, w: Waves, d: Decoded) -> int:
+        """Ends a run that took too many steps or too long; returns when to look again."""
+        group, wave = divmod(int(w.ids[0]), self.waves_per_group)
+        where = f"at pc {d.ins.pc}, {d.ins} (workgroup {self.groups[group]} wave {wave})"
+        if w.executed > self.max_steps:
+            raise SimulationError(
+                f"a wave has not ended after {self.max_steps} steps, {where}: it waits for what "
+                "never comes, or needs more steps",
+                self.hazards,
+            )
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise SimulationError(f"not finished after {self.timeout:g} s, {where}", self.hazards)
+        return min(self.max_steps, w.executed + STEPS_BETWEEN_LOOKS)
 
     def _in_mode(self, w: Waves) -> Decoded:
         """Returns what the next instruction means in the mode of the waves."""
@@ -390,8 +427,8 @@ class Machine:
     def _complete(self, w: Waves, entry: Pending, rows: np.ndarray | None) -> None:
         try:
             entry.op.complete(self, w, slice(None) if rows is None else rows, entry.cap)
-        except FAULTS as error:
-            raise SimulationError(f"{entry.d.ins}: {error}", self.hazards) from error
+        except (*FAULTS, *UNFORESEEN) as error:
+            raise self._failure(entry.d, error) from error
 
     def _wait(self, w: Waves, d: Decoded) -> None:
         counters, proved = d.info["counters"], 0

@@ -82,6 +82,8 @@ class KernelArguments:
                 raise ArgumentError(
                     f"argument {position} takes {known.size} bytes, got {len(raw)}: {value!r}"
                 )
+            if not raw:
+                raise ArgumentError(f"argument {position}: got {value!r}, which has no bytes")
             offset = known.offset if known else -(-offset // len(raw)) * len(raw)
             if offset + len(raw) > len(segment):
                 raise ArgumentError(f"argument {position} does not fit the segment")
@@ -90,6 +92,8 @@ class KernelArguments:
         self.given_bytes = offset
         for hidden in kernel.args:
             raw = _hidden_argument(hidden.kind, hidden.size, grid, block)
+            if hidden.offset + len(raw) > len(segment):
+                raise ArgumentError(f"{hidden} does not fit the {len(segment)} bytes of arguments")
             segment[hidden.offset : hidden.offset + len(raw)] = raw
         self.segment = bytes(segment)
         self.kernarg = memory.allocate(self.segment, "kernel arguments", writable=False)
@@ -111,6 +115,8 @@ class KernelArguments:
             return value.tobytes()
         if isinstance(value, bool | int):
             width = size if size in (1, 2, 4, 8) else 8
+            if not -(1 << 8 * width - 1) <= value < 1 << 8 * width:
+                raise ArgumentError(f"argument {position}: got {value}, expected {width} bytes")
             return int(value).to_bytes(width, "little", signed=value < 0)
         if isinstance(value, float):
             return (np.float64 if size == 8 else np.float32)(value).tobytes()
@@ -155,7 +161,7 @@ def _hidden_argument(kind: str, size: int, grid, block) -> bytes:
     for axis, name in enumerate("xyz"):
         values[f"hidden_block_count_{name}"] = grid[axis]
         values[f"hidden_group_size_{name}"] = block[axis]
-    return values[kind].to_bytes(size, "little") if kind in values else b""
+    return (values[kind] % (1 << 8 * size)).to_bytes(size, "little") if kind in values else b""
 
 
 def _dispatch_packet(grid, block, kernarg: int) -> bytes:

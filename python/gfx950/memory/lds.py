@@ -104,7 +104,7 @@ class Lds:
 
 def _address(b: Build, position: int, offsets: list[int]) -> Callable:
     """Returns a function that gives LDS byte addresses [waves, lanes, parts]."""
-    base = b.src(position, "u32")
+    base = b.vector(position, "u32")
     steps = np.array(offsets, I64)
 
     def find(w: Waves) -> np.ndarray:
@@ -189,7 +189,7 @@ def _pair_offsets(b: Build, size: int, stride64: bool) -> list[int]:
 
 def _finish_write(b: Build, size: int, shift: int, offsets: list[int]) -> Decoded:
     count = (size + 3) // 4
-    sources = [b.src(1 + part, f"x{count}") for part in range(len(offsets))]
+    sources = [b.vector(1 + part, f"x{count}") for part in range(len(offsets))]
     registers = list(dict.fromkeys(b.v_reads))
     find = _address(b, 0, offsets)
 
@@ -220,19 +220,15 @@ def _undefined_sources(b: Build, w: Waves, count: int, parts: int) -> np.ndarray
     """Returns which data registers of a write are undefined [waves, count * parts, 64]."""
     marks = []
     for part in range(parts):
-        operand = b.operand(1 + part)
-        if operand.is_vector:
-            first = b.vector_index(operand, count)
-            marks.append(w.v_undef[first : first + count])
-        else:
-            marks.append(np.zeros((count, w.count, LANES), bool))
+        first = b.vector_index(b.operand(1 + part), count)
+        marks.append(w.v_undef[first : first + count])
     return np.concatenate(marks).transpose(1, 0, 2).copy()
 
 
 def _decode_atomic(b: Build, atomic: AtomicOp, returns: bool) -> Decoded:
     first = 1 if returns else 0
     count = atomic.registers
-    sources = [b.src(first + 1 + i, f"x{count}") for i in range(atomic.data_values)]
+    sources = [b.vector(first + 1 + i, f"x{count}") for i in range(atomic.data_values)]
     if atomic.data_values == 2:
         sources.reverse()
     find = _address(b, first, [int(b.mod("offset", 0))])
@@ -314,6 +310,8 @@ def _swizzle_control(b: Build) -> np.ndarray:
             result = result | chosen << position
         return lane // 32 * 32 + result
     size = int(arguments[0])
+    if size not in (1, 2, 4, 8, 16, 32):
+        raise b.unknown("swizzle")
     if mode == "BROADCAST":
         return lane // size * size + int(arguments[1])
     if mode == "SWAP":

@@ -114,7 +114,7 @@ def _decode_load(b: Build, form: LoadFormat) -> Decoded:
 
 def _decode_store(b: Build, size: int, shift: int) -> Decoded:
     count = (size + 3) // 4
-    data = b.src(1, f"x{count}")
+    data = b.vector(1, f"x{count}")
     registers = tuple(b.v_reads)
     find = _address(b, b.operand(0), b.operand(2))
 

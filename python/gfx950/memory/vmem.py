@@ -49,19 +49,20 @@ class Address:
         if b.ins.name.startswith("buffer_"):
             self._buffer(b, b.operand(vaddr), b.operand(vaddr + 1), b.operand(last))
         else:
-            self._flat(b, b.operand(vaddr), b.operand(last))
+            self._flat(b, vaddr, b.operand(last))
 
-    def _flat(self, b: Build, vaddr: Operand, saddr: Operand) -> None:
+    def _flat(self, b: Build, position: int, saddr: Operand) -> None:
+        vaddr = b.operand(position)
         offset = I64(self.offset)
         if b.ins.name.startswith("flat_") or saddr.value == "off":
-            wide = b.vector_source(vaddr, "u64")
+            wide = b.vector(position, "u64")
             self.find = lambda w: (_lanes(wide(w).view(I64) + offset, w), None)
             return
         base = b.vector_source(saddr, "u64")
         if vaddr.value == "off":
             self.find = lambda w: (_lanes(base(w).view(I64) + offset, w), None)
             return
-        narrow = b.vector_source(vaddr, "u32")
+        narrow = b.vector(position, "u32")
         self.find = lambda w: (_lanes(base(w).view(I64) + narrow(w) + offset, w), None)
 
     def _buffer(self, b: Build, vaddr: Operand, descriptor: Operand, soffset: Operand) -> None:
@@ -158,7 +159,7 @@ def _decode_direct(b: Build, size: int) -> Decoded:
 def _decode_store(b: Build, size: int, shift: int, counters: tuple[str, ...]) -> Decoded:
     is_buffer = b.ins.name.startswith("buffer_")
     count = (size + 3) // 4
-    data = b.src(0 if is_buffer else 1, f"x{count}")
+    data = b.vector(0 if is_buffer else 1, f"x{count}")
     registers = tuple(b.v_reads)
     address = Address(b, 1 if is_buffer else 0, len(b.ins.operands) - 1, size)
 
@@ -187,7 +188,7 @@ def _decode_atomic(b: Build, atomic: AtomicOp, counters: tuple[str, ...]) -> Dec
     is_buffer = b.ins.name.startswith("buffer_")
     count = atomic.registers * atomic.data_values
     first = 1 if returns and not is_buffer else 0
-    data = b.src(0 if is_buffer else first + 1, f"x{count}")
+    data = b.vector(0 if is_buffer else first + 1, f"x{count}")
     registers = tuple(b.v_reads)
     address = Address(b, 1 if is_buffer else first, len(b.ins.operands) - 1, 4 * atomic.registers)
     index = -1

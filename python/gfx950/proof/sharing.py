@@ -241,7 +241,10 @@ class Sharing:
 
 
 def _accesses(m, w: Waves, d: Decoded, cap: Capture) -> Iterator[tuple[int, Access]]:
-    """Yields the writable islands that an instruction touches, and how."""
+    """Yields the writable islands that an instruction touches, and how.
+
+    What begins outside all of them faults when it is performed.
+    """
     lanes, inside = cap.exec_mask, None
     if cap.inside is not None:
         inside = np.broadcast_to(cap.inside, (len(lanes), cap.inside.shape[1], lanes.shape[1]))
@@ -257,13 +260,16 @@ def _accesses(m, w: Waves, d: Decoded, cap: Capture) -> Iterator[tuple[int, Acce
     for which in distinct(island):
         if not (0 <= which < len(m.memory.islands) and m.memory.islands[which].writable):
             continue
-        mine = island == which
+        first = address & ((1 << ISLAND_BITS) - 1)
+        mine = (island == which) & (first < m.memory.islands[which].size)
+        if not mine.any():
+            continue
         yield (
             int(which),
             Access(
                 pc=d.ins.pc,
                 size=op.global_bytes,
-                first=address[mine] & ((1 << ISLAND_BITS) - 1),
+                first=first[mine],
                 row=row[mine],
                 waves=m.grid_numbers(w),
                 numbers=numbers,

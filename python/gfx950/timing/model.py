@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
 from gfx950.isa.asm import parse
+from gfx950.machine.execute import STEPS
 from gfx950.machine.launch import arrays
-from gfx950.machine.run import run
+from gfx950.machine.run import launch_sizes, run
 from gfx950.memory.islands import FIRST_ISLAND
 from gfx950.timing.cu import STALLS, ComputeUnit, CuResult, Span
 from gfx950.timing.grid import LoadCount, Occupancy, Placement, locality, occupancy, place
@@ -293,6 +295,8 @@ def profile(
     residents: Sequence[int] | None = None,
     reverse: bool = False,
     with_variants: bool = False,
+    steps: int = STEPS,
+    timeout: float | None = None,
 ) -> Profile:
     """Runs the workgroups of one CU and times them with the model. `args` stay as they are.
 
@@ -318,6 +322,8 @@ def profile(
             last one, with `whole_grid`, where the last to arrive does more than the others.
         with_variants: also time the variants of the machine (`parameters.VARIANTS`).
         reverse: with `whole_grid`, let the last workgroup arrive first and the first one last.
+        steps: as `gfx950.run` takes them.
+        timeout: as `gfx950.run` takes it, for each of at most two executions.
 
     Raises:
         AsmError, SimulationError: as `gfx950.run`.
@@ -328,8 +334,7 @@ def profile(
         raise ValueError("got whole_grid and whole_round, expected one: a grid has all its rounds")
     machine = machine or Machine()
     kernel = parse(kernel, name) if isinstance(kernel, str) else kernel
-    extent = [(x,) if isinstance(x, int) else tuple(x) for x in (grid, block)]
-    num_groups, num_threads = (int(np.prod(x)) for x in extent)
+    num_groups, num_threads = map(prod, launch_sizes(grid, block))
     fit = occupancy(kernel, -(-num_threads // LANES), machine, dynamic_lds)
     placement = place(num_groups, fit, machine)
     chosen = placement.resident_groups(machine) if residents is None else list(residents)
@@ -339,6 +344,8 @@ def profile(
         "check": False,
         "dynamic_lds": dynamic_lds,
         "products": False,
+        "steps": steps,
+        "timeout": timeout,
     }
     trace = run(kernel, grid, block, args, order=order, trace=True, **options).trace
     sizes, of_round = _buffer_bytes(args), None

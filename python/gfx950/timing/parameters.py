@@ -26,6 +26,10 @@ AITER = "fit to AITER's tuned table (MODEL.md)"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
 
+MAX_VALUE = 1 << 40
+"""Of a parameter."""
+
+
 class Fact(NamedTuple):
     """One row of the table."""
 
@@ -95,8 +99,11 @@ class Machine:
 
     def __post_init__(self):
         for item in fields(self):
-            if not getattr(self, item.name) > 0:
-                raise ValueError(f"{item.name} must be positive, got {getattr(self, item.name)}")
+            value = getattr(self, item.name)
+            if not 0 < value <= MAX_VALUE:
+                raise ValueError(
+                    f"{item.name} must be positive, got {value}; expected at most {MAX_VALUE}"
+                )
 
     @property
     def num_cus(self) -> int:
