@@ -232,6 +232,9 @@ CONFIGS = {
     "no JSON": "{",
     "a list": "[]",
     "a quantization_config that is no object": '{"quantization_config": [1]}',
+    "depth": '{"quantization_config": ' + "[" * 200_000,
+    "depth that is proper": '{"quantization_config": %s}' % ("[" * 900 + "]" * 900),
+    "a name twice": '{"quantization_config": null, "quantization_config": {}}',
     "a quantization_config without a method": '{"quantization_config": {}}',
 }
 

@@ -14,7 +14,8 @@ weights, columns in another order. What is said of activations and caches change
 module's weights are is asked when they are found, so a rule that no tensor follows does no harm.
 
 A config is read as text that anybody may have written: patterns of names are matched in a time
-that grows with their length and no faster, and there is a limit on both length and number.
+that grows with their length and no faster, and there is a limit on both length and number. Lists
+of compressed-tensors, which may hold regular expressions, are not matched: tensors tell the same.
 """
 
 from __future__ import annotations

@@ -36,7 +36,6 @@ FOREIGN = {
     "weight.bitmask": "sparse, of compressed-tensors",
     "bitmask": "sparse, of compressed-tensors",
     "weight.compressed": "sparse, of compressed-tensors",
-    "compressed": "sparse, of compressed-tensors",
     "pre_quant_scale": "AWQ of ModelOpt, which scales the activations",
     "input_quantizer._pre_quant_scale": "AWQ of ModelOpt, which scales the activations",
     "act.scales": "AWQ, which scales the activations",
