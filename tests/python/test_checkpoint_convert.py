@@ -187,6 +187,16 @@ def test_configs_name_what_stays_and_each_format(tmp_path, rng):
     assert "model.layers.0.mlp.gate" in written["compressed-tensors"]["ignore"]
 
 
+def test_what_models_in_a_model_said_of_quantization_goes(tmp_path, rng):
+    config, arrays, meaning = FORMS["quark_mxfp4"](rng)
+    said = {"thinker_config": {"text_config": config | {"x": 1}, "dtype": "float32"}}
+    _, loaded = convert(tmp_path, arrays, said)
+    written = json.loads((tmp_path / "out0" / "config.json").read_text())
+    assert written["thinker_config"] == {"text_config": {"x": 1}, "dtype": "float32"}
+    assert written["quantization_config"] == {"quant_method": "mx_kernels"}
+    assert loaded.keys() == meaning.keys()
+
+
 def test_a_file_becomes_a_file(tmp_path, rng):
     _, arrays, meaning = FORMS["quark_mxfp4"](rng)
     tensorfiles.write(tmp_path / "in.safetensors", arrays)

@@ -234,6 +234,7 @@ CONFIGS = {
     "a quantization_config that is no object": '{"quantization_config": [1]}',
     "depth": '{"quantization_config": ' + "[" * 200_000,
     "depth that is proper": '{"quantization_config": %s}' % ("[" * 900 + "]" * 900),
+    "depth of objects": '{"x":' * 200 + "1" + "}" * 200,
     "a name twice": '{"quantization_config": null, "quantization_config": {}}',
     "a quantization_config without a method": '{"quantization_config": {}}',
 }

@@ -280,6 +280,10 @@ PAIR = {"a.weight": np.zeros((4, 32), np.uint8), "a.weight_scale": np.zeros((4, 
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_config_that_changes_what_weights_mean_is_refused_by_name(tmp_path, case):
     said, message = CHANGES[case]
+    deep = {"thinker_config": {"text_config": {"quantization_config": said}}}
+    if "text" not in said:
+        with pytest.raises(ValueError, match=message):
+            mx.load(checkpoint(tmp_path, deep, PAIR))
     config = {"quantization_config": said}
     if method := said.get("text"):
         config["text_config"] = {"quantization_config": {"quant_method": method}}

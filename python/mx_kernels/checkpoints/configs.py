@@ -28,6 +28,8 @@ from typing import Any
 
 import torch
 
+ENTRIES = ("quantization_config", "compression_config")
+"""Where a config speaks of quantization."""
 BLOCK = 32
 """Elements of a scale in every format that these configs can name."""
 OURS = "mx_kernels"
@@ -247,16 +249,14 @@ def _compiled(pattern: str) -> re.Pattern:
 
 
 def _quantization(config: Mapping) -> Mapping | None:
-    """Returns the quantization_config, of the model or of the language model in it.
+    """Returns the quantization_config, of the model or of a model in it.
 
     Raises:
-        ValueError: if it is no object, or there are two that differ.
+        ValueError: if it is no object, or there are several that differ.
     """
-    text = config.get("text_config")
-    places = (config, text if isinstance(text, Mapping) else {})
     said = []
-    for place in places:
-        for name in ("quantization_config", "compression_config"):
+    for place in _models(config):
+        for name in ENTRIES:
             found = place.get(name)
             if found is None:
                 continue
@@ -270,6 +270,23 @@ def _quantization(config: Mapping) -> Mapping | None:
             "one config, expected one"
         )
     return said[0] if said else None
+
+
+def _models(config: Mapping, depth: int = 3) -> Iterator[Mapping]:
+    """Yields the configs of a model and of the models in it, as text_config and thinker_config."""
+    yield config
+    for name, value in config.items():
+        if depth and isinstance(value, Mapping) and name not in ENTRIES:
+            yield from _models(value, depth - 1)
+
+
+def without_quantization(config: Mapping) -> dict:
+    """Returns a config that says nothing of quantization, nor do those of the models in it."""
+    return {
+        name: without_quantization(value) if isinstance(value, Mapping) else value
+        for name, value in config.items()
+        if name not in ENTRIES
+    }
 
 
 def _check_run_time(content: Mapping, config: Mapping) -> None:

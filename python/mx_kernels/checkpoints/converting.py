@@ -28,7 +28,7 @@ from mx_kernels._arrays import show
 from mx_kernels._checks import check_rounding, check_rule, format_named
 from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
 from mx_kernels.checkpoints import axes
-from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.configs import OURS, without_quantization
 from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
 from mx_kernels.checkpoints.kept import kept
@@ -289,12 +289,8 @@ def _config(
     target = TARGETS[to]
     modules = {_module(target.parameter(name)): format for name, format in formats.items()}
     kept = [_module(it.name) for it in parameters if it.name not in formats and _is_matrix(it)]
-    config = {name: value for name, value in config.items() if name != "compression_config"}
-    text = config.get("text_config")
-    if isinstance(text, dict):
-        others = {n: v for n, v in text.items() if n != "quantization_config"}
-        config["text_config"] = others
-    return guarded(config, to) | {"quantization_config": target.config(modules, kept)}
+    config = guarded(without_quantization(config), to)
+    return {**config, "quantization_config": target.config(modules, kept)}
 
 
 def _module(name: str) -> str:

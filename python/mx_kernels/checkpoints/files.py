@@ -35,6 +35,8 @@ INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 METADATA = "__metadata__"
 LENGTH_BYTES = 8
+JSON_DEPTH = 64
+"""Limit of objects in objects, so that all can be walked through; configs have about ten."""
 OPEN_FILES = 2
 """Files that stay mapped: the parts of a parameter may lie in two."""
 SHARD = re.compile(rf"(?P<stem>.*)-\d+-of-(?P<total>\d+){re.escape(SUFFIX)}")
@@ -413,7 +415,13 @@ def _parsed(text: bytes, what: str) -> dict:
         raise ValueError(f"{what}: got no proper JSON ({error}), expected an object") from None
     if not isinstance(parsed, dict):
         raise ValueError(f"{what}: got a JSON {type(parsed).__name__}, expected an object")
-    return parsed
+    level = [parsed]
+    for _ in range(JSON_DEPTH):
+        inner = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return parsed
+    raise ValueError(f"{what}: got JSON nested deeper than {JSON_DEPTH}, expected a proper object")
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict:
