@@ -124,7 +124,7 @@ def remember(
     themselves, not of copies.
     """
     plain = Plain.of(x)
-    if plain is None or call is None or call[X] != x.data_ptr():
+    if plain is None or call is None or call[X] != x.data_ptr() or w._copied_at is not None:
         return
     weights = w._codes.data_ptr(), w._scales.data_ptr()
     of_bias = None

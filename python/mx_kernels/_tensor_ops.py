@@ -69,6 +69,7 @@ def _copy(func, q, source, non_blocking=False):
         source = source._relayout(facts().layouts[q._layout])
     func(q._codes, source._codes, non_blocking)
     func(q._scales, source._scales, non_blocking)
+    q._writes[0] += 1
     return q
 
 
@@ -87,7 +88,7 @@ def _copy_each(func, targets, sources, non_blocking=False):
 def _check_copy(func, q, source) -> None:
     """Raises unless the numbers of `source` can be put into the memory of `q`."""
     _check_fits(func, q, source)
-    if q._is_copied_part:
+    if q._copied_at is not None:
         raise ValueError(
             "copy_: got a part whose bytes are a copy, because they were not contiguous, expected "
             "a tensor of its own or a part along its first axis; clone() makes one of a part"
@@ -237,8 +238,8 @@ def _index(func, q, indices):
 def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
     """Returns `q` from `start` to `end` along an axis, which may be any."""
     fmt, layout = _meaning(q)
-    dim = dim % q.ndim
-    shape = [*q.shape[:dim], end - start, *q.shape[dim + 1 :]]
+    dim = _axis(func, dim, q.ndim)
+    shape, is_copied = [*q.shape[:dim], end - start, *q.shape[dim + 1 :]], False
     if end - start == q.shape[dim]:
         codes, scales = _aten.alias(q._codes), _aten.alias(q._scales)
     elif dim < q.ndim - _whole_axes(q):
@@ -250,7 +251,8 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
             raise ValueError(f"{_name(func)}: got K {start}:{end}, expected at least {unit}")
         bounds = fmt.packed_bytes(start), fmt.packed_bytes(end)
         codes = _cut_k(q._codes, layout.row_multiple, *bounds)
-        scales = q._scales
+        # The one scale of a row would be written with each of its parts.
+        scales, is_copied = q._scales, fmt.has_whole_rows
         if not fmt.has_whole_rows:
             bounds = start // fmt.block_k, fmt.k_blocks(ceil_to(end, unit))
             bounds = bounds[0], min(bounds[1], scales.shape[-1])
@@ -260,7 +262,7 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
         stored = storage_of(shape, fmt, layout)
         codes = q._codes.narrow(-2, start, stored[0][-2])
         scales = q._scales.narrow(-2, start // fmt.block_rows, stored[1][-2])
-    return _wrapped(q, codes, scales, shape, storage_of(shape, fmt, layout))
+    return _wrapped(q, codes, scales, shape, storage_of(shape, fmt, layout), is_copied=is_copied)
 
 
 def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
@@ -283,7 +285,7 @@ def _tiles(t: Tensor, rows: int) -> Tensor:
 def _cat(func, tensors, dim=0):
     q = _check_alike(func, tensors)
     fmt, layout = _meaning(q)
-    dim = dim % q.ndim
+    dim = _axis(func, dim, q.ndim)
     shape = [*q.shape[:dim], sum(t.shape[dim] for t in tensors), *q.shape[dim + 1 :]]
     for t in tensors:
         if [*t.shape[:dim], *t.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
@@ -313,7 +315,7 @@ def _cat(func, tensors, dim=0):
 @handles(_aten.stack.default)
 def _stack(func, tensors, dim=0):
     q = _check_alike(func, tensors)
-    dim = dim % (q.ndim + 1)
+    dim = _axis(func, dim, q.ndim + 1)
     if dim > q.ndim - _whole_axes(q) or any(t.shape != q.shape for t in tensors):
         raise ValueError(
             f"stack: got {', '.join(show(t.shape) for t in tensors)} along axis {dim}, expected "
@@ -331,7 +333,9 @@ def view(func, q, size):
     size = list(size)
     if size.count(-1) == 1:
         known = -_product(size)
-        size[size.index(-1)] = q.numel() // known if known else 0
+        if not known:
+            raise ValueError(f"{_name(func)}: got {show(size)}, expected -1 beside no 0")
+        size[size.index(-1)] = q.numel() // known
     whole = _whole_axes(q)
     if lies_by_columns(q._codes):
         q = q._view_of(q._codes.contiguous(), q._scales.clone(), is_copied=True)
@@ -368,14 +372,14 @@ def _as_strided(func, q, size, stride, storage_offset=None):
 
 @handles(_aten.unsqueeze.default)
 def _unsqueeze(func, q, dim):
-    dim = dim % (q.ndim + 1)
+    dim = _axis(func, dim, q.ndim + 1)
     return view(_aten.view.default, q, [*q.shape[:dim], 1, *q.shape[dim:]])
 
 
 @handles(_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims)
 def _squeeze(func, q, dims=None):
     dims = range(q.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {d % q.ndim for d in dims} & set(range(q.ndim - _whole_axes(q)))
+    gone = {_axis(func, d, q.ndim) for d in dims}
     kept = [size for d, size in enumerate(q.shape) if d not in gone or size != 1]
     return view(_aten.view.default, q, kept)
 
@@ -399,13 +403,15 @@ def _logical(dtype: torch.dtype | None, q: MXTensor) -> torch.dtype:
     return q.dtype if dtype is None else facts().torch_dtypes[float_code(dtype, "dtype")]
 
 
-def _wrapped(q: MXTensor, codes: Tensor, scales: Tensor, shape, stored=None) -> MXTensor:
+def _wrapped(
+    q: MXTensor, codes: Tensor, scales: Tensor, shape, stored=None, is_copied=False
+) -> MXTensor:
     """Returns a part of `q`; copied, and marked, where its bytes are not contiguous.
 
     `stored` is what codes and scales are to be viewed as, if they are not yet.
     """
-    is_copied = not (scales.is_contiguous() and (codes.is_contiguous() or lies_by_columns(codes)))
-    if is_copied:
+    is_whole = scales.is_contiguous() and (codes.is_contiguous() or lies_by_columns(codes))
+    if is_copied := is_copied or not is_whole:
         codes, scales = (t.clone(memory_format=torch.contiguous_format) for t in (codes, scales))
     if stored is not None and codes.is_contiguous():
         codes, scales = codes.view(stored[0]), scales.view(stored[1])
@@ -429,9 +435,16 @@ def _shape_around(q: MXTensor, codes: Tensor) -> tuple[int, ...]:
     return (*codes.shape[: codes.ndim - whole], *q.shape[-whole:])
 
 
+def _axis(func, dim: int, ndim: int) -> int:
+    """Returns the number of an axis that may be counted from the end."""
+    if not -ndim <= dim < ndim:
+        raise IndexError(f"{_name(func)}: got axis {dim}, expected one of {-ndim} to {ndim - 1}")
+    return dim % ndim
+
+
 def _check_leading(func, q: MXTensor, dim: int) -> int:
     """Raises unless an axis counts whole matrices, or whole rows of a plain tensor."""
-    dim, free = dim % q.ndim if dim < q.ndim else dim, q.ndim - _whole_axes(q)
+    dim, free = _axis(func, dim, q.ndim), q.ndim - _whole_axes(q)
     if dim >= free:
         raise ValueError(
             f"{_name(func)}: got axis {dim} of {show(q.shape)} in layout {q._layout}, expected one "

@@ -78,8 +78,13 @@ class MXTensor(Tensor):
     """What `_is_common_on` compares with; None where that does not apply."""
     _repeats: dict[torch.Size, tuple]
     """Calls of `linear` with these weights, by the shape of the activations: see `_repeats`."""
-    _is_copied_part: bool
-    """Whether it is a part of another tensor, whose bytes it could not share: no place to write."""
+    _writes: list[int]
+    """Counts the writes to a tensor, with all its views in one list."""
+    _copied_at: int | None
+    """Of a part whose bytes could not be shared with its whole: the whole's writes until then.
+
+    Such a part is no place to write, and after another write to the whole it is not read.
+    """
 
     @staticmethod
     def __new__(  # noqa: D102
@@ -120,7 +125,7 @@ class MXTensor(Tensor):
 
     @classmethod
     def _trusted(
-        cls, codes, scales, shape, *, format, layout="plain", dtype, measure=False, is_copied=False
+        cls, codes, scales, shape, *, format, layout="plain", dtype, measure=False, view_of=None
     ) -> MXTensor:
         """Makes one from parts that are known to fit.
 
@@ -141,7 +146,8 @@ class MXTensor(Tensor):
             "_native": (row.code, table.layouts[layout].code),
             "_checked": checked,
             "_repeats": {},
-            "_is_copied_part": is_copied,
+            "_writes": [0] if view_of is None else view_of._writes,
+            "_copied_at": None if view_of is None else view_of._copied_at,
         }
         return self
 
@@ -152,7 +158,10 @@ class MXTensor(Tensor):
 
     def _view_of(self, codes: Tensor, scales: Tensor, shape=None, is_copied=False) -> MXTensor:
         """A view of this tensor: its bytes, or a copy of them, which is no place to write."""
-        return self._with(codes, scales, shape, is_copied=is_copied or self._is_copied_part)
+        part = self._with(codes, scales, shape, view_of=self)
+        if is_copied and part._copied_at is None:
+            part._copied_at = part._writes[0]
+        return part
 
     @property
     def codes(self) -> Tensor:
@@ -309,15 +318,19 @@ class MXTensor(Tensor):
         return dispatch(HANDLERS, func, args, kwargs or {})
 
     def __tensor_flatten__(self):
-        meaning = self._format, self._layout, self.dtype, self._is_copied_part
-        return ["codes", "scales"], meaning
+        is_copied = self._copied_at is not None
+        return ["codes", "scales"], (self._format, self._layout, self.dtype, is_copied)
 
     @staticmethod
     def __tensor_unflatten__(inner, context, outer_size, outer_stride):
-        parts = dict(zip(("format", "layout", "dtype", "is_copied"), context, strict=True))
-        return MXTensor._trusted(inner["codes"], inner["scales"], outer_size, **parts)
+        format, layout, dtype, is_copied = context
+        parts = {"format": format, "layout": layout, "dtype": dtype}
+        q = MXTensor._trusted(inner["codes"], inner["scales"], outer_size, **parts)
+        q._copied_at = 0 if is_copied else None
+        return q
 
     def __reduce_ex__(self, protocol):
+        self._check_writes("q")
         parts = (self._codes, self._scales, tuple(self.shape), self._format, self._layout)
         is_parameter = getattr(self, "_is_param", False)
         return _rebuild, (*parts, self.dtype, self.requires_grad, is_parameter)
@@ -328,10 +341,9 @@ class MXTensor(Tensor):
         return repr((sizes, self.__tensor_flatten__(), self.device, self.requires_grad))
 
     def __copy__(self):
-        function, parts = self.__reduce_ex__(2)
-        made = function(*parts)
-        made._is_copied_part = self._is_copied_part
-        return made
+        if getattr(self, "_is_param", False):
+            return torch.nn.Parameter(self, requires_grad=self.requires_grad)
+        return self.detach().requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo):
         if id(self) not in memo:
@@ -363,6 +375,7 @@ class MXTensor(Tensor):
             and scales.get_device() == device
             and codes.is_contiguous()
             and scales.is_contiguous()
+            and self._copied_at is None
         )
 
     def _check(self, name: str) -> None:
@@ -377,6 +390,7 @@ class MXTensor(Tensor):
             return
         if torch.compiler.is_compiling():
             return
+        self._check_writes(name)
         try:
             parts = {"shape": self.shape, "format": self._format, "layout": self._layout}
             self._checked = MXTensor(codes, scales, **parts)._checked
@@ -385,6 +399,19 @@ class MXTensor(Tensor):
                 f"{name}: its arrays were changed after it was made: {error}"
             ) from error
         check_device(codes, name)
+
+    def _check_writes(self, name: str) -> None:
+        """Raises if it is a copied part of what was written since.
+
+        Raises:
+            ValueError: because a view would show what was written.
+        """
+        if self._copied_at is not None and self._copied_at != self._writes[0]:
+            raise ValueError(
+                f"{name}: got a part whose bytes are a copy, because they were not contiguous, and "
+                "whose whole was written to since, expected one that was cut after that; clone() "
+                "makes a part that stays as it is"
+            )
 
     def _measure(self) -> tuple[torch.Size, int, int] | None:
         """What `_is_common_on` compares with, None but for plain tensors in memory.
@@ -408,6 +435,10 @@ def dispatch(handlers: dict[torch._ops.OpOverload, Callable], func, args, kwargs
     Torch composes by itself but in inference mode. There, too, a view of a tensor that was made
     outside is none of inference: torch lets it count the writes to its base.
     """
+    for arg in args:
+        for t in arg if isinstance(arg, list | tuple) else (arg,):
+            if type(t) is MXTensor and t._copied_at is not None:
+                t._check_writes(func._opname)
     handler = handlers.get(func)
     if handler is None:
         result = func.decompose(*args, **kwargs)

@@ -7,6 +7,7 @@ written through.
 import copy
 import itertools
 import pickle
+import random
 
 import pytest
 import torch
@@ -85,6 +86,13 @@ def test_a_copy_of_another_dtype_outlives_an_update(layout):
     q.copy_(weights(layout, seed=99))
     for other in kept:
         assert torch.equal(other.dequantize("float32"), before)
+
+
+MODES = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
 
 
 # Writes.
@@ -168,6 +176,43 @@ def test_parts_along_leading_axes_are_written_through():
         assert torch.equal(view(q).dequantize(), weights(seed=99).dequantize())
 
 
+@pytest.mark.parametrize("mode", ["grad", "no_grad", "inference_mode"])
+@pytest.mark.parametrize("view", ["itself", "detach", "parameter", "unsqueeze", "slice", "copy"])
+def test_a_copied_part_is_not_read_after_its_whole_was_written(view, mode):
+    """A view would show what was written."""
+    x = torch.ones(3, 32)
+    with MODES[mode]():
+        q = weights("plain", E)
+        part, kept, other = VIEWS[view](q[:, :2, :32]), q[..., :32].clone(), weights(seed=99)
+        matrix = part.view(-1, 2, 32)[0]
+        mx.linear(x, matrix), mx.linear(x, matrix)  # The second repeats the first.
+        before = kept.dequantize()
+        q[0].copy_(other)
+        for read in (
+            part.dequantize,
+            part.clone,
+            lambda: mx.linear(x, matrix),
+            lambda: F.linear(x, matrix),
+            lambda: torch.cat([part, part]),
+            lambda: q[:, :2, :32].clone().copy_(part),
+            lambda: copy.deepcopy(part),
+        ):
+            with pytest.raises(ValueError, match="whose whole was written to since"):
+                read()
+        assert torch.equal(kept.dequantize(), before)
+        assert torch.equal(q[..., :32].dequantize()[0], other.dequantize()[:, :32])
+
+
+@pytest.mark.parametrize("format", ["fp8", "fp8_e5m2"])
+@pytest.mark.parametrize("shape", [(96,), (1, 96), (3, 96)])
+def test_parts_of_a_row_with_one_scale_are_copies(shape, format):
+    q = mx.quantize(torch.randn(shape), format=format)
+    before = q.dequantize()
+    with pytest.raises(ValueError, match="a part whose bytes are a copy"):
+        q[..., :32].copy_(mx.quantize(torch.randn(*shape[:-1], 32), format=format))
+    assert torch.equal(q.dequantize(), before)
+
+
 OWN = {
     "clone": lambda t: t.clone(),
     "deepcopy": copy.deepcopy,
@@ -178,6 +223,49 @@ OWN = {
     "empty_like": torch.empty_like,
     "preshuffle": lambda t: t.preshuffle("cpu"),
 }
+FORMATS = ["mxfp4", "mxfp8", "mxint8", "fp8", "fp8_block"]
+STARTS = [(96,), (1, 32), (4, 64), (64, 128), (3, 48, 96), (2, 32, 256), (2, 2, 16, 64)]
+STEPS = [
+    *CUTS.values(),
+    *VIEWS.values(),
+    *(OWN[name] for name in OWN if name not in {"dtype", "empty_like", "preshuffle"}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+@pytest.mark.parametrize("seed", range(150))
+def test_chains_of_views_and_writes_are_torchs_or_refused(seed):
+    """Random ones: after each step, what can be read is what torch's tensors hold."""
+    choose = random.Random(seed)
+    torch.manual_seed(seed)
+    format, shape = choose.choice(FORMATS), choose.choice(STARTS)
+    q = mx.quantize(torch.randn(shape), format=format)
+    if len(shape) > 1 and format.startswith("mx") and choose.random() < 0.5:
+        q = q.preshuffle(choose.choice(["cpu", "cuda", "gfx950"]))
+    elif len(shape) == 2 and format != "mxfp4":
+        columns = q.codes.t().contiguous().t()
+        q = mx.MXTensor(columns, q.scales, format=format, dtype=q.dtype)
+    pairs = [(q, q.dequantize())]
+    with choose.choice(list(MODES.values()))():
+        for _ in range(10):
+            got, dense = choose.choice(pairs[-4:])
+            source = mx.quantize(torch.randn(got.shape), format=format) if got.numel() else got
+            step, write = choose.choice(STEPS), choose.choice(list(WRITES.values()))
+            if choose.random() < 0.3:
+                step = lambda t: write(t, source if t is got else source.dequantize())  # noqa: E731, B023
+            try:
+                result = step(got)
+            except (ValueError, NotImplementedError, IndexError, RuntimeError):
+                continue
+            expected = step(dense)
+            if isinstance(result, mx.MXTensor):
+                pairs.append((result, expected))
+            for part, numbers in pairs:
+                assert part.shape == numbers.shape
+                try:
+                    assert torch.equal(part.dequantize(), numbers)
+                except ValueError as error:
+                    assert "whose whole was written to since" in str(error)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -232,11 +320,6 @@ CALLS = {
     "chunks": lambda t: t.chunk(2),
     "swapped axes": lambda t: t[0].swapaxes(0, 1).swapaxes(0, 1),
     "vstack": lambda t: torch.vstack([t, t]),
-}
-MODES = {
-    "grad": torch.enable_grad,
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
 }
 
 

@@ -248,3 +248,36 @@ def test_codes_that_lie_by_columns_are_cut_like_those_that_lie_by_rows(name, for
     got, expected = COLUMNS[name](columns), COLUMNS[name](columns.dequantize())
     pairs = [(got, expected)] if isinstance(got, mx.MXTensor) else zip(got, expected, strict=True)
     assert all(torch.equal(part.dequantize(), numbers) for part, numbers in pairs)
+
+
+OUT_OF_RANGE = {
+    "squeeze": lambda t: t.squeeze(2),
+    "unsqueeze": lambda t: t.unsqueeze(4),
+    "select": lambda t: t.select(-3, 0),
+    "slice": lambda t: t.narrow(2, 0, 1),
+    "unbind": lambda t: t.unbind(2),
+    "split": lambda t: t.split(1, -3),
+    "cat": lambda t: torch.cat([t, t], 2),
+    "stack": lambda t: torch.stack([t, t], -4),
+    "index": lambda t: t[4],
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_an_axis_out_of_range_is_not_another_one(name):
+    q = some(4, 64)
+    for t in (q, q.dequantize()):
+        with pytest.raises(IndexError):
+            OUT_OF_RANGE[name](t)
+
+
+@every_layout
+def test_axes_of_one_are_dropped_or_kept_as_torch_does(layout):
+    q = some(1, 1, 32, layout=layout)
+    for drop in (lambda t: t.squeeze(0), lambda t: t.squeeze(), lambda t: t.squeeze((0, 1))):
+        try:
+            assert_numbers(drop(q), q, drop)
+        except ValueError as error:
+            assert "view: got" in str(error) and layout != "plain"
+    with pytest.raises(ValueError, match=r"view: got \[-1, 0, 32\], expected -1 beside no 0"):
+        q[:, :0].view(-1, 0, 32)
