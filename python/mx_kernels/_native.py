@@ -156,8 +156,12 @@ def hip_experts_extension(architecture: str, defines: tuple[str, ...]) -> Extens
     return Extension(name, source, "", _levels.pick(), architecture, defines)
 
 
-def load_extension(extension: Extension) -> ModuleType:
+def load_extension(extension: Extension, build: Build | None = None) -> ModuleType:
     """Imports a module, building it first where there is none yet; the caller keeps it.
+
+    Args:
+        extension: the module.
+        build: its `build()`, for who has it: following all imports takes some 20 ms.
 
     Raises:
         NativeBuildError: if the compiler or the linker is missing or fails.
@@ -171,7 +175,7 @@ def load_extension(extension: Extension) -> ModuleType:
                 "build` or scripts/gpu_host.sh"
             )
         return import_module(path, extension.name, f"set {extension.variable} anew")
-    path = find_or_build(extension=extension)
+    path = (build or extension.build()).find_or_make()
     return import_module(path, extension.name, "delete it to build anew")
 
 

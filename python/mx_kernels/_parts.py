@@ -30,13 +30,15 @@ def find_or_load() -> ModuleType | Parts:
         NativeBuildError: if the compiler or the linker is missing or fails.
     """
     whole = cpu_extension()
-    if os.environ.get(whole.variable) or whole.build().is_there():
+    if os.environ.get(whole.variable):
         return load_extension(whole)
+    if (build := whole.build()).is_there():
+        return load_extension(whole, build)
     base, products = (cpu_extension(defines=parts) for parts in (BASE, FIRST_PRODUCTS))
-    has_another_core = len(os.sched_getaffinity(0)) > 1
-    if has_another_core and not any(part.build().is_there() for part in (base, products)):
+    build, has_another_core = base.build(), len(os.sched_getaffinity(0)) > 1
+    if has_another_core and not (build.is_there() or products.build().is_there()):
         threading.Thread(target=_build_quietly, args=(products,)).start()
-    return Parts(load_extension(base))
+    return Parts(load_extension(base, build))
 
 
 def _build_quietly(extension: Extension) -> None:
