@@ -8,6 +8,7 @@ is wrong is put into words where it is found.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from numbers import Real
 
 import numpy as np
@@ -422,7 +423,13 @@ def check_gate(activation: str, limit: float | None, alpha: float | None) -> tup
         Its code, and both numbers as the bits of float32; of a gate without numbers, any.
     """
     numbers = gate_numbers(activation, limit, alpha)
-    return facts().gates[activation], *(int(np.float32(n).view(np.uint32)) for n in numbers)
+    return facts().gates[activation], *map(_bits_of, numbers)
+
+
+@lru_cache
+def _bits_of(number: float) -> int:
+    """Returns the bits of a number as float32 has it."""
+    return int(np.float32(number).view(np.uint32))
 
 
 def gate_numbers(activation: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
@@ -432,16 +439,18 @@ def gate_numbers(activation: str, limit: float | None, alpha: float | None) -> t
         raise ValueError(
             f"activation: got {activation!r}, expected {' or '.join(map(repr, known))}"
         )
-    given = ("limit", limit, DEFAULT_LIMIT), ("alpha", alpha, DEFAULT_ALPHA)
-    for name, number, _ in given:
-        if number is not None and activation != GATE_WITH_NUMBERS:
+    numbers = []
+    for name, given, default in (("limit", limit, DEFAULT_LIMIT), ("alpha", alpha, DEFAULT_ALPHA)):
+        if given is None:
+            numbers.append(default)
+            continue
+        numbers.append(_positive(name, given))
+        if activation != GATE_WITH_NUMBERS:
             raise ValueError(
-                f"{name}: got {number!r} with activation={activation!r}, which has none, expected "
-                f"None; {GATE_WITH_NUMBERS!r} has one"
+                f"{name}: got {numbers[-1]} with activation={activation!r}, which has none, "
+                f"expected None; {GATE_WITH_NUMBERS!r} has one"
             )
-    return tuple(
-        default if number is None else _positive(name, number) for name, number, default in given
-    )
+    return numbers[0], numbers[1]
 
 
 def _positive(name: str, number: float) -> float:

@@ -129,7 +129,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
     torch.Size([4, 8])
 
     Args:
-        a: activations [..., K], plain layout.
+        a: activations [..., K], plain layout; blocks of several rows end with their matrix.
         b: weights [N, K], in any layout.
         out_dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype.
         bias: floats [N], added before the result is rounded to `out_dtype`.
