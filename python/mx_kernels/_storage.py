@@ -82,6 +82,11 @@ def as_scales(array: Array, fmt: Format) -> Tensor:
         got = dtype_name(array) if is_torch or array.dtype.isnative else array.dtype.str
         call = "scales.float()" if is_torch else "scales.astype(np.float32)"
         raise TypeError(f"scales: got dtype {got}, expected {fmt.scale} for {fmt.name}: {call}")
+    if is_torch and array.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "scales: got a tensor that wants a gradient, expected one without, as scales have none "
+            "in any product: scales.detach()"
+        )
     array = in_memory(array)
     if not (array.is_contiguous() if is_torch else array.flags.c_contiguous):
         call = "scales.contiguous()" if is_torch else "np.ascontiguousarray(scales)"

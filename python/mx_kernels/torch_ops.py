@@ -129,6 +129,11 @@ for _name, _functions in {
     define(_name, _SCHEMAS[_name], *_functions)
 
 
+for _name in ("quantize", "dequantize", "relayout"):
+    # Scales may be floats. Without this, torch takes them for something that has a gradient.
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+
+
 def _map_rows(name: str, row_arguments: int):
     """Makes the `vmap` rule of an operator whose first arguments are rows: one more axis."""
 

@@ -285,6 +285,11 @@ def test_what_fits_is_not_refused(data):
 
 # What a call gives is right. Operands, views and rules are drawn; the oracle says what is due.
 
+
+class Sub(torch.Tensor):
+    """A tensor that is nothing else."""
+
+
 CALLS_OF_A_PART, PARTS = 500, 10
 LEADS = [(), (), (1,), (2,), (3,), (0,), (2, 2), (3, 1), (2, 0, 2), (2, 1, 2), (1, 2, 1, 2)]
 MANY_ROWS = [0, 1, 1, 2, 3, 5, 16, 17, 33, 127, 128, 129, 130]
@@ -302,6 +307,8 @@ TENSOR_VIEWS = {
     "one of two": lambda t: torch.stack([t, t])[1],
     "at an odd address": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
     "a parameter": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    "wants a gradient": lambda t: t.clone().requires_grad_(),
+    "of a subclass": lambda t: t.as_subclass(Sub),
     "without memory": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype, device=t.device),
 }
 ARRAY_VIEWS = {

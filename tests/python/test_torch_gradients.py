@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import mx_kernels as mx
-from cases import DTYPES, every_format, every_layout, on_every_device
+from cases import DTYPES, FORMATS, FP8_FORMATS, every_format, every_layout, on_every_device
 from tests.python.torch_inputs import K, N, activations, bias_of, weights
 
 pytestmark = on_every_device
@@ -47,6 +47,26 @@ def test_vmap_over_activations_of_any_format(format):
     w, x = weights(format=format), activations(5, 4)
     got = torch.func.vmap(lambda r: mx.matmul(mx.quantize(r, format=format), w))(x)
     assert torch.equal(got, mx.matmul(mx.quantize(x, format=format), w))
+
+
+@pytest.mark.parametrize("format", [*FORMATS, *FP8_FORMATS])
+def test_what_is_encoded_has_no_gradient_that_could_get_lost(format):
+    """Torch says so, of scales that are floats too, instead of leaving `grad` empty."""
+    w, x = weights(), activations(requires_grad=True)
+
+    def product(x):
+        return mx.matmul(mx.quantize(x, format=format), w)
+
+    compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
+    for out in (product(x), compiled(x), mx.quantize(x, format=format).dequantize("float32")):
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            out.sum().backward()
+
+
+def test_scales_that_want_a_gradient_are_refused():
+    q = mx.quantize(activations(), format="fp8")
+    with pytest.raises(ValueError, match=r"scales: got .* gradient, expected .* scales\.detach"):
+        mx.MXTensor(q.codes, q.scales.requires_grad_(), format="fp8")
 
 
 def test_the_gradient_passes_straight_through_the_quantization():
