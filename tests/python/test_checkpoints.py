@@ -186,7 +186,7 @@ def test_scales_of_floats_activations_and_caches_stay_tensors(tmp_path, rng):
         "model.norm.scale": floats(rng, 64),
         "blocks.0.query_norm.scale": floats(rng, 64),
         "attn.logit_scale": np.ones((4, 1, 1), np.float32),
-        "attn.relative_position_index": np.zeros((4, 4), np.int64),
+        "attn.relative_position_index": np.zeros((4, 4), np.int32),
         "layer_scale": floats(rng, 64),
         "mask": np.ones((4, 4), np.uint8),
         "q.weight": finite_fp8(rng, 4, 64).view(ml_dtypes.float8_e4m3fn),

@@ -67,8 +67,7 @@ class Conversion:
     bytes_before: int
     bytes_after: int
     left_out: tuple[str, ...] = ()
-    """Files of the source that hold weights and were not read, and links; nothing of them is lost
-    if they are the same weights."""
+    """Paths in the source of files of weights that were not read, and of links to folders."""
 
 
 def convert(

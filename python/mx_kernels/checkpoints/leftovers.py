@@ -58,6 +58,8 @@ _SCALE = re.compile(
     re.IGNORECASE,
 )
 """Last names of what changes the numbers of codes beside it."""
+_PLAIN = re.compile(r"scales?|zeros?|zero_?points?|zp|abs_?max|codebooks?", re.IGNORECASE)
+"""Last names that say no more, and so are of what is in the same module."""
 _ACTIVATIONS = re.compile(
     r"(^|_)(input|output|act|activations?|q|k|v|kv|[kv]_cache|kv_cache|prob|softmax)_(global_)?"
     r"(scales?|scale_inv|zero_?point|amax)$"
@@ -136,11 +138,12 @@ def _beside(alone: Iterable[str], codes: Iterable[str], packed: list[str]) -> di
     Args:
         alone: where to look.
         codes: those of pairs; of a module if they are called weight, else under their own name.
-        packed: what may be codes of any name.
+        packed: what may be codes, of any name where the scales' own says no more.
     """
     known = {*codes, *packed}
-    modules = {name.rpartition(".")[0]: name for name in packed}
-    for name in codes:
+    holders = {name.rpartition(".")[0]: name for name in packed}
+    modules = {}
+    for name in (*codes, *packed):
         module, _, last = name.rpartition(".")
         if _WEIGHT.match(last):
             modules[module] = name
@@ -155,6 +158,7 @@ def _beside(alone: Iterable[str], codes: Iterable[str], packed: list[str]) -> di
         owners = [f"{module}.{stem}" if module else stem for stem in stems]
         near = [owner for owner in (module, *owners) if owner in known]
         near += [modules[owner] for owner in (module, *owners) if owner in modules]
+        near += [holders[module]] if _PLAIN.fullmatch(last) and module in holders else []
         if near:
             found[name] = near[0]
     return found
