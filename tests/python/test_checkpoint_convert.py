@@ -287,6 +287,14 @@ UP_PROJ, DOWN_PROJ = f"{EXPERTS}.gate_up_proj", f"{EXPERTS}.down_proj"
 SQUARE = {"hidden_size": 64}
 
 
+def test_a_tower_is_kept_beside_anything_else(tmp_path, rng):
+    tower, up = "vision_tower.layers.0.fc1.weight", "model.layers.0.mlp.up_proj.weight"
+    arrays = {tower: floats(rng, 32, 64), up: floats(rng, 32, 64)}
+    assert convert(tmp_path, arrays, {"model_type": "x"})[0].quantized == (up,)
+    alone = {tower: arrays[tower], "vision_tower.norm.weight": floats(rng, 32)}
+    assert convert(tmp_path, alone, {"model_type": "x"})[0].quantized == (tower,)
+
+
 def test_one_pattern_is_no_list_of_letters(tmp_path, rng):
     arrays = {name: floats(rng, 32, 64) for name in ("a.weight", "w.weight")}
     for number, options in enumerate(({"include": "a.*"}, {"exclude": "w.*"})):

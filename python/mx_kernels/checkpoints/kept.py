@@ -4,7 +4,8 @@
     heads       output layers, where an error is one of the answer
     routers     which experts: small matrices, and an error there changes everything
     norms       and what modulates them; biases that are tables
-    towers      what reads pictures or sound for a language model, and what joins the two
+    towers      what reads pictures or sound for a language model, and what joins the two; but
+                where nothing else is there, the tower is the model
 
 `conversion.rules` knows more of a model than a file does, and is the home of the names that both
 ask about. Where a name could be either, the weight is kept: `include` of `convert` overrules it.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mx_kernels.conversion.rules import GATE_NAMES, HEADS, ROUTER_NAME, in_towers
+from mx_kernels.conversion.rules import GATE_NAMES, HEADS, ROUTER_NAME, TOWERS, in_towers
 
 EMBEDDING = re.compile(r"\w*embed\w*|w[tp]e|(\w+_)?emb|pos\w*_enc\w*|positions?", re.I)
 """Last names of modules that are embeddings."""
@@ -35,7 +36,12 @@ BIAS = re.compile(r"(^|_)(bias(es)?|relative|rel_pos)(_|$)", re.I)
 def kept(names: Iterable[str]) -> set[str]:
     """Returns the names of parameters, of all of a checkpoint's, that stay floats."""
     names = list(names)
-    return in_towers(names) | {name for name in names if _is_kept(name)}
+    stay = {name for name in names if _is_kept(name)}
+    # A part of a checkpoint may have none of the names of a language model.
+    towers = in_towers(names)
+    towers |= {name for name in names if any(map(TOWERS.fullmatch, name.split(".")))}
+    is_whole = all(name in stay | towers for name in names if name.endswith("weight"))
+    return stay if is_whole else stay | towers
 
 
 def _is_kept(name: str) -> bool:
