@@ -2,7 +2,7 @@
 
 accelerate writes offloaded weights to disk as NumPy arrays, asks that what it reads has the shape
 and dtype that the module's parameter had, and then calls `type(parameter)(floats,
-requires_grad=...)`. Four bits a number and their scales always fit into 16:
+requires_grad=...)`. Numbers of up to eight bits and their scales always fit into 16:
 
     byte  0    b"MXTensor"
           8    CRC-32 of the names of the next three, shape and dtype
@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 import zlib
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,17 +26,14 @@ from mx_kernels._arrays import show
 from mx_kernels._facts import facts
 from mx_kernels._storage import storage_of
 
-if TYPE_CHECKING:
-    from mx_kernels.tensor import MXTensor
-
 WRITER = "accelerate.utils.offload"
 """The module that gets such floats."""
 _MAGIC = b"MXTensor"
 _HEAD = struct.Struct("<8sIBBBx")
 
 
-def in_floats(q: MXTensor) -> Tensor:
-    """Returns floats of the shape and dtype of `q`, in main memory, that hold its bytes.
+def in_floats(q: Tensor) -> Tensor:
+    """Returns floats of the shape and dtype of an MXTensor, in main memory, that hold its bytes.
 
     Raises:
         ValueError: for a tensor without numbers.

@@ -8,7 +8,8 @@ That works because every layout keeps a tile of rows together and goes along K w
                     cut here       or here, at K's unit times the rows of a tile
 
 The results share memory where that leaves each matrix contiguous; elsewhere they are copies, and
-`copy_` into them is refused. `HANDLERS` has a line for each operator; what has none is refused.
+so are views of them: `copy_` into those is refused, and so is reading them once their whole was
+written. `HANDLERS` has a line for each operator; what has none is refused.
 """
 
 # ruff: noqa: PLR0917  torch calls handlers with the schema's positional arguments
@@ -27,6 +28,7 @@ from mx_kernels._storage import lies_by_columns, storage_of
 from mx_kernels.tensor import HANDLERS, MXTensor, asker, refusal
 
 _aten = torch.ops.aten
+FSDP = "torch.distributed.fsdp."
 
 
 def handles(*operators: torch._ops.OpOverload) -> Callable:
@@ -339,9 +341,11 @@ def view(func, q, size):
     whole = _whole_axes(q)
     if lies_by_columns(q._codes):
         q = q._view_of(q._codes.contiguous(), q._scales.clone(), is_copied=True)
+    is_one_row = size == [q.numel()] and whole == 1 and size[0]
     has_whole_blocks = q._k % facts().formats[q._format].block_k == 0
-    if size == [q.numel()] and whole == 1 and size[0] and has_whole_blocks:
-        # Rows that lie one behind the other are one long row of blocks; FSDP wants it.
+    if is_one_row and (has_whole_blocks or asker().startswith(FSDP)):
+        # Rows of whole blocks, one behind the other, are one long row. FSDP keeps such rows of any
+        # blocks, and counts with none.
         return q._view_of(q._codes.view(-1), q._scales.view(-1), size)
     if size[-whole:] != list(q.shape[-whole:]) or _product(size) != q.numel():
         kept = "rows and K stay" if whole == 2 else "K stays"

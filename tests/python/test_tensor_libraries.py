@@ -5,6 +5,7 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import accelerate
 import pytest
 import torch
 import torch.distributed as dist
@@ -94,7 +95,6 @@ def test_what_is_given_beside_a_tensor_is_not_ignored(case):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["cpu", "disk", "one layer on disk"])
 def test_accelerate_offloads_models(kind, dtype, tmp_path):
-    accelerate = pytest.importorskip("accelerate")
     net = nn.Sequential(nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 32), nn.Linear(32, 64, False))
     net = mx.convert(net.to(getattr(torch, dtype)), keep=["3"])
     x = torch.randn(2, 96, dtype=getattr(torch, dtype))
@@ -116,7 +116,6 @@ def test_accelerate_offloads_models(kind, dtype, tmp_path):
 
 
 def test_accelerate_makes_empty_models():
-    accelerate = pytest.importorskip("accelerate")
     with accelerate.init_empty_weights():
         m = mx.MXLinear(weights(64, 96), torch.zeros(64))
     assert (m.weight.device.type, m.weight.format, m.weight.requires_grad) == (
@@ -127,7 +126,6 @@ def test_accelerate_makes_empty_models():
 
 
 def test_floats_that_hold_bytes_are_accelerates_alone():
-    pytest.importorskip("accelerate")
     q = weights(4, 64, dtype="bfloat16")
     with pytest.raises(TypeError, match="numpy: got an MXTensor"):
         q.numpy()
