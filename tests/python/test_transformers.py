@@ -386,7 +386,8 @@ def test_styles_of_a_plan_that_nobody_asked_for_do_not_matter(tmp_path):
 def test_adapters_of_peft_learn_beside_our_layers_and_are_not_merged_into_them(
     floats, target, tmp_path
 ):
-    peft = pytest.importorskip("peft")
+    import peft  # noqa: PLC0415  it takes a while
+
     torch.manual_seed(0)
     load = functools.partial(
         tf.AutoModelForCausalLM.from_pretrained, floats("llama"), quantization_config=MXConfig()
