@@ -7,6 +7,7 @@ import functools
 import shutil
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 import torch
@@ -262,6 +263,25 @@ def test_a_head_that_was_an_embedding_is_quantized_for_itself(tmp_path):
     assert_same_state(again, model)
     assert isinstance(again.lm_head, mx.MXLinear)
     assert torch.equal(again.model.embed_tokens.weight, table)
+
+
+class Tied(Net):
+    _tied_weights_keys: ClassVar = {"net.x_scales.weight": "net.codes.weight"}
+
+
+def test_a_weight_of_several_layers_is_saved_once_and_loaded_as_one(tmp_path):
+    model = Tied(tf.PreTrainedConfig(tie_word_embeddings=True))
+    model.tie_weights()
+    model = mx.convert(model)
+    model.save_pretrained(tmp_path / "once")
+    assert set(mx.load(tmp_path / "once")) == set(model.state_dict()) - {"net.x_scales.weight"}
+    again = Tied.from_pretrained(tmp_path / "once")
+    assert_same_state(again, model)
+    first, second = again.net.values()
+    assert first.weight is second.weight
+    mx.save(model.state_dict(), tmp_path / "twice")
+    shutil.copy(tmp_path / "once" / "config.json", tmp_path / "twice")
+    assert_same_state(Tied.from_pretrained(tmp_path / "twice"), model)
 
 
 STRANGER = """

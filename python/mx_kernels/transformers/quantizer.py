@@ -213,6 +213,13 @@ class MXQuantizer(HfQuantizer):
                     self._parts |= dict(zip(form.names(name), form.names(key), strict=True))
         if not weights:
             raise ValueError(f"{checkpoint.where}: got no weights of {type(model).__name__} in MX")
+        ties = model.all_tied_weights_keys
+        for name, other in list(ties.items()):
+            if {name, other} <= weights.keys():
+                # Transformers would compare them to find out whether to tie them.
+                del ties[name]
+            elif other in weights:
+                weights[name] = weights[other]
         return weights
 
     def get_weight_conversions(self) -> list[WeightConverter]:
@@ -349,8 +356,12 @@ class MXQuantizer(HfQuantizer):
         """Returns what a file in our own form holds: plain bytes, and what they mean."""
         parallel.check_whole(model)
         state, meanings = {}, {}
-        for name, tensor in model.state_dict().items():
+        ties, whole = model.all_tied_weights_keys, model.state_dict()
+        for name, tensor in whole.items():
             if isinstance(tensor, MXTensor):
+                other = whole.get(ties.get(name))
+                if isinstance(other, MXTensor) and _is_same_memory(other, tensor):
+                    continue
                 kept = stored(name, tensor)
                 state |= dict(zip(kept.parts, kept.read(), strict=True))
                 meanings |= kept.meanings
@@ -447,6 +458,10 @@ def _untie(model: PreTrainedModel) -> list[str]:
     for name in left:
         del ties[name]
     return left
+
+
+def _is_same_memory(a: MXTensor, b: MXTensor) -> bool:
+    return a.codes.data_ptr() == b.codes.data_ptr() and a.shape == b.shape
 
 
 def _guard(config: PreTrainedConfig, method: str) -> None:
