@@ -193,9 +193,11 @@ def objection(path: Path, extension: Extension) -> str:
         return "a file that is no ELF module"
     if content[4:6] + content[18:20] != ours[4:6] + ours[18:20]:
         return f"a file for another machine than {platform.machine()}"
-    wanted_bytes = _elf_bytes(content)
+    wanted_bytes, last = _elf_end(content)
     if len(content) < wanted_bytes:
         return f"the first {len(content)} bytes of a file that had {wanted_bytes} or more"
+    if not last.strip(b"\0"):
+        return "a file that ends in zeros, of which not all was written"
     if int.from_bytes(content[16:18], sys.byteorder) != SHARED_OBJECT:
         return "an ELF file that is no shared library"
     if f"PyInit_{extension.name}\0".encode() not in content:
@@ -210,20 +212,25 @@ def objection(path: Path, extension: Extension) -> str:
     return ""
 
 
-def _elf_bytes(content: bytes) -> int:
-    """Returns where the last part of a file ends that the header of a 64-bit ELF file lists."""
+def _elf_end(content: bytes) -> tuple[int, bytes]:
+    """Returns where a 64-bit ELF file ends by its header, and the last entry that linkers write.
+
+    That is the header of the last section, behind all that is loaded.
+    """
     try:
         segments, sections = struct.unpack_from("=QQ", content, 32)
         segment_bytes, num_segments, section_bytes, num_sections = struct.unpack_from(
             "=4H", content, 54
         )
-        ends = [sections + section_bytes * num_sections, segments + segment_bytes * num_segments]
+        end = sections + section_bytes * num_sections
+        ends = [end, segments + segment_bytes * num_segments]
         for i in range(num_segments):
             offset, size = struct.unpack_from("=Q16xQ", content, segments + i * segment_bytes + 8)
             ends.append(offset + size)
     except struct.error:
-        return len(content) + 1
-    return max(ends)
+        return len(content) + 1, b""
+    # Files that were stripped of these headers tell nothing.
+    return max(ends), content[end - section_bytes : end] if num_sections else ELF
 
 
 def find_or_build(cache: Path | None = None, extension: Extension | None = None) -> Path:

@@ -383,6 +383,8 @@ def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp
     assert [said_of(content) for content in (good, code)] == ["", ""], "words may be missing"
     for num_bytes in range(64, len(code), len(code) // 50):
         assert f"the first {num_bytes} bytes of a file" in said_of(code[:num_bytes]), num_bytes
+        zeros = code[:num_bytes].ljust(len(good), b"\0")
+        assert re.search("of which not all was written|bytes of a file that had", said_of(zeros))
     machine = (0xFFFF).to_bytes(2, sys.byteorder)
     other = dataclasses.replace(extension, defines=("KERNEL=0",)).identity
     python = extension.identity.replace(sys.implementation.cache_tag, "cpython-39")
