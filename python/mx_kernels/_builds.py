@@ -208,7 +208,7 @@ class Build:
         cache = cache or cache_folder()
         target = self.path(cache)
         with _cache_errors(cache):
-            if self._is_whole(cache):
+            if self.is_whole(cache):
                 return target
             if self.is_there(cache) and not is_quiet:
                 say(f"{target} is not what was built: cut or changed, or its mark is missing")
@@ -219,7 +219,7 @@ class Build:
             with only_one_process(lock, wait=wait) as turn:
                 if turn is Turn.ANOTHERS:
                     return None
-                if not self._is_whole(cache):
+                if not self.is_whole(cache):
                     doing = one_line(f"{self.doing}, once, into {target.parent}")
                     with contextlib.nullcontext() if is_quiet else doing:
                         remove_leftovers(target.parent, 0 if turn is Turn.OURS else KEPT_SECONDS)
@@ -227,14 +227,20 @@ class Build:
                     forget_old(target.parent)
         return target
 
-    def _is_whole(self, cache: Path) -> bool:
-        """Says whether the file can be used, and that it is used now."""
-        target = self.path(cache)
-        if not self.is_there(cache) or not _trust.is_whole(target):
+    def is_whole(self, cache: Path | None = None) -> bool:
+        """Says whether the file can be used; the cache keeps what was asked for last.
+
+        Raises:
+            NativeBuildError: if another user could have put it there.
+        """
+        if not self.is_there(cache):
             return False
+        target = self.path(cache)
+        with _cache_errors(target.parent.parent):
+            is_whole = _trust.is_whole(target)
         with contextlib.suppress(OSError):
             os.utime(target.parent)
-        return True
+        return is_whole
 
     def _make(self, target: Path) -> None:
         """Lets the file appear complete or not at all."""

@@ -262,7 +262,7 @@ def prepare(tests: Iterable[pytest.Item], say: Callable[[str], None]) -> None:
 
 def is_made(artefact: Artefact) -> bool:
     """Says whether the cache has an artefact."""
-    return artefact.build().path().exists()
+    return artefact.build().is_whole()
 
 
 _failures: dict[str, NativeBuildError] = {}
