@@ -375,3 +375,75 @@ def test_barriers_pair_arrivals_not_places(seed):
 """
     options = {"lockstep": False, "order": seed} if seed else {}
     assert findings(body, threads=256, **options) == []
+
+
+UNWRITTEN = {
+    "a byte that nobody uses": ("\tds_read_b32 v2, v1\n", 1, "bytes 0 to 255"),
+    "half of what is read": (
+        "\tds_write_b32 v1, v0\n\tds_read_b64 v[2:3], v1\n", 1, "bytes 256 to 259"),
+    "what another wave was to write": (
+        "\tv_and_b32_e32 v5, 0xff, v1\n\tds_write_b32 v5, v0\n\ts_waitcnt lgkmcnt(0)\n"
+        "\ts_barrier\n\tds_read_b32 v2, v1\n", 2, "bytes 256 to 511"),
+    "an atomic": ("\tds_add_u32 v1, v0\n", 1, "bytes 0 to 255"),
+    "a byte read as a part": ("\tds_read_u8 v2, v0 offset:5\n", 1, "bytes 5 to 68"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_a_read_of_lds_that_no_wave_has_written_is_a_finding(name, late):
+    body, waves, place = UNWRITTEN[name]
+    found = findings(body, threads=waves * LANES, late=late)
+    assert [hazard.kind for hazard in found if hazard.kind != "race"] == ["unwritten"]
+    [gap] = [hazard for hazard in found if hazard.kind == "unwritten"]
+    assert gap.reason == f"reads LDS {place}, which no wave has written"
+    assert gap.wave == waves - 1 and gap.line > 0
+
+
+WRITTEN = {
+    "by the wave": "\tds_write_b32 v1, v0\n\tds_read_b32 v2, v1\n",
+    "by another wave": """
+	v_xor_b32_e32 v5, 0x100, v1
+	ds_write_b32 v5, v0
+	s_waitcnt lgkmcnt(0)
+	s_barrier
+	ds_read_b32 v2, v1
+""",
+    "by a load": """
+	v_readfirstlane_b32 s20, v1
+	s_nop 3
+	s_mov_b32 m0, s20
+	s_nop 0
+	global_load_lds_dword v1, s[4:5]
+	s_waitcnt vmcnt(0)
+	ds_read_b32 v2, v1
+""",
+    "in the lanes that read": """
+	s_mov_b64 exec, 0xff
+	ds_write_b32 v1, v0
+	ds_read_b32 v2, v1
+""",
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_lds_that_was_written_is_no_finding(name, late):
+    threads = 2 * LANES if name != "in the lanes that read" else LANES
+    assert findings(WRITTEN[name], threads=threads, late=late) == []
+
+
+def test_a_workgroup_finds_nothing_that_another_one_has_written():
+    """The first writes and reads, the second one reads alone: both in a batch, and one by one."""
+    body = """
+	s_cmp_eq_u32 s2, 0
+	s_cbranch_scc0 .LREAD
+	ds_write_b32 v1, v0
+.LREAD:
+	ds_read_b32 v2, v1
+"""
+    text = kernel_text(PROLOGUE + body, lds=4096)
+    for batch in (1, 2):
+        arrays = [np.zeros(1024, U32), np.zeros(1024, U32)]
+        [found] = gfx950.run(text, 2, LANES, arrays, batch=batch).hazards
+        assert (found.kind, found.group) == ("unwritten", 1)

@@ -9,7 +9,8 @@ Every memory operation stays in its wave's queue until an `s_waitcnt` proves it 
 Using or overwriting a register that a queued load will write is a hazard. LDS is shadowed byte
 by byte: an access is ordered after another wave's only if that wave had waited for its
 operation before a barrier that both have passed. Within a wave, LDS operations are in order, but
-loads to LDS are ordered only by vmcnt.
+loads to LDS are ordered only by vmcnt. A read of bytes that no wave of the workgroup has written
+is a finding even if nobody uses them: they are what an earlier workgroup left there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gfx950.memory.access import Capture, MemoryOp
 U8, U32, I64 = np.uint8, np.uint32, np.int64
 WAVE_BITS = 5
 SEQUENCE_BITS = 25
+DIRTY, UNWRITTEN = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Hazard:
     """One finding: the instruction that exposes it, the first wave, and why."""
 
     kind: str
-    """"in flight", "race", "wait states" or "undefined"."""
+    """"in flight", "race", "unwritten" (LDS) or "wait states"."""
     line: int
     text: str
     group: int
@@ -146,8 +148,8 @@ class LdsShadow:
     def __init__(self, groups: int, stride: int, waves: int):
         self.stride, self.waves = stride, waves
         size = groups * stride
-        self.dirty = np.zeros(size, U8)
-        """Whether a write may not be visible to everyone yet."""
+        self.dirty = np.full(size, UNWRITTEN, U8)
+        """`DIRTY` where a write may not be visible to everyone yet, `UNWRITTEN` or 0."""
         self.writer = np.zeros(size, U32)
         """Its wave, kind and sequence number."""
         self.value = np.zeros(size, U8)
@@ -155,6 +157,7 @@ class LdsShadow:
         self.readers = np.zeros((waves, size), U8)
         """Which waves have read the byte since the last barrier."""
         self.spare = stride - 16
+        self.dirty.reshape(groups, stride)[:, self.spare :] = 0
 
     def _bytes(self, cap: Capture, part: int, size: int) -> np.ndarray:
         """Returns byte positions [size, waves, lanes]; inactive lanes point at spare space."""
@@ -187,7 +190,7 @@ class LdsShadow:
         value: np.ndarray | None = None,
     ) -> tuple[int, str] | None:
         """Finds an earlier write that this access is not ordered after."""
-        lanes = np.broadcast_to(cap.exec_mask, at.shape) & (self.dirty[at] != 0)
+        lanes = np.broadcast_to(cap.exec_mask, at.shape) & (self.dirty[at] == DIRTY)
         entry = self.writer[at]
         author = (entry >> U32(SEQUENCE_BITS)).astype(I64) & ((1 << WAVE_BITS) - 1)
         sequence = entry.astype(I64) & ((1 << SEQUENCE_BITS) - 1)
@@ -215,8 +218,8 @@ class LdsShadow:
         return row, f"LDS byte {where}: no wait and barrier after the {what} of wave {other}"
 
     def read(self, w: Waves, op: MemoryOp, cap: Capture, wave: np.ndarray):
-        """Checks a read and notes it; returns (row, reason) of a race."""
-        found, size = None, op.lds_bytes
+        """Checks a read and notes it; returns (row, reason) of a race, and of unwritten bytes."""
+        found, gap, size = None, None, op.lds_bytes
         for part in range(cap.lds.shape[-1]):
             words = self._words(cap, part, size)
             at = self._bytes(cap, part, size) if words is None else words
@@ -224,35 +227,50 @@ class LdsShadow:
             if dirty[at].any():
                 where = self._bytes(cap, part, size)
                 found = found or self._conflicts(w, cap, part, where, wave=wave, kind="read")
+                gap = gap or self._gap(cap, part, where)
             if self.waves > 1:
                 readers = self.readers if words is None else self.readers.view(U32)
                 readers[wave[None, :, None], at] = 1 if words is None else 0x01010101
-        return found
+        return found, gap
+
+    def _gap(self, cap: Capture, part: int, at: np.ndarray) -> tuple[int, str] | None:
+        """Finds bytes of a read that nobody has written; the range is that of one wave."""
+        unwritten = (self.dirty[at] == UNWRITTEN) & cap.exec_mask
+        if not unwritten.any():
+            return None
+        row = int(np.argwhere(unwritten)[0][1])
+        byte, lane = np.nonzero(unwritten[:, row])
+        local = cap.lds[row, lane, part] + byte
+        return row, f"reads LDS bytes {local.min()} to {local.max()}, which no wave has written"
 
     def write(self, w: Waves, op: MemoryOp, cap: Capture, wave: np.ndarray, sequence: np.ndarray):
-        """Checks a write against writes and reads and notes it; returns (row, reason)."""
-        found, size, kind = None, op.lds_bytes, op.lds_kind
+        """Checks a write against writes and reads and notes it; returns what `read` does."""
+        found, gap, size, kind = None, None, op.lds_bytes, op.lds_kind
         entry = self._encode(wave, sequence, kind == "direct", kind == "atomic")
         for part in range(cap.lds.shape[-1]):
             at = self._bytes(cap, part, size)
             value = _written_bytes(cap, part, size) if kind == "write" else None
-            if self.dirty[at].any():
+            before = self.dirty[at]
+            if (before == DIRTY).any():
                 found = found or self._conflicts(
                     w, cap, part, at, wave=wave, kind=kind, value=value
                 )
+            if kind == "atomic" and before.any():
+                gap = gap or self._gap(cap, part, at)
             if self.waves > 1:
                 found = found or self._read_before(cap, part, size, wave)
             if kind == "direct":
                 found = found or self._own_reads(w, cap, at)
-            if self.waves > 1 or kind == "direct":
-                lanes = np.broadcast_to(cap.exec_mask, at.shape)
-                self.dirty[at[lanes]] = 1
+            lanes = np.broadcast_to(cap.exec_mask, at.shape)
+            is_shared = self.waves > 1 or kind == "direct"
+            self.dirty[at[lanes]] = DIRTY if is_shared else 0
+            if is_shared:
                 self.writer[at[lanes]] = np.broadcast_to(entry[None, :, None], at.shape)[lanes]
                 if value is not None:
                     self.value[at[lanes]] = value[lanes]
                 if kind != "atomic":
                     found = found or self._collision(cap, part, at, entry, value)
-        return found
+        return found, gap
 
     def _collision(self, cap: Capture, part: int, at: np.ndarray, entry: np.ndarray, value):
         """Finds a wave whose bytes another wave wrote by the same instruction."""
@@ -310,7 +328,7 @@ class LdsShadow:
                 retired[int(number)] = (w.retired_lds[row], w.retired_vm[row])
         for group in groups:
             own = slice(int(group) * self.stride, (int(group) + 1) * self.stride)
-            at = np.flatnonzero(self.dirty[own]) + own.start
+            at = np.flatnonzero(self.dirty[own] == DIRTY) + own.start
             if len(at):
                 entry = self.writer[at]
                 author = (entry >> U32(SEQUENCE_BITS)) & U32((1 << WAVE_BITS) - 1)
