@@ -172,6 +172,8 @@ def test_parameters_lists_value_range_and_source():
     (["--launch", str(LAUNCH), "--cycles", "9:3"], "--cycles: got '9:3', expected FROM:TO"),
     (["--launch", str(LAUNCH), "--cycles", "0:nan"], "--cycles: got '0:nan', expected FROM:TO"),
     (["--launch", str(LAUNCH), "--set", "clock_ghz=inf"], "clock_ghz must be positive, got inf"),
+    (["--launch", str(LAUNCH), "--arg", "i32:1"], "got --launch and --grid, --block or --arg"),
+    (["--launch", str(LAUNCH), "--set", "line_bytes=128", "--set", "line_bytes=64"], "more than"),
     (["--launch", str(LAUNCH), "--steps", "0"], "steps and timeout must be positive, got 0"),
     (["--launch", str(LAUNCH), "--timeout", "nan"], "steps and timeout must be positive, got"),
     (["--launch", str(LAUNCH), "--timeout", "1e-9"], "not finished after 1e-09 s, at pc"),

@@ -45,6 +45,8 @@ app = typer.Typer(
 console = Console()
 errors = Console(stderr=True)
 
+GRID, BLOCK = "1", "64"
+
 KernelFile = Annotated[
     Path,
     typer.Argument(
@@ -54,7 +56,7 @@ KernelFile = Annotated[
 LaunchFile = Annotated[
     Path | None,
     typer.Option("--launch", exists=True, dir_okay=False,
-                 help='JSON with "grid", "block" and "args"; replaces the next three options.'),
+                 help='JSON with "grid", "block" and "args", instead of the next three options.'),
 ]  # fmt: skip
 Grid = Annotated[str, typer.Option(help="Workgroups, such as 8 or 4,2,1.")]
 Block = Annotated[str, typer.Option(help="Threads of a workgroup, such as 256.")]
@@ -100,8 +102,8 @@ def _read(
     kernel: KernelFile,
     *,
     launch: LaunchFile = None,
-    grid: Grid = "1",
-    block: Block = "64",
+    grid: Grid = GRID,
+    block: Block = BLOCK,
     arg: Arguments = None,
     symbol: Symbol = None,
     steps: Steps = STEPS,
@@ -110,6 +112,8 @@ def _read(
     """Reads what every command takes: a kernel and its launch."""
     loaded = load(kernel, symbol)
     if launch is not None:
+        if arg or (grid, block) != (GRID, BLOCK):
+            raise ValueError("got --launch and --grid, --block or --arg: expected the file alone")
         start = read_launch(launch)
     else:
         start = Launch(
@@ -232,6 +236,8 @@ def _machine(settings: list[str]) -> Machine:
         name, _, value = setting.partition("=")
         if name not in types:
             raise ValueError(f"no parameter {name!r}; `python -m gfx950 parameters` lists them")
+        if name in changes:
+            raise ValueError(f"--set {name}: got it more than once")
         try:
             changes[name] = types[name](value)
         except ValueError:
