@@ -99,6 +99,13 @@ def test_scales_may_begin_within_a_line(kernels, name, stages, late):
     multiply(kernels[name], name, (33, 40, stages * STAGE_K), late=late)
 
 
+@pytest.mark.parametrize("shape", [(100, 130, 18944), (17, 100, 1024), (33, 40, CHUNK_K)])
+@pytest.mark.parametrize("name", KERNELS + MORE_SPLITS)
+def test_the_last_stage_finds_scales_of_a_next_one_in_lds(kernels, name, shape):
+    """Nobody uses them; `check` reports what is read that no wave has written."""
+    multiply(kernels[name], name, shape)
+
+
 @pytest.mark.parametrize("name", SPLITS + MORE_SPLITS)
 def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
     """Nor do NaNs, of which there are two rows."""

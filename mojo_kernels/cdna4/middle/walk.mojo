@@ -131,7 +131,8 @@ struct MiddleWalk[
     var shift: Int32
     """Where in a line the lane's scales begin."""
     var scales_end_at: Int32
-    """Bytes of scales of a row with the longest such beginning."""
+    """Bytes of scales that are read of a row with the longest such beginning: the last stage reads
+    those of a next one."""
     var chunks_ahead: Int32
     """Chunks of scales that are there when the first stage is: two if some rows need both."""
     var selector: UInt32
@@ -188,7 +189,7 @@ struct MiddleWalk[
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = 0
         self.shift = 0
-        self.scales_end_at = num_stages * Int32(Self.SCALE_BYTES)
+        self.scales_end_at = (num_stages + 1) * Int32(Self.SCALE_BYTES)
         self.chunks_ahead = 1
         comptime if Self.has_lines:
             comptime assert Self.shape.has_scale_lines() and not Self.are_listed, "lines of rows"
@@ -258,11 +259,11 @@ struct MiddleWalk[
 
     @always_inline
     def _has_chunk(self, chunk: Int32) -> Bool:
-        """Says whether a row has scales in a chunk."""
+        """Says whether scales of a row are read in a chunk, those behind the last stage too."""
         comptime if Self.has_lines:
             return chunk * Int32(ROW_BYTES) < self.scales_end_at
         else:
-            return chunk * Int32(Self.shape.chunk_stages()) < self.num_stages
+            return chunk * Int32(Self.shape.chunk_stages()) <= self.num_stages
 
     @staticmethod
     @always_inline
