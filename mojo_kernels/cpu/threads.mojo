@@ -5,9 +5,16 @@ torch's own threads, so torch.set_num_threads is respected, nothing is
 oversubscribed and a dispatch costs under a microsecond. A MAX graph brings
 its own runtime. Neighbouring tasks are claimed together, fewer and fewer of
 them; which thread runs a task says nothing about its result.
+
+A team ends a job when all of its threads have looked for work. One whose core is busy with another
+process looks a slice of the scheduler later, some milliseconds, and everybody waits. `Balance`
+keeps account of what a team saves and of what waiting for it costs, and leaves it alone while it
+costs more.
 """
 
 from std.atomic import Atomic
+from std.ffi import _Global, external_call
+from std.time import perf_counter_ns
 
 
 trait Work(Deinitable, Movable):
@@ -32,6 +39,18 @@ of a layer of experts, from memory, took a fifth longer one by one (Zen 4, 2026-
 comptime CLAIMS_PER_THREAD = 4
 """How often a thread comes back for its share of what is left, so that all end together."""
 
+comptime PAYBACK = 10
+"""Calls do without a team for this many times as long as waiting for it has cost: a core that is
+busy makes them slower than one thread by a tenth at most."""
+comptime MAX_SAVED = 500_000
+"""What a team saved excuses so much waiting, in nanoseconds: now and then a thread of an idle
+machine is late. Guess."""
+comptime MAX_LOST = 50_000_000
+"""Longer waits count as much as this: whatever one of them was, the team is asked again within
+half a second. Guess."""
+
+comptime FOREVER = Int.MAX
+
 comptime _Run = def(Int, Int) thin -> None
 comptime _Entry = def(Int) abi("C") thin -> None
 comptime _GompParallel = def(_Entry, Int, UInt32, UInt32) abi("C") thin -> None
@@ -50,6 +69,12 @@ struct Job(Movable):
     var claimed: Atomic[Int64]
     var num_tasks: Int
     var num_threads: Int
+    var caller: Int
+    """The thread that waits for the others."""
+    var caller_tasks: Int
+    """Tasks that it did."""
+    var caller_end: Int
+    """When it found none left, in nanoseconds."""
 
     def __init__[W: Work](out self, ref work: W, num_tasks: Int, num_threads: Int):
         """Leaves all tasks to be claimed; the work outlives the job."""
@@ -58,18 +83,81 @@ struct Job(Movable):
         self.claimed = Atomic[Int64](0)
         self.num_tasks = num_tasks
         self.num_threads = num_threads
+        self.caller = _this_thread()
+        self.caller_tasks = 0
+        self.caller_end = 0
 
     def help(mut self):
         """Does tasks until none are left to claim."""
+        var num_done = self.do_tasks()
+        if self.num_threads > 1 and _this_thread() == self.caller:
+            self.caller_tasks = num_done
+            self.caller_end = Int(perf_counter_ns())
+
+    def do_tasks(mut self, until: Int = FOREVER) -> Int:
+        """Does tasks until none are left to claim, or until a time; returns how many."""
+        var num_done = 0
         var first = self.claimed.load()
         while first < Int64(self.num_tasks):
             var left = self.num_tasks - Int(first)
             var count = max(1, min(MAX_CLAIMED, left // (CLAIMS_PER_THREAD * self.num_threads)))
+            if until != FOREVER:
+                if Int(perf_counter_ns()) >= until:
+                    break
+                count = 1
             # Where another thread was faster, `first` becomes what that one left.
             if self.claimed.compare_exchange(first, first + Int64(count)):
                 for task in range(Int(first), Int(first) + count):
                     self.run(self.work, task)
+                num_done += count
                 first = self.claimed.load()
+        return num_done
+
+    def num_left(self) -> Int:
+        """Returns the tasks that nobody has claimed."""
+        return self.num_tasks - Int(self.claimed.load())
+
+
+def _this_thread() -> Int:
+    return external_call["pthread_self", Int]()
+
+
+def _nothing_lost() -> Atomic[Int64]:
+    return Atomic[Int64](0)
+
+
+comptime _BALANCE = _Global["mx_kernels_balance", _nothing_lost]
+
+
+struct Balance:
+    """What waiting for the team of this process has cost, less what the team has saved.
+
+    Nanoseconds of its callers, from -MAX_SAVED to MAX_LOST. A caller that did some of the tasks in
+    some time would have done all of them in proportion:
+
+        caller    | its tasks        | wait    |    cost = wait - time * others' tasks / its tasks
+        others    | their tasks | a late thread|
+    """
+
+    @staticmethod
+    def lost() -> Int:
+        """Returns what is lost, negative where the team has saved more."""
+        try:
+            return Int(_BALANCE.get_or_create_ptr()[].load())
+        except:
+            return 0
+
+    @staticmethod
+    def add(nanoseconds: Int):
+        """Adds what a call has cost; of callers at the same time one may not count."""
+        try:
+            ref balance = _BALANCE.get_or_create_ptr()[]
+            var before = balance.load()
+            var after = before + Int64(nanoseconds)
+            after = after.clamp(Int64(-MAX_SAVED), Int64(MAX_LOST))
+            _ = balance.compare_exchange(before, after)
+        except:
+            pass
 
 
 def _run_at[W: Work](address: Int, task: Int):
@@ -104,14 +192,28 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
         _ = job^
         _ = work^
 
-    def _share(self, job: Int):
+    def _share(self, address: Int):
         """Does the job at an address together with the team, or here if that is for one thread."""
-        var num_threads = MutPointer[Job, MutUntrackedOrigin](unsafe_from_address=job)[].num_threads
-        if self.gomp_parallel == 0 or num_threads == 1:
-            help_at(job)
-            return
+        ref job = MutPointer[Job, MutUntrackedOrigin](unsafe_from_address=address)[]
+        if self.gomp_parallel == 0 or job.num_threads == 1:
+            return job.help()
 
+        var start = Int(perf_counter_ns())
+        var lost = Balance.lost()
+        if lost > 0:
+            _ = job.do_tasks(until=start + PAYBACK * lost)
+            var end = Int(perf_counter_ns())
+            Balance.add((start - end) // PAYBACK)
+            start = end
+
+        var num_tasks = job.num_left()
+        if num_tasks <= 0:
+            return
         comptime NO_FLAGS = UInt32(0)
-        var address = self.gomp_parallel
-        var gomp_parallel = Pointer(to=address).unsafe_bitcast[_GompParallel]()[]
-        gomp_parallel(help_at, job, UInt32(num_threads), NO_FLAGS)
+        var function = self.gomp_parallel
+        var gomp_parallel = Pointer(to=function).unsafe_bitcast[_GompParallel]()[]
+        gomp_parallel(help_at, address, UInt32(job.num_threads), NO_FLAGS)
+        if job.caller_tasks > 0:
+            var time, wait = job.caller_end - start, Int(perf_counter_ns()) - job.caller_end
+            var of_others = num_tasks - job.caller_tasks
+            Balance.add(wait - time * of_others // job.caller_tasks)

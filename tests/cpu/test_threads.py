@@ -1,8 +1,12 @@
 """The number of threads, and who calls from where, change no bit."""
 
+import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import torch
 import mx_kernels as mx
 from cases import LAYOUTS, mx_tensor, random_operand
 from mx_kernels._facts import facts
+from tests.tiers import deep
 
 # Sizes that are cut into several tasks, with a ragged last one.
 M, N, K = 300, 400, 1056
@@ -118,3 +123,84 @@ def test_a_forked_child_computes_the_same_bits(problem):
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.read() == b"right"
     os.waitpid(child, 0)
+
+
+Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Team = ctypes.CFUNCTYPE(None, Entry, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+@pytest.fixture
+def led_by(monkeypatch):
+    """Puts a function in the place of the process's `GOMP_parallel`."""
+    kept = []
+
+    def lead(function):
+        kept.append(Team(lambda entry, job, threads, flags: function(entry, job)))
+        monkeypatch.setattr(facts(), "team", ctypes.cast(kept[-1], ctypes.c_void_p).value)
+
+    torch.set_num_threads(2)
+    return lead
+
+
+LATE = 0.002
+"""Seconds that a thread is off its core, less than a slice of a scheduler."""
+
+
+def test_a_team_that_costs_more_than_it_saves_is_left_alone_while_it_does(led_by):
+    x, waits = torch.ones(16, 7168), []
+
+    def late(entry, job):
+        entry(job)
+        time.sleep(LATE)
+        waits.append(time.perf_counter())
+
+    led_by(late)
+    while not waits:  # What other tests have left.
+        mx.quantize(x)
+    while time.perf_counter() - waits[0] < 150 * LATE:
+        mx.quantize(x)
+    # A tenth of the time, once what the team had saved before is spent.
+    assert 3 <= len(waits) <= 20
+
+
+def test_a_team_that_saves_time_is_asked_each_time(led_by):
+    x, asked = torch.ones(16, 7168), []
+
+    def helpful(entry, job):
+        asked.append(True)
+        worker = threading.Thread(target=entry, args=(job,))
+        worker.start()
+        worker.join()
+        entry(job)
+
+    led_by(helpful)
+    while not asked:  # What other tests have left.
+        mx.quantize(x)
+    for _ in range(50):
+        mx.quantize(x)
+    assert len(asked) == 51
+
+
+@deep
+def test_a_busy_core_costs_no_more_than_a_fifth_of_one_threads_time(rng):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core")
+    x = torch.from_numpy(rng.standard_normal((16, 7168))).bfloat16()
+    spin = f"import os; os.sched_setaffinity(0, {{{cores[-1]}}})\nwhile True: pass"
+    neighbour = subprocess.Popen([sys.executable, "-c", spin])
+
+    def seconds(threads, count=2000):
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        for _ in range(count):
+            mx.quantize(x)
+        return time.perf_counter() - start
+
+    try:
+        ratios = [seconds(2) / seconds(1) for _ in range(9)]
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+    # Other processes make any of them worse.
+    assert sorted(ratios)[2] < 1.2, ratios
