@@ -26,8 +26,8 @@ def kernel_of(left: Left, right: Right) -> Int:
     return BYTES if bytes.supports(left, right) else FLOATS
 
 
-def multiply[known: Known, T: Team](problem: Problem, team: T):
-    """Computes a problem on the CPU: one range of all rows."""
+def multiply[known: Known, T: Team](problem: Problem, team: T) raises:
+    """Computes a problem on the CPU: one range of all rows; raises where `Scratch` does."""
     if problem.m == 0 or problem.n == 0:
         return
     var room = left_bytes(problem.left, problem.right, problem.m, problem.k)

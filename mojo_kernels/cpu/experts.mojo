@@ -30,8 +30,11 @@ from .vectors import LANES, Sums
 comptime FLOAT32 = float_code(DType.float32)
 
 
-def multiply_grouped[known: Known, T: Team](problem: GroupedProblem, team: T) -> Bool:
-    """Computes a grouped product; says whether the sizes fit, else nothing is written."""
+def multiply_grouped[known: Known, T: Team](problem: GroupedProblem, team: T) raises -> Bool:
+    """Computes a grouped product; says whether the sizes fit, else nothing is written.
+
+    Raises where `Scratch` does, before anything is written.
+    """
     var experts = problem.experts
     var right = experts.right
     var scratch = Scratch(
@@ -125,10 +128,11 @@ def _float_bytes(dtype: Int) -> Int:
 
 def multiply_experts[
     known_gate_up: Known, known_down: Known, T: Team
-](problem: ExpertsProblem, team: T) -> Bool:
+](problem: ExpertsProblem, team: T) raises -> Bool:
     """Computes a layer of experts; says whether the ids fit, else nothing is written.
 
     What is known of the products: of the first one where tokens are floats, as they come.
+    Raises where `Scratch` does, before anything is written.
     """
     var routing, num_experts = problem.routing, problem.gate_up.count
     var scratch = Scratch(SortedSlots.num_bytes(routing, num_experts) + _Room.num_bytes(problem))

@@ -16,7 +16,7 @@ scale is not finite, the sums of that row and tile are replaced by ones taken in
 from layout import Coord
 from std.math import ceildiv
 
-from ..operands import allocate, on_stack
+from ..operands import on_stack
 from ..schedule.tiles import RowMajor
 from .block_order import Decoding
 from .panel import (
@@ -30,6 +30,7 @@ from .panel import (
     panel_sums,
 )
 from .result import PanelStore
+from .scratch import free, try_allocate
 from .threads import Work
 from .vectors import LANES
 from .weights import WeightTiles, decoding_of, tile_window
@@ -83,18 +84,30 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var groups = self.a.groups()
         var first_group = tile.row * self.panel_groups
         var last_group = min(first_group + self.panel_groups, groups.count)
+        var num_rows = groups.start(last_group) - groups.start(first_group)
+        var of_a_group = on_stack[DType.float32, Self.GROUP_ROWS, PANEL_COLUMNS]()
+        var sums, step = panel_sums(Int(of_a_group.ptr), Self.GROUP_ROWS), self.panel_groups
+        var memory = 0
+        if num_rows > Self.GROUP_ROWS:
+            comptime FLOAT_BYTES = 4
+            memory = try_allocate(num_rows * PANEL_COLUMNS * FLOAT_BYTES)
+            if memory != 0:
+                sums = panel_sums(memory, num_rows)
+            else:
+                # A group at a time has the same sums, and its weights are decoded again.
+                step = 1
+        for group in range(first_group, last_group, step):
+            self._compute(group, min(group + step, last_group), tile.column, sums)
+        free(memory)
+
+    def _compute(self, first_group: Int, last_group: Int, panel: Int, sums: PanelSums):
+        """Computes some groups of rows of a panel, and stores them."""
+        var groups = self.a.groups()
         var first_row = groups.start(first_group)
         var num_rows = groups.start(last_group) - first_row
-        var of_a_group = on_stack[DType.float32, Self.GROUP_ROWS, PANEL_COLUMNS]()
-        var sums = panel_sums(Int(of_a_group.ptr), Self.GROUP_ROWS)
-        if num_rows > Self.GROUP_ROWS:
-            var memory = allocate[DType.float32](num_rows * PANEL_COLUMNS)
-            sums = panel_sums(Int(memory.ptr), num_rows)
-        self._sum(first_group, last_group, tile.column, sums)
-        self._replace_irregular(first_row, num_rows, tile.column, sums)
-        self.out.store(first_row, num_rows, tile.column, sums)
-        if num_rows > Self.GROUP_ROWS:
-            sums.ptr.unsafe_free()
+        self._sum(first_group, last_group, panel, sums)
+        self._replace_irregular(first_row, num_rows, panel, sums)
+        self.out.store(first_row, num_rows, panel, sums)
 
     def _num_tiles(self) -> Int:
         return ceildiv(self.b.shape().rows, LANES)

@@ -54,7 +54,10 @@ struct SortedSlots(TrivialRegisterPassable):
         )
 
     def sort(mut self, routing: Routing) -> Bool:
-        """Sorts the slots; says whether there are all experts that they name."""
+        """Sorts the slots; says whether there are all experts that they name.
+
+        Reads each id once: the memory of the caller, who may be writing to it.
+        """
         if routing.id_bytes == 4:
             return self._sort[DType.int32](routing)
         return self._sort[DType.int64](routing)
@@ -69,6 +72,8 @@ struct SortedSlots(TrivialRegisterPassable):
             var expert = Int(ids.load[width=1, alignment=1](Coord(slot)))
             if expert >= num_experts:
                 return False
+            # For now the expert, whose row is not known yet.
+            self.row.store(Coord(slot), Int32(max(expert, Int(NOWHERE))))
             if expert >= 0:
                 var rows = self.next_row.load[width=1](Coord(expert))
                 self.next_row.store(Coord(expert), rows + 1)
@@ -77,7 +82,7 @@ struct SortedSlots(TrivialRegisterPassable):
             self.next_row.store(Coord(expert), Int64(self.ranges.rows))
             self.ranges.append(expert, rows)
         for slot in range(count):
-            var expert = Int(ids.load[width=1, alignment=1](Coord(slot)))
+            var expert = Int(self.row.load[width=1](Coord(slot)))
             var row = NOWHERE
             if expert >= 0:
                 row = self.next_row.load[width=1](Coord(expert)).cast[DType.int32]()

@@ -59,23 +59,39 @@ class Launcher(Protocol):
         """Launches a product of such codes, which writes `out`, where there are kernels for it."""
 
 
+_OUT_OF_MEMORY = "out of memory"
+"""How the error of the extension module begins whose working memory cannot be had."""
+
+
+def _as_python_says(error: Exception) -> Exception:
+    """Returns the error of an extension module, which knows one kind only, as Python calls it."""
+    return MemoryError(str(error)) if str(error).startswith(_OUT_OF_MEMORY) else error
+
+
 class _Cpu:
     """Launches on the CPU, on the thread team of the caller.
 
-    Asking for torch's number of threads also makes torch apply it to this thread.
+    Asking for torch's number of threads also makes torch apply it to this thread. A call whose
+    working memory cannot be had raises `MemoryError` and has written nothing.
     """
 
     def launch(self, operation, arguments, out):
         table = _facts._facts or facts()
         threads = get_num_threads()
         team = table.team if threads > 1 else 0
-        return getattr(table.native, operation)((*arguments, team, threads))
+        try:
+            return getattr(table.native, operation)((*arguments, team, threads))
+        except Exception as error:
+            raise _as_python_says(error) from None
 
     def multiply(self, arguments, out, m, k):
         table, threads = _facts._facts, get_num_threads()
         # Added, not unpacked: see `_calls`.
         team = table.team if threads > 1 else 0, threads
-        table.native.multiply(arguments + team)
+        try:
+            table.native.multiply(arguments + team)
+        except Exception as error:
+            raise _as_python_says(error) from None
 
     def prepared(self, arguments, index, m, k):
         table = _facts._facts
@@ -84,7 +100,10 @@ class _Cpu:
         def launch(arguments):
             threads = get_num_threads()
             team = table.team if threads > 1 else 0, threads
-            multiply(arguments + team)
+            try:
+                multiply(arguments + team)
+            except Exception as error:
+                raise _as_python_says(error) from None
 
         return launch
 

@@ -1,4 +1,4 @@
-"""The kernels touch no byte beside their arguments.
+"""The kernels touch no byte beside their arguments, and say so where memory cannot be had.
 
 Every array, read or written, lies against a page that may not be touched: once with its last
 byte before the page, once with its first byte behind it. A kernel that reads or writes one
@@ -9,7 +9,10 @@ import ctypes
 import faulthandler
 import mmap
 import os
+import resource
 import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from cases import (
     random_operand,
 )
 from mx_kernels._facts import ENCODED, QUANTIZED, facts
+from tests.tiers import deep
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
@@ -230,3 +234,131 @@ def test_linear_and_matmul(rng, shape, layout, dtype, end):
 @pytest.mark.parametrize("shape", SHAPES[1:5:3], ids=str)
 def test_linear_and_matmul_of_every_pair(rng, shape, pair, layout, end):
     beside_walls(rng, shape, *pair, layout, "float32", end)
+
+
+def in_a_child(work):
+    """Returns what `work` says in a child process, or the signal that ended it.
+
+    torch's own threads do not survive a fork, and whoever waits for them hangs.
+    """
+    torch.set_num_threads(1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(120)
+            os.write(writer, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return said if os.WIFEXITED(status) else f"signal {os.WTERMSIG(status)}"
+
+
+def leave_memory(num_bytes):
+    """Leaves this process so many bytes of new memory."""
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * PAGE
+    resource.setrlimit(resource.RLIMIT_AS, (used + num_bytes,) * 2)
+
+
+MANY = 1 << 17
+"""Rows that lie on top of each other, and whose copies take more than `LITTLE`."""
+LITTLE = 100 << 20
+
+
+def many_rows(count=MANY):
+    return torch.ones(1, 1024).expand(count, 1024)
+
+
+def experts_of(rows, k):
+    return mx.quantize(torch.ones(2, rows, k))
+
+
+CALLS = {
+    "linear bf16": lambda x, ids: mx.linear(
+        x, mx.quantize(torch.ones(16, 1024)), activations="bf16"
+    ),
+    "linear mxint8": lambda x, ids: mx.linear(
+        x, mx.quantize(torch.ones(16, 1024)), activations="mxint8"
+    ),
+    "grouped": lambda x, ids: mx.grouped_linear(
+        x, experts_of(16, 1024), torch.tensor([x.shape[0], 0], dtype=torch.int32)
+    ),
+    "moe": lambda x, ids: mx.moe(
+        x[: MANY >> 3],
+        experts_of(64, 1024),
+        experts_of(1024, 32),
+        ids.expand(x[: MANY >> 3].shape[0], 4),
+        torch.ones(x[: MANY >> 3].shape[0], 4),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_working_memory_that_cannot_be_had_is_an_error_and_the_next_call_computes(call):
+    few, ids = many_rows(3), torch.zeros(1, 4, dtype=torch.int64)
+    expected = call(few, ids)
+
+    def work():
+        leave_memory(LITTLE)
+        try:
+            call(many_rows(), ids)
+        except MemoryError as error:
+            same = torch.equal(call(few, ids), expected)
+            return f"{error}; then {'the same' if same else 'something else'}"
+        return "a result"
+
+    said = in_a_child(work)
+    assert said.startswith("out of memory: cannot allocate "), said
+    assert said.endswith(" bytes; then the same"), said
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_sums_of_a_panel_without_memory_are_taken_a_group_at_a_time():
+    # Rows of 32 make tall panels. With a fixed threshold, what is freed goes back at once.
+    M_MMAP_THRESHOLD, rows, k = -3, 1 << 19, 32
+    x = torch.linspace(-1, 1, rows * k).reshape(rows, k)
+    w = mx.quantize(torch.linspace(-1, 1, 16 * k).reshape(16, k))
+    assert libc.mallopt(M_MMAP_THRESHOLD, 1 << 16) == 1
+    expected = mx.linear(x, w)
+    again = torch.empty_like(expected)
+
+    def work():
+        result = again.numel() * again.element_size()
+        leave_memory(result + (1 << 20))
+        return "the same" if torch.equal(mx.linear(x, w), expected) else "something else"
+
+    assert in_a_child(work) == "the same"
+
+
+@deep
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_ids_that_change_meanwhile_lead_nowhere_else():
+    up, down = experts_of(64, 64), experts_of(64, 32)
+    x, ids, weights = (
+        torch.ones(4096, 64),
+        torch.ones(4096, 4, dtype=torch.int64),
+        torch.ones(4096, 4),
+    )
+    mx.moe(x, up, down, ids, weights)
+
+    def work():
+        def write():
+            while True:
+                ids.fill_(2**31 - 5)
+                ids.fill_(1)
+
+        threading.Thread(target=write, daemon=True).start()
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                mx.moe(x, up, down, ids, weights)
+            except ValueError:
+                continue
+        return "a result or ValueError"
+
+    assert in_a_child(work) == "a result or ValueError"

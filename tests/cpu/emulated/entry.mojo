@@ -2,7 +2,7 @@
 
 Each takes the address of a call: the structs of `calls.mojo` and `problem.mojo` as they lie in
 memory, which are the integers of `bindings/protocol.mojo` in the same order. It runs on one
-thread and returns 0, or 1 for a position that a table does not have.
+thread and returns 0, 1 for a position that a table does not have, or 2 for want of memory.
 """
 
 from mojo_kernels.calls import DequantizeCall, QuantizeCall, RelayoutCall
@@ -13,6 +13,7 @@ from mojo_kernels.problem import Known, Problem
 
 comptime DONE = 0
 comptime UNKNOWN = 1
+comptime OUT_OF_MEMORY = 2
 comptime NO_TEAM = OpenMPTeam.alone()
 
 
@@ -42,5 +43,8 @@ def mx_relayout(address: Int) abi("C") -> Int:
 @export
 def mx_multiply(address: Int) abi("C") -> Int:
     """Computes a product."""
-    dispatch.multiply[Known.NOTHING](_at[Problem](address), NO_TEAM)
-    return DONE
+    try:
+        dispatch.multiply[Known.NOTHING](_at[Problem](address), NO_TEAM)
+        return DONE
+    except:
+        return OUT_OF_MEMORY
