@@ -14,7 +14,7 @@ from ..layouts import (
 )
 from ..numbers.decode import decode
 from ..numbers.encode import encode_over
-from ..numbers.floats import FLOAT_TYPES, round_to
+from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.formats import Format
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
@@ -112,8 +112,8 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
                     comptime Codes = SIMD[DType.uint32, BLOCK_K]
                     var codes = rebind[Codes](bytes.cast[DType.uint32]())
                     var scale = self.operand.float_scale(row, block * BLOCK_K)
-                    var values = decode[Self.format.element](codes) * scale
-                    self.out.store(row, block * BLOCK_K, values)
+                    var numbers = decode[Self.format.element](codes)
+                    self.out.store(row, block * BLOCK_K, numbers, scale)
                 else:
                     var encoded = EncodedBlock[Self.format].of_packed(
                         bytes, self.operand.scale(row, block)
@@ -130,6 +130,20 @@ struct FloatRows(TrivialRegisterPassable):
     """Position in `FLOAT_TYPES`."""
     var rows: Int
     var columns: Int
+
+    @always_inline
+    def store[
+        width: SIMDLength
+    ](self, row: Int, column: Int, x: SIMD[DType.float32, width], scale: Float32):
+        """Rounds neighbours of a row, times a scale, to nearest even and stores them."""
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.dtype == i:
+                var out = matrix[FLOAT_TYPES[i]](
+                    self.address, self.rows, self.columns, self.columns
+                )
+                out.store[alignment=1](
+                    Coord(row, column), round_product_to[FLOAT_TYPES[i]](x, scale)
+                )
 
     @always_inline
     def store[width: SIMDLength](self, row: Int, column: Int, x: SIMD[DType.float32, width]):

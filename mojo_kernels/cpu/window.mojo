@@ -35,11 +35,12 @@ struct ScaleWindow(TrivialRegisterPassable):
         """Returns the window widened to hold one more scale."""
         return Self(min(self.low, scale), max(self.high, scale))
 
-    def multiplies_regularly(self, other: Self) -> Bool:
-        """Says whether half scales and their products from two windows are regular.
+    def multiplies_regularly[sum_bits: Int](self, other: Self) -> Bool:
+        """Says whether half scales, their products and sums of these from two windows are regular.
 
         Half a scale is 2**(scale - 128), regular for scales from 2 on; the
-        product's exponent must lie within -126 .. 127.
+        product's exponent must lie within -126 .. 127, and sums are less than
+        2**sum_bits times as large.
         """
         comptime TWICE_UNIT = 2 * (E8M0_BIAS + 1)
         var low = min(self.low, other.low)
@@ -48,7 +49,7 @@ struct ScaleWindow(TrivialRegisterPassable):
             low >= 2
             and high < E8M0_NAN
             and self.low + other.low - TWICE_UNIT >= -126
-            and self.high + other.high - TWICE_UNIT <= 127
+            and self.high + other.high - TWICE_UNIT + sum_bits <= 127
         )
 
 

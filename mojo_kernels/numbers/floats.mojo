@@ -55,6 +55,36 @@ struct FloatBits[dtype: DType]:
 
 
 @always_inline
+def round_product_to[
+    dtype: DType, width: SIMDLength
+](a: SIMD[DType.float32, width], b: Float32) -> SIMD[dtype, width]:
+    """Rounds `a * b` to an output type, once, for products that float64 holds.
+
+    Between float64 and a type below float32 stands the float32 that is odd where it is not exact:
+    it is on no tie that the product is not on.
+    """
+    comptime if dtype == DType.float32:
+        return rebind[SIMD[dtype, width]](a * b)
+    else:
+        var exact = a.cast[DType.float64]() * b.cast[DType.float64]()
+        var nearest = exact.cast[DType.float32]()
+        var bits = bitcast[DType.uint32, width](nearest)
+        var magnitude = _magnitude(exact)
+        var found = _magnitude(nearest.cast[DType.float64]())
+        var is_even = (bits & 1).eq(0)
+        # Of NaN neither is true.
+        var above = (is_even & magnitude.gt(found)).select(bits + 1, bits)
+        var odd = (is_even & magnitude.lt(found)).select(bits - 1, above)
+        return round_to[dtype](bitcast[DType.float32, width](odd))
+
+
+@always_inline
+def _magnitude[width: SIMDLength](x: SIMD[DType.float64, width]) -> SIMD[DType.float64, width]:
+    comptime MAGNITUDE = UInt64((1 << 63) - 1)
+    return bitcast[DType.float64, width](bitcast[DType.uint64, width](x) & MAGNITUDE)
+
+
+@always_inline
 def round_to[dtype: DType, width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[dtype, width]:
     """Rounds float32 to an output type, to nearest even, subnormals kept.
 

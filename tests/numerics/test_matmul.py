@@ -122,6 +122,21 @@ def test_every_scale_times_every_scale_within_the_bound(pair, layout):
     assert_bitwise_equal(values_of(got)[normal], exact[normal])
 
 
+@pytest.mark.cpu_only
+@every_layout
+@every_pair
+def test_a_result_that_float32_holds_comes_of_sums_that_it_does_not(pair, layout):
+    """The first block's sum is 2^128; the second takes half of it away."""
+    left, right = np.ones((1, 2 * BLOCK)), np.ones((1, 2 * BLOCK))
+    left[:, BLOCK:], right[:, BLOCK:] = -1, 0.5
+    scales = [np.full((1, 2), oracle.ONE_SCALE + exponent, np.uint8) for exponent in (100, 23)]
+    operands = [
+        (pack(code_of(values, format), format), scale)
+        for values, format, scale in zip((left, right), pair, scales, strict=True)
+    ]
+    assert product(*operands, pair, layout).item() == 2.0**127
+
+
 @every_layout
 @every_pair
 def test_zeros_under_the_largest_scales_add_nothing(pair, layout):

@@ -234,13 +234,19 @@ struct ByteProduct[reach: Reach](PanelProduct):
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
-        """Says whether the scales times their units, and their products, are regular float32."""
+        """Says whether the scales times their units, their products and all sums are regular
+        float32.
+
+        A block's sum of products of integers is below 2**BLOCK_BITS.
+        """
+        comptime BLOCK_BITS = 20
+        comptime NUM_BLOCKS_BITS = 32
         comptime HALVINGS = unit_shift[format.element]() - 1
         var halves = weights
         halves.low -= HALVINGS
         if halves.high < E8M0_NAN:
             halves.high -= HALVINGS
-        return rows.multiplies_regularly(halves)
+        return rows.multiplies_regularly[BLOCK_BITS + NUM_BLOCKS_BITS](halves)
 
     def sum_in_float64[Weights: WeightTiles](self, row: Int, tiles: Weights, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, for scales that float32 cannot multiply.

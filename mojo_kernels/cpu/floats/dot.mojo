@@ -143,21 +143,38 @@ def add_products(sums: Sums, weights: Words, x: UInt32) -> Sums:
 
 
 @always_inline
-def add_products_in_float64(
-    sums: SIMD[DType.float64, LANES], weights: Words, x: UInt32
-) -> SIMD[DType.float64, LANES]:
-    """Adds the products of one step where float32 might not hold them."""
-    comptime if HAS_PAIRS:
-        comptime UPPER = UInt32(0xFFFF0000)
-        var total = _add_product_in_float64(sums, weights & UPPER, x & UPPER)
-        return _add_product_in_float64(total, weights << 16, x << 16)
-    else:
-        return _add_product_in_float64(sums, weights, x)
+def infinite_or_one[width: SIMDLength](scales: SIMD[DType.float64, width]) -> type_of(scales):
+    """Returns infinity where a scale is infinite, else one."""
+    comptime INFINITY = bitcast[DType.float64](UInt64(0x7FF0000000000000))
+    var magnitudes = bitcast[DType.uint64, width](scales) << 1
+    var is_infinite = magnitudes.eq(SIMD[DType.uint64, width](0xFFE0000000000000))
+    return is_infinite.select(type_of(scales)(INFINITY), type_of(scales)(1))
 
 
 @always_inline
-def _add_product_in_float64(
-    sums: SIMD[DType.float64, LANES], weights: Words, x: UInt32
+def add_products_in_float64(
+    sums: SIMD[DType.float64, LANES],
+    weights: Words,
+    x: UInt32,
+    weight_factors: SIMD[DType.float64, LANES],
+    factor: Float64,
 ) -> SIMD[DType.float64, LANES]:
-    var factor = bitcast[DType.float32](x).cast[DType.float64]()
-    return sums + bitcast[DType.float32, LANES](weights).cast[DType.float64]() * factor
+    """Adds the products of one step where float32 might not hold them.
+
+    Weights and activations are each multiplied by a factor of their own first.
+    """
+    comptime if HAS_PAIRS:
+        comptime UPPER = UInt32(0xFFFF0000)
+        var upper = _product_in_float64(weights & UPPER, x & UPPER, weight_factors, factor)
+        var lower = _product_in_float64(weights << 16, x << 16, weight_factors, factor)
+        return sums + upper + lower
+    else:
+        return sums + _product_in_float64(weights, x, weight_factors, factor)
+
+
+@always_inline
+def _product_in_float64(
+    weights: Words, x: UInt32, weight_factors: SIMD[DType.float64, LANES], factor: Float64
+) -> SIMD[DType.float64, LANES]:
+    var numbers = bitcast[DType.float32, LANES](weights).cast[DType.float64]() * weight_factors
+    return numbers * (bitcast[DType.float32](x).cast[DType.float64]() * factor)

@@ -29,7 +29,13 @@ from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
-from .dot import STEPS, add_products, add_products_in_float64, weight_words
+from .dot import (
+    STEPS,
+    add_products,
+    add_products_in_float64,
+    infinite_or_one,
+    weight_words,
+)
 
 
 trait FloatSource(TrivialRegisterPassable):
@@ -295,8 +301,8 @@ struct FloatProduct(PanelProduct):
     def sum_in_float64[Weights: WeightTiles](self, row: Int, tiles: Weights, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, products and scales exact in float64.
 
-        A NaN or infinity on either side reaches the sums as IEEE arithmetic says; every NaN
-        comes out the same.
+        A NaN or infinity on either side reaches the sums as IEEE arithmetic says, elements being
+        multiplied by their scale first where that is infinite; every NaN comes out the same.
         """
         comptime F64 = SIMD[DType.float64, LANES]
         comptime NAN = Sums(bitcast[DType.float32](UInt32(0x7FC00000)))
@@ -304,12 +310,15 @@ struct FloatProduct(PanelProduct):
         for block in range((self.a.shape.k // BLOCK)):
             var first_word = self.a.order().index(row, block) * STEPS
             var codes = tiles.codes(tile, block)
+            var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
+            var row_scale = self.a.scale(row, block)
             var block_sums = F64(0)
             comptime for step in range(STEPS):
                 var words = weight_words[step](tiles, codes)
                 var x = self.a.words.load[width=1](Coord(first_word + step))
-                block_sums = add_products_in_float64(block_sums, words, x)
-            var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
-            total += block_sums * 0.5 * scales * self.a.scale(row, block)
+                block_sums = add_products_in_float64(
+                    block_sums, words, x, infinite_or_one(scales), infinite_or_one(row_scale)
+                )
+            total += block_sums * 0.5 * scales * row_scale
         var sums = total.cast[DType.float32]()
         return sums.eq(sums).select(sums, NAN)
