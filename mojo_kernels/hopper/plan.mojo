@@ -215,9 +215,16 @@ struct Plan(Equatable, TrivialRegisterPassable):
         return Self(self.kernel, self.tokens, self.columns, ranks)
 
     def within(self, num_steps: Int) -> Self:
-        """Returns the plan with as many ranks as have a step of K each, which groups rely on."""
+        """Returns the plan with as many ranks as have a step of K each, which groups rely on.
+
+        Shares differ by a step at most; but all ranks of `few` have as many, and the last one what is
+        left, which may be nothing: of nine blocks, four ranks would have three, three, three and none.
+        """
         var ranks = self.ranks
-        while ranks > max(num_steps, 1):
+        while ranks > 1:
+            var share = ceildiv(num_steps, ranks) if self.kernel == Kernel.FEW else 1
+            if share * (ranks - 1) < num_steps:
+                break
             ranks //= 2
         return self.with_ranks(ranks)
 

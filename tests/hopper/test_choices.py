@@ -6,12 +6,16 @@
 import re
 from itertools import product
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import mx_kernels as mx
 from bench import cuda_bytes, cuda_tune
 from cases import E4M3_FORMATS
+from mx_kernels import _calls, _cuda
+from mx_kernels._facts import KEPT_FLOATS, facts
 from mx_kernels._native import gpu_plans
 
 MXFP4, KEPT = 0, -1
@@ -108,6 +112,48 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
         assert code(row) == min(ours, key=lambda plan: plan.us).code
         assert 0 < min(plan.us for plan in plans) < 1e6
         assert row["splits"] <= k // 32
+
+
+STEPS = {"few": 32, "middle": 64, "fp8": 128, "mapped": 128, "aligned": 128, "tiles": 128}
+"""Elements of K that groups of a cluster take at a time, by kernel: of those that split K."""
+PAIRS = [
+    (KEPT, MXFP4), (MXFP4, MXFP4), ("mxfp8", "mxfp4"), ("mxfp8", "mxfp8"), ("fp8", "fp8"),
+    ("fp8_block", "fp8_block_2d"), ("mxint8", "mxint8"),
+]  # fmt: skip
+
+
+def fewest_steps(row, k):
+    """Returns the steps of K of the group that has the fewest: of shares rounded up, the last."""
+    kernel, ranks = next(name for name in STEPS if name in row["kernel"]), row["splits"]
+    steps = -(-k // STEPS[kernel])
+    if kernel in ("few", "middle"):
+        return steps - min(-(-steps // ranks) * (ranks - 1), steps)
+    return steps // ranks
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_no_choice_leaves_a_group_of_a_cluster_without_k(pair):
+    """A group that has none would read behind the activations."""
+    formats = [x if isinstance(x, int) else facts().formats[x].code for x in pair]
+    split = 0
+    for m, n, k in product(range(1, 129), (32, 256, 2880), range(32, 1569, 32)):
+        row = gpu_plans().explain_cuda((m, n, k, *formats))
+        if row["splits"] > 1:
+            split += 1
+            assert fewest_steps(row, k) > 0, (m, n, k, row)
+    # Stages of blocks that are scaled take less time than clusters that add up.
+    assert bool(split) == (pair[0] != "fp8_block")
+
+
+def test_no_plan_for_few_rows_leaves_a_group_of_a_cluster_without_k(found):
+    shapes = product((1, 9, 17, 33, 65, 128), (32, 2880), range(32, 3201, 32))
+    for m, n, k in (*shapes, *found):
+        codes = [plan[1] for plan in gpu_plans().plans_cuda((m, n, k))]
+        chosen = gpu_plans().explain_cuda((m, n, k, KEPT, MXFP4))
+        for plan in (*codes, code(chosen)):
+            if 0 < plan < 1 << 20:
+                row = {"kernel": "few", "splits": plan % 16}
+                assert fewest_steps(row, k) > 0, (m, n, k, plan)
 
 
 def test_the_check_says_how_far_the_choice_is_behind(found):
@@ -277,3 +323,38 @@ def test_kernels_for_few_rows_want_no_workspace_and_others_do():
             is_few = "few" in mx.explain(m, n, k, device="cuda", activations="bf16").kernel
             assert decision.workspace_bytes > (1 if is_few else 2) * m * k
     assert "few" in mx.explain(32, 4096, 512, device="cuda").kernel
+
+
+@pytest.mark.parametrize("plan", [0, 1 << 22])
+def test_the_module_of_the_device_is_asked_what_memory_each_product_wants(monkeypatch, plan):
+    """Nothing else knows: not the rows, the formats or the layout alone."""
+    cuda, asked, calls, freed = _cuda.Cuda(), [], [], []
+    cuda.plan = plan
+
+    def workspace_bytes(question):
+        asked.append(question)
+        return sum(question) % 3
+
+    stand_ins = {
+        "current_device": lambda: -1,
+        "_current_stream": lambda index: 5,
+        "_allocate": lambda num_bytes, stream: 1000 + num_bytes,
+        "_free": freed.append,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(_cuda, name, stand_in)
+    native = SimpleNamespace(multiply=calls.append)
+    cuda._devices[-1] = _cuda._Device(native, 7, workspace_bytes)
+    rows = facts().formats.values()
+    for left, right, layout, m, k in product(
+        [KEPT_FLOATS, *facts().activations[:-1]], rows, facts().layouts.values(),
+        (1, 8, 9, 300), (32, 256, 288),
+    ):  # fmt: skip
+        mode = facts().modes[left, "even"]
+        call = _calls.question((m, 64, k), mode, right, layout)
+        cuda.multiply(call, torch.empty(0), m, k)
+        question = (m, 64, k, mode.format, right.code, layout.code, plan)
+        num_bytes = sum(question) % 3
+        assert asked.pop() == question
+        assert calls.pop() == (*call, 7, 5, 1000 + num_bytes if num_bytes else 0, plan)
+        assert [freed.pop()] == [1000 + num_bytes] if num_bytes else not freed

@@ -217,6 +217,42 @@ def test_activations_at_an_odd_address_are_multiplied_without_a_workspace(activa
     oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16", scale_roundings=roundings)
 
 
+def few(rows, row_warps, ranks):
+    """Returns the code of a plan for few rows."""
+    return 32 * rows + 16 * row_warps + ranks
+
+
+FEW_BLOCKS = [(33, 256, 288, 0), (65, 256, 640, 0), (70, 256, 1056, 0)]
+"""Shapes of which a plan for few rows once had more groups in a cluster than shares of K."""
+FEW_BLOCKS += [
+    (3, 40, 32 * blocks, few(8, row_warps, ranks))
+    for blocks, row_warps, ranks in [(1, 1, 8), (3, 8, 4), (5, 2, 4), (9, 1, 4), (9, 4, 8),
+                                     (12, 2, 8), (17, 1, 8), (33, 2, 8), (49, 1, 8)]
+]  # fmt: skip
+FEW_BLOCKS += [(20, 40, 64 * steps - 32, (1 << 20) + 256 * 64 + 8) for steps in (1, 5, 9, 10)]
+"""Groups of `middle` have nothing to do there, and no harm is done."""
+
+
+@pytest.mark.parametrize("m, n, k, plan", FEW_BLOCKS)
+@pytest.mark.parametrize("activations", ["bf16", "mxfp4"])
+def test_groups_of_a_cluster_read_what_there_is_of_few_blocks(m, n, k, plan, activations):
+    x, w = torch.randn(m, k).bfloat16(), coded(n, k, "mxfp4", 2)
+    got, launches = multiplied(x, w, plan, activations=activations)
+    if "few" in launches[-1].entry:
+        ranks, blocks = launches[-1].cluster, k // 32
+        assert -(-blocks // ranks) * (ranks - 1) < blocks
+    left = values_of(x) if activations == "bf16" else numbers_of(mx.quantize(x))
+    oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16")
+
+
+@pytest.mark.parametrize("ranks", [0, 3, 6])
+def test_clusters_of_another_size_are_refused(ranks):
+    x, w = torch.randn(3, 96).bfloat16(), coded(40, 96, "mxfp4", 2)
+    for plan in (few(8, 1, ranks), made(64, ranks)):
+        with pytest.raises(Exception, match=f"plan: got {ranks} ranks, expected 1, 2, 4 or 8"):
+            multiplied(x, w, plan)
+
+
 def test_plans_for_kept_activations_refuse_others():
     with pytest.raises(Exception, match="bfloat16 activations that are kept"):
         multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), kept(128, 1))

@@ -265,8 +265,9 @@ def supports(problem: Problem) -> Bool:
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches the kernel as planned."""
-    var share = ceildiv(problem.k // BLOCK, plan.ranks)
+    """Launches the kernel as planned, with no more ranks than have blocks of K."""
+    var cut = plan.within(problem.k // BLOCK)
+    var share = ceildiv(problem.k // BLOCK, cut.ranks)
     comptime for log_tiles in range(4):
         comptime for log_warps in range(4):
             comptime for is_short in [False, True]:
@@ -278,7 +279,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
                         and is_short == (share <= SHORT * shape.k_warps())
                     )
                     if is_planned:
-                        return _launch[shape](problem, plan, share, queue)
+                        return _launch[shape](problem, cut, share, queue)
     raise Error(
         String(
             "plan: got ", plan.columns // TILE_ROWS, " row warps for ", plan.tokens,

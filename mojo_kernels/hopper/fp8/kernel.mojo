@@ -25,7 +25,7 @@ from ..instructions.wgmma import ROW_BYTES
 from ..mapped.launch import grid as grid_of_tiles, multiply as multiply_mapped
 from ..mapped.stages import columns_of
 from ..layout import OPERANDS
-from ..plan import Kernel, MAX_RANKS, Plan, takes_operands
+from ..plan import Kernel, Plan, takes_operands
 from .bases import ByteRows, meetings_at
 from .rows import MAX_K, prepare
 
@@ -52,8 +52,6 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var cut = shareable(problem.m, problem.n, problem.k, plan)
     if not supports(problem):
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
-    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
-        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     if plan.tokens == WIDE_TOKENS and plan.ranks != 1:
         raise Error(String("plan: got ", plan.ranks, " ranks, expected 1 for tiles of 256 rows"))
     if plan.kernel == Kernel.FP8:

@@ -99,7 +99,8 @@ struct Family(TrivialRegisterPassable):
             return 1
         if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
             most = self.plan.tokens // 32
-        return min(most, ceildiv(k // BLOCK, _step_blocks(self.plan.kernel)))
+        var num_steps = ceildiv(k // BLOCK, _step_blocks(self.plan.kernel))
+        return self.plan.with_ranks(most).within(num_steps).ranks
 
 
 def _few(tokens: Int, columns: Int, first_m: Int, last_m: Int) -> Family:

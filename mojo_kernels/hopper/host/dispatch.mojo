@@ -21,7 +21,7 @@ from ..middle import kernel as middle
 from ..numbers import kernel as numbers
 from ..numbers.operands import workspace_of as workspace_of_weights
 from ..staged.activations import workspace_of as workspace_of_numbers
-from ..plan import Kernel, PRESHUFFLED, Plan, may_take_operands, takes_formats
+from ..plan import Kernel, MAX_RANKS, PRESHUFFLED, Plan, may_take_operands, takes_formats
 from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
 
 
@@ -58,7 +58,9 @@ def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: 
 
 
 def launch[known: Known](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches the kernel of a plan."""
+    """Launches the kernel of a plan, whose clusters have to be of a size that there is."""
+    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
+        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     comptime if may_take_operands[known]():
         if plan.kernel == Kernel.FEW:
             return few.launch(problem, plan, queue)

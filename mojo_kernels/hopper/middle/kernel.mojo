@@ -25,7 +25,7 @@ from ..instructions.shared_memory import arrive, shared_base, store_word, wait_p
 from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import TokenSums, limit_registers, lower_word, multiply_block
 from ..layout import BLOCK
-from ..plan import MAX_RANKS, Plan, takes_operands
+from ..plan import Plan, takes_operands
 from ..staged.activations import StagedTokens, expand, num_steps_of
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
@@ -174,8 +174,6 @@ def supports(problem: Problem) -> Bool:
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies as planned."""
-    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
-        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     comptime for tokens in [64, 128]:
         if plan.tokens == tokens:
             var staged = expand(problem, tokens, queue)
