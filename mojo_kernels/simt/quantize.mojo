@@ -18,7 +18,7 @@ from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, padded_blocks, scale_rows
-from ..numbers.floats import FLOAT_TYPES, round_to
+from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.formats import FORMATS, block_of, has_float_scales, scale_bytes_of
 from ..numbers.rounding import float_scale_from_amax
 from ..numbers.scales import Scale
@@ -245,15 +245,15 @@ def dequantize_chunks[
     var element = element_of[bits](format)
     var packed = PackedRows[Layout](codes, scales, Int(k))
     var values = decode_chunk(packed.chunk[bits, RUN_BYTES](element, row, row_chunk), element)
-    var scale: Float32
+    var rounded: SIMD[dtype, CHUNK]
     if has_float_scales(Int(format)):
-        scale = packed.float_scale(row, row_chunk * CHUNK, block_of(Int(format)))
+        var scale = packed.float_scale(row, row_chunk * CHUNK, block_of(Int(format)))
+        rounded = round_product_to[dtype](values, scale)
     else:
         var byte = packed.scale(row, row_chunk // LANES_PER_BLOCK)
-        scale = f32_of_scale(byte.cast[DType.uint32]())
-    rows_of(output, CHUNK).store[alignment=VECTOR_BYTES](
-        Coord(chunk, 0), round_to[dtype](values * scale)
-    )
+        # Exact, for a scale is a power of two.
+        rounded = round_to[dtype](values * f32_of_scale(byte.cast[DType.uint32]()))
+    rows_of(output, CHUNK).store[alignment=VECTOR_BYTES](Coord(chunk, 0), rounded)
 
 
 def dequantize[

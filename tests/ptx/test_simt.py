@@ -32,7 +32,7 @@ from cases import (
     values_of,
 )
 from mx_kernels._cuda import PORTABLE
-from tests.ptx import calls, device
+from tests.ptx import calls, device, kinds
 
 pytestmark = pytest.mark.deep
 
@@ -325,6 +325,20 @@ def test_what_is_no_number_reaches_what_it_feeds_and_nothing_else(rng, pair):
     check_marked(a, w, [3], [9, 11], out=torch.bfloat16)
 
 
+@pytest.mark.parametrize("pair", [("fp8_block", "fp8_block"), ("mxfp8", "fp8"), ("fp8", "mxint8"),
+                                  ("fp8_block", "fp8_block_2d")], ids="-".join)  # fmt: skip
+def test_an_infinite_scale_makes_nan_of_products_of_both_signs(rng, pair):
+    """Of products of one sign throughout it makes that infinity."""
+    a, w = operands(rng, (33, 65, 160), *pair)
+    scaled, row = (w, 40) if pair[1] not in FORMATS else (a, 30)
+    scaled.scales[row % len(scaled.scales), 0] = np.inf
+    a.codes[7, :128], w.codes[:, :128] = 0x38, 0x38
+    rows, columns = ([row], []) if scaled is a else ([], [row])
+    if pair[1] == "fp8_block_2d":
+        rows, columns = [], slice(None)
+    check_marked(a, w, rows, columns)
+
+
 # Warps, where there are few rows or codes at any address
 
 
@@ -373,3 +387,24 @@ def test_layouts_move_bytes_and_decoding_is_exact(rng, format):
     for q in (w.stored(), expected):
         got = device.run(calls.dequantize(q, dtype="float32", **AMPERE))
         oracle.assert_bitwise_equal(got.numpy(), w.values().astype(NUMPY_DTYPES["float32"]))
+
+
+@pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("format", ["fp8", "fp8_e5m2"])
+def test_decoding_to_two_bytes_rounds_once(format, dtype, architecture):
+    """Of every code, products beside a tie that float32 would take for one; and infinite ones."""
+    kept_bits = {"bfloat16": 8, "float16": 11}[dtype]
+    codes = np.resize(finite_codes(format), 256).astype(np.uint8)
+    numbers = oracle.dequantize(codes[None], np.ones((1, 1), np.float32), format)[0]
+    ties = 1 + 2.0**-kept_bits + 2.0 ** (1 - kept_bits) * np.arange(3)
+    near = np.float32(ties[:, None] / np.abs(numbers[numbers != 0])).reshape(-1)
+    scales = np.concatenate([np.nextafter(near, np.float32(x)) for x in (0, np.inf)] + [near])
+    scales = np.append(scales, np.float32([np.inf, 2.0**127, 2.0**-149]))[:, None]
+    q = Operand(np.tile(codes, (len(scales), 1)), scales, format)
+    got = device.run(calls.dequantize(q.stored(), dtype=dtype, architecture=architecture))
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = numbers * np.float64(scales)
+        twice = oracle.round_to(np.float64(np.float32(exact)), dtype)
+    oracle.assert_bitwise_equal(values_of(got), oracle.round_to(exact, dtype))
+    assert (values_of(got) != twice)[np.isfinite(twice)].any()

@@ -178,9 +178,12 @@ def are_lost[
 
 @always_inline
 def is_extreme(factor: Float32) -> Bool:
-    """Says whether sums times a factor may leave float32 where C does not."""
+    """Says whether sums times a factor may leave float32 where C does not, or are no C at all.
+
+    An infinite factor makes NaN of products of both signs, whose sum has one.
+    """
     var magnitude = bitcast[DType.uint32](factor) & MAGNITUDE
-    return LARGEST_FACTOR_BITS < magnitude and magnitude < INFINITY
+    return LARGEST_FACTOR_BITS < magnitude and magnitude <= INFINITY
 
 
 @always_inline
