@@ -1,22 +1,10 @@
 """What Python asks about products on NVIDIA GPUs before it calls one: memory that they want."""
 
-from std.python import Python, PythonObject
+from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from ..backend import has_hopper
-from ..hopper.host.choices import MAX_FEW_ROWS
-from ..hopper.layout import OPERANDS
-from ..numbers.formats import NO_FORMAT
 from .nvidia import workspace_of
 from .protocol import Arguments, read_experts, read_grouped
-
-
-def py_max_few_rows() raises -> PythonObject:
-    """Returns rows, and pairs of formats of which up to so many need no workspace."""
-    comptime MXFP4 = OPERANDS.code()
-    var pairs = Python.tuple(Python.tuple(MXFP4, MXFP4), Python.tuple(NO_FORMAT, MXFP4))
-    var rows = MAX_FEW_ROWS if has_hopper() else 0
-    return Python.tuple(rows, pairs)
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
@@ -46,7 +34,6 @@ def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
 
 def add_facts(mut module: PythonModuleBuilder) raises:
     """Adds all of them to a module."""
-    module.def_function[py_max_few_rows]("max_few_rows")
     module.def_function[py_workspace_bytes]("workspace_bytes")
     module.def_function[py_grouped_workspace_bytes]("multiply_grouped_workspace_bytes")
     module.def_function[py_experts_workspace_bytes]("multiply_experts_workspace_bytes")

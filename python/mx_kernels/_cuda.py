@@ -34,20 +34,18 @@ current_device, _current_stream, _allocate, _free = (
 _LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = 5, 9, 10
 """Where they stand in what `multiply` takes, see `_calls`."""
 
+MAX_ANSWERS = 4096
+"""Products whose workspaces are remembered."""
 PORTABLE = 1 << 22
 """The plan that leaves products to the portable kernels, see `hopper/plan.mojo`."""
 
 
 @dataclass(frozen=True)
 class _Device:
-    """An opened device: the module of its architecture, its handle there, and facts of both."""
+    """An opened device: the module of its architecture, its handle there, and what that says."""
 
     native: ModuleType
     handle: int
-    max_few_rows: int
-    """Up to this many rows of activations a product needs no workspace, if its formats are..."""
-    few_formats: tuple[tuple[int, int], ...]
-    """...one of these pairs, of activations and weights."""
     workspace_bytes: Callable[[tuple[int, ...]], int]
     """Says how many bytes a product wants: of sizes, formats, layout, plan; remembers answers."""
 
@@ -87,12 +85,11 @@ class Cuda:
     ) -> Callable[[tuple[int, ...]], None]:
         """Returns what launches such products on a device, wherever their memory is."""
         device = self._devices.get(index) or self._open(index)
-        plan, num_bytes = self.plan, 0
+        plan = self.plan
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
-        if plan or m > device.max_few_rows or formats not in device.few_formats:
-            num_bytes = device.workspace_bytes(
-                (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
-            )
+        num_bytes = device.workspace_bytes(
+            (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
+        )
         multiply, handle = device.native.multiply, device.handle
 
         def launch(arguments: tuple[int, ...]) -> None:
@@ -136,8 +133,8 @@ class Cuda:
                     extension = _native.gpu_extension(name)
                     self._modules[name] = _native.load_extension(extension)
                 native = self._modules[name]
-                facts = *native.max_few_rows(), functools.lru_cache(native.workspace_bytes)
-                self._devices[index] = _Device(native, native.open(index), *facts)
+                ask = functools.lru_cache(MAX_ANSWERS)(native.workspace_bytes)
+                self._devices[index] = _Device(native, native.open(index), ask)
             return self._devices[index]
 
 

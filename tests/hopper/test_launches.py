@@ -2,11 +2,13 @@
 
 import re
 import struct
+from itertools import pairwise, product
 
 import pytest
 import torch
 
 import mx_kernels as mx
+from cases import LAYOUTS
 from tests import artefacts
 from tests.ptx import calls, kinds
 
@@ -102,12 +104,58 @@ def test_arguments_are_the_bytes_of_structs():
     launches, buffers, out = calls.multiply(x, w)
     (launch,) = launches
     activations, weights, result, *_ = launch.arguments
-    assert struct.unpack("<3q4iq", activations)[::7] == (x.data_ptr(), 256)
-    assert struct.unpack("<2q8x", weights) == (w.codes.data_ptr(), w.scales.data_ptr())
-    assert struct.unpack("<2q4i", result)[0] == out.data_ptr()
+    found = {buffer.address: buffer for buffer in buffers}
+    in_x, in_codes, in_scales, in_out = (
+        found[address]
+        for address in (
+            struct.unpack("<3q4iq", activations)[0],
+            *struct.unpack("<2q8x", weights),
+            struct.unpack("<2q4i", result)[0],
+        )
+    )
+    assert struct.unpack("<3q4iq", activations)[-1] == 256
     assert struct.unpack("<2q4i", result)[-2:] == (3, 64)
-    addresses = {part.ctypes.data for part in buffers}
-    assert addresses >= {t.data_ptr() for t in (x, w.codes, w.scales, out)}
+    for tensor, buffer in zip(
+        (x, w.codes, w.scales, out), (in_x, in_codes, in_scales, in_out), strict=True
+    ):
+        assert buffer.view.ctypes.data == tensor.data_ptr()
+        assert len(buffer.view) == tensor.nbytes
+        assert buffer.may_be_written == (tensor is out)
+
+
+def test_tensors_of_one_storage_are_far_from_each_other():
+    storage = torch.zeros(8 * 256).bfloat16()
+    x, bias = storage[: 3 * 256].view(3, 256), storage[3 * 256 : 3 * 256 + 64]
+    _, buffers, _ = calls.multiply(x, operand(64, 256).preshuffle("cuda"), bias=bias)
+    ends = sorted((buffer.address, buffer.address + len(buffer.view)) for buffer in buffers)
+    assert {x.nbytes, bias.nbytes} <= {end - start for start, end in ends}
+    assert all(start - end > 1 << 30 for (_, end), (start, _) in pairwise(ends))
+
+
+SHAPES = [(m, 32, k) for m in (1, 8, 9, 17, 70) for k in (32, 256, 288, 2080)]
+"""Few rows and more, a short K and a long one."""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxint8", "fp8", "fp8_block_2d"])
+@pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
+def test_a_product_gets_the_memory_that_it_wants(architecture, right, layout):
+    """Whatever its activations, addresses and results: what it wants is what Python asked for."""
+    for m, n, k in SHAPES:
+        w = operand(n, k, right)
+        if device := LAYOUTS[layout]["device"]:
+            w = w.preshuffle(device)
+        flat = torch.randn(m * k + 1).bfloat16()
+        odd, even = flat[1:].view(m, k), flat[:-1].view(m, k)
+        for left, x, dtype in product(
+            ("bf16", "mxfp4", "mxfp8", "fp8", "fp8_block"), (even, odd), (None, torch.float32)
+        ):
+            call = calls.multiply(
+                x, w, activations=left, out_dtype=dtype or x.dtype, architecture=architecture
+            )
+            assert call.launches
+        for left in ("mxfp4", "mxfp8", "fp8_block_2d"):
+            assert calls.multiply(operand(m, k, left), w, architecture=architecture).launches
 
 
 def test_a_workspace_that_is_too_small_is_refused(monkeypatch):

@@ -7,7 +7,9 @@ integers are the product's own; where it would launch, `_mx_kernels_ptx` says wh
 
     launches, buffers, out = calls.multiply(x, w)
 
-Results and workspaces are full of garbage. Who runs the launches writes them, in place.
+Kernels find each tensor at addresses of its own, far from all others', even of the same storage:
+what they touch beside it is a fault. Results and workspaces are full of garbage. Who runs the
+launches writes them, in place, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import mx_kernels as mx
 from mx_kernels import _cuda, _launch, _native
 from mx_kernels._facts import KEPT_FLOATS, facts
 from tests.ptx import kinds
+from tests.ptx.memory import fresh_address
 
 INDEX = -1
 """Where torch says that CPU tensors are."""
@@ -54,12 +57,23 @@ class Launch(NamedTuple):
     """The bytes of each parameter."""
 
 
+class Buffer(NamedTuple):
+    """Memory that kernels are told of: from a tensor's first element to its last one."""
+
+    address: int
+    """Where kernels find it."""
+    view: np.ndarray
+    """Its bytes."""
+    may_be_written: bool = False
+    """Whether it is a result or a workspace."""
+
+
 class Recorded(NamedTuple):
     """What one call of a public function would do."""
 
     launches: list[Launch]
-    buffers: list[np.ndarray]
-    """All memory that kernels are told of, as bytes: operands, results, workspaces."""
+    buffers: list[Buffer]
+    """Operands, results, workspaces."""
     out: Tensor | mx.MXTensor
     """What the function returned."""
 
@@ -70,8 +84,10 @@ class _Device:
     def __init__(self, native: ModuleType):
         self.native = native
         self.launches: list[Launch] = []
-        self.storages: dict[int, Tensor] = {}
-        """The memory that was asked for its address, by that."""
+        self.buffers: dict[tuple[int, int], Buffer] = {}
+        """The memory that was asked for its address, by that in this process, and its bytes."""
+        self.owners: list[Tensor] = []
+        """Who own that memory."""
 
     def __getattr__(self, operation: str) -> Callable:
         """Returns a function of the module, which takes what that of a CUDA device takes."""
@@ -93,20 +109,32 @@ class _Device:
         return launch
 
     def fill(self, address: int) -> int:
-        """Fills memory that begins at an address with garbage; returns its bytes."""
-        return len(self.storages[address].fill_(GARBAGE)) if address else 0
+        """Fills memory that kernels find at an address with garbage; returns its bytes."""
+        for key, buffer in self.buffers.items():
+            if address and buffer.address == address:
+                buffer.view[:] = GARBAGE
+                self.buffers[key] = buffer._replace(may_be_written=True)
+                return len(buffer.view)
+        return 0
 
-    def keep(self, tensor: Tensor) -> None:
-        """Keeps the memory of a tensor that kernels are told of."""
+    def address_of(self, tensor: Tensor) -> int:
+        """Returns where kernels find a tensor; none without elements has an address."""
+        if not tensor.numel():
+            return 0
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        elements = 1 + sum((size - 1) * step for size, step in steps)
+        begin, num_bytes = (x * tensor.itemsize for x in (tensor.storage_offset(), elements))
         storage = tensor.untyped_storage()
-        if storage.nbytes():
-            self.storages[storage.data_ptr()] = torch.empty(0, dtype=torch.uint8).set_(storage)
+        key = storage.data_ptr() + begin, num_bytes
+        if key not in self.buffers:
+            owner = torch.empty(0, dtype=torch.uint8).set_(storage, begin, (num_bytes,))
+            self.owners.append(owner)
+            self.buffers[key] = Buffer(fresh_address(key[0]), owner.numpy())
+        return self.buffers[key].address
 
     def allocate(self, num_bytes: int, _stream: int) -> int:
         """Returns the address of a workspace, which stays."""
-        workspace = torch.empty(num_bytes, dtype=torch.uint8)
-        self.keep(workspace)
-        return workspace.data_ptr()
+        return self.address_of(torch.empty(num_bytes, dtype=torch.uint8))
 
 
 @cache
@@ -131,13 +159,10 @@ def record(
     device = _Device(module_of(architecture))
     cuda = _cuda.Cuda()
     cuda.plan = plan
-    opened = _cuda._Device(device, 0, *device.native.max_few_rows(), device.workspace_bytes)
-    cuda._devices[INDEX] = opened
-    address_of = Tensor.data_ptr
+    cuda._devices[INDEX] = _cuda._Device(device, 0, device.workspace_bytes)
 
     def data_ptr(tensor: Tensor) -> int:
-        device.keep(tensor)
-        return address_of(tensor)
+        return device.address_of(tensor)
 
     stand_ins = {
         "current_device": lambda: INDEX,
@@ -153,8 +178,8 @@ def record(
         out = function(*map(_tensor_of, args), **{k: _tensor_of(v) for k, v in kwargs.items()})
     if device.launches:
         for part in (out.codes, out.scales) if isinstance(out, mx.MXTensor) else (out,):
-            device.fill(part.untyped_storage().data_ptr())
-    return Recorded(device.launches, [part.numpy() for part in device.storages.values()], out)
+            device.fill(device.address_of(part))
+    return Recorded(device.launches, [*device.buffers.values()], out)
 
 
 def multiply(a, w: mx.MXTensor, **kwargs) -> Recorded:

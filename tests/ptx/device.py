@@ -18,8 +18,8 @@ def module_of(text: str) -> Module:
 def run(recorded: Recorded, seed: int = 0):
     """Runs the launches of a call one after the other, and returns its result."""
     memory = Memory()
-    for i, buffer in enumerate(recorded.buffers):
-        memory.add(buffer.ctypes.data, buffer.nbytes, f"buffer {i}")
+    for i, (address, view, writes) in enumerate(recorded.buffers):
+        memory.add(address, view, f"buffer {i}", writes=writes)
     for launch in recorded.launches:
         Launch(
             module_of(launch.ptx), launch.entry, launch.grid, launch.threads, launch.arguments,

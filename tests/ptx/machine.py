@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.ptx import parse
 from tests.ptx.instructions import Kernel
-from tests.ptx.memory import PEER_BITS, Barrier, Fault, Memory
+from tests.ptx.memory import PEER_BITS, Barrier, Fault, Memory, fresh_address
 from tests.ptx.operands import BLOCK
 from tests.ptx.scalar import LANES
 from tests.ptx.warp import Warp
@@ -31,7 +31,9 @@ class Module:
 
     def __init__(self, text: str):
         self.functions, constants = parse.functions_of(text)
-        self.constants = {name: np.frombuffer(v, np.uint8) for name, v in constants.items()}
+        self.constants = {
+            name: (fresh_address(0), np.frombuffer(v, np.uint8)) for name, v in constants.items()
+        }
         self.statics = {}
         at = 0
         for align, name, size in re.findall(
@@ -229,8 +231,8 @@ class Launch:
             if len(given) != size:
                 raise Fault(f"parameter {name} has {size} bytes, got {len(given)}")
             self.params[name] = np.frombuffer(given, np.uint8)[None, :].repeat(LANES, axis=0)
-        for name, data in module.constants.items():
-            memory.add(data.ctypes.data, len(data), name, writes=False)
+        for name, (address, data) in module.constants.items():
+            memory.add(address, data, name, writes=False)
 
     def run(self) -> int:
         """Runs all groups; returns the instructions of all warps."""

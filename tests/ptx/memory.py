@@ -1,9 +1,9 @@
-"""What a kernel may touch: the buffers of a launch, at their addresses in this process."""
+"""What a kernel may touch: the buffers of a launch, each at addresses far from all others'."""
 
 from __future__ import annotations
 
 import bisect
-import ctypes
+import itertools
 
 import numpy as np
 
@@ -11,6 +11,17 @@ PARAM, LOCAL, SHARED = 1 << 59, 1 << 60, 1 << 61
 """Where generic addresses begin: of a launch's parameters, a lane's and a group's own memory."""
 PEER_BITS = 24
 """Above these bits, an address has the rank of a group of the cluster, plus one."""
+
+BUFFER_BITS = 36
+"""Above these bits, an address has the number of a buffer: no way past an end leads to another."""
+ALIGNED_BITS = 12
+"""Of the address in this process, an address keeps so many: what is odd there is odd here."""
+numbers = itertools.count(1)
+
+
+def fresh_address(address: int) -> int:
+    """Returns an address that no buffer has had, aligned as that of memory of this process."""
+    return (next(numbers) << BUFFER_BITS) + address % (1 << ALIGNED_BITS)
 
 
 class Fault(Exception):
@@ -31,12 +42,11 @@ class Memory:
         self.starts: list[int] = []
         self.buffers: list[tuple[int, int, np.ndarray, str, bool]] = []
 
-    def add(self, address: int, num_bytes: int, name: str, *, writes: bool = True) -> None:
-        """Allows accesses to some bytes."""
-        view = np.ctypeslib.as_array((ctypes.c_uint8 * max(num_bytes, 1)).from_address(address))
+    def add(self, address: int, view: np.ndarray, name: str, *, writes: bool = True) -> None:
+        """Allows accesses to some bytes, which kernels find at an address."""
         at = bisect.bisect(self.starts, address)
         self.starts.insert(at, address)
-        self.buffers.insert(at, (address, address + num_bytes, view, name, writes))
+        self.buffers.insert(at, (address, address + len(view), view, name, writes))
 
     def place(self, addresses: np.ndarray, num_bytes: int, *, writes: bool):
         """Returns the bytes that lanes access, and their places in them."""

@@ -30,7 +30,7 @@ class Operands:
     locals: dict[str, int]
     statics: dict[str, int]
     """Where variables in shared memory begin."""
-    constants: dict[str, np.ndarray]
+    constants: dict[str, tuple[int, np.ndarray]]
     param_places: dict[str, int]
     """Where parameters of the launch begin."""
 
@@ -63,7 +63,7 @@ class Operands:
         if text in self.statics:
             return self.statics[text]
         if text in self.constants:
-            return self.constants[text].ctypes.data
+            return self.constants[text][0]
         if text in self.param_places:
             return self.param_places[text]
         raise Fault(f"unknown operand {text!r}")

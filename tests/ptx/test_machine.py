@@ -5,7 +5,7 @@ import pytest
 
 from tests.ptx import warp
 from tests.ptx.machine import Launch, Module
-from tests.ptx.memory import Fault, Memory
+from tests.ptx.memory import Fault, Memory, fresh_address
 
 HEAD = ".version 8.5\n.target sm_90a\n.address_size 64\n"
 REGISTERS = """
@@ -18,10 +18,10 @@ def run(body, out, *, threads=32, grid=1, cluster=0, shared=0, seed=0, declared=
     """Runs a kernel that gets the address of `out`."""
     text = f"{HEAD}.extern .shared .align 1024 .b8 dyn[];\n{declared}\n"
     text += f".visible .entry k(.param .u64 k_0)\n{{{REGISTERS}{body}\nret;}}"
-    memory = Memory()
-    memory.add(out.ctypes.data, out.nbytes, "out")
-    address = out.ctypes.data.to_bytes(8, "little")
-    launch = Launch(Module(text), "k", (grid, 1, 1), threads, [address], memory, cluster=cluster,
+    memory, address = Memory(), fresh_address(0)
+    memory.add(address, out.reshape(-1).view(np.uint8), "out")
+    given = [address.to_bytes(8, "little")]
+    launch = Launch(Module(text), "k", (grid, 1, 1), threads, given, memory, cluster=cluster,
                     shared_bytes=shared, seed=seed)  # fmt: skip
     launch.run()
     return out
@@ -269,6 +269,35 @@ def test_a_function_is_called():
     st.global.b32 [%rd3], %r4;
     """
     assert np.array_equal(run(body, words(), declared=declared), 2 * np.arange(32))
+
+
+BESIDE = {
+    "behind": "ld.global.b32 %r4, [%rd3+4];",
+    "before": "ld.global.b32 %r4, [%rd1+-4];",
+    "four words": "ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%rd1+128];",
+    "far": "mov.b64 %rd4, 0x900000000; add.s64 %rd4, %rd4, %rd1; ld.global.b32 %r4, [%rd4];",
+    "copy": "cp.async.cg.shared.global [%r2], [%rd1+128], 16; cp.async.wait_all;",
+    "atom": "atom.global.add.u32 %r4, [%rd3+4], %r1;",
+    "bulk": "mov.b32 %r6, 128; setp.ne.b32 %p1, %r1, 0; @%p1 bra there; mov.b32 %r4, 1;"
+    "mbarrier.init.shared.b64 [%r2], %r4; mbarrier.arrive.expect_tx.shared.b64 _, [%r2], %r6;"
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    " [%r3], [%rd1+16], %r6, [%r2]; there: bar.sync 0;" + waits_at("%r2"),
+    "bulk out": "setp.ne.b32 %p1, %r1, 0; @%p1 bra there; mov.b32 %r6, 128;"
+    "cp.async.bulk.global.shared::cta.bulk_group [%rd1+16], [%r2], %r6;"
+    "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; there: bar.sync 0;",
+}
+"""Accesses to what is no part of 128 bytes, or not all of it."""
+
+
+@pytest.mark.parametrize("access", BESIDE)
+def test_what_lies_beside_a_buffer_is_out_of_reach(access):
+    """However near another one is in the memory of this process."""
+    with pytest.raises(Fault, match=r"(loads|stores) \d+ bytes at (out \+ |.*before all buffers)"):
+        run(f"mov.b32 %r2, dyn; add.s32 %r3, %r2, 16; {BESIDE[access]}", words(), shared=256)
+
+
+def test_a_prefetch_reaches_anything():
+    run("prefetch.global.L2 [%rd1+4096];", words())
 
 
 @pytest.mark.parametrize(
