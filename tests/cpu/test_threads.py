@@ -183,11 +183,9 @@ def test_a_team_that_saves_time_is_asked_each_time(led_by):
 
 @deep
 def test_a_busy_core_costs_no_more_than_a_fifth_of_one_threads_time(rng):
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("one core")
+    core = max(os.sched_getaffinity(0))
     x = torch.from_numpy(rng.standard_normal((16, 7168))).bfloat16()
-    spin = f"import os; os.sched_setaffinity(0, {{{cores[-1]}}})\nwhile True: pass"
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     neighbour = subprocess.Popen([sys.executable, "-c", spin])
 
     def seconds(threads, count=2000):
