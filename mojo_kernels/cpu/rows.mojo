@@ -21,7 +21,7 @@ from ..numbers.scales import Scale
 from ..operands import Flat, Matrix, Operand, flat, matrix
 from .encode import EncodedBlock, carry_of, encode_block, float_scale_of
 from .threads import Work
-from .vectors import BLOCK
+from .vectors import BLOCK, HAS_FMA
 
 
 @fieldwise_init
@@ -142,7 +142,7 @@ struct FloatRows(TrivialRegisterPassable):
                     self.address, self.rows, self.columns, self.columns
                 )
                 out.store[alignment=1](
-                    Coord(row, column), round_product_to[FLOAT_TYPES[i]](x, scale)
+                    Coord(row, column), round_product_to[FLOAT_TYPES[i], has_fma=HAS_FMA](x, scale)
                 )
 
     @always_inline
