@@ -424,12 +424,6 @@ def test_dtensor_shards_columns_and_rows(layout, inference):
 
 
 @pytest.mark.cpu_only
-def test_a_tensor_that_would_be_sent_says_what_to_do():
-    with rank_of_two(0) as mesh, pytest.raises(NotImplementedError, match="src_data_rank=None"):
-        distribute_tensor(weights(), mesh, [Shard(0)])
-
-
-@pytest.mark.cpu_only
 def test_a_shard_that_would_cut_a_block_is_refused():
     with rank_of_two(0) as mesh, pytest.raises(ValueError, match="got K 0:48 of 96"):
         distribute_tensor(weights(), mesh, [Shard(1)], src_data_rank=None)

@@ -218,15 +218,18 @@ def _check_patterns(
     parameters: list[Parameter], include: tuple[str, ...], exclude: tuple[str, ...]
 ) -> None:
     """Raises if a pattern matches nothing, or only what is quantized already."""
-    for pattern in (*include, *exclude):
+    named = [("include", pattern) for pattern in include]
+    for argument, pattern in (*named, *(("exclude", pattern) for pattern in exclude)):
         matched = [it for it in parameters if _matches(it.name, (pattern,))]
         if not matched:
-            raise ValueError(f"got the pattern {pattern!r}, which matches no name of a parameter")
+            raise ValueError(
+                f"{argument}: got the pattern {pattern!r}, which matches no name of a parameter"
+            )
         if all(it.format for it in matched):
             raise ValueError(
-                f"got the pattern {pattern!r}, which matches only what is quantized already, as "
-                f"{matched[0].name} in {matched[0].format}, expected names of floats: codes are "
-                "rewritten as they are"
+                f"{argument}: got the pattern {pattern!r}, which matches only what is quantized "
+                f"already, as {matched[0].name} in {matched[0].format}, expected names of floats: "
+                "codes are rewritten as they are"
             )
 
 
