@@ -61,14 +61,13 @@ def cut_off(got, pair, layout: str, a, b):
     """Returns what the tensor cores that computed `got` may lose of `a @ b.T`: `more_error`.
 
     Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it, or
-    plain under float scales, and `got` has two bytes a number.
+    plain under float scales, and `got` has two bytes a number. Blocks of MX get a common scale.
     """
-    is_e4m3 = set(pair) <= set(E4M3_FORMATS)
-    has_codes = is_e4m3 or tuple(pair) in MX_PAIRS_OF_CODES
+    is_e4m3, is_mx = set(pair) <= set(E4M3_FORMATS), tuple(pair) in MX_PAIRS_OF_CODES
     is_fast = layout == "preshuffled_cuda" or (layout == "plain" and is_e4m3)
-    if has_codes and is_fast and got.is_cuda and got.dtype != torch.float32:
-        return oracle.fp8_cutoff_bound(a, b)
-    return 0.0
+    if not (is_e4m3 or is_mx) or not is_fast or not got.is_cuda or got.dtype == torch.float32:
+        return 0.0
+    return oracle.fp8_cutoff_bound(a, b) + (oracle.common_scale_bound(a, b) if is_mx else 0.0)
 
 
 def numbers_of(q):

@@ -49,7 +49,7 @@ def kind_of(value, name: str) -> str:
         TypeError: for anything else, and for arrays whose bytes are not their whole meaning.
     """
     if isinstance(value, Tensor):
-        if isinstance(value.layout, str):
+        if hasattr(value, "byte_layout"):
             raise TypeError(
                 f"{name}: got an MXTensor, expected floats or bytes; call {name}.dequantize() for "
                 f"floats, take {name}.codes and {name}.scales for bytes"

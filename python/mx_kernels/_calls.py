@@ -61,7 +61,7 @@ class Operand(Protocol):
     """The codes of format and layout."""
     _k: int
     format: str
-    layout: str
+    byte_layout: str
     shape: tuple[int, ...]
     rows: int
     _checked: tuple | None
@@ -127,7 +127,7 @@ def _cut(q: Operand, *others: Layout) -> tuple[int, int]:
     if not rows or q._codes.ndim < 3:
         return min(rows, 1), rows
     n, fmt = q.shape[-2], facts().formats[q.format]
-    if any(n % layout.row_unit(fmt) for layout in (facts().layouts[q.layout], *others)):
+    if any(n % layout.row_unit(fmt) for layout in (facts().layouts[q.byte_layout], *others)):
         return rows // n, n
     return 1, rows
 

@@ -141,10 +141,10 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     check_operand(a, "a")
     check_weights(b, "b")
     check_together("a", a.codes, "b", b.codes)
-    if a.layout != facts().plain.name:
+    if a.byte_layout != facts().plain.name:
         raise ValueError(
-            f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
-            "preshuffled; call a.unshuffle()"
+            f"a: got layout {a.byte_layout!r}, expected {facts().plain.name!r}: only the weights "
+            "are preshuffled; call a.unshuffle()"
         )
     if a.k != b.k:
         raise _disagreement("a", a.shape, "b", b)

@@ -33,7 +33,7 @@ def parts_of(w: MXTensor, name: str) -> tuple:
     """Returns what torch's operators take for the weights of experts."""
     if not isinstance(w, MXTensor):
         raise TypeError(f"{name}: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
-    return w.codes, w.scales, w.format, w.layout, w.shape[-2]
+    return w.codes, w.scales, w.format, w.byte_layout, w.shape[-2]
 
 
 def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:

@@ -54,7 +54,7 @@ class MXModule(nn.Module):
     @property
     def layout(self) -> str:
         """The weights' layout."""
-        return self._own_part().layout
+        return self._own_part().byte_layout
 
     def _own_part(self) -> MXTensor:
         """Returns the first weight, or what this rank has of it."""
@@ -117,8 +117,8 @@ class MXModule(nn.Module):
             if got != expected:
                 got, expected = (show(v) if fact == "shape" else v for v in (got, expected))
                 raise ValueError(f"got {fact} {got}, expected {expected}")
-        if saved.layout != own.layout:
-            state_dict[prefix + name] = saved._relayout(layout_named(own.layout))
+        if saved.byte_layout != own.byte_layout:
+            state_dict[prefix + name] = saved._relayout(layout_named(own.byte_layout))
 
 
 class MXLinear(MXModule, nn.Linear):

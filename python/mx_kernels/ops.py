@@ -214,7 +214,7 @@ def _parts(w: MXTensor) -> tuple:
 
     A shape is for the compiler, which knows sizes by name; `torch.jit.trace` would record it.
     """
-    return w.codes, w.scales, w.format, w.layout, w.shape[0] if is_compiling() else w.rows
+    return w.codes, w.scales, w.format, w.byte_layout, w.shape[0] if is_compiling() else w.rows
 
 
 def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:

@@ -179,12 +179,17 @@ class MXTensor(Tensor):
         return self._format
 
     @property
-    def layout(self) -> str:
-        """The name of the byte order.
+    def byte_layout(self) -> str:
+        """The name of the order of the bytes: "plain", or the preshuffled one of a device."""
+        return self._layout
 
-        Torch's own code, to which the word means strides or their absence, is told torch.strided:
-        its serializer and its comparisons know no other words. Other libraries that ask see that
-        this is no tensor of theirs.
+    @property
+    def layout(self) -> str:
+        """`byte_layout`, whose older name it is, but for torch's own code.
+
+        There the word means strides or their absence: its serializer and its comparisons are told
+        torch.strided, and know no other words. Other libraries that ask see that this is no tensor
+        of theirs. Inside compiled functions take `byte_layout`.
         """
         if torch.compiler.is_compiling():
             return self._layout

@@ -249,7 +249,7 @@ def test_matmul_is_the_product_of_the_dequantized_operands(rng, pair, layout):
 @pytest.mark.parametrize("rows", [1, 4, 128, 130])
 def test_each_matrix_of_a_batch_is_multiplied_under_its_own_scales(rng, format, lead, rows):
     sizes = 10.0 ** np.arange(np.prod(lead)).reshape(*lead, 1, 1)
-    x = torch.from_numpy(np.float32(sizes * rng.standard_normal((*lead, rows, 160))))
+    x = torch.tensor(sizes * rng.standard_normal((*lead, rows, 160)), dtype=torch.float32)
     a, w = mx.quantize(x, format=format), tensor(*operand(rng, 17, 160, "mxfp4")[:2], "mxfp4")
     got = mx.matmul(a, w, out_dtype="float32")
     assert got.shape == (*lead, rows, 17)

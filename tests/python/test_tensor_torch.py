@@ -297,7 +297,7 @@ FUNCTIONS = {
     "constructed inside": lambda x, w: mx.linear(x, mx.MXTensor(w.codes[0], w.scales[0])),
     "returned": lambda x, w: (mx.quantize(x, format="mxint8"), w[1:], w[0].half(), w.clone()),
     "parts": lambda x, w: (w[..., 32:], torch.cat([w, w]), w.view(1, 2, N, K), w.unbind()),
-    "what it is": lambda x, w: (w.shape, w.dtype, w.format, w.layout, w.k, w.nbytes, w.rows),
+    "what it is": lambda x, w: (w.shape, w.dtype, w.format, w.byte_layout, w.k, w.nbytes, w.rows),
     "bytes": lambda x, w: (w.codes + 1, w[1].scales, w.dequantize()),
 }
 

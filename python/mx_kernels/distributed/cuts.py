@@ -77,7 +77,7 @@ class Cut:
         plain = whole.unshuffle()
         parts = [plain.narrow(axis, at, end - at) for at, end in spans]
         part = _joined(parts, axis) if len(parts) > 1 else parts[0].clone()
-        return part._relayout(layout_named(whole.layout))
+        return part._relayout(layout_named(whole.byte_layout))
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the tensor, in the plain layout, whose parts the ranks have, in their order."""

@@ -108,7 +108,7 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
     codes, scales = (
         ops.constant(part.detach().contiguous().numpy(), dtype, device) for part, dtype in parts
     )
-    return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.layout)
+    return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.byte_layout)
 
 
 def as_value(q: MXValue | MXTensor, name: str, device: DeviceRef) -> MXValue:
