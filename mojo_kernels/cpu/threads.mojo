@@ -13,7 +13,7 @@ costs more.
 """
 
 from std.atomic import Atomic
-from std.ffi import _Global, external_call
+from std.ffi import _Global
 from std.time import perf_counter_ns
 
 
@@ -42,9 +42,10 @@ comptime CLAIMS_PER_THREAD = 4
 comptime PAYBACK = 10
 """Calls do without a team for this many times as long as waiting for it has cost: a core that is
 busy makes them slower than one thread by a tenth at most."""
-comptime MAX_SAVED = 500_000
-"""What a team saved excuses so much waiting, in nanoseconds: now and then a thread of an idle
-machine is late. Guess."""
+comptime MAX_SAVED = 5_000_000
+"""What a team saved excuses so much waiting, in nanoseconds, and a first team may cost it: now and
+then a thread of an idle machine is late, by up to a slice of the scheduler. With a tenth of it,
+products of one row took up to a tenth longer on an idle virtual machine (Zen 4, 2026-11-29)."""
 comptime MAX_LOST = 50_000_000
 """Longer waits count as much as this: whatever one of them was, the team is asked again within
 half a second. Guess."""
@@ -69,12 +70,8 @@ struct Job(Movable):
     var claimed: Atomic[Int64]
     var num_tasks: Int
     var num_threads: Int
-    var caller: Int
-    """The thread that waits for the others."""
-    var caller_tasks: Int
-    """Tasks that it did."""
-    var caller_end: Int
-    """When it found none left, in nanoseconds."""
+    var task_time: Atomic[Int64]
+    """The time that a task takes, in nanoseconds: the least of the threads' means."""
 
     def __init__[W: Work](out self, ref work: W, num_tasks: Int, num_threads: Int):
         """Leaves all tasks to be claimed; the work outlives the job."""
@@ -83,16 +80,17 @@ struct Job(Movable):
         self.claimed = Atomic[Int64](0)
         self.num_tasks = num_tasks
         self.num_threads = num_threads
-        self.caller = _this_thread()
-        self.caller_tasks = 0
-        self.caller_end = 0
+        self.task_time = Atomic[Int64](Int64(FOREVER))
 
     def help(mut self):
-        """Does tasks until none are left to claim."""
+        """Does tasks until none are left to claim, and notes how long one takes."""
+        var start = Int(perf_counter_ns())
         var num_done = self.do_tasks()
-        if self.num_threads > 1 and _this_thread() == self.caller:
-            self.caller_tasks = num_done
-            self.caller_end = Int(perf_counter_ns())
+        if num_done > 0:
+            var mean = Int64((Int(perf_counter_ns()) - start) // num_done)
+            var least = self.task_time.load()
+            while mean < least and not self.task_time.compare_exchange(least, mean):
+                pass
 
     def do_tasks(mut self, until: Int = FOREVER) -> Int:
         """Does tasks until none are left to claim, or until a time; returns how many."""
@@ -118,25 +116,19 @@ struct Job(Movable):
         return self.num_tasks - Int(self.claimed.load())
 
 
-def _this_thread() -> Int:
-    return external_call["pthread_self", Int]()
+def _all_saved() -> Atomic[Int64]:
+    return Atomic[Int64](-MAX_SAVED)
 
 
-def _nothing_lost() -> Atomic[Int64]:
-    return Atomic[Int64](0)
-
-
-comptime _BALANCE = _Global["mx_kernels_balance", _nothing_lost]
+comptime _BALANCE = _Global["mx_kernels_balance", _all_saved]
 
 
 struct Balance:
-    """What waiting for the team of this process has cost, less what the team has saved.
+    """What the team of this process has cost, less what it has saved.
 
-    Nanoseconds of its callers, from -MAX_SAVED to MAX_LOST. A caller that did some of the tasks in
-    some time would have done all of them in proportion:
-
-        caller    | its tasks        | wait    |    cost = wait - time * others' tasks / its tasks
-        others    | their tasks | a late thread|
+    Nanoseconds of its callers, from -MAX_SAVED to MAX_LOST: the time of a call, less what one thread
+    would have taken for its tasks. What a task takes tells the thread that was fastest; others may
+    have been off their core meanwhile, the caller too.
     """
 
     @staticmethod
@@ -196,7 +188,8 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
         """Does the job at an address together with the team, or here if that is for one thread."""
         ref job = MutPointer[Job, MutUntrackedOrigin](unsafe_from_address=address)[]
         if self.gomp_parallel == 0 or job.num_threads == 1:
-            return job.help()
+            _ = job.do_tasks()
+            return
 
         var start = Int(perf_counter_ns())
         var lost = Balance.lost()
@@ -213,7 +206,5 @@ struct OpenMPTeam(Team, TrivialRegisterPassable):
         var function = self.gomp_parallel
         var gomp_parallel = Pointer(to=function).unsafe_bitcast[_GompParallel]()[]
         gomp_parallel(help_at, address, UInt32(job.num_threads), NO_FLAGS)
-        if job.caller_tasks > 0:
-            var time, wait = job.caller_end - start, Int(perf_counter_ns()) - job.caller_end
-            var of_others = num_tasks - job.caller_tasks
-            Balance.add(wait - time * of_others // job.caller_tasks)
+        var alone = num_tasks * Int(job.task_time.load())
+        Balance.add(Int(perf_counter_ns()) - start - alone)
