@@ -60,6 +60,7 @@ def pytest_runtestloop(session):
 
     A run of limited time may not reach them all: there each test makes what it uses.
     """
+    artefacts.Running.is_collecting = False
     capture = session.config.pluginmanager.getplugin("capturemanager")
 
     def say(line):

@@ -39,16 +39,17 @@ of a layer of experts, from memory, took a fifth longer one by one (Zen 4, 2026-
 comptime CLAIMS_PER_THREAD = 4
 """How often a thread comes back for its share of what is left, so that all end together."""
 
-comptime PAYBACK = 10
+comptime PAYBACK = 20
 """Calls do without a team for this many times as long as waiting for it has cost: a core that is
-busy makes them slower than one thread by a tenth at most."""
+busy makes them slower than one thread by a twentieth at most, and by what the first wait costs.
+With 10 it was 1.1 to 1.6 times one thread's time, with 20 1.0 to 1.3 (Zen 4, 2026-11-29)."""
 comptime MAX_SAVED = 5_000_000
 """What a team saved excuses so much waiting, in nanoseconds, and a first team may cost it: now and
 then a thread of an idle machine is late, by up to a slice of the scheduler. With a tenth of it,
 products of one row took up to a tenth longer on an idle virtual machine (Zen 4, 2026-11-29)."""
 comptime MAX_LOST = 50_000_000
 """Longer waits count as much as this: whatever one of them was, the team is asked again within
-half a second. Guess."""
+a second. Guess."""
 
 comptime FOREVER = Int.MAX
 

@@ -281,14 +281,24 @@ def made(artefact: Artefact, *, wait: bool = True) -> Path | None:
 
 
 class Running:
-    """The test that runs in this process."""
+    """What this process is at."""
 
     test: pytest.Item | None = None
+    is_collecting = True
+    """Whether no test has begun yet; modules of tests load nothing that is compiled."""
 
 
 def refuse_others() -> None:
-    """From now on nothing is compiled in this process while a test runs, unless it is listed."""
-    make = Build._make
+    """From now on this process compiles what is listed, and nothing while it collects tests."""
+    make, find = Build._make, Build.find_or_make
+
+    def find_for_tests(self: Build, *args, **options) -> Path | None:
+        if Running.is_collecting:
+            raise NativeBuildError(
+                f"{self.doing}: a module of tests wants {self.key} while it is imported, expected "
+                "only tests to: whoever loads a part of the CPU's kernels now lacks the rest later"
+            )
+        return find(self, *args, **options)
 
     def make_listed(self: Build, target: Path) -> None:
         test = Running.test
@@ -300,7 +310,7 @@ def refuse_others() -> None:
             )
         make(self, target)
 
-    Build._make = make_listed
+    Build._make, Build.find_or_make = make_listed, find_for_tests
 
 
 @cache

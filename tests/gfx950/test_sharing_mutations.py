@@ -65,7 +65,7 @@ class Subject:
         assert result.hazards == []
         self.executed = {event.pc for event in result.trace.events} | result.proofs.keys()
         self.proofs, self.trace = result.proofs, result.trace
-        self.steps = ENDLESS * result.steps
+        self.steps = ENDLESS * result.wave_instructions
         first, *others = (self.results(self.kernel, adversary) for adversary in ADVERSARIES)
         assert all(other == first for other in others), "adversaries change the kernel as it is"
         self.expected = first

@@ -57,8 +57,7 @@ class Model(nn.Module):
 
 
 def of_experts(function, **more):
-    named = {"x": X, **layer_of_experts(), **ROUTING} | more
-    return lambda **options: function(**named | options)
+    return lambda **options: function(**{"x": X, **layer_of_experts(), **ROUTING} | more | options)
 
 
 def module_of(make):
