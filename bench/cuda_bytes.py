@@ -83,7 +83,7 @@ def measure(path: Path) -> None:
     import mx_kernels as mx  # noqa: PLC0415
     from bench.cuda_tune import COLD_BYTES  # noqa: PLC0415
     from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
-    from mx_kernels._cuda import CUDA  # noqa: PLC0415
+    from mx_kernels._core.cuda import CUDA  # noqa: PLC0415
 
     torch.set_default_device("cuda")
     with path.open("w", newline="") as file:

@@ -16,7 +16,7 @@ import torch
 import mx_kernels as mx
 from bench.cuda_tune import COLD_BYTES
 from bench.graph_timing import cold_copies, median_us, print_table
-from mx_kernels._cuda import CUDA, PORTABLE
+from mx_kernels._core.cuda import CUDA, PORTABLE
 
 SHAPES = (
     (8192, 8192, 8192), (4096, 4096, 4096), (2048, 4096, 14336), (1024, 4096, 4096),

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mx_kernels._native import gpu_plans
+from mx_kernels._core.native import gpu_plans
 
 Shape = tuple[int, int, int]
 Grid = dict[tuple[int, int], tuple[int, ...]]
@@ -89,7 +89,7 @@ def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
 
     import mx_kernels as mx  # noqa: PLC0415
     from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
-    from mx_kernels._cuda import CUDA  # noqa: PLC0415
+    from mx_kernels._core.cuda import CUDA  # noqa: PLC0415
 
     def lines() -> Iterator[tuple]:
         for (n, k), all_rows in grid.items():

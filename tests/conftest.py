@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mx_kernels._cuda import CUDA, PORTABLE
+from mx_kernels._core.cuda import CUDA, PORTABLE
 from tests import artefacts, tiers
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -11,7 +11,7 @@ import sys
 import venv
 from pathlib import Path
 
-from mx_kernels import _builds
+from mx_kernels._core import builds
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,7 +29,7 @@ DONE = ".ready"
 def python_with_vllm() -> Path:
     """Returns the interpreter of the environment, which is made if it is not there."""
     name = f"vllm-{VLLM}-{sys.implementation.cache_tag}"
-    folder = _builds.cache_folder() / name
+    folder = builds.cache_folder() / name
     python = folder / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     if not (folder / DONE).exists():

@@ -17,8 +17,8 @@ from types import ModuleType
 import numpy as np
 
 import gfx950
-from mx_kernels import _builds, _levels, _native
-from mx_kernels._builds import Build, Sources
+from mx_kernels._core import builds, levels, native
+from mx_kernels._core.builds import Build, Sources
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class Catalogue:
 
 def module_of(path: Path, stem: str) -> ModuleType:
     """Returns the module that was made of `<stem>.mojo`."""
-    return _native.import_module(path, stem, "delete it to build anew")
+    return native.import_module(path, stem, "delete it to build anew")
 
 
 def build(entry: Path, folders: Sequence[Path]) -> Build:
     """Returns the module of a program as a file of the cache."""
     sources = Sources.of(entry, folders)
-    facts = [_builds.toolchain(), platform.machine(), *sorted(_levels.cpu_flags())]
+    facts = [builds.toolchain(), platform.machine(), *sorted(levels.cpu_flags())]
     options = ["build", "--emit", "shared-lib"]
     return Build(
         f"catalogue-{entry.stem}-{sources.digest(facts)}",
         f"{entry.stem}.so",
         f"compiling the gfx950 kernels of {entry.name}",
-        lambda target: _builds.compile_mojo(sources, [*options, "-o", str(target)]),
+        lambda target: builds.compile_mojo(sources, [*options, "-o", str(target)]),
     )

@@ -18,8 +18,8 @@ import gfx950
 from bench.device import REPOSITORY
 from bench.simulated import catalogue
 from bench.simulated.catalogue import Catalogue
-from mx_kernels import _builds
-from mx_kernels._builds import Build
+from mx_kernels._core import builds
+from mx_kernels._core.builds import Build
 
 WIDE = {"linear_bf16": "bf16", "linear_mxfp8": "mxfp8"}
 """Products of activations of more than four bits: what they are multiplied as, by operation."""
@@ -31,7 +31,7 @@ MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 def program(name: str, defines: Mapping[str, int]) -> Build:
     """Returns what a Mojo program of this folder prints, as a file of the cache."""
     options = [word for key, value in defines.items() for word in ("-D", f"{key}={value}")]
-    return _builds.program_output(HERE / name, [HERE, REPOSITORY], options, ())
+    return builds.program_output(HERE / name, [HERE, REPOSITORY], options, ())
 
 
 def kernels_of(text: str) -> dict[str, gfx950.Kernel]:

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 import mx_kernels as mx
 from made.drawing import Figure, svg
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 
 SOURCE = Path(__file__).parents[2] / "mojo_kernels" / "layouts.mojo"
 ROWS, K = 64, 512

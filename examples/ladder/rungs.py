@@ -21,7 +21,7 @@ import torch
 import gfx950
 import mx_kernels as mx
 from gfx950.timing.parameters import Machine
-from mx_kernels import _builds
+from mx_kernels._core import builds
 
 HERE = Path(__file__).parent
 FOLDERS = [HERE, HERE.parents[1]]
@@ -110,9 +110,9 @@ RUNGS = [
 BY_NAME = {rung.name: rung for rung in RUNGS}
 
 
-def assembly() -> _builds.Build:
+def assembly() -> builds.Build:
     """Returns the printed assembly of all kernels as a file of the cache."""
-    return _builds.program_output(HERE / "main.mojo", FOLDERS)
+    return builds.program_output(HERE / "main.mojo", FOLDERS)
 
 
 @cache

@@ -13,13 +13,14 @@
 
 `mx_kernels.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits.
 The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
-and compiled for this machine at the first use (see `_native`).
+and compiled for this machine at the first use (see `_core.native`).
 """
 
 import importlib.metadata
 
-from mx_kernels import _buckets, _saving, _tensor_products  # noqa: F401  they register
-from mx_kernels import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels import _buckets, _saving  # noqa: F401  they register
+from mx_kernels._core import tensor_products as _tensor_products  # noqa: F401  as they
+from mx_kernels._core import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert
 from mx_kernels.experts import grouped_linear, moe

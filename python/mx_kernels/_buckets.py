@@ -19,7 +19,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from mx_kernels._tensor_ops import handles, view
+from mx_kernels._core.tensor_ops import handles, view
 from mx_kernels.tensor import MXTensor, asker, dispatch, refusal
 
 _aten, _c10d = torch.ops.aten, torch.ops.c10d

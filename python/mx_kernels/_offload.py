@@ -22,9 +22,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import show
-from mx_kernels._facts import facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.arrays import show
+from mx_kernels._core.facts import facts
+from mx_kernels._core.storage import storage_of
 
 WRITER = "accelerate.utils.offload"
 """The module that gets such floats."""

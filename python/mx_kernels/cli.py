@@ -21,11 +21,14 @@ import typer
 from rich.console import Console
 
 import mx_kernels
-from mx_kernels import _builds, _hip, _levels, _native, checkpoints
-from mx_kernels._cuda import architecture
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
-from mx_kernels._native import Extension
-from mx_kernels._parts import BASE
+from mx_kernels import checkpoints
+from mx_kernels._core import builds as _builds
+from mx_kernels._core import hip, native
+from mx_kernels._core import levels as _levels
+from mx_kernels._core.cuda import architecture
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.native import Extension
+from mx_kernels._core.parts import BASE
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
 from mx_kernels.explain import DEVICES
@@ -108,7 +111,7 @@ def _gpus() -> list[str]:
 def _cpu_state() -> str:
     """Says where the CPU's module is, whole or its first part."""
     try:
-        builds = [_native.cpu_extension(defines=parts).build() for parts in ((), BASE)]
+        builds = [native.cpu_extension(defines=parts).build() for parts in ((), BASE)]
         whole, base = (build.is_there() for build in builds)
     except _builds.NativeBuildError as error:
         return str(error)
@@ -137,19 +140,19 @@ def build(
             raise ValueError(f"--level: got {unknown[0]!r}, expected {' or '.join(known)}")
         levels = [known[name] for name in level or ()] or [_levels.pick()]
         for one in levels:
-            wanted = [_native.cpu_extension(one), _native.plans_extension(one)]
+            wanted = [native.cpu_extension(one), native.plans_extension(one)]
             wanted += [replace(_gpu_extension(name), level=one) for name in arch or ()]
             for extension in wanted:
-                console.print(_native.find_or_build(extension=extension), highlight=False)
+                console.print(native.find_or_build(extension=extension), highlight=False)
 
 
 def _gpu_extension(name: str) -> Extension:
     """Returns the module of an architecture; that of CDNA4 is the one without products."""
-    if name == _hip.ARCHITECTURE:
-        return _native.hip_extension(name)
+    if name == hip.ARCHITECTURE:
+        return native.hip_extension(name)
     if not name.startswith("sm_"):
         raise ValueError(f"--arch: got {name!r}, expected sm_90a or the like, or gfx950")
-    return _native.gpu_extension(name)
+    return native.gpu_extension(name)
 
 
 @app.command()

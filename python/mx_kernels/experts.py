@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from mx_kernels import _calls, _expert_ops
-from mx_kernels._arrays import Array, float_code, tensor_over, watched
-from mx_kernels._checks import check_grouped, check_moe
-from mx_kernels._facts import (
+from mx_kernels._core import calls, expert_ops
+from mx_kernels._core.arrays import Array, float_code, tensor_over, watched
+from mx_kernels._core.checks import check_grouped, check_moe
+from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     facts,
@@ -79,11 +79,11 @@ def grouped_linear(
         mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
         code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
-            out = _calls.grouped_linear(x, w, group_sizes, bias, mode, code)
+            out = calls.grouped_linear(x, w, group_sizes, bias, mode, code)
             return _array_of(out) if is_numpy else out
-    call = _OPS.grouped_linear if is_compiling() else _expert_ops.GroupedLinear.apply
+    call = _OPS.grouped_linear if is_compiling() else expert_ops.GroupedLinear.apply
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
-    return call(x, *_expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
+    return call(x, *expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
 
 
 def moe(
@@ -155,10 +155,10 @@ def moe(
         weights = w_gate_up, w_down
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
-            out = _calls.moe(x, weights, *routing, biases, gate, mode, dtype)
+            out = calls.moe(x, weights, *routing, biases, gate, mode, dtype)
             return _array_of(out) if is_numpy else out
-    call = _OPS.moe if is_compiling() else _expert_ops.Moe.apply
-    parts = *_expert_ops.parts_of(w_gate_up, "w_gate_up"), *_expert_ops.parts_of(w_down, "w_down")
+    call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
+    parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
     numbers = (None if number is None else float(number) for number in (limit, alpha))
     rules = activation, *numbers, *rules

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import check_biases, check_gate, check_mode, check_operand
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import check_biases, check_gate, check_mode, check_operand
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.experts import moe
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.tensor import MXTensor

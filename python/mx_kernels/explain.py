@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mx_kernels import _levels
-from mx_kernels._calls import question
-from mx_kernels._checks import check_gate, check_mode, format_named
-from mx_kernels._facts import (
+from mx_kernels._core import levels
+from mx_kernels._core.calls import question
+from mx_kernels._core.checks import check_gate, check_mode, format_named
+from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     ENCODED,
@@ -28,7 +28,7 @@ from mx_kernels._facts import (
     facts,
     unsupported,
 )
-from mx_kernels._native import gpu_plans
+from mx_kernels._core.native import gpu_plans
 
 OPS = ("linear", "matmul")
 EXPERT_OPS = ("grouped_linear", "moe")
@@ -283,7 +283,7 @@ class Question(NamedTuple):
 def _on_cpu(asked: Question) -> dict:
     """Every pair has kernels; the levels differ in their instructions."""
     row = facts().native.explain_cpu(asked.call(facts().layout_for("cpu")))
-    return {**row, "level": _levels.pick().name}
+    return {**row, "level": levels.pick().name}
 
 
 def _on_gfx950(asked: Question) -> dict:

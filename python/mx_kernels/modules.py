@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from mx_kernels import _shards, ops
-from mx_kernels._arrays import show
-from mx_kernels._checks import (
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import (
     check_bias,
     check_mode,
     check_operand,
@@ -27,7 +27,7 @@ from mx_kernels._checks import (
     layout_named,
     mode_rounding,
 )
-from mx_kernels._facts import (
+from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     activations_for,

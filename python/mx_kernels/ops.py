@@ -1,12 +1,12 @@
 """The operations on MXTensors and floats, which are torch tensors or NumPy arrays.
 
-Each has the same stages: check the arguments (`_checks`), hand the call over to torch where torch
-wants to see it (compilation, autograd, transforms, fake tensors), else write and launch it
-(`_calls`). Torch's operators check and launch with the same functions, so a rule, a message and
-the protocol exist once.
+Each has the same stages: check the arguments (`_core.checks`), hand the call over to torch where
+torch wants to see it (compilation, autograd, transforms, fake tensors), else write and launch it
+(`_core.calls`). Torch's operators check and launch with the same functions, so a rule, a message
+and the protocol exist once.
 
-    public function -- check -+- plain tensors, NumPy arrays --> _calls -> extension module
-                              +- everything else --> torch.ops.mx_kernels.* -> check -> _calls
+    public function -- check -+- plain tensors, NumPy arrays --> calls -> extension module
+                              +- everything else --> torch.ops.mx_kernels.* -> check -> calls
 
 Floats in NumPy give floats in NumPy; what is encoded is always torch's.
 """
@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from mx_kernels import _autograd, _calls
-from mx_kernels._arrays import Array, float_code, intercepted, torch_dtype, watched
-from mx_kernels._checks import (
+from mx_kernels._core import autograd, calls
+from mx_kernels._core.arrays import Array, float_code, intercepted, torch_dtype, watched
+from mx_kernels._core.checks import (
     check_linear,
     check_matmul,
     check_operand,
     check_quantize,
 )
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
-from mx_kernels._repeats import remember, repeat
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._core.repeats import remember, repeat
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -63,7 +63,7 @@ def quantize(
     if not is_compiling():
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
-            codes, scales = _calls.quantize(x, fmt, code)
+            codes, scales = calls.quantize(x, fmt, code)
             dtype = x.dtype if is_common else torch_dtype(x)
             parts = {"format": format, "dtype": dtype, "measure": is_common}
             return MXTensor._trusted(codes, scales, x.shape, **parts)
@@ -145,9 +145,9 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
     is_common = check_matmul(a, b, bias)
     code = float_code(out_dtype, "out_dtype")
     if (is_common and not intercepted()) or not watched(a.codes, a.scales, b.codes, b.scales, bias):
-        return _calls.matmul(a, b, bias, code)
+        return calls.matmul(a, b, bias, code)
     parts = (*_matmul_parts(a, b), bias)
-    return _autograd.Matmul.apply(*parts, facts().torch_dtypes[code])
+    return autograd.Matmul.apply(*parts, facts().torch_dtypes[code])
 
 
 def linear(
@@ -200,13 +200,13 @@ def linear(
     mode, is_common = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
     if is_common and not intercepted():
-        out, call = _calls.linear(x, w, bias, mode, code)
+        out, call = calls.linear(x, w, bias, mode, code)
         remember(x, w, bias, given, out=out, call=call)
         return out
     if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
-        return _calls.linear(x, w, bias, mode, code)[0]
+        return calls.linear(x, w, bias, mode, code)[0]
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
-    return _autograd.Linear.apply(x, *_parts(w), bias, *rules)
+    return autograd.Linear.apply(x, *_parts(w), bias, *rules)
 
 
 def _parts(w: MXTensor) -> tuple:

@@ -18,7 +18,8 @@ layout's multiples. Leading axes count matrices, each padded and ordered for its
     scales    [E, padded N', padded blocks]         scales.data_ptr() + e * scales.stride(0)
 
 Numbers are computed with in `mx_kernels.linear` and `matmul`, and in `torch.nn.functional.linear`
-(`_tensor_products`); what else torch can do with codes is in `_tensor_ops`. Anything else raises.
+(`_core.tensor_products`); what else torch can do with codes is in `_core.tensor_ops`. Anything
+else raises.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mx_kernels import _calls, _facts, _offload
-from mx_kernels._arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
-from mx_kernels._facts import DEFAULT_FORMAT, Layout, facts
-from mx_kernels._storage import as_bytes, as_scales, check_pair, check_shapes
+from mx_kernels import _offload
+from mx_kernels._core import calls
+from mx_kernels._core import facts as _facts
+from mx_kernels._core.arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
+from mx_kernels._core.facts import DEFAULT_FORMAT, Layout, facts
+from mx_kernels._core.storage import as_bytes, as_scales, check_pair, check_shapes
 
 HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
@@ -77,7 +80,7 @@ class MXTensor(Tensor):
     _checked: tuple[torch.Size, int, int] | None
     """What `_is_common_on` compares with; None where that does not apply."""
     _repeats: dict[torch.Size, tuple]
-    """Calls of `linear` with these weights, by the shape of the activations: see `_repeats`."""
+    """Calls of `linear` with these weights, by the activations' shape: see `_core.repeats`."""
     _writes: list[int]
     """Counts the writes to a tensor, with all its views in one list."""
     _copied_at: int | None
@@ -255,7 +258,7 @@ class MXTensor(Tensor):
             parts = (self._codes, self._scales, self.shape, self._format, self._layout)
             dtype = facts().torch_dtypes[code]
             return torch.ops.mx_kernels.dequantize(*parts, dtype)
-        return _calls.dequantize(self, code)
+        return calls.dequantize(self, code)
 
     def preshuffle(self, device: str | torch.device | None = None) -> MXTensor:
         """Returns these weights in the layout of `device`, as `mx_kernels.preshuffle` does."""
@@ -286,7 +289,7 @@ class MXTensor(Tensor):
             parts = (self._codes, self._scales, rows, self._format, self._layout, layout.name)
             codes, scales = torch.ops.mx_kernels.relayout(*parts)
         else:
-            codes, scales = _calls.relayout(self, layout)
+            codes, scales = calls.relayout(self, layout)
         return self._with(codes, scales, layout=layout.name)
 
     def numpy(self, *, force: bool = False) -> None:

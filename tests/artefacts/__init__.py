@@ -1,4 +1,4 @@
-"""Everything that is compiled for the tests, listed once, kept in the cache of `_builds`.
+"""Everything that is compiled for the tests, listed once, kept in the cache of `_core.builds`.
 
 To add one: a line in `ARTEFACTS`, next to its room's. It says what is made and which tests
 use it, by the beginnings of their paths; `deep=True` where only tests marked
@@ -37,8 +37,8 @@ from pathlib import Path
 import pytest
 
 from bench.simulated import kernels
-from mx_kernels import _levels, _native
-from mx_kernels._builds import Build, NativeBuildError
+from mx_kernels._core import levels, native
+from mx_kernels._core.builds import Build, NativeBuildError
 from tests.artefacts.kinds import (
     Artefact,
     catalogue,
@@ -66,7 +66,7 @@ USERS_OF_PLANS = (
 )
 CPU_LEVEL = "cpu/level"
 """The module of this CPU, which the package finds by itself: without it, it would compile parts."""
-OTHER_LEVELS = [level for level in _levels.here() if level is not _levels.pick()]
+OTHER_LEVELS = [level for level in levels.here() if level is not levels.pick()]
 
 
 def ladder_program() -> Build:
@@ -84,11 +84,11 @@ def max_library() -> Build:
 
 
 ARTEFACTS = (
-    extension(CPU_LEVEL, _native.cpu_extension, *USERS_OF_THE_CPU),
+    extension(CPU_LEVEL, native.cpu_extension, *USERS_OF_THE_CPU),
     *(
         extension(
             f"cpu/{level.name}",
-            partial(_native.cpu_extension, level),
+            partial(native.cpu_extension, level),
             "cpu/test_levels",
             deep=True,
         )
@@ -110,7 +110,7 @@ ARTEFACTS = (
         )
         for kind, cpu in ARM64_CPUS.items()
     ),
-    extension("plans/level", _native.plans_extension, *USERS_OF_PLANS),
+    extension("plans/level", native.plans_extension, *USERS_OF_PLANS),
     Artefact(
         "max_graph/library",
         max_library,
@@ -143,13 +143,13 @@ ARTEFACTS = (
         for architecture in ARCHITECTURES
     ),
     extension(
-        "python/sm_80", partial(_native.gpu_extension, "sm_80"), "python/test_native", deep=True
+        "python/sm_80", partial(native.gpu_extension, "sm_80"), "python/test_native", deep=True
     ),
-    extension("hip/module", partial(_native.hip_extension, GFX950), "hip/"),
+    extension("hip/module", partial(native.hip_extension, GFX950), "hip/"),
     *(
         extension(
             f"hip/{name}",
-            partial(_native.hip_product_extension, GFX950, kind.defines()),
+            partial(native.hip_product_extension, GFX950, kind.defines()),
             "hip/test_ops",
             *(["hip/test_float_scales"] if name in FLOAT_SCALES else []),
             deep=name != "kept",
@@ -159,7 +159,7 @@ ARTEFACTS = (
     *(
         extension(
             f"hip/{name}",
-            partial(_native.hip_experts_extension, GFX950, kind.defines()),
+            partial(native.hip_experts_extension, GFX950, kind.defines()),
             "hip/test_experts",
             deep=True,
         )

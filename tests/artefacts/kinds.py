@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.simulated import catalogue as catalogues
-from mx_kernels import _builds, _levels, _native
-from mx_kernels._builds import Build, NativeBuildError, Sources
+from mx_kernels._core import builds, levels, native
+from mx_kernels._core.builds import Build, NativeBuildError, Sources
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
@@ -48,7 +48,7 @@ def program(name: str, *tests: str, deep: bool = False) -> Artefact:
     folder = TESTS / room / "programs"
     return Artefact(
         name,
-        lambda: _builds.program_output(folder / f"{stem}.mojo", [folder, ROOT]),
+        lambda: builds.program_output(folder / f"{stem}.mojo", [folder, ROOT]),
         tests or (f"{room}/",),
         deep,
     )
@@ -80,12 +80,12 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
     def build() -> Build:
         sources = Sources.of(folder / f"{stem}.mojo", [folder, ROOT])
         # A program finds Mojo's libraries in the environment that it was built in.
-        facts = [_builds.toolchain(), *machine(), sys.prefix]
+        facts = [builds.toolchain(), *machine(), sys.prefix]
         return Build(
             f"{room}-{stem}-{sources.digest(facts)}",
             stem,
             f"compiling {stem}.mojo of tests/{room}",
-            lambda target: _builds.compile_mojo(sources, ["build", "-o", str(target)]),
+            lambda target: builds.compile_mojo(sources, ["build", "-o", str(target)]),
         )
 
     return Artefact(name, build, tests or (f"{room}/",), deep)
@@ -130,7 +130,7 @@ def graph(
         kernels = (path.relative_to(ROOT) for path in (ROOT / "mojo_kernels").rglob("*.mojo"))
         files = [*python, *(ROOT / path for path in kernels if path.parts[1] not in without)]
         sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
-        facts = [_builds.toolchain(), *machine(), *arguments]
+        facts = [builds.toolchain(), *machine(), *arguments]
         return Build(
             f"graph-{stem}-{sources.digest(facts)}",
             f"{stem}.mef",
@@ -156,17 +156,17 @@ def object_file(name: str, source: str, options: tuple[str, ...], *tests: str) -
         sources = Sources.of(ROOT / source, [ROOT])
         command = ["build", "--emit", "object", *options]
         return Build(
-            f"{stem}-{sources.digest([_builds.toolchain(), *options])}",
+            f"{stem}-{sources.digest([builds.toolchain(), *options])}",
             f"{stem}.o",
             f"compiling {source} for {stem}",
-            lambda target: _builds.compile_mojo(sources, [*command, "-o", str(target)]),
+            lambda target: builds.compile_mojo(sources, [*command, "-o", str(target)]),
         )
 
     return Artefact(name, build, tests or (f"{room}/",), deep=True)
 
 
 def extension(
-    name: str, which: Callable[[], _native.Extension], *tests: str, deep: bool = False
+    name: str, which: Callable[[], native.Extension], *tests: str, deep: bool = False
 ) -> Artefact:
     """Returns a module of the product, which finds it without our help."""
     return Artefact(name, lambda: which().build(), tests, deep)
@@ -201,4 +201,4 @@ def run_script(script: Path, *arguments: Path | str) -> str:
 
 def machine() -> list[str]:
     """Returns what machine code for this CPU depends on."""
-    return [platform.machine(), platform.processor(), *sorted(_levels.cpu_flags())]
+    return [platform.machine(), platform.processor(), *sorted(levels.cpu_flags())]

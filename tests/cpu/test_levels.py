@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _levels
+from mx_kernels._core import levels
 from tests import artefacts
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = _levels.here()
+HERE = levels.here()
 
 PROGRAM = """
 import hashlib, sys
 import torch
 import mx_kernels as mx
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 
 FORMATS = [row.name for row in facts().formats.values() if row.scale == "e8m0"]
 SHAPES = [(1, 16, 32), (3, 100, 544), (6, 64, 1056), (7, 33, 96), (40, 48, 640), (130, 80, 512)]

@@ -30,7 +30,7 @@ from cases import (
     mx_tensor,
     random_operand,
 )
-from mx_kernels._facts import ENCODED, QUANTIZED, facts
+from mx_kernels._core.facts import ENCODED, QUANTIZED, facts
 from tests.tiers import deep
 
 PAGE = mmap.PAGESIZE

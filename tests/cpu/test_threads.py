@@ -14,7 +14,7 @@ import torch
 
 import mx_kernels as mx
 from cases import LAYOUTS, mx_tensor, random_operand
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from tests.tiers import deep
 
 # Sizes that are cut into several tasks, with a ragged last one.
@@ -165,7 +165,7 @@ def test_a_team_that_costs_more_than_it_saves_is_left_alone_while_it_does(led_by
 
 COUNTED = """
 import ctypes, torch, mx_kernels as mx
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Team = ctypes.CFUNCTYPE(None, Entry, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 asked = []

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import cases
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from mx_kernels.distributed import Cut, bounds
 from mx_kernels.distributed.cuts import sizes
 from tests.distributed.models import FORMATS, INNER, LAYOUTS_HERE, WIDE, weights

@@ -15,7 +15,7 @@ import cases
 import mx_kernels as mx
 import oracle
 from cases import values_of
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from mx_kernels.distributed import Colwise, Cut, ExpertParallel, Experts, Rowwise, bounds
 from mx_kernels.distributed.cuts import sizes
 from mx_kernels.distributed.styles import expert_cuts

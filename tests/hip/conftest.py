@@ -1,4 +1,4 @@
-"""The stand-in for HIP's runtime: one a process, as `_hip` finds the one that is loaded."""
+"""The stand-in for HIP's runtime: one a process, as `_core.hip` finds the one that is loaded."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """The kinds of products that tests launch, by name; each is a module of its own."""
 
 import oracle
-from mx_kernels._hip import ExpertsKind, Kind
+from mx_kernels._core.hip import ExpertsKind, Kind
 
 BF16, F16, F32 = range(3)
 EVEN, CEIL = 1, 2

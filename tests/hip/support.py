@@ -4,7 +4,7 @@
 place of libamdhip64.so. It takes code objects apart as the real loader does, records every call,
 fails on demand, and executes launches: torch's CPU memory plays the device's.
 
-    public function -> _hip -> extension module -> hipModuleLaunchKernel -> StandIn -> gfx950.run
+    public function -> hip -> extension module -> hipModuleLaunchKernel -> StandIn -> gfx950.run
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import torch
 import gfx950
 from gfx950.isa import disassembly
 from gfx950.isa.code_object import CodeObject
-from mx_kernels import _calls, _hip, _launch
+from mx_kernels._core import calls as _calls
+from mx_kernels._core import hip, launch
 from tests.hip import code_object
 
 SOURCE = Path(__file__).with_name("stand_in.c")
@@ -85,7 +86,7 @@ SIGNATURES = {
 
 def build_runtime(folder: Path) -> ctypes.CDLL:
     """Builds the library under the real one's name and loads it."""
-    target = folder / _hip.RUNTIME
+    target = folder / hip.RUNTIME
     subprocess.run(["cc", "-shared", "-fPIC", "-o", target, SOURCE], check=True)
     return ctypes.CDLL(str(target))
 
@@ -131,7 +132,7 @@ class StandIn:
         monkeypatch.setattr(
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(gcnArchName=self.arch)
         )
-        monkeypatch.setattr(_launch, "CPU", _hip.Rocm())
+        monkeypatch.setattr(launch, "CPU", hip.Rocm())
         # No number: so that torch is not asked for memory of a device that it does not have.
         monkeypatch.setattr(_calls, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)

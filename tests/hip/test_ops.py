@@ -15,8 +15,10 @@ from torch._subclasses import FakeTensorMode
 import mx_kernels as mx
 import oracle
 from cases import FP8_FORMATS
-from mx_kernels import _cuda, _hip, _launch
-from mx_kernels._facts import facts
+from mx_kernels._core import cuda
+from mx_kernels._core import hip as _hip
+from mx_kernels._core import launch as _launch
+from mx_kernels._core.facts import facts
 from tests import artefacts
 from tests.hip.code_object import embedded_in, loaded
 from tests.hip.kinds import KINDS
@@ -454,7 +456,7 @@ def test_more_rows_than_a_launch_takes_are_launched_in_stretches(
     assert [launch.arguments[1] for launch in others] == [codes[row].data_ptr() for row in rows]
 
 
-@pytest.mark.parametrize("hip, launcher", [("7.2.0", _hip.ROCM), (None, _cuda.CUDA)])
+@pytest.mark.parametrize("hip, launcher", [("7.2.0", _hip.ROCM), (None, cuda.CUDA)])
 def test_builds_of_torch_for_rocm_launch_through_hip(monkeypatch, hip, launcher):
     monkeypatch.setattr(torch.version, "hip", hip)
     with FakeTensorMode():

@@ -14,9 +14,10 @@ import torch
 import mx_kernels as mx
 from bench import cuda_bytes, cuda_tune
 from cases import E4M3_FORMATS
-from mx_kernels import _calls, _cuda
-from mx_kernels._facts import KEPT_FLOATS, facts
-from mx_kernels._native import gpu_plans
+from mx_kernels._core import calls as _calls
+from mx_kernels._core import cuda as _cuda
+from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.native import gpu_plans
 
 MXFP4, KEPT = 0, -1
 EVEN = 1 << 24

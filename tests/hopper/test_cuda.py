@@ -16,7 +16,7 @@ import oracle
 from bench import run, targets
 from bench.rows import OURS, Row, read_csv
 from cases import FORMATS, LAYOUTS, bytes_of, values_of
-from mx_kernels._cuda import CUDA
+from mx_kernels._core.cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"

@@ -11,7 +11,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import E4M3_FORMATS, codes_far_below, far_blocks, numbers_of, ones_there, values_of
-from mx_kernels._cuda import CUDA
+from mx_kernels._core.cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"

@@ -11,7 +11,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import numbers_of, values_of
-from mx_kernels._cuda import CUDA
+from mx_kernels._core.cuda import CUDA
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mx_kernels import _builds
+from mx_kernels._core import builds
 from tests import tiers
 from tests.artefacts import snapshot
 
@@ -240,7 +240,7 @@ BUILDS_ON = {"hopper": "simt"}
 
 def mojo_imports(path: Path) -> set[Path]:
     """Returns the files of our own that a Mojo file imports."""
-    return {file for _, file in _builds.imports_of(path, ROOT, [ROOT])}
+    return {file for _, file in builds.imports_of(path, ROOT, [ROOT])}
 
 
 def room_of(path: Path) -> str:

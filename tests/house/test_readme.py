@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _builds
+from mx_kernels._core import builds
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,7 +82,7 @@ def run_mojo(block: Block, folder: Path) -> None:
     """Compiles and runs a Mojo program, unless it has run before as it is."""
     file = folder / "readme.mojo"
     file.write_text(block.text)
-    _builds.program_output(file, [folder, ROOT]).find_or_make()
+    builds.program_output(file, [folder, ROOT]).find_or_make()
 
 
 def commands_of(block: Block) -> list[str]:
@@ -198,5 +198,5 @@ def test_a_working_block_passes(markdown, tmp_path):
 @pytest.mark.compiles
 @pytest.mark.parametrize("markdown", BROKEN.values(), ids=BROKEN)
 def test_a_broken_block_is_noticed(markdown, tmp_path):
-    with pytest.raises((AssertionError, NameError, _builds.NativeBuildError)):
+    with pytest.raises((AssertionError, NameError, builds.NativeBuildError)):
         run_all(markdown, tmp_path)

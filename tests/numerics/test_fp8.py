@@ -28,7 +28,7 @@ from cases import (
     torch_of,
     values_of,
 )
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from oracle import assert_bitwise_equal, assert_matmul
 
 pytestmark = on_every_device

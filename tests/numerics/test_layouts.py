@@ -24,7 +24,7 @@ from cases import (
     random_operand,
     values_of,
 )
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device

@@ -3,7 +3,7 @@
 CPU tensors are taken for tensors of the device. Checks, results, workspaces and the tuples of
 integers are the product's own; where it would launch, `_mx_kernels_ptx` says what:
 
-    public function -> _calls -> Cuda -> _Device -> extension module -> Launch
+    public function -> calls -> Cuda -> _Device -> extension module -> Launch
 
     launches, buffers, out = calls.multiply(x, w)
 
@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 import mx_kernels as mx
-from mx_kernels import _cuda, _launch, _native
-from mx_kernels._facts import KEPT_FLOATS, facts
+from mx_kernels._core import cuda as _cuda
+from mx_kernels._core import launch as _launch
+from mx_kernels._core import native as _native
+from mx_kernels._core.facts import KEPT_FLOATS, facts
 from tests.ptx import kinds
 from tests.ptx.memory import fresh_address
 

@@ -21,7 +21,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import codes_far_below, far_blocks, numbers_of, ones_there, values_of
-from mx_kernels import _native
+from mx_kernels._core import native
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
@@ -208,7 +208,7 @@ def test_activations_at_an_odd_address_are_multiplied_without_a_workspace(activa
     x, w = torch.randn(m, 288).bfloat16(), coded(72, 288, "mxfp4", 2)
     x = torch.nn.functional.pad(x.flatten(), (1, 0))[1:].view(m, 288)
     assert x.data_ptr() % 16
-    facts = [_native.gpu_plans().explain_cuda((m, 72, 288, of, 0)) for of in (-1, 0)]
+    facts = [native.gpu_plans().explain_cuda((m, 72, 288, of, 0)) for of in (-1, 0)]
     assert all(found["workspace_bytes"] == 0 for found in facts)
     got, launches = multiplied(x, w, 0, activations=activations)
     assert ["simt" in launch.entry for launch in launches] == [True]

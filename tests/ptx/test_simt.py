@@ -31,7 +31,7 @@ from cases import (
     torch_of,
     values_of,
 )
-from mx_kernels._cuda import PORTABLE
+from mx_kernels._core.cuda import PORTABLE
 from tests.ptx import calls, device, kinds
 
 pytestmark = pytest.mark.deep

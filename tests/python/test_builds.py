@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _builds, _trust
-from mx_kernels._builds import Build, NativeBuildError, Turn
+from mx_kernels._core import builds, trust
+from mx_kernels._core.builds import Build, NativeBuildError, Turn
 
 KEY = f"avx2-{5:016x}"
 CONTENT = bytes(range(1, 256)) * 40
 # Nothing is compiled, but something is made that `tests/artefacts` does not list.
 pytestmark = pytest.mark.compiles
 
-PACKAGE = Path(_builds.__file__).parent
+PACKAGE = Path(builds.__file__).parent
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_crash_at_any_moment_leaves_a_whole_file_or_none(cache, monkeypatch):
 
         return noted
 
-    monkeypatch.setattr(_trust, "sync", noting("sync", _trust.sync))
+    monkeypatch.setattr(trust, "sync", noting("sync", trust.sync))
     monkeypatch.setattr(Path, "touch", lambda path, mode: calls.append(("mark", path.name[:7])))
     monkeypatch.setattr(os, "replace", noting("name", os.replace))
     build_of().find_or_make(cache, is_quiet=True)
@@ -190,7 +190,7 @@ def test_a_cache_that_an_administrator_has_filled_serves_who_cannot_write_there(
         script = f"""
 import os, sys
 from pathlib import Path
-from mx_kernels._builds import Build
+from mx_kernels._core.builds import Build
 if os.geteuid() == 0:
     os.chdir({str(cache)!r})  # Folders above are closed to others.
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -223,7 +223,7 @@ def test_a_lock_that_is_a_link_is_replaced_and_no_lock_is_cut(cache, tmp_path):
     assert precious.read_text() == "precious"
     assert not lock.is_symlink()
     lock.write_text("mine")
-    with _builds.only_one_process(lock) as turn:
+    with builds.only_one_process(lock) as turn:
         assert (turn, lock.read_text()) == (Turn.OURS, "mine")
 
 
@@ -231,7 +231,7 @@ def without_locks(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(_builds.fcntl, "flock", refuse)
+    monkeypatch.setattr(builds.fcntl, "flock", refuse)
 
 
 def test_without_locks_two_build_and_both_have_a_whole_file(cache, monkeypatch):
@@ -296,15 +296,15 @@ def test_a_full_disk_is_named_and_leaves_nothing(cache, number):
 
 def test_a_compiler_that_finds_the_disk_full_is_explained():
     output = f"error: LLVM ERROR: IO failure on output stream: {os.strerror(errno.ENOSPC)}"
-    said = _builds._explain(["build"], output)
+    said = builds._explain(["build"], output)
     assert said.startswith("the disk is full; free some space")
     assert output in said
 
 
 def test_sources_that_cannot_be_copied_are_explained(monkeypatch, tmp_path):
-    monkeypatch.setattr(_builds.tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(builds.tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(NativeBuildError, match="set TMPDIR to a folder that you can write"):
-        _builds.compile_mojo(_builds.Sources("a.mojo", {}), ["build"])
+        builds.compile_mojo(builds.Sources("a.mojo", {}), ["build"])
 
 
 def test_the_variable_names_a_folder_as_a_shell_would(tmp_path, monkeypatch):
@@ -315,10 +315,10 @@ def test_the_variable_names_a_folder_as_a_shell_would(tmp_path, monkeypatch):
     meant |= {"~": tmp_path, "": tmp_path / "xdg" / "mx_kernels"}
     for named, folder in meant.items():
         monkeypatch.setenv("MX_KERNELS_CACHE", named)
-        assert _builds.cache_folder() == folder, named
+        assert builds.cache_folder() == folder, named
     monkeypatch.setenv("MX_KERNELS_CACHE", "~no such user/x")
     with pytest.raises(NativeBuildError, match=r"no home folder for ~no such user/x .*; set MX_K"):
-        _builds.cache_folder()
+        builds.cache_folder()
 
 
 # A fork while another thread builds, in a process of its own. The child makes the same once the
@@ -326,8 +326,8 @@ def test_the_variable_names_a_folder_as_a_shell_would(tmp_path, monkeypatch):
 FORK = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from mx_kernels._builds import Build
-from mx_kernels._native import LoadLock
+from mx_kernels._core.builds import Build
+from mx_kernels._core.native import LoadLock
 
 cache, lock, begun = Path(sys.argv[1]), LoadLock(), threading.Event()
 
@@ -377,11 +377,11 @@ def test_a_lock_ends_with_who_holds_it_though_a_forked_child_lives_on(cache):
     )
     try:
         assert holder.stdout.readline() == "forked\n"
-        with _builds.only_one_process(cache / "avx2-5.lock", wait=False) as turn:
+        with builds.only_one_process(cache / "avx2-5.lock", wait=False) as turn:
             assert turn is Turn.ANOTHERS
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with _builds.only_one_process(cache / "avx2-5.lock", wait=False) as turn:
+        with builds.only_one_process(cache / "avx2-5.lock", wait=False) as turn:
             assert turn is Turn.OURS
     finally:
         os.killpg(holder.pid, signal.SIGKILL)
@@ -396,11 +396,11 @@ def test_every_lock_of_the_package_is_free_in_a_forked_child():
         for kind in kinds
         if kind in path.read_text(encoding="utf-8")
     }
-    assert users <= {"_native.py", "_builds.py"}
+    assert users <= {"native.py", "builds.py"}
 
 
 def test_who_forks_in_a_lock_goes_on_in_both_processes(tmp_path):
-    with _builds.only_one_process(tmp_path / "lock") as turn:
+    with builds.only_one_process(tmp_path / "lock") as turn:
         child = os.fork()
         if child == 0:
             assert turn is Turn.OURS

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import mx_kernels as mx
-from mx_kernels import _builds, _levels, _native
+from mx_kernels._core import builds, levels, native
 from mx_kernels.cli import app
 
 
@@ -36,14 +36,14 @@ def test_a_missing_library_gets_one_sentence(library):
 
 def test_info_says_what_is_here():
     text = command("info")
-    for word in (mx.__version__, torch.__version__, _levels.pick().name, _builds.cache_folder()):
+    for word in (mx.__version__, torch.__version__, levels.pick().name, builds.cache_folder()):
         assert str(word) in text
 
 
 def test_build_prints_the_paths_of_the_modules_that_are_used():
-    paths = [_native.find_or_build(), _native.find_or_build(extension=_native.plans_extension())]
+    paths = [native.find_or_build(), native.find_or_build(extension=native.plans_extension())]
     assert command("build").split() == list(map(str, paths))
-    assert command("build", "--level", _levels.pick().name).split() == list(map(str, paths))
+    assert command("build", "--level", levels.pick().name).split() == list(map(str, paths))
 
 
 def test_build_refuses_what_it_does_not_know():

@@ -7,7 +7,7 @@ import pytest
 
 import mx_kernels as mx
 from cases import every_pair
-from mx_kernels import _levels
+from mx_kernels._core import levels
 from tests.cdna4.support import CONTEST
 
 DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
@@ -124,7 +124,7 @@ def test_the_answer_is_a_sentence():
 
 def test_the_cpu_explains_its_level_and_what_it_multiplies():
     codes, floats = (mx.explain(1, 64, 96, activations=name) for name in ("mxfp4", "bf16"))
-    assert codes.level == floats.level == _levels.pick().name
+    assert codes.level == floats.level == levels.pick().name
     assert codes.kernel == "cpu/bytes/kernel.mojo" and "integer dot product" in codes.reason
     assert floats.kernel != codes.kernel
     assert codes.tile[0] == 1 and codes.level in str(codes)

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from mx_kernels import _builds, _cuda, _levels, _native, _trust
+from mx_kernels._core import builds as _builds
+from mx_kernels._core import cuda, levels, native, trust
 
 SOURCE = '''"""A module with one function."""
 
@@ -51,9 +52,9 @@ pytestmark = pytest.mark.compiles
 PROCESS = """
 import sys
 from pathlib import Path
-from mx_kernels import _native, _parts
-_native.source_folder = lambda: Path(sys.argv[1])
-print(_native.find_or_build(), _parts.find_or_load().answer())
+from mx_kernels._core import native, parts
+native.source_folder = lambda: Path(sys.argv[1])
+print(native.find_or_build(), parts.find_or_load().answer())
 """
 
 
@@ -69,7 +70,7 @@ def make_sources(parent, monkeypatch):
         package.mkdir()
         (package / "__init__.mojo").write_text("")
     write(folder, 42)
-    monkeypatch.setattr(_native, "source_folder", lambda: folder)
+    monkeypatch.setattr(native, "source_folder", lambda: folder)
     monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
     monkeypatch.delenv("MX_KERNELS_CACHE", raising=False)
     return folder
@@ -86,13 +87,13 @@ def built(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
         package = make_sources(tmp_path_factory.mktemp("built"), patch)
         cache = package.parent / "cache"
-        _native.find_or_build(cache)
+        native.find_or_build(cache)
         return cache, said.getvalue()
 
 
 def module_of(folder):
     """Returns where the source of this CPU's module is in a package."""
-    return folder / _native.cpu_extension().source
+    return folder / native.cpu_extension().source
 
 
 def write(folder, value):
@@ -136,14 +137,14 @@ def assert_nothing_else(target):
 
 def test_a_build_says_so_in_one_line_and_a_find_says_nothing(sources, built, capfd):
     cache, said = built
-    path = _native.cpu_extension().build().path(cache)
+    path = native.cpu_extension().build().path(cache)
     assert said.startswith("mx_kernels: compiling the kernels for this machine, once, into ")
     assert str(path.parent) in said
     assert said.count("\n") == 1
     assert float(said.rsplit("after ", 1)[1].removesuffix(" s\n")) > 0
 
     start_time = time.process_time()
-    assert _native.find_or_build(cache) == path
+    assert native.find_or_build(cache) == path
     assert time.process_time() - start_time < 0.1
     assert capfd.readouterr().err == ""
 
@@ -162,7 +163,7 @@ def test_a_killed_build_takes_its_compiler_along_and_leaves_nothing_for_long(sou
         time.sleep(0.01)
     (folder,) = (path for path in cache.iterdir() if path.is_dir())
     assert [path.name[:7] for path in folder.iterdir()] == [".build-"]
-    assert_nothing_else(_native.find_or_build(cache))
+    assert_nothing_else(native.find_or_build(cache))
 
 
 def compilers_of(pid):
@@ -229,7 +230,7 @@ time.sleep(600)
 
 def key_at(level=None, architecture=""):
     """Returns the key of the stand-in's module at a level."""
-    extension = _native.cpu_extension()
+    extension = native.cpu_extension()
     level = level or extension.level
     return dataclasses.replace(extension, level=level, architecture=architecture).build().key
 
@@ -250,7 +251,7 @@ def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
     def add_file_behind_it():
         (sources / "other.mojo").write_text("")
 
-    keys = [key_at(_levels.NATIVE)]
+    keys = [key_at(levels.NATIVE)]
     for step in (
         change_source,
         add_import,
@@ -258,13 +259,13 @@ def test_the_key_follows_all_that_changes_the_build(sources, monkeypatch):
         add_file_behind_it,
         lambda: (sources / "__init__.mojo").write_text("comptime ONE = 1\n"),
         lambda: monkeypatch.setattr(_builds, "toolchain", lambda: "9.9"),
-        lambda: monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
+        lambda: monkeypatch.setattr(levels, "cpu_flags", lambda: frozenset(("another", "cpu"))),
     ):
         step()
-        keys.append(key_at(_levels.NATIVE))
-    keys += [key_at(level) for level in _levels.LEVELS]
+        keys.append(key_at(levels.NATIVE))
+    keys += [key_at(level) for level in levels.LEVELS]
     assert len(set(keys)) == len(keys)
-    assert keys[-1].startswith(f"{_levels.LEVELS[-1].name}-")
+    assert keys[-1].startswith(f"{levels.LEVELS[-1].name}-")
 
 
 def test_files_that_are_not_imported_do_not_change_the_key(sources):
@@ -294,52 +295,52 @@ def test_the_compiler_sees_imported_files_alone(sources, cache, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_builds, "IMPORT", re.compile("(?!)"))
         with pytest.raises(_builds.NativeBuildError, match=rf"{module}:3[\s\S]*hidden"):
-            _native.find_or_build(cache)
-    assert _native.find_or_build(cache).exists()
+            native.find_or_build(cache)
+    assert native.find_or_build(cache).exists()
 
 
 def test_a_named_level_does_not_depend_on_this_machine(sources, monkeypatch):
-    keys = [key_at(level) for level in _levels.LEVELS]
-    monkeypatch.setattr(_levels, "cpu_flags", lambda: frozenset(("another", "cpu")))
-    assert [key_at(level) for level in _levels.LEVELS] == keys
+    keys = [key_at(level) for level in levels.LEVELS]
+    monkeypatch.setattr(levels, "cpu_flags", lambda: frozenset(("another", "cpu")))
+    assert [key_at(level) for level in levels.LEVELS] == keys
 
 
 def test_the_best_level_that_the_cpu_runs_is_picked(monkeypatch):
     monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
-    monkeypatch.setattr(_levels.platform, "machine", lambda: "x86_64")
-    for level in _levels.LEVELS:
-        monkeypatch.setattr(_levels, "cpu_flags", lambda flags=level.cpu_flags: flags)
-        assert _levels.pick() is level
-    monkeypatch.setattr(_levels, "cpu_flags", frozenset)
-    assert _levels.pick() is _levels.NATIVE
+    monkeypatch.setattr(levels.platform, "machine", lambda: "x86_64")
+    for level in levels.LEVELS:
+        monkeypatch.setattr(levels, "cpu_flags", lambda flags=level.cpu_flags: flags)
+        assert levels.pick() is level
+    monkeypatch.setattr(levels, "cpu_flags", frozenset)
+    assert levels.pick() is levels.NATIVE
 
 
 def test_other_machines_get_the_compilers_own_choice(monkeypatch):
     monkeypatch.delenv("MX_KERNELS_CPU", raising=False)
-    monkeypatch.setattr(_levels.platform, "machine", lambda: "aarch64")
-    assert _levels.pick() is _levels.NATIVE
+    monkeypatch.setattr(levels.platform, "machine", lambda: "aarch64")
+    assert levels.pick() is levels.NATIVE
 
 
 def test_a_level_that_this_cpu_cannot_run_is_refused(monkeypatch):
-    avx2 = _levels.by_name("avx2")
-    monkeypatch.setattr(_levels, "cpu_flags", lambda: avx2.cpu_flags)
+    avx2 = levels.by_name("avx2")
+    monkeypatch.setattr(levels, "cpu_flags", lambda: avx2.cpu_flags)
     monkeypatch.setenv("MX_KERNELS_CPU", "avx512_vnni")
     with pytest.raises(ValueError, match=r"avx512_vnni needs .*avx512bw.* which this CPU"):
-        _levels.pick()
+        levels.pick()
 
 
 def test_a_gpu_module_has_a_folder_and_options_of_its_own(sources):
-    keys = {key_at(_levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
+    keys = {key_at(levels.NATIVE, name) for name in ("", "sm_90a", "sm_80")}
     assert len(keys) == 3
-    extension = _native.gpu_extension("sm_90a")
+    extension = native.gpu_extension("sm_90a")
     assert extension.compiler_options[-2:] == ("--target-accelerator", "sm_90a")
-    assert extension.compiler_options[:-2] == _levels.pick().compiler_options
+    assert extension.compiler_options[:-2] == levels.pick().compiler_options
 
 
 @pytest.mark.deep
 def test_the_gpu_module_compiles_on_a_machine_without_a_gpu():
     """Kernels of Hopper are in what `hopper/test_launches` reads."""
-    module = _native.find_or_build(extension=_native.gpu_extension("sm_80")).read_bytes()
+    module = native.find_or_build(extension=native.gpu_extension("sm_80")).read_bytes()
     assert b".target sm_80" in module
     assert b"mma.sync" in module
     assert b"PyInit__mx_kernels_gpu" in module
@@ -350,13 +351,13 @@ def test_the_gpu_module_compiles_on_a_machine_without_a_gpu():
     [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((12, 0), "sm_120a")],
 )
 def test_a_gpu_is_named_as_the_compiler_does(capability, name):
-    assert _cuda.architecture(capability) == name
+    assert cuda.architecture(capability) == name
 
 
 def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     elsewhere = tmp_path / "another name.so"
-    shutil.copy(_native.find_or_build(built[0]), elsewhere)
-    program = "from mx_kernels import _parts; print(_parts.find_or_load().answer())"
+    shutil.copy(native.find_or_build(built[0]), elsewhere)
+    program = "from mx_kernels._core import parts; print(parts.find_or_load().answer())"
     process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -368,14 +369,14 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
 
 
 def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp_path, monkeypatch):
-    extension = _native.cpu_extension()
-    good, file = _native.find_or_build(built[0]).read_bytes(), tmp_path / "elsewhere"
-    words = _native.LAST_WORDS.search(good)
+    extension = native.cpu_extension()
+    good, file = native.find_or_build(built[0]).read_bytes(), tmp_path / "elsewhere"
+    words = native.LAST_WORDS.search(good)
     code = good[: words.start()]
 
     def said_of(content):
         file.write_bytes(content)
-        return _native.objection(file, extension)
+        return native.objection(file, extension)
 
     def ending(identity, cpu):
         return code + f"\nmx_kernels module {identity} for CPU {cpu}\n".encode()
@@ -406,17 +407,17 @@ def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp
     for path, why_not in ((tmp_path, "no file"), (tmp_path / "none", "no file"), (file, "level")):
         monkeypatch.setenv(extension.variable, str(path))
         with pytest.raises(_builds.NativeBuildError, match=rf"{path}: got .*{why_not}.* expected"):
-            _native.load_extension(extension)
+            native.load_extension(extension)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv(extension.variable, "~/elsewhere")
     with pytest.raises(_builds.NativeBuildError, match="~/elsewhere: got a module for CPUs"):
-        _native.load_extension(extension)
+        native.load_extension(extension)
 
 
 def test_a_module_of_another_version_is_named(sources, built):
     """The stand-in has no tables."""
-    program = "from mx_kernels._facts import facts; facts()"
-    environment = {"MX_KERNELS_NATIVE": str(_native.find_or_build(built[0]))}
+    program = "from mx_kernels._core.facts import facts; facts()"
+    environment = {"MX_KERNELS_NATIVE": str(native.find_or_build(built[0]))}
     process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -431,12 +432,12 @@ def test_a_module_of_another_version_is_named(sources, built):
 def test_a_module_built_in_another_environment_loads(sources, built, cache):
     """Its own path to Mojo's runtime leads nowhere."""
     shutil.copytree(built[0], cache)
-    path = _native.find_or_build(cache)
+    path = native.find_or_build(cache)
     (place,) = importlib.util.find_spec("modular").submodule_search_locations
     content = path.read_bytes()
     assert place.encode() in content
     path.write_bytes(content.replace(place.encode(), b"/" + b"x" * (len(place) - 1)))
-    _trust.keep(path, path.parent)
+    trust.keep(path, path.parent)
     out, err = start(sources, cache).communicate(timeout=300)
     assert out == f"{path} 42\n", err
 
@@ -444,21 +445,21 @@ def test_a_module_built_in_another_environment_loads(sources, built, cache):
 def test_environment_variables_pick_cache_and_level(sources, cache, monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CACHE", str(cache))
     monkeypatch.setenv("MX_KERNELS_CPU", "native")
-    path = _native.cpu_extension().build().path()
+    path = native.cpu_extension().build().path()
     assert path.parent.parent == cache
     assert path.parent.name.startswith("native-")
 
 
 def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    path = _native.cpu_extension().build().path()
+    path = native.cpu_extension().build().path()
     assert path.parent.parent == tmp_path / "home" / "mx_kernels"
 
 
 def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
     module_of(sources).write_text("def broken(\n")
     with pytest.raises(_builds.NativeBuildError) as raised:
-        _native.find_or_build(cache)
+        native.find_or_build(cache)
     text = str(raised.value)
     assert text.startswith("the Mojo compiler failed")
     assert "$ mojo build --emit shared-lib" in text
@@ -472,8 +473,8 @@ def test_what_failed_is_built_when_it_is_right(sources, cache):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_builds, "compile_mojo", fail)
         with pytest.raises(_builds.NativeBuildError, match="for now"):
-            _native.find_or_build(cache)
-    assert _native.find_or_build(cache).exists()
+            native.find_or_build(cache)
+    assert native.find_or_build(cache).exists()
 
 
 def fail(*_):
@@ -483,7 +484,7 @@ def fail(*_):
 def test_an_unknown_level_is_named(monkeypatch):
     monkeypatch.setenv("MX_KERNELS_CPU", "pdp11")
     with pytest.raises(ValueError, match=r"must be one of avx512_bf16, .*native, got 'pdp11'"):
-        _levels.pick()
+        levels.pick()
 
 
 @pytest.mark.deep
@@ -492,7 +493,7 @@ def test_a_missing_linker_is_named(sources, cache, monkeypatch):
     with pytest.raises(
         _builds.NativeBuildError, match=r"no C linker on PATH[\s\S]*apt install gcc"
     ):
-        _native.find_or_build(cache)
+        native.find_or_build(cache)
 
 
 def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
@@ -506,23 +507,23 @@ def test_a_missing_compiler_is_named(sources, cache, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "version", missing)
         with pytest.raises(_builds.NativeBuildError, match=r"not installed.*install mojo==1\.2\.0"):
-            _native.find_or_build(cache)
+            native.find_or_build(cache)
     monkeypatch.setitem(sys.modules, "mojo.run", None)
     with pytest.raises(_builds.NativeBuildError, match=r"cannot be started: .*; reinstall mojo=="):
-        _native.find_or_build(cache)
+        native.find_or_build(cache)
 
 
 def test_a_cache_that_cannot_be_written_is_named(sources, cache):
     cache.write_text("a file, not a folder")
     with pytest.raises(_builds.NativeBuildError, match="set MX_KERNELS_CACHE to a folder"):
-        _native.find_or_build(cache)
+        native.find_or_build(cache)
 
 
 def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
     target = cache / key_at() / "_mx_kernels_native.so"
     target.parent.mkdir(parents=True)
     target.write_bytes(b"no module")
-    _trust.keep(target, target.parent)
+    trust.keep(target, target.parent)
     process = start(sources, cache)
     _, err = process.communicate(timeout=300)
     assert process.returncode != 0
@@ -531,9 +532,9 @@ def test_a_module_that_does_not_load_is_named(sources, cache, monkeypatch):
 
 
 def test_missing_sources_are_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(_native, "__file__", str(tmp_path / "a" / "b" / "_native.py"))
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "a" / "b" / "native.py"))
     with pytest.raises(_builds.NativeBuildError, match="the Mojo sources are missing, looked in"):
-        _native.source_folder()
+        native.source_folder()
 
 
 def test_importing_builds_nothing(cache):

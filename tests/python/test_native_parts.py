@@ -12,8 +12,9 @@ import sys
 import pytest
 import torch
 
-from mx_kernels import _builds, _native, _parts
-from mx_kernels._facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
+from mx_kernels._core import builds, native
+from mx_kernels._core import parts as _parts
+from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
 from tests.tiers import deep
 
 pytestmark = pytest.mark.compiles
@@ -27,7 +28,7 @@ import shutil, sys
 from pathlib import Path
 import torch
 import mx_kernels as mx
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 
 cache, whole = Path(sys.argv[1]), Path(sys.argv[3])
 
@@ -91,7 +92,7 @@ def test_every_format_has_a_part_and_two_formats_need_the_whole(monkeypatch):
 def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
     tmp_path, monkeypatch
 ):
-    whole = _native.cpu_extension().build().path().parent
+    whole = native.cpu_extension().build().path().parent
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     cache, found = tmp_path / "cache", tmp_path / "results.pt"
@@ -109,7 +110,7 @@ def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
     assert every == sorted([NAME, *products])
 
     expected = tmp_path / "expected.pt"
-    cache = _builds.cache_folder()
+    cache = builds.cache_folder()
     monkeypatch.setattr(sys, "argv", ["", str(cache), str(expected), str(whole)])
     assert isinstance(facts().native, type(sys)), "these tests compute with the whole module"
     runpy.run_path(str(script))
@@ -123,7 +124,7 @@ def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
 FORKED = """
 import os, signal, sys, threading, torch
 import mx_kernels as mx
-from mx_kernels._builds import Build
+from mx_kernels._core.builds import Build
 
 torch.set_num_threads(2)
 x = torch.ones(2048, 4096)  # By two threads.

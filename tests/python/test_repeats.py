@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mx_kernels as mx
-from mx_kernels._repeats import MAX_SHAPES
+from mx_kernels._core.repeats import MAX_SHAPES
 
 M, N, K = 3, 40, 96
 

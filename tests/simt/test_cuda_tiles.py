@@ -10,7 +10,7 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import E4M3_FORMATS, FORMATS, FP8_FORMATS, LAYOUTS, numbers_of, same_bits, values_of
-from mx_kernels._cuda import CUDA, PORTABLE
+from mx_kernels._core.cuda import CUDA, PORTABLE
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device on this machine"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from mx_kernels._arrays import show
+from mx_kernels._core.arrays import show
 
 _EXPERTS = re.compile(r"experts\.(gate_up_proj|down_proj|fc1\.weight|fc2\.weight)$")
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")

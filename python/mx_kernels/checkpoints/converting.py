@@ -24,9 +24,9 @@ from pathlib import Path
 from torch import Tensor
 
 from mx_kernels import ops
-from mx_kernels._arrays import show
-from mx_kernels._checks import check_rounding, check_rule, format_named
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import check_rounding, check_rule, format_named
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
 from mx_kernels.checkpoints import axes
 from mx_kernels.checkpoints.configs import OURS, without_quantization
 from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part

@@ -17,10 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._facts import Format, facts
-from mx_kernels._storage import DTYPES
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import Format, facts
+from mx_kernels._core.storage import DTYPES
 from mx_kernels.checkpoints.files import Part
 
 SCALES = (torch.float32, torch.bfloat16, torch.float16)

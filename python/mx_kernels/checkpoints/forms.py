@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._facts import DEFAULT_FORMAT
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import DEFAULT_FORMAT
 from mx_kernels.checkpoints import axes, float_scales, leftovers
 from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part

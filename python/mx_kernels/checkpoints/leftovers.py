@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from mx_kernels._arrays import show
+from mx_kernels._core.arrays import show
 from mx_kernels.checkpoints.files import Part
 
 FOREIGN = {

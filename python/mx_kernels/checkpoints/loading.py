@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
 from mx_kernels.checkpoints.forms import Parameter, plan
 from mx_kernels.checkpoints.writing import Stored

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._storage import DTYPES
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.storage import DTYPES
 from mx_kernels.checkpoints.configs import BLOCK, BLOCK_2D, COMPRESSED, OURS, QUARK
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 

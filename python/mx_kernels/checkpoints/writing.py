@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import show
+from mx_kernels._core.arrays import show
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import DTYPES, INDEX, LENGTH_BYTES, METADATA, SUFFIX
 from mx_kernels.checkpoints.forms import described

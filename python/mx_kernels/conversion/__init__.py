@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import nn
 
-from mx_kernels._arrays import check_floats, show
-from mx_kernels._checks import check_mode, format_named, mode_rounding
-from mx_kernels._facts import (
+from mx_kernels._core.arrays import check_floats, show
+from mx_kernels._core.checks import check_mode, format_named, mode_rounding
+from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     activations_for,

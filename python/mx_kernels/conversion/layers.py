@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from mx_kernels._checks import mode_rounding
-from mx_kernels._expert_ops import gated
+from mx_kernels._core.checks import mode_rounding
+from mx_kernels._core.expert_ops import gated
 from mx_kernels.experts_module import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor

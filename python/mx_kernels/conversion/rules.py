@@ -20,8 +20,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import nn
 
-from mx_kernels._facts import Format, facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.facts import Format, facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.conversion.layers import SAME_AS_LINEAR, Layer, identity, kind_of, obstacle
 
 HEADS = ("lm_head", "embed_out")

@@ -22,9 +22,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import layout_named
-from mx_kernels._facts import facts
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import layout_named
+from mx_kernels._core.facts import facts
 from mx_kernels.tensor import MXTensor
 
 

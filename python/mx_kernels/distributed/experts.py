@@ -26,9 +26,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from mx_kernels import ops
-from mx_kernels._checks import format_named
-from mx_kernels._facts import KEPT_FLOATS, facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.distributed.collectives import check_mesh
 from mx_kernels.distributed.cuts import Cut, bounds
 from mx_kernels.distributed.styles import Sharded, shard

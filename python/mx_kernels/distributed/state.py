@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._facts import facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints import save as save_tensors
 from mx_kernels.checkpoints.files import let_go
 from mx_kernels.checkpoints.forms import Parameter, plan

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from mx_kernels.distributed.collectives import check_mesh, copied, joined, sum_of
 from mx_kernels.distributed.cuts import Cut, bounds, sizes
 from mx_kernels.experts_module import MXExperts

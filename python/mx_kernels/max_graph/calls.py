@@ -6,8 +6,8 @@ import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorType, TensorValue, ops
 
-from mx_kernels._arrays import Array, check_floats, float_code, in_memory, kind_of, show
-from mx_kernels._facts import facts, of_kind
+from mx_kernels._core.arrays import Array, check_floats, float_code, in_memory, kind_of, show
+from mx_kernels._core.facts import facts, of_kind
 from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value
 from mx_kernels.max_graph.values import MXValue
 
@@ -19,7 +19,7 @@ def parts_of(q: MXValue) -> tuple[TensorValue, TensorValue, TensorValue]:
 
 
 def with_scales_a_row(a: MXValue) -> MXValue:
-    """Activations whose rows have scales of their own: the same numbers, as `_calls` has them.
+    """Activations whose rows have scales of their own: the same numbers, as `_core.calls` has them.
 
     So leading dimensions fold, whatever number of rows a matrix has.
     """

@@ -6,9 +6,9 @@ from max.driver import accelerator_architecture_name
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
-from mx_kernels._arrays import show
-from mx_kernels._facts import KEPT_FLOATS, Format, facts
-from mx_kernels._native import gpu_plans
+from mx_kernels._core.arrays import show
+from mx_kernels._core.facts import KEPT_FLOATS, Format, facts
+from mx_kernels._core.native import gpu_plans
 
 CPU_REF = DeviceRef.CPU()
 CDNA4 = "gfx950"

@@ -6,14 +6,14 @@ import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, ops
 
-from mx_kernels._arrays import Array, show
-from mx_kernels._checks import (
+from mx_kernels._core.arrays import Array, show
+from mx_kernels._core.checks import (
     check_layer_shapes,
     check_mode,
     check_routing_shapes,
     gate_numbers,
 )
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.max_graph.calls import bias_of, call, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,

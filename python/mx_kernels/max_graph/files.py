@@ -12,8 +12,8 @@ from max.driver import CPU, Device
 from max.engine import InferenceSession, Model
 from max.graph import Graph
 
-from mx_kernels import _builds, _native
-from mx_kernels._builds import Build, Sources
+from mx_kernels._core import builds, native
+from mx_kernels._core.builds import Build, Sources
 
 PACKAGE = "mojo_kernels"
 LAST_MOMENT = 0.2
@@ -31,14 +31,14 @@ def library() -> Path:
 
 def library_build() -> Build:
     """Returns the op library as a file of the cache."""
-    package = _native.source_folder()
+    package = native.source_folder()
     files = sorted(package.rglob("*.mojo"))
     sources = Sources("", {path.relative_to(package).as_posix(): path for path in files})
     return Build(
-        f"graph-{sources.digest([_builds.toolchain()])}",
+        f"graph-{sources.digest([builds.toolchain()])}",
         f"{PACKAGE}.mojoc",
         "precompiling the MAX ops",
-        lambda target: _builds.run_mojo(
+        lambda target: builds.run_mojo(
             ["precompile", "-I", str(package.parent), "-o", str(target), str(package)]
         ),
     )

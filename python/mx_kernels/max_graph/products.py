@@ -5,9 +5,9 @@ from __future__ import annotations
 from max.dtype import DType
 from max.graph import TensorValue, ops
 
-from mx_kernels._arrays import Array, show
-from mx_kernels._checks import check_mode, check_rounding, check_rule, format_named
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
+from mx_kernels._core.arrays import Array, show
+from mx_kernels._core.checks import check_mode, check_rounding, check_rule, format_named
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
 from mx_kernels.max_graph.calls import (
     bias_of,
     call,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue, ops
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import check_operand, format_named, layout_named
-from mx_kernels._facts import DEFAULT_FORMAT, facts
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import check_operand, format_named, layout_named
+from mx_kernels._core.facts import DEFAULT_FORMAT, facts
 from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,

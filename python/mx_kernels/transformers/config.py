@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from transformers.quantizers import register_quantization_config
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from mx_kernels._checks import check_mode, check_rounding, format_named, mode_rounding
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.checks import check_mode, check_rounding, format_named, mode_rounding
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.conversion.rules import Pattern, patterns_of
 

@@ -11,7 +11,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, auto
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from mx_kernels._checks import format_named
+from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.conversion import convert
 from mx_kernels.transformers.config import MXConfig

@@ -14,7 +14,7 @@ import re
 
 from torch import nn
 
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 from mx_kernels.experts_module import MXExperts
 from mx_kernels.modules import MXLinear, MXModule
 

@@ -26,8 +26,8 @@ from transformers.integrations.accelerate import get_device
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantizer
 
-from mx_kernels._arrays import show
-from mx_kernels._facts import DEFAULT_ROUNDING, facts
+from mx_kernels._core.arrays import show
+from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
 from mx_kernels._offload import in_floats
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files

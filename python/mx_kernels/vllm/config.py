@@ -24,10 +24,10 @@ from vllm.model_executor.models.utils import WeightsMapper
 from vllm.model_executor.parameter import BlockQuantScaleParameter
 from vllm.model_executor.utils import set_weight_attrs
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._facts import facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path
 from mx_kernels.checkpoints.forms import plan

@@ -23,10 +23,10 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, GptOssMxfp4MoEMethod
 from vllm.model_executor.utils import set_weight_attrs
 
-from mx_kernels._arrays import show
-from mx_kernels._checks import format_named
-from mx_kernels._facts import DEFAULT_FORMAT, facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import DEFAULT_FORMAT, facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.experts import moe
 from mx_kernels.vllm.linear import activations_of, packed
 

@@ -15,8 +15,8 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import kMxfp4Dyna
 from vllm.platforms import current_platform
 
 from mx_kernels import ops
-from mx_kernels._checks import check_mode
-from mx_kernels._facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
+from mx_kernels._core.checks import check_mode
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
 from mx_kernels.modules import arranged, parameter
 from mx_kernels.tensor import MXTensor
 

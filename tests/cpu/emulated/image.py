@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mx_kernels._facts import facts
+from mx_kernels._core.facts import facts
 
 FUNCTIONS = "quantize", "dequantize", "relayout", "multiply"
 """In the order of `main.c`."""

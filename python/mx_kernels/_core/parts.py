@@ -14,8 +14,8 @@ import os
 import threading
 from types import ModuleType
 
-from mx_kernels._builds import NativeBuildError
-from mx_kernels._native import Extension, LoadLock, cpu_extension, load_extension
+from mx_kernels._core.builds import NativeBuildError
+from mx_kernels._core.native import Extension, LoadLock, cpu_extension, load_extension
 
 BASE = ("KERNEL=0",)
 FIRST_PRODUCTS = ("KERNEL=1", "RIGHT=0")

@@ -1,7 +1,7 @@
 """Finds or builds the Mojo extension modules for this machine, each once.
 
-The kernels are compiled where they run, for the instruction level of the CPU (`_levels.py`) and
-the architecture of the GPU, into the cache of `_builds.py`:
+The kernels are compiled where they run, for the instruction level of the CPU (`levels.py`) and
+the architecture of the GPU, into the cache of `builds.py`:
 
     <level>-<hash>/_mx_kernels_native[-<defines>].so
     <level>-<hash>/_mx_kernels_plans.so
@@ -41,9 +41,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from mx_kernels import _builds, _levels
-from mx_kernels._builds import Build, NativeBuildError, Sources
-from mx_kernels._levels import Level
+from mx_kernels._core import builds, levels
+from mx_kernels._core.builds import Build, NativeBuildError, Sources
+from mx_kernels._core.levels import Level
 
 ELF = b"\x7fELF"
 SHARED_OBJECT = 3
@@ -92,7 +92,7 @@ class Extension:
         package = source_folder()
         sources = Sources.of(package / self.source, [package.parent])
         # The module finds Python's symbols by their names in one version of Python.
-        facts = [_builds.toolchain(), platform.machine(), str(sys.implementation.cache_tag)]
+        facts = [builds.toolchain(), platform.machine(), str(sys.implementation.cache_tag)]
         # Home folders may be shared between machines.
         key = sources.digest([*facts, self.level.cpu, *self.compiler_options])
         command = ["build", "--emit", "shared-lib", *self.compiler_options]
@@ -105,7 +105,7 @@ class Extension:
 
     def _make(self, sources: Sources, command: list[str], target: Path) -> None:
         """Compiles the module and adds what it is, wherever it will be copied."""
-        _builds.compile_mojo(sources, command)
+        builds.compile_mojo(sources, command)
         with target.open("ab") as file:
             words = f"\nmx_kernels module {self.identity} for CPU {self.level.cpu}\n"
             file.write(words.encode())
@@ -113,13 +113,13 @@ class Extension:
 
 def cpu_extension(level: Level | None = None, defines: tuple[str, ...] = ()) -> Extension:
     """Returns the module of this CPU, at a level or the best one: whole, or a part of it."""
-    name, source, level = "_mx_kernels_native", "bindings/cpu.mojo", level or _levels.pick()
+    name, source, level = "_mx_kernels_native", "bindings/cpu.mojo", level or levels.pick()
     return Extension(name, source, "" if defines else "MX_KERNELS_NATIVE", level, defines=defines)
 
 
 def plans_extension(level: Level | None = None) -> Extension:
     """Returns the module that says what GPUs would do, for a CPU of a level or this one."""
-    name, source, level = "_mx_kernels_plans", "bindings/plans.mojo", level or _levels.pick()
+    name, source, level = "_mx_kernels_plans", "bindings/plans.mojo", level or levels.pick()
     return Extension(name, source, "MX_KERNELS_PLANS", level)
 
 
@@ -135,25 +135,25 @@ def gpu_plans() -> ModuleType:
 
 def gpu_extension(architecture: str) -> Extension:
     """Returns the module of an NVIDIA GPU of an architecture, for example sm_90a."""
-    level = _levels.pick()
+    level = levels.pick()
     return Extension("_mx_kernels_gpu", "bindings/cuda.mojo", "MX_KERNELS_GPU", level, architecture)
 
 
 def hip_extension(architecture: str) -> Extension:
     """Returns the module of an AMD GPU of an architecture, gfx950, but for products."""
-    return Extension("_mx_kernels_hip", "bindings/hip.mojo", "", _levels.pick(), architecture)
+    return Extension("_mx_kernels_hip", "bindings/hip.mojo", "", levels.pick(), architecture)
 
 
 def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
     """Returns the module of one kind of product for the same."""
     name, source = "_mx_kernels_hip_product", "bindings/hip_product.mojo"
-    return Extension(name, source, "", _levels.pick(), architecture, defines)
+    return Extension(name, source, "", levels.pick(), architecture, defines)
 
 
 def hip_experts_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
     """Returns the module of one kind of experts for the same."""
     name, source = "_mx_kernels_hip_experts", "bindings/hip_experts.mojo"
-    return Extension(name, source, "", _levels.pick(), architecture, defines)
+    return Extension(name, source, "", levels.pick(), architecture, defines)
 
 
 def load_extension(extension: Extension, build: Build | None = None) -> ModuleType:
@@ -167,7 +167,7 @@ def load_extension(extension: Extension, build: Build | None = None) -> ModuleTy
         NativeBuildError: if the compiler or the linker is missing or fails.
     """
     if built_elsewhere := os.environ.get(extension.variable):
-        path = _builds.absolute(built_elsewhere, extension.variable)
+        path = builds.absolute(built_elsewhere, extension.variable)
         if why_not := objection(path, extension):
             raise NativeBuildError(
                 f"{extension.variable}={built_elsewhere}: got {why_not}, expected a module "
@@ -204,7 +204,7 @@ def objection(path: Path, extension: Extension) -> str:
         return f"a library without PyInit_{extension.name}"
     if words := LAST_WORDS.search(content, max(0, len(content) - 1000)):
         identity, cpu = (word.decode() for word in words.groups())
-        here = [level.cpu for level in _levels.here()]
+        here = [level.cpu for level in levels.here()]
         if identity != extension.identity:
             return f"a module {identity}"
         if cpu not in here:
@@ -245,8 +245,8 @@ def find_or_build(cache: Path | None = None, extension: Extension | None = None)
 
 def source_folder() -> Path:
     """Returns the folder of the Mojo package: inside the wheel, or beside `python/`."""
-    here = Path(__file__).resolve()
-    candidates = [here.parent / "mojo_kernels", here.parents[2] / "mojo_kernels"]
+    package = Path(__file__).resolve().parents[1]
+    candidates = [package / "mojo_kernels", package.parents[1] / "mojo_kernels"]
     for folder in candidates:
         if (folder / "__init__.mojo").exists():
             return folder

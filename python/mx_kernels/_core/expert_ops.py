@@ -14,10 +14,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mx_kernels import _calls, _checks
-from mx_kernels._arrays import float_code
+from mx_kernels._core import calls, checks
+from mx_kernels._core.arrays import float_code
+from mx_kernels._core.torch_ops import define, weights_of
 from mx_kernels.tensor import MXTensor
-from mx_kernels.torch_ops import define, weights_of
 
 _EXPERTS = "Tensor {0}codes, Tensor {0}scales, str {0}format, str {0}layout, SymInt {0}n"
 _GROUPED = f"Tensor x, {_EXPERTS.format('')}, Tensor group_sizes, Tensor? bias"
@@ -38,7 +38,7 @@ def parts_of(w: MXTensor, name: str) -> tuple:
 
 def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
     """Returns the dequantized weights of one expert."""
-    k = _checks.format_named(format).elements(codes.shape[-1])
+    k = checks.format_named(format).elements(codes.shape[-1])
     meaning = (n, k), format, layout, torch.float32
     return torch.ops.mx_kernels.dequantize(codes[expert], scales[expert], *meaning)
 
@@ -47,15 +47,15 @@ def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
 
 
 def _grouped_arguments(x, *rest):
-    """Checks a call; returns what `_calls` takes."""
+    """Checks a call; returns what `calls` takes."""
     parts, (sizes, bias, rounding, out_dtype, activations) = rest[:5], rest[5:]
     w = weights_of(*parts)
-    mode = _checks.check_grouped(x, w, sizes, bias, rounding, activations)
+    mode = checks.check_grouped(x, w, sizes, bias, rounding, activations)
     return x, w, sizes, bias, mode, float_code(out_dtype, "out_dtype")
 
 
 def _grouped(*args):
-    return _calls.grouped_linear(*_grouped_arguments(*args))
+    return calls.grouped_linear(*_grouped_arguments(*args))
 
 
 def _grouped_fake(*args):
@@ -65,7 +65,7 @@ def _grouped_fake(*args):
 
 def _grouped_backward(grad, codes, scales, format, layout, n, sizes, x_dtype, bias_dtype):
     """Returns the gradients of x and of the bias."""
-    k = _checks.format_named(format).elements(codes.shape[-1])
+    k = checks.format_named(format).elements(codes.shape[-1])
     dx = grad.new_zeros((grad.shape[0], k), dtype=x_dtype)
     dbias = grad.new_zeros((codes.shape[0], n), dtype=bias_dtype)
     first = 0
@@ -82,7 +82,7 @@ def _grouped_backward(grad, codes, scales, format, layout, n, sizes, x_dtype, bi
 
 
 def _grouped_backward_fake(grad, codes, scales, format, layout, n, sizes, x_dtype, bias_dtype):
-    k = _checks.format_named(format).elements(codes.shape[-1])
+    k = checks.format_named(format).elements(codes.shape[-1])
     dx = grad.new_empty((grad.shape[0], k), dtype=x_dtype)
     return dx, grad.new_empty((codes.shape[0], n), dtype=bias_dtype)
 
@@ -147,17 +147,17 @@ class GroupedLinear(_Backwards):
 
 
 def _moe_arguments(x, *rest):
-    """Checks a call; returns what `_calls` takes."""
+    """Checks a call; returns what `calls` takes."""
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
     biases, gate, (rounding, out_dtype, activations) = rest[:2], rest[2:5], rest[5:]
     call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
-    mode, gate = _checks.check_moe(*call)
+    mode, gate = checks.check_moe(*call)
     dtype = float_code(out_dtype, "out_dtype")
     return x, (gate_up, down), ids, counts, biases, gate, mode, dtype
 
 
 def _moe(*args):
-    return _calls.moe(*_moe_arguments(*args))
+    return calls.moe(*_moe_arguments(*args))
 
 
 def _moe_fake(*args):
@@ -169,7 +169,7 @@ def gated(
     gate: Tensor, up: Tensor, activation: str, limit: float | None, alpha: float | None
 ) -> Tensor:
     """Returns the hidden numbers, as torch differentiates them."""
-    limit, alpha = _checks.gate_numbers(activation, limit, alpha)
+    limit, alpha = checks.gate_numbers(activation, limit, alpha)
     if activation == "silu":
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)

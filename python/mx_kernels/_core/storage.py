@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels._arrays import Array, dtype_name, in_memory, kind_of, show, tensor_over
-from mx_kernels._facts import Format, Layout, facts
+from mx_kernels._core.arrays import Array, dtype_name, in_memory, kind_of, show, tensor_over
+from mx_kernels._core.facts import Format, Layout, facts
 
 BYTE = "uint8"
 DTYPES = {

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch._C._functorch import is_batchedtensor
 
-from mx_kernels import _facts
-from mx_kernels._arrays import (
+from mx_kernels._core import facts as _facts
+from mx_kernels._core.arrays import (
     Array,
     check_floats,
     check_same_kind,
@@ -26,7 +26,7 @@ from mx_kernels._arrays import (
     kind_of,
     show,
 )
-from mx_kernels._facts import (
+from mx_kernels._core.facts import (
     DEFAULT_ALPHA,
     DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
@@ -38,7 +38,7 @@ from mx_kernels._facts import (
     activations_for,
     facts,
 )
-from mx_kernels._storage import check_axes
+from mx_kernels._core.storage import check_axes
 from mx_kernels.tensor import MXTensor
 
 _LARGEST = float(np.finfo(np.float32).max)

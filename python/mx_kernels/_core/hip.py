@@ -1,6 +1,6 @@
 """Launches on gfx950 devices: torch's memory, torch's current HIP stream, no waits.
 
-The sibling of `_cuda` for torch's ROCm builds, which call their devices "cuda" too. Kernels go
+The sibling of `cuda` for torch's ROCm builds, which call their devices "cuda" too. Kernels go
 to HIP through the runtime that torch has loaded. Their modules carry the code for gfx950 and are
 compiled where they run, like the CPU's:
 
@@ -27,8 +27,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mx_kernels import _native
-from mx_kernels._facts import (
+from mx_kernels._core import native as _native
+from mx_kernels._core.facts import (
     ENCODED,
     KEPT,
     KEPT_FLOATS,

@@ -3,8 +3,8 @@
 Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
 and linear, over loose codes and scales, which is what graphs compute with. Each has one
 implementation for CPU and CUDA tensors and a fake one (shapes only); linear and matmul have
-derivatives (`_autograd`); quantize, linear and matmul map over activations. Those of experts are
-in `_expert_ops`.
+derivatives (`autograd`); quantize, linear and matmul map over activations. Those of experts are
+in `expert_ops`.
 
 Codes and scales alone do not tell their format and layout: prefer MXTensor and the functions in
 `ops`, which call these operators where torch has to see the call.
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import torch
 
-from mx_kernels import _autograd, _calls, _checks
-from mx_kernels._arrays import float_code
-from mx_kernels._facts import facts
-from mx_kernels._storage import storage_of
+from mx_kernels._core import autograd, calls, checks
+from mx_kernels._core.arrays import float_code
+from mx_kernels._core.facts import facts
+from mx_kernels._core.storage import storage_of
 from mx_kernels.tensor import MXTensor
 
 _library = torch.library.Library("mx_kernels", "DEF")
@@ -50,17 +50,17 @@ def define(name: str, schema: str, implementation, fake) -> None:
 
 def weights_of(codes, scales, format, layout, n):
     """Matrices of `n` rows from their parts."""
-    k = _checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
+    k = checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
 def _quantize(x, format, rounding):
-    fmt, code, _ = _checks.check_quantize(x, format, rounding)
-    return _calls.quantize(x, fmt, code)
+    fmt, code, _ = checks.check_quantize(x, format, rounding)
+    return calls.quantize(x, fmt, code)
 
 
 def _quantize_fake(x, format, rounding):
-    fmt, *_ = _checks.check_quantize(x, format, rounding)
+    fmt, *_ = checks.check_quantize(x, format, rounding)
     lead, k = x.shape[:-1], x.shape[-1]
     codes = x.new_empty((*lead, fmt.packed_bytes(k)), dtype=torch.uint8)
     return codes, x.new_empty(fmt.scales_of(x.shape), dtype=fmt.scale_dtype)
@@ -68,7 +68,7 @@ def _quantize_fake(x, format, rounding):
 
 def _dequantize(codes, scales, shape, format, layout, dtype):
     q = MXTensor(codes, scales, shape=shape, format=format, layout=layout)
-    return _calls.dequantize(q, float_code(dtype, "dtype"))
+    return calls.dequantize(q, float_code(dtype, "dtype"))
 
 
 def _dequantize_fake(codes, scales, shape, format, layout, dtype):
@@ -79,12 +79,12 @@ def _dequantize_fake(codes, scales, shape, format, layout, dtype):
 
 def _relayout(codes, scales, rows, format, source, target):
     q = weights_of(codes, scales, format, source, rows)
-    return _calls.relayout(q, _checks.layout_named(target))
+    return calls.relayout(q, checks.layout_named(target))
 
 
 def _relayout_fake(codes, scales, rows, format, source, target):
     q = weights_of(codes, scales, format, source, rows)
-    storage = storage_of(q.shape, facts().formats[format], _checks.layout_named(target))
+    storage = storage_of(q.shape, facts().formats[format], checks.layout_named(target))
     return tuple(t.new_empty(s) for t, s in zip((codes, scales), storage, strict=True))
 
 
@@ -95,26 +95,26 @@ def _operands(a_codes, a_scales, a_format, *weights):
 
 def _matmul(*args):
     (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
-    _checks.check_matmul(a, b, bias)
-    return _calls.matmul(a, b, bias, float_code(out_dtype, "out_dtype"))
+    checks.check_matmul(a, b, bias)
+    return calls.matmul(a, b, bias, float_code(out_dtype, "out_dtype"))
 
 
 def _matmul_fake(*args):
     (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
-    _checks.check_matmul(a, b, bias)
+    checks.check_matmul(a, b, bias)
     float_code(out_dtype, "out_dtype")
     return a.codes.new_empty((*a.codes.shape[:-1], b.shape[0]), dtype=out_dtype)
 
 
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
-    mode, _ = _checks.check_linear(x, w, bias, rounding, activations)
-    return _calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))[0]
+    mode, _ = checks.check_linear(x, w, bias, rounding, activations)
+    return calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))[0]
 
 
 def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
-    _checks.check_linear(x, w, bias, rounding, activations)
+    checks.check_linear(x, w, bias, rounding, activations)
     float_code(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 
@@ -156,14 +156,14 @@ def _map_rows(name: str, row_arguments: int):
 
 torch.library.register_autograd(
     "mx_kernels::linear",
-    _autograd.linear_backward,
-    setup_context=_autograd.linear_context,
+    autograd.linear_backward,
+    setup_context=autograd.linear_context,
     lib=_library,
 )
 torch.library.register_autograd(
     "mx_kernels::matmul",
-    _autograd.matmul_backward,
-    setup_context=_autograd.matmul_context,
+    autograd.matmul_backward,
+    setup_context=autograd.matmul_context,
     lib=_library,
 )
 for _name, _row_arguments in (("quantize", 1), ("linear", 1), ("matmul", 2)):

@@ -9,7 +9,7 @@ shown those files and no others, so an import that the hash overlooks fails the 
 
 Processes that start together build once: they queue on a file lock, and a file appears complete
 or not at all. Without locks, as on some shared disks, each builds for itself. What others could
-have written is refused, and what is not whole is built anew, see `_trust`. The cache is the folder
+have written is refused, and what is not whole is built anew, see `trust`. The cache is the folder
 that MX_KERNELS_CACHE names, or the user's cache folder; checkouts and environments share it. Of
 each label the files that were used last are kept.
 """
@@ -36,7 +36,7 @@ from pathlib import Path
 
 import platformdirs
 
-from mx_kernels import _trust
+from mx_kernels._core import trust
 
 HASH_DIGITS = 16
 KEPT_OF_A_LABEL = 8
@@ -185,7 +185,7 @@ class Build:
         with _cache_errors(folders[0]):
             try:
                 for path in (*folders, target):
-                    if why_not := _trust.objection(path, is_shared=path == folders[0]):
+                    if why_not := trust.objection(path, is_shared=path == folders[0]):
                         raise NativeBuildError(f"the build cache is not trusted: {why_not}")
             except FileNotFoundError:
                 return False
@@ -237,7 +237,7 @@ class Build:
             return False
         target = self.path(cache)
         with _cache_errors(target.parent.parent):
-            is_whole = _trust.is_whole(target)
+            is_whole = trust.is_whole(target)
         with contextlib.suppress(OSError):
             os.utime(target.parent)
         return is_whole
@@ -249,9 +249,9 @@ class Build:
         try:
             fresh = scratch / target.name
             self.make(fresh)
-            _trust.keep(fresh, target.parent)
+            trust.keep(fresh, target.parent)
             os.replace(fresh, target)
-            _trust.sync(target.parent)
+            trust.sync(target.parent)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

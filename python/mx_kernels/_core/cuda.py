@@ -19,7 +19,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from mx_kernels import _native
+from mx_kernels._core import native as _native
 
 # What torch's own compiler calls too; a build of torch without CUDA has none of them.
 current_device, _current_stream, _allocate, _free = (
@@ -32,7 +32,7 @@ current_device, _current_stream, _allocate, _free = (
     )
 )
 _LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = 5, 9, 10
-"""Where they stand in what `multiply` takes, see `_calls`."""
+"""Where they stand in what `multiply` takes, see `calls`."""
 
 MAX_ANSWERS = 4096
 """Products whose workspaces are remembered."""

@@ -3,7 +3,7 @@
 A model calls a layer again and again with activations of the same shape, dtype and device. Most of
 such a call was looking up what had been looked up before: so the weights remember, for each shape
 of activations, what a call had, and the next one asks only whether it is the same. What is not
-takes the long way (`ops`), where errors get their words. Tuples are added, as in `_calls`.
+takes the long way (`ops`), where errors get their words. Tuples are added, as in `calls`.
 
     remembered            asked again
     x                     type, shape, dtype, device, plain memory, no gradient wanted
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
-from mx_kernels import _launch
-from mx_kernels._arrays import Array, intercepted
-from mx_kernels._calls import BIAS, RESULT, WEIGHTS, X
-from mx_kernels._cuda import current_device
+from mx_kernels._core import launch as _launch
+from mx_kernels._core.arrays import Array, intercepted
+from mx_kernels._core.calls import BIAS, RESULT, WEIGHTS, X
+from mx_kernels._core.cuda import current_device
 
 if TYPE_CHECKING:
     from mx_kernels.tensor import MXTensor

@@ -1,6 +1,6 @@
 """Who computes: the extension module of the device that an array lies on.
 
-A launcher takes a call as `_calls` writes it, the integers that an operation wants of every
+A launcher takes a call as `calls` writes it, the integers that an operation wants of every
 device, and adds what its own device wants: the thread team of the CPU, a stream and a workspace
 on a GPU. Arguments are valid by contract.
 """
@@ -13,11 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, get_num_threads
 
-from mx_kernels import _facts
-from mx_kernels._arrays import Array
-from mx_kernels._cuda import CUDA
-from mx_kernels._facts import facts
-from mx_kernels._hip import ROCM
+from mx_kernels._core import facts as _facts
+from mx_kernels._core.arrays import Array
+from mx_kernels._core.cuda import CUDA
+from mx_kernels._core.facts import facts
+from mx_kernels._core.hip import ROCM
 
 
 class Launcher(Protocol):
@@ -35,7 +35,7 @@ class Launcher(Protocol):
         """Launches a product of `m` rows of activations of length `k`, which writes `out`.
 
         Raises:
-            ValueError: if the device has no kernel for the formats; see `_facts.unsupported`.
+            ValueError: if the device has no kernel for the formats; see `facts.unsupported`.
         """
 
     def prepared(
@@ -86,7 +86,7 @@ class _Cpu:
 
     def multiply(self, arguments, out, m, k):
         table, threads = _facts._facts, get_num_threads()
-        # Added, not unpacked: see `_calls`.
+        # Added, not unpacked: see `calls`.
         team = table.team if threads > 1 else 0, threads
         try:
             table.native.multiply(arguments + team)

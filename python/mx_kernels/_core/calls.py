@@ -25,7 +25,7 @@ its device wants. Each function here allocates the result where its operands lie
 and launches it. Arguments are checked before. Tuples are added, not unpacked into each other: that
 takes half the time, and a call of `linear` on one block is counted in microseconds.
 
-A call of `linear` may be launched again with other addresses, see `_repeats`.
+A call of `linear` may be launched again with other addresses, see `repeats`.
 """
 # ruff: noqa: RUF005
 
@@ -40,12 +40,13 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
-from mx_kernels import _facts, _launch
-from mx_kernels._arrays import PLAIN_TENSORS, Array, address_of, memory_of, rows_of, show
-from mx_kernels._cuda import current_device
-from mx_kernels._facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts, of_kind
-from mx_kernels._pages import ask_for_large_pages
-from mx_kernels._storage import lies_by_columns, storage_of
+from mx_kernels._core import facts as _facts
+from mx_kernels._core import launch
+from mx_kernels._core.arrays import PLAIN_TENSORS, Array, address_of, memory_of, rows_of, show
+from mx_kernels._core.cuda import current_device
+from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts, of_kind
+from mx_kernels._core.pages import ask_for_large_pages
+from mx_kernels._core.storage import lies_by_columns, storage_of
 
 X, WEIGHTS, RESULT, BIAS = 1, slice(7, 9), 11, 13
 """Where addresses stand in a call of `multiply`."""
@@ -107,7 +108,7 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     storage = storage_of(q.shape, facts().formats[q.format], layout)
     new_codes, codes_to, launcher = _empty(q._codes, storage[0])
     new_scales, scales_to = _empty_scales(q._codes, storage[1], facts().formats[q.format])
-    if launcher is _launch.CPU:
+    if launcher is launch.CPU:
         ask_for_large_pages(codes_to, new_codes.nbytes)
     calls, rows = _cut(q, layout)
     parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
@@ -169,7 +170,7 @@ def linear(
     if dtype is None:
         dtype = x_dtype
     is_other = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
-    if is_other and isinstance(x, Tensor) and _launch.launcher_of(x).wants_bfloat16(x.numel() // k):
+    if is_other and isinstance(x, Tensor) and launch.launcher_of(x).wants_bfloat16(x.numel() // k):
         x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
     return _multiply(x, left, w, bias, dtype)
@@ -323,7 +324,7 @@ def _has_kernel_for_columns(a: Operand, b: Operand) -> bool:
     """Says whether the device multiplies codes that lie column by column on both sides."""
     if not (lies_by_columns(a._codes) and lies_by_columns(b._codes)):
         return False
-    launcher, formats = _launch.launcher_of(b._codes), (a._native[0], b._native[0])
+    launcher, formats = launch.launcher_of(b._codes), (a._native[0], b._native[0])
     return launcher.takes_columns(b._codes, formats, (a.shape[0], b.shape[0]))
 
 
@@ -359,7 +360,7 @@ def _empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Ten
 
 def _empty(
     like: Array, shape: tuple[int, ...], dtype: int | None = None
-) -> tuple[Array, int, _launch.Launcher]:
+) -> tuple[Array, int, launch.Launcher]:
     """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
 
     Matrices come from the functions that torch's own compiler calls for its allocations, in a
@@ -372,15 +373,15 @@ def _empty(
     if len(shape) == 2 and type(like) in PLAIN_TENSORS:
         if like.is_cpu:
             out = _empty_strided_cpu(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), _launch.CPU
+            return out, out.data_ptr(), launch.CPU
         if like.is_cuda and like.get_device() == current_device():
             out = _empty_strided_cuda(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), _launch.launcher_of(out)
+            return out, out.data_ptr(), launch.launcher_of(out)
     if dtype is None and not isinstance(like, Tensor):
         out = torch.empty(shape, dtype=_BYTES, device="cpu")
-        return out, out.data_ptr(), _launch.CPU
+        return out, out.data_ptr(), launch.CPU
     if isinstance(like, Tensor):
         out = like.new_empty(shape, dtype=torch_dtype)
-        return out, out.data_ptr(), _launch.launcher_of(out)
+        return out, out.data_ptr(), launch.launcher_of(out)
     out = np.empty(shape, facts().numpy_dtype(list(facts().dtypes)[dtype]))
-    return out, address_of(out), _launch.CPU
+    return out, address_of(out), launch.CPU

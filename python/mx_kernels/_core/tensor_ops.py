@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from mx_kernels import _offload
-from mx_kernels._arrays import float_code, show
-from mx_kernels._facts import Format, Layout, ceil_to, facts
-from mx_kernels._storage import lies_by_columns, storage_of
+from mx_kernels._core.arrays import float_code, show
+from mx_kernels._core.facts import Format, Layout, ceil_to, facts
+from mx_kernels._core.storage import lies_by_columns, storage_of
 from mx_kernels.tensor import HANDLERS, MXTensor, asker, refusal
 
 _aten = torch.ops.aten

@@ -24,8 +24,8 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from mx_kernels import _facts
-from mx_kernels._facts import facts
+from mx_kernels._core import facts as _facts
+from mx_kernels._core.facts import facts
 
 Array = Tensor | np.ndarray
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
 from mx_kernels import ops
-from mx_kernels._tensor_ops import handles
+from mx_kernels._core.tensor_ops import handles
 from mx_kernels.tensor import MXTensor, dispatch, refusal
 
 _aten = torch.ops.aten
