@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 import mx_kernels as mx
-import mx_kernels.distributed as mxd
+import mx_kernels.integrations.distributed as mxd
 
 TOKENS = (1, 16, 512)
 WARM_UPS, RUNS = 5, 30

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from transformers import AutoTokenizer, TextStreamer
 
-from mx_kernels.transformers import from_pretrained
+from mx_kernels.integrations.transformers import from_pretrained
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 console = Console(soft_wrap=True, highlight=False)

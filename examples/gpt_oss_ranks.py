@@ -16,8 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 from transformers import AutoTokenizer
 
-import mx_kernels.distributed as mxd
-from mx_kernels.transformers import from_pretrained
+import mx_kernels.integrations.distributed as mxd
+from mx_kernels.integrations.transformers import from_pretrained
 
 
 def main(

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 import mx_kernels as mx
-import mx_kernels.distributed as mxd
+import mx_kernels.integrations.distributed as mxd
 
 WIDTH, INNER = 256, 736
 

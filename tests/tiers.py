@@ -60,9 +60,10 @@ TESTED_BY = {
     "mojo_kernels/simt": ("simt", "ptx"),
     "mojo_kernels": ("cdna4", "cpu", "hip", "hopper", "numerics", "ptx", "simt"),
     "python/gfx950": ("gfx950", "cdna4"),
-    "python/mx_kernels/distributed": ("distributed",),
+    "python/mx_kernels/integrations/distributed": ("distributed",),
     "python/mx_kernels/max_graph": ("max_graph",),
-    "python/mx_kernels/vllm": ("serving",),
+    "python/mx_kernels/integrations/transformers": ("python", "distributed"),
+    "python/mx_kernels/integrations/vllm": ("serving",),
     "python/mx_kernels": ("python", "numerics", "distributed"),
 }
 """Folders, and the rooms of tests that a change below them asks for; the first that fits counts."""

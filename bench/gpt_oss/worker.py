@@ -108,7 +108,7 @@ def _warm_up() -> None:
     import transformers  # noqa: PLC0415
 
     import mx_kernels  # noqa: PLC0415
-    from mx_kernels import transformers as _  # noqa: F401, PLC0415
+    from mx_kernels.integrations import transformers as _  # noqa: F401, PLC0415
 
     transformers.utils.logging.disable_progress_bar()
     mx_kernels.quantize(torch.ones(1, 32))
@@ -118,7 +118,7 @@ def _load(job: Job):
     """Returns the model, cut to the job's layers."""
     from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config  # noqa: PLC0415
 
-    from mx_kernels.transformers import from_pretrained  # noqa: PLC0415
+    from mx_kernels.integrations.transformers import from_pretrained  # noqa: PLC0415
 
     config = AutoConfig.from_pretrained(job.folder)
     config.num_hidden_layers = job.layers

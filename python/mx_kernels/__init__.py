@@ -11,21 +11,22 @@
     explain                       which kernel a shape gets on a device, and why
     load, save                    checkpoints: MXTensors by name, of many forms and in our own
 
-`mx_kernels.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits.
-The operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo
-and compiled for this machine at the first use (see `_core.native`).
+`integrations.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits;
+`integrations.distributed` has models over ranks, `integrations.vllm` is a plugin of vLLM. The
+operations are also registered as `torch.ops.mx_kernels.*`. The kernels are written in Mojo and
+compiled for this machine at the first use (see `_core.native`).
 """
 
 import importlib.metadata
 
-from mx_kernels import _buckets, _saving  # noqa: F401  they register
-from mx_kernels._core import tensor_products as _tensor_products  # noqa: F401  as they
+from mx_kernels._core import moved as _moved
+from mx_kernels._core import tensor_products as _tensor_products  # noqa: F401  registers
 from mx_kernels._core import torch_ops as _torch_ops  # noqa: F401  registers the operators
 from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert
-from mx_kernels.experts import grouped_linear, moe
-from mx_kernels.experts_module import MXExperts
+from mx_kernels.experts import MXExperts, grouped_linear, moe
 from mx_kernels.explain import explain
+from mx_kernels.integrations import saving as _saving  # noqa: F401  registers
 from mx_kernels.modules import MXLinear
 from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
 from mx_kernels.tensor import MXTensor
@@ -48,6 +49,8 @@ __all__ = [
     "save",
     "unshuffle",
 ]
+
+_moved.find_moved()
 
 
 def __getattr__(name: str) -> str:

@@ -17,7 +17,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from mx_kernels import _shards, ops
+from mx_kernels import ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import (
     check_bias,
@@ -34,6 +34,7 @@ from mx_kernels._core.facts import (
     facts,
     weights_format,
 )
+from mx_kernels.integrations import torch_distributed
 from mx_kernels.tensor import MXTensor
 
 
@@ -197,7 +198,7 @@ class MXLinear(MXModule, nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias for x [..., in_features]."""
         weight = self.weight
-        product = ops.linear if isinstance(weight, MXTensor) else _shards.linear
+        product = ops.linear if isinstance(weight, MXTensor) else torch_distributed.linear
         return product(x, weight, bias=self.bias, **self._rules())
 
     def extra_repr(self) -> str:

@@ -31,12 +31,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mx_kernels import _offload
 from mx_kernels._core import calls
 from mx_kernels._core import facts as _facts
 from mx_kernels._core.arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._core.facts import DEFAULT_FORMAT, Layout, facts
 from mx_kernels._core.storage import as_bytes, as_scales, check_pair, check_shapes
+from mx_kernels.integrations import offload
 
 HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
@@ -296,10 +296,10 @@ class MXTensor(Tensor):
         """Raises: NumPy has no such dtype.
 
         Raises:
-            TypeError: always, but for accelerate, which writes files: see `_offload`.
+            TypeError: always, but for accelerate, which writes files: see `integrations.offload`.
         """
-        if asker() == _offload.WRITER:
-            return _offload.in_floats(self).numpy()
+        if asker() == offload.WRITER:
+            return offload.in_floats(self).numpy()
         raise TypeError(
             f"numpy: got an MXTensor {show(self.shape)}, expected floats; call "
             'dequantize("float32").numpy(), or take the bytes: q.codes.numpy(), q.scales.numpy()'
@@ -487,7 +487,7 @@ _HINTS = {
 
 
 def _remade(value, scales, given: bool, of_parameter: dict) -> MXTensor:
-    """Makes an MXTensor, or a parameter, of an MXTensor or of what `_offload` made of one.
+    """Makes an MXTensor, or a parameter, of an MXTensor or of what `offload` made of one.
 
     Libraries may hand over a parameter's own attributes, which the value has already.
     """
@@ -500,7 +500,7 @@ def _remade(value, scales, given: bool, of_parameter: dict) -> MXTensor:
     if not isinstance(value, MXTensor):
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             raise TypeError(f"scales: got None, expected those of codes {type(value).__name__}")
-        codes, scales, meaning, layout = _offload.from_floats(value)
+        codes, scales, meaning, layout = offload.from_floats(value)
         value = MXTensor(codes, scales, **meaning)._relayout(facts().layouts[layout])
     if "requires_grad" not in of_parameter:
         return value.detach()

@@ -95,8 +95,8 @@ CPU_GRAPHS_ARE_WITHOUT = ("cdna4", "hopper", "simt")
 """The folders of kernels for GPUs."""
 IMPORTED = re.compile(r"^ *from (tests\.\S+) import", re.MULTILINE)
 GRAPHS_ARE_WITHOUT = (
-    *("__main__.py", "checkpoints", "cli.py", "conversion", "distributed", "explain.py"),
-    *("modules.py", "experts_module.py", "transformers", "vllm"),
+    *("__main__.py", "checkpoints", "cli.py", "conversion", "explain.py", "integrations"),
+    "modules.py",
 )
 """What of the Python package has nothing to do with graphs."""
 

@@ -16,8 +16,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 import mx_kernels as mx
-import mx_kernels.distributed as mxd
-from mx_kernels.transformers import MXConfig
+import mx_kernels.integrations.distributed as mxd
+from mx_kernels.integrations.transformers import MXConfig
 from tests.distributed.models import (
     FORMATS,
     LAYOUTS_HERE,

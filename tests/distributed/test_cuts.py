@@ -5,8 +5,8 @@ import torch
 
 import cases
 from mx_kernels._core.facts import facts
-from mx_kernels.distributed import Cut, bounds
-from mx_kernels.distributed.cuts import sizes
+from mx_kernels.integrations.distributed import Cut, bounds
+from mx_kernels.integrations.distributed.cuts import sizes
 from tests.distributed.models import FORMATS, INNER, LAYOUTS_HERE, WIDE, weights
 
 BLOCK = 32

@@ -10,8 +10,8 @@ import transformers
 
 import mx_kernels as mx
 from bench.gpt_oss import write_checkpoint
-from mx_kernels.distributed.cuts import sizes
-from mx_kernels.transformers import MXConfig, attach, from_pretrained
+from mx_kernels.integrations.distributed.cuts import sizes
+from mx_kernels.integrations.transformers import MXConfig, attach, from_pretrained
 from tests.distributed import ranks
 
 pytestmark = pytest.mark.deep

@@ -16,9 +16,16 @@ import mx_kernels as mx
 import oracle
 from cases import values_of
 from mx_kernels._core.facts import facts
-from mx_kernels.distributed import Colwise, Cut, ExpertParallel, Experts, Rowwise, bounds
-from mx_kernels.distributed.cuts import sizes
-from mx_kernels.distributed.styles import expert_cuts
+from mx_kernels.integrations.distributed import (
+    Colwise,
+    Cut,
+    ExpertParallel,
+    Experts,
+    Rowwise,
+    bounds,
+)
+from mx_kernels.integrations.distributed.cuts import sizes
+from mx_kernels.integrations.distributed.styles import expert_cuts
 from oracle import assert_matmul
 from tests.distributed import ranks
 from tests.distributed.models import (

@@ -1,8 +1,12 @@
 """The modules of the package import one another in one direction, wherever the import stands."""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+from mx_kernels._core.moved import MOVED
 
 PACKAGE = Path(__file__).parents[2] / "python" / "mx_kernels"
 MODULES = {
@@ -34,7 +38,7 @@ def test_there_is_no_circle():
 
 def test_models_are_converted_without_importing_what_they_are_made_of():
     for name, path in MODULES.items():
-        if "conversion" in name or "modules" in name:
+        if "conversion" in name or name in ("mx_kernels.modules", "mx_kernels.experts"):
             nodes = list(ast.walk(ast.parse(path.read_text())))
             names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
             names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -48,7 +52,47 @@ def test_transformers_is_imported_for_its_own_package_alone():
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            if any("transformers" in found.split(".")[:2] for found in names):
-                importing.add(name.removeprefix("mx_kernels."))
+            if any("transformers" in found.split(".")[:3] for found in names):
+                importing.add(name.removeprefix("mx_kernels.integrations."))
     assert importing >= {"transformers", "transformers.config", "transformers.quantizer"}
     assert all(name.split(".")[0] == "transformers" for name in importing)
+
+
+# Old paths
+
+OLD_PATHS = {
+    "mx_kernels.experts_module": "MXExperts",
+    "mx_kernels.torch_ops": "weights_of",
+    "mx_kernels.transformers": "MXConfig",
+    "mx_kernels.transformers.config": "MXConfig",
+    "mx_kernels.vllm": "register",
+    "mx_kernels.distributed": "Colwise",
+    "mx_kernels.distributed.cuts": "sizes",
+}
+PROGRAM = """
+import importlib, pickle, sys, warnings
+import mx_kernels
+
+def imported(path):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        module = importlib.import_module(path)
+    return module, [str(w.message) for w in said if "mx_kernels" in str(w.message)]
+
+for path, name in zip(sys.argv[1::2], sys.argv[2::2]):
+    old = ".".join(path.split(".")[:2])
+    module, said = imported(old)
+    if old == path:
+        (line,) = said
+        new = line.removeprefix(f"{old} has moved to ")
+    assert imported(path) == imported(path.replace(old, new)), path
+    module = imported(path)[0]
+    assert module.__spec__.name == module.__name__ == path.replace(old, new)
+    assert getattr(module, name) is pickle.loads(f"c{path}\\n{name}\\n.".encode())
+"""
+
+
+def test_an_old_path_is_the_new_module_and_says_so_once():
+    assert {".".join(path.split(".")[:2]) for path in OLD_PATHS} == set(MOVED)
+    arguments = [word for pair in OLD_PATHS.items() for word in pair]
+    subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=True)

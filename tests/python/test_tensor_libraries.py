@@ -17,8 +17,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 import mx_kernels as mx
 from cases import DTYPES, FORMATS, FP8_FORMATS, LAYOUTS
-from mx_kernels._buckets import Bucket
-from mx_kernels._offload import from_floats, in_floats
+from mx_kernels.integrations.offload import from_floats, in_floats
+from mx_kernels.integrations.torch_distributed import Bucket
 
 pytestmark = [
     pytest.mark.cpu_only,

@@ -18,7 +18,7 @@ from transformers.core_model_loading import WeightRenaming
 import mx_kernels as mx
 from mx_kernels import checkpoints
 from mx_kernels.conversion import convert_skeleton
-from mx_kernels.transformers import MXConfig, from_pretrained, parallel
+from mx_kernels.integrations.transformers import MXConfig, from_pretrained, parallel
 from tests.python.models import FAMILIES, assert_same_state, output_of
 from tests.tiers import tiered
 

@@ -24,7 +24,7 @@ import tensorfiles
 from bench.gpt_oss import write_checkpoint
 from mx_kernels import checkpoints
 from mx_kernels.checkpoints.files import let_go
-from mx_kernels.transformers import from_pretrained, register
+from mx_kernels.integrations.transformers import from_pretrained, register
 from tests.python.models import assert_same_state
 from tests.tiers import deep, tiered
 
@@ -324,7 +324,7 @@ PEAK = """
 import re, sys
 import torch
 import mx_kernels as mx
-from mx_kernels.transformers import from_pretrained
+from mx_kernels.integrations.transformers import from_pretrained
 
 def memory(name):
     said = open("/proc/self/status").read()

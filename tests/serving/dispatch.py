@@ -36,7 +36,7 @@ def raised(error, call, *args, **kwargs) -> str:
 
 
 def config_of(formats, activations=None):
-    from mx_kernels.vllm.config import MXVllmConfig  # noqa: PLC0415  only vLLM's environment
+    from mx_kernels.integrations.vllm.config import MXVllmConfig  # noqa: PLC0415  only vLLM's environment
 
     config = MXVllmConfig(activations)
     config.formats = dict(formats)
@@ -55,7 +55,7 @@ def made_linear(format, sizes=(ROWS,), width=WIDTH, whole=None, activations=None
     """Returns a method, and a layer with its empty parameters."""
     from vllm.model_executor import parameter  # noqa: PLC0415
 
-    from mx_kernels.vllm.config import MXLinearMethod  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.config import MXLinearMethod  # noqa: PLC0415
 
     parameter.get_tensor_model_parallel_rank = lambda: 0
     parameter.get_tensor_model_parallel_world_size = lambda: 1
@@ -87,7 +87,7 @@ def every_format_multiplies_as_our_own_layer():
 
 @claim
 def activations_are_what_is_said_or_best_by_these_weights():
-    from mx_kernels.vllm.linear import activations_of  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.linear import activations_of  # noqa: PLC0415
 
     said = {f: activations_of(None, torch.device("cpu"), f) for f in FORMATS}
     assert said["mxfp4"] == said["mxint8"] == "mxint8"
@@ -173,7 +173,7 @@ def experts_layer(config, expert_map=None):
 
 def computed(config, weights, x, routing, expert_map=None):
     """Returns what the experts of one rank make of x, from loading on."""
-    from mx_kernels.vllm.experts import OwnExperts  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.experts import OwnExperts  # noqa: PLC0415
 
     gate_up, down = weights
     method, layer = OwnExperts(config, gate_up.format), experts_layer(config, expert_map)
@@ -236,7 +236,7 @@ def experts_given_to_two_ranks_add_up():
 
 @claim
 def experts_that_cannot_be_computed_are_refused():
-    from mx_kernels.vllm.experts import OwnExperts  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.experts import OwnExperts  # noqa: PLC0415
 
     said = raised(NotImplementedError, OwnExperts, experts_config("gelu"), "mxfp4")
     assert "expected" in said and "SILU" in said, said
@@ -284,10 +284,10 @@ def gpus_get_our_checkpoints_and_keep_kernels_of_vllm():
     from vllm.model_executor.kernels.linear import _POSSIBLE_MXFP4_KERNELS  # noqa: PLC0415
     from vllm.model_executor.layers.quantization import get_quantization_config  # noqa: PLC0415
 
-    from mx_kernels.vllm import register  # noqa: PLC0415
-    from mx_kernels.vllm.config import MXVllmConfig  # noqa: PLC0415
-    from mx_kernels.vllm.experts import GptOssConfig  # noqa: PLC0415
-    from mx_kernels.vllm.linear import MXLinearKernel  # noqa: PLC0415
+    from mx_kernels.integrations.vllm import register  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.config import MXVllmConfig  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.experts import GptOssConfig  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.linear import MXLinearKernel  # noqa: PLC0415
 
     here = platforms.current_platform
     kinds = ("CUDA", "ROCM")

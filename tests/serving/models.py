@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from bench.gpt_oss import write_checkpoint
 from bench.serving.models import COMMON, write_random
 from mx_kernels import checkpoints
-from mx_kernels.transformers import MXConfig, from_pretrained
+from mx_kernels.integrations.transformers import MXConfig, from_pretrained
 
 VOCABULARY = 512
 # 576 is no multiple of 128, but on two ranks of 32; 288 is a multiple of 32 alone.

@@ -18,6 +18,8 @@ def test_vllm_finds_the_plugin_by_its_entry_point():
 
 
 def test_importing_the_plugin_imports_neither_vllm_nor_our_kernels_for_it():
-    code = "import sys, mx_kernels.vllm; print([m for m in sys.modules if 'vllm' in m])"
+    code = (
+        "import sys, mx_kernels.integrations.vllm; print([m for m in sys.modules if 'vllm' in m])"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "['mx_kernels.vllm']"
+    assert said.stdout.strip() == "['mx_kernels.integrations.vllm']"

@@ -21,10 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mx_kernels import _offload
 from mx_kernels._core.arrays import float_code, show
 from mx_kernels._core.facts import Format, Layout, ceil_to, facts
 from mx_kernels._core.storage import lies_by_columns, storage_of
+from mx_kernels.integrations import offload
 from mx_kernels.tensor import HANDLERS, MXTensor, asker, refusal
 
 _aten = torch.ops.aten
@@ -361,9 +361,9 @@ def view(func, q, size):
 @handles(_aten.view.dtype)
 def _view_as(func, q, dtype):
     """Gives accelerate the integers that it writes to disk for bfloat16."""
-    if asker() != _offload.WRITER:
+    if asker() != offload.WRITER:
         raise refusal(func)
-    return func(_offload.in_floats(q), dtype)
+    return func(offload.in_floats(q), dtype)
 
 
 @handles(_aten.as_strided.default)

@@ -29,7 +29,7 @@ WEIGHT = "weight"
 BYTE_BITS = 8
 FUSIONS = "fusion_config"
 IMPORT_US = "none; these are weights of mx_kernels, import mx_kernels.transformers before they load"
-"""A name among transformers' fusions, which it refuses; see `guarded`."""
+"""A name among transformers' fusions, which it refuses; see `guarded`. Files have it: it stays."""
 _FORMS = {form.name: form for form in FORMS}
 
 
@@ -159,7 +159,7 @@ def guarded(config: Mapping, method: str) -> dict:
     """Returns a config.json that transformers refuses to load weights by, unless it knows ours.
 
     It warns of a quant_method that it does not know, and goes on with new random weights. A fusion
-    that it does not know is an error; what `mx_kernels.transformers` registers takes that out.
+    that it does not know is an error; what `integrations.transformers` registers takes that out.
     """
     fusions = {**(config.get(FUSIONS) or {}), IMPORT_US: True}
     if method != OURS:

@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 
 from mx_kernels._core.checks import mode_rounding
 from mx_kernels._core.expert_ops import gated
-from mx_kernels.experts_module import MXExperts
+from mx_kernels.experts import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
 

@@ -21,14 +21,14 @@ import torch.distributed
 
 if not torch.distributed.is_available():
     raise ImportError(
-        "mx_kernels.distributed needs torch.distributed, which this build of torch lacks"
+        "mx_kernels.integrations.distributed needs torch.distributed, which this torch lacks"
     )
 
-from mx_kernels.distributed import fsdp  # noqa: F401  it registers
-from mx_kernels.distributed.cuts import Cut, bounds
-from mx_kernels.distributed.experts import ExpertParallel
-from mx_kernels.distributed.state import gathered, load, save
-from mx_kernels.distributed.styles import Colwise, Experts, Rowwise
+from mx_kernels.integrations.distributed import fsdp  # noqa: F401  it registers
+from mx_kernels.integrations.distributed.cuts import Cut, bounds
+from mx_kernels.integrations.distributed.experts import ExpertParallel
+from mx_kernels.integrations.distributed.state import gathered, load, save
+from mx_kernels.integrations.distributed.styles import Colwise, Experts, Rowwise
 
 __all__ = [
     "Colwise",

@@ -25,7 +25,7 @@ from mx_kernels.checkpoints import save as save_tensors
 from mx_kernels.checkpoints.files import let_go
 from mx_kernels.checkpoints.forms import Parameter, plan
 from mx_kernels.checkpoints.loading import open_any
-from mx_kernels.distributed.styles import Sharded, Sharding
+from mx_kernels.integrations.distributed.styles import Sharded, Sharding
 from mx_kernels.modules import arranged
 from mx_kernels.tensor import MXTensor
 

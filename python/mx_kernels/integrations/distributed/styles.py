@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from mx_kernels._core.facts import facts
-from mx_kernels.distributed.collectives import check_mesh, copied, joined, sum_of
-from mx_kernels.distributed.cuts import Cut, bounds, sizes
-from mx_kernels.experts_module import MXExperts
+from mx_kernels.experts import MXExperts
+from mx_kernels.integrations.distributed.collectives import check_mesh, copied, joined, sum_of
+from mx_kernels.integrations.distributed.cuts import Cut, bounds, sizes
 from mx_kernels.modules import MXLinear
 from mx_kernels.tensor import MXTensor
 

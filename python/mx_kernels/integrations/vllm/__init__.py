@@ -25,9 +25,9 @@ def register() -> None:
     from vllm.platforms import PlatformEnum, current_platform  # noqa: PLC0415
 
     from mx_kernels.checkpoints.configs import OURS  # noqa: PLC0415
-    from mx_kernels.vllm.config import MXVllmConfig  # noqa: PLC0415
-    from mx_kernels.vllm.experts import GPT_OSS, GptOssConfig  # noqa: PLC0415
-    from mx_kernels.vllm.linear import MXLinearKernel  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.config import MXVllmConfig  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.experts import GPT_OSS, GptOssConfig  # noqa: PLC0415
+    from mx_kernels.integrations.vllm.linear import MXLinearKernel  # noqa: PLC0415
 
     register_quantization_config(OURS)(MXVllmConfig)
     if not current_platform.is_cpu():

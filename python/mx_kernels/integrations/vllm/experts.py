@@ -28,7 +28,7 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.experts import moe
-from mx_kernels.vllm.linear import activations_of, packed
+from mx_kernels.integrations.vllm.linear import activations_of, packed
 
 GPT_OSS = "gpt_oss_mxfp4"
 """What vLLM calls the method of gpt-oss' checkpoints."""

@@ -28,7 +28,6 @@ from transformers.quantizers import HfQuantizer, register_quantizer
 
 from mx_kernels._core.arrays import show
 from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
-from mx_kernels._offload import in_floats
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
@@ -37,11 +36,12 @@ from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
+from mx_kernels.integrations.offload import in_floats
+from mx_kernels.integrations.transformers import parallel
+from mx_kernels.integrations.transformers.config import MXConfig
+from mx_kernels.integrations.transformers.names import Names, Renamed, names_in, split
 from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
-from mx_kernels.transformers import parallel
-from mx_kernels.transformers.config import MXConfig
-from mx_kernels.transformers.names import Names, Renamed, names_in, split
 
 READ = (OWN, FORMS[0])
 """Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
@@ -283,7 +283,7 @@ class MXQuantizer(HfQuantizer):
     def placed(self, name: str, value: Tensor) -> Tensor:
         """Returns what is put where a parameter goes: on disk floats, which accelerate makes of it.
 
-        When a layer is called they become the parameter again: see `_offload`.
+        When a layer is called they become the parameter again: see `integrations.offload`.
         """
         is_map = isinstance(self._device_map, dict)
         on_disk = is_map and get_device(self._device_map, name) == "disk"

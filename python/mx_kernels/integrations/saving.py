@@ -16,7 +16,7 @@ def tell_transformers(model: nn.Module) -> None:
     """Tells the models of transformers in `model` how they are saved."""
     library = sys.modules.get("transformers.modeling_utils")
     if library is not None and any(isinstance(m, library.PreTrainedModel) for m in model.modules()):
-        from mx_kernels.transformers import attach  # noqa: PLC0415  not without transformers
+        from mx_kernels.integrations.transformers import attach  # noqa: PLC0415  not without transformers
 
         attach(model)
 

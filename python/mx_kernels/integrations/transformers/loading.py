@@ -14,8 +14,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.conversion import convert
-from mx_kernels.transformers.config import MXConfig
-from mx_kernels.transformers.quantizer import MXQuantizer
+from mx_kernels.integrations.transformers.config import MXConfig
+from mx_kernels.integrations.transformers.quantizer import MXQuantizer
 
 GPT_OSS = "mxfp4"
 """What the configs of gpt-oss call their method."""

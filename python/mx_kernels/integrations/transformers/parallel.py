@@ -4,7 +4,7 @@
 
 A model's plan names a style for each of its layers. Those of our layers are taken out of it before
 transformers makes DTensors of their parameters; once the weights are there, each rank keeps its
-part of them, as `mx_kernels.distributed` cuts it. Heads of attention stay whole.
+part of them, as `mx_kernels.integrations.distributed` cuts it. Heads of attention stay whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from torch import nn
 
 from mx_kernels._core.facts import facts
-from mx_kernels.experts_module import MXExperts
+from mx_kernels.experts import MXExperts
 from mx_kernels.modules import MXLinear, MXModule
 
 COLUMNS = {"colwise": False, "colwise_rep": True, "colwise_gather_output": True}
@@ -68,13 +68,13 @@ def shard(model: nn.Module, styles: dict[str, str]) -> None:
     from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415
     from torch.distributed.tensor.parallel import parallelize_module  # noqa: PLC0415
 
-    from mx_kernels.distributed import Colwise, Experts, Rowwise  # noqa: PLC0415
+    from mx_kernels.integrations.distributed import Colwise, Experts, Rowwise  # noqa: PLC0415
 
     asked = model.config.distributed_config
     if asked.ep_size > 1 and any(isinstance(m, MXExperts) for m in model.modules()):
         raise NotImplementedError(
             f"ep_size: got {asked.ep_size} for MXExperts, expected 1: load whole experts, and give "
-            "parallelize_module mx_kernels.distributed.ExpertParallel()"
+            "parallelize_module mx_kernels.integrations.distributed.ExpertParallel()"
         )
     _check_own_plan(model, asked.tp_plan)
     mesh = model._mesh_manager.get_mesh("tp")
@@ -104,7 +104,7 @@ def _check_own_plan(model: nn.Module, plan: dict[str, str] | str | None) -> None
             raise NotImplementedError(
                 f"tp_plan: got {found[0]!r}, which is {type(module).__name__}, expected 'auto' or "
                 "other layers: load the whole model, and give parallelize_module the styles of "
-                'mx_kernels.distributed: {"model.layers.*.mlp.experts": Experts()}'
+                'mx_kernels.integrations.distributed: {"model.layers.*.mlp.experts": Experts()}'
             )
 
 

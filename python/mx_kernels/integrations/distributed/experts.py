@@ -29,10 +29,10 @@ from mx_kernels import ops
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import KEPT_FLOATS, facts
 from mx_kernels._core.storage import storage_of
-from mx_kernels.distributed.collectives import check_mesh
-from mx_kernels.distributed.cuts import Cut, bounds
-from mx_kernels.distributed.styles import Sharded, shard
-from mx_kernels.experts_module import MXExperts
+from mx_kernels.experts import MXExperts
+from mx_kernels.integrations.distributed.collectives import check_mesh
+from mx_kernels.integrations.distributed.cuts import Cut, bounds
+from mx_kernels.integrations.distributed.styles import Sharded, shard
 from mx_kernels.tensor import MXTensor
 
 NO_EXPERT = -1

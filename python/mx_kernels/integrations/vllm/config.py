@@ -31,8 +31,8 @@ from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path
 from mx_kernels.checkpoints.forms import plan
-from mx_kernels.vllm.experts import WEIGHTS, OwnExperts
-from mx_kernels.vllm.linear import activations_of, multiply, packed
+from mx_kernels.integrations.vllm.experts import WEIGHTS, OwnExperts
+from mx_kernels.integrations.vllm.linear import activations_of, multiply, packed
 
 WEIGHT = "weight"
 EXPERTS = re.compile(rf"\.experts\.({'|'.join(WEIGHTS)})\.(codes|scales)$")

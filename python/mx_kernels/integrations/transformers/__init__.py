@@ -22,11 +22,12 @@ try:
     import transformers  # noqa: F401  an optional dependency
 except ModuleNotFoundError as error:
     raise ImportError(
-        "mx_kernels.transformers needs transformers: pip install 'mx_kernels[transformers]'"
+        "mx_kernels.integrations.transformers needs transformers: "
+        "pip install 'mx_kernels[transformers]'"
     ) from error
 
-from mx_kernels.transformers.config import MXConfig
-from mx_kernels.transformers.loading import from_pretrained, register
-from mx_kernels.transformers.quantizer import MXQuantizer, attach
+from mx_kernels.integrations.transformers.config import MXConfig
+from mx_kernels.integrations.transformers.loading import from_pretrained, register
+from mx_kernels.integrations.transformers.quantizer import MXQuantizer, attach
 
 __all__ = ["MXConfig", "MXQuantizer", "attach", "from_pretrained", "register"]
