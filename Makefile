@@ -29,7 +29,7 @@ test-deep: $(READY)
 	$(PYTEST) loadfile --no-loadscope-reorder -m deep --minutes 20 $(ARGS)
 
 test-nightly: $(READY)
-	$(PYTEST) worksteal $(ARGS)
+	$(PYTEST) worksteal --limit 350 $(ARGS)
 
 bench: $(READY)
 	python -m bench.run $(if $(TARGET),--target $(TARGET)) $(ARGS)

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from mx_kernels._core.cuda import CUDA, PORTABLE
-from tests import artefacts, tiers
+from tests import artefacts, tiers, watchdog
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser, pluginmanager):
+    pluginmanager.register(watchdog)
     parser.addoption(
         "--portable",
         action="store_true",

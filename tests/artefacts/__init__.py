@@ -51,6 +51,7 @@ from tests.artefacts.kinds import (
 from tests.hip.kinds import EXPERTS, FLOAT_SCALES, KINDS
 from tests.ptx.kinds import ARCHITECTURES
 from tests.ptx.kinds import extension as ptx_extension
+from tests.watchdog import BUILD_SECONDS, Limit
 
 GFX950 = "gfx950"
 ARM64 = "--target-triple", "aarch64-unknown-linux-gnu", "--target-cpu"
@@ -298,7 +299,8 @@ def refuse_others() -> None:
                 f"{self.doing}: a module of tests wants {self.key} while it is imported, expected "
                 "only tests to: whoever loads a part of the CPU's kernels now lacks the rest later"
             )
-        return find(self, *args, **options)
+        with Limit.of(BUILD_SECONDS):
+            return find(self, *args, **options)
 
     def make_listed(self: Build, target: Path) -> None:
         test = Running.test

@@ -4,12 +4,14 @@ import pytest
 
 from bench.serving.environment import python_with_vllm
 from tests.serving.models import write_models
+from tests.watchdog import BUILD_SECONDS, Limit
 
 
 @pytest.fixture(scope="session")
 def python():
     """Returns the interpreter that has vLLM."""
-    return str(python_with_vllm())
+    with Limit.of(BUILD_SECONDS):
+        return str(python_with_vllm())
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""What hangs is ended and named: a test, and the whole run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.test_project import ROOT
+
+TESTS = """
+import ctypes, time, pytest
+
+@pytest.mark.parametrize("index", range(4))
+def test_before(index): pass
+
+def test_that_hangs_in_c_with_the_lock_of_python(): ctypes.PyDLL(None).sleep(1000)
+
+@pytest.mark.parametrize("index", range(4))
+def test_after(index): pass
+"""
+
+
+def run(folder, *options):
+    """Runs `TESTS` with the plugin; returns the exit status and what was printed."""
+    (folder / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.watchdog", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *options, "test_it.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_test_that_hangs_fails_by_name_and_the_others_go_on(tmp_path):
+    status, said = run(tmp_path, "-n", "2", "--test-limit", "2")
+    assert status == 1
+    assert "crashed while running 'test_it.py::test_that_hangs_in_c" in said
+    assert "in test_that_hangs_in_c_with_the_lock_of_python" in said  # Its stack.
+    assert "1 failed, 8 passed" in said
+
+
+@pytest.mark.deep
+def test_a_run_that_takes_too_long_fails_and_says_where_it_was(tmp_path):
+    status, said = run(tmp_path, "-n", "2", "--limit", "0.4")
+    assert status == 1
+    assert "longer than 0.4 minutes; running were: test_it.py::test_that_hangs_in_c" in said
+    assert "in test_that_hangs_in_c_with_the_lock_of_python" in said
