@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mx_kernels._core.cuda import CUDA, PORTABLE
-from tests import artefacts, tiers, watchdog
+from tests import artefacts, claims, tiers, watchdog
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -37,6 +37,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "deep: not of `make test`, see tiers.py")
     config.addinivalue_line("markers", "compiles: a claim about compiling, which does so itself")
     artefacts.refuse_others()
+    config.pluginmanager.register(claims.Claims(), "claims")
     if config.option.minutes and not hasattr(config.option, "end"):
         # Processes of pytest-xdist get the options of the first one.
         config.option.end = time.time() + 60 * config.option.minutes
