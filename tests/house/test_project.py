@@ -34,13 +34,13 @@ MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
 MOST_OF_A_FAILURE = 4000
 """Characters."""
-# What an outer `make test ARGS=...` would hand down to the `make` of a test.
-OUTER_MAKE = {"MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "ARGS", "TARGET"}
+# What an outer `make test ARGS=...` would hand down to the `make` and pytest of a test.
+OUTER = {"MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MFLAGS", "ARGS", "TARGET", "PYTEST_ADDOPTS"}
 
 
 def run(command: str, folder: Path = ROOT) -> str:
     """Runs a shell command with this environment's tools and returns its output."""
-    env = {name: value for name, value in os.environ.items() if name not in OUTER_MAKE}
+    env = {name: value for name, value in os.environ.items() if name not in OUTER}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     process = subprocess.run(
         command,
@@ -164,13 +164,39 @@ def test_the_fmt_task_repairs_what_the_lint_task_rejects(tmp_path):
     run(PIXI["tasks"]["lint"], tmp_path)
 
 
-def test_the_workflow_does_what_ci_run_does_and_nothing_else():
-    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    nightly = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
-    assert re.findall(r"- run: (.*)", workflow) == [".ci/run"]
-    assert re.findall(r"- run: (.*)", nightly) == ["make test-nightly"]
-    parts = re.findall(r"^part \S+ make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert parts == [".venv/.ready", "lint", "test", "test-deep"]
+def test_the_workflows_run_what_ci_run_and_nightly_do_room_by_room():
+    folder = ROOT / ".github" / "workflows"
+    rooms = sorted({path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")})
+    for name, commands in {
+        "ci": [".ci/run lint", ".ci/run ${{ matrix.part }} ${{ matrix.rooms }}", ".ci/run test"],
+        "nightly": ['make test-nightly ARGS="${{ matrix.rooms }}"'],
+    }.items():
+        workflow = (folder / f"{name}.yml").read_text()
+        assert re.findall(r"- run: (.*)", workflow) == commands
+        groups = re.findall(r"^ {10}- (.*)", workflow, re.MULTILINE)
+        assert sorted(" ".join(groups).replace("tests/", "").split()) == rooms
+
+
+@pytest.mark.parametrize(
+    "part, targets",
+    [
+        ("", ["lint", "test", "test-deep"]),
+        ("lint", ["lint"]),
+        ("test cpu simt", ["test"]),
+        ("deep cpu simt", ["test-deep"]),
+    ],
+)
+def test_ci_run_makes_what_it_is_asked_for(part, targets, tmp_path):
+    """Make is replaced by what prints its arguments."""
+    (tmp_path / "make").write_text("#!/bin/sh\necho made: $*\n")
+    (tmp_path / "make").chmod(0o755)
+    for tool in ("qemu-aarch64", "aarch64-linux-gnu-gcc"):
+        (tmp_path / tool).symlink_to("/bin/true")
+    _, *part_of_room = part.split(" ", 1)
+    made = re.findall(r"^made: (.*)", run(f"PATH={tmp_path}:$PATH .ci/run {part}"), re.MULTILINE)
+    assert [arguments.split()[0] for arguments in made] == [".venv/.ready", *targets]
+    if part_of_room:
+        assert made[-1].endswith("tests/cpu tests/simt")
 
 
 # Versions
