@@ -27,8 +27,7 @@ from mx_kernels._core import hip, native
 from mx_kernels._core import levels as _levels
 from mx_kernels._core.cuda import architecture
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
-from mx_kernels._core.native import Extension
-from mx_kernels._core.parts import BASE
+from mx_kernels._core.native import BASE, Extension
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
 from mx_kernels.explain import DEVICES

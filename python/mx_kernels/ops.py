@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from mx_kernels._core import autograd, calls
+from mx_kernels._core import calls, torch_ops
 from mx_kernels._core.arrays import Array, float_code, intercepted, torch_dtype, watched
 from mx_kernels._core.checks import (
     check_linear,
@@ -147,7 +147,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
     if (is_common and not intercepted()) or not watched(a.codes, a.scales, b.codes, b.scales, bias):
         return calls.matmul(a, b, bias, code)
     parts = (*_matmul_parts(a, b), bias)
-    return autograd.Matmul.apply(*parts, facts().torch_dtypes[code])
+    return torch_ops.Matmul.apply(*parts, facts().torch_dtypes[code])
 
 
 def linear(
@@ -206,7 +206,7 @@ def linear(
     if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
         return calls.linear(x, w, bias, mode, code)[0]
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
-    return autograd.Linear.apply(x, *_parts(w), bias, *rules)
+    return torch_ops.Linear.apply(x, *_parts(w), bias, *rules)
 
 
 def _parts(w: MXTensor) -> tuple:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from mx_kernels._core.pages import LARGE_PAGE, ask_for_large_pages
+from mx_kernels._core.devices import LARGE_PAGE, ask_for_large_pages
 
 OFFER = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -17,7 +17,7 @@ import oracle
 from cases import FP8_FORMATS
 from mx_kernels._core import cuda
 from mx_kernels._core import hip as _hip
-from mx_kernels._core import launch as _launch
+from mx_kernels._core.devices import launcher_of
 from mx_kernels._core.facts import facts
 from tests import artefacts
 from tests.hip.code_object import embedded_in, loaded
@@ -460,7 +460,7 @@ def test_more_rows_than_a_launch_takes_are_launched_in_stretches(
 def test_builds_of_torch_for_rocm_launch_through_hip(monkeypatch, hip, launcher):
     monkeypatch.setattr(torch.version, "hip", hip)
     with FakeTensorMode():
-        assert _launch.launcher_of(torch.empty(1, device="cuda")) is launcher
+        assert launcher_of(torch.empty(1, device="cuda")) is launcher
 
 
 # Workspaces

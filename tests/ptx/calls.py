@@ -26,7 +26,7 @@ from torch import Tensor
 
 import mx_kernels as mx
 from mx_kernels._core import cuda as _cuda
-from mx_kernels._core import launch as _launch
+from mx_kernels._core import devices
 from mx_kernels._core import native as _native
 from mx_kernels._core.facts import KEPT_FLOATS, facts
 from tests.ptx import kinds
@@ -174,7 +174,7 @@ def record(
     }
     with (
         mock.patch.multiple(_cuda, **stand_ins),
-        mock.patch.object(_launch, "CPU", cuda),
+        mock.patch.object(devices, "CPU", cuda),
         mock.patch.object(Tensor, "data_ptr", data_ptr),
     ):
         out = function(*map(_tensor_of, args), **{k: _tensor_of(v) for k, v in kwargs.items()})

@@ -52,9 +52,9 @@ pytestmark = pytest.mark.compiles
 PROCESS = """
 import sys
 from pathlib import Path
-from mx_kernels._core import native, parts
+from mx_kernels._core import native
 native.source_folder = lambda: Path(sys.argv[1])
-print(native.find_or_build(), parts.find_or_load().answer())
+print(native.find_or_build(), native.find_or_load().answer())
 """
 
 
@@ -357,7 +357,7 @@ def test_a_gpu_is_named_as_the_compiler_does(capability, name):
 def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     elsewhere = tmp_path / "another name.so"
     shutil.copy(native.find_or_build(built[0]), elsewhere)
-    program = "from mx_kernels._core import parts; print(parts.find_or_load().answer())"
+    program = "from mx_kernels._core import native; print(native.find_or_load().answer())"
     process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from mx_kernels._core import builds, native
-from mx_kernels._core import parts as _parts
 from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
 from tests.tiers import deep
 
@@ -71,8 +70,8 @@ def part(kernel, right):
 
 
 def test_every_format_has_a_part_and_two_formats_need_the_whole(monkeypatch):
-    parts, formats, found = _parts.Parts(facts().native), facts().formats, []
-    monkeypatch.setattr(_parts, "load_extension", lambda e: found.append(e.file_name))
+    parts, formats, found = native.Parts(facts().native), facts().formats, []
+    monkeypatch.setattr(native, "load_extension", lambda e: found.append(e.file_name))
     for right in formats.values():
         parts._of(KEPT, NO_CODE, right.code)
         for left in formats.values():

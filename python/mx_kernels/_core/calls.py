@@ -35,22 +35,18 @@ from collections.abc import Iterator
 from math import prod
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels._core import facts as _facts
-from mx_kernels._core import launch
-from mx_kernels._core.arrays import PLAIN_TENSORS, Array, address_of, memory_of, rows_of, show
-from mx_kernels._core.cuda import current_device
+from mx_kernels._core.arrays import Array, address_of, memory_of, rows_of, show
+from mx_kernels._core.devices import ask_for_large_pages, empty, empty_scales, launcher_of
 from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts, of_kind
-from mx_kernels._core.pages import ask_for_large_pages
 from mx_kernels._core.storage import lies_by_columns, storage_of
 
 X, WEIGHTS, RESULT, BIAS = 1, slice(7, 9), 11, 13
 """Where addresses stand in a call of `multiply`."""
-_BFLOAT16, _BYTES = torch.bfloat16, torch.uint8
+_BFLOAT16 = torch.bfloat16
 
 
 class Operand(Protocol):
@@ -73,8 +69,8 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
     """Quantizes floats [..., K]; returns codes and scales."""
     *lead, k = x.shape
     rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
-    codes, codes_address, launcher = _empty(x, (*lead, fmt.packed_bytes(k)))
-    scales, scales_address = _empty_scales(x, fmt.scales_of(x.shape), fmt)
+    codes, codes_address, launcher = empty(x, (*lead, fmt.packed_bytes(k)))
+    scales, scales_address = empty_scales(x, fmt.scales_of(x.shape), fmt)
     if rows:
         _owner, values, dtype, row_stride = rows_of(x, k)
         # Blocks of several rows end with their matrix.
@@ -91,7 +87,7 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
 def dequantize(q: Operand, dtype: int) -> Tensor:
     """Decodes `q` to floats [..., K]."""
     q = _by_rows(q)
-    out, address, launcher = _empty(q._codes, tuple(q.shape), dtype)
+    out, address, launcher = empty(q._codes, tuple(q.shape), dtype)
     codes, scales, fmt, layout = _right(q)
     calls, rows = _cut(q)
     parts = ((codes, q._codes), (scales, q._scales), (address, out))
@@ -106,9 +102,9 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     q = _by_rows(q)
     codes, scales, fmt, source = _right(q)
     storage = storage_of(q.shape, facts().formats[q.format], layout)
-    new_codes, codes_to, launcher = _empty(q._codes, storage[0])
-    new_scales, scales_to = _empty_scales(q._codes, storage[1], facts().formats[q.format])
-    if launcher is launch.CPU:
+    new_codes, codes_to, launcher = empty(q._codes, storage[0])
+    new_scales, scales_to = empty_scales(q._codes, storage[1], facts().formats[q.format])
+    if new_codes.is_cpu:
         ask_for_large_pages(codes_to, new_codes.nbytes)
     calls, rows = _cut(q, layout)
     parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
@@ -170,7 +166,7 @@ def linear(
     if dtype is None:
         dtype = x_dtype
     is_other = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
-    if is_other and isinstance(x, Tensor) and launch.launcher_of(x).wants_bfloat16(x.numel() // k):
+    if is_other and isinstance(x, Tensor) and launcher_of(x).wants_bfloat16(x.numel() // k):
         x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
     left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
     return _multiply(x, left, w, bias, dtype)
@@ -188,7 +184,7 @@ def grouped_linear(  # noqa: PLR0917  as the operator has them
     kept, left = _floats(x, k, mode)
     if dtype is None:
         dtype = left[3]
-    out, address, launcher = _empty(x, (rows, n), dtype)
+    out, address, launcher = empty(x, (rows, n), dtype)
     sizes, sizes_at = memory_of(sizes)
     also_kept, right = _experts(w, bias)
     call = (*left, *right, sizes_at, address, dtype, rows, n, k)
@@ -230,7 +226,7 @@ def moe(  # noqa: PLR0917  as the operator has them
     kept, left = _floats(x, width, mode)
     if dtype is None:
         dtype = left[3]
-    out, address, launcher = _empty(x, (tokens, width), dtype)
+    out, address, launcher = empty(x, (tokens, width), dtype)
     (ids, ids_at), (counts, counts_at) = memory_of(ids), memory_of(counts)
     (kept_up, gate_up), (kept_down, down) = map(_experts, weights, biases)
     counts_dtype = facts().dtype_codes[counts.dtype]
@@ -285,10 +281,10 @@ def _multiply(
     n, shape = w._checked[-1] if w._checked else w.rows, like.shape
     if len(shape) == 2:
         m = shape[0]
-        out, address, launcher = _empty(like, (m, n), dtype)
+        out, address, launcher = empty(like, (m, n), dtype)
     else:
         m = prod(shape[:-1])
-        out, address, launcher = _empty(like, (*shape[:-1], n), dtype)
+        out, address, launcher = empty(like, (*shape[:-1], n), dtype)
     if m and n:
         addend, bias_dtype = 0, NO_CODE
         if bias is not None:
@@ -324,14 +320,14 @@ def _has_kernel_for_columns(a: Operand, b: Operand) -> bool:
     """Says whether the device multiplies codes that lie column by column on both sides."""
     if not (lies_by_columns(a._codes) and lies_by_columns(b._codes)):
         return False
-    launcher, formats = launch.launcher_of(b._codes), (a._native[0], b._native[0])
+    launcher, formats = launcher_of(b._codes), (a._native[0], b._native[0])
     return launcher.takes_columns(b._codes, formats, (a.shape[0], b.shape[0]))
 
 
 def _multiply_columns(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
     """Writes and launches a product of such codes, as `_multiply` one of others."""
     (m, k), n = a.shape, b.shape[0]
-    out, address, launcher = _empty(a._codes, (m, n), dtype)
+    out, address, launcher = empty(a._codes, (m, n), dtype)
     addend, bias_dtype = 0, NO_CODE
     if bias is not None:
         _owner, addend, bias_dtype, _ = rows_of(bias, n)
@@ -347,41 +343,3 @@ def _right(q: Operand) -> tuple[int, int, int, int]:
     codes, scales = q._codes, q._scales
     at, scales_at = codes.data_ptr(), scales.data_ptr()
     return (at or address_of(codes), scales_at or address_of(scales)) + q._native
-
-
-def _empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tensor, int]:
-    """Allocates scales of a format where `like` lies; returns their address, too."""
-    if not fmt.has_float_scales:
-        scales, address, _ = _empty(like, shape)
-        return scales, address
-    scales, address, _ = _empty(like, (*shape[:-1], shape[-1] * fmt.scale_bytes))
-    return scales.view(fmt.scale_dtype), address
-
-
-def _empty(
-    like: Array, shape: tuple[int, ...], dtype: int | None = None
-) -> tuple[Array, int, launch.Launcher]:
-    """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
-
-    Matrices come from the functions that torch's own compiler calls for its allocations, in a
-    fifth of the time of `new_empty`.
-
-    Returns:
-        The array, its address, and who computes there.
-    """
-    torch_dtype = _BYTES if dtype is None else (_facts._facts or facts()).torch_dtypes[dtype]
-    if len(shape) == 2 and type(like) in PLAIN_TENSORS:
-        if like.is_cpu:
-            out = _empty_strided_cpu(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), launch.CPU
-        if like.is_cuda and like.get_device() == current_device():
-            out = _empty_strided_cuda(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), launch.launcher_of(out)
-    if dtype is None and not isinstance(like, Tensor):
-        out = torch.empty(shape, dtype=_BYTES, device="cpu")
-        return out, out.data_ptr(), launch.CPU
-    if isinstance(like, Tensor):
-        out = like.new_empty(shape, dtype=torch_dtype)
-        return out, out.data_ptr(), launch.launcher_of(out)
-    out = np.empty(shape, facts().numpy_dtype(list(facts().dtypes)[dtype]))
-    return out, address_of(out), launch.CPU

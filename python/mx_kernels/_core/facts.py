@@ -21,10 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mx_kernels._core import parts
 from mx_kernels._core.builds import NativeBuildError
-from mx_kernels._core.native import LoadLock
-from mx_kernels._core.parts import Parts
+from mx_kernels._core.native import LoadLock, Parts, find_or_load
 
 NO_CODE = -1
 """What stands for no format, and for the dtype of no bias."""
@@ -285,7 +283,7 @@ def facts() -> Facts:
     if _facts is None:
         with _lock:
             if _facts is None:
-                _facts = _facts_of(parts.find_or_load())
+                _facts = _facts_of(find_or_load())
     return _facts
 
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
-from mx_kernels._core import launch as _launch
 from mx_kernels._core.arrays import Array, intercepted
 from mx_kernels._core.calls import BIAS, RESULT, WEIGHTS, X
 from mx_kernels._core.cuda import current_device
+from mx_kernels._core.devices import launcher_of
 
 if TYPE_CHECKING:
     from mx_kernels.tensor import MXTensor
@@ -134,7 +134,7 @@ def remember(
             return
         of_bias = like, bias.shape
     m, _, k = call[-3:]
-    launch = _launch.launcher_of(out).prepared(call, plain.device, m, k)
+    launch = launcher_of(out).prepared(call, plain.device, m, k)
     if launch is None or call[WEIGHTS] != weights:
         return
     if len(w._repeats) >= MAX_SHAPES:
