@@ -19,8 +19,6 @@ from mx_kernels._core.checks import check_gate, check_mode, format_named
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
-    ENCODED,
-    KEPT,
     KEPT_FLOATS,
     Format,
     Layout,
@@ -29,6 +27,7 @@ from mx_kernels._core.facts import (
     unsupported,
 )
 from mx_kernels._core.native import gpu_plans
+from mx_kernels._core.protocol import ENCODED, KEPT
 
 OPS = ("linear", "matmul")
 EXPERT_OPS = ("grouped_linear", "moe")

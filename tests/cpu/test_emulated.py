@@ -33,7 +33,8 @@ from cases import (
     random_operand,
     turns_under_every_scale,
 )
-from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
+from mx_kernels._core.facts import facts
+from mx_kernels._core.protocol import ENCODED, KEPT, NO_CODE, QUANTIZED
 from tests import artefacts
 from tests.cpu.emulated.image import Image
 

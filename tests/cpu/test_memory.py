@@ -30,7 +30,8 @@ from cases import (
     mx_tensor,
     random_operand,
 )
-from mx_kernels._core.facts import ENCODED, QUANTIZED, facts
+from mx_kernels._core.facts import facts
+from mx_kernels._core.protocol import ENCODED, QUANTIZED
 from tests.tiers import deep
 
 PAGE = mmap.PAGESIZE

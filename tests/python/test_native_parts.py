@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from mx_kernels._core import builds, native
-from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, QUANTIZED, facts
+from mx_kernels._core.facts import facts
+from mx_kernels._core.protocol import ENCODED, KEPT, NO_CODE, QUANTIZED
 from tests.tiers import deep
 
 pytestmark = pytest.mark.compiles

@@ -1,33 +1,11 @@
-"""The one writer of the call protocol: what extension modules are told, as tuples of integers.
+"""The one writer of the call protocol: a function for each operation.
 
-    multiply      left     kind, values, scales, dtype, row_stride, format, rounding
-                  right    codes, scales, format, layout
-                  result   out, out_dtype, bias, bias_dtype
-                  sizes    m, n, k
-    multiply_grouped
-                  left     as of multiply
-                  experts  codes, scales, format, layout, count, codes_step, scales_step, bias,
-                           bias_dtype
-                  result   sizes, out, out_dtype, m, n, k
-    multiply_experts
-                  left     as of multiply
-                  experts  twice: of gates and ups, down
-                  routing  ids, bytes of an id, weights, weights_dtype, tokens, slots
-                  gate     code, limit, alpha, as the bits of float32
-                  result   out, out_dtype, width, inner
-    quantize      values, dtype, row_stride, rows, k, format, rounding, codes, scales
-    dequantize    codes, scales, format, layout, rows, k, out, out_dtype
-    relayout      codes, scales, layout, codes_out, scales_out, layout_out, format, rows, k
-
-Arrays go by address, strides count elements, and dtypes, formats, roundings and layouts are
-places in the extension's tables; the reader is `bindings/protocol.mojo`. A launcher appends what
-its device wants. Each function here allocates the result where its operands lie, writes the call
+Each allocates the result where its operands lie, writes the call, whose fields are in `protocol`,
 and launches it. Arguments are checked before. Tuples are added, not unpacked into each other: that
 takes half the time, and a call of `linear` on one block is counted in microseconds.
 
 A call of `linear` may be launched again with other addresses, see `repeats`.
 """
-# ruff: noqa: RUF005
 
 from __future__ import annotations
 
@@ -41,11 +19,26 @@ from torch import Tensor
 from mx_kernels._core import facts as _facts
 from mx_kernels._core.arrays import Array, address_of, memory_of, rows_of, show
 from mx_kernels._core.devices import ask_for_large_pages, empty, empty_scales, launcher_of
-from mx_kernels._core.facts import ENCODED, KEPT, NO_CODE, Format, Layout, Mode, facts, of_kind
+from mx_kernels._core.facts import Format, Layout, Mode, facts, of_kind
+from mx_kernels._core.protocol import (
+    ENCODED,
+    KEPT,
+    NO_CODE,
+    Dequantize,
+    Experts,
+    Gate,
+    Groups,
+    Left,
+    Quantize,
+    Relayout,
+    Result,
+    Right,
+    Routing,
+    Sizes,
+    Tokens,
+)
 from mx_kernels._core.storage import lies_by_columns, storage_of
 
-X, WEIGHTS, RESULT, BIAS = 1, slice(7, 9), 11, 13
-"""Where addresses stand in a call of `multiply`."""
 _BFLOAT16 = torch.bfloat16
 
 
@@ -77,10 +70,11 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
         step = lead[-1] if len(lead) > 1 and lead[-1] % fmt.block_rows else rows
         row_floats, row_codes = row_stride * facts().float_bytes(dtype), codes.nbytes // rows
         for first in range(0, rows, step):
-            source = (values + first * row_floats, dtype, row_stride, step, k)
+            values_at, codes_at = values + first * row_floats, codes_address + first * row_codes
             scales_at = scales_address + scales.nbytes * first // rows
-            target = (fmt.code, rounding, codes_address + first * row_codes, scales_at)
-            launcher.launch("quantize", source + target, codes)
+            rule = fmt.code, rounding
+            call = Quantize(values_at, dtype, row_stride, step, k, *rule, codes_at, scales_at)
+            launcher.launch("quantize", call, codes)
     return codes, scales
 
 
@@ -92,7 +86,7 @@ def dequantize(q: Operand, dtype: int) -> Tensor:
     calls, rows = _cut(q)
     parts = ((codes, q._codes), (scales, q._scales), (address, out))
     for codes_at, scales_at, out_at in _steps(calls, *parts):
-        call = (codes_at, scales_at, fmt, layout, rows, q._k, out_at, dtype)
+        call = Dequantize(codes_at, scales_at, fmt, layout, rows, q._k, out_at, dtype)
         launcher.launch("dequantize", call, out)
     return out
 
@@ -109,7 +103,7 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     calls, rows = _cut(q, layout)
     parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
     for codes_at, scales_at, *target in _steps(calls, *parts):
-        call = (codes_at, scales_at, source, *target, layout.code, fmt, rows, q._k)
+        call = Relayout(codes_at, scales_at, source, *target, layout.code, fmt, rows, q._k)
         launcher.launch("relayout", call, new_codes)
     return new_codes, new_scales
 
@@ -146,7 +140,7 @@ def matmul(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
         a = _by_rows(a)
     a = _with_scales_a_row(a)
     codes, scales, fmt, _ = _right(a)
-    left = (ENCODED, codes, scales, 0, 0, fmt, 0)
+    left = Left(ENCODED, codes, scales, 0, 0, fmt, 0)
     return _multiply(a._codes, left, b, bias, dtype)[0]
 
 
@@ -168,7 +162,7 @@ def linear(
     is_other = kind == KEPT and x_dtype != _facts._facts.dtypes["bfloat16"]
     if is_other and isinstance(x, Tensor) and launcher_of(x).wants_bfloat16(x.numel() // k):
         x, values, x_dtype, row_stride = rows_of(x.to(_BFLOAT16), k)
-    left = (kind, values, 0, x_dtype, row_stride, fmt, rounding)
+    left = Left(kind, values, 0, x_dtype, row_stride, fmt, rounding)
     return _multiply(x, left, w, bias, dtype)
 
 
@@ -183,11 +177,11 @@ def grouped_linear(  # noqa: PLR0917  as the operator has them
     (_, n, k), rows = w.shape, x.shape[0]
     kept, left = _floats(x, k, mode)
     if dtype is None:
-        dtype = left[3]
+        dtype = left.dtype
     out, address, launcher = empty(x, (rows, n), dtype)
     sizes, sizes_at = memory_of(sizes)
     also_kept, right = _experts(w, bias)
-    call = (*left, *right, sizes_at, address, dtype, rows, n, k)
+    call = left + right + Groups(sizes_at, address, dtype, rows, n, k)
     if launcher.launch("multiply_grouped", call, out) is False:
         raise ValueError(
             f"group_sizes: got {show(sizes.tolist())} for {rows} rows of x, expected numbers of "
@@ -203,7 +197,7 @@ def moe(  # noqa: PLR0917  as the operator has them
     ids: Tensor,
     counts: Tensor,
     biases: tuple[Tensor | None, Tensor | None],
-    gate: tuple[int, int, int],
+    gate: Gate,
     mode: Mode,
     dtype: int | None,
 ) -> Tensor:
@@ -215,7 +209,7 @@ def moe(  # noqa: PLR0917  as the operator has them
         ids: the experts of each token [T, k].
         counts: what each of their results counts [T, k].
         biases: of both products.
-        gate: the code of the activation; limit and alpha, as the bits of float32.
+        gate: the activation, as a call has it.
         mode: what x and the hidden numbers become.
         dtype: the result's; None for x's.
 
@@ -225,13 +219,13 @@ def moe(  # noqa: PLR0917  as the operator has them
     (tokens, slots), (num_experts, width, inner) = ids.shape, weights[1].shape
     kept, left = _floats(x, width, mode)
     if dtype is None:
-        dtype = left[3]
+        dtype = left.dtype
     out, address, launcher = empty(x, (tokens, width), dtype)
     (ids, ids_at), (counts, counts_at) = memory_of(ids), memory_of(counts)
     (kept_up, gate_up), (kept_down, down) = map(_experts, weights, biases)
     counts_dtype = facts().dtype_codes[counts.dtype]
-    routing = (ids_at, ids.element_size(), counts_at, counts_dtype, tokens, slots)
-    call = (*left, *gate_up, *down, *routing, *gate, address, dtype, width, inner)
+    routing = Routing(ids_at, ids.element_size(), counts_at, counts_dtype, tokens, slots)
+    call = left + gate_up + down + routing + gate + Tokens(address, dtype, width, inner)
     if launcher.launch("multiply_experts", call, out) is False:
         raise ValueError(
             f"expert_ids: got {int(ids.max())}, expected at most {num_experts - 1}, the last of "
@@ -241,21 +235,21 @@ def moe(  # noqa: PLR0917  as the operator has them
     return out
 
 
-def _floats(x: Tensor, k: int, mode: Mode) -> tuple[Tensor, tuple[int, ...]]:
+def _floats(x: Tensor, k: int, mode: Mode) -> tuple[Tensor, Left]:
     """Writes a left side of floats; returns who owns its memory, too."""
     kind, fmt, rounding = mode
     x, values, dtype, row_stride = rows_of(x, k)
-    return x, (kind, values, 0, dtype, row_stride, fmt, rounding)
+    return x, Left(kind, values, 0, dtype, row_stride, fmt, rounding)
 
 
-def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
+def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, Experts]:
     """Writes the right sides of all experts; returns who owns the memory of the bias, too."""
     addend, bias_dtype = 0, NO_CODE
     if bias is not None:
         bias, addend = memory_of(bias)
         bias_dtype = facts().dtype_codes[bias.dtype]
     steps = (w._codes.stride(0), w._scales.stride(0) * w._scales.element_size())
-    return bias, (*_right(w), w.shape[0], *steps, addend, bias_dtype)
+    return bias, Experts(*_right(w), w.shape[0], *steps, addend, bias_dtype)
 
 
 def question(
@@ -263,8 +257,9 @@ def question(
 ) -> tuple[int, ...]:
     """Writes a product that nobody computes: without memory, bfloat16 throughout, no bias."""
     bfloat16, k = facts().dtypes["bfloat16"], sizes[-1]
-    floats = (left.kind, 0, 0, bfloat16, k, left.format, left.rounding)
-    return *floats, 0, 0, right.code, layout.code, 0, bfloat16, 0, NO_CODE, *sizes
+    floats = Left(left.kind, 0, 0, bfloat16, k, left.format, left.rounding)
+    weights, result = Right(0, 0, right.code, layout.code), Result(0, bfloat16, 0, NO_CODE)
+    return floats + weights + result + sizes
 
 
 def _multiply(
@@ -291,7 +286,8 @@ def _multiply(
             # Of one row, which keeps it contiguous.
             _owner, addend, bias_dtype, _ = rows_of(bias, n)
         k = w._k
-        call = left + _right(w) + (address, dtype, addend, bias_dtype, m, n, k)
+        result = Result(address, dtype, addend, bias_dtype)
+        call = left + _right(w) + result + Sizes(m, n, k)
         launcher.multiply(call, out, m, k)
     return out, call
 
@@ -332,14 +328,14 @@ def _multiply_columns(a: Operand, b: Operand, bias: Array | None, dtype: int) ->
     if bias is not None:
         _owner, addend, bias_dtype, _ = rows_of(bias, n)
     codes, scales, fmt, _ = _right(a)
-    left = (ENCODED, codes, scales, 0, 0, fmt, 0)
-    call = left + _right(b) + (address, dtype, addend, bias_dtype, m, n, k)
+    left = Left(ENCODED, codes, scales, 0, 0, fmt, 0)
+    call = left + _right(b) + Result(address, dtype, addend, bias_dtype) + Sizes(m, n, k)
     launcher.multiply_columns(call, out)
     return out
 
 
-def _right(q: Operand) -> tuple[int, int, int, int]:
-    """Addresses of codes and scales, format and layout."""
+def _right(q: Operand) -> Right:
+    """Writes a right side."""
     codes, scales = q._codes, q._scales
     at, scales_at = codes.data_ptr(), scales.data_ptr()
-    return (at or address_of(codes), scales_at or address_of(scales)) + q._native
+    return Right(at or address_of(codes), scales_at or address_of(scales), *q._native)

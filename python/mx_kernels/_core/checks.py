@@ -38,6 +38,7 @@ from mx_kernels._core.facts import (
     activations_for,
     facts,
 )
+from mx_kernels._core.protocol import Gate
 from mx_kernels._core.storage import check_axes
 from mx_kernels.tensor import MXTensor
 
@@ -315,7 +316,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     gate: tuple,
     rounding: str,
     activations: str | None,
-) -> tuple[Mode, tuple[int, int, int]]:
+) -> tuple[Mode, Gate]:
     """Checks the arguments of `moe` but for the result's dtype and the numbers of the ids.
 
     Returns:
@@ -416,14 +417,14 @@ def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
         )
 
 
-def check_gate(activation: str, limit: float | None, alpha: float | None) -> tuple[int, int, int]:
+def check_gate(activation: str, limit: float | None, alpha: float | None) -> Gate:
     """Checks the name of a gated activation and its numbers, of which None is the gate's own.
 
     Returns:
-        Its code, and both numbers as the bits of float32; of a gate without numbers, any.
+        As a call has it; the numbers of a gate without, any.
     """
     numbers = gate_numbers(activation, limit, alpha)
-    return facts().gates[activation], *map(_bits_of, numbers)
+    return Gate(facts().gates[activation], *map(_bits_of, numbers))
 
 
 @lru_cache

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from mx_kernels._core import native as _native
+from mx_kernels._core.protocol import MULTIPLY
 
 # What torch's own compiler calls too; a build of torch without CUDA has none of them.
 current_device, _current_stream, _allocate, _free = (
@@ -31,8 +32,9 @@ current_device, _current_stream, _allocate, _free = (
         "cudaCachingAllocator_raw_delete",
     )
 )
-_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = 5, 9, 10
-"""Where they stand in what `multiply` takes, see `calls`."""
+_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT, _N = map(
+    MULTIPLY.at, ("left.format", "right.format", "right.layout", "sizes.n")
+)
 
 MAX_ANSWERS = 4096
 """Products whose workspaces are remembered."""
@@ -88,7 +90,7 @@ class Cuda:
         plan = self.plan
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
         num_bytes = device.workspace_bytes(
-            (m, arguments[-2], k) + formats + (arguments[_LAYOUT], plan)
+            (m, arguments[_N], k) + formats + (arguments[_LAYOUT], plan)
         )
         multiply, handle = device.native.multiply, device.handle
 

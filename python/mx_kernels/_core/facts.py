@@ -23,11 +23,8 @@ import torch
 
 from mx_kernels._core.builds import NativeBuildError
 from mx_kernels._core.native import LoadLock, Parts, find_or_load
+from mx_kernels._core.protocol import KEPT, NO_CODE, QUANTIZED
 
-NO_CODE = -1
-"""What stands for no format, and for the dtype of no bias."""
-KEPT, QUANTIZED, ENCODED = range(3)
-"""What the left side of a product is: floats as they are, floats to quantize, codes."""
 KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
 DEFAULT_FORMAT = "mxfp4"

@@ -28,16 +28,20 @@ import torch
 from torch import Tensor
 
 from mx_kernels._core import native as _native
-from mx_kernels._core.facts import (
+from mx_kernels._core.facts import KEPT_FLOATS, Format, Layout, ceil_to, facts, unsupported
+from mx_kernels._core.protocol import (
     ENCODED,
     KEPT,
-    KEPT_FLOATS,
+    MULTIPLY,
+    MULTIPLY_EXPERTS,
+    MULTIPLY_GROUPED,
     NO_CODE,
-    Format,
-    Layout,
-    ceil_to,
-    facts,
-    unsupported,
+    Experts,
+    Left,
+    Quantize,
+    Relayout,
+    Result,
+    Right,
 )
 
 ARCHITECTURE = "gfx950"
@@ -154,32 +158,37 @@ class Call:
         self.launch(self._native, "copy_rows", (*arguments, *self._queue))
         return copy.data_ptr()
 
-    def weights(self, right: tuple[int, int, int, int], shape: tuple[int, int]) -> tuple:
+    def weights(self, right: Right, shape: tuple[int, int]) -> Right:
         """Returns preshuffled weights: as given, or moved ones."""
-        codes, scales, fmt, layout = right
         wanted = _preshuffled()
-        if layout == wanted.code and not (codes | scales) % ALIGNMENT:
+        if right.layout == wanted.code and not (right.codes | right.scales) % ALIGNMENT:
             return right
-        storage = _stored_bytes(wanted, shape, fmt)
-        moved = tuple(self.empty(part).data_ptr() for part in storage)
-        arguments = (codes, scales, layout, *moved, wanted.code, fmt, *shape)
-        self.launch(self._native, "relayout", (*arguments, *self._queue))
-        return (*moved, fmt, wanted.code)
+        storage = _stored_bytes(wanted, shape, right.format)
+        moved = Right(*(self.empty(part).data_ptr() for part in storage), right.format, wanted.code)
+        self._relayout(right, moved, shape)
+        return moved
 
-    def experts(self, experts: tuple[int, ...], shape: tuple[int, int]) -> tuple[int, ...]:
+    def experts(self, experts: Experts, shape: tuple[int, int]) -> Experts:
         """Returns preshuffled weights of all experts: as given, or moved one by one."""
-        codes, scales, fmt, layout, count, *steps, bias, bias_dtype = experts
-        wanted = _preshuffled()
-        if layout == wanted.code and not (codes | scales | steps[0] | steps[1]) % ALIGNMENT:
+        wanted, steps = _preshuffled(), (experts.codes_step, experts.scales_step)
+        addresses = experts.codes | experts.scales | steps[0] | steps[1]
+        if experts.layout == wanted.code and not addresses % ALIGNMENT:
             return experts
-        moved = [self.empty((count, *part)) for part in _stored_bytes(wanted, shape, fmt)]
-        for i in range(count):
-            source = (codes + i * steps[0], scales + i * steps[1], layout)
-            target = (*(part[i].data_ptr() for part in moved), wanted.code)
-            self.launch(self._native, "relayout", (*source, *target, fmt, *shape, *self._queue))
-        codes, scales = (part.data_ptr() for part in moved)
-        steps = (part.stride(0) for part in moved)
-        return (codes, scales, fmt, wanted.code, count, *steps, bias, bias_dtype)
+        storage = _stored_bytes(wanted, shape, experts.format)
+        moved = [self.empty((experts.count, *part)) for part in storage]
+        for i in range(experts.count):
+            codes, scales = experts.codes + i * steps[0], experts.scales + i * steps[1]
+            source = Right(codes, scales, experts.format, experts.layout)
+            target = Right(*(t[i].data_ptr() for t in moved), experts.format, wanted.code)
+            self._relayout(source, target, shape)
+        (codes, scales), steps = (t.data_ptr() for t in moved), (t.stride(0) for t in moved)
+        places = dict(zip(("codes_step", "scales_step"), steps, strict=True))
+        return experts._replace(codes=codes, scales=scales, layout=wanted.code, **places)
+
+    def _relayout(self, source: Right, target: Right, shape: tuple[int, int]) -> None:
+        """Moves a matrix of weights."""
+        call = Relayout(*_in_a_layout(source), *_in_a_layout(target), source.format, *shape)
+        self.launch(self._native, "relayout", call + self._queue)
 
 
 class Rocm:
@@ -203,15 +212,17 @@ class Rocm:
             self._multiply_experts(call, queue, arguments)
             return
         if operation == "quantize":
-            x, dtype, row_stride, rows, k, fmt, *rest = arguments
+            given = Quantize._make(arguments)
             known = {name for pair in self._native.pairs() for name in pair} - {KEPT_FLOATS}
-            if _format(fmt).name not in known:
+            name = _format(given.format).name
+            if name not in known:
                 raise ValueError(
-                    f"format: got {_format(fmt).name!r}, which no {ARCHITECTURE} kernel "
-                    f"quantizes to, expected {' or '.join(map(repr, sorted(known)))}"
+                    f"format: got {name!r}, which no {ARCHITECTURE} kernel quantizes to, expected "
+                    f"{' or '.join(map(repr, sorted(known)))}"
                 )
-            x = call.rows(x, row_stride, (rows, k), dtype)
-            arguments = (x, dtype, k, rows, k, fmt, *rest)
+            shape = given.rows, given.k
+            x = call.rows(given.values, given.row_stride, shape, given.dtype)
+            arguments = given._replace(values=x, row_stride=given.k)
         call.launch(self._native, operation, (*arguments, *queue))
 
     @staticmethod
@@ -222,30 +233,29 @@ class Rocm:
         """Launches a product of `m` rows of activations of length `k`."""
         queue = self._queue(out)
         call = Call(self._native, queue, out)
-        left, right, result, n = arguments[:7], arguments[7:11], arguments[11:15], arguments[16]
-        kind, values, scales, x_dtype, row_stride, left_format, rounding = left
-        _, out_dtype, _, bias_dtype = result
-        self._check_formats(kind, left_format, right[2], self._native.pairs())
-        if kind == ENCODED:
+        left, right, result, sizes = MULTIPLY.split(arguments)
+        self._check_formats(left.kind, left.format, right.format, self._native.pairs())
+        x_dtype, rounding = left.dtype, left.rounding
+        if left.kind == ENCODED:
             x_dtype = rounding = None
-            storage = _stored_bytes(facts().plain, (m, k), left_format)
+            storage = _stored_bytes(facts().plain, (m, k), left.format)
             values, scales = (
                 call.rows(address, shape[1], shape)
-                for address, shape in zip((values, scales), storage, strict=True)
+                for address, shape in zip((left.values, left.scales), storage, strict=True)
             )
+            left = left._replace(values=values, scales=scales, row_stride=k)
         else:
-            values = call.rows(values, row_stride, (m, k), x_dtype)
-        bias = None if bias_dtype == NO_CODE else bias_dtype
-        encoded_in = None if kind == KEPT else left_format
-        product = self._product(Kind(encoded_in, right[2], x_dtype, rounding, out_dtype, bias))
+            left = self._rows(call, left, (m, k))
+        encoded_in = None if left.kind == KEPT else left.format
+        kind = Kind(encoded_in, right.format, x_dtype, rounding, result.dtype, _dtype_of(result))
+        product = self._product(kind)
 
-        right = call.weights(right, (n, k))
+        right = call.weights(right, (sizes.n, k))
         with _in_words_of_torch("multiply"):
-            sizes = product.workspace((m, n, k))
-        space = self._workspace(queue, sizes, out) if any(sizes) else None
+            wanted = product.workspace(tuple(sizes))
+        space = self._workspace(queue, wanted, out) if any(wanted) else None
         room = space.address if space else 0
-        left = (kind, values, scales, left[3], k, left_format, left[6])
-        call.launch(product, "multiply", (*left, *right, *result, m, n, k, *queue, room))
+        call.launch(product, "multiply", (*left, *right, *result, *sizes, *queue, room))
 
     @staticmethod
     def wants_bfloat16(rows: int) -> bool:
@@ -262,56 +272,48 @@ class Rocm:
         """Launches a product of codes that lie column by column on both sides."""
         queue = self._queue(out)
         call = Call(self._native, queue, out)
-        left, right, result, sizes = (
-            arguments[i:j] for i, j in ((0, 7), (7, 11), (11, 15), (15, None))
-        )
-        (_, codes, scales, *rest), (w_codes, w_scales, fmt, layout), (m, n, k) = left, right, sizes
-        codes, w_codes = (
-            call.rows(address, rows, (k, rows)) for address, rows in ((codes, m), (w_codes, n))
-        )
-        bias = None if result[3] == NO_CODE else result[3]
-        product = self._product(Kind(left[5], fmt, None, None, result[1], bias, columns=1))
-        arguments = (ENCODED, codes, scales, *rest, w_codes, w_scales, fmt, layout)
-        call.launch(product, "multiply", (*arguments, *result, *sizes, *queue, 0))
+        left, right, result, sizes = MULTIPLY.split(arguments)
+        left = left._replace(values=call.rows(left.values, sizes.m, (sizes.k, sizes.m)))
+        right = right._replace(codes=call.rows(right.codes, sizes.n, (sizes.k, sizes.n)))
+        formats, types = (left.format, right.format), (result.dtype, _dtype_of(result))
+        product = self._product(Kind(*formats, None, None, *types, columns=1))
+        call.launch(product, "multiply", (*left, *right, *result, *sizes, *queue, 0))
 
     def _multiply_grouped(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
         """Launches a grouped product."""
-        left, experts, (*ends, m, n, k) = arguments[:7], arguments[7:16], arguments[16:]
-        kind = ExpertsKind(self._first(left, experts, ends[2]))
-        left, experts = self._rows(call, left, (m, k)), call.experts(experts, (n, k))
-        arguments = (*left, *experts, *ends, m, n, k, *queue)
+        left, experts, groups = MULTIPLY_GROUPED.split(arguments)
+        kind = ExpertsKind(self._first(left, experts, groups.dtype))
+        left = self._rows(call, left, (groups.m, groups.k))
+        experts = call.experts(experts, (groups.n, groups.k))
+        arguments = (*left, *experts, *groups, *queue)
         call.launch(self._experts(kind), "multiply_grouped", arguments)
 
     def _multiply_experts(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
         """Launches a layer of experts."""
-        left, gate_up, down, rest = (
-            arguments[i:j] for i, j in ((0, 7), (7, 16), (16, 25), (25, None))
-        )
-        tokens, dtype, width, inner = rest[4], *rest[-3:]
-        self._check_formats(left[0], left[5], down[2], self._native.expert_pairs())
-        down_bias = None if down[8] == NO_CODE else down[8]
-        kind = ExpertsKind(self._first(left, gate_up, dtype), down[2], down_bias)
-        left = self._rows(call, left, (tokens, width))
-        gate_up = call.experts(gate_up, (2 * inner, width))
-        down = call.experts(down, (width, inner))
-        arguments = (*left, *gate_up, *down, *rest)
+        left, gate_up, down, routing, gate, tokens = MULTIPLY_EXPERTS.split(arguments)
+        self._check_formats(left.kind, left.format, down.format, self._native.expert_pairs())
+        first = self._first(left, gate_up, tokens.dtype)
+        kind = ExpertsKind(first, down.format, _dtype_of(down))
+        left = self._rows(call, left, (routing.tokens, tokens.width))
+        gate_up = call.experts(gate_up, (2 * tokens.inner, tokens.width))
+        down = call.experts(down, (tokens.width, tokens.inner))
+        arguments = (*left, *gate_up, *down, *routing, *gate, *tokens)
         module = self._experts(kind)
         room = call.empty((max(module.experts_workspace_bytes(arguments), 1),)).data_ptr()
         call.launch(module, "multiply_experts", (*arguments, *queue, room))
 
-    def _first(self, left: tuple, experts: tuple, out: int) -> Kind:
+    def _first(self, left: Left, experts: Experts, out: int) -> Kind:
         """Returns the kind of a product of experts; raises unless there are kernels for it."""
-        kind, _, _, x_dtype, _, left_format, rounding = left
-        self._check_formats(kind, left_format, experts[2], self._native.expert_pairs())
-        encoded_in = None if kind == KEPT else left_format
-        bias = None if experts[8] == NO_CODE else experts[8]
-        return Kind(encoded_in, experts[2], x_dtype, rounding, out, bias)
+        self._check_formats(left.kind, left.format, experts.format, self._native.expert_pairs())
+        encoded_in = None if left.kind == KEPT else left.format
+        types = left.dtype, left.rounding, out, _dtype_of(experts)
+        return Kind(encoded_in, experts.format, *types)
 
     @staticmethod
-    def _rows(call: Call, left: tuple, shape: tuple[int, int]) -> tuple:
-        """Returns a left side whose rows kernels can read."""
-        kind, values, scales, dtype, row_stride, *rest = left
-        return (kind, call.rows(values, row_stride, shape, dtype), scales, dtype, shape[1], *rest)
+    def _rows(call: Call, left: Left, shape: tuple[int, int]) -> Left:
+        """Returns a left side of floats whose rows kernels can read."""
+        values = call.rows(left.values, left.row_stride, shape, left.dtype)
+        return left._replace(values=values, row_stride=shape[1])
 
     @staticmethod
     def _check_formats(kind: int, left: int, right: int, pairs: list) -> None:
@@ -379,6 +381,16 @@ def _in_words_of_torch(operation: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise RuntimeError(f"{operation}: {error}") from None
+
+
+def _dtype_of(added: Result | Experts) -> int | None:
+    """Returns the dtype of a bias, None for none."""
+    return None if added.bias_dtype == NO_CODE else added.bias_dtype
+
+
+def _in_a_layout(right: Right) -> tuple[int, int, int]:
+    """Returns what moves from or to a layout."""
+    return right.codes, right.scales, right.layout
 
 
 def _format(code: int) -> Format:

@@ -51,6 +51,7 @@ from typing import ClassVar
 from mx_kernels._core import builds, levels
 from mx_kernels._core.builds import Build, NativeBuildError, Sources
 from mx_kernels._core.levels import Level
+from mx_kernels._core.protocol import MULTIPLY, MULTIPLY_EXPERTS, MULTIPLY_GROUPED
 
 ELF = b"\x7fELF"
 SHARED_OBJECT = 3
@@ -61,8 +62,10 @@ RUNTIME = ("libKGENCompilerRTShared.so", "libAsyncRTMojoBindings.so", "libMGPRT.
 """Libraries of the Mojo package that modules are linked to."""
 BASE = ("KERNEL=0",)
 FIRST_PRODUCTS = ("KERNEL=1", "RIGHT=0")
-_KIND, _LEFT, _RIGHT, _RIGHT_OF_DOWN = 0, 5, 9, 18
-"""Where a call says what its left side is, its format, that of the weights, that of others."""
+_KIND, _LEFT = MULTIPLY.at("left.kind"), MULTIPLY.at("left.format")
+_RIGHT, _EXPERTS = MULTIPLY.at("right.format"), MULTIPLY_GROUPED.at("experts.format")
+_GATE_UP, _DOWN = MULTIPLY_EXPERTS.at("gate_up.format"), MULTIPLY_EXPERTS.at("down.format")
+"""Where a call says what decides its part."""
 
 
 @dataclass(frozen=True)
@@ -397,11 +400,11 @@ class Parts:
 
     def multiply_grouped(self, call: tuple[int, ...]) -> bool:
         """Computes a grouped product; returns whether the sizes fit."""
-        return self._of(call[_KIND], call[_LEFT], call[_RIGHT]).multiply_grouped(call)
+        return self._of(call[_KIND], call[_LEFT], call[_EXPERTS]).multiply_grouped(call)
 
     def multiply_experts(self, call: tuple[int, ...]) -> bool:
         """Computes a layer of experts; returns whether the ids fit."""
-        rights = call[_RIGHT], call[_RIGHT_OF_DOWN]
+        rights = call[_GATE_UP], call[_DOWN]
         return self._of(call[_KIND], call[_LEFT], *rights).multiply_experts(call)
 
     def _of(self, *codes: int) -> ModuleType:

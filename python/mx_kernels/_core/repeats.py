@@ -23,14 +23,18 @@ from torch import Tensor
 from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels._core.arrays import Array, intercepted
-from mx_kernels._core.calls import BIAS, RESULT, WEIGHTS, X
 from mx_kernels._core.cuda import current_device
 from mx_kernels._core.devices import launcher_of
+from mx_kernels._core.protocol import MULTIPLY
 
 if TYPE_CHECKING:
     from mx_kernels.tensor import MXTensor
 
 _STRIDED = torch.strided
+X, CODES, SCALES, RESULT, BIAS = map(
+    MULTIPLY.at, ("left.values", "right.codes", "right.scales", "result.values", "result.bias")
+)
+"""Where the addresses stand in a call."""
 MAX_SHAPES = 64
 """Shapes of activations that a tensor of weights remembers."""
 
@@ -135,7 +139,7 @@ def remember(
         of_bias = like, bias.shape
     m, _, k = call[-3:]
     launch = launcher_of(out).prepared(call, plain.device, m, k)
-    if launch is None or call[WEIGHTS] != weights:
+    if launch is None or (call[CODES], call[SCALES]) != weights:
         return
     if len(w._repeats) >= MAX_SHAPES:
         w._repeats.clear()
