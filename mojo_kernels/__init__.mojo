@@ -72,8 +72,10 @@ Hopper's builds on the room of any GPU.
             dot.mojo              a step of float sums on the compile target
             panel.mojo            the inner loop
     cdna4/                AMD CDNA4: block-scaled MFMA
-        types.mojo            what a kernel is compiled for; the pairs of formats
         chip.mojo             what there is of everything
+        types.mojo            what a kernel is compiled for; the pairs of formats
+        dispatch.mojo         the launch of what is chosen
+        catalogue.mojo        kernels by name, for who has no GPU
         instructions/         the only room that names AMD intrinsics
             matrix.mojo           the scaled matrix instruction, and what it takes
             vector.mojo           the converter to codes, maxima of pairs
@@ -116,26 +118,24 @@ Hopper's builds on the room of any GPU.
             crew.mojo             workgroups that prepare the rows they share
             result.mojo           how sums get to C
         experts/              one of several matrices for each row
-            dispatch.mojo         grouped products and layers: launches, cuts, workspace
+            dispatch.mojo         grouped products and layers: their launches
+            shape.mojo            grids, and bytes that launches hand over
             kernel.mojo           the decode kernel on rows of a group
             encoded.mojo          the middle kernel on rows of a group, encoded before
-            cuts.mojo             its cuts
             prefill.mojo          two groups of waves on rows of a group, for hundreds of them
             groups.mojo           which rows and whose weights, from the sizes
             rows.mojo             rows of tokens in a list
             hidden.mojo           gates and ups become hidden numbers on their way to memory
             routing.mojo          slots of tokens, sorted by expert
             slots.mojo            rows of slots added up, and gates that are not neighbours
-            explain.mojo          launches, cuts and workspace, without a launch
         quantize/             quantize as a kernel of its own
             kernel.mojo           blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales
-        host/                 what happens before a launch
+        host/                 what is decided before a launch, without a kernel
             choices.mojo          the table of cuts: for which products, and why
-            costs.mojo            what cuts for four-bit codes are expected to take
-            dispatch.mojo         which kernel
-            explain.mojo          the same without a launch
-            catalogue.mojo        kernels by name, for who has no GPU
+            experts.mojo          the same for experts; where a layer's memory lies
+            costs.mojo            what cuts are expected to take
+            explain.mojo          all of it in words and numbers
     simt/                 any GPU, any pair of formats: correct everywhere
         codec.mojo            encode and decode, eight elements a thread
         views.mojo            what a kernel's pointers lead to, by row and column

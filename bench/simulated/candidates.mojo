@@ -14,11 +14,10 @@ from std.python import PythonObject
 from products import CODES, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.chip import CUS
+from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
+from mojo_kernels.cdna4.chip import CUS, TILE
 from mojo_kernels.cdna4.decode.shape import DecodeShape
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.host.choices import ANY, CHOICES, Choice, Family, Sources
-from mojo_kernels.cdna4.instructions.matrix import TILE
 from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.launch.queue import Queue
 

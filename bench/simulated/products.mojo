@@ -1,7 +1,7 @@
 """What rows of the CDNA4 dispatch table launch, for bfloat16 and for codes."""
 
+from mojo_kernels.cdna4.catalogue import Catalogue, Listed, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Listed, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.host.choices import CHOICES, Choice, Family
 from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel

@@ -16,7 +16,8 @@ from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from mojo_kernels.cdna4.instructions.matrix import BLOCK, LANES, SUMS, Sums, TILE, TILE_BLOCKS
+from mojo_kernels.cdna4.chip import BLOCK, LANES, SUMS, TILE, TILE_BLOCKS
+from mojo_kernels.cdna4.instructions.matrix import Sums
 from mojo_kernels.cdna4.instructions.memory import arrive, publish
 from mojo_kernels.cdna4.operands.encode import EncodedBlock, encode_block
 from mojo_kernels.layouts import PreshuffledCdna4

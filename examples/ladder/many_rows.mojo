@@ -14,8 +14,9 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_i
 from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from std.utils import StaticTuple
 
+from mojo_kernels.cdna4.chip import LANES, SUMS, TILE
 from mojo_kernels.cdna4.instructions.lds import allocate_lds
-from mojo_kernels.cdna4.instructions.matrix import LANES, SUMS, TILE, set_priority
+from mojo_kernels.cdna4.instructions.matrix import set_priority
 from mojo_kernels.tiles import in_registers
 from shared_tile import (
     Bytes,

@@ -16,9 +16,9 @@ from std.math import ceildiv
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
+from mojo_kernels.cdna4.chip import LANES, PIECE_BYTES, SUMS, TILE
 from mojo_kernels.cdna4.instructions.lds import (
     Lds,
-    PIECE_BYTES,
     Piece,
     pieces_at,
     read_piece,
@@ -26,15 +26,7 @@ from mojo_kernels.cdna4.instructions.lds import (
     words_at,
     write_piece,
 )
-from mojo_kernels.cdna4.instructions.matrix import (
-    BlockCodes,
-    LANES,
-    SUMS,
-    SumTile,
-    Sums,
-    TILE,
-    multiply_tiles,
-)
+from mojo_kernels.cdna4.instructions.matrix import BlockCodes, SumTile, Sums, multiply_tiles
 from mojo_kernels.cdna4.instructions.memory import load_to_lds
 from mojo_kernels.cdna4.instructions.vector import zero_of_a_branch
 from mojo_kernels.numbers.formats import Format

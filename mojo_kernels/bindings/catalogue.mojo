@@ -11,11 +11,10 @@ Arguments are names where the kernel takes addresses, else integers of 32 bits.
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from ..cdna4.host.catalogue import Catalogue, Question, Texts
-from ..cdna4.instructions.matrix import BLOCK
-from ..cdna4.prefill.activations import PART_BLOCKS
-from ..cdna4.prefill.crew import CREW_BYTES, Crew
-from ..cdna4.prefill.shape import SCALE_GROUP_ROWS, STAGE_BLOCKS
+from ..cdna4.catalogue import Catalogue, Question, Texts
+from ..cdna4.chip import BLOCK
+from ..cdna4.prefill.crew import Crew
+from ..cdna4.prefill.shape import CREW_BYTES, PART_BLOCKS, SCALE_GROUP_ROWS, STAGE_BLOCKS
 from ..cdna4.types import ADDRESSES
 
 

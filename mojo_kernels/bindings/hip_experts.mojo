@@ -16,12 +16,8 @@ from std.sys import get_defined_int
 
 from mojo_kernels.bindings.hip import hip_queue
 from mojo_kernels.bindings.protocol import Arguments, read_experts, read_grouped
-from mojo_kernels.cdna4.experts.dispatch import (
-    LayerTypes,
-    multiply_experts,
-    multiply_grouped,
-    workspace_of,
-)
+from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
+from mojo_kernels.cdna4.host.experts import LayerTypes
 from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import NO_FORMAT

@@ -23,7 +23,7 @@ from std.sys import get_defined_int
 
 from mojo_kernels.bindings.hip import hip_queue
 from mojo_kernels.bindings.protocol import Arguments, read_problem
-from mojo_kernels.cdna4.host.dispatch import launch
+from mojo_kernels.cdna4.dispatch import launch
 from mojo_kernels.cdna4.types import ProductTypes, WORKSPACE
 from mojo_kernels.launch.recorder import Recorder
 from mojo_kernels.numbers.formats import NO_FORMAT

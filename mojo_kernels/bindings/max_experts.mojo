@@ -21,7 +21,7 @@ from std.utils.index import IndexList
 
 from ..backend import has_cdna4, is_nvidia
 from ..cdna4.experts import dispatch as cdna4
-from ..cdna4.experts.dispatch import LayerTypes
+from ..cdna4.host.experts import LayerTypes
 from ..cdna4.types import ProductTypes
 from ..cpu import experts as cpu
 from ..cpu.max_runtime import RuntimeTeam

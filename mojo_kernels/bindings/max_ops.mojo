@@ -14,7 +14,7 @@ from the tables; M may be symbolic. Shapes are compared again at run time,
 before anything is written, because a graph may not know them earlier. Experts are in `max_experts`.
 
 On a gfx950 GPU the products want preshuffled weights of known size, and the
-kernel is `cdna4.host.dispatch`'s choice; a bias is there or not at compile time. On
+kernel is `cdna4.dispatch`'s choice; a bias is there or not at compile time. On
 an NVIDIA GPU weights have any layout, and `nvidia` picks.
 """
 
@@ -26,8 +26,8 @@ from std.utils.index import IndexList
 
 from . import nvidia
 from ..backend import is_nvidia
-from ..cdna4.host import dispatch as cdna4
-from ..cdna4.host.dispatch import KnownWeights
+from ..cdna4 import dispatch as cdna4
+from ..cdna4.host.choices import KnownWeights
 from ..cdna4.quantize.kernel import QuantizeKernel
 from ..cdna4.types import ProductTypes, has_kernels, unsupported
 from ..cpu import dispatch as cpu

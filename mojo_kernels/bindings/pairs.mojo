@@ -2,8 +2,7 @@
 
 from std.python import Python, PythonObject
 
-from ..cdna4.instructions.matrix import name_of
-from ..cdna4.types import COLUMN_PAIRS, PAIRS, has_expert_kernels
+from ..cdna4.types import COLUMN_PAIRS, PAIRS, has_expert_kernels, name_of
 
 
 def pairs_on_gfx950() raises -> PythonObject:

@@ -21,14 +21,14 @@ from mojo_kernels.bindings.pairs import (
 )
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
-from mojo_kernels.cdna4.experts.explain import (
+from mojo_kernels.cdna4.chip import LANES
+from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
+    explain,
     explain_grouped,
     explain_layer,
     workspace_bytes,
 )
-from mojo_kernels.cdna4.host.explain import explain
-from mojo_kernels.cdna4.instructions.matrix import LANES
 from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.hopper.experts.explain import ExpertsQuestion, explain_experts
 from mojo_kernels.hopper.host.choices import candidates

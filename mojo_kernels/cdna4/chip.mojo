@@ -1,11 +1,16 @@
-"""What there is of everything, and what a launch can count."""
+"""What there is of everything, what a launch can count, and what the matrix instruction takes."""
 
 from std.math import align_down
+
+from ..layouts import PreshuffledCdna4
+from ..numbers.formats import Format
 
 comptime CUS = 256
 """Compute units."""
 comptime LDS_BYTES = 160 * 1024
 """Of a compute unit."""
+comptime LANES = 64
+"""Lanes of a wave."""
 comptime MAX_COUNT = 63
 """Loads that a wait can leave in flight."""
 comptime MAX_TENSOR_BYTES = 1 << 31
@@ -14,6 +19,36 @@ comptime MAX_ROWS = 1 << 20
 """Rows of operands that a launch takes: HIP's grids end at 65536 tiles, of 16 rows at least."""
 comptime ROWS_MULTIPLE = 256
 """Stretches of rows begin where any access is aligned."""
+comptime WORD_BYTES = 4
+"""Bytes of an int32 or a float32."""
+comptime PIECE_BYTES = 16
+"""What a lane moves at once."""
+
+comptime BLOCK = 32
+"""Elements along K that share a scale byte: the instruction knows no other block."""
+comptime TILE = 16
+"""Rows of both operands of the instruction."""
+comptime TILE_BLOCKS = 4
+"""Blocks along K of a tile."""
+comptime TILE_K = TILE_BLOCKS * BLOCK
+"""Elements along K of a tile."""
+comptime SUMS = 4
+"""Values of C that a lane holds: neighbouring columns of one row."""
+comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
+"""Bytes of the packed codes that a lane feeds."""
+
+comptime GROUP_BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
+"""Blocks along K whose scales share words: those of two tiles."""
+comptime GROUP_TILES = GROUP_BLOCKS // TILE_BLOCKS
+"""Tiles along K whose scales share words."""
+comptime PAIR = PreshuffledCdna4.SCALE_ROW_MULTIPLE // TILE
+"""Tiles along the rows whose scales share a word."""
+comptime WORD_SCALES = PAIR * GROUP_TILES
+"""Scales of a word."""
+comptime QUANTIZED_ROWS = PAIR * TILE
+"""Rows that a wave quantizes."""
+comptime QUANTIZE_WAVES = 2
+"""Waves of a workgroup that quantizes. Guess."""
 
 
 def rows_at_once(row_bytes: Int) -> Int:

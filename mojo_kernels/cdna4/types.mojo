@@ -12,12 +12,22 @@ The fields say the same as a `Problem`, at compile time:
 from std.sys import size_of
 
 from ..layouts import Plain, PreshuffledCdna4, layout_position
+from ..numbers.elements import Element
 from ..numbers.floats import FLOAT_TYPES, float_code
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
-from .instructions.matrix import KEPT, name_of
+from .chip import BLOCK
+
+comptime BFLOAT16 = Element(len(Element.NAMES), 16, 8, 7, 127, 127, 0x7F7F, 0x7F80, 0x7F81)
+comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
+"""Activations that stay floats, in the place of a format: codes are bfloat16, scales are unused."""
+
+
+def name_of(format: Format) -> String:
+    """Returns the name of a format, or of activations that stay floats."""
+    return "bf16" if format == KEPT else format.name()
 
 
 struct Formats(Equatable, TrivialRegisterPassable):

@@ -308,6 +308,17 @@ def test_a_room_imports_neither_the_entries_nor_another_room():
             assert room_of(target) in allowed, f"{path} imports {target}, of another room"
 
 
+def test_cdna4_decides_without_a_kernel_and_kernels_know_nothing_of_what_decides():
+    """Editing a kernel leaves what explains as it is; editing a cost or a choice, every kernel."""
+    room = HOUSE / "cdna4"
+    host, launchers = set((room / "host").glob("*.mojo")), set(room.rglob("dispatch.mojo"))
+    for path in host | set(room.glob("*/shape.mojo")):
+        reached = {ROOT / name for name in _builds.Sources.of(path, [ROOT]).files}
+        assert not {file for file in reached if file.parent == room / "instructions"}, path
+    for path in set(room.rglob("*.mojo")) - host - launchers:
+        assert not mojo_imports(path) & host, path
+
+
 def python_imports(path: Path) -> set[str]:
     """Returns the top-level names that a Python file imports."""
     names = set()

@@ -20,17 +20,17 @@ tree whose leaves are the parts of K, which gives the same bits whoever comes la
 """
 
 from max.gpu.intrinsics import AMDBufferResource
-from std.math import ceildiv
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
 from ...numbers.floats import FloatBits
 from ...tiles import RegisterTile, in_registers
-from ..instructions.matrix import LANES, SUMS, Sums, SumTile
+from ..chip import LANES, SUMS, WORD_BYTES
+from ..instructions.matrix import SumTile, Sums
 from ..instructions.memory import arrive, swap_published
 from ..instructions.vector import maximum
 from ..instructions.wave import any_lane
-from ..operands.memory import OUT_OF_RANGE, Span, WORD_BYTES
+from ..operands.memory import OUT_OF_RANGE, Span
 from .shape import DecodeShape, TILE_SUM_BYTES, slots_of
 
 comptime PART = 2

@@ -27,8 +27,9 @@ from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import Lds, PIECE_BYTES, allocate_lds, tile_at
-from ..instructions.matrix import BLOCK, LANES, SUMS, SumTile, TILE
+from ..chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
+from ..instructions.lds import Lds, allocate_lds, tile_at
+from ..instructions.matrix import SumTile
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient

@@ -10,10 +10,19 @@ from std.math import align_up, ceildiv
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..instructions.lds import PIECE_BYTES
-from ..instructions.matrix import BLOCK, LANES, SUMS, TILE, TILE_BLOCKS, TILE_K
-from ..operands.memory import WORD_BYTES
-from ..operands.tiles import GROUP_TILES, PAIR, WORD_SCALES
+from ..chip import (
+    BLOCK,
+    GROUP_TILES,
+    LANES,
+    PAIR,
+    PIECE_BYTES,
+    SUMS,
+    TILE,
+    TILE_BLOCKS,
+    TILE_K,
+    WORD_BYTES,
+    WORD_SCALES,
+)
 from ...schedule.xcd import XcdColumns
 
 comptime SUM_BYTES = 4 * SUMS

@@ -25,9 +25,9 @@ from pipeline.types import Phase
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
+from ..chip import LANES, PIECE_BYTES, SUMS, WORD_SCALES
 from ..instructions.lds import (
     Lds,
-    PIECE_BYTES,
     PIECE_WORDS,
     SharedPieces,
     bytes_at,
@@ -43,10 +43,7 @@ from ..instructions.matrix import (
     BlockCodes,
     CODE_WORDS,
     CodeTile,
-    KEPT,
-    LANES,
     PIECES,
-    SUMS,
     SumTile,
     WordTile,
     multiply_tiles,
@@ -55,8 +52,8 @@ from ..instructions.wave import meet_waves
 from ..operands.activations import ActivationSource
 from ..operands.encode import EncodedBlock
 from ..operands.memory import quotient
-from ..operands.tiles import WORD_SCALES
 from ..operands.weights import WeightFragments
+from ..types import KEPT
 from .order import Stream, StreamOps
 from .shape import DecodeLds, DecodeShape
 

@@ -21,49 +21,32 @@ from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...experts import Experts
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...layouts import Plain
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...schedule.xcd import XcdBands
-from ..chip import CUS
+from ..chip import BLOCK, CUS, LANES, LANE_BYTES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE
 from ..instructions.lds import allocate_lds
 from ..instructions.memory import loaded
 from ..middle.activations import listed_rows
 from ..instructions.wave import lane_here
-from ..instructions.matrix import BLOCK, LANE_BYTES, LANES, TILE, set_priority
+from ..instructions.matrix import set_priority
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K, THREADS, WAVES
 from ..middle.walk import MiddleWalk
 from ..operands.gate import QuickGate
-from ..operands.memory import Input, Output, WORD_BYTES, input, output, quotient
-from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
+from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.quantizer import GroupQuantizer
 from ..operands.target import Target
-from ..operands.tiles import GROUP_BLOCKS
 from ..prefill.result import bias_of_tiles
-from ..quantize.kernel import WAVES as QUANTIZE_WAVES
 from ..types import Formats, ProductTypes
-from .cuts import choose, cut_of, num_cuts
-from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
+from .groups import GroupSizes, GroupTile, GroupTiles
 from .hidden import EXCHANGED, HiddenCodes
+from .shape import encoded_blocks, middle_grid, quantize_grid
 
 comptime FIRST = 2
 """The priority of a workgroup that goes first."""
-
-
-def encoded_blocks(k: Int) -> Int:
-    """Returns the blocks of an encoded row: whole stages of four-bit codes."""
-    return ceildiv(k, STAGE_K) * STAGE_BLOCKS
-
-
-def code_bytes(m: Int, k: Int, format: Format) -> Int:
-    """Returns the bytes of the codes of m encoded rows, behind which are their scales."""
-    return m * encoded_blocks(k) * format.packed_bytes(BLOCK)
-
-
-def encoded_bytes(m: Int, k: Int, format: Format) -> Int:
-    """Returns the bytes of m encoded rows with their scales, which are plain."""
-    return code_bytes(m, k, format) + m * encoded_blocks(k)
 
 
 @__llvm_metadata(
@@ -408,12 +391,6 @@ struct EncodedRows(TrivialRegisterPassable):
     var result: Int
 
 
-def grid_of(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of a product: a workgroup for each tile that sizes can make, if they fit."""
-    var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
-    return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=THREADS)
-
-
 struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShape, rows: CodeRows]:
     """The kernel for one cut."""
 
@@ -423,7 +400,7 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
     ) raises:
         """Launches the product of all groups."""
         comptime assert Self.shape.splits == 1
-        var grid = grid_of(Self.shape, of.m, n, experts.count)
+        var grid = middle_grid(Self.shape, of.m, n, experts.count)
         queue.launch[experts_middle[Self.types, Self.rounding, Self.shape, Self.rows]](
             grid,
             input[DType.int32](of.sizes),
@@ -444,29 +421,6 @@ struct EncodedExperts[types: ProductTypes, rounding: Rounding, shape: MiddleShap
             gate.limit,
             gate.alpha,
         )
-
-
-def launch_encoded[
-    types: ProductTypes, rounding: Rounding, rows: CodeRows
-](of: EncodedRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
-    """Launches a product of encoded rows with the cut that is chosen for it.
-
-    Where hidden numbers are float32 before they are encoded, the largest takes too many registers.
-    """
-    comptime left = types.formats.left
-    comptime IS_WIDE = rows.are_gated and size_of[types.out]() == WORD_BYTES
-    comptime COUNT = num_cuts(rows.are_gated) - Int(IS_WIDE)
-    var choice = min(choose(of.m, n, k, experts.count, left, rows.are_gated), COUNT - 1)
-    comptime for i in range(COUNT):
-        comptime cut = cut_of(left, i, rows.are_gated)
-        if choice == i:
-            return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)
-
-
-def quantize_grid(m: Int, k: Int) -> Grid:
-    """Returns the grid of `quantize_rows`."""
-    var groups = ceildiv(encoded_blocks(k), QUANTIZE_WAVES * GROUP_BLOCKS)
-    return Grid(groups, ceildiv(m, QUANTIZED_ROWS), threads=QUANTIZE_WAVES * LANES)
 
 
 def launch_quantize[

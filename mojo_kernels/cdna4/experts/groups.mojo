@@ -13,14 +13,9 @@ taken for 0, and groups end where the rows end.
 
 from max.gpu.intrinsics import AMDBufferResource
 
-from ..instructions.matrix import LANES
+from ..chip import LANES, WORD_BYTES
 from ..instructions.wave import count, of_lane, sums_up_to, votes
-from ..operands.memory import Input, Span, WORD_BYTES, load_word, quotient
-
-
-def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
-    """Returns the most tiles of `rows` rows that m rows can make, some of which have no group."""
-    return min(m, (m + (groups + 1) * (rows - 1)) // rows)
+from ..operands.memory import Input, Span, load_word, quotient
 
 
 @fieldwise_init

@@ -22,19 +22,9 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
-from ..instructions.matrix import (
-    BLOCK,
-    BlockCodes,
-    CODE_WORDS,
-    LANES,
-    LANE_BYTES,
-    PIECES,
-    SUMS,
-    SumTile,
-    Sums,
-    TILE,
-)
+from ..chip import BLOCK, LANES, LANE_BYTES, PIECE_BYTES, SUMS, TILE
+from ..instructions.lds import PIECE_WORDS
+from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, SumTile, Sums
 from ..instructions.vector import chosen_bytes, encode_pair, opaque, zero_of_a_branch
 from ..instructions.wave import votes
 from ..operands.encode import NOT_FINITE, Rescaling, Window, clamped, overflows

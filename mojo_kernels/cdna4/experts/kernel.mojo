@@ -18,19 +18,21 @@ from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...experts import Experts
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...numbers.gates import Gate
 from ...schedule.xcd import XcdColumns
+from ..chip import LANES, SUMS, TILE
 from ..decode.kernel import multiply_tile
 from ..decode.shape import DecodeShape
-from ..instructions.matrix import LANES, SUMS, Sums, TILE
+from ..instructions.matrix import Sums
 from ..operands.activations import ActivationSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.target import Destination, NO_BIAS, Target
 from ..types import ProductTypes, has_expert_kernels, unsupported
-from .groups import GroupTile, most_tiles
+from .groups import GroupTile
 from .hidden import Hidden
 from .rows import GatheredSource
+from .shape import decode_grid
 
 
 @fieldwise_init
@@ -171,18 +173,6 @@ struct ExpertRows(TrivialRegisterPassable):
     var result: Int
 
 
-def grid_of(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of a product: for as many tiles as sizes can make.
-
-    An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
-    get more tiles than others where columns are no multiple of the XCDs.
-    """
-    var rows = cut.m_tiles * TILE
-    var of_group = ceildiv(ceildiv(m, max(groups, 1)), rows)
-    var x, _ = XcdColumns(of_group, ceildiv(n, cut.n_tiles * TILE)).grid()
-    return Grid(x, most_tiles(m, groups, rows), threads=cut.threads())
-
-
 struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
     """The kernel for one cut."""
 
@@ -194,7 +184,7 @@ struct ExpertsKernel[types: ProductTypes, shape: DecodeShape, rows: Rows]:
         comptime assert has_expert_kernels(Self.types.formats), unsupported(Self.types.formats)
         comptime assert Self.shape.sharers == 1 and Self.shape.k_tail
         queue.launch[experts_decode[Self.types, Self.shape, Self.rows]](
-            grid_of(Self.shape, of.m, n, experts.count),
+            decode_grid(Self.shape, of.m, n, experts.count),
             input[DType.int32](of.sizes),
             Int32(experts.count),
             Int32(of.m),

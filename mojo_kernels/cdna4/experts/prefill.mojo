@@ -16,70 +16,51 @@ that the first stages of the next tile arrive meanwhile.
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
-from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...experts import Experts
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
-from ..chip import CUS
+from ..chip import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, SumTile, TILE, TILE_BLOCKS
+from ..instructions.matrix import SumTile
 from ..instructions.memory import scalar_here
 from ..instructions.vector import anew, copied_here
 from ..instructions.wave import lane_here
 from ..operands.gate import QuickGate
-from ..operands.memory import Input, Output, Span, WORD_BYTES, input, listed_row, load_word, output
+from ..operands.memory import Input, Output, Span, input, listed_row, load_word, output
 from ..operands.memory import quotient
 from ..operands.target import NO_BIAS, Target
-from ..prefill.activations import PART_BLOCKS, ReorderedScales, SharedCodes
+from ..prefill.activations import ReorderedScales, SharedCodes
 from ..prefill.kernel import WAVES_PER_SIMD
 from ..prefill.result import bias_of_tiles, store_tiles
 from ..prefill.shape import COLUMNS, N_TILES, SCALE_GROUP_ROWS, STAGE_BLOCKS, THREADS, WAVES
-from ..prefill.shape import WAVES_N, rows_of
+from ..prefill.shape import WAVES_N
 from ..prefill.stages import Reader
 from ..prefill.walk import PrefillWalk
 from ..prefill.workgroup import Inputs
 from ..types import ProductTypes
-from .cuts import most_rows, usual_rows
-from .encoded import CodeRows, EncodedRows, encoded_blocks
-from .groups import GroupSizes, GroupTile, GroupTiles, most_tiles
+from .encoded import CodeRows, EncodedRows
+from .groups import GroupSizes, GroupTile, GroupTiles
 from .hidden import EXCHANGED, HiddenCodes
-
-comptime M_TILES = 8
-"""Tiles of rows of a wave."""
-comptime ROWS = rows_of(M_TILES)
-"""Rows of C of a workgroup."""
-comptime RECORD = 4
-"""Words that tell of a tile: its expert, its first row, where its group ends; one is free."""
-
-
-def has_prefill(m: Int, groups: Int) -> Bool:
-    """Says whether these are the products of m rows: most groups have more than other tiles."""
-    return usual_rows(m, groups) > most_rows()
-
-
-def record_bytes(m: Int, groups: Int) -> Int:
-    """Returns the bytes of what is known of the tiles of m rows."""
-    return (most_tiles(m, groups, ROWS) + 1) * RECORD * WORD_BYTES
-
-
-def list_bytes(m: Int, groups: Int) -> Int:
-    """Returns the bytes of the list of the rows of tiles."""
-    return most_tiles(m, groups, ROWS) * ROWS * WORD_BYTES
-
-
-def scale_bytes(m: Int, groups: Int, k: Int) -> Int:
-    """Returns the bytes of the scales of m rows of k numbers, by tiles."""
-    return most_tiles(m, groups, ROWS) * ROWS * encoded_blocks(k)
+from .shape import (
+    M_TILES,
+    OrderedRows,
+    RECORD,
+    ROWS,
+    encoded_blocks,
+    most_tiles,
+    order_grid,
+    prefill_grid,
+)
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
@@ -465,31 +446,6 @@ def set_sums(sums: SumTile[M_TILES, N_TILES], columns: SumTile[N_TILES]):
             sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
 
 
-def grid_of(m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of a product: a workgroup for each compute unit, or for each tile."""
-    var tiles = XcdBands(most_tiles(m, groups, ROWS), ceildiv(n, COLUMNS))
-    return Grid(min(tiles.num_workgroups(), CUS), threads=THREADS)
-
-
-def order_grid(m: Int, groups: Int, k: Int) -> Grid:
-    """Returns the grid of `order_rows`."""
-    return Grid(
-        most_tiles(m, groups, ROWS), ceildiv(encoded_blocks(k), PART_BLOCKS), threads=THREADS
-    )
-
-
-@fieldwise_init
-struct OrderedRows(TrivialRegisterPassable):
-    """What `order_rows` makes of the rows of a product: addresses."""
-
-    var tiles: Int
-    """A record for each tile, behind how many there are."""
-    var rows: Int
-    """Of a list, those of each tile."""
-    var scales: Int
-    """Of each tile."""
-
-
 def launch_order[
     format: Format, are_gathered: Bool
 ](of: EncodedRows, ordered: OrderedRows, groups: Int, k: Int, mut queue: Some[Queue]) raises:
@@ -522,7 +478,7 @@ def launch_prefill[
     mut queue: Some[Queue],
 ) raises:
     """Launches the product of all groups; scales of hidden numbers go to `result_scales`."""
-    var grid = grid_of(of.m, n, experts.count)
+    var grid = prefill_grid(of.m, n, experts.count)
     queue.launch[experts_prefill[types, rounding, rows]](
         grid,
         input[DType.int32](ordered.tiles),

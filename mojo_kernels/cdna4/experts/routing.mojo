@@ -29,10 +29,10 @@ from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...experts import Routing
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...tiles import RegisterTile, SharedTile, in_registers
+from ..chip import LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
-from ..instructions.matrix import LANES
 from ..instructions.wave import (
     count,
     count_before,
@@ -42,20 +42,9 @@ from ..instructions.wave import (
     votes,
     with_lane,
 )
-from ..operands.memory import (
-    Input,
-    OUT_OF_RANGE,
-    Output,
-    Span,
-    WORD_BYTES,
-    input,
-    load_word,
-    output,
-    quotient,
-)
+from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, load_word, output, quotient
+from .shape import ROUTE_WAVES, route_grid
 
-comptime WAVES = 16
-"""Waves of a workgroup, as many as lanes that add up at once."""
 comptime LOADS = 16
 """Ids that a lane loads before the first vote, where there are many slots."""
 comptime MAX_STRETCH = LANES * LANES
@@ -64,7 +53,7 @@ comptime NO_ROW = Int32(-1)
 """The place of a slot that adds nothing."""
 comptime NO_EXPERT = Int32(-2)
 """The place of a slot whose expert there is not."""
-comptime _COUNT_BYTES = WAVES * 2 * WORD_BYTES
+comptime _COUNT_BYTES = ROUTE_WAVES * 2 * WORD_BYTES
 """Lower and own slots of each wave, in a round."""
 comptime _ListedSlots = SharedTile[DType.uint16, 1, MAX_STRETCH]
 """Those of a wave's stretch that are the expert's, counted from its first."""
@@ -169,16 +158,16 @@ struct Counts(TrivialRegisterPassable):
     @always_inline
     def tell(place: Lds, wave: Int32, lower: Int32, own: Int32):
         """Tells the other waves what this one counted, and waits for them."""
-        tile_at[DType.int32, 2, WAVES](place)[wave] = SIMD[DType.int32, 2](lower, own)
+        tile_at[DType.int32, 2, ROUTE_WAVES](place)[wave] = SIMD[DType.int32, 2](lower, own)
         barrier()
 
     @staticmethod
     @always_inline
     def of(place: Lds, wave: Int32, lane: Int32, own: Int32) -> Self:
         """Adds up what all waves have told."""
-        var theirs = tile_at[DType.int32, 2, WAVES](place)[lane % WAVES]
+        var theirs = tile_at[DType.int32, 2, ROUTE_WAVES](place)[lane % ROUTE_WAVES]
         var lowers, owns = sums_up_to_in_row(theirs[0]), sums_up_to_in_row(theirs[1])
-        comptime LAST = Int32(WAVES - 1)
+        comptime LAST = Int32(ROUTE_WAVES - 1)
         return Self(of_lane(lowers, LAST), of_lane(owns, wave) - own, of_lane(owns, LAST))
 
 
@@ -212,7 +201,7 @@ struct Routes(TrivialRegisterPassable):
             begin += Int32(ahead * LANES)
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(ROUTE_WAVES * LANES)))
 def route_slots(
     ids: Input[DType.uint8],
     id_bytes: Int32,
@@ -231,7 +220,7 @@ def route_slots(
     var all = Ids(Span.of(ids, slots * id_bytes).after(0), id_bytes, slots, lane)
     var token_memory = Span.of(tokens, slots).after(0)
     var routes = Routes(token_memory, Span.of(places, slots).after(0), per_token)
-    var lds = allocate_lds[2 * _COUNT_BYTES + WAVES * _LISTED_BYTES]()
+    var lds = allocate_lds[2 * _COUNT_BYTES + ROUTE_WAVES * _LISTED_BYTES]()
     var size: Int32
     if stretch == LANES:
         if expert == experts:
@@ -242,7 +231,7 @@ def route_slots(
             var begin = wave * stretch
             while begin < slots:
                 routes.mark[LOADS](all, experts, begin, stretch)
-                begin += WAVES * stretch
+                begin += ROUTE_WAVES * stretch
             return
         size = _number(all, routes, expert, wave, stretch, lds)
     if wave == 0 and lane == 0:
@@ -277,7 +266,7 @@ def _number(
     """Numbers the rows of an expert; returns how many."""
     var own_lds = Int32(2 * _COUNT_BYTES) + wave * Int32(_LISTED_BYTES)
     var listed = tile_at[DType.uint16, 1, MAX_STRETCH](lds, own_lds)
-    var lower, round_slots = Int32(0), WAVES * stretch
+    var lower, round_slots = Int32(0), ROUTE_WAVES * stretch
     var first = wave * stretch + round_slots
     while first - wave * stretch < ids.slots:
         lower += Found.of(ids, expert, first, stretch).lower
@@ -313,16 +302,11 @@ def _store(memory: AMDBufferResource, index: Int32, value: Int32, is_wanted: Boo
     memory.store(offset, bitcast[DType.uint8, WORD_BYTES](SIMD[DType.int32, 1](value)))
 
 
-def route_grid(experts: Int) -> Grid:
-    """Returns the grid of `route_slots`."""
-    return Grid(experts + 1, threads=WAVES * LANES)
-
-
 def stretch_of(slots: Int) -> Int:
     """Returns how many slots a wave has in a round: one vote's, or all that it loads ahead."""
-    if slots <= WAVES * LANES:
+    if slots <= ROUTE_WAVES * LANES:
         return LANES
-    return min(align_up(ceildiv(slots, WAVES), LOADS * LANES), MAX_STRETCH)
+    return min(align_up(ceildiv(slots, ROUTE_WAVES), LOADS * LANES), MAX_STRETCH)
 
 
 def route(

@@ -4,11 +4,11 @@ from max.gpu.intrinsics import AMDBufferResource
 
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ..chip import TILE, WORD_BYTES
 from ..instructions.lds import SharedPieces
-from ..instructions.matrix import TILE
 from ..operands.activations import ActivationSource, FloatSource
 from ..operands.encode import EncodedBlock
-from ..operands.memory import Input, Span, WORD_BYTES, load_word
+from ..operands.memory import Input, Span, load_word
 
 
 @fieldwise_init

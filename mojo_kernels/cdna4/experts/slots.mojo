@@ -12,7 +12,6 @@ waves, and one that stays has its loads on their way while others begin.
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
-from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
@@ -20,36 +19,18 @@ from std.utils import StaticTuple
 from std.utils.numerics import nan
 
 from ...experts import Routing
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.gates import Gate
 from ...tiles import in_registers
-from ..chip import CUS
-from ..instructions.matrix import LANES
+from ..chip import LANES, WORD_BYTES
 from ..instructions.wave import of_lane
-from ..operands.memory import (
-    Input,
-    OUT_OF_RANGE,
-    Output,
-    Span,
-    WORD_BYTES,
-    input,
-    load_word,
-    output,
-    quotient,
-)
+from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, load_word, output, quotient
 from .routing import NO_EXPERT, NO_ROW
+from .shape import NUMBERS, SLOT_COLUMNS, SLOT_WAVES, slots_grid, stretch_of
 
-comptime WAVES = 4
-"""Of a workgroup, a row each."""
 comptime SLOTS = 4
 """Slots whose rows are loaded together."""
-comptime NUMBERS = 4
-"""Neighbours in a row that a lane computes: rows are made of blocks, so none is cut."""
-comptime COLUMNS = LANES * NUMBERS
-"""Neighbours that a wave computes at once."""
-comptime RESIDENT_WAVES = CUS * 32
-"""That the chip runs at once, at most."""
 comptime Numbers = SIMD[DType.float32, NUMBERS]
 """What a lane computes."""
 
@@ -71,7 +52,7 @@ struct Stretch(TrivialRegisterPassable):
         var thread = Int32(thread_idx.x)
         var wave = readfirstlane(quotient[LANES](thread))
         var first = Int32(block_idx.y) * stretch
-        var row = Int32(block_idx.x) * WAVES + wave
+        var row = Int32(block_idx.x) * SLOT_WAVES + wave
         return Self(row, first, min(first + stretch, columns), thread % LANES)
 
 
@@ -92,7 +73,7 @@ def _store[
     memory.store(index * Int32(BYTES) if is_wanted else OUT_OF_RANGE, rounded)
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SLOT_WAVES * LANES)))
 def gate_sums[
     dtype: DType
 ](sums: Input[DType.float32], hidden: Output[dtype], rows: Int32, inner: Int32, stretch: Int32):
@@ -102,7 +83,7 @@ def gate_sums[
         return
     var memory = Span.of(sums, rows * 2 * inner).after(0)
     var result = Span.of(hidden, rows * inner).after(0)
-    for begin in range(part.first, part.end, Int32(COLUMNS)):
+    for begin in range(part.first, part.end, Int32(SLOT_COLUMNS)):
         var column = begin + part.lane * Int32(NUMBERS)
         var is_inside = column < inner
         var gates = _load(memory, part.row * 2 * inner + column, is_inside)
@@ -155,7 +136,7 @@ struct Slots(TrivialRegisterPassable):
         return Numbers(bitcast[DType.float32, 1](bits))
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)))
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SLOT_WAVES * LANES)))
 def add_slots[
     dtype: DType
 ](
@@ -178,7 +159,7 @@ def add_slots[
     var place_memory = Span.of(places, slots).after(0)
     var result_memory = Span.of(result, tokens * width).after(0)
     var listed = Slots(NO_ROW, 0)
-    for begin in range(part.first, part.end, Int32(COLUMNS)):
+    for begin in range(part.first, part.end, Int32(SLOT_COLUMNS)):
         var column = begin + part.lane * Int32(NUMBERS)
         var is_inside = column < width
         var total = Numbers(0)
@@ -211,7 +192,7 @@ def launch_gates[
 ](sums: Int, hidden: Int, rows: Int, inner: Int, mut queue: Some[Queue]) raises:
     """Launches `gate_sums`."""
     queue.launch[gate_sums[dtype]](
-        grid_of(rows, inner),
+        slots_grid(rows, inner),
         input[DType.float32](sums),
         output[dtype](hidden),
         Int32(rows),
@@ -225,7 +206,7 @@ def launch_sums[
 ](rows: Int, places: Int, routing: Routing, result: Int, width: Int, mut queue: Some[Queue]) raises:
     """Launches `add_slots`."""
     queue.launch[add_slots[dtype]](
-        grid_of(routing.tokens, width),
+        slots_grid(routing.tokens, width),
         input[DType.float32](rows),
         input[DType.int32](places),
         input[DType.uint8](routing.weights),
@@ -236,15 +217,3 @@ def launch_sums[
         Int32(routing.weights_dtype),
         Int32(stretch_of(routing.tokens, width)),
     )
-
-
-def stretch_of(rows: Int, columns: Int) -> Int:
-    """Returns how many columns a wave computes: more than it does at once if waves are many."""
-    var steps = max(ceildiv(columns, COLUMNS), 1)
-    return min(max(ceildiv(rows * steps, RESIDENT_WAVES), 1), steps) * COLUMNS
-
-
-def grid_of(rows: Int, columns: Int) -> Grid:
-    """Returns the grid of a kernel of this file."""
-    var stretches = ceildiv(columns, stretch_of(rows, columns))
-    return Grid(ceildiv(rows, WAVES), stretches, threads=WAVES * LANES)

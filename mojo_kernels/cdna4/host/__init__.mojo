@@ -1,1 +1,1 @@
-"""What happens before a launch: which kernel, and why."""
+"""What is decided before a launch: which kernel, and why. Nothing here reaches a kernel."""

@@ -1,9 +1,10 @@
 """The table of cuts on CDNA4: for which products each is, and why.
 
-Rows are ordered by K, then by tile: as large a tile as it takes to have no more
-workgroups than compute units. Of MXFP4 codes, whose middle kernels have a tile of
-about any size, rows with costs (costs.mojo) are compared instead. Floats become such codes in a
-launch of its own where that and a middle kernel are expected to take less than the row of floats.
+`CHOICES` is the whole policy: the first row that covers (M, N, K) is taken, and the last row covers
+every shape. Rows are ordered by K, then by tile: as large a tile as it takes to have no more
+workgroups than compute units. Of MXFP4 that row competes with all that have costs (costs.mojo), and
+the cheapest is taken. Floats become codes in a launch of its own where that and a middle kernel are
+expected to take less than the row of floats.
 
     decode     tiles of C for each workgroup, its waves share K
     middle     tiles of C for each workgroup, waves with columns of their own: from codes, or from
@@ -14,17 +15,16 @@ launch of its own where that and a middle kernel are expected to take less than 
 bench/results/gfx950_tune.csv holds what it found.
 """
 
-from std.math import ceildiv
+from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
+from ...launch.queue import Workspace
 from ...launch.workspace import CLEARED_BYTES
 from ...numbers.formats import Format
-from ..chip import CUS, LDS_BYTES
+from ..chip import CUS, LDS_BYTES, MAX_ROWS, TILE, TILE_BLOCKS, TILE_K, rows_at_once
 from ..decode.shape import DecodeLds, DecodeShape
-from ..instructions.matrix import TILE, TILE_BLOCKS, TILE_K
 from ..middle.shape import MiddleShape, WAVES, slices_of
-from ..prefill.crew import CREW_BYTES
-from ..prefill.shape import COLUMNS, STAGE_BLOCKS, WAVES_M, has_tile
+from ..prefill.shape import COLUMNS, CREW_BYTES, STAGE_BLOCKS, WAVES_M, has_tile
 from ..types import Formats, ProductTypes, float_bytes
 from .costs import cycles_of_decode, cycles_of_middle, cycles_of_prefill, cycles_of_quantizing
 
@@ -431,3 +431,78 @@ comptime CHOICES = [
     ),
 ]
 """In order of preference."""
+
+comptime SHORT_K = 2048
+"""Up to which decode kernels are not compared with others for more than a tile of rows."""
+
+
+def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+    """Returns the row of `CHOICES` for a shape."""
+    var first = _first(m, n, k, types)
+    if types.formats != Formats.MXFP4:
+        return first
+    var result, least = first, ANY
+    comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
+        comptime if choice.family == Family.DECODE:
+            var is_short = k <= SHORT_K and not types.x
+            if i == first and (m <= TILE or is_short):
+                return first
+        if (i == first or choice.has_cost(types)) and m <= choice.max_rows(n, k, types):
+            var cycles = choice.cycles(m, n, k, types)
+            if cycles < least:
+                result, least = i, cycles
+    return result
+
+
+def _first(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+    """Returns the first row that covers a shape."""
+    comptime last = len(CHOICES) - 1
+    comptime for i in range(last):
+        comptime choice = CHOICES[i]
+        if not choice.quantizes_first(types) and m <= choice.max_rows(n, k, types):
+            return i
+    return last
+
+
+@fieldwise_init
+struct KnownWeights(TrivialRegisterPassable):
+    """What is known of the weights [n, k] when a launch is compiled."""
+
+    var n: Int
+    """Rows, rounded up to whole tiles or not; 0 if unknown."""
+    var k: Int
+    """Elements of a row; 0 if unknown."""
+
+    comptime NOTHING = Self(0, 0)
+
+    def allows(self, row: Int, types: ProductTypes) -> Bool:
+        """Says whether `choose` may return `row` for some M that one launch takes."""
+        var n = self.n if self.n > 0 else ANY
+        var covered = 0
+        comptime for i in range(len(CHOICES)):
+            comptime choice = CHOICES[i]
+            var is_unknown = self.k == 0
+            if i == row:
+                if is_unknown:
+                    return choice.sources.include(types) and choice.fits(types)
+                if choice.has_cost(types) and types.formats == Formats.MXFP4:
+                    return choice.max_rows(n, self.k, types) > 0
+                return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)
+            if not choice.quantizes_first(types):
+                if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
+                    return False
+                if not is_unknown:
+                    covered = max(covered, choice.max_rows(n, self.k, types))
+        return False
+
+    def _most_rows(self, types: ProductTypes) -> Int:
+        """Returns the rows of a launch."""
+        return rows_at_once(max(types.row_bytes(self.k), self.n * float_bytes(types.out)))
+
+
+def quantized_workspace(format: Format, m: Int, k: Int) -> Workspace:
+    """Returns the memory of scales and, behind them, codes of a quantized left side."""
+    comptime ALIGNMENT = 256
+    var scale_bytes = align_up(format.scale_bytes(m, k), ALIGNMENT)
+    return Workspace(0, scale_bytes + format.packed_bytes(m * k))

@@ -14,12 +14,12 @@ timing model; `python -m bench.simulated.tune` shows how close the choice is to 
 
 from std.math import ceildiv
 
-from ..chip import CUS
+from ...numbers.formats import Format
+from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
 from ..decode.shape import DecodeShape
-from ..instructions.matrix import BLOCK, TILE, TILE_BLOCKS
 from ..middle.shape import MiddleShape, WAVES
-from ..operands.tiles import GROUP_TILES, PAIR
-from ..prefill.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
+from ..prefill.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of, tile_cycles
+from ..types import Formats
 
 comptime BYTES = 31
 """That a compute unit gets in a cycle, of loads that memory answers."""
@@ -136,3 +136,17 @@ def cycles_of_decode(shape: DecodeShape, m: Int, n: Int, k: Int, float_bytes: In
     var handover = _handover(shape.own_tiles(), shape.splits)
     # Of two workgroups of a compute unit, one begins and ends while the other loads.
     return BEGIN_AND_END + rounds * load + handover + _write_back(2 * m * n * shape.splits)
+
+
+def cycles_of_experts(cut: MiddleShape, m: Int, n: Int, k: Int, groups: Int, left: Format) -> Int:
+    """Returns what the tiles of a compute unit take, one after another, in cycles.
+
+    A tile of experts has matrix instructions, to begin and end with something that grows with C, and loads
+    that they do not hide. Read off the timing model, K = 2880, weights of MXFP4.
+    """
+    comptime BEGIN_AND_END, OF_SLICE, OF_TILE = 4000, 340, 90
+    var slices = ceildiv(k, TILE_K)
+    var matrix = tile_cycles(Formats(left, Format.MXFP4)) * slices
+    var tile = BEGIN_AND_END + slices * OF_SLICE + cut.m_tiles * cut.n_tiles * (matrix + OF_TILE)
+    var rows_of_tiles = groups * ceildiv(ceildiv(m, max(groups, 1)), cut.rows())
+    return ceildiv(rows_of_tiles * ceildiv(n, cut.columns()), CUS) * tile

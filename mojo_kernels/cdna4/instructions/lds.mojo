@@ -10,11 +10,10 @@ from max.gpu._utils import to_i64
 from std.memory import AddressSpace, stack_allocation
 
 from ...tiles import SharedTile
+from ..chip import PIECE_BYTES
 
 comptime Lds = MutPointer[UInt8, MutUntrackedOrigin, address_space=AddressSpace.SHARED]
 """LDS from some byte on."""
-comptime PIECE_BYTES = 16
-"""What a lane moves at once."""
 comptime PIECE_WORDS = PIECE_BYTES // 4
 """Words of a piece."""
 comptime Piece = SIMD[DType.uint32, PIECE_WORDS]

@@ -25,38 +25,16 @@ from std.sys.intrinsics import llvm_intrinsic
 
 from ...numbers.elements import Element
 from ...numbers.floats import F32_MANTISSA_BITS
-from ...numbers.formats import Format, NO_FORMAT
+from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile
-from .lds import PIECE_BYTES, PIECE_WORDS
+from ..chip import BLOCK, LANE_BYTES, PIECE_BYTES, SUMS
+from ..types import KEPT, name_of
+from .lds import PIECE_WORDS
 from .vector import decode_pair
 
-comptime LANES = 64
-"""Lanes of a wave."""
-comptime BLOCK = 32
-"""Elements along K that share a scale byte: the instruction knows no other block."""
-comptime TILE = 16
-"""Rows of both operands."""
-comptime TILE_BLOCKS = 4
-"""Blocks along K of a tile."""
-comptime TILE_K = TILE_BLOCKS * BLOCK
-"""Elements along K of a tile."""
-comptime SUMS = 4
-"""Values of C that a lane holds: neighbouring columns of one row."""
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
-comptime BFLOAT16 = Element(len(Element.NAMES), 16, 8, 7, 127, 127, 0x7F7F, 0x7F80, 0x7F81)
-comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
-"""Activations that stay floats, in the place of a format: codes are bfloat16, scales are unused."""
-
-
-def name_of(format: Format) -> String:
-    """Returns the name of a format, or of activations that stay floats."""
-    return "bf16" if format == KEPT else format.name()
-
-
-comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
-"""Bytes of the packed codes that a lane feeds."""
 comptime PIECES[format: Format] = LANE_BYTES[format] // PIECE_BYTES
 """Pieces of an operand that a lane feeds."""
 comptime CODE_WORDS[format: Format] = LANE_BYTES[format] // 4

@@ -8,20 +8,10 @@ Rows lie one behind another, or anywhere: those that a list names.
 """
 
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import Lds, PIECE_BYTES
-from ..instructions.matrix import LANES, TILE
+from ..chip import LANES, PIECE_BYTES, TILE, WORD_BYTES
+from ..instructions.lds import Lds
 from ..instructions.wave import lane_here
-from ..operands.memory import (
-    Input,
-    NO_ROW,
-    OUT_OF_RANGE,
-    Span,
-    View,
-    WORD_BYTES,
-    load_word,
-    quotient,
-    remainder,
-)
+from ..operands.memory import Input, OUT_OF_RANGE, Span, View, load_word, quotient, remainder
 from ..operands.tiles import exchanged
 from ..operands.weights import WeightCursor
 from .shape import LOAD_BYTES, LOAD_ROWS, ROW_BYTES, ROW_PIECES, WAVES

@@ -15,9 +15,9 @@ from ...launch.queue import Queue
 from ...problem import Problem
 from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
+from ..chip import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS
 from ..decode.handover import Handover
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS
 from ..instructions.memory import loaded
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.row_scales import RowScales

@@ -7,8 +7,9 @@ of the tensor behind the last one is stored where all else has come.
 from layout import Coord
 from max.gpu.sync import s_waitcnt, s_waitcnt_barrier
 
-from ..instructions.lds import Lds, PIECE_BYTES, bytes_at, write_byte
-from ..operands.memory import View, WORD_BYTES, remainder
+from ..chip import PIECE_BYTES, WORD_BYTES
+from ..instructions.lds import Lds, bytes_at, write_byte
+from ..operands.memory import View, remainder
 from .shape import LOAD_BYTES, MiddleShape
 
 

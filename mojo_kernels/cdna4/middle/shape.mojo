@@ -21,11 +21,19 @@ from std.math import ceildiv
 from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
-from ..chip import CUS, LDS_BYTES
+from ..chip import (
+    BLOCK,
+    CUS,
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    LANES,
+    LDS_BYTES,
+    PIECE_BYTES,
+    TILE,
+    TILE_BLOCKS,
+    TILE_K,
+)
 from ..decode.shape import DecodeShape
-from ..instructions.lds import PIECE_BYTES
-from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS, TILE_K
-from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES
 
 comptime WAVES = 4
 """Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""

@@ -21,16 +21,16 @@ from std.memory import bitcast
 
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import MAX_COUNT
+from ..chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..decode.handover import Herald, Nobody
-from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, pieces_at, read_pair, read_piece
+from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ..instructions.lds import read_word, words_at
-from ..instructions.matrix import BlockCodes, CodeTile, CODE_WORDS, LANE_BYTES, PIECES, SUMS
-from ..instructions.matrix import Sums, SumTile, TILE, TILE_BLOCKS, WordTile
+from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES
+from ..instructions.matrix import SumTile, Sums, WordTile
 from ..instructions.matrix import multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
-from ..operands.memory import View, WORD_BYTES, quotient, remainder
+from ..operands.memory import View, quotient, remainder
 from ..operands.tiles import exchanged
 from ..operands.weights import WeightFragments
 from ..types import Formats

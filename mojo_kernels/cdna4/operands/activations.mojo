@@ -22,18 +22,10 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import PIECE_BYTES, PIECE_WORDS, SharedPieces
-from ..instructions.matrix import (
-    BlockCodes,
-    CODE_WORDS,
-    KEPT,
-    LANE_BYTES,
-    PIECES,
-    TILE,
-    TILE_BLOCKS,
-    TILE_K,
-    fed,
-)
+from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K
+from ..instructions.lds import PIECE_WORDS, SharedPieces
+from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, fed
+from ..types import KEPT
 from .encode import EncodedBlock, encode_block
 from .memory import OUT_OF_RANGE, View, quotient
 from .tiles import FloatTile

@@ -21,7 +21,8 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
-from ..instructions.matrix import BLOCK, BlockCodes, CODE_WORDS
+from ..chip import BLOCK
+from ..instructions.matrix import BlockCodes, CODE_WORDS
 from ..instructions.vector import (
     encode_pair,
     maximum,

@@ -13,7 +13,7 @@ What is not finite there is not finite here, but it may be another such number.
 from std.memory import bitcast
 
 from ...numbers.floats import F32_MANTISSA_BITS
-from ...numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus, exp_parts
+from ...numbers.gates import LARGEST_EXPONENT, exp_of_minus, exp_parts
 from ...numbers.quotients import divided
 from ..instructions.vector import maximum, minimum, of_a_branch, times_magnitude
 from ..instructions.wave import any_lane
@@ -25,11 +25,6 @@ struct QuickGate(TrivialRegisterPassable):
 
     var limit: Float32
     var alpha: Float32
-
-    @staticmethod
-    def takes(gate: Gate) -> Bool:
-        """Says whether hidden numbers of a gate are these."""
-        return gate.is_interleaved() and gate.has_quotients()
 
     @always_inline
     def of[

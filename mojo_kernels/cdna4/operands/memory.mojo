@@ -12,6 +12,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 from std.sys import size_of
 
+from ..chip import WORD_BYTES
 from ..instructions.lds import Lds
 from ..instructions.memory import load_to_lds
 
@@ -21,8 +22,6 @@ comptime Output[dtype: DType] = MutPointer[Scalar[dtype], MutAnyOrigin]
 """A tensor that a kernel writes, as its argument."""
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
-comptime WORD_BYTES = 4
-"""Bytes of an int32 or a float32."""
 comptime NO_ROW = Int32(-1)
 """Instead of a row of a list: zeros."""
 

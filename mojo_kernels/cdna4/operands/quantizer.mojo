@@ -19,15 +19,21 @@ from std.memory import bitcast
 from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..instructions.lds import Lds, PIECE_BYTES, PIECE_WORDS, SharedPieces, pieces_at
-from ..instructions.matrix import LANE_BYTES, PIECES, TILE, TILE_BLOCKS
+from ..chip import (
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    LANE_BYTES,
+    PAIR,
+    PIECE_BYTES,
+    QUANTIZED_ROWS,
+    TILE,
+    TILE_BLOCKS,
+)
+from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, pieces_at
+from ..instructions.matrix import PIECES
 from .activations import FloatSource
 from .encode import EncodedBlock
 from .memory import OUT_OF_RANGE, Span, quotient
-from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
-
-comptime QUANTIZED_ROWS = PAIR * TILE
-"""Rows of a wave."""
 
 
 @fieldwise_init

@@ -14,9 +14,10 @@ which is rounded where mantissas are multiplied, and where sums are. Lanes hold 
 from std.memory import bitcast
 
 from ...tiles import in_registers
-from ..instructions.matrix import SUMS, SumTile, Sums, TILE
+from ..chip import SUMS, TILE, WORD_BYTES
+from ..instructions.matrix import SumTile, Sums
 from ..instructions.vector import exponent_of, mantissa_of, times_power
-from .memory import View, WORD_BYTES, quotient
+from .memory import View, quotient
 
 
 @fieldwise_init

@@ -8,7 +8,8 @@ from max.gpu.memory import CacheOperation
 from std.memory import bitcast
 from std.sys import size_of
 
-from ..instructions.matrix import SUMS, Sums, TILE
+from ..chip import SUMS, TILE
+from ..instructions.matrix import Sums
 from .memory import OUT_OF_RANGE, Span, quotient
 
 comptime NO_BIAS = Optional[DType]()

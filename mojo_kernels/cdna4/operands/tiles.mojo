@@ -20,19 +20,9 @@ from std.bit import log2_floor
 from std.memory import bitcast
 from std.sys import size_of
 
-from ...layouts import PreshuffledCdna4
-from ..instructions.lds import PIECE_BYTES, PIECE_WORDS, SharedPieces, place_of, read_piece
-from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS, TILE_K
+from ..chip import BLOCK, LANES, PIECE_BYTES, TILE, TILE_K
+from ..instructions.lds import PIECE_WORDS, SharedPieces, place_of, read_piece
 from .memory import View, quotient, remainder
-
-comptime GROUP_BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
-"""Blocks along K whose scales share words: those of two tiles."""
-comptime GROUP_TILES = GROUP_BLOCKS // TILE_BLOCKS
-"""Tiles along K whose scales share words."""
-comptime PAIR = PreshuffledCdna4.SCALE_ROW_MULTIPLE // TILE
-"""Tiles along the rows whose scales share a word."""
-comptime WORD_SCALES = PAIR * GROUP_TILES
-"""Scales of a word."""
 
 
 struct FloatTile[dtype: DType]:

@@ -16,11 +16,20 @@ from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..instructions.lds import PIECE_BYTES, PIECE_WORDS
-from ..instructions.matrix import BlockCodes, LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
+from ..chip import (
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    LANES,
+    LANE_BYTES,
+    PAIR,
+    PIECE_BYTES,
+    TILE,
+    TILE_BLOCKS,
+)
+from ..instructions.lds import PIECE_WORDS
+from ..instructions.matrix import BlockCodes, PIECES
 from ..instructions.vector import chosen_bytes
 from .memory import OUT_OF_RANGE, View, quotient
-from .tiles import GROUP_BLOCKS, GROUP_TILES, PAIR
 
 
 @fieldwise_init

@@ -16,34 +16,28 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
 from ...tiles import RegisterTile, in_registers
-from ..instructions.lds import (
-    Lds,
+from ..chip import (
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    LANES,
+    LANE_BYTES,
+    PAIR,
     PIECE_BYTES,
-    bytes_at,
-    read_word,
-    words_at,
-    write_byte,
+    TILE,
+    TILE_BLOCKS,
+    WORD_BYTES,
 )
-from ..instructions.matrix import LANES, LANE_BYTES, PIECES, TILE, TILE_BLOCKS
+from ..instructions.lds import Lds, bytes_at, read_word, words_at, write_byte
+from ..instructions.matrix import PIECES
 from ..instructions.memory import load_to_lds
-from ..operands.memory import NO_ROW, OUT_OF_RANGE, Span, WORD_BYTES, load_word, quotient
+from ..operands.memory import NO_ROW, OUT_OF_RANGE, Span, load_word, quotient
 from ..operands.memory import remainder
-from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
+from ..operands.tiles import exchanged
 from ..types import Formats
 from .crew import FOR_THE_DEVICE, SharedWork
-from .shape import (
-    PrefillTile,
-    SCALE_GROUP_BYTES,
-    SCALE_GROUP_ROWS,
-    WAVES,
-)
+from .shape import PART_BLOCKS, PART_GROUPS, PrefillTile, SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, WAVES
 from .shared import SharedOperand
 from .stages import row_offset
-
-comptime PART_GROUPS = 8
-"""Groups of scales that a wave reorders at once."""
-comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
-"""Blocks of these."""
 
 
 struct ReorderedScales[k_tail: Bool](SharedWork):

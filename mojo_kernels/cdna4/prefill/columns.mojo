@@ -24,17 +24,9 @@ from std.memory import bitcast
 from std.sys._assembly import inlined_assembly
 
 from ...numbers.formats import Format
-from ..instructions.lds import Lds, PIECE_BYTES
-from ..instructions.matrix import (
-    BLOCK,
-    BlockCodes,
-    CODE_WORDS,
-    LANES,
-    PIECES,
-    TILE,
-    TILE_K,
-    WordTile,
-)
+from ..chip import BLOCK, LANES, PIECE_BYTES, TILE, TILE_K
+from ..instructions.lds import Lds
+from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, WordTile
 from ..instructions.memory import load_to_lds
 from ..instructions.vector import here
 from ..operands.memory import Span, quotient, remainder

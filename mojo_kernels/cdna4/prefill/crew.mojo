@@ -23,70 +23,19 @@ from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
 from max.gpu.sync import s_waitcnt
 from std.atomic import Atomic, Ordering, fence
-from std.math import align_up, ceildiv
 from std.memory import AddressSpace
 from std.sys.intrinsics import readfirstlane
 
-from ...launch.queue import Workspace
-from ...layouts import PreshuffledCdna4
-from ...numbers.formats import Format
-from ...numbers.scales import Scale
-from ..instructions.matrix import BLOCK, KEPT, LANES
+from ..chip import LANES
 from ..instructions.memory import arrive
 from ..instructions.wave import meet_waves
 from ..operands.memory import Span
-from .shape import rows_of
+from .shape import CREW_BYTES
 
-comptime CREW_BYTES = 128
-"""Bytes of the counters of a crew."""
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""
 comptime _DEVICE = "agent"
 """The device as a scope of memory."""
-
-
-@fieldwise_init
-struct CrewMemory(TrivialRegisterPassable):
-    """Where the parts of a workspace begin."""
-
-    comptime ALIGNMENT = 256
-    """What scales and codes are aligned to, at least a line of memory."""
-
-    var counter_bytes: Int
-    """Bytes that are zero before and after a launch; scales follow."""
-    var codes: Int
-    """Where codes begin, and where the workspace ends without them."""
-    var num_bytes: Int
-    """Bytes of a workspace with codes."""
-
-    @staticmethod
-    @always_inline
-    def of(format: Format, crews: Int, rows: Int, k: Int) -> Self:
-        """Returns the workspace of a launch for activations [rows, k], encoded in a format."""
-        comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
-        comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
-        var k_blocks = k // BLOCK
-        var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
-        var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
-        var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
-        return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
-
-
-def needs_crew(format: Format) -> Bool:
-    """Says whether activations are prepared: floats that are kept come as they are multiplied.
-
-    So do codes with float scales.
-    """
-    return format != KEPT and format.scale == Scale.E8M0
-
-
-def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
-    """Returns the memory of a launch, which has codes if activations come as floats."""
-    if not needs_crew(format):
-        return Workspace(0, 0)
-    var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
-    var num_bytes = memory.num_bytes if has_codes else memory.codes
-    return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)
 
 
 trait SharedWork:

@@ -26,16 +26,18 @@ from ...launch.queue import Queue
 from ...layouts import PreshuffledCdna4
 from ...numbers.scales import Scale
 from ...problem import Problem
-from ..instructions.lds import PIECE_BYTES, allocate_lds
-from ..instructions.matrix import BLOCK, KEPT
+from ..chip import BLOCK, GROUP_TILES, PAIR, PIECE_BYTES
+from ..instructions.lds import allocate_lds
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.target import Target
-from ..operands.tiles import FloatTile, GROUP_TILES, PAIR
-from ..types import ProductTypes, has_kernels, unsupported
-from .activations import PART_BLOCKS, ReorderedScales
-from .crew import CrewMemory, FOR_THE_DEVICE, NoMeeting, SharedWork, workspace_of
+from ..operands.tiles import FloatTile
+from ..types import KEPT, ProductTypes, has_kernels, unsupported
+from .activations import ReorderedScales
+from .crew import FOR_THE_DEVICE, NoMeeting, SharedWork
 from .shape import (
+    CrewMemory,
+    PART_BLOCKS,
     PrefillTile,
     SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
@@ -43,6 +45,7 @@ from .shape import (
     WAVES,
     grid_of,
     has_tile,
+    workspace_of,
 )
 from .workgroup import Inputs, Workgroup, multiply_tile
 

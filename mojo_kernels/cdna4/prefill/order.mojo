@@ -30,7 +30,7 @@ of a small tile is one phase, and LDS holds three.
 
 from pipeline.types import OpDesc, ScheduleOps
 
-from ..operands.tiles import GROUP_TILES
+from ..chip import GROUP_TILES
 from .shape import AHEAD
 
 comptime SLICES = GROUP_TILES

@@ -15,11 +15,11 @@ from std.memory import bitcast
 from std.sys import size_of
 
 from ...tiles import RegisterTile, in_registers
-from ..instructions.matrix import SUMS, Sums, SumTile, TILE
+from ..chip import PAIR, SUMS, TILE
+from ..instructions.matrix import SumTile, Sums
 from ..instructions.vector import here
 from ..operands.memory import OUT_OF_RANGE, quotient
 from ..operands.target import Target
-from ..operands.tiles import PAIR
 
 comptime LANE_COLUMNS = 8
 """Columns that a lane stores at once."""

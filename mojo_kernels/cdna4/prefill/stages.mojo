@@ -16,29 +16,23 @@ from layout import Coord, Idx
 from max.gpu.intrinsics import AMDBufferResource
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..instructions.lds import (
-    Lds,
-    PIECE_BYTES,
-    PIECE_WORDS,
-    pieces_at,
-    read_piece,
-    read_word,
-    words_at,
-)
-from ..instructions.matrix import (
-    CodeTile,
-    KEPT,
+from ..chip import (
+    GROUP_BLOCKS,
+    GROUP_TILES,
     LANES,
     LANE_BYTES,
-    PIECES,
+    PAIR,
+    PIECE_BYTES,
     TILE,
     TILE_BLOCKS,
-    WordTile,
+    WORD_BYTES,
 )
+from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_piece, read_word, words_at
+from ..instructions.matrix import CodeTile, PIECES, WordTile
 from ..instructions.memory import load_to_lds
-from ..operands.memory import OUT_OF_RANGE, Span, WORD_BYTES, quotient
-from ..operands.tiles import GROUP_BLOCKS, GROUP_TILES, PAIR, exchanged
-from ..types import Formats
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import exchanged
+from ..types import Formats, KEPT
 from .columns import first_pointer, read_transposed
 from .shape import (
     A_SCALE_BYTES,

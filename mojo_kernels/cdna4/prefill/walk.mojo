@@ -20,15 +20,13 @@ from std.sys.intrinsics import readfirstlane
 
 from ...numbers.formats import Format
 from ...tiles import in_registers
-from ..chip import MAX_COUNT
+from ..chip import MAX_COUNT, PAIR, SUMS
 from ..instructions.lds import Lds
 from ..instructions.matrix import (
     BlockCodes,
     CODE_WORDS,
     CodeTile,
-    KEPT,
     PIECES,
-    SUMS,
     SumTile,
     Sums,
     WordTile,
@@ -41,8 +39,7 @@ from ..instructions.matrix import (
 from ..instructions.vector import zeros_of_a_branch
 from ..instructions.wave import meet_waves
 from ..operands.memory import quotient, remainder
-from ..operands.tiles import PAIR
-from ..types import Formats
+from ..types import Formats, KEPT
 from .activations import SharedCodes
 from .columns import SharedColumns, settled
 from .order import PingPong, PingPongOps

@@ -13,8 +13,8 @@ from max.gpu import block_idx, thread_idx
 from std.sys.intrinsics import readfirstlane
 
 from ...schedule.xcd import XcdBands
+from ..chip import BLOCK, LANES, TILE, TILE_BLOCKS
 from ..instructions.lds import Lds
-from ..instructions.matrix import BLOCK, LANES, TILE, TILE_BLOCKS
 from ..instructions.wave import lane_here
 from ..operands.memory import quotient
 from ..operands.row_scales import RowScales

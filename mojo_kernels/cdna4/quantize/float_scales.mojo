@@ -22,10 +22,10 @@ from ...numbers.encode import encode_over
 from ...numbers.floats import FloatBits
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding, float_scale_from_amax
+from ..chip import LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
-from ..instructions.matrix import LANES
 from ..instructions.wave import ROW_LANES, maximum_of_row
-from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, WORD_BYTES, quotient, remainder
+from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, quotient, remainder
 
 comptime THREADS = 4 * LANES
 """Threads of a workgroup. Guess."""

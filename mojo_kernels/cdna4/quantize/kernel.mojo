@@ -15,20 +15,16 @@ from ...layouts import OperandLayout, Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
-from ..chip import rows_at_once
+from ..chip import BLOCK, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, rows_at_once
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import BLOCK, LANES, operand_code
+from ..instructions.matrix import operand_code
 from ..operands.memory import Input, Output, input, output, quotient
-from ..operands.quantizer import GroupQuantizer, QUANTIZED_ROWS
-from ..operands.tiles import GROUP_BLOCKS
+from ..operands.quantizer import GroupQuantizer
 from .float_scales import grid_of, quantize_to_float_scales
-
-comptime WAVES = 2
-"""Waves of a workgroup. Guess."""
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(WAVES * LANES)),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(QUANTIZE_WAVES * LANES)),
     `rocdl.waves_per_eu`=SIMDLength(1),
 )
 def quantize_rows[
@@ -38,9 +34,9 @@ def quantize_rows[
     comptime Quantizer = GroupQuantizer[format, dtype, rounding, Layout]
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
-    var group = Int32(block_idx.x) * WAVES + wave
+    var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
     var pair = Int32(block_idx.y)
-    var lds = allocate_lds[WAVES * Quantizer.LDS_BYTES]()
+    var lds = allocate_lds[QUANTIZE_WAVES * Quantizer.LDS_BYTES]()
 
     var source = Quantizer.Source(x, m, k, pair * QUANTIZED_ROWS)
     source.settle(lane)
@@ -106,9 +102,9 @@ struct QuantizeKernel[
             comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding, Self.Layout]
             queue.launch[kernel](
                 Grid(
-                    ceildiv(k // BLOCK, WAVES * GROUP_BLOCKS),
+                    ceildiv(k // BLOCK, QUANTIZE_WAVES * GROUP_BLOCKS),
                     ceildiv(rows, QUANTIZED_ROWS),
-                    threads=WAVES * LANES,
+                    threads=QUANTIZE_WAVES * LANES,
                 ),
                 input[Self.dtype](x),
                 output[DType.uint8](codes),

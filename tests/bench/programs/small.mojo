@@ -6,13 +6,8 @@ from std.python import PythonObject
 from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import (
-    Catalogue,
-    ListedQuantizer,
-    Visitor,
-)
-from mojo_kernels.cdna4.host.choices import CHOICES
-from mojo_kernels.cdna4.host.dispatch import choose
+from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
+from mojo_kernels.cdna4.host.choices import CHOICES, choose
 from mojo_kernels.numbers.formats import Format
 
 comptime M = 3

@@ -8,8 +8,8 @@ from std.python import PythonObject
 from named import show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
+from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.decode.shape import DecodeShape
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.host.choices import CHOICES, Choice, Family
 
 

@@ -9,9 +9,8 @@ from std.python import PythonObject
 from named import BF16, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.host.choices import CHOICES
-from mojo_kernels.cdna4.host.dispatch import choose
+from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.host.choices import CHOICES, choose
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding
 

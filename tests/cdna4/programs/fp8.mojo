@@ -13,10 +13,9 @@ from named import BF16, F32, shape_of, show_matmul
 from named_prefill import show_matmul as show_prefill
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.instructions.matrix import name_of
+from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.operands.target import NO_BIAS
-from mojo_kernels.cdna4.types import Formats
+from mojo_kernels.cdna4.types import Formats, name_of
 from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import Scale

@@ -9,7 +9,7 @@ from std.os import abort
 from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedProduct, Visitor
+from mojo_kernels.cdna4.catalogue import Catalogue, ListedProduct, Visitor
 from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.middle.shape import MiddleShape
 from mojo_kernels.cdna4.operands.target import NO_BIAS

@@ -7,9 +7,9 @@ Before it may stand a shape, or the formats of both sides, <left>-<right>/, unle
 matmul has no input and no rounding.
 """
 
+from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
 from mojo_kernels.cdna4.decode.shape import DecodeShape
-from mojo_kernels.cdna4.host.catalogue import ListedProduct, Visitor
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding

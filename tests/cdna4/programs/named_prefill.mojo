@@ -8,10 +8,9 @@ codes lie column by column, <left>-<right>-columns/. `t` marks a
 kernel for a K that ends within a stage.
 """
 
-from mojo_kernels.cdna4.host.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.instructions.matrix import name_of
+from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
-from mojo_kernels.cdna4.types import Formats, ProductTypes
+from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.rounding import Rounding
 
 comptime BF16 = DType.bfloat16

@@ -6,7 +6,7 @@ from std.python import PythonObject
 from named_prefill import BF16, F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 
 

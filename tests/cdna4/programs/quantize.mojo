@@ -4,7 +4,7 @@ from std.os import abort
 from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, ListedQuantizer, Visitor
+from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
 from mojo_kernels.layouts import Plain, PreshuffledCdna4
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding

@@ -10,9 +10,8 @@ from std.python import PythonObject
 from named import BF16, F16, F32, shape_of, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
-from mojo_kernels.cdna4.host.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.instructions.matrix import KEPT, name_of
-from mojo_kernels.cdna4.types import Formats, PAIRS
+from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.types import Formats, KEPT, PAIRS, name_of
 from mojo_kernels.numbers.elements import Element
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding

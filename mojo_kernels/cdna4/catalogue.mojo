@@ -5,15 +5,15 @@ the kernel's own `launch`: the machine code and, for a shape, the grid, the work
 the arguments in their order.
 """
 
-from ...launch.assembler import Assembler
-from ...launch.kernel import ProductKernel
-from ...launch.queue import Queue
-from ...launch.recorder import Recorded, Recorder
-from ...layouts import OperandLayout, Plain
-from ...numbers.formats import Format, K_MULTIPLE
-from ...numbers.rounding import Rounding
-from ..quantize.kernel import QuantizeKernel
-from ..types import A, CODES, ProductTypes, SCALES, WORKSPACE
+from ..launch.assembler import Assembler
+from ..launch.kernel import ProductKernel
+from ..launch.queue import Queue
+from ..launch.recorder import Recorder
+from ..layouts import OperandLayout, Plain
+from ..numbers.formats import Format, K_MULTIPLE
+from ..numbers.rounding import Rounding
+from .quantize.kernel import QuantizeKernel
+from .types import A, CODES, ProductTypes, SCALES, WORKSPACE
 
 
 trait Listed:

@@ -1,94 +1,19 @@
-"""Which kernel computes a product on CDNA4, and how it is launched.
+"""How the kernel that host/choices.mojo chooses for a product is launched.
 
-`CHOICES` (choices.mojo) is the whole policy: the first row that covers (M, N, K) is taken, and
-the last row covers every shape. Of MXFP4 that row competes with all that have costs, and
-the cheapest is taken; those that multiply codes encode floats in a launch
-before. A row names a kernel, how its workgroups cut the work, and the reason; the kernel's own
-`launch` knows the rest. MAX ops and the HIP modules go through `launch` below;
-`mx_kernels.explain` and the benchmark ask the table.
+A row of its table names a kernel and how its workgroups cut the work; the kernel's own `launch`
+knows the rest. MAX ops and the HIP modules go through `launch` below.
 """
 
-from std.math import align_up
 
-from ...launch.queue import Queue, Workspace
-from ...numbers.formats import Format
-from ...problem import Left, Problem
-from ..chip import MAX_ROWS, MAX_TENSOR_BYTES, rows_at_once
-from ..decode.kernel import DecodeKernel
-from ..instructions.matrix import TILE
-from ..middle.kernel import MiddleKernel
-from ..prefill.kernel import PrefillKernel
-from ..quantize.kernel import QuantizeKernel
-from ..types import Formats, ProductTypes, float_bytes
-from .choices import ANY, CHOICES, Family
-
-comptime SHORT_K = 2048
-"""Up to which decode kernels are not compared with others for more than a tile of rows."""
-
-
-def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-    """Returns the row of `CHOICES` for a shape."""
-    var first = _first(m, n, k, types)
-    if types.formats != Formats.MXFP4:
-        return first
-    var result, least = first, ANY
-    comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        comptime if choice.family == Family.DECODE:
-            var is_short = k <= SHORT_K and not types.x
-            if i == first and (m <= TILE or is_short):
-                return first
-        if (i == first or choice.has_cost(types)) and m <= choice.max_rows(n, k, types):
-            var cycles = choice.cycles(m, n, k, types)
-            if cycles < least:
-                result, least = i, cycles
-    return result
-
-
-def _first(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-    """Returns the first row that covers a shape."""
-    comptime last = len(CHOICES) - 1
-    comptime for i in range(last):
-        comptime choice = CHOICES[i]
-        if not choice.quantizes_first(types) and m <= choice.max_rows(n, k, types):
-            return i
-    return last
-
-
-@fieldwise_init
-struct KnownWeights(TrivialRegisterPassable):
-    """What is known of the weights [n, k] when a launch is compiled."""
-
-    var n: Int
-    """Rows, rounded up to whole tiles or not; 0 if unknown."""
-    var k: Int
-    """Elements of a row; 0 if unknown."""
-
-    comptime NOTHING = Self(0, 0)
-
-    def allows(self, row: Int, types: ProductTypes) -> Bool:
-        """Says whether `choose` may return `row` for some M that one launch takes."""
-        var n = self.n if self.n > 0 else ANY
-        var covered = 0
-        comptime for i in range(len(CHOICES)):
-            comptime choice = CHOICES[i]
-            var is_unknown = self.k == 0
-            if i == row:
-                if is_unknown:
-                    return choice.sources.include(types) and choice.fits(types)
-                if choice.has_cost(types) and types.formats == Formats.MXFP4:
-                    return choice.max_rows(n, self.k, types) > 0
-                return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)
-            if not choice.quantizes_first(types):
-                if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
-                    return False
-                if not is_unknown:
-                    covered = max(covered, choice.max_rows(n, self.k, types))
-        return False
-
-    def _most_rows(self, types: ProductTypes) -> Int:
-        """Returns the rows of a launch."""
-        return rows_at_once(max(types.row_bytes(self.k), self.n * float_bytes(types.out)))
+from ..launch.queue import Queue
+from ..problem import Left, Problem
+from .chip import MAX_TENSOR_BYTES, TILE, rows_at_once
+from .decode.kernel import DecodeKernel
+from .middle.kernel import MiddleKernel
+from .prefill.kernel import PrefillKernel
+from .quantize.kernel import QuantizeKernel
+from .types import ProductTypes, float_bytes
+from .host.choices import ANY, CHOICES, Family, KnownWeights, choose, quantized_workspace
 
 
 def launch[
@@ -163,13 +88,6 @@ def _quantized[types: ProductTypes, Q: Queue](problem: Problem, mut queue: Q) ra
     var part = problem
     part.left = Left.encoded(codes, scales, format.code())
     return part
-
-
-def quantized_workspace(format: Format, m: Int, k: Int) -> Workspace:
-    """Returns the memory of scales and, behind them, codes of a quantized left side."""
-    comptime ALIGNMENT = 256
-    var scale_bytes = align_up(format.scale_bytes(m, k), ALIGNMENT)
-    return Workspace(0, scale_bytes + format.packed_bytes(m * k))
 
 
 def _launch_chosen[

@@ -1,0 +1,155 @@
+"""What is launched for experts, and the bytes that launches hand over: known before they run.
+
+    experts_decode     floats, of decode tiles               kernel.mojo
+    quantize_rows      floats -> codes and plain scales      encoded.mojo
+    experts_middle     codes, of middle tiles                encoded.mojo
+    order_rows         scales by tiles                       prefill.mojo
+    experts_prefill    codes, of prefill tiles               prefill.mojo
+    route_slots        rows sorted by expert                 routing.mojo
+    gate_sums, add_slots                                     slots.mojo
+
+Only the device knows the sizes of groups: grids are for as many tiles as any sizes can make.
+"""
+
+from std.math import ceildiv
+
+from ...launch.queue import Grid
+from ...numbers.formats import Format
+from ...numbers.gates import Gate
+from ...schedule.xcd import XcdBands, XcdColumns
+from ..chip import (
+    BLOCK,
+    CUS,
+    GROUP_BLOCKS,
+    LANES,
+    QUANTIZED_ROWS,
+    QUANTIZE_WAVES,
+    TILE,
+    WORD_BYTES,
+)
+from ..decode.shape import DecodeShape
+from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
+from ..prefill.shape import COLUMNS, PART_BLOCKS, THREADS, rows_of
+
+comptime M_TILES = 8
+"""Tiles of rows of a wave of `experts_prefill`."""
+comptime ROWS = rows_of(M_TILES)
+"""Rows of C of its workgroups."""
+comptime RECORD = 4
+"""Words that tell of a tile: its expert, its first row, where its group ends; one is free."""
+comptime ROUTE_WAVES = 16
+"""Waves of a workgroup of `route_slots`: as many as lanes that add up at once."""
+comptime SLOT_WAVES = 4
+"""Waves of a workgroup of a kernel of `slots.mojo`, a row each."""
+comptime NUMBERS = 4
+"""Neighbours in a row that a lane computes: rows are made of blocks, so none is cut."""
+comptime SLOT_COLUMNS = LANES * NUMBERS
+"""Neighbours that a wave computes at once."""
+comptime RESIDENT_WAVES = CUS * 32
+"""That the chip runs at once, at most."""
+
+
+def stores_codes(gate: Gate) -> Bool:
+    """Says whether a product may store hidden numbers of a gate as codes: `QuickGate` has them."""
+    return gate.is_interleaved() and gate.has_quotients()
+
+
+def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
+    """Returns the most tiles of `rows` rows that m rows can make, some of which have no group."""
+    return min(m, (m + (groups + 1) * (rows - 1)) // rows)
+
+
+def decode_grid(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of `experts_decode`: for as many tiles as sizes can make.
+
+    An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
+    get more tiles than others where columns are no multiple of the XCDs.
+    """
+    var rows = cut.m_tiles * TILE
+    var of_group = ceildiv(ceildiv(m, max(groups, 1)), rows)
+    var x, _ = XcdColumns(of_group, ceildiv(n, cut.n_tiles * TILE)).grid()
+    return Grid(x, most_tiles(m, groups, rows), threads=cut.threads())
+
+
+def encoded_blocks(k: Int) -> Int:
+    """Returns the blocks of an encoded row: whole stages of four-bit codes."""
+    return ceildiv(k, STAGE_K) * STAGE_BLOCKS
+
+
+def code_bytes(m: Int, k: Int, format: Format) -> Int:
+    """Returns the bytes of the codes of m encoded rows, behind which are their scales."""
+    return m * encoded_blocks(k) * format.packed_bytes(BLOCK)
+
+
+def encoded_bytes(m: Int, k: Int, format: Format) -> Int:
+    """Returns the bytes of m encoded rows with their scales, which are plain."""
+    return code_bytes(m, k, format) + m * encoded_blocks(k)
+
+
+def quantize_grid(m: Int, k: Int) -> Grid:
+    """Returns the grid of `quantize_rows`."""
+    var groups = ceildiv(encoded_blocks(k), QUANTIZE_WAVES * GROUP_BLOCKS)
+    return Grid(groups, ceildiv(m, QUANTIZED_ROWS), threads=QUANTIZE_WAVES * LANES)
+
+
+def middle_grid(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of `experts_middle`: a workgroup for each tile there can be, or fewer."""
+    var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
+    return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=cut.threads())
+
+
+def record_bytes(m: Int, groups: Int) -> Int:
+    """Returns the bytes of what is known of the tiles of m rows."""
+    return (most_tiles(m, groups, ROWS) + 1) * RECORD * WORD_BYTES
+
+
+def list_bytes(m: Int, groups: Int) -> Int:
+    """Returns the bytes of the list of the rows of tiles."""
+    return most_tiles(m, groups, ROWS) * ROWS * WORD_BYTES
+
+
+def scale_bytes(m: Int, groups: Int, k: Int) -> Int:
+    """Returns the bytes of the scales of m rows of k numbers, by tiles."""
+    return most_tiles(m, groups, ROWS) * ROWS * encoded_blocks(k)
+
+
+def prefill_grid(m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of `experts_prefill`: a workgroup for each compute unit or each tile."""
+    var tiles = XcdBands(most_tiles(m, groups, ROWS), ceildiv(n, COLUMNS))
+    return Grid(min(tiles.num_workgroups(), CUS), threads=THREADS)
+
+
+def order_grid(m: Int, groups: Int, k: Int) -> Grid:
+    """Returns the grid of `order_rows`."""
+    return Grid(
+        most_tiles(m, groups, ROWS), ceildiv(encoded_blocks(k), PART_BLOCKS), threads=THREADS
+    )
+
+
+@fieldwise_init
+struct OrderedRows(TrivialRegisterPassable):
+    """What `order_rows` makes of the rows of a product: addresses."""
+
+    var tiles: Int
+    """A record for each tile, behind how many there are."""
+    var rows: Int
+    """Of a list, those of each tile."""
+    var scales: Int
+    """Of each tile."""
+
+
+def route_grid(experts: Int) -> Grid:
+    """Returns the grid of `route_slots`."""
+    return Grid(experts + 1, threads=ROUTE_WAVES * LANES)
+
+
+def stretch_of(rows: Int, columns: Int) -> Int:
+    """Returns how many columns a wave computes: more than it does at once if waves are many."""
+    var steps = max(ceildiv(columns, SLOT_COLUMNS), 1)
+    return min(max(ceildiv(rows * steps, RESIDENT_WAVES), 1), steps) * SLOT_COLUMNS
+
+
+def slots_grid(rows: Int, columns: Int) -> Grid:
+    """Returns the grid of a kernel of `slots.mojo`."""
+    var stretches = ceildiv(columns, stretch_of(rows, columns))
+    return Grid(ceildiv(rows, SLOT_WAVES), stretches, threads=SLOT_WAVES * LANES)

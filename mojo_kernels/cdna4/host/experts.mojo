@@ -1,0 +1,286 @@
+"""Which kernels are launched for experts, with which cut, and where a layer's memory lies.
+
+All that the host knows of the sizes of groups is their average. Decode tiles have as many rows: an
+expert's weights are read once for each tile, and a tile has rows of one expert. Encoded rows take
+middle tiles, as high as most groups; where cuts are as high, that is taken whose tiles keep compute
+units busy for the shortest time. Where hidden numbers are encoded it has 256 columns. A stage of
+eight-bit codes is half as long along K as one of four-bit codes, and there are twice as many of
+them on their way.
+"""
+
+from std.math import align_up, ceildiv, sqrt
+
+from ...experts import ExpertsProblem
+from ...numbers.formats import Format
+from ...numbers.gates import Gate
+from ...numbers.rounding import Rounding
+from ...problem import ANY, Known
+from ..chip import CUS, LDS_BYTES, TILE, TILE_K, WORD_BYTES
+from ..decode.shape import DecodeLds, DecodeShape
+from ..experts.shape import (
+    OrderedRows,
+    code_bytes,
+    encoded_bytes,
+    list_bytes,
+    record_bytes,
+    scale_bytes,
+    stores_codes,
+)
+from ..middle.shape import MiddleShape, slices_of
+from ..types import Formats, ProductTypes, float_bytes
+from .costs import cycles_of_experts
+
+
+def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> DecodeShape:
+    """Returns a cut whose waves share K, which may end anywhere."""
+    return DecodeShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
+
+
+comptime DECODE_CUTS = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
+"""For few workgroups, then for groups of more and more rows.
+
+The fewer waves share K, the more workgroups have room, and the less often do all wait to add up:
+of the second cut six are on a compute unit, of one with four waves and 12 tiles of columns two.
+"""
+comptime FEW_WORKGROUPS = 2 * CUS
+"""Fewer of the second cut leave compute units waiting."""
+
+
+def has_room(cut: DecodeShape, types: ProductTypes) -> Bool:
+    """Says whether LDS has room for the activations of `types`."""
+    var tile_bytes = TILE * TILE_K * float_bytes(types.floats())
+    return DecodeLds(cut, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
+
+
+def choose_decode(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
+    """Returns the position in `DECODE_CUTS` of the first that covers an average group, or of the last.
+
+    The first is for so few rows that the second would leave compute units without work.
+    """
+    var found = 0
+    comptime for i in range(len(DECODE_CUTS)):
+        comptime cut = DECODE_CUTS[i]
+        if has_room(cut, types):
+            found = i
+            comptime next_columns = DECODE_CUTS[1].n_tiles * TILE
+            var workgroups = min(m, groups) * ceildiv(n, next_columns)
+            var fills = i > 0 or workgroups < FEW_WORKGROUPS
+            if fills and ceildiv(m, max(groups, 1)) <= cut.m_tiles * TILE:
+                return i
+    return found
+
+
+comptime MIDDLE_CUTS = [
+    MiddleShape(4, 3, 3, 1),
+    MiddleShape(6, 3, 2, 1),
+    MiddleShape(10, 3, 2, 1),
+    MiddleShape(12, 3, 2, 1),
+    MiddleShape(10, 4, 2, 1),
+    MiddleShape(12, 4, 2, 1),
+]
+"""For groups of more and more rows, then wider ones."""
+comptime GATED_CUTS = [
+    MiddleShape(4, 4, 2, 1),
+    MiddleShape(6, 4, 2, 1),
+    MiddleShape(10, 4, 2, 1),
+    MiddleShape(12, 4, 2, 1),
+]
+"""Where hidden numbers are encoded: a wave has whole blocks of them."""
+
+
+def cut_of(left: Format, choice: Int, are_gated: Bool) -> MiddleShape:
+    """Returns the cut in a place of one of both lists, for rows of a format."""
+    var cut = materialize[GATED_CUTS]()[choice] if are_gated else materialize[MIDDLE_CUTS]()[choice]
+    var slices = slices_of(left)
+    return MiddleShape(cut.m_tiles, cut.n_tiles, cut.depth * cut.slices // slices, 1, slices)
+
+
+def num_cuts(are_gated: Bool) -> Int:
+    """Returns how many cuts a list has."""
+    return len(materialize[GATED_CUTS]()) if are_gated else len(materialize[MIDDLE_CUTS]())
+
+
+def most_rows() -> Int:
+    """Returns the rows of the largest tile."""
+    comptime last = len(GATED_CUTS) - 1
+    comptime cut = GATED_CUTS[last]
+    return cut.rows()
+
+
+def usual_rows(m: Int, groups: Int) -> Int:
+    """Returns how many rows few groups exceed, if m rows find their groups by chance."""
+    var mean = Float64(m) / Float64(max(groups, 1))
+    return Int(mean + 2 * sqrt(mean))
+
+
+def choose_middle(m: Int, n: Int, k: Int, groups: Int, left: Format, are_gated: Bool) -> Int:
+    """Returns the place of the cut for a product of m rows [m, k] and experts [groups, n, k].
+
+    Its tiles are the lowest with room for most groups, or the highest; of several, those that are
+    expected to take the shortest time.
+    """
+    var usual = min(usual_rows(m, groups), most_rows())
+    var best, least = 0, 0
+    for i in range(num_cuts(are_gated)):
+        var cut = cut_of(left, i, are_gated)
+        if cut.rows() < usual:
+            continue
+        var height = cut.rows()
+        var best_height = cut_of(left, best, are_gated).rows()
+        var cycles = cycles_of_experts(cut, m, n, k, groups, left)
+        if least == 0 or height < best_height or (height == best_height and cycles < least):
+            best, least = i, cycles
+    return best
+
+
+def has_prefill(m: Int, groups: Int) -> Bool:
+    """Says whether prefill kernels are for m rows: most groups have more than middle tiles."""
+    return usual_rows(m, groups) > most_rows()
+
+
+@fieldwise_init
+struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
+    """What a layer is compiled for."""
+
+    var left: Format
+    """What activations are rounded to."""
+    var x: DType
+    """The type of the tokens."""
+    var rounding: Rounding
+    var gate_up: Format
+    var gate_up_bias: Optional[DType]
+    var down: Format
+    var down_bias: Optional[DType]
+    var out: DType
+    var gate: Int
+    """Position in `GATES`, or `ANY`."""
+
+    @staticmethod
+    def of(gate_up: Known, down: Known, result: DType, gate: Int) -> Self:
+        """Returns what is known of both products; all of it but their layouts must be."""
+        var first, second = ProductTypes.of(gate_up), ProductTypes.of(down)
+        return Self(
+            first.formats.left,
+            first.floats(),
+            first.rounding,
+            first.formats.right,
+            first.bias,
+            second.formats.right,
+            second.bias,
+            result,
+            gate,
+        )
+
+    def has_encoded_kernels(self) -> Bool:
+        """Says whether there are kernels for rows that are encoded before: in eight bits only of
+        bfloat16, as other hidden numbers take too many registers."""
+        comptime MXFP4 = Format.MXFP4
+        var is_wide = self.left == Format.MXFP8 or self.left == Format.MXFP8_E5M2
+        var is_known = self.left == MXFP4 or (is_wide and self.x == DType.bfloat16)
+        return is_known and self.gate_up == MXFP4 and self.down == MXFP4
+
+    def encodes_before(self, slots: Int, groups: Int) -> Bool:
+        """Says whether rows are encoded before the products: not if groups have few."""
+        return self.has_encoded_kernels() and usual_rows(slots, groups) > TILE
+
+    def has_ordered_kernels(self) -> Bool:
+        """Says whether there are kernels for rows that are ordered by tiles."""
+        return self.has_encoded_kernels()
+
+    def orders(self, slots: Int, groups: Int) -> Bool:
+        """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
+        return self.has_ordered_kernels() and has_prefill(slots, groups)
+
+    def may_be_neighbours(self) -> Bool:
+        """Says whether gates may be neighbours of their ups."""
+        return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()
+
+    def may_be_halves(self) -> Bool:
+        """Says whether gates may be one half of a row, and ups the other."""
+        return self.gate == ANY or not Gate(self.gate, 0, 0).is_interleaved()
+
+    def first(self, result: DType) -> ProductTypes:
+        """Returns the types of the first product, whose results are of type `result`."""
+        var formats = Formats(self.left, self.gate_up)
+        return ProductTypes(formats, Optional(self.x), self.rounding, result, self.gate_up_bias)
+
+    def second(self) -> ProductTypes:
+        """Returns the types of the second product."""
+        var formats = Formats(self.left, self.down)
+        var x = Optional(self.x)
+        return ProductTypes(formats, x, self.rounding, DType.float32, self.down_bias)
+
+
+@fieldwise_init
+struct LayerMemory(TrivialRegisterPassable):
+    """Where in the workspace lie what the launches of a layer hand over, in bytes."""
+
+    var places: Int
+    """Of slots, [slots]."""
+    var tokens: Int
+    """Of rows, [slots]."""
+    var sizes: Int
+    """Of groups, [experts]."""
+    var hidden: Int
+    """[slots, inner], floats like the tokens; or codes and scales, if the first product encodes
+    them."""
+    var rows: Int
+    """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
+    var encoded: Int
+    """Codes and scales of tokens, then of hidden numbers that a launch of its own encodes;
+    `NOT_ENCODED` if the products encode them."""
+    var ordered: OrderedRows
+    """Rows of tokens by tiles; `NOT_ORDERED` if products take them as they are."""
+    var hidden_scales: Int
+    """Scales of hidden numbers by tiles."""
+    var num_bytes: Int
+    """Enough for an address that is not aligned."""
+
+    comptime NOT_ENCODED = -1
+    comptime NOT_ORDERED = OrderedRows(-1, -1, -1)
+
+    def orders(self) -> Bool:
+        """Says whether rows are ordered by tiles."""
+        return self.ordered.tiles != materialize[Self.NOT_ORDERED]().tiles
+
+    @staticmethod
+    def of(types: LayerTypes, problem: ExpertsProblem, address: Int) -> Self:
+        """Lays out a layer from an address on."""
+        comptime ALIGNMENT = 256
+        var slots = problem.routing.count()
+        var places = align_up(address, ALIGNMENT)
+        var tokens = align_up(places + slots * WORD_BYTES, ALIGNMENT)
+        var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
+        var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
+        var encodes = types.encodes_before(slots, problem.gate_up.count)
+        var is_interleaved = problem.gate.is_interleaved()
+        encodes &= not is_interleaved or stores_codes(problem.gate)
+        var orders = encodes and types.orders(slots, problem.gate_up.count)
+        var experts = problem.gate_up.count
+        var hidden_bytes = slots * problem.inner * float_bytes(types.x)
+        if encodes and is_interleaved:
+            hidden_bytes = encoded_bytes(slots, problem.inner, types.left)
+            if orders:
+                hidden_bytes = code_bytes(slots, problem.inner, types.left)
+        var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
+        var columns = problem.width
+        if not is_interleaved:
+            columns = max(columns, 2 * problem.inner)
+        var end = rows + slots * columns * WORD_BYTES
+        var encoded = Self.NOT_ENCODED
+        if encodes:
+            encoded = align_up(end, ALIGNMENT)
+            var bytes = encoded_bytes(problem.routing.tokens, problem.width, types.left)
+            if not is_interleaved:
+                bytes = max(bytes, encoded_bytes(slots, problem.inner, types.left))
+            end = encoded + bytes
+        var ordered, hidden_scales = materialize[Self.NOT_ORDERED](), end
+        if orders:
+            ordered.tiles = align_up(end, ALIGNMENT)
+            ordered.rows = align_up(ordered.tiles + record_bytes(slots, experts), ALIGNMENT)
+            ordered.scales = align_up(ordered.rows + list_bytes(slots, experts), ALIGNMENT)
+            end = ordered.scales + scale_bytes(slots, experts, problem.width)
+            hidden_scales = align_up(end, ALIGNMENT)
+            end = hidden_scales + scale_bytes(slots, experts, problem.inner)
+        var num_bytes = end - places + ALIGNMENT
+        return Self(places, tokens, sizes, hidden, rows, encoded, ordered, hidden_scales, num_bytes)
