@@ -8,7 +8,6 @@ as the operands, so that the simulator faults on any access beyond.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -21,8 +20,6 @@ import oracle
 from bench.simulated.catalogue import Catalogue, Described
 from tests import artefacts
 
-FULL = bool(os.environ.get("CDNA4_FULL"))
-"""Whether tests run all that they know, which takes hours."""
 CONTEST = [
     (4, 2880, 512),
     (16, 2112, 7168),

@@ -1,9 +1,8 @@
 """The CDNA4 decode kernels, compiled and run in the simulator, against the oracle.
 
 Every launch executes every workgroup and is checked for hazards and for accesses beyond the
-operands, whose padding is poisoned. By default each kernel meets some of the ragged shapes, other
-ones than its neighbours, and memory answers at once or late by turns; CDNA4_FULL=1 in the
-environment runs all pairs in both ways, which takes an hour.
+operands, whose padding is poisoned. Each kernel meets some of the ragged shapes, other ones than
+its neighbours, and memory answers at once or late by turns.
 """
 
 import itertools
@@ -13,23 +12,26 @@ import pytest
 
 import oracle
 from tests.cdna4 import support as cdna4
-from tests.cdna4.support import CONTEST, FULL, Decode, Problem
+from tests.cdna4.support import CONTEST, Decode, Problem
 from tests.tiers import tiered
 
-RAGGED = list(
-    itertools.product((1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200))
-)
-SHARES, FIRST_SHARE = 10, 9
-"""The first one has every M, N and K, and least to multiply."""
-SOME_SHARES = range(0 if FULL else SHARES // 2, SHARES)
+RAGGED = [
+    shape
+    for shape in itertools.product(
+        (1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200)
+    )
+    if np.prod(shape) < 2_000_000
+]
+"""Those that are not large; contest shapes are."""
+SHARES, FIRST_SHARE = range(10), 9
+"""A shape for each kernel; the first one has every M, N and K, and least to multiply."""
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 LINEAR = "linear_bfloat16_even_bfloat16_none_"
 CHOSEN_SHAPES = [(m, 100, k) for k in (96, 512, 1536, 2080) for m in (1, 33)]
 FIRST_TURN = (1, False)
-TURNS = [FIRST_TURN, (0, False), *((place, place != 2) for place in range(8))]
-"""The place of a shape among those that a kernel has, and whether memory answers late."""
-SOME_TURNS = TURNS if FULL else [turn for turn in TURNS if turn[0] in (0, 1, 2, 5, 7)]
-"""Every K, and both M."""
+TURNS = [FIRST_TURN, (0, False), (0, True), (1, True), (2, False), (5, True), (7, True)]
+"""The place of a shape among those that a kernel has, so that it has every K and both M, and
+whether memory answers late."""
 PARTS = 4
 """Of the kernels."""
 
@@ -50,31 +52,17 @@ def contest_kernels():
     return kernels
 
 
-def ragged_shapes(decode: Decode, kernel_index: int, share: int):
-    """Returns a share of the shapes; by default one that is not large, others for each kernel."""
-    shapes = [shape for shape in RAGGED if decode.supports(shape[2])]
-    if FULL:
-        return shapes[share::SHARES]
-    small = [shape for shape in shapes if np.prod(shape) < 2_000_000]
-    return [small[(7 * kernel_index + 11 * share) % len(small)]]
-
-
-def assert_multiplies_ragged(kernels, rng, share, modes):
-    """Launches every kernel on its shapes of a share; `modes` are by turns, all of them if full."""
-    for index, (name, kernel) in enumerate(kernels.items()):
-        decode = Decode.named(name)
-        for shape in ragged_shapes(decode, index, share):
-            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
-            for late in modes if FULL else [modes[(index + share) % len(modes)]]:
-                cdna4.assert_multiplies(kernel, decode, problem, late=late)
-
-
-@pytest.mark.parametrize("share", tiered(SOME_SHARES, first=[FIRST_SHARE]))
+@pytest.mark.parametrize("share", tiered(SHARES, first=[FIRST_SHARE]))
 def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
-    assert_multiplies_ragged(ragged_kernels, rng, share, [False, True])
+    for index, (name, kernel) in enumerate(ragged_kernels.items()):
+        decode = Decode.named(name)
+        shapes = [shape for shape in RAGGED if decode.supports(shape[2])]
+        shape = shapes[(7 * index + 11 * share) % len(shapes)]
+        problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
+        cdna4.assert_multiplies(kernel, decode, problem, late=(index + share) % 2 == 1)
 
 
-@pytest.mark.parametrize("turn", tiered(SOME_TURNS, first=[FIRST_TURN]))
+@pytest.mark.parametrize("turn", tiered(TURNS, first=[FIRST_TURN]))
 def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, turn):
     place, late = turn
     for name, kernel in cdna4.compile_kernels("choices").items():

@@ -90,9 +90,9 @@ def names(kernels, part):
     return found
 
 
-@pytest.mark.parametrize("share", range(len(DECODE_SHAPES) if cdna4.FULL else 3))
+@pytest.mark.parametrize("share", range(len(DECODE_SHAPES)))
 def test_ragged_shapes_are_within_the_bound(kernels, rng, share):
-    """Each kernel on three shapes, its neighbour on others; by turns at once and late."""
+    """Each kernel on a shape, its neighbour on another; by turns at once and late."""
     for index, name in enumerate(names(kernels, "w")):
         shapes = DECODE_SHAPES if name.endswith("t") else WHOLE_SHAPES
         late = (share + index // 2) % 2 == 1

@@ -13,8 +13,8 @@ harmless: no adversary changes a result, and it is one of
     in memory            an atomic happens in memory, with sc1 and without
 
 The last two are what the memory model says; they and the first two, of which the kernel as it is
-says that nothing changes, are counted without being run. By default one in three waits of a kernel
-is tampered with, which ones depends on the kernel; with CDNA4_FULL=1 in the environment every one.
+says that nothing changes, are counted without being run. One in three waits of a kernel is tampered
+with, which ones depends on the kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pytest
 
 import gfx950
 from gfx950.memory.islands import ISLAND_BITS
-from tests.cdna4.support import FULL, Decode
+from tests.cdna4.support import Decode
 from tests.gfx950 import landed
 from tests.gfx950.adversary import ADVERSARIES, QUICK
 from tests.gfx950.mutations import Mutant, mutants
@@ -36,7 +36,7 @@ from tests.gfx950.mutations import Mutant, mutants
 BY_THE_MODEL = {"store nt": "no order", "load nt": "no order", "atomic sc1": "in memory"}
 MAY_BE_HARMLESS = {"store sc1"}
 """Kinds of which a kernel may have harmless ones alone: sums that are set back to zero."""
-WAITS = 1 if FULL else 3
+WAITS = 3
 """One in so many waits is tampered with: they are most of what there is, and alike."""
 ISLAND = 1 << ISLAND_BITS
 ENDLESS = 30
@@ -184,7 +184,7 @@ def kernels_of(program: str) -> list[landed.Landed]:
     """
     found = [kernel for kernel in landed.kernels() if kernel.name.startswith(f"{program}/")]
     found.sort(key=lambda kernel: len(kernel.kernel.instructions))
-    if program in KINDS and not (FULL and program == "choices"):
+    if program in KINDS:
         num_kinds, kind_of = KINDS[program]
         of_each: dict[tuple, landed.Landed] = {}
         for kernel in found:
