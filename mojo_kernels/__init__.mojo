@@ -26,6 +26,7 @@ Hopper's builds on the room of any GPU.
         xcd.mojo              orders for the eight dies of CDNA4
         clusters.mojo         orders for clusters and persistent groups of NVIDIA GPUs
     launch/               where launches go
+        grid.mojo             what a launch is told beside: its grid, its workspace
         queue.mojo            a queue: kernel, grid, arguments written once
         context_queue.mojo    MAX's contexts
         cuda_queue.mojo       CUDA streams
@@ -137,6 +138,7 @@ Hopper's builds on the room of any GPU.
             costs.mojo            what cuts are expected to take
             explain.mojo          all of it in words and numbers
     simt/                 any GPU, any pair of formats: correct everywhere
+        host.mojo             what the host decides: which kernel, grids, workspaces
         codec.mojo            encode and decode, eight elements a thread
         views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
@@ -145,11 +147,9 @@ Hopper's builds on the room of any GPU.
         matmul.mojo           one warp for a row and a few columns
         instructions.mojo     tensor cores and copies of NVIDIA GPUs from Ampere on
         tiles/                all but tiny products: tiles on tensor cores
-            kernel.mojo           the kernel, which problems, and the launches
-            cut.mojo              rows of a tile, and parts of K
+            kernel.mojo           the kernel, and the launches
             parts.mojo            the sums of parts, added up
             product.mojo          what a lane has of a tile: sums, and their totals
-            shape.mojo            how a group is cut, and its shared memory
             operands.mojo         numbers, factors and marks, and where they lie
             numbers.mojo          codes as bfloat16 numbers
             factors.mojo          float scales of both sides, which multiply sums
@@ -164,7 +164,9 @@ Hopper's builds on the room of any GPU.
         copy.mojo             rows with gaps, made contiguous
     hopper/               NVIDIA Hopper: MXFP4 weights, four bits until registers; and FP8
         layout.mojo           the tile of its weight layout, in the kernels' words
+        shapes.mojo           how groups are cut, and stages in shared memory: sizes alone
         plan.mojo             how the groups of a kernel share a product
+        dispatch.mojo         the launch of what the host chose
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
@@ -178,8 +180,8 @@ Hopper's builds on the room of any GPU.
             activations.mojo      floats and codes to pairs, two numbers at once
             e4m3.mojo             floats to E4M3 by the instructions for it
         few/                  few rows: weights stream through registers
-            kernel.mojo           the kernel, which problems, and the launch
-            shape.mojo            how a group is cut
+            kernel.mojo           the kernel, and the launch
+            shape.mojo            where tokens and sums of a group lie
             activations.mojo      rows in fragment order, staged by the group
             weights.mojo          a warp's way along a tile, loads ahead
             result.mojo           what a warp leaves, and the exact way
@@ -224,9 +226,9 @@ Hopper's builds on the room of any GPU.
             scales.mojo           float scales, where they lie
             rows.mojo             floats as rows of E4M3
             choice.mojo           which plan, what that takes
-            launch.mojo           which problems, and the launches
+            launch.mojo           the launches
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
-            kernel.mojo           which problems, and the launches
+            kernel.mojo           the launches
             codes.mojo            four-bit codes as E5M2 bytes, exactly
             places.mojo           where bases lie
             bases.mojo            rows that are ready, as operands of the product
@@ -235,19 +237,19 @@ Hopper's builds on the room of any GPU.
             weights.mojo          bases of weight rows
             spread.mojo           rows that have none, block by block
         aligned/              MXFP8 activations: both sides as bytes under one scale for many
-            kernel.mojo           which problems, and the launches
+            kernel.mojo           the launches
             codes.mojo            what is lost of codes under a larger scale
             operands.mojo         where bytes, bases and factors lie
             rows.mojo             the kernel that makes both sides ready
             choice.mojo           where weights become bytes, what that takes
         numbers/              bfloat16 activations as they are, MXFP4 weights as numbers
-            kernel.mojo           which problems, and the launches
+            kernel.mojo           the launches
             operands.mojo         where rows of numbers lie
             rows.mojo             weights as numbers: a kernel of its own
             weights.mojo          what has to be known of weights before
             codes.mojo            codes times scales, and what bfloat16 cannot hold
         experts/              one of several matrices for each row
-            dispatch.mojo         grouped products and layers: launches, tiles, workspace
+            dispatch.mojo         grouped products and layers: the launches
             groups.mojo           which rows and whose weights, from sizes or ids
             rows.mojo             rows as stages, gathered: a kernel of its own
             kernel.mojo           the product of a tile of rows
@@ -255,28 +257,30 @@ Hopper's builds on the room of any GPU.
             many.mojo             the product of a tile of many rows
             hidden.mojo           its gates, in registers, and how hidden numbers get to rows
             slots.mojo            rows of slots added up
-            explain.mojo          launches, tiles and workspace, without a launch
         byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
-            dispatch.mojo         the launches, and what they take
+            dispatch.mojo         the launches
             begin.mojo            lists of rows, and the bases of all weight rows
             rows.mojo             rows as bytes, gathered: a kernel of its own
             kernel.mojo           the product of a tile of rows
             columns.mojo          weight rows of a lane, and where gates and ups are
             result.mojo           gates, and how numbers get to rows
         few_experts/          the same for few rows of each: weights stream through registers
-            dispatch.mojo         the launches, and how few rows they are for
+            dispatch.mojo         the launches
             deal.mojo             which rows and whose weights, found by every group
-            shape.mojo            how a group is cut, and its shared memory
+            room.mojo             where things lie in a group's shared memory
             rows.mojo             rows in fragment order, on their way to shared memory
             weights.mojo          a warp's way along tiles of weights, loads ahead
             kernel.mojo           the product of all items of a group
             result.mojo           sums over warps, gates, and how they get to rows
-        host/                 what the host decides
+        host/                 what the host decides; no kernel, no instruction
+            gemm.mojo             who takes a product, and grids, by kernel
+            workspace.mojo        workspaces, by kernel
+            moe.mojo              the same for experts: tiles, lists, grids, workspaces
             choices.mojo          which kernel, which plan, why
             costs.mojo            what a plan is expected to take
             measured.mojo         the table: costs fitted to times on the device
-            dispatch.mojo         the launch of what was chosen
-            explain.mojo          the same in words and numbers
+            plans.mojo            the plan and the workspace that a product gets
+            explain.mojo          what is launched, in words and numbers
 
     bindings/             who calls: thin, no maths
         protocol.mojo         the one reader of calls from Python

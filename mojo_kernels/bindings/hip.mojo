@@ -27,12 +27,13 @@ from mojo_kernels.bindings.protocol import (
 )
 from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel, quantizes_to
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
-from mojo_kernels.launch.queue import Grid, device_pointer
+from mojo_kernels.launch.queue import device_pointer
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
+from mojo_kernels.launch.grid import Grid
 
 comptime COPIED = [DType.uint8, DType.uint16, DType.uint32]
 """What `copy_rows` moves, one for each size of an element."""

@@ -1,18 +1,21 @@
 """Host entries of NVIDIA GPUs: Hopper's kernels on Hopper, the portable ones on others.
 
 Arguments are valid by contract, see
-`hopper.host.dispatch`.
+`hopper.dispatch`.
 """
 
 from ..backend import has_hopper
 from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
+from ..hopper import dispatch as hopper
 from ..hopper.experts import dispatch as hopper_experts
-from ..hopper.host import dispatch as hopper
-from ..launch.queue import Queue, Workspace, larger
+from ..hopper.host import moe, plans
+from ..launch.grid import Workspace, larger
+from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
 from ..simt import experts as portable_experts
 from ..simt import dispatch as portable
+from ..simt.host import workspace_of as workspace_of_portable
 from ..simt.quantize import quantize as quantize_portably
 
 
@@ -40,9 +43,9 @@ def workspace_of(
     """Returns the workspace that a product wants, whatever its addresses and types."""
     var portable_space = portable.workspace_of(m, n, k)
     comptime if has_hopper():
-        if hopper.asks_for_none(m, n, k, left_format, right_format, layout, plan_code):
+        if plans.asks_for_none(m, n, k, left_format, right_format, layout, plan_code):
             return Workspace(0, 0)
-        var space = hopper.workspace_of(m, n, k, left_format, right_format, layout, plan_code)
+        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, plan_code)
         return larger(space, portable_space)
     else:
         return portable_space
@@ -51,7 +54,7 @@ def workspace_of(
 def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
     comptime if has_hopper():
-        return hopper_experts.workspace_of(problem)
+        return moe.workspace_of(problem)
     else:
         return Workspace(0, 0)
 
@@ -59,9 +62,9 @@ def workspace_of(problem: GroupedProblem) -> Workspace:
 def workspace_of(problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
     comptime if has_hopper():
-        return hopper_experts.workspace_of(problem)
+        return moe.workspace_of(problem)
     else:
-        return portable_experts.workspace_of(problem)
+        return workspace_of_portable(problem)
 
 
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:

@@ -30,9 +30,9 @@ from mojo_kernels.cdna4.host.explain import (
     workspace_bytes,
 )
 from mojo_kernels.cdna4.types import Formats
-from mojo_kernels.hopper.experts.explain import ExpertsQuestion, explain_experts
 from mojo_kernels.hopper.host.choices import candidates
-from mojo_kernels.hopper.host.explain import explain as explain_hopper
+from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
+from mojo_kernels.hopper.host.explain import explain_experts
 from mojo_kernels.launch.explained import Explained
 
 
@@ -142,7 +142,7 @@ def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
             args.next(), args.next(),
         )
     )  # fmt: skip
-    return Python.tuple(_launches(found.launches), found.workspace_bytes)
+    return Python.tuple(_launches(found.launches), found.workspace.num_bytes())
 
 
 def plans_cuda(arguments: PythonObject) raises -> PythonObject:

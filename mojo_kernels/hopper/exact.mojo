@@ -9,9 +9,8 @@ from ..simt.arguments import Activations, Result, Weights
 from ..simt.codec import ANY_BITS
 from ..simt.matmul import warp_sums
 from .instructions.warp import keep_here, lane_here
-from .instructions.wgmma import OCTET
 from .layout import OPERANDS
-from .staged.stages import WARP_ROWS
+from .shapes import OCTET, WARP_ROWS
 
 
 @fieldwise_init

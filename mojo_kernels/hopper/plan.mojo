@@ -30,8 +30,7 @@ from ..layouts import PreshuffledCuda, layout_position
 from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
-from ..simt.matmul import COLUMNS, WARPS, is_aligned
-from ..simt.tiles.shape import Tile
+from ..simt.host import COLUMNS, Tile, WARPS, is_aligned
 from .layout import OPERANDS, TILE_ROWS
 
 comptime MORE_ROWS = 1 << 20

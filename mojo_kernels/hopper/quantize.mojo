@@ -10,11 +10,12 @@ from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ..calls import QuantizeCall
-from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ..launch.grid import Grid
+from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..problem import may_be
 from ..simt.arguments import carry_of
-from ..simt.codec import CHUNK
-from ..simt.views import BFLOAT16, VECTOR_BYTES, flat_of, rows_of
+from ..simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
+from ..simt.views import flat_of, rows_of
 from .instructions.packed import WORD_PAIRS
 from .layout import K_LANES, OPERANDS
 from .operands.activations import encode_neighbours, scale_of_neighbours

@@ -8,7 +8,8 @@ from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.builtin.device_passable import DevicePassable
 
 from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 
 
 struct Assembler(Queue):

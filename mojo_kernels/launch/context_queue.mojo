@@ -15,7 +15,8 @@ from std.ffi import OwnedDLHandle
 
 from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
 from .cuda_queue import DRIVER
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 from .tensor_map import ENCODER, MappedRows, TensorMap
 from .workspace import lasting_workspace
 

@@ -18,7 +18,8 @@ from std.ffi import OwnedDLHandle
 from std.memory.alloc import unsafe_alloc
 
 from .c_function import c_function, words_at
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 from .tensor_map import ENCODER, MappedRows, TensorMap
 
 comptime DRIVER = "libcuda.so.1"

@@ -1,6 +1,6 @@
 """A launch in words and numbers, for who asks what would happen."""
 
-from .queue import Grid
+from .grid import Grid
 
 
 @fieldwise_init

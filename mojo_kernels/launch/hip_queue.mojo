@@ -17,7 +17,8 @@ from std.memory.alloc import unsafe_alloc
 
 from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
 from .c_function import c_function, words_at
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 
 comptime NO_EXTRA = 0
 """Arguments come as an array of addresses, not in HIP's other form."""

@@ -10,7 +10,8 @@ from max.gpu.host.device_context import DefaultDeviceTypeEncoder
 from std.builtin.device_passable import DevicePassable
 from std.sys import size_of
 
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 from .tensor_map import MappedRows, TensorMap
 
 

@@ -21,6 +21,7 @@ neither clears nor allocates.
 
 from std.builtin.device_passable import DevicePassable
 
+from .grid import Grid, Workspace
 from .tensor_map import MappedRows, TensorMap
 
 comptime DevicePointer[dtype: DType] = MutPointer[Scalar[dtype], MutUntrackedOrigin]
@@ -31,67 +32,6 @@ comptime DevicePointer[dtype: DType] = MutPointer[Scalar[dtype], MutUntrackedOri
 def device_pointer[dtype: DType](address: Int) -> DevicePointer[dtype]:
     """Returns the pointer to elements at `address`."""
     return DevicePointer[dtype](unsafe_from_address=address)
-
-
-struct Grid(TrivialRegisterPassable):
-    """The workgroups of a launch, and what some devices want to know beside."""
-
-    var x: Int
-    var y: Int
-    var z: Int
-    var threads: Int
-    """Threads of a workgroup, along x."""
-    var cluster: Int
-    """Workgroups along x that can read each other's shared memory; 0 for no clusters."""
-    var shared_bytes: Int
-    """Shared memory of a workgroup beyond what the kernel declares."""
-    var max_shared_bytes: Int
-    """The most of it that any launch of the kernel wants: set when the kernel is loaded."""
-    var starts_early: Bool
-    """Whether the kernel may start while the one before ends; it waits where it must."""
-
-    def __init__(
-        out self,
-        x: Int,
-        y: Int = 1,
-        z: Int = 1,
-        *,
-        threads: Int,
-        cluster: Int = 0,
-        shared_bytes: Int = 0,
-        max_shared_bytes: Int = 0,
-        starts_early: Bool = False,
-    ):
-        """Describes a grid; without more words workgroups share nothing with each other."""
-        self.x = x
-        self.y = y
-        self.z = z
-        self.threads = threads
-        self.cluster = cluster
-        self.shared_bytes = shared_bytes
-        self.max_shared_bytes = max(shared_bytes, max_shared_bytes)
-        self.starts_early = starts_early
-
-
-@fieldwise_init
-struct Workspace(TrivialRegisterPassable):
-    """The memory in which the workgroups of a launch meet."""
-
-    var cleared_bytes: Int
-    """Bytes at the beginning that are zero before and after the launch, for counters."""
-    var handed_over_bytes: Int
-    """Bytes behind them, with anything in them."""
-
-    def num_bytes(self) -> Int:
-        """Returns the bytes of both."""
-        return self.cleared_bytes + self.handed_over_bytes
-
-
-def larger(a: Workspace, b: Workspace) -> Workspace:
-    """Returns a workspace for one launch or the other."""
-    return Workspace(
-        max(a.cleared_bytes, b.cleared_bytes), max(a.handed_over_bytes, b.handed_over_bytes)
-    )
 
 
 trait Queue:

@@ -9,7 +9,8 @@ of the problem a number of its own.
 from std.builtin.device_passable import DevicePassable
 from std.sys import size_of
 
-from .queue import Grid, Queue, Workspace
+from .grid import Grid, Workspace
+from .queue import Queue
 
 
 @fieldwise_init

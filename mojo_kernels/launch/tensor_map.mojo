@@ -13,8 +13,6 @@ from .c_function import c_function
 
 comptime BOX_BYTES = 128
 """Bytes of a row in a tile."""
-comptime ALIGNMENT = 16
-"""Rows begin at multiples of this."""
 comptime MAP_WORDS = 16
 """Of eight bytes."""
 comptime MAP_ALIGNMENT = 64
@@ -47,10 +45,10 @@ struct MappedRows(TrivialRegisterPassable):
     """What is mapped: rows, and the tiles that are cut out of them."""
 
     var address: Int
-    """A multiple of `ALIGNMENT`."""
+    """A multiple of `MAPPED_ALIGNMENT`."""
     var rows: Int
     var row_bytes: Int
-    """A multiple of `ALIGNMENT`."""
+    """A multiple of `MAPPED_ALIGNMENT`."""
     var stride_bytes: Int
     """From one row to the next, likewise; no less than a row has."""
     var box_rows: Int

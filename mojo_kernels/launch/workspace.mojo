@@ -13,11 +13,8 @@ from std.bit import next_power_of_two
 from std.ffi import _Global
 from std.utils.lock import BlockingScopedLock, BlockingSpinLock
 
-from .queue import Workspace
+from .grid import CLEARED_BYTES, Workspace
 
-comptime CLEARED_BYTES = (1 << 24) + (1 << 16)
-"""Room for what is zero between launches: sums that half of a chip's compute units leave to the
-other half, each of 128 x 256, and counters."""
 comptime SMALLEST_BYTES = 1 << 22
 """Of what is handed over."""
 

@@ -13,7 +13,6 @@ Bands, 3 x 2 tiles, height 2:
     4  5
 """
 
-from max.gpu import block_idx
 from std.math import ceildiv
 
 from .tiles import Tile, TileSchedule
@@ -72,12 +71,6 @@ struct GridTiles(TileSchedule):
         """Returns the grid of clusters of `ranks` groups, a tile each."""
         return (ranks, self.columns, self.rows)
 
-    @staticmethod
-    @always_inline
-    def here() -> Tile:
-        """Returns the tile of this group, and so of its cluster."""
-        return Tile(0, Int(block_idx.z), Int(block_idx.y))
-
 
 @fieldwise_init
 struct GridRows(TileSchedule):
@@ -106,6 +99,6 @@ struct GridRows(TileSchedule):
 
     @staticmethod
     @always_inline
-    def here() -> Tile:
-        """Returns the tile of this group."""
-        return Tile(0, Int(block_idx.y) + Int(block_idx.z) * Self.MAX_Y, Int(block_idx.x))
+    def row_of(y: Int, z: Int) -> Int:
+        """Returns the row of a group, by its place in the grid."""
+        return y + z * Self.MAX_Y

@@ -22,10 +22,11 @@ from ..numbers.formats import FORMATS, Format, block_of, has_float_scales
 from ..numbers.rounding import Rounding, float_scale_from_amax
 from ..numbers.scales import Scale, decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem
-from .codec import ANY_BITS, CHUNK, Chunk, LANES_PER_BLOCK
+from .codec import ANY_BITS, Chunk, LANES_PER_BLOCK
 from .codec import amax_of_lanes, decode_chunk, element_of, magnitude_of_chunk
 from .codec import rounded_over, rounded_values, scale_of_block
-from .views import AnyFloats, BFLOAT16, PackedRows
+from .host import BFLOAT16, CHUNK
+from .views import AnyFloats, PackedRows
 
 
 comptime LOG2_LANES_PER_FLOAT_BLOCK = log2_floor(Format.FP8_BLOCK.block_k // CHUNK)

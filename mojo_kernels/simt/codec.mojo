@@ -18,9 +18,8 @@ from ..numbers.elements import Element
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import FORMATS, Format
 from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
+from .host import CHUNK
 
-comptime CHUNK = 8
-"""Elements of a chunk."""
 comptime BLOCK = Format.MXFP4.block_k
 """Elements of a block, which is the same in all formats here."""
 comptime LANES_PER_BLOCK = BLOCK // CHUNK

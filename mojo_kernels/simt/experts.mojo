@@ -14,39 +14,30 @@ from max.gpu import thread_idx
 from std.utils.numerics import nan
 
 from ..experts import ExpertsProblem, GroupedProblem
-from ..launch.queue import DevicePointer, Queue, Workspace, device_pointer
+from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import Format
 from ..numbers.gates import Gate
 from ..problem import ANY, Known, may_be
-from ..schedule.clusters import GridRows
 from .arguments import Activations, Result
 from .codec import ANY_BITS
+from .host import COLUMNS, PAIRS, WARPS, WARP_THREADS, grid_of_warps, is_left_aligned, workspace_of
 from .matmul import (
-    COLUMNS,
     MXFP4,
-    WARPS,
-    WARP_THREADS,
     are_mxfp4,
-    bytes_of,
-    grid,
-    is_left_aligned,
     of_lane,
     warp_sums,
     warp_sums_at,
 )
 from .routing import ExpertWeights, Groups, NO_EXPERT, Slots
-from .views import AnyFloats
-
-comptime PAIRS = COLUMNS // 2
-"""Gates of a warp, each with its up. Rows of hidden numbers are made of blocks: none is cut."""
+from .views import AnyFloats, tile_here
 
 
 def grouped_warps[
     Layout: OperandLayout, bits: Int, aligned: Bool
 ](a: Activations, experts: ExpertWeights, groups: Groups, result: Result):
     """Computes eight columns of a row of C a warp."""
-    var tile = GridRows.here()
+    var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var columns = Int(result.columns)
     var first_column = (tile.column * WARPS + warp) * COLUMNS
@@ -80,7 +71,7 @@ def hidden_warps[
     hidden: DevicePointer[DType.uint8],
 ):
     """Computes four hidden numbers of a slot a warp."""
-    var tile = GridRows.here()
+    var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var inner = Int(experts.columns) // 2
     var first = (tile.column * WARPS + warp) * PAIRS
@@ -114,7 +105,7 @@ def token_warps[
     Layout: OperandLayout, bits: Int
 ](hidden: Activations, experts: ExpertWeights, slots: Slots, result: Result):
     """Computes eight columns of a token a warp; the rows of its slots are added in order."""
-    var tile = GridRows.here()
+    var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var columns = Int(result.columns)
     var first_column = (tile.column * WARPS + warp) * COLUMNS
@@ -158,7 +149,7 @@ def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queu
                         and is_left_aligned(problem.left) == aligned
                     ):
                         return queue.launch[grouped_warps[LAYOUTS[i], bits, aligned]](
-                            grid(problem.m, problem.n),
+                            grid_of_warps(problem.m, problem.n),
                             Activations(problem.left, problem.k),
                             ExpertWeights(problem.experts, problem.n),
                             Groups(problem),
@@ -179,12 +170,6 @@ def multiply_experts[
     _launch_tokens[known_down](problem, hidden, queue)
 
 
-def workspace_of(problem: ExpertsProblem) -> Workspace:
-    """Returns the workspace of a layer of experts: hidden numbers, floats like the tokens."""
-    var count = problem.routing.count() * problem.inner
-    return Workspace(0, count * bytes_of(problem.left.dtype))
-
-
 def _launch_hidden[
     known: Known
 ](problem: ExpertsProblem, hidden: Int, mut queue: Some[Queue]) raises:
@@ -200,7 +185,7 @@ def _launch_hidden[
                         and is_left_aligned(problem.left) == aligned
                     ):
                         return queue.launch[hidden_warps[LAYOUTS[i], bits, aligned]](
-                            grid(problem.routing.count(), 2 * problem.inner),
+                            grid_of_warps(problem.routing.count(), 2 * problem.inner),
                             Activations(problem.left, problem.width),
                             ExpertWeights(problem.gate_up, 2 * problem.inner),
                             Slots(problem.routing),
@@ -222,7 +207,7 @@ def _launch_tokens[
             comptime if may_be(known.layout, i) and may_have[known](bits):
                 if right.layout == i and bits_of(left.format, right.format) == bits:
                     return queue.launch[token_warps[LAYOUTS[i], bits]](
-                        grid(problem.routing.tokens, problem.width),
+                        grid_of_warps(problem.routing.tokens, problem.width),
                         Activations(left, problem.inner),
                         ExpertWeights(problem.down, problem.width),
                         Slots(problem.routing),

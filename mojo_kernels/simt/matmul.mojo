@@ -11,23 +11,16 @@ learns at run time what they are.
 
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import sum as warp_sum
-from std.math import ceildiv
 
-from ..launch.queue import Grid, Queue
+from ..launch.queue import Queue
 from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
-from ..problem import ANY, Known, Left, LeftKind, Problem, may_be
-from ..schedule.clusters import GridRows
+from ..problem import ANY, Known, LeftKind, Problem, may_be
 from .arguments import Activations, Result, Weights
-from .codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
-from .views import FLOAT32, VECTOR_BYTES
+from .codec import ANY_BITS, LANES_PER_BLOCK
+from .host import CHUNK, COLUMNS, WARPS, WARP_THREADS, grid_of_warps, is_aligned
+from .views import tile_here
 
-comptime WARPS = 4
-"""Warps of a group."""
-comptime COLUMNS = 8
-"""Columns of a warp: an activation chunk is encoded once for all of them."""
-comptime WARP_THREADS = 32
-"""Threads that share a row; wider hardware warps split."""
 comptime MXFP4 = Format.MXFP4.code()
 """The format that has an instance of its own."""
 
@@ -87,7 +80,7 @@ def matmul_warps[
     Layout: OperandLayout, bits: Int, aligned: Bool
 ](a: Activations, w: Weights, result: Result):
     """Computes one row and eight columns a warp."""
-    var tile = GridRows.here()
+    var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var columns = Int(result.columns)
     var first_column = (tile.column * WARPS + warp) * COLUMNS
@@ -131,32 +124,6 @@ def are_mxfp4(left_format: Int, right_format: Int) -> Bool:
     return right_format == MXFP4 and left_format in (MXFP4, NO_FORMAT)
 
 
-def is_aligned(problem: Problem) -> Bool:
-    """Says whether activations, weights and C can be read and written 16 bytes at a time."""
-    var right = problem.right
-    var addresses = right.codes | right.scales | problem.result.values
-    return addresses % VECTOR_BYTES == 0 and is_left_aligned(problem.left)
-
-
-def is_left_aligned(left: Left) -> Bool:
-    """Says whether activations can be read 16 bytes at a time."""
-    var stride_bytes = 0
-    if left.kind != LeftKind.ENCODED:
-        stride_bytes = left.row_stride * bytes_of(left.dtype)
-    return (left.values | stride_bytes) % VECTOR_BYTES == 0
-
-
-def bytes_of(dtype: Int) -> Int:
-    """Returns the bytes of a float, by the position of its type."""
-    return 4 if Int32(dtype) == FLOAT32 else 2
-
-
-def grid(m: Int, n: Int) -> Grid:
-    """Returns the grid for C of [m, n]."""
-    var x, y, z = GridRows(m, ceildiv(n, WARPS * COLUMNS)).grid()
-    return Grid(x, y, z, threads=WARPS * WARP_THREADS)
-
-
 def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Launches the kernel for a problem that it supports."""
     comptime for i in range(len(LAYOUTS)):
@@ -189,5 +156,5 @@ def _launch[
 ](problem: Problem, mut queue: Some[Queue]) raises:
     """Launches an instance of the kernel."""
     queue.launch[kernel](
-        grid(problem.m, problem.n), Activations(problem), Weights(problem), Result(problem)
+        grid_of_warps(problem.m, problem.n), Activations(problem), Weights(problem), Result(problem)
     )

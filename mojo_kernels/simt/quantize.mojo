@@ -15,7 +15,8 @@ from std.math import ceildiv
 from std.sys import size_of
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
-from ..launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ..launch.grid import Grid
+from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
@@ -27,7 +28,6 @@ from ..problem import ANY, may_be
 from .arguments import carry_of
 from .codec import (
     BLOCK,
-    CHUNK,
     Chunk,
     LANES_PER_BLOCK,
     amax_of_lanes,
@@ -40,7 +40,8 @@ from .codec import (
     pack,
     scale_of_block,
 )
-from .views import PackedRows, VECTOR_BYTES, flat_of, rows_of
+from .host import CHUNK, VECTOR_BYTES
+from .views import PackedRows, flat_of, rows_of
 
 comptime THREADS = 256
 """Threads of a group."""

@@ -14,7 +14,7 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from ..experts import Experts, GroupedProblem, Routing
 from ..launch.queue import DevicePointer, device_pointer
 from .arguments import Weights
-from .matmul import WARP_THREADS
+from .host import WARP_THREADS
 from .views import AnyFloats, flat_of
 
 comptime NO_EXPERT = -1

@@ -11,19 +11,21 @@ A view does not know where it ends: whoever asks for a row and a column knows th
 
 from layout import Coord, Idx
 from layout.tile_layout import Layout, row_major
+from max.gpu import block_idx
 from std.memory import bitcast
 from std.sys import size_of
 
 from ..launch.queue import DevicePointer
 from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
 from ..numbers.elements import Element
-from ..numbers.floats import float_code, round_to
+from ..numbers.floats import round_to
 from ..numbers.formats import BlockShape
 from ..operands import Flat, Matrix
-from .codec import ANY_BITS, BLOCK, CHUNK, Codes, WORD_BITS, unpack
+from ..schedule.clusters import GridRows
+from ..schedule.tiles import Tile
+from .codec import ANY_BITS, BLOCK, Codes, WORD_BITS, unpack
+from .host import BFLOAT16, CHUNK, FLOAT16, VECTOR_BYTES
 
-comptime VECTOR_BYTES = 16
-"""The widest access of a thread."""
 comptime NO_END = Int.MAX
 """Stands for a size that nobody asks for."""
 
@@ -40,9 +42,10 @@ def rows_of[dtype: DType](first: DevicePointer[dtype], row_stride: Int) -> Matri
     return Matrix[dtype](first, Layout(Coord((NO_END, row_stride)), Coord((row_stride, Idx[1]))))
 
 
-comptime BFLOAT16 = Int32(float_code(DType.bfloat16))
-comptime FLOAT16 = Int32(float_code(DType.float16))
-comptime FLOAT32 = Int32(float_code(DType.float32))
+@always_inline
+def tile_here() -> Tile:
+    """Returns the tile of this group, see `GridRows`."""
+    return Tile(0, GridRows.row_of(Int(block_idx.y), Int(block_idx.z)), Int(block_idx.x))
 
 
 @fieldwise_init

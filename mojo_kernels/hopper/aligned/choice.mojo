@@ -17,8 +17,8 @@ fill the device: a processing cluster of the chip has to have room for a whole o
 
 from std.math import ceildiv
 
-from ..instructions.wgmma import ROW_BYTES
 from ..plan import Kernel, MULTIPROCESSORS, Plan
+from ..shapes import ROW_BYTES
 
 comptime ALL_RANKS = [1, 2, 4, 8]
 """Ranks of a cluster."""

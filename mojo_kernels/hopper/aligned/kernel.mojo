@@ -9,55 +9,19 @@ in registers, see `direct`. Four bits are as they were; of eight bits the smalle
 are rounded once more, see `codes` for by how much.
 """
 
-from ...launch.queue import Grid, Queue, Workspace
-from ...numbers.formats import Format
-from ...problem import ANY, Known, LeftKind, Problem, may_be
-from ...simt.matmul import is_aligned
-from ...simt.views import FLOAT32
-from ..dense.result import DENSE_TOKENS
-from ..direct.kernel import grid as grid_of_few, launch as launch_few
-from ..mapped.launch import grid as grid_of_rows, multiply as multiply_rows
-from ..mapped.stages import columns_of
-from ..plan import Kernel, PRESHUFFLED, Plan
-from .operands import workspace_of as workspace_of_rows
+from ...launch.queue import Queue
+from ...problem import Problem
+from ..direct.kernel import launch as launch_few
+from ..host.gemm import MXFP4, aligned_takes, grid_of_aligned
+from ..mapped.launch import multiply as multiply_rows
+from ..plan import Kernel, Plan
+from ..shapes import DENSE_TOKENS, columns_of
 from .rows import prepare
-
-comptime MXFP8 = Format.MXFP8.code()
-comptime MXFP4 = Format.MXFP4.code()
-
-
-def may_take_operands[known: Known]() -> Bool:
-    """Says whether what is known of a problem leaves it possible that the kernels take it."""
-    comptime if not may_be(known.layout, PRESHUFFLED):
-        return False
-    elif known.left_format == ANY or known.right_format == ANY:
-        return True
-    else:
-        return takes_formats(known.left_format, known.right_format)
-
-
-def takes_formats(left: Int, right: Int) -> Bool:
-    """Says whether no other fast kernel takes a pair: MXFP8 left."""
-    return left == MXFP8 and right in (MXFP8, MXFP4)
-
-
-def supports(problem: Problem) -> Bool:
-    """Says whether the kernels take a problem that no other fast one does, C of two-byte floats.
-
-    They cut off what bfloat16 and float16 do not show but float32 may.
-    """
-    return (
-        problem.left.kind != LeftKind.KEPT
-        and takes_formats(problem.left.format, problem.right.format)
-        and problem.right.layout == PRESHUFFLED
-        and is_aligned(problem)
-        and Int32(problem.result.dtype) != FLOAT32
-    )
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Prepares the operands and multiplies."""
-    if not supports(problem):
+    if not aligned_takes(problem):
         raise Error("plan: aligned bytes are for MXFP8 activations, bfloat16 or float16 results")
     comptime for tokens in DENSE_TOKENS:
         if plan.tokens == tokens:
@@ -73,7 +37,7 @@ def _launch[bits: Int, tokens: Int](problem: Problem, plan: Plan, mut queue: Som
         var operands = prepare[bits, False](problem, tokens, queue)
         var cut = plan.within(Int(operands.num_steps()))
         return launch_few[tokens=tokens](
-            operands, grid(problem.m, problem.n, bits, cut), problem, cut.ranks, queue
+            operands, grid_of_aligned(problem.m, problem.n, bits, cut), problem, cut.ranks, queue
         )
     var rows = prepare[bits, True](problem, tokens, queue)
     multiply_rows[tokens=tokens](
@@ -84,17 +48,3 @@ def _launch[bits: Int, tokens: Int](problem: Problem, plan: Plan, mut queue: Som
         plan.within(Int(rows.num_steps())),
         queue,
     )
-
-
-def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace that a product wants."""
-    return workspace_of_rows(m, n, k, plan.tokens, plan.kernel == Kernel.ALIGNED)
-
-
-def grid(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
-    """Returns the grid for C of [m, n] and weights of so many bits."""
-    if plan.kernel == Kernel.ALIGNED:
-        return grid_of_rows(m, n, Plan.mapped(plan.tokens, plan.ranks))
-    if weight_bits == 4:
-        return grid_of_few[4, True](m, n, plan.tokens, plan.ranks)
-    return grid_of_few[8, True](m, n, plan.tokens, plan.ranks)

@@ -15,7 +15,7 @@ from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up
 from std.memory import bitcast
 
-from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...launch.queue import DevicePointer, device_pointer
 from ...layouts import GRANULE_BYTES, PreshuffledCuda
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import f32_of_scale
@@ -26,13 +26,14 @@ from ..dense.units import StageRows, Unit
 from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet, compute_marked
 from ..fp8.codes import ByteTable, NO_BASE, RowTables, factor_of, fragment_of, scale_at
-from ..fp8.places import ALIGNMENT, Bases
+from ..fp8.places import Bases
+from ..host.gemm import Scaling
+from ..host.workspace import BytePlaces, PADDED
 from ..instructions.shared_memory import store_pair, store_word
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, TILE_ROWS
-from ..mapped.operands import MARK, MappedOperands, Scaling
-from ..staged.stages import WARP_ROWS
+from ..mapped.operands import MARK, MappedOperands
+from ..shapes import OCTET, ROW_BYTES, WARP_ROWS
 from .codes import MARKED, aligned
 
 
@@ -82,25 +83,16 @@ struct AlignedRows[bits: Int, lies: Bool](
     def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
         """Returns the operands of a product in a workspace, stages for tiles of so many rows."""
         var left = StagedRows.at(address, k, m, 1 if Self.lies else tokens)
-        var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, n, 1)
-        var bases_at = right_at
-        comptime if Self.lies:
-            # Whole tiles of weights are written.
-            bases_at += right.num_bytes(align_up(n, TILE_ROWS))
-        var bases = Bases.at(m, n, bases_at)
+        var places = BytePlaces.of(m, n, k, tokens, has_weights=Self.lies)
+        var right = StagedRows.at(address + places.weights, k, n, 1)
         return Self(
             left,
             right,
-            bases,
-            device_pointer[DType.float32](bases_at + Int(bases.blocks_at)),
+            Bases.at(places, address),
+            device_pointer[DType.float32](address + places.bases + places.all_bases),
             UInt32(m),
             UInt32(n),
         )
-
-    def end_of(self, m: Int) -> Int:
-        """Returns the address behind the operands."""
-        return Int(self.factors) + 4 * align_up(m, ALIGNMENT) * Int(self.left.num_steps)
 
     @always_inline
     def tokens(self) -> StagedRows:
@@ -168,7 +160,7 @@ struct AlignedRows[bits: Int, lies: Bool](
     @always_inline
     def factor_at(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         """Returns where a token's factor is in a stage."""
-        var num_tokens = align_up(self.num_tokens, UInt32(ALIGNMENT))
+        var num_tokens = align_up(self.num_tokens, UInt32(PADDED))
         return self.factors.unsafe_offset(Int(step) * Int(num_tokens) + Int(token))
 
     @always_inline
@@ -259,10 +251,3 @@ struct AlignedRows[bits: Int, lies: Bool](
     @staticmethod
     def get_type_name() -> String:
         return "AlignedRows"
-
-
-def workspace_of(m: Int, n: Int, k: Int, tokens: Int, lies: Bool) -> Workspace:
-    """Returns the workspace that a product wants."""
-    if lies:
-        return Workspace(0, AlignedRows[8, True].at(m, n, k, tokens, 0).end_of(m))
-    return Workspace(0, AlignedRows[8, False].at(m, n, k, tokens, 0).end_of(m))

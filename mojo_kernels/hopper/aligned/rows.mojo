@@ -13,30 +13,38 @@ from std.bit import log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import DevicePointer, Queue
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.scales import E8M0_NAN
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
-from ...simt.codec import CHUNK, LANES_PER_BLOCK
+from ...simt.codec import LANES_PER_BLOCK
 from ...simt.codec import amax_of_lanes, f32_of_scale, scale_of_magnitude
+from ...simt.host import CHUNK
 from ...simt.views import flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps, RESIDENT_GROUPS, RowLanes
-from ..dense.lanes import THREADS, WARPS, load_floats
+from ..dense.lanes import LaneOfRow, LaneSteps, RowLanes
+from ..dense.lanes import load_floats
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
 from ..fp8.codes import BYTE_MAGNITUDES, EMPTY_BASE, NO_BASE
 from ..fp8.rows import groups_of_tile
 from ..fp8.tokens import LaneBytes
 from ..fp8.weights import SHARED_BYTES, find_bases
+from ..host.workspace import (
+    LANE_CHUNKS,
+    PREPARE_THREADS as THREADS,
+    PREPARE_WARPS as WARPS,
+    RESIDENT_GROUPS,
+    workspace_of_aligned,
+)
 from ..instructions.shared_memory import shared_base
 from ..instructions.warp import keep_branch
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, TILE_ROWS
 from ..operands.e4m3 import CHUNK_WORDS, ELEMENT, Words, encode_block, magnitude_of
-from ..staged.activations import LANE_BYTES
+from ..shapes import LANE_BYTES, ROW_BYTES
 from .codes import MARKED, aligned, is_token_base
-from .operands import AlignedRows, workspace_of
+from .operands import AlignedRows
 
 comptime STEP_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a row in a stage."""
@@ -204,7 +212,7 @@ def prepare[
 ](problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> AlignedRows[bits, lies]:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
     var m, n, k = problem.m, problem.n, problem.k
-    var space = queue.workspace(workspace_of(m, n, k, tokens, lies))
+    var space = queue.workspace(workspace_of_aligned(m, n, k, tokens, lies))
     var rows = AlignedRows[bits, lies].at(m, n, k, tokens, space)
     var tile_groups = groups_of_tile(n, k) if lies else 1
     var num_groups = ceildiv(n, TILE_ROWS) * tile_groups

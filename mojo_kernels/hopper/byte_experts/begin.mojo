@@ -12,13 +12,12 @@ from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...experts import Experts
-from ...launch.queue import Grid
 from ...simt.routing import ExpertWeights, Groups, Slots
-from ..experts.groups import Lists, SHARED_BYTES, THREADS, WARPS, list_groups, list_slots
+from ..experts.groups import Lists, list_groups, list_slots
 from ..fp8.places import Bases
 from ..fp8.weights import find_bases_of_warp
+from ..host.moe import LIST_THREADS as THREADS, LIST_WARPS as WARPS
 from ..layout import TILE_ROWS
-from ..plan import MULTIPROCESSORS
 
 comptime WEIGHT_BITS = 4
 """Bits of a code of the weights."""
@@ -99,9 +98,3 @@ def _first_tile() -> UInt32:
 def _tiles_step() -> UInt32:
     """Returns the tiles from one of a warp to its next one."""
     return (UInt32(grid_dim.x) - 1) * UInt32(WARPS)
-
-
-def grid(num_tiles: Int) -> Grid:
-    """Returns the grid of both kernels for so many tiles of weights."""
-    var others = min(ceildiv(num_tiles, WARPS), MULTIPROCESSORS - 1)
-    return Grid(1 + others, threads=THREADS, shared_bytes=SHARED_BYTES, starts_early=True)

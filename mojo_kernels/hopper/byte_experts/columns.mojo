@@ -14,16 +14,15 @@ apart find theirs in the same banks, so that each reads another of the words tha
 from layout import Coord
 
 from ...simt.instructions import pick_bytes
-from ..dense.result import WARPS
 from ..direct.operands import GRANULE_BITS, Words
 from ..direct.stages import DirectStages
 from ..direct.weights import LaneWords, WordReader, half_of
-from ..experts.result import HIDDEN, Part
+from ..experts.result import Part
+from ..host.moe import HIDDEN
 from ..instructions.shared_memory import load_word
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET
 from ..layout import K_LANES, ROWS_PER_LANE, TILE_ROWS
-from ..staged.stages import COLUMNS, HALVES, TILES, WARP_ROWS
+from ..shapes import COLUMNS, HALVES, OCTET, TILES, WARPS, WARP_ROWS
 
 comptime GROUP_COLUMNS = COLUMNS // 2
 """Columns of a warp group."""

@@ -19,19 +19,15 @@ from max.gpu.primitives.warp import broadcast, vote
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
 from ...simt.arguments import Activations
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ..dense.marks import LANES, wait_for_group
 from ..dense.result import (
-    CONSUMER_WARPS,
-    FACTOR_BYTES,
     LaneFactors,
     RowPair,
-    WARPS,
     scale_sums,
 )
-from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
+from ..direct.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS
 from ..direct.operands import DirectOperands
 from ..direct.stages import DirectStages, WEIGHT_FILLERS, WeightTiles
 from ..direct.turns import begin_turns, end_turns
@@ -41,15 +37,20 @@ from ..experts.groups import Lists, RowTile, padded
 from ..experts.result import Exactly, Part, Target, store_zeros
 from ..instructions.shared_memory import arrive_expecting, copy_bulk, shared_base, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
-from ..instructions.wgmma import ROW_BYTES, TileSums, limit_registers
+from ..instructions.wgmma import TileSums, limit_registers
 from ..layout import BLOCK, TILE_ROWS
-from ..plan import MULTIPROCESSORS
-from ..staged.stages import TILES
-from .columns import GROUP_HIDDEN, GatePlaces, Gating, LaneRows, group_numbers
+from ..shapes import (
+    CONSUMER_WARPS,
+    EXPERT_CAPACITY as CAPACITY,
+    FACTOR_BYTES,
+    ROW_BYTES,
+    THREADS,
+    TILES,
+    WARPS,
+)
+from .columns import GatePlaces, Gating, LaneRows, group_numbers
 from .result import Room, store_tile
 
-comptime CAPACITY = 128
-"""The most rows of a tile."""
 comptime WIDTHS = [32, 64, CAPACITY]
 """Tokens that instructions take."""
 comptime Stages[Operands: DirectOperands] = DirectStages[
@@ -317,13 +318,3 @@ def marked_columns[gating: Gating](of_rows: SIMD[DType.uint32, 2]) -> type_of(of
                 if of_rows[tile] >> (2 * pair) & 3 != 0:
                     found |= UInt32(1) << (UInt32(tile * TILE_ROWS // 2) + pair)
         return {found, 0}
-
-
-def grid[Operands: DirectOperands](num_tiles: Int, num_groups: Int) -> Grid:
-    """Returns the grid for tiles of so many groups of columns each."""
-    return Grid(
-        min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=THREADS,
-        shared_bytes=Stages[Operands].NUM_BYTES,
-        starts_early=True,
-    )

@@ -15,9 +15,9 @@ from ..experts.hidden import exchanged
 from ..experts.result import Part, Target
 from ..instructions.shared_memory import TileAddresses, load_quad, store_word
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
+from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
-from ..staged.stages import WARP_GROUP
+from ..shapes import OCTET, WARP_GROUP
 from ..staged.weights import ROWS
 from .columns import GROUP_COLUMNS, GROUP_HIDDEN, Gating, LaneRows, group_numbers
 

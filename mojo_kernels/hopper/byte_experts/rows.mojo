@@ -9,21 +9,21 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Activations
 from ...simt.views import flat_of
 from ..aligned.operands import AlignedRows
 from ..aligned.rows import align_floats
-from ..dense.lanes import LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
+from ..dense.lanes import LaneOfRow, RowLanes
 from ..experts.groups import Lists
 from ..fp8.bases import ByteRows
-from ..fp8.tokens import CHUNK_COUNTS, MANY_CHUNKS, prepare_token
+from ..fp8.tokens import CHUNK_COUNTS, prepare_token
+from ..host.moe import grid_of_places
+from ..host.workspace import MANY_CHUNKS, PREPARE_THREADS as THREADS, RESIDENT_GROUPS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
-
-comptime SHARED_BYTES = 8 * WARPS
-"""Shared memory of a group: what its warps tell each other."""
 
 
 @always_inline
@@ -73,7 +73,7 @@ def prepare(a: Activations, rows: ByteRows[False], lists: Lists, mut queue: Some
     var lanes = RowLanes.of(Int(lists.num_sources), a.k, MANY_CHUNKS)
     comptime for known in CHUNK_COUNTS:
         if lanes.chunks(a.k) <= known:
-            return queue.launch[prepare_places[known]](grid(lanes), a, rows, lanes, lists)
+            return queue.launch[prepare_places[known]](grid_of(lanes), a, rows, lanes, lists)
     raise Error(String("k: got ", a.k, ", which is too long for rows of bytes"))
 
 
@@ -82,9 +82,9 @@ def prepare(
 ) raises:
     """Launches the kernel for MXFP8 activations."""
     var lanes = RowLanes.of(Int(lists.num_sources), a.k)
-    queue.launch[align_places](grid(lanes), a, rows, lanes, lists)
+    queue.launch[align_places](grid_of(lanes), a, rows, lanes, lists)
 
 
-def grid(lanes: RowLanes) -> Grid:
+def grid_of(lanes: RowLanes) -> Grid:
     """Returns the grid for rows that have so many lanes."""
-    return Grid(lanes.num_groups(), threads=THREADS, shared_bytes=SHARED_BYTES, starts_early=True)
+    return grid_of_places(Int(lanes.num_rows), Int(lanes.log_lanes))

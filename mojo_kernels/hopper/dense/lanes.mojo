@@ -10,31 +10,27 @@ from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import barrier
-from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 
 from ...launch.queue import DevicePointer
 from ...simt.arguments import Activations
-from ...simt.codec import CHUNK, LANES_PER_BLOCK
+from ...simt.codec import LANES_PER_BLOCK
+from ...simt.host import CHUNK
+from ..host.workspace import (
+    LANE_CHUNKS,
+    LOG_PREPARE_THREADS as LOG_THREADS,
+    PREPARE_WARPS as WARPS,
+    groups_of_rows,
+    log_lanes_of,
+)
 from ..instructions.shared_memory import load_pair, load_word, shared_base, store_pair, store_word
 from ..instructions.warp import keep_branch
-from ..plan import MULTIPROCESSORS
-from ..staged.activations import LANE_BYTES
+from ..shapes import LANE_BYTES
 from .stages import StagedRows
 
-comptime LOG_THREADS = 8
-"""Threads of a group that makes rows ready, as an exponent."""
-comptime THREADS = 1 << LOG_THREADS
-"""The threads themselves."""
 comptime LOG_WARP = 5
 """Lanes of a warp, as an exponent."""
-comptime WARPS = THREADS >> LOG_WARP
-"""Warps of a group."""
-comptime RESIDENT_GROUPS = 4
-"""Groups of a multiprocessor at once."""
-comptime LANE_CHUNKS = 4
-"""Chunks of a lane that are on the way at once."""
 
 
 @fieldwise_init
@@ -50,17 +46,7 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def of(num_rows: Int, k: Int, most_chunks: Int = LANE_CHUNKS) -> Self:
         """Returns lanes for rows of k elements: of many rows, each may have so many chunks."""
-        var row_chunks = k // CHUNK
-        var lanes = 32
-        while lanes < THREADS and lanes < row_chunks:
-            lanes *= 2
-        while (
-            lanes > 32
-            and num_rows * lanes > MULTIPROCESSORS * RESIDENT_GROUPS * THREADS
-            and row_chunks <= most_chunks * (lanes // 2)
-        ):
-            lanes //= 2
-        return Self(UInt32(num_rows), UInt32(log2_floor(lanes)))
+        return Self(UInt32(num_rows), UInt32(log_lanes_of(num_rows, k, most_chunks)))
 
     @always_inline
     def lanes(self) -> UInt32:
@@ -69,7 +55,7 @@ struct RowLanes(DevicePassable, TrivialRegisterPassable):
 
     def num_groups(self) -> Int:
         """Returns the groups of all rows."""
-        return ceildiv(Int(self.num_rows) << Int(self.log_lanes), THREADS)
+        return groups_of_rows(Int(self.num_rows), Int(self.log_lanes))
 
     def chunks(self, k: Int) -> Int:
         """Returns the chunks of a lane, of a row of k elements."""

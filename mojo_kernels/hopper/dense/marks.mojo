@@ -10,11 +10,9 @@ from ...simt.arguments import Activations, Result, Weights
 from ..exact import TokenOctet
 from ..instructions.shared_memory import wait_at
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET
 from ..layout import TILE_ROWS
-from ..staged.stages import WARP_GROUP, WARP_ROWS
+from ..shapes import INSTRUCTION_ROWS, OCTET, WARPS, WARP_GROUP, WARP_ROWS
 from .operands import ProductOperands
-from .result import WARPS
 
 comptime FIRST_GROUP = 8
 """The hardware barrier of the first warp group's threads; the next group's follows."""

@@ -10,28 +10,26 @@ from max.gpu.sync import syncwarp
 from std.memory import bitcast
 
 from ...simt.arguments import Result
-from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16, VECTOR_BYTES
+from ...simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import load_pair, load_quad, store_turned, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import INSTRUCTION_ROWS, OCTET, PART_SUMS, TileSums
+from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
-from ..staged.stages import READERS, WARP_GROUP, WARP_ROWS
+from ..shapes import (
+    FACTOR_BYTES,
+    INSTRUCTION_ROWS,
+    OCTET,
+    PIECE_BYTES,
+    PITCH,
+    WARPS,
+    WARP_ROWS,
+    room_bytes,
+)
 from ..staged.weights import ROWS
 
-comptime DENSE_TOKENS: List[Int] = [64, 128]
-"""Rows of C of a tile."""
-comptime FACTOR_BYTES = 4
-"""Bytes of a factor."""
 comptime PAIR = 2
 """Tokens of a lane in an octet."""
-comptime CONSUMER_WARPS = READERS
-"""Warps that multiply: all read every stage."""
-comptime WARPS = WARP_GROUP // 32
-"""Warps of a group that multiplies together."""
-comptime GROUPS = CONSUMER_WARPS // WARPS
-"""Warp groups that multiply."""
 comptime RowPair = SIMD[DType.float32, ROWS]
 """The factors of a lane's weight rows."""
 
@@ -114,14 +112,10 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
     var warp: UInt32
     """The warp, counted from the group's first one."""
 
-    comptime PIECE_BYTES = 2 * OCTET
-    """Bytes of eight rows of a token."""
-    comptime PITCH = 2 * INSTRUCTION_ROWS + Self.PIECE_BYTES
-    """Bytes from one token to the next."""
-    comptime FACTORS_AT = Self.tokens * Self.PITCH
-    """Where factors begin."""
-    comptime NUM_BYTES = Self.FACTORS_AT + WARPS * Self.tokens * FACTOR_BYTES
+    comptime NUM_BYTES = room_bytes(Self.tokens)
     """Bytes of a group."""
+    comptime FACTORS_AT = Self.tokens * PITCH
+    """Where factors begin."""
 
     @staticmethod
     @always_inline
@@ -133,14 +127,12 @@ struct GroupRoom[tokens: Int](TrivialRegisterPassable):
     @always_inline
     def token(self, token: UInt32) -> UInt32:
         """Returns the address of a token's rows."""
-        return self.base + token * UInt32(Self.PITCH)
+        return self.base + token * UInt32(PITCH)
 
     @always_inline
     def piece(self, token: UInt32, octet: UInt32) -> UInt32:
         """Returns the address of eight of the warp's rows of a token."""
-        return (
-            self.token(token) + UInt32(2 * WARP_ROWS) * self.warp + UInt32(Self.PIECE_BYTES) * octet
-        )
+        return self.token(token) + UInt32(2 * WARP_ROWS) * self.warp + UInt32(PIECE_BYTES) * octet
 
     @always_inline
     def factors(self) -> UInt32:
@@ -205,7 +197,7 @@ def turn[
             words[i] = round_two[type](
                 sums[part][here] + bias[i % 2], sums[part][here + 1] + bias[i % 2]
             )
-        store_turned(place + UInt32(octets * OCTET * room.PITCH), words)
+        store_turned(place + UInt32(octets * OCTET * PITCH), words)
 
 
 @always_inline
@@ -235,14 +227,14 @@ def store_group_rows[
     var column = first_column + piece * UInt32(OCTET)
     var at = room.token(token)
     var of_other = piece ^ UInt32(WARP_ROWS // OCTET)
-    var place = at + piece * UInt32(room.PIECE_BYTES)
-    var others_place = at + of_other * UInt32(room.PIECE_BYTES)
+    var place = at + piece * UInt32(PIECE_BYTES)
+    var others_place = at + of_other * UInt32(PIECE_BYTES)
     var halves = result.elements().rows[DType.uint16]()
     if column < result.columns:
         comptime for first in range(0, tokens, TURN_TOKENS):
             var row = first_token + UInt32(first) + token
-            var words = load_quad(place + UInt32(first * room.PITCH))
-            var others = load_quad(others_place + UInt32(first * room.PITCH))
+            var words = load_quad(place + UInt32(first * PITCH))
+            var others = load_quad(others_place + UInt32(first * PITCH))
             if row < result.rows:
                 halves.store[alignment=VECTOR_BYTES](
                     Coord(Int(row), Int(column)),

@@ -17,7 +17,8 @@ from max.gpu.primitives.warp import broadcast
 from ...schedule.clusters import Bands, height_of
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result
-from ..staged.stages import COLUMNS, bands_of
+from ..shapes import COLUMNS
+from ..staged.stages import bands_of
 
 
 @fieldwise_init

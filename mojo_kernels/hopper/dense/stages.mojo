@@ -10,17 +10,14 @@ both sides in tiles of one row, which are rows one after the other, as tensor ma
 
 from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import align_up, ceildiv
+from std.math import ceildiv
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...launch.tensor_map import MappedRows
-from ..instructions.wgmma import ROW_BYTES
-from ..staged.activations import LANE_BYTES, PARTS, SWIZZLE
+from ..host.workspace import ALL_ROWS
+from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
+from ..staged.activations import SWIZZLE
 
-comptime ALIGNMENT = 1024
-"""Sides begin at multiples of this in a workspace."""
-comptime ALL_ROWS = 0
-"""Stands for the rows of a tile that has all."""
 comptime LOG_ALL_ROWS = UInt32(31)
 """The exponent of such a tile."""
 
@@ -50,11 +47,6 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
             UInt32(log2_floor(tile_rows)) if is_tile else LOG_ALL_ROWS,
             UInt32(ROW_BYTES * (tile_rows if is_tile else num_rows)),
         )
-
-    def num_bytes(self, num_rows: Int) -> Int:
-        """Returns the bytes that so many rows take."""
-        var num_tiles = ceildiv(num_rows, 1 << Int(self.log_tile_rows))
-        return align_up(num_tiles * Int(self.num_steps) * Int(self.stage_bytes), ALIGNMENT)
 
     def mapped(self, num_rows: Int, box_rows: Int) -> MappedRows:
         """Returns so many rows as maps want them, cut into tiles: of tiles of a row."""

@@ -18,7 +18,7 @@ from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.views import BFLOAT16, FLOAT32
+from ...simt.host import BFLOAT16, FLOAT32
 from ...tiles import in_registers
 from ..exact import TokenOctet
 from ..instructions.packed import round_two
@@ -38,13 +38,14 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
+from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
 from ..plan import MAX_RANKS, log_of_ranks
-from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_ROWS, first_of
+from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET, WARP_ROWS
+from ..staged.stages import first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
-from .result import CONSUMER_WARPS, PAIR, WarpColumns
+from .result import PAIR, WarpColumns
 from .share import Share
 
 comptime PART_COLUMNS = 4

@@ -11,9 +11,8 @@ from max.gpu.sync import syncwarp
 
 from ..instructions.shared_memory import store_quad
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_ROWS
-from ..staged.activations import LANE_BYTES, PARTS
+from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
 
 
 @fieldwise_init

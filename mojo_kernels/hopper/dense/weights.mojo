@@ -11,7 +11,7 @@ from ...simt.views import flat_of
 from ..instructions.shared_memory import load_quad
 from ..instructions.warp import keep_branch, lane_here, load_streaming
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..staged.activations import LANE_BYTES, PARTS
+from ..shapes import LANE_BYTES, PARTS
 from .operands import StagedOperands
 from .units import StageRows, Unit
 

@@ -12,18 +12,15 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
-from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.marks import any_marked, store_marked, wait_for_group
 from ..dense.result import (
-    CONSUMER_WARPS,
-    DENSE_TOKENS,
     LaneFactors,
-    WARPS,
     WarpColumns,
     scale_sums,
     store_any,
@@ -35,26 +32,30 @@ from ..dense.together import ShareFacts, init_meeting, store_together
 from ..instructions.shared_memory import shared_base
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
-    INSTRUCTION_ROWS,
     MAX_INSTRUCTION_TOKENS,
-    OCTET,
     PART_SUMS,
     TileSums,
     limit_registers,
 )
 from ..layout import ROWS_PER_LANE, ROW_LANES
 from ..many.result import stores_in_halves
-from ..plan import MULTIPROCESSORS
-from ..staged.stages import COLUMNS, WARP_GROUP, first_of
-from .meeting import Meetings, groups_of
+from ..shapes import (
+    CONSUMER_WARPS,
+    INSTRUCTION_ROWS,
+    OCTET,
+    THREADS,
+    WARPS,
+    WIDE_TOKENS,
+    room_tokens,
+)
+from ..staged.stages import first_of
+from .meeting import Meetings
 from .operands import DirectOperands
-from .stages import DirectStages, WEIGHT_FILLERS, WIDE_TOKENS, room_tokens
+from .stages import DirectStages, WEIGHT_FILLERS
 from .turns import begin_turns, end_turns
 from .walk import multiply_steps
 from .weights import LanePlaces, columns_of
 
-comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: consumers, then those who copy."""
 comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
@@ -63,8 +64,6 @@ comptime WIDE_CONSUMER_REGISTERS = 240
 """Registers of a consumer thread of the widest tiles."""
 comptime WIDE_FILLER_REGISTERS = 24
 """What these leave."""
-comptime DIRECT_TOKENS: List[Int] = DENSE_TOKENS + [WIDE_TOKENS]
-"""Rows of C of a tile."""
 
 
 @__llvm_metadata(
@@ -229,28 +228,4 @@ def launch[
         Result(problem),
         UInt32(ranks),
         meetings,
-    )
-
-
-def grid[bits: Int = 4, has_factors: Bool = False](m: Int, n: Int, tokens: Int, ranks: Int) -> Grid:
-    """Returns the grid for C of [m, n]: groups take tiles in turn, clusters one each."""
-    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    var groups = tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS)
-    return _grid[bits, has_factors](groups, tokens, ranks if ranks > 1 else 0)
-
-
-def even_grid(m: Int, n: Int, tokens: Int, num_steps: Int) -> Grid:
-    """Returns the grid for C of [m, n] whose groups have even shares of all stages of four bits."""
-    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    return _grid[4, False](groups_of(tiles, num_steps), tokens, 0)
-
-
-def _grid[bits: Int, has_factors: Bool](groups: Int, tokens: Int, cluster: Int) -> Grid:
-    """Returns a grid of so many groups."""
-    var shared_bytes = 0
-    comptime for known in DIRECT_TOKENS:
-        if tokens == known:
-            shared_bytes = DirectStages[known, bits, has_factors].NUM_BYTES
-    return Grid(
-        groups, threads=THREADS, cluster=cluster, shared_bytes=shared_bytes, starts_early=True
     )

@@ -15,47 +15,22 @@ from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import align_up
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.instructions import Quad
 from ...simt.views import flat_of
 from ..dense.marks import wait_for_group
-from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
+from ..host.workspace import SLOTS, counter_bytes
 from ..instructions.global_memory import add_to, load_fresh, load_one
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..plan import MULTIPROCESSORS
-from ..staged.stages import COLUMNS, HEADER_BYTES, WARP_GROUP
+from ..shapes import COLUMNS, CONSUMER_WARPS, GROUPS, HEADER_BYTES, WARP_GROUP
 
-comptime COUNTER_BYTES = 4
-"""Bytes of a counter."""
-comptime SUM_BYTES = 4
-"""Bytes of a sum."""
-comptime SLOTS = 2
-"""Parts of a group: of its first tile, and of its last one."""
 comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
 """Where the header has a word for each consumer: how many parts there were."""
 comptime MARK = 1 << 16
 """What marks add to a counter: more than there are parts."""
-comptime MOST_IDLE = 8
-"""Up to so many multiprocessors may have no tile, rather than that tiles have parts. Guess."""
-comptime FEWEST_STEPS = 4
-"""Groups have no fewer stages than that, or fewer groups have some. Guess."""
-
-
-def may_share(tiles: Int, num_steps: Int) -> Bool:
-    """Says whether kernels can divide up the stages of so many tiles: in 32 bits."""
-    return (tiles * num_steps + 1) * MULTIPROCESSORS < 1 << 32
-
-
-def groups_of(tiles: Int, num_steps: Int) -> Int:
-    """Returns the groups that share the stages of so many tiles: that have one each, if few would
-    have none."""
-    if tiles <= MULTIPROCESSORS and MULTIPROCESSORS - tiles <= MOST_IDLE:
-        return tiles
-    return max(min(MULTIPROCESSORS, tiles * num_steps // FEWEST_STEPS), 1)
 
 
 @fieldwise_init
@@ -67,8 +42,6 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
     """Quads of sums of a thread."""
     comptime BATCH = min(Self.QUADS, 16)
     """Quads that are on the way at once: registers for more are not free."""
-    comptime SLOT_BYTES = Self.tokens * COLUMNS * SUM_BYTES
-    """Bytes of a part."""
 
     var counters: DevicePointer[DType.uint32]
     var parts: DevicePointer[DType.float32]
@@ -78,19 +51,8 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         """Returns those of a product in a workspace; counters are to begin with zeros."""
         return Self(
             device_pointer[DType.uint32](address),
-            device_pointer[DType.float32](address + Self.counter_bytes(tiles)),
+            device_pointer[DType.float32](address + counter_bytes(tiles)),
         )
-
-    @staticmethod
-    def counter_bytes(tiles: Int) -> Int:
-        """Returns the bytes of all counters, padded."""
-        comptime ALIGNMENT = 256
-        return align_up(tiles * GROUPS * COUNTER_BYTES, ALIGNMENT)
-
-    @staticmethod
-    def num_bytes(tiles: Int) -> Int:
-        """Returns the bytes that they take."""
-        return Self.counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * Self.SLOT_BYTES
 
     @always_inline
     def quad(self, group: UInt32, slot: UInt32, index: Int) -> DevicePointer[DType.float32]:

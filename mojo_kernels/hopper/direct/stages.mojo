@@ -22,7 +22,7 @@ from std.math import align_up
 from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import start_copy, wait_for_copies
-from ..dense.result import CONSUMER_WARPS, FACTOR_BYTES, GROUPS, GroupRoom
+from ..dense.result import GroupRoom
 from ..dense.share import Share
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -36,22 +36,23 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import keep_branch, keep_here, lane_here
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..staged.activations import LANE_BYTES
-from ..staged.stages import HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES, TILES
+from ..shapes import (
+    BYTE_STEP_BLOCKS as STAGE_BLOCKS,
+    CONSUMER_WARPS,
+    FACTOR_BYTES,
+    HEADER_BYTES,
+    LANE_BYTES,
+    ROW_BYTES,
+    SWIZZLE_BYTES,
+    TILES,
+    direct_stages,
+    room_tokens,
+)
 from .operands import DirectOperands, GRANULE_BITS
 
-comptime STAGE_BLOCKS = ROW_BYTES // BLOCK
-"""Blocks of a row in a stage: a code becomes a byte."""
-comptime MAX_STAGES = 8
-"""More stages help nothing. Guess."""
 comptime BULK_TOKENS = 128
 """Tokens from which on codes come in bulk: 6 % faster, measured; with fewer 3 % slower."""
-comptime WIDE_TOKENS = 256
-"""Tokens of the widest tile: two instructions have half of them each."""
-comptime WIDE_ROOM_TOKENS = 64
-"""Of those, so many are turned at once: rooms for more would take a stage's place."""
 comptime WEIGHT_FILLERS = 3
 """Warps that copy weights, every third stage each: with one, products take 4 to 7 % longer, measured."""
 
@@ -71,11 +72,6 @@ struct WeightTiles(TrivialRegisterPassable):
         """Returns how many tiles one of the stage's is behind the first one."""
         var pair, odd = divmod(i, UInt32(2))
         return min(pair * self.half + odd, self.further)
-
-
-def room_tokens(tokens: Int) -> Int:
-    """Returns how many tokens of a tile are turned at once, of so many."""
-    return WIDE_ROOM_TOKENS if tokens == WIDE_TOKENS else tokens
 
 
 @fieldwise_init
@@ -103,8 +99,6 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     """A stage's scales, words of four rows: [tile, block, row lane]."""
     comptime Room = GroupRoom[room_tokens(Self.tokens)]
     """Where a consumer turns its part of C."""
-    comptime STAGES_AT = HEADER_BYTES + GROUPS * Self.Room.NUM_BYTES
-    """Where the stages begin, behind the rooms in which groups turn their part of C."""
     comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
     """Bytes of a stage's tokens."""
     comptime CODES_AT = align_up(Self.TOKENS_BYTES, SWIZZLE_BYTES)
@@ -115,12 +109,13 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     """Where the factors lie."""
     comptime FACTORS_BYTES = Self.tokens * FACTOR_BYTES if Self.has_factors else 0
     """Bytes of a stage's factors."""
-    comptime STAGE_BYTES = align_up(Self.FACTORS_AT + Self.FACTORS_BYTES, SWIZZLE_BYTES)
+    comptime SPACE = direct_stages(Self.tokens, Self.bits, Self.has_factors)
+    comptime STAGES_AT = Self.SPACE.first_at
+    """Where the stages begin, behind the rooms in which groups turn their part of C."""
+    comptime STAGE_BYTES = Self.SPACE.stage_bytes
     """Bytes of a stage."""
-    comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - Self.STAGES_AT) // Self.STAGE_BYTES)
+    comptime STAGES = Self.SPACE.count
     """Stages that fit."""
-    comptime NUM_BYTES = Self.STAGES_AT + Self.STAGES * Self.STAGE_BYTES
-    """Dynamic shared memory of a group."""
     comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
     """The barriers, [full or empty, stage]."""
 

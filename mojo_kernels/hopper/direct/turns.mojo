@@ -10,7 +10,7 @@ or the next stage is decoded ahead, turns take 10 to 15 % longer than none.
 """
 
 from ..instructions.shared_memory import pass_turn, take_turn
-from ..staged.stages import WARP_GROUP
+from ..shapes import WARP_GROUP
 
 comptime FIRST_TURN = 10
 """The hardware barrier of the first group's turn; the other one's follows."""

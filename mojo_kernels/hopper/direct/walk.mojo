@@ -27,13 +27,11 @@ from max.gpu.compute.mma import (
 )
 from std.memory import bitcast
 
-from ..dense.result import FACTOR_BYTES, PAIR
+from ..dense.result import PAIR
 from ..instructions.shared_memory import arrive, load_pair, wait_phase
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import (
-    OCTET,
     PART_SUMS,
-    ROW_BYTES,
     STEP_BYTES,
     TileSums,
     UNIT_BYTES,
@@ -44,6 +42,7 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..layout import K_LANES
+from ..shapes import FACTOR_BYTES, OCTET, ROW_BYTES
 from ..staged.weights import ROWS
 from .operands import DirectOperands
 from .stages import DirectStages

@@ -24,9 +24,9 @@ from layout import Coord
 from ..dense.result import WarpColumns
 from ..instructions.shared_memory import load_pair, load_word
 from ..instructions.warp import keep_here, lane_here
-from ..instructions.wgmma import OCTET, ROW_BYTES, STEP_BYTES
+from ..instructions.wgmma import STEP_BYTES
 from ..layout import K_LANES
-from ..staged.stages import HALVES, WARP_ROWS
+from ..shapes import HALVES, OCTET, ROW_BYTES, WARP_ROWS
 from .operands import DirectOperands, GRANULE_BITS, GRANULE_WORDS, Words
 from .stages import DirectStages
 

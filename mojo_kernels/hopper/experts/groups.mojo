@@ -17,12 +17,20 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast, shuffle_up, shuffle_xor
 from max.gpu.sync import barrier
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import align_up
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, device_pointer
+from ...launch.queue import DevicePointer, device_pointer
+from ...simt.host import VECTOR_BYTES
 from ...simt.routing import Groups, NO_EXPERT, Slots
-from ...simt.views import VECTOR_BYTES, flat_of
+from ...simt.views import flat_of
+from ..host.moe import (
+    GROUP_WORDS,
+    LIST_THREADS as THREADS,
+    LIST_WARPS as WARPS,
+    ListPlaces,
+    PLACE_MULTIPLE,
+    TILE_WORDS,
+)
 from ..instructions.shared_memory import (
     add_word,
     load_quad,
@@ -31,33 +39,14 @@ from ..instructions.shared_memory import (
     store_quad,
     store_word,
 )
+from ..shapes import WORD_BYTES
 
-comptime THREADS = 1024
-"""Threads of the kernels here: one for each expert."""
-comptime MAX_EXPERTS = THREADS
-"""Experts that the lists have room for."""
-comptime MAX_ROWS = 1 << 20
-"""Rows up to which the sums of clamped sizes stay within 32 bits."""
-comptime ALIGNMENT = 1024
-"""Lists begin at multiples of this in a workspace."""
-comptime PLACE_MULTIPLE = 8
-"""The first place of an expert is a multiple: rows of stages are swizzled by eight."""
 comptime NO_PLACE = Int32(-1)
 """The place of a slot that adds nothing."""
 comptime NO_SOURCE = Int32(-1)
 """The source of a place that no row has."""
 comptime UNKNOWN = Int32(-2)
 """The place of a slot whose expert there is not."""
-comptime TILE_WORDS = 4
-"""Words of a tile in the list."""
-comptime WORD_BYTES = 4
-"""Bytes of a number of the lists."""
-comptime WARPS = THREADS // 32
-"""Warps of the kernels here."""
-comptime GROUP_WORDS = 4
-"""Words of an expert's rows in shared memory: first place, first row, rows, and one more."""
-comptime SHARED_BYTES = WORD_BYTES * (WARPS + GROUP_WORDS * MAX_EXPERTS)
-"""Their shared memory: a sum for each warp, a counter or the rows of each expert."""
 
 
 @fieldwise_init
@@ -112,30 +101,18 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
     """Whether rows are those of tokens; otherwise they are those of the result."""
 
     @staticmethod
-    def at(
-        address: Int, rows: Int, experts: Int, tile_rows: Int, slots: Int, goes_by_places: Bool
-    ) -> Self:
-        """Lays out lists at an address; those of a grouped product have no slots."""
-        var num_tiles = most_tiles(rows, experts, tile_rows)
-        var places = most_places(rows, experts, tile_rows)
-        var tiles = align_up(address, ALIGNMENT)
-        var sources = align_up(tiles + num_tiles * TILE_WORDS * WORD_BYTES, ALIGNMENT)
-        var of_slots = align_up(sources + places * WORD_BYTES, ALIGNMENT)
-        var marks = align_up(of_slots + slots * WORD_BYTES, ALIGNMENT)
+    def at(places: ListPlaces, *, are_gathered: Bool) -> Self:
+        """Returns the lists at their places."""
         return Self(
-            device_pointer[DType.int32](tiles),
-            device_pointer[DType.int32](sources),
-            device_pointer[DType.int32](of_slots),
-            device_pointer[DType.uint32](marks),
-            UInt32(num_tiles),
-            UInt32(0 if goes_by_places else 2 * places // WORD_BYTES),
-            UInt32(places if goes_by_places else 0),
-            slots > 0,
+            device_pointer[DType.int32](places.tiles),
+            device_pointer[DType.int32](places.sources),
+            device_pointer[DType.int32](places.slots),
+            device_pointer[DType.uint32](places.marks),
+            UInt32(places.num_tiles),
+            UInt32(places.mark_words),
+            UInt32(0 if places.mark_words > 0 else places.num_places),
+            are_gathered,
         )
-
-    def end(self) -> Int:
-        """Returns the first aligned address behind the lists."""
-        return align_up(Int(self.marks) + Int(self.mark_words) * WORD_BYTES, ALIGNMENT)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -201,17 +178,6 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
             self.store_tile(UInt32(i), nothing)
         for i in range(UInt32(thread_idx.x), self.mark_words, UInt32(THREADS)):
             flat_of(self.marks)[Int(i)] = 0
-
-
-def most_tiles(rows: Int, groups: Int, tile_rows: Int) -> Int:
-    """Returns the most tiles that rows can make, some of which have no group."""
-    return min(rows, (rows + (groups + 1) * (tile_rows - 1)) // tile_rows)
-
-
-def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
-    """Returns the places that rows can take, and those behind that the last tile may read."""
-    var between = min(rows, groups) * (PLACE_MULTIPLE - 1)
-    return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
 
 
 @always_inline
@@ -344,8 +310,3 @@ def list_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt3
             found = Int32(next)
             flat_of(lists.sources)[Int(next)] = Int32(slot // Int(slots.per_token))
         flat_of(lists.places)[slot] = found
-
-
-def grid() -> Grid:
-    """Returns the grid of both kernels."""
-    return Grid(1, threads=THREADS, shared_bytes=SHARED_BYTES, starts_early=True)

@@ -15,9 +15,10 @@ from std.memory import bitcast
 from ...simt.arguments import Result
 from ..instructions.shared_memory import load_quad, store_word
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import OCTET, TokenSums, part_tokens
+from ..instructions.wgmma import TokenSums, part_tokens
 from ..layout import K_LANES
-from ..staged.stages import ROOM_TOKENS, Room
+from ..shapes import OCTET, ROOM_TOKENS
+from ..staged.stages import Room
 from ..staged.weights import ROWS
 from .result import Target
 

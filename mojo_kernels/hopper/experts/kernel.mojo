@@ -20,7 +20,7 @@ from max.gpu.sync import barrier
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid
+from ...launch.queue import DevicePointer
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...simt.views import flat_of
@@ -36,7 +36,6 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
-    ROW_BYTES,
     TokenSums,
     limit_registers,
     lower_word,
@@ -44,12 +43,20 @@ from ..instructions.wgmma import (
     store_sums,
 )
 from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
-from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS
-from ..middle.result import CONSUMER_WARPS, PARITIES, SUMS_BARRIER
-from ..plan import MULTIPROCESSORS
-from ..staged.activations import num_steps_of
-from ..staged.stages import Pipeline, READERS, SHARED_BYTES, STAGES_AT, STEP_BLOCKS, Source
+from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS
+from ..middle.result import SUMS_BARRIER
 from ..operands.weights import Rows
+from ..shapes import (
+    MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS,
+    MIDDLE_THREADS as THREADS,
+    PARITIES,
+    READERS,
+    ROW_BYTES,
+    STEP_BLOCKS,
+    expert_stages,
+    num_steps_of,
+)
+from ..staged.stages import Pipeline, Source
 from ..staged.weights import ROWS, StepWeights, first_row_of
 from .groups import Lists, RowTile, padded
 from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, store_zeros
@@ -85,21 +92,10 @@ struct GatheredRows(DevicePassable, TrivialRegisterPassable):
         return found.reduce_or() != 0
 
 
-comptime MANY_ROWS = 128
-"""Rows of a tile from which on they are those of `many`."""
-comptime room_for_sums[tokens: Int] = (
-    0 if tokens >= MANY_ROWS else PARITIES * Sums[tokens].NUM_BYTES
-)
-"""Bytes of a group's sums."""
-comptime num_stages[tokens: Int] = min(
-    Pipeline[tokens].STAGES,
-    (SHARED_BYTES - STAGES_AT - room_for_sums[tokens]) // Pipeline[tokens].STAGE_BYTES,
-)
+comptime num_stages[tokens: Int] = expert_stages(tokens).count
 """Stages that fit beside the sums."""
-comptime sums_at[tokens: Int] = STAGES_AT + num_stages[tokens] * Pipeline[tokens].STAGE_BYTES
+comptime sums_at[tokens: Int] = expert_stages(tokens).end()
 """Where sums meet, behind the stages."""
-comptime shared_bytes[tokens: Int] = sums_at[tokens] + room_for_sums[tokens]
-"""Dynamic shared memory of a group."""
 
 
 @always_inline
@@ -357,13 +353,3 @@ def store_tile[
         wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
         store_rows[tokens, is_gated](Sums[tokens](both), UInt32(first), part, target, result)
     return overflow
-
-
-def grid[tokens: Int](num_tiles: Int, num_groups: Int) -> Grid:
-    """Returns the grid for tiles of so many groups of columns each."""
-    return Grid(
-        min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=THREADS,
-        shared_bytes=shared_bytes[tokens],
-        starts_early=True,
-    )

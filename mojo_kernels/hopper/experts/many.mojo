@@ -22,26 +22,23 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
 from ...simt.arguments import Activations, Result
 from ...simt.instructions import pick_bytes
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...simt.views import flat_of
-from ..dense.result import CONSUMER_WARPS
 from ..instructions.packed import LOW_BYTES
 from ..instructions.shared_memory import load_word, shared_base
 from ..instructions.warp import any_lane, keep_branch, keep_here
 from ..instructions.wgmma import TokenSums, limit_registers
 from ..layout import BLOCK, K_LANES
-from ..many.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, THREADS, consume
+from ..many.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, consume
 from ..many.result import store_tokens, stores_in_halves
-from ..plan import MULTIPROCESSORS
-from ..staged.activations import num_steps_of
-from ..staged.stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
+from ..shapes import CONSUMER_WARPS, HALVES, STEP_BLOCKS, THREADS, TILES, WARP_ROWS, num_steps_of
+from ..staged.stages import Pipeline
 from ..staged.weights import HalfTile, ROWS, StepWeights, WeightReader, first_row_of
 from .groups import Lists
 from .hidden import WARP_HIDDEN, store_hidden_rows
-from .kernel import GatheredRows, fill_tiles, shared_bytes
+from .kernel import GatheredRows, fill_tiles
 from .result import Exactly, Part, Target, store_zeros
 
 comptime WIDTHS = [32, 64, 128, 192, 256]
@@ -210,13 +207,3 @@ def multiply_rows[
         else:
             keep_branch()
             store_tokens[False](sums, room, result, 0, column)
-
-
-def grid[capacity: Int](num_tiles: Int, num_groups: Int) -> Grid:
-    """Returns the grid for tiles of so many groups of columns each."""
-    return Grid(
-        min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=THREADS,
-        shared_bytes=shared_bytes[capacity],
-        starts_early=True,
-    )

@@ -21,21 +21,21 @@ from ...layouts import PreshuffledCuda
 from ...numbers.gates import Gate
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
-from ...simt.matmul import bytes_of, warp_sums
+from ...simt.host import bytes_of
+from ...simt.matmul import warp_sums
 from ...simt.routing import ExpertWeights
+from ..host.moe import HIDDEN
 from ..instructions.shared_memory import TileAddresses, load_quad
 from ..instructions.warp import lane_here
-from ..middle.result import CONSUMER_WARPS, PART_COLUMNS, SUM_STRIDE
-from ..staged.stages import COLUMNS
+from ..middle.result import PART_COLUMNS
+from ..shapes import COLUMNS, MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS, PASS_TOKENS, SUM_STRIDE
 from .groups import Lists, RowTile
 
-comptime HIDDEN = COLUMNS // 2
-"""Hidden numbers of a group."""
 comptime LANE_HIDDEN = PART_COLUMNS // 2
 """Hidden numbers of a lane."""
 comptime HALF_LANES = 16
 """Lanes that have the gates of halves, or their ups."""
-comptime pass_tokens_of[tokens: Int] = min(tokens, 32)
+comptime pass_tokens_of[tokens: Int] = min(tokens, PASS_TOKENS)
 """Tokens whose sums meet at a time."""
 comptime Sums[tokens: Int] = TileAddresses[DType.float32, pass_tokens_of[tokens], SUM_STRIDE]
 """Sums of some tokens, [token, column]; those of odd steps go on behind those of even ones."""

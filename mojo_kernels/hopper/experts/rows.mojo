@@ -11,39 +11,39 @@ is at an end of the range: their rows get a mark, and their results are computed
 from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid
+from ...launch.queue import DevicePointer
 from ...numbers.elements import Element
 from ...numbers.floats import round_to
 from ...numbers.scales import E8M0_LARGEST, E8M0_NAN
 from ...simt.arguments import Activations
-from ...simt.codec import ANY_BITS, CHUNK, Chunk, element_of, f32_of_scale, rounded_chunk
+from ...simt.codec import ANY_BITS, Chunk, element_of, f32_of_scale, rounded_chunk
 from ...simt.codec import scale_of_block
+from ...simt.host import BFLOAT16, CHUNK
 from ...simt.routing import NO_EXPERT
-from ...simt.views import BFLOAT16, flat_of
+from ...simt.views import flat_of
 from ..instructions.packed import Pairs
 from ..instructions.warp import keep_branch
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import K_LANES
 from ..operands.activations import (
-    LANE_BYTES,
     TokenPairs,
     load_neighbours,
     pairs_of_floats,
     pairs_of_neighbours,
 )
 from ..plan import OPERANDS
-from ..staged.activations import PARTS, SWIZZLE, in_part_order, num_steps_of
+from ..shapes import (
+    EXPAND_THREADS as THREADS,
+    GROUP_CHUNKS,
+    LANE_BYTES,
+    PARTS,
+    ROW_BYTES,
+    THREAD_CHUNKS,
+    num_steps_of,
+)
+from ..staged.activations import SWIZZLE, in_part_order
 from .groups import Lists
-
-comptime THREADS = 256
-"""Threads of a group."""
-comptime THREAD_CHUNKS = 2
-"""Chunks of a thread, both on the way at once."""
-comptime GROUP_CHUNKS = THREAD_CHUNKS * THREADS
-"""Chunks of a tile that a group takes."""
 
 
 @always_inline
@@ -121,9 +121,3 @@ def stage_rows(
             if loaded.overflow:
                 keep_branch()
                 flat_of(marks)[Int(place)] = 1
-
-
-def grid(tile_rows: Int, num_tiles: Int, k: Int) -> Grid:
-    """Returns the grid for tiles of rows of `k` elements."""
-    var parts = tile_rows * Int(num_steps_of(UInt32(k))) * PARTS
-    return Grid(ceildiv(parts, GROUP_CHUNKS), num_tiles, threads=THREADS, starts_early=True)

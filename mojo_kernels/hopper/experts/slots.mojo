@@ -4,22 +4,19 @@ from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import ceildiv
 from std.utils import StaticTuple
 from std.utils.numerics import nan
 
 from ...experts import ExpertsProblem
-from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ...launch.queue import DevicePointer, Queue, device_pointer
 from ...simt.arguments import Result
+from ...simt.host import VECTOR_BYTES
 from ...simt.routing import NO_EXPERT, Slots
-from ...simt.views import VECTOR_BYTES, flat_of, rows_of
+from ...simt.views import flat_of, rows_of
 from ...tiles import in_registers
+from ..host.moe import SUM_NUMBERS as NUMBERS, SUM_THREADS as THREADS, grid_of_sums
 from .groups import NO_PLACE, UNKNOWN
 
-comptime THREADS = 128
-"""Threads of a group."""
-comptime NUMBERS = 4
-"""Neighbours that a thread computes; rows are made of blocks, so none is cut."""
 comptime AT_ONCE = 4
 """Slots whose rows are loaded together."""
 
@@ -107,17 +104,11 @@ def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, 
     result.store[NUMBERS, NUMBERS](token, column, total)
 
 
-def grid(tokens: Int, width: Int) -> Grid:
-    """Returns the grid for results [tokens, width]."""
-    var groups = ceildiv(width, NUMBERS * THREADS)
-    return Grid(tokens, groups, threads=THREADS, starts_early=True)
-
-
 def launch_sums(problem: ExpertsProblem, rows: Int, places: Places, mut queue: Some[Queue]) raises:
     """Launches the sums of a layer over the rows of its slots, float32, which lie at an address."""
     var tokens, width = problem.routing.tokens, problem.width
     queue.launch[add_slots](
-        grid(tokens, width),
+        grid_of_sums(tokens, width),
         device_pointer[DType.float32](rows),
         places,
         Slots(problem.routing),

@@ -15,7 +15,7 @@ from max.gpu import thread_idx
 from std.bit import log2_floor
 
 from ...simt.arguments import Activations
-from ...simt.views import BFLOAT16
+from ...simt.host import BFLOAT16
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import store_quad
 from ..instructions.warp import keep_branch
@@ -29,7 +29,8 @@ from ..operands.activations import (
     rounds_packed,
     scale_of_neighbours,
 )
-from .shape import Fragments, TOKENS
+from ..shapes import FRAGMENT_TOKENS as TOKENS
+from .shape import Fragments
 
 
 @fieldwise_init

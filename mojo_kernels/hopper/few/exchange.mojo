@@ -32,9 +32,9 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..layout import TILE_ROWS
-from ..operands.activations import LANE_BYTES
 from ..plan import MAX_RANKS, log_of_ranks
-from .shape import HEADER_BYTES, Partials, Shape, THREADS
+from ..shapes import FEW_HEADER_BYTES as HEADER_BYTES, FEW_THREADS as THREADS, LANE_BYTES, Shape
+from .shape import Partials
 
 comptime ITEM = 4
 """Elements of an item."""

@@ -21,15 +21,16 @@ from std.bit import log2_ceil, log2_floor
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...problem import Problem
-from ...schedule.clusters import GridTiles
+from ...schedule.tiles import Tile
 from ...simt.arguments import Activations, Result, Weights
+from ...tiles import in_registers
+from ..host.gemm import grid_of_few
 from ..instructions.packed import weight_fragment
 from ..instructions.shared_memory import load_quad, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, multiply_add
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, TILE_ROWS
-from ..operands.activations import LANE_BYTES
 from ..operands.weights import (
     Rows,
     any_overflows,
@@ -37,20 +38,23 @@ from ..operands.weights import (
     decode_rows_of_any,
     needs_two_factors,
 )
-from ..plan import Plan, takes_operands
-from ...tiles import in_registers
+from ..plan import Plan
+from ..shapes import (
+    FEW_HEADER_BYTES as HEADER_BYTES,
+    FEW_THREADS as THREADS,
+    FRAGMENT_TOKENS as TOKENS,
+    LANE_BYTES,
+    SHORT,
+    STEP,
+    Shape,
+)
 from .activations import StagedChunks, TokenStage
 from .exchange import Exchange, ITEM
 from .result import compute_share_exactly, store_sums
 from .shape import (
     Fragments,
     HALVES,
-    HEADER_BYTES,
     Partials,
-    SHORT,
-    Shape,
-    THREADS,
-    TOKENS,
     WarpSums,
 )
 from .weights import WeightStream
@@ -81,7 +85,7 @@ def matmul_few[
     comptime STAGE_BLOCKS = SHAPE.stage_blocks()
 
     # Who am I: the tile of weights and the blocks of K that this warp multiplies.
-    var place = GridTiles.here()
+    var place = Tile(0, Int(block_idx.z), Int(block_idx.y))
     var warp = UInt32(thread_idx.x) // 32
     var lane = UInt32(thread_idx.x) % 32
     var rank = UInt32(block_idx.x)
@@ -259,11 +263,6 @@ def add_block[
                 )
 
 
-def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem; it is made for few rows, and takes any number."""
-    return takes_operands(problem)
-
-
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches the kernel as planned, with no more ranks than have blocks of K."""
     var cut = plan.within(problem.k // BLOCK)
@@ -291,26 +290,11 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
 def _launch[shape: Shape](problem: Problem, plan: Plan, share: Int, mut queue: Some[Queue]) raises:
     """Launches the kernel of one shape of group."""
     queue.launch[matmul_few[shape]](
-        grid(problem.m, problem.n, plan, shape, share),
+        grid_of_few(problem.m, problem.n, plan, shape, share),
         Activations(problem),
         Weights(problem),
         Result(problem),
         UInt32(plan.ranks),
         UInt32(share),
         UInt32(min(log2_ceil(share), log2_floor(THREADS // K_LANES))),
-    )
-
-
-def grid(m: Int, n: Int, plan: Plan, shape: Shape, share: Int) -> Grid:
-    """Returns the grid for C of [m, n]; `share` is the blocks of a rank."""
-    var x, y, z = plan.tiles(m, n).grid(plan.ranks)
-    return Grid(
-        x,
-        y,
-        z,
-        threads=THREADS,
-        cluster=plan.ranks,
-        shared_bytes=shape.shared_bytes(share),
-        max_shared_bytes=shape.shared_bytes(1 << 30),
-        starts_early=True,
     )

@@ -13,7 +13,8 @@ from ..exact import compute_exactly
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
-from .shape import HALVES, Partials, TOKENS, WARPS, WarpSums
+from ..shapes import FEW_WARPS as WARPS, FRAGMENT_TOKENS as TOKENS
+from .shape import HALVES, Partials, WarpSums
 
 
 @always_inline

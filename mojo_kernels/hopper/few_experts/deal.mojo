@@ -23,7 +23,7 @@ from ...simt.views import flat_of
 from ..experts.groups import sums_before
 from ..instructions.shared_memory import add_word, load_word, store_word
 from ..instructions.warp import keep_branch, lanes_where
-from .shape import Room, SUMS_AT
+from .room import Room, SUMS_AT
 
 comptime NOBODY = ~UInt32(0)
 """The expert of a slot whose expert there is not."""

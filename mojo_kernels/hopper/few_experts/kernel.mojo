@@ -19,7 +19,6 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
 from ...simt.arguments import Activations
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...tiles import in_registers
@@ -31,17 +30,17 @@ from ..few.shape import Fragments, HALVES, WarpSums
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_ROWS
-from ..plan import MULTIPROCESSORS
 from ..operands.weights import (
     any_overflows,
     decode_rows,
     decode_rows_of_any,
     may_need_two_factors,
 )
+from ..shapes import ItemShape, K_WARPS, MAX_TOKEN_TILES
 from .deal import Deal
 from .result import Item, Totals
+from .room import AHEAD, Room
 from .rows import Stage
-from .shape import AHEAD, K_WARPS, MAX_SHARED_BYTES, MAX_TOKEN_TILES, Room, Shape
 from .weights import Place, WeightRing
 
 
@@ -50,7 +49,7 @@ from .weights import Place, WeightRing
     `nvvm.minctasm`=SIMDLength(SHAPE.min_groups()),
 )
 def multiply_few_rows[
-    SHAPE: Shape
+    SHAPE: ItemShape
 ](
     a: Activations,
     is_aligned: UInt32,
@@ -187,7 +186,7 @@ struct Items(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Walk[SHAPE: Shape](TrivialRegisterPassable):
+struct Walk[SHAPE: ItemShape](TrivialRegisterPassable):
     """Where a warp finds the weights of its items."""
 
     var experts: ExpertWeights
@@ -215,7 +214,7 @@ struct Walk[SHAPE: Shape](TrivialRegisterPassable):
 
 @always_inline
 def add_up[
-    SHAPE: Shape
+    SHAPE: ItemShape
 ](room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32):
     """Stores an item whose sums are all there; all warps call it, some of which are needed."""
     var warp = broadcast(keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32)
@@ -227,7 +226,7 @@ def add_up[
 
 @always_inline
 def item_of[
-    SHAPE: Shape
+    SHAPE: ItemShape
 ](
     room: Room, experts: ExpertWeights, target: Target, part: UInt32, half: UInt32, number: UInt32
 ) -> Item[SHAPE]:
@@ -246,7 +245,7 @@ def row_tile(experts: ExpertWeights, expert: UInt32, target: Target) -> RowTile:
 
 @no_inline
 def compute_again[
-    SHAPE: Shape
+    SHAPE: ItemShape
 ](
     a: Activations,
     is_aligned: Bool,
@@ -295,7 +294,7 @@ def compute_again[
 
 
 @always_inline
-def stage[SHAPE: Shape](a: Activations, is_aligned: Bool, deal: Deal, room: Room, tile: UInt32):
+def stage[SHAPE: ItemShape](a: Activations, is_aligned: Bool, deal: Deal, room: Room, tile: UInt32):
     """Puts the rows of a tile into shared memory; all threads call it."""
     # All have multiplied and stored the rows of the tile before.
     barrier()
@@ -383,14 +382,3 @@ def multiply_any[
         place.advance(1)
         tokens = tokens.starting_at(Coord(K_WARPS, 0, 0, 0))
     return overflow
-
-
-def grid(shape: Shape, shared_bytes: Int, most_items: Int) -> Grid:
-    """Returns the grid for up to so many items."""
-    return Grid(
-        min(MULTIPROCESSORS * shape.groups(shared_bytes), most_items),
-        threads=shape.threads(),
-        shared_bytes=shared_bytes,
-        max_shared_bytes=MAX_SHARED_BYTES,
-        starts_early=True,
-    )

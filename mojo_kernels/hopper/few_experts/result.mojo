@@ -12,13 +12,13 @@ from layout import Coord
 from std.memory import bitcast
 
 from ...simt.arguments import Result
-from ...simt.matmul import bytes_of
+from ...simt.host import bytes_of
 from ..experts.result import Target
-from ..few.shape import TOKENS
 from ..instructions.shared_memory import load_quad, load_word
 from ..instructions.warp import prefetch
 from ..layout import TILE_ROWS
-from .shape import K_WARPS, Room, Shape
+from ..shapes import FRAGMENT_TOKENS as TOKENS, ItemShape, K_WARPS
+from .room import Room
 
 comptime QUAD = 4
 """Neighbouring rows of weights that a thread adds up at once."""
@@ -31,7 +31,7 @@ comptime Totals = SIMD[DType.float32, 2 * QUAD]
 
 
 @fieldwise_init
-struct Item[SHAPE: Shape](TrivialRegisterPassable):
+struct Item[SHAPE: ItemShape](TrivialRegisterPassable):
     """A tile of rows and some columns of it, ready to be added up."""
 
     var room: Room

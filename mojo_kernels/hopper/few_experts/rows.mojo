@@ -9,17 +9,16 @@ from layout import Coord
 from max.gpu import thread_idx
 
 from ...simt.arguments import Activations
-from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16
+from ...simt.host import BFLOAT16, CHUNK
 from ..experts.rows import load_chunk
-from ..few.shape import TOKENS
 from ..instructions.packed import Pairs
 from ..instructions.shared_memory import load_word, store_quad, store_word
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES
 from ..operands.activations import TokenPairs, load_neighbours, pairs_of_neighbours
 from ..plan import OPERANDS
-from .shape import Room
+from ..shapes import FRAGMENT_TOKENS as TOKENS
+from .room import Room
 
 comptime LOADS = 4
 """Chunks that a thread loads at once, of tiles of up to 16 rows."""

@@ -9,11 +9,12 @@ A slot is loaded again as soon as it was decoded.
 """
 
 from ...launch.queue import device_pointer
+from ...simt.host import VECTOR_BYTES
 from ...simt.routing import ExpertWeights
-from ...simt.views import VECTOR_BYTES
 from ..instructions.warp import load_constant, load_streaming
 from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
-from .shape import AHEAD, K_WARPS, WORD_BYTES
+from ..shapes import K_WARPS, WORD_BYTES
+from .room import AHEAD
 
 comptime CODES_STEP = K_WARPS * TILE_BYTES // VECTOR_BYTES
 """Vectors from a warp's codes to those of its next block."""

@@ -12,23 +12,24 @@ A row without a base is marked: its elements of C are computed once more, see `s
 from std.builtin.device_passable import DeviceTypeEncoder
 from std.math import align_up
 
-from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...launch.queue import DevicePointer, device_pointer
 from ...simt.arguments import Activations, Result, Weights
 from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
-from ..direct.kernel import DIRECT_TOKENS
 from ..direct.meeting import Meetings
 from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet
+from ..host.gemm import Scaling
+from ..host.workspace import BytePlaces, PADDED
 from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
-from ..instructions.wgmma import ROW_BYTES
-from ..mapped.operands import MARK, MappedOperands, Scaling
 from ..layout import ROWS_PER_LANE, TILE_ROWS
-from ..plan import Kernel, Plan
+from ..mapped.operands import MARK, MappedOperands
+from ..plan import Plan
+from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, ROW_BYTES
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, fragment_of, scale_at
-from .places import ALIGNMENT, Bases, DECODES_NONE, STEP_BLOCKS
+from .places import Bases, DECODES_NONE
 from .spread import store_spread
 
 
@@ -68,16 +69,12 @@ struct ByteRows[stages_weights: Bool](
         Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
         """
         var left = StagedRows.at(address, k, m, 1 if Self.stages_weights else tokens)
-        var right_at = address + left.num_bytes(m)
-        var right = StagedRows.at(right_at, k, n, 1)
-        var bases_at = right_at
-        comptime if Self.stages_weights:
-            # Whole tiles of weights are written.
-            bases_at += right.num_bytes(align_up(n, TILE_ROWS))
+        var places = BytePlaces.of(m, n, k, tokens, has_weights=Self.stages_weights)
+        var right = StagedRows.at(address + places.weights, k, n, 1)
         return Self(
             left,
             right,
-            Bases.at(m, n, bases_at),
+            Bases.at(places, address),
             UInt32(m),
             UInt32(n),
         )
@@ -214,22 +211,7 @@ def factor_or_mark(base: UInt8) -> Float32:
     return MARK if base == NO_BASE else factor_of(base.cast[DType.uint32]())
 
 
-def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace that a product wants."""
-    var num_bytes = 0
-    comptime for known in [False, True]:
-        if (plan.kernel == Kernel.FP8) == known:
-            var rows = ByteRows[known].at(m, n, k, plan.tokens, 0)
-            num_bytes = rows.bases.end_of(m, k)
-    if plan.kernel == Kernel.FP8_EVEN:
-        comptime for tokens in DIRECT_TOKENS:
-            if plan.tokens == tokens:
-                var tiles = plan.tiles(m, n).num_tiles()
-                num_bytes = align_up(num_bytes, ALIGNMENT) + Meetings[tokens].num_bytes(tiles)
-    return Workspace(0, num_bytes)
-
-
 def meetings_at[tokens: Int](m: Int, n: Int, k: Int, rows: ByteRows[_]) -> Meetings[tokens]:
     """Returns where groups meet that have even shares, behind the rows."""
     var tiles = Plan.fp8_even(tokens).tiles(m, n).num_tiles()
-    return Meetings[tokens].at(tiles, align_up(rows.bases.end_of(m, k), ALIGNMENT))
+    return Meetings[tokens].at(tiles, align_up(rows.bases.end_of(m, k), PADDED))

@@ -15,18 +15,13 @@ workspace, or codes of some bits are decoded as they go:
                                                  round
 """
 
-from std.math import align_up
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...operands import Flat, Matrix
 from ...simt.views import flat_of, rows_of
-from ..instructions.wgmma import ROW_BYTES
+from ..host.workspace import BytePlaces
 from ..layout import BLOCK
-
-comptime STEP_BLOCKS = ROW_BYTES // BLOCK
-"""Blocks of a row in a stage."""
-comptime ALIGNMENT = 256
-"""Rows that the bases of a side are padded to: what tiles have past the end is read, too."""
+from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS
 
 
 comptime DECODES_NONE = 0
@@ -55,11 +50,12 @@ struct Bases(TrivialRegisterPassable):
     """Where those of blocks begin."""
 
     @staticmethod
-    def at(m: Int, n: Int, address: Int) -> Self:
-        """Returns those of m rows of tokens and n weight rows that begin at an address."""
-        var of_tokens, of_weights = align_up(m, ALIGNMENT), align_up(n, ALIGNMENT)
+    def at(places: BytePlaces, address: Int) -> Self:
+        """Returns those of a product in a workspace."""
         return Self(
-            device_pointer[DType.uint8](address), UInt32(of_tokens), UInt32(of_tokens + of_weights)
+            device_pointer[DType.uint8](address + places.bases),
+            UInt32(places.weight_bases),
+            UInt32(places.all_bases),
         )
 
     def end_of(self, m: Int, k: Int) -> Int:

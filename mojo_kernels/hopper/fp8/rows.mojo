@@ -13,25 +13,29 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import DevicePointer, Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
-from ...simt.codec import CHUNK
-from ..dense.lanes import LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
-from ..dense.result import GROUPS
+from ..dense.lanes import LaneOfRow, RowLanes
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
+from ..host.workspace import (
+    MANY_CHUNKS,
+    MAX_K,
+    PREPARE_THREADS as THREADS,
+    PREPARE_WARPS as WARPS,
+    RESIDENT_GROUPS,
+    workspace_of_fp8,
+)
 from ..instructions.global_memory import clear_counters
 from ..instructions.shared_memory import shared_base
 from ..layout import BLOCK, TILE_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, Plan
-from .bases import ByteRows, meetings_at, workspace_of
-from .places import STEP_BLOCKS
-from .tokens import CHUNK_COUNTS, MANY_CHUNKS, MAX_CHUNKS, prepare_token
+from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, GROUPS
+from .bases import ByteRows, meetings_at
+from .tokens import CHUNK_COUNTS, prepare_token
 from .weights import SHARED_BYTES, find_bases
-
-comptime MAX_K = MAX_CHUNKS * THREADS * CHUNK
-"""The longest row."""
 
 
 @__llvm_metadata(
@@ -84,7 +88,7 @@ def prepare[
     stages_weights: Bool, tokens: Int
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises -> ByteRows[stages_weights]:
     """Launches the kernel for tiles of so many tokens; returns where all will be."""
-    var space = workspace_of(problem.m, problem.n, problem.k, plan)
+    var space = workspace_of_fp8(problem.m, problem.n, problem.k, plan)
     var tile_groups = groups_of_tile(problem.n, problem.k) if stages_weights else 1
     var rows = ByteRows[stages_weights].at(
         problem.m, problem.n, problem.k, tokens, queue.workspace(space)

@@ -22,11 +22,11 @@ from ..dense.stages import StagedRows
 from ..exact import TokenOctet
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
-from ..instructions.wgmma import OCTET
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, OCTET
 from ..staged.weights import ROWS
 from .codes import ByteTable, FACTOR_AT_BASE, NO_BASE
-from .places import Bases, STEP_BLOCKS, place_of_chunk
+from .places import Bases, place_of_chunk
 
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""

@@ -17,10 +17,12 @@ from std.math import ceildiv
 from ...launch.queue import DevicePointer
 from ...numbers.scales import E8M0_BIAS
 from ...simt.arguments import Activations
-from ...simt.codec import encode_chunk, pack, scale_of_block, CHUNK
-from ...simt.views import BFLOAT16, flat_of, rows_of
-from ..dense.lanes import LANE_CHUNKS, LaneOfRow, LaneSteps
+from ...simt.codec import encode_chunk, pack, scale_of_block
+from ...simt.host import BFLOAT16, CHUNK
+from ...simt.views import flat_of, rows_of
+from ..dense.lanes import LaneOfRow, LaneSteps
 from ..dense.stages import StagedRows
+from ..host.workspace import LANE_CHUNKS, MANY_CHUNKS, MAX_CHUNKS
 from ..instructions.packed import EXPONENT_UNIT, Pairs, multiply_pairs, pick_bytes
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES, OPERANDS
@@ -32,14 +34,11 @@ from ..operands.activations import (
     scale_of_magnitude,
     scale_of_neighbours,
 )
+from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS
 from .bases import ByteRows
 from .codes import ByteTable, EMPTY_BASE, LARGEST_POWER, MAGNITUDES, NO_BASE, SPAN, is_base
-from .places import DECODES_NONE, STEP_BLOCKS, place_of_chunk
+from .places import DECODES_NONE, place_of_chunk
 
-comptime MANY_CHUNKS = 8
-"""Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
-comptime MAX_CHUNKS = 16
-"""The most chunks of a lane."""
 comptime CHUNK_COUNTS = [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS]
 """Chunks of a lane that kernels are compiled for: enough of them."""
 comptime Bytes = SIMD[DType.uint32, 2]

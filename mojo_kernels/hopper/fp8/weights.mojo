@@ -14,7 +14,7 @@ from ...layouts import GRANULE_BYTES
 from ...operands import Matrix
 from ...simt.arguments import Weights
 from ...simt.views import rows_of
-from ..dense.lanes import THREADS, WARPS
+from ..host.workspace import PREPARE_THREADS as THREADS, PREPARE_WARPS as WARPS
 from ..instructions.packed import LOW_BYTES, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word

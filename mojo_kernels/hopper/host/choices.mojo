@@ -8,15 +8,14 @@ workspace for bfloat16 ones that are kept, see `hopper.numbers`. Codes of eight 
 their own, and portable kernels are for operands that no fast one takes.
 """
 
-from ...simt.tiles import kernel as tiles
-from ...simt.tiles.cut import Cut
-from ...simt.tiles.factors import factors_of
+from ...simt import host as tiles
+from ...simt.host import Cut, factors_of
+from ..aligned.choice import choose_plan as choose_aligned
 from ..layout import OPERANDS
 from ..mapped.choice import choose_plan as choose_mapped
-from ..mapped.operands import Scaling
-from ..aligned.choice import choose_plan as choose_aligned
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
+from .gemm import Scaling
 from .measured import EXCEPTIONS
 
 comptime MAX_FEW_ROWS = 8

@@ -29,14 +29,17 @@ at once, in the lanes of a vector.
 
 from std.math import ceil, ceildiv
 
-from ..direct.meeting import groups_of
-from ..direct.stages import WIDE_TOKENS
-from ..few.shape import SHORT, Shape, TOKENS
-from ..fp8.bases import STEP_BLOCKS as FP8_STEP_BLOCKS
 from ..layout import BLOCK, TILE_ROWS
-from ..numbers.operands import NumberRows
 from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, Plan
-from ..staged.stages import STEP_BLOCKS
+from ..shapes import (
+    BYTE_STEP_BLOCKS as FP8_STEP_BLOCKS,
+    FRAGMENT_TOKENS as TOKENS,
+    SHORT,
+    STEP_BLOCKS,
+    Shape,
+    WIDE_TOKENS,
+)
+from .gemm import groups_of
 from .measured import COSTS
 
 comptime Lanes = SIMD[DType.float64, 4]
@@ -211,6 +214,4 @@ def _step_blocks(kernel: Kernel) -> Int:
     """Returns the blocks of a step of K; ranks have whole steps."""
     if kernel == Kernel.FEW:
         return 1
-    if kernel == Kernel.NUMBERS:
-        return NumberRows.STAGE_CODES // BLOCK
     return FP8_STEP_BLOCKS if kernel.wants_bytes() else STEP_BLOCKS

@@ -9,29 +9,22 @@ from max.gpu.compute.mma import (
     wgmma_wait_group_sync,
 )
 from std.memory import bitcast
-from std.sys import _RegisterPackType, size_of
+from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
 from ..layout import BLOCK
+from ..shapes import INSTRUCTION_ROWS, NUMBER_BYTES, OCTET, ROW_BYTES
 from .packed import Pairs, weight_fragment
 from .shared_memory import TileAddresses, store_word
 
-comptime INSTRUCTION_ROWS = 64
-"""Weight rows of one instruction: those of a warp group."""
 comptime MAX_INSTRUCTION_TOKENS = 128
 """The most tokens of one instruction here."""
 comptime INSTRUCTION_K = 16
 """Steps of K of one instruction."""
-comptime OCTET = 8
-"""Of so many tokens a thread has a pair, of so many rows one."""
 comptime TokenSums[tokens: Int] = Array[
     SIMD[DType.float32, part_tokens(tokens) // 2], tokens // part_tokens(tokens)
 ]
 """A thread's sums of so many tokens, those of one instruction after the other."""
-comptime ROW_BYTES = 128
-"""Bytes of a row of tokens, which are swizzled among themselves."""
-comptime NUMBER_BYTES = size_of[DType.bfloat16]()
-"""Bytes of a number of a token."""
 comptime UNIT_BYTES = 16
 """Unit of addresses and distances in a descriptor."""
 

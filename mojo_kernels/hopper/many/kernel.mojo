@@ -23,12 +23,13 @@ from max.gpu.sync import barrier, syncwarp
 from std.math import align_up
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue, Workspace
+from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
-from ..direct.meeting import Meetings, groups_of, may_share
+from ..direct.meeting import Meetings
+from ..host.gemm import grid_of_many
+from ..host.workspace import PADDED, expanded_bytes, is_shared, workspace_of_many
 from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
@@ -39,15 +40,13 @@ from ..instructions.wgmma import (
     part_tokens,
 )
 from ..layout import BLOCK
-from ..plan import Kernel, MULTIPROCESSORS, Plan, takes_operands
-from ..staged.activations import StagedTokens, expand, num_steps_of
-from ..staged.activations import workspace_of as workspace_of_tokens
+from ..plan import Plan
+from ..shapes import CONSUMER_WARPS, EVEN_TOKENS, GROUPS, STEP_BLOCKS, THREADS, num_steps_of
+from ..staged.activations import StagedTokens, expand
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
     Pipeline,
-    STEP_BLOCKS,
     Source,
-    WARP_GROUP,
     fill_first_stages,
     fill_stages,
     first_of,
@@ -59,14 +58,6 @@ comptime CONSUMER_REGISTERS = 232
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
-comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: the consumers, then the fillers."""
-comptime EVEN_TOKENS: List[Int] = [64, 128, 256]
-"""Rows of C of a group that has an even share."""
-comptime ALIGNMENT = 256
-"""Where meetings begin behind expanded activations."""
-comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
-"""Up to so many tiles, a group takes several. Guess, after tiles of another shape."""
 
 
 @__llvm_metadata(
@@ -202,11 +193,6 @@ def consume[
         arrive(previous.empty())
 
 
-def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem; it is made for many rows, and takes any number."""
-    return takes_operands(problem)
-
-
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stages that are too many to be shared are not."""
     if is_shared(problem.m, problem.n, problem.k, plan):
@@ -220,52 +206,15 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
 def _launch[tokens: Int, even: Bool](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with tiles of so many rows."""
     var m, n, k = problem.m, problem.n, problem.k
-    var workspace = queue.workspace(workspace_of(m, n, k, plan))
+    var workspace = queue.workspace(workspace_of_many(m, n, k, plan))
     var tiles = plan.tiles(m, n).num_tiles() if even else 0
-    var meetings_at = workspace + expanded_end(m, k)
+    var meetings_at = workspace + align_up(expanded_bytes(m, k), PADDED)
     var staged = expand(problem, tokens, workspace, meetings_at, GROUPS * tiles, queue)
     queue.launch[matmul_many[tokens, even]](
-        grid(m, n, k, plan),
+        grid_of_many(m, n, k, plan),
         staged,
         Activations(problem),
         Weights(problem),
         Result(problem),
         Meetings[tokens].at(tiles, meetings_at),
     )
-
-
-def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace that a product wants: expanded activations, then meetings."""
-    var size = expanded_end(m, k)
-    if is_shared(m, n, k, plan):
-        comptime for tokens in EVEN_TOKENS:
-            if plan.tokens == tokens:
-                size += Meetings[tokens].num_bytes(plan.tiles(m, n).num_tiles())
-    return Workspace(0, size)
-
-
-def expanded_end(m: Int, k: Int) -> Int:
-    """Returns where expanded activations end in it."""
-    return align_up(workspace_of_tokens(m, k).num_bytes(), ALIGNMENT)
-
-
-def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
-    """Says whether a plan has even shares, and the stages are few enough for them."""
-    var num_steps = Int(num_steps_of(UInt32(k)))
-    return plan.kernel == Kernel.MANY_EVEN and may_share(plan.tiles(m, n).num_tiles(), num_steps)
-
-
-def grid(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
-    """Returns the grid for C of [m, n].
-
-    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
-    """
-    var tiles = Plan.MANY.groups(m, n)
-    var groups = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
-    var shared_bytes = Pipeline[Plan.MANY.tokens].NUM_BYTES
-    if is_shared(m, n, k, plan):
-        groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
-        comptime for tokens in EVEN_TOKENS:
-            if plan.tokens == tokens:
-                shared_bytes = Pipeline[tokens].NUM_BYTES
-    return Grid(groups, threads=THREADS, shared_bytes=shared_bytes, starts_early=True)

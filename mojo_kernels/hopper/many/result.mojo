@@ -12,14 +12,14 @@ from max.gpu.sync import syncwarp
 from std.memory import bitcast
 
 from ...simt.arguments import Result
-from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16, FLOAT32, VECTOR_BYTES
+from ...simt.host import BFLOAT16, CHUNK, FLOAT32, VECTOR_BYTES
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import load_quad
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import TokenSums, store_sums
 from ..layout import K_LANES
-from ..staged.stages import ROOM_TOKENS, Room, WARP_ROWS
+from ..shapes import ROOM_TOKENS, WARP_ROWS
+from ..staged.stages import Room
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""

@@ -13,11 +13,10 @@ fill the device.
 
 from std.math import ceildiv
 
-from ..instructions.wgmma import ROW_BYTES
 from ..aligned.choice import ALL_RANKS, CLUSTERS
+from ..host.gemm import Scaling
 from ..plan import Plan
-from .operands import Scaling
-from .stages import PART_TOKENS
+from ..shapes import PART_TOKENS, ROW_BYTES
 
 
 @fieldwise_init

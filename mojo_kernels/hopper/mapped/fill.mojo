@@ -14,14 +14,15 @@ from ...numbers.floats import FLOAT_TYPES, float_code
 from ...schedule.tiles import Tile
 from ...simt.arguments import Result
 from ...simt.views import flat_of
-from ..dense.result import GROUPS
 from ..dense.share import Share
+from ..host.gemm import Scaling
 from ..instructions.shared_memory import arrive, store_word, wait_phase
 from ..instructions.warp import keep_branch, lane_here
-from .operands import MappedOperands, Scaling
+from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, columns_of
+from .operands import MappedOperands
 from .scales import BATCH, LIFT, UNLIFT
-from .slots import ENTRIES, TileFacts, store_float
-from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, columns_of
+from .slots import TileFacts, store_float
+from .stages import MappedStages
 
 comptime LANE_ENTRIES = ENTRIES // 32
 """Factors of a lane."""
@@ -297,5 +298,5 @@ def put_marks(stages: MappedStages[_], operands: Some[MappedOperands], found: Fo
     comptime for i in range(slot.COLUMN_WORDS):
         var marks = vote[DType.uint32]((found.columns >> UInt32(i)) % 2 == 1)
         word = marks if lane_here() == UInt32(slot.TOKEN_WORDS + i) else word
-    if lane_here() < UInt32(slot.WORDS):
+    if lane_here() < UInt32(MARK_WORDS):
         store_word(slot.mark_at(lane_here()), word)

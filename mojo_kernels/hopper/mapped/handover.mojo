@@ -8,7 +8,6 @@ from layout import Coord
 from max.gpu.sync import syncwarp
 
 from ...simt.arguments import Result
-from ..dense.result import GROUPS, WARPS
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive,
@@ -22,6 +21,7 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import lane_here
+from ..shapes import GROUPS, WARPS
 from ..staged.stages import FLAGS_AT
 
 comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]

@@ -30,15 +30,12 @@ from std.utils import StaticTuple
 
 from ...launch.tensor_map import TensorMap
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
+from ..host.gemm import Scaling
 from ..instructions.shared_memory import prefetch_map, shared_base, wait_phase
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
-    NUMBER_BYTES,
-    OCTET,
     PART_SUMS,
-    ROW_BYTES,
     STEP_BYTES,
     TileSums,
     UNIT_BYTES,
@@ -48,16 +45,24 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..many.result import stores_in_halves
-from ..staged.stages import WARP_GROUP
+from ..shapes import (
+    CONSUMER_WARPS,
+    GROUPS,
+    NUMBER_BYTES,
+    OCTET,
+    PART_COLUMNS,
+    ROW_BYTES,
+    THREADS,
+    WORD,
+    columns_of,
+)
 from .fill import copy_boxes, put_factors
 from .handover import Handover
+from .operands import MappedOperands
 from .result import PartPlace, ROWS, finish, place_of, store_parts, store_together
-from .operands import MappedOperands, Scaling
-from .slots import TileFacts, WORD, load_float, load_floats
-from .stages import MappedStages, PART_COLUMNS, columns_of
+from .slots import TileFacts, load_float, load_floats
+from .stages import MappedStages
 
-comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: consumers, then the others."""
 comptime Sums = TileSums[PART_COLUMNS]
 """A thread's sums: two tokens of every pair of columns of a consumer."""
 comptime Pair = SIMD[DType.float32, ROWS]

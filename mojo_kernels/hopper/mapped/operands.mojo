@@ -14,53 +14,14 @@ away from below, and a row for which it is too large is marked, see `fill`.
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ...layouts import Plain
-from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, WHOLE_ROW, block_of
-from ...numbers.scales import Scale
 from ...simt.arguments import Activations, Result, Weights
 from ..exact import TokenOctet, compute_marked
-from ..instructions.wgmma import ROW_BYTES
-from ..staged.stages import COLUMNS
+from ..host.gemm import Scaling
 from .scales import BATCH, FloatScales, is_extreme, is_too_large
 
 
 comptime MARK = Float32(-1)
 """Stands for the factor of a row that is marked, where factors are positive."""
-
-
-def takes_format(format: Int) -> Bool:
-    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
-    comptime for i in range(len(FORMATS)):
-        comptime F = FORMATS[i]
-        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
-        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
-            if format == i:
-                return True
-    return False
-
-
-@fieldwise_init
-struct Scaling(Equatable, TrivialRegisterPassable):
-    """Where sums meet the scales of operands."""
-
-    var code: Int
-
-    comptime ROWS = Self(0)
-    comptime TILES = Self(1)
-    comptime COLUMNS = Self(2)
-    comptime NUMBERS = Self(3)
-
-    @staticmethod
-    def of(left: Int, right: Int, k: Int) -> Self:
-        """Returns that of a pair of formats with float scales."""
-        var of_weights = block_of(right)
-        if of_weights.k_blocks(k) == 1:
-            return Self.ROWS if block_of(left).k_blocks(k) == 1 else Self.TILES
-        return Self.TILES if 1 << of_weights.row_bits == COLUMNS else Self.COLUMNS
-
-    def is_of_stages(self) -> Bool:
-        """Says whether stages have factors."""
-        return self == Self.TILES or self == Self.COLUMNS
 
 
 trait MappedOperands(DevicePassable, TrivialRegisterPassable):

@@ -16,11 +16,11 @@ from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.views import BFLOAT16
+from ...simt.host import BFLOAT16
 from ...tiles import in_registers
-from ..dense.result import CONSUMER_WARPS, GROUPS
 from ..dense.share import Share
 from ..dense.together import SUMS_BARRIER
+from ..host.gemm import Scaling
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -36,15 +36,25 @@ from ..instructions.shared_memory import (
     wait_at,
 )
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
-from ..instructions.wgmma import OCTET, PART_SUMS, TileSums
+from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..many.result import stores_in_halves
 from ..plan import MAX_RANKS, log_of_ranks
-from ..staged.stages import WARP_ROWS
+from ..shapes import (
+    CONSUMER_WARPS,
+    GROUPS,
+    MARK_WORDS,
+    OCTET,
+    PART_COLUMNS,
+    PART_PITCH,
+    PART_TOKENS,
+    WARP_ROWS,
+    columns_of,
+)
 from .handover import Handover
-from .operands import MappedOperands, Scaling
+from .operands import MappedOperands
 from .slots import TileFacts, load_float, load_floats, load_four
-from .stages import MappedStages, PART_COLUMNS, PART_TOKENS, PartRoom, columns_of
+from .stages import MappedStages, PartRoom
 
 comptime ROWS = 2
 """Tokens of a thread."""
@@ -272,7 +282,7 @@ def store_parts[
     while share.has(index):
         var tile = share.tile(index)
         index = share.after(index)
-        handover.store[PART_TOKENS, PART_COLUMNS, PartRoom.PITCH](
+        handover.store[PART_TOKENS, PART_COLUMNS, PART_PITCH](
             room,
             result,
             UInt32(tile.row * tokens) + place.first_token(),
@@ -314,7 +324,7 @@ def store_together[
                     ),
                 )
     # Rooms are free: who splits K hands nothing over.
-    var word = lane_here() % UInt32(last.Slot.WORDS)
+    var word = lane_here() % UInt32(MARK_WORDS)
     var marks_at = last.room(0).base + 4 * word
     if thread_idx.x < 32:
         store_word(marks_at, load_word(last.slot().mark_at(word)))

@@ -10,19 +10,27 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from std.bit import log2_floor
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
+from ...launch.grid import Grid
+from ...launch.queue import DevicePointer, Queue, device_pointer
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.formats import block_of
 from ...numbers.rounding import float_scale_from_amax
 from ...problem import Problem
 from ...simt.arguments import Activations
-from ...simt.codec import CHUNK, amax_of_lanes
+from ...simt.codec import amax_of_lanes
+from ...simt.host import CHUNK
 from ...simt.views import flat_of
-from ..dense.lanes import LANE_CHUNKS, LaneOfRow, RESIDENT_GROUPS, RowLanes, THREADS, WARPS
+from ..dense.lanes import LaneOfRow, RowLanes
 from ..dense.lanes import load_floats
+from ..host.workspace import (
+    LANE_CHUNKS,
+    PREPARE_THREADS as THREADS,
+    PREPARE_WARPS as WARPS,
+    RESIDENT_GROUPS,
+)
 from ..instructions.warp import keep_branch
-from ..instructions.wgmma import ROW_BYTES
 from ..operands.e4m3 import ELEMENT, encode, magnitude_of
+from ..shapes import ROW_BYTES
 
 comptime BLOCK_CHUNKS = ROW_BYTES // CHUNK
 """Chunks of a block."""

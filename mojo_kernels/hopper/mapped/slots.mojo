@@ -16,13 +16,7 @@ from max.gpu.primitives.warp import broadcast
 from std.memory import bitcast
 
 from ..instructions.shared_memory import load_pair, load_quad, load_word, store_word
-from ..dense.result import GROUPS
-from ..instructions.wgmma import INSTRUCTION_ROWS
-
-comptime WORD = 4
-"""Bytes of a factor."""
-comptime ENTRIES = GROUPS * INSTRUCTION_ROWS
-"""Factors of both consumers' tokens."""
+from ..shapes import ENTRIES, MARK_WORDS, WORD, slot_bytes
 
 
 @fieldwise_init
@@ -36,11 +30,9 @@ struct Slot[tokens: Int, columns: Int](TrivialRegisterPassable):
     comptime MARKS_AT = Self.BIASES_AT + Self.columns * WORD
     comptime TOKEN_WORDS = ENTRIES // 32
     comptime COLUMN_WORDS = Self.columns // 32
-    comptime WORDS = 16
-    """Room for all of them."""
-    comptime TILE_AT = Self.MARKS_AT + Self.WORDS * WORD
-    comptime NUM_BYTES = Self.TILE_AT + 4 * WORD
+    comptime NUM_BYTES = slot_bytes(Self.columns)
     """Bytes of a slot."""
+    comptime TILE_AT = Self.MARKS_AT + MARK_WORDS * WORD
 
     @always_inline
     def factor_at(self, entry: UInt32) -> UInt32:

@@ -14,7 +14,6 @@ there are few tokens, beside each other.
 """
 
 from layout import Coord
-from std.math import align_up
 
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -23,28 +22,27 @@ from ..instructions.shared_memory import (
     copy_box,
     init_barrier,
 )
-from ..instructions.wgmma import INSTRUCTION_ROWS, ROW_BYTES
-from ..plan import MAPPED_ELEMENTS
-from ..staged.stages import COLUMNS, HEADER_BYTES, SHARED_BYTES, SWIZZLE_BYTES
-from ..dense.result import CONSUMER_WARPS, GROUPS
+from ..shapes import (
+    COLUMNS,
+    CONSUMER_WARPS,
+    GROUPS,
+    HEADER_BYTES,
+    PART_BYTES,
+    PART_COLUMNS,
+    PART_PITCH,
+    PART_TOKENS,
+    ROW_BYTES,
+    columns_of,
+    mapped_stages,
+)
 from .slots import Slot
 
-comptime PART_TOKENS = INSTRUCTION_ROWS
-"""Tokens of a consumer."""
-comptime PART_COLUMNS = COLUMNS
-"""Columns of a consumer."""
 comptime FILLERS = 1 + 32
 """Who says that a stage is full: the thread that starts copies, and the warp that puts factors.
 
 Every lane says so, as every lane of consumers does of a stage that is read. One for a warp behind a
 barrier of it would do, and takes as long, but compute-sanitizer does not see that.
 """
-
-
-def columns_of(tokens: Int) -> Int:
-    """Returns the columns of tiles of so many tokens."""
-    comptime assert GROUPS * PART_TOKENS * PART_COLUMNS == MAPPED_ELEMENTS, "a tile has two parts"
-    return MAPPED_ELEMENTS // tokens
 
 
 @fieldwise_init
@@ -56,15 +54,10 @@ struct PartRoom(TrivialRegisterPassable):
 
     var base: UInt32
 
-    comptime PITCH = 2 * PART_COLUMNS + 16
-    """Bytes from one token to the next."""
-    comptime NUM_BYTES = PART_TOKENS * Self.PITCH
-    """Bytes of a part."""
-
     @always_inline
     def at(self, token: UInt32, column: UInt32) -> UInt32:
         """Returns the address of an element."""
-        return self.base + token * UInt32(Self.PITCH) + 2 * column
+        return self.base + token * UInt32(PART_PITCH) + 2 * column
 
 
 @fieldwise_init
@@ -83,20 +76,17 @@ struct MappedStages[tokens: Int](TrivialRegisterPassable):
     comptime Slot = Slot[Self.tokens, Self.COLUMNS]
     comptime ROOMS_AT = HEADER_BYTES
     """Where the rooms begin."""
-    comptime SLOTS_AT = Self.ROOMS_AT + GROUPS * PartRoom.NUM_BYTES
+    comptime SLOTS_AT = Self.ROOMS_AT + GROUPS * PART_BYTES
     """Where the slots begin."""
     comptime TOKENS_BYTES = Self.tokens * ROW_BYTES
     """Bytes of the tokens of a stage."""
-    comptime STAGE_BYTES = Self.TOKENS_BYTES + Self.COLUMNS * ROW_BYTES
-    """Bytes of a stage."""
-    comptime STAGES = (SHARED_BYTES - Self.SLOTS_AT - SWIZZLE_BYTES) // (
-        Self.STAGE_BYTES + Self.Slot.NUM_BYTES
-    )
-    """Stages that fit."""
-    comptime STAGES_AT = align_up(Self.SLOTS_AT + Self.STAGES * Self.Slot.NUM_BYTES, SWIZZLE_BYTES)
+    comptime SPACE = mapped_stages(Self.tokens)
+    comptime STAGES_AT = Self.SPACE.first_at
     """Where the stages begin."""
-    comptime NUM_BYTES = Self.STAGES_AT + Self.STAGES * Self.STAGE_BYTES
-    """Dynamic shared memory of a group."""
+    comptime STAGE_BYTES = Self.SPACE.stage_bytes
+    """Bytes of a stage."""
+    comptime STAGES = Self.SPACE.count
+    """Stages that fit."""
     comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
     """The barriers, [full or empty, stage]."""
 
@@ -121,7 +111,7 @@ struct MappedStages[tokens: Int](TrivialRegisterPassable):
     @always_inline
     def room(self, group: UInt32) -> PartRoom:
         """Returns the room of a consumer."""
-        return PartRoom(self.base + UInt32(Self.ROOMS_AT) + group * UInt32(PartRoom.NUM_BYTES))
+        return PartRoom(self.base + UInt32(Self.ROOMS_AT) + group * UInt32(PART_BYTES))
 
     @always_inline
     def slot(self) -> Self.Slot:

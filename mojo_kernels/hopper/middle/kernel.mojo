@@ -18,49 +18,39 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
+from ..host.gemm import grid_of_middle
 from ..instructions.shared_memory import arrive, shared_base, store_word, wait_phase
 from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import TokenSums, limit_registers, lower_word, multiply_block
 from ..layout import BLOCK
-from ..plan import Plan, takes_operands
-from ..staged.activations import StagedTokens, expand, num_steps_of
+from ..plan import Plan
+from ..shapes import (
+    MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS,
+    MIDDLE_THREADS as THREADS,
+    PARITIES,
+    STEP_BLOCKS,
+    num_steps_of,
+)
+from ..staged.activations import StagedTokens, expand
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
     Pipeline,
-    STEP_BLOCKS,
     Source,
-    WARP_GROUP,
     bands_of,
     fill_first_stages,
     fill_stages,
     first_of,
 )
 from ..staged.weights import StepWeights
-from .result import (
-    CONSUMER_WARPS,
-    PARITIES,
-    Share,
-    leave_sums,
-    store_exactly,
-    store_share,
-    sums_end,
-)
+from .result import Share, leave_sums, store_exactly, store_share
 
 comptime CONSUMER_REGISTERS = 112
 """Registers of a consumer thread: more than its even share."""
 comptime FILLER_REGISTERS = 32
 """Registers of the other threads: what consumers leave."""
-comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: the consumers, then the fillers."""
-
-
-@always_inline
-def shared_bytes_of[tokens: Int]() -> Int:
-    """Returns the dynamic shared memory of a group."""
-    return max(Pipeline[tokens].NUM_BYTES, sums_end[tokens]())
 
 
 @__llvm_metadata(
@@ -167,18 +157,13 @@ def consume[
     wgmma_wait_group_sync[0]()
 
 
-def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem; it is made for some rows, and takes any number."""
-    return takes_operands(problem)
-
-
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies as planned."""
     comptime for tokens in [64, 128]:
         if plan.tokens == tokens:
             var staged = expand(problem, tokens, queue)
             return queue.launch[matmul_middle[tokens]](
-                grid[tokens](problem.m, problem.n, plan),
+                grid_of_middle(problem.m, problem.n, plan),
                 staged,
                 Activations(problem),
                 Weights(problem),
@@ -186,14 +171,3 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
                 UInt32(plan.ranks),
             )
     raise Error(String("plan: got ", plan.tokens, " rows of a group, expected 64 or 128"))
-
-
-def grid[tokens: Int](m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid for C of [m, n]."""
-    return Grid(
-        plan.groups(m, n),
-        threads=THREADS,
-        cluster=plan.ranks,
-        shared_bytes=shared_bytes_of[tokens](),
-        starts_early=True,
-    )

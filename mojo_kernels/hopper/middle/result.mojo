@@ -14,6 +14,7 @@ from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Result
+from ...tiles import in_registers
 from ..instructions.shared_memory import (
     TileAddresses,
     cluster_barrier,
@@ -28,29 +29,25 @@ from ..instructions.warp import any_lane
 from ..instructions.wgmma import TokenSums, store_sums
 from ..layout import K_LANES
 from ..plan import MAX_RANKS
+from ..shapes import (
+    COLUMNS,
+    MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS,
+    PARITIES,
+    READERS,
+    STAGES_AT,
+    SUM_STRIDE,
+    WARP_ROWS,
+)
 from ..staged.exact import Exact, Marks
-from ..staged.stages import COLUMNS, Pipeline, READERS, STAGES_AT, WARP_ROWS
+from ..staged.stages import Pipeline
 from ..staged.weights import first_row_of
-from ...tiles import in_registers
 
-comptime PARITIES = 2
-"""Shares of the steps of a group: even and odd ones."""
-comptime CONSUMER_WARPS = PARITIES * READERS
-"""Warps that multiply, and store in the end."""
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
-comptime SUM_STRIDE = COLUMNS + 4
-"""Words from one token's sums to the next, against bank conflicts."""
 comptime Region[tokens: Int] = TileAddresses[DType.float32, tokens, SUM_STRIDE]
 """The sums of a parity, [token, column]."""
 comptime SUMS_BARRIER = UInt32(1)
 """The hardware barrier of the threads that sum."""
-
-
-@always_inline
-def sums_end[tokens: Int]() -> Int:
-    """Returns where the sums of a tile end, over the stages."""
-    return STAGES_AT + PARITIES * Region[tokens].NUM_BYTES
 
 
 @fieldwise_init

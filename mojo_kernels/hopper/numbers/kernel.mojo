@@ -4,30 +4,18 @@ Weights are preshuffled; they become rows of numbers in the workspace, see `rows
 and `mapped` multiplies. Activations are read as they lie.
 """
 
-from ...launch.queue import Grid, Queue
-from ...problem import LeftKind, Problem
-from ...simt.views import BFLOAT16
-from ..dense.result import DENSE_TOKENS
-from ..instructions.wgmma import NUMBER_BYTES
-from ..mapped.launch import grid as grid_of_rows, multiply as multiply_rows
-from ..mapped.stages import columns_of
+from ...launch.queue import Queue
+from ...problem import Problem
+from ..host.gemm import is_kept_bfloat16
+from ..mapped.launch import multiply as multiply_rows
 from ..plan import Plan, takes_operands
+from ..shapes import DENSE_TOKENS, NUMBER_BYTES, columns_of
 from .rows import prepare
-
-
-def supports(problem: Problem) -> Bool:
-    """Says whether activations are bfloat16 numbers, which are kept; rows may not overlap."""
-    var left = problem.left
-    return (
-        left.kind == LeftKind.KEPT
-        and Int32(left.dtype) == BFLOAT16
-        and left.row_stride >= problem.k
-    )
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Prepares the weights and multiplies."""
-    if not (supports(problem) and takes_operands(problem)):
+    if not (is_kept_bfloat16(problem) and takes_operands(problem)):
         raise Error("plan: numbers are for bfloat16 activations that are kept")
     comptime for tokens in DENSE_TOKENS:
         if plan.tokens == tokens:
@@ -45,8 +33,3 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
                 queue,
             )
     raise Error(String("plan: no tile of numbers has ", plan.tokens, " rows"))
-
-
-def grid(m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid for C of [m, n]."""
-    return grid_of_rows(m, n, Plan.mapped(plan.tokens, plan.ranks))

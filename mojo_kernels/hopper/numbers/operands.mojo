@@ -8,9 +8,8 @@ no bfloat16 number: its elements of C are computed in float64.
 """
 
 from std.builtin.device_passable import DeviceTypeEncoder
-from std.math import align_up, ceildiv
 
-from ...launch.queue import DevicePointer, Workspace, device_pointer
+from ...launch.queue import DevicePointer, device_pointer
 from ...layouts import GRANULE_BYTES, PreshuffledCuda
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.views import flat_of
@@ -18,9 +17,11 @@ from ..dense.operands import StagedOperands
 from ..dense.stages import StagedRows
 from ..dense.units import StageRows, Unit
 from ..exact import TokenOctet, compute_marked
-from ..instructions.wgmma import NUMBER_BYTES, ROW_BYTES
+from ..host.gemm import Scaling
+from ..host.workspace import marks_at
 from ..layout import BLOCK, OPERANDS, TILE_ROWS
-from ..mapped.operands import MARK, MappedOperands, Scaling
+from ..mapped.operands import MARK, MappedOperands
+from ..shapes import NUMBER_BYTES, ROW_BYTES
 from .codes import put_numbers
 
 
@@ -48,13 +49,7 @@ struct NumberRows(MappedOperands, StagedOperands, TrivialRegisterPassable):
     def at(n: Int, k: Int, address: Int) -> Self:
         """Returns the weights of a product in a workspace."""
         var right = StagedRows.at(address, NUMBER_BYTES * k, n, 1)
-        # Whole tiles of weights are written.
-        var marks_at = address + right.num_bytes(align_up(n, TILE_ROWS))
-        return Self(right, device_pointer[DType.uint8](marks_at), UInt32(n))
-
-    def end_of(self, n: Int) -> Int:
-        """Returns the address behind the operands."""
-        return Int(self.right_marks) + ceildiv(n, TILE_ROWS)
+        return Self(right, device_pointer[DType.uint8](address + marks_at(n, k)), UInt32(n))
 
     @always_inline
     def weights(self) -> StagedRows:
@@ -122,8 +117,3 @@ struct NumberRows(MappedOperands, StagedOperands, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "NumberRows"
-
-
-def workspace_of(n: Int, k: Int) -> Workspace:
-    """Returns the workspace that a product wants."""
-    return Workspace(0, NumberRows.at(n, k, 0).end_of(n))

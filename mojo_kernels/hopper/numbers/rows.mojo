@@ -5,16 +5,22 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Weights
-from ..dense.lanes import RESIDENT_GROUPS, THREADS, WARPS
 from ..dense.units import StageRows
 from ..dense.weights import TileUnits, first_step_of, load_stage, store_stages
+from ..host.workspace import (
+    PREPARE_THREADS as THREADS,
+    PREPARE_WARPS as WARPS,
+    RESIDENT_GROUPS,
+    workspace_of_numbers,
+)
 from ..instructions.shared_memory import shared_base
 from ..layout import TILE_ROWS
 from ..plan import MULTIPROCESSORS
-from .operands import NumberRows, workspace_of
+from .operands import NumberRows
 from .weights import mark_weights
 
 comptime MAX_TILE_GROUPS = 32
@@ -40,7 +46,7 @@ def prepare_numbers(w: Weights, operands: NumberRows, k: UInt32, tile_groups: UI
 def prepare(problem: Problem, mut queue: Some[Queue]) raises -> NumberRows:
     """Launches the kernel; returns where all will be."""
     var n, k = problem.n, problem.k
-    var operands = NumberRows.at(n, k, queue.workspace(workspace_of(n, k)))
+    var operands = NumberRows.at(n, k, queue.workspace(workspace_of_numbers(n, k)))
     var tiles = ceildiv(n, TILE_ROWS)
     # Enough for the device.
     var tile_groups = min(ceildiv(RESIDENT_GROUPS * MULTIPROCESSORS, tiles), MAX_TILE_GROUPS)

@@ -10,8 +10,8 @@ from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of, rows_of
-from ..dense.lanes import THREADS
 from ..fp8.codes import scale_at
+from ..host.workspace import PREPARE_THREADS as THREADS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES

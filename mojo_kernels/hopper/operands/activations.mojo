@@ -12,9 +12,10 @@ from std.memory import bitcast
 from ...numbers.rounding import scale_from_amax
 from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Activations
-from ...simt.codec import CHUNK, Chunk, encode_chunk, f32_of_scale, pack, rounded_chunk
+from ...simt.codec import Chunk, encode_chunk, f32_of_scale, pack, rounded_chunk
 from ...simt.codec import scale_of_block
-from ...simt.views import BFLOAT16, rows_of
+from ...simt.host import BFLOAT16, CHUNK
+from ...simt.views import rows_of
 from ..instructions.packed import (
     BF16_MANTISSA_BITS,
     BOTH_HALVES,
@@ -31,14 +32,13 @@ from ..instructions.packed import (
 )
 from ..instructions.warp import keep_branch
 from ..layout import BLOCK, K_LANES, OPERANDS
+from ..shapes import LANE_BYTES
 from .weights import overflows, scaled_pairs_of_any
 
 comptime ELEMENT = OPERANDS.element
 """What numbers are rounded to."""
 comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
 """The bits of bfloat16 pairs that are no signs."""
-comptime LANE_BYTES = 16
-"""Bytes of a lane's eight elements, as bfloat16."""
 
 
 @fieldwise_init

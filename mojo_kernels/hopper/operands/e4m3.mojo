@@ -12,7 +12,8 @@ from std.memory import bitcast
 from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_NAN
-from ...simt.codec import CHUNK, Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
+from ...simt.codec import Chunk, f32_of_inverse_scale, is_nan_scale, magnitude_of_chunk
+from ...simt.host import CHUNK
 from ..instructions.packed import WORD_PAIRS, bytes_of_two
 from .activations import packed_magnitude
 

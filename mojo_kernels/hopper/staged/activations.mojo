@@ -17,42 +17,37 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import shuffle_xor
 from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue, device_pointer
-from ...launch.queue import Workspace
+from ...launch.grid import Grid, Workspace
+from ...launch.queue import DevicePointer, Queue, device_pointer
 from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations
-from ...simt.codec import CHUNK
-from ...simt.views import BFLOAT16, NO_END, rows_of
+from ...simt.host import BFLOAT16, CHUNK
+from ...simt.views import NO_END, rows_of
+from ..host.workspace import expanded_bytes, staged_tokens_bytes
 from ..instructions.global_memory import clear_counters
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import K_LANES
 from ..operands.activations import (
-    LANE_BYTES,
     TokenPairs,
     load_neighbours,
     load_token,
     pairs_of_neighbours,
 )
+from ..shapes import (
+    EXPAND_THREADS as THREADS,
+    GROUP_CHUNKS,
+    LANE_BYTES,
+    PARTS,
+    THREAD_CHUNKS,
+    marks_of_row,
+    num_steps_of,
+)
 
-comptime THREADS = 256
-"""Threads of a group."""
-comptime THREAD_CHUNKS = 2
-"""Chunks of a thread, both on the way at once."""
-comptime GROUP_CHUNKS = THREAD_CHUNKS * THREADS
-"""Chunks of a row that a group takes."""
-comptime STEP = ROW_BYTES // 2
-"""Steps of K in a stage."""
-comptime WIDEST_TILE = 256
-"""Tokens of the widest tile: a workspace has room for whole ones."""
-comptime PARTS = ROW_BYTES // LANE_BYTES
-"""Parts of a row that are swizzled as one."""
 comptime SWIZZLE = Swizzle(log2_floor(PARTS), 0, log2_floor(PARTS))
 """Exchanges the parts of a row by the row's number, as tensor cores expect rows of 128 bytes."""
 comptime StageParts = TileTensor[
@@ -61,18 +56,6 @@ comptime StageParts = TileTensor[
     MutUntrackedOrigin,
 ]
 """Expanded activations, [tile of tokens, step, part of its rows, pair]."""
-
-
-@always_inline
-def num_steps_of(k: UInt32) -> UInt32:
-    """Returns the stages along K."""
-    return (k + UInt32(STEP - 1)) // UInt32(STEP)
-
-
-@always_inline
-def marks_of_row(k: UInt32) -> UInt32:
-    """Returns the groups of a row: each leaves a mark."""
-    return (num_steps_of(k) * UInt32(PARTS) + UInt32(GROUP_CHUNKS - 1)) // UInt32(GROUP_CHUNKS)
 
 
 @always_inline
@@ -124,7 +107,7 @@ struct StagedTokens(DevicePassable, TrivialRegisterPassable):
         """Finds both in a workspace."""
         return Self(
             device_pointer[DType.uint8](workspace),
-            device_pointer[DType.uint8](workspace + _stages_bytes(rows, k)),
+            device_pointer[DType.uint8](workspace + staged_tokens_bytes(rows, k)),
         )
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
@@ -133,17 +116,6 @@ struct StagedTokens(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def get_type_name() -> String:
         return "StagedTokens"
-
-
-def workspace_of(rows: Int, k: Int) -> Workspace:
-    """Returns the workspace that expanded activations [rows, k] want."""
-    return Workspace(0, _stages_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k))))
-
-
-def _stages_bytes(rows: Int, k: Int) -> Int:
-    """Returns the bytes of activations as stages, at the widest tile."""
-    var padded = ceildiv(rows, WIDEST_TILE) * WIDEST_TILE
-    return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
@@ -243,5 +215,5 @@ def expand(
 
 def expand(problem: Problem, tokens: Int, mut queue: Some[Queue]) raises -> StagedTokens:
     """Does so in a workspace that has nothing else."""
-    var workspace = queue.workspace(workspace_of(problem.m, problem.k))
+    var workspace = queue.workspace(Workspace(0, expanded_bytes(problem.m, problem.k)))
     return expand(problem, tokens, workspace, 0, 0, queue)

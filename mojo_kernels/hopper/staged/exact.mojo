@@ -6,8 +6,8 @@ from max.gpu.sync import syncwarp
 from ...simt.arguments import Activations, Result, Weights
 from ..exact import compute_exactly
 from ..instructions.warp import lane_here
-from .activations import StagedTokens, marks_of_row
-from .stages import WARP_ROWS
+from ..shapes import WARP_ROWS, marks_of_row
+from .activations import StagedTokens
 
 
 @fieldwise_init

@@ -14,7 +14,6 @@ the next one are on the way while the last one is stored.
 
 from layout import Coord
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
-from std.math import align_up
 
 from ...launch.queue import DevicePointer
 from ...schedule.clusters import Bands, height_of
@@ -27,46 +26,29 @@ from ..instructions.shared_memory import (
     init_barrier,
     wait_phase,
 )
-from ..instructions.wgmma import ROW_BYTES
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from .activations import STEP, num_steps_of
+from ..shapes import (
+    COLUMNS,
+    HEADER_BYTES,
+    READERS,
+    ROOM_STRIDE,
+    ROOM_TOKENS,
+    ROW_BYTES,
+    STAGES_AT,
+    STEP_BLOCKS,
+    TILES,
+    num_steps_of,
+    staged_stages,
+)
 
-comptime WARP_GROUP = 128
-"""Threads that issue an instruction together."""
-comptime TILES = WARP_GROUP // 32
-"""Tiles of weight rows of a group."""
-comptime COLUMNS = TILES * TILE_ROWS
-"""Columns of C of a group."""
-comptime HALVES = 2
-"""Halves of a tile, a warp each."""
-comptime WARP_ROWS = TILE_ROWS // HALVES
-"""Weight rows of a warp."""
-comptime READERS = TILES * HALVES
-"""Warps that read a stage."""
-comptime STEP_BLOCKS = STEP // BLOCK
-"""Blocks of K in a stage."""
-comptime SWIZZLE_BYTES = 1024
-"""Stages start at multiples of this."""
 comptime FLAGS_AT = 512
 """Where the flags lie, behind the barriers."""
-comptime HEADER_BYTES = 1024
-"""Barriers and flags."""
-comptime SHARED_BYTES = 227 * 1024
-"""What a group can have."""
-comptime ROOM_TOKENS = 16
-"""Tokens that a warp transposes at a time."""
-comptime ROOM_STRIDE = WARP_ROWS + 4
-"""Words from one token to the next in a room, against bank conflicts."""
 comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
 """Where a warp transposes its sums, [token, row]."""
-comptime STAGES_AT = align_up(HEADER_BYTES + READERS * Room.NUM_BYTES, SWIZZLE_BYTES)
-"""Where the stages begin."""
 comptime StageCodes = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, 32, ROWS_PER_LANE]
 """A stage's codes, words of eight: [tile, block, lane, row]."""
 comptime StageScales = TileAddresses[DType.uint32, TILES, STEP_BLOCKS, ROW_LANES]
 """A stage's scales, words of four rows: [tile, block, row lane]."""
-comptime MAX_STAGES = 12
-"""More stages help nothing. Guess."""
 
 
 @always_inline
@@ -104,12 +86,11 @@ struct Pipeline[num_tokens: Int](TrivialRegisterPassable):
     """Bytes of a stage's tokens."""
     comptime SCALES_AT = Self.TOKENS_BYTES + StageCodes.NUM_BYTES
     """Where the scales lie in a stage, behind the codes."""
-    comptime STAGE_BYTES = align_up(Self.SCALES_AT + StageScales.NUM_BYTES, SWIZZLE_BYTES)
+    comptime SPACE = staged_stages(Self.num_tokens)
+    comptime STAGE_BYTES = Self.SPACE.stage_bytes
     """Bytes of a stage."""
-    comptime STAGES = min(MAX_STAGES, (SHARED_BYTES - STAGES_AT) // Self.STAGE_BYTES)
+    comptime STAGES = Self.SPACE.count
     """Stages that fit."""
-    comptime NUM_BYTES = STAGES_AT + Self.STAGES * Self.STAGE_BYTES
-    """Dynamic shared memory of a group."""
     comptime Barriers = TileAddresses[DType.uint64, 2, Self.STAGES]
     """The barriers, [full or empty, stage]."""
 

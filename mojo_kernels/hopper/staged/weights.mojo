@@ -19,7 +19,8 @@ from ..operands.weights import (
     single_factor,
     unscaled_pairs,
 )
-from .stages import HALVES, Pipeline, STEP_BLOCKS, TILES, WARP_ROWS
+from ..shapes import HALVES, STEP_BLOCKS, TILES, WARP_ROWS
+from .stages import Pipeline
 
 comptime ROWS = 2
 """Rows of a lane."""

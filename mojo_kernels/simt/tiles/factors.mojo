@@ -15,11 +15,12 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import block_of, has_float_scales
 from ...tiles import RegisterTile
 from ..arguments import Result, Weights
+from ..host import STAGE, Tile, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
-from .operands import LARGEST_FACTOR_BITS, STAGE, StagedRows, is_extreme, scaled, stages_of
-from .shape import FRAGMENT_COLUMNS, FRAGMENT_ROWS, Tile, WARP_COLUMNS
+from .operands import LARGEST_FACTOR_BITS, StagedRows, is_extreme, scaled, stages_of
+from .place import FRAGMENT_COLUMNS, FRAGMENT_ROWS
 
 comptime Sums[rows: Int] = RegisterTile[
     DType.float32,
@@ -34,14 +35,6 @@ comptime LANE_COLUMNS = PAIR * WARP_COLUMNS // FRAGMENT_COLUMNS
 """Columns of a lane."""
 comptime lane_rows[warp_rows: Int] = PAIR * warp_rows // FRAGMENT_ROWS
 """Rows of a lane."""
-comptime NO_FACTORS = 0
-"""Sums are elements of C."""
-comptime FACTORS_OF_ALL = 1
-"""A row and a column have a factor each for all of K: they come in the end."""
-comptime FACTORS_OF_STAGES = 2
-"""Rows or columns have factors for stages of K."""
-comptime ALL_FACTORS = [NO_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES]
-"""What factors there are."""
 comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
 """The bits of 2 ** -40: two factors that are no smaller have a regular product."""
 
@@ -191,15 +184,3 @@ def in_fragments(index: Int) -> UInt32:
     """Returns how far a lane's column is from its first one."""
     var fragment, column = divmod(index, PAIR)
     return UInt32(fragment * FRAGMENT_COLUMNS + column)
-
-
-def factors_of(left_format: Int, right_format: Int, k: Int) -> Int:
-    """Returns what factors the sums of a product of two formats have."""
-    var found = NO_FACTORS
-    comptime for of_left in [True, False]:
-        var format = left_format if of_left else right_format
-        if has_float_scales(format):
-            found = max(found, FACTORS_OF_ALL)
-            if block_of(format).k_blocks(k) > 1:
-                found = FACTORS_OF_STAGES
-    return found

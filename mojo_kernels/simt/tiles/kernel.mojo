@@ -14,37 +14,42 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue, Workspace
-from ...layouts import RUN_BYTES
+from ...launch.queue import DevicePointer, Queue
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS
 from ...problem import Known, Problem, may_be
 from ...schedule.clusters import Bands
 from ..arguments import Result, Weights
+from ..host import (
+    ALL_FACTORS,
+    ALL_ROWS,
+    Cut,
+    FACTORS_OF_ALL,
+    MANY_ROWS,
+    NUMBER_BYTES,
+    ROW_BYTES,
+    STAGE,
+    STAGE_STEPS,
+    STEP,
+    TILE_THREADS as THREADS,
+    Tile,
+    factors_of,
+    grid_of_tiles,
+    tile_of,
+    workspace_of_tiles,
+)
 from ..instructions import here, shared_base, start_copy, wait_for_copies
 from . import marked, parts, rows
-from .cut import ALL_ROWS, Cut, MANY_ROWS, Steps
-from .factors import ALL_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES, FactorPlaces, factors_of
-from .operands import NUMBER_BYTES, StagedRows, are_numbers
-from .parts import of_part, sum_bytes
-from .place import Place
+from .factors import FactorPlaces
+from .operands import StagedRows, are_numbers
+from .parts import of_part
+from .place import CHUNK_BYTES, PASS_ROWS, Place, STEP_CHUNKS, place_in_stage
 from .product import Product
 from .result import store_sums, store_tile
-from .shape import CHUNK_BYTES, COLUMNS, PASS_ROWS, ROW_BYTES, STEP_CHUNKS, THREADS, Tile
-from .shape import place_in_stage
 from .weights import WeightLoads
 
-comptime FEW_ROWS = 16
-"""Up to this many rows of C..."""
-comptime SHORT_K = 256
-"""...of so short a K at most, a warp a row is faster than the launches that tiles want. Guess."""
 comptime RESIDENT_GROUPS = 2
 """Groups of a multiprocessor: while one waits, the other one works."""
-
-
-def tile_of(rows: Int, factors: Int) -> Tile:
-    """Returns the tile of so many rows: with factors of stages, sums are there twice."""
-    return Tile.of(rows, factors == FACTORS_OF_STAGES)
 
 
 @__llvm_metadata(
@@ -105,6 +110,24 @@ def matmul_tile[
         store_tile[TILE](place.base, target, first_row, first_column)
     if first_row == 0:
         place.flags().write(staged, share.part, first_column, result.columns)
+
+
+@fieldwise_init
+struct Steps(TrivialRegisterPassable):
+    """The steps of a part of K, from the first one to before the end."""
+
+    var first: UInt32
+    var end: UInt32
+
+    @staticmethod
+    @always_inline
+    def of(part: UInt32, parts: UInt32, k: UInt32) -> Self:
+        """Returns those of a part, of which there are no more than stages."""
+        var stages = (k + UInt32(STAGE - 1)) // UInt32(STAGE)
+        var steps = (k + UInt32(STEP - 1)) // UInt32(STEP)
+        var first = part * stages // parts * UInt32(STAGE_STEPS)
+        var end = (part + 1) * stages // parts * UInt32(STAGE_STEPS)
+        return Self(first, min(end, steps))
 
 
 @fieldwise_init
@@ -193,41 +216,11 @@ def copy_rows(staged: StagedRows, place: Place[_], stage: UInt32, first_row: UIn
         )
 
 
-def takes(m: Int, k: Int) -> Bool:
-    """Says whether the kernel is for products of so many rows and so long a K."""
-    return m > FEW_ROWS or k > SHORT_K
-
-
-def supports(problem: Problem) -> Bool:
-    """Says whether the kernel takes a problem: not tiny, weights at words and within 4 GiB."""
-    comptime MAX_BYTES = 1 << 32
-    var are_near = (problem.n + COLUMNS) * problem.k < MAX_BYTES
-    return takes(problem.m, problem.k) and problem.right.codes % RUN_BYTES == 0 and are_near
-
-
-def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
-    """Returns the workspace that a product wants."""
-    var parts = Cut.of(m, n, k).parts
-    var sums = StagedRows.at(m, k, parts, 0).sums(n)
-    return Workspace(0, Int(sums) + sum_bytes(m, n, parts))
-
-
-def grid(m: Int, n: Int, cut: Cut, factors: Int) -> Grid:
-    """Returns the grid for C of [m, n], whose sums have such factors."""
-    var shared_bytes = 0
-    comptime for rows in ALL_ROWS:
-        comptime for has_totals in [False, True]:
-            if cut.rows == rows and (factors == FACTORS_OF_STAGES) == has_totals:
-                shared_bytes = Place[Tile.of(rows, has_totals)].NUM_BYTES
-    var groups = cut.num_groups(m, n, tile_of(cut.rows, factors).columns)
-    return Grid(groups, threads=THREADS, shared_bytes=shared_bytes)
-
-
 def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the activations, multiplies, and computes what is marked."""
     var m, n, k = problem.m, problem.n, problem.k
     var cut = Cut.of(m, n, k)
-    var staged = StagedRows.at(m, k, cut.parts, queue.workspace(workspace_of(m, n, k)))
+    var staged = StagedRows.at(m, k, cut.parts, queue.workspace(workspace_of_tiles(m, n, k)))
     var sums = staged.sums(n)
     if are_numbers(problem):
         staged = staged.reading(problem)
@@ -257,7 +250,7 @@ def _launch[
         comptime for factors in ALL_FACTORS:
             if cut.rows == tile_rows and factors == wanted:
                 queue.launch[matmul_tile[element, tile_rows, factors]](
-                    grid(problem.m, problem.n, cut, factors),
+                    grid_of_tiles(problem.m, problem.n, cut, factors),
                     staged,
                     Weights(problem),
                     Int32(problem.right.layout),

@@ -7,13 +7,15 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.math import ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...layouts import LAYOUTS, OperandLayout
 from ...problem import Known, Problem, may_be
 from ..arguments import Activations, Result, Weights
 from ..codec import ANY_BITS
+from ..host import WARPS, WARP_THREADS
 from ..instructions import any_lane, any_thread
-from ..matmul import WARPS, WARP_THREADS, of_lane, warp_sums
+from ..matmul import of_lane, warp_sums
 from ..views import flat_of
 from .operands import StagedRows
 

@@ -15,7 +15,8 @@ from std.memory import bitcast
 from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ..codec import CHUNK, Chunk, f32_of_scale
+from ..codec import Chunk, f32_of_scale
+from ..host import CHUNK
 from ..instructions import Quad, keep_branch, multiply_add_pairs, pick_bytes
 from .operands import SAFE_SCALES
 

@@ -13,24 +13,23 @@ its elements of C are computed another way.
 """
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-from std.math import align_up, ceildiv
+from std.math import ceildiv
 from std.memory import bitcast
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import Format, has_float_scales
+from ...numbers.formats import has_float_scales
 from ...problem import LeftKind, Problem
-from ..matmul import is_left_aligned
-from ..views import BFLOAT16
+from ..host import (
+    BFLOAT16,
+    NUMBER_BYTES,
+    PART,
+    STAGE,
+    TilePlaces,
+    column_mark_bytes,
+    is_left_aligned,
+)
 
-comptime NUMBER_BYTES = 2
-"""Bytes of a bfloat16 number."""
-comptime STAGE = Format.FP8_BLOCK.block_k
-"""Elements of K that have a factor."""
-comptime PART = 2048
-"""Elements of a row that a warp prepares, and that share a mark. Guess."""
-comptime ALIGNMENT = 256
-"""What follows in the workspace begins at multiples of this."""
 comptime SAFE = Range(-100, 100)
 """The exponents of numbers whose products float32 takes as it takes any."""
 comptime SAFE_BESIDE_FACTORS = Range(-100, 48)
@@ -90,25 +89,22 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def at(m: Int, k: Int, column_parts: Int, address: Int) -> Self:
         """Returns the rows of a product in a workspace."""
-        var factors = address + align_up(m * k * NUMBER_BYTES, ALIGNMENT)
-        var row_marks = factors + align_up(m * ceildiv(k, STAGE) * 4, ALIGNMENT)
-        var parts = ceildiv(k, PART)
+        var places = TilePlaces.of(m, k)
         return Self(
             device_pointer[DType.uint8](address),
             k * NUMBER_BYTES,
-            device_pointer[DType.float32](factors),
-            device_pointer[DType.uint8](row_marks),
-            device_pointer[DType.uint8](row_marks + align_up(m * parts, ALIGNMENT)),
+            device_pointer[DType.float32](address + places.factors),
+            device_pointer[DType.uint8](address + places.row_marks),
+            device_pointer[DType.uint8](address + places.column_marks),
             UInt32(m),
             UInt32(k),
-            UInt32(parts),
+            UInt32(ceildiv(k, PART)),
             UInt32(column_parts),
         )
 
     def sums(self, n: Int) -> DevicePointer[DType.float32]:
         """Returns the sums of parts of K, behind all marks."""
-        # As far behind the beginning, wherever that is.
-        var num_marks = align_up(n * Int(self.column_parts), ALIGNMENT)
+        var num_marks = column_mark_bytes(n, Int(self.column_parts))
         return device_pointer[DType.float32](Int(self.column_marks) + num_marks)
 
     def reading(self, problem: Problem) -> Self:

@@ -8,19 +8,15 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.math import align_up, ceildiv
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import DevicePointer, Queue
 from ...problem import Problem
 from ..arguments import Result
-from ..codec import CHUNK
-from ..views import FLOAT32, flat_of
+from ..host import CHUNK, FLOAT32
+from ..views import flat_of
 
 comptime THREADS = 128
 """Threads of a group."""
-
-
-def sum_bytes(m: Int, n: Int, parts: Int) -> Int:
-    """Returns the bytes of the sums of a product: none where K is whole."""
-    return parts * m * align_up(n, CHUNK) * 4 if parts > 1 else 0
 
 
 @always_inline

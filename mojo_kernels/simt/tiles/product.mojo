@@ -3,13 +3,11 @@
 from max.gpu import thread_idx
 
 from ...tiles import in_registers
+from ..host import FACTORS_OF_STAGES, ROW_BYTES, STAGE_STEPS, STEP, Tile, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, Quad, keep_branch, load_fragments, multiply_add
-from .cut import STAGE_STEPS
-from .factors import FACTORS_OF_STAGES, FactorPlaces, Sums
+from .factors import FactorPlaces, Sums
 from .flags import Flags
-from .place import Place
-from .shape import CHUNK_BYTES, FRAGMENT_COLUMNS, FRAGMENT_ROWS, ROW_BYTES, STEP, Tile
-from .shape import WARP_COLUMNS, place_in_stage
+from .place import CHUNK_BYTES, FRAGMENT_COLUMNS, FRAGMENT_ROWS, Place, place_in_stage
 
 
 @fieldwise_init

@@ -4,15 +4,13 @@ The room has the sums of a row side by side, [row, column], float32. Eight neigh
 then a thread's to store.
 """
 
-from layout import Coord
 from max.gpu import thread_idx
 from std.memory import bitcast
 
 from ...tiles import RegisterTile
 from ..arguments import Result
-from ..codec import CHUNK
+from ..host import CHUNK, TILE_THREADS as THREADS, Tile
 from ..instructions import FRAGMENT_SUMS, load_quad, store_pair
-from .shape import THREADS, Tile
 
 
 @always_inline

@@ -8,16 +8,26 @@ from layout import Coord
 from max.gpu import thread_idx
 from std.math import ceildiv
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...numbers.formats import has_float_scales
 from ...problem import Problem
 from ...schedule.clusters import GridRows
 from ..arguments import Activations
-from ..codec import ANY_BITS, CHUNK, LANES_PER_BLOCK
+from ..codec import ANY_BITS, LANES_PER_BLOCK
+from ..host import (
+    CHUNK,
+    NUMBER_BYTES,
+    PART,
+    STAGE,
+    VECTOR_BYTES,
+    WARPS,
+    WARP_THREADS,
+    is_left_aligned,
+)
 from ..instructions import any_lane
-from ..matmul import WARPS, WARP_THREADS, is_left_aligned
-from ..views import VECTOR_BYTES, flat_of
-from .operands import NUMBER_BYTES, PART, SAFE, SAFE_BESIDE_FACTORS, STAGE
+from ..views import flat_of, tile_here
+from .operands import SAFE, SAFE_BESIDE_FACTORS
 from .operands import StagedRows, are_lost, has_factors, is_extreme, packed_numbers
 
 comptime STAGE_CHUNKS = STAGE // CHUNK
@@ -26,7 +36,7 @@ comptime STAGE_CHUNKS = STAGE // CHUNK
 
 def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: StagedRows):
     """Writes a row's numbers, factors and mark, in one part of K."""
-    var tile = GridRows.here()
+    var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var row = tile.row * WARPS + warp
     if row >= Int(staged.rows):

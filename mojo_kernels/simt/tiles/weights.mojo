@@ -19,12 +19,13 @@ from ...numbers.elements import Element
 from ...numbers.formats import has_float_scales
 from ...numbers.scales import E8M0_BIAS
 from ..arguments import Weights
-from ..codec import BLOCK, CHUNK, LANES_PER_BLOCK
+from ..codec import BLOCK, LANES_PER_BLOCK
+from ..host import CHUNK, ROW_BYTES, STEP
 from ..instructions import keep_branch, store_quad
 from ..views import flat_of
 from .flags import Flags
 from .numbers import are_lost, has_specials, is_usual, numbers_of
-from .shape import PASS_ROWS, ROW_BYTES, STEP, STEP_CHUNKS, place_in_stage
+from .place import PASS_ROWS, STEP_CHUNKS, place_in_stage
 
 
 @fieldwise_init

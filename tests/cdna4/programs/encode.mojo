@@ -16,9 +16,10 @@ from mojo_kernels.cdna4.decode.handover import PART, with_one_nan
 from mojo_kernels.cdna4.operands.encode import encode_block
 from mojo_kernels.cdna4.operands.memory import Input, Output, input, output
 from mojo_kernels.cdna4.types import A, CODES, SCALES
-from mojo_kernels.launch.queue import Grid, Queue
+from mojo_kernels.launch.queue import Queue
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.launch.grid import Grid
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(LANES)))

@@ -17,7 +17,7 @@ from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding, scale_from_amax
 from mojo_kernels.numbers.scales import E8M0_NAN, FLOAT32_NAN
 from mojo_kernels.simt.arguments import carry_of
-from mojo_kernels.simt.codec import ANY_BITS, CHUNK, Chunk, Codes, decode_chunk, element_of
+from mojo_kernels.simt.codec import ANY_BITS, Chunk, Codes, decode_chunk, element_of
 from mojo_kernels.simt.codec import (
     encode_chunk,
     encode_over,
@@ -27,6 +27,7 @@ from mojo_kernels.simt.codec import (
     scale_of_magnitude,
     unpack,
 )
+from mojo_kernels.simt.host import CHUNK
 
 comptime ELEMENTS = Format.FP8.code()
 """The formats with bytes as scales come first, one for each element."""

@@ -8,12 +8,11 @@ from max.gpu.host.compile import _compile_code, get_gpu_target
 
 from mojo_kernels.layouts import PreshuffledCdna4
 from mojo_kernels.numbers.elements import Element
-from mojo_kernels.simt.tiles.factors import ALL_FACTORS
-from mojo_kernels.simt.tiles.cut import ALL_ROWS
 from mojo_kernels.simt.tiles.kernel import matmul_tile
 from mojo_kernels.simt.tiles.marked import compute_marked
 from mojo_kernels.simt.tiles.parts import add_parts
 from mojo_kernels.simt.tiles.rows import stage_rows
+from mojo_kernels.simt.host import ALL_FACTORS, ALL_ROWS
 
 
 def say[

@@ -1,4 +1,4 @@
-"""How a group for few rows of experts is cut, and where things lie in its shared memory.
+"""Where things lie in the shared memory of a group for few rows of experts.
 
     0        whether bfloat16 cannot hold something, and some weight of an item
     8        the expert and the rows of the tile that is staged
@@ -11,107 +11,18 @@
              while the next ones come
 """
 
-from std.math import align_up
 
-from ..few.shape import FRAGMENT_BYTES, Fragments, Partials, TOKENS, TOKEN_STRIDE
-from ..layout import BLOCK, TILE_ROWS
+from ..few.shape import Fragments, Partials
+from ..shapes import FRAGMENT_BYTES, ItemShape, TABLES_AT, WORD_BYTES, tables_end
 
-comptime MAX_TOKEN_TILES = 4
-"""As many as the tables of a tile of rows hold."""
-comptime K_WARPS = 8
-"""Warps that share a tile of weight rows: the order of sums, the same for all shapes."""
 comptime AHEAD = 8
 """Blocks whose weights a warp has on the way."""
-comptime WORD_BYTES = 4
-"""Bytes of a number of the tables."""
 comptime ITEM_OVERFLOW_AT = 4
 comptime EXPERT_AT = 8
 comptime NUM_ROWS_AT = 12
 comptime ROWS_AT = 64
 comptime MARKS_AT = 192
 comptime SUMS_AT = 320
-comptime TABLES_AT = 448
-comptime ALIGNMENT = 128
-"""Of what is read sixteen bytes at a time."""
-comptime MAX_SHARED_BYTES = 227 * 1024
-"""What a group can have."""
-comptime MULTIPROCESSOR_BYTES = 228 * 1024
-"""What all groups of a multiprocessor have."""
-comptime RESERVED_BYTES = 1024
-"""What each group takes beside its own."""
-
-
-@fieldwise_init
-struct Shape(TrivialRegisterPassable):
-    """The compile-time part of a group's work."""
-
-    var token_tiles: Int
-    """Fragments of eight rows, up to `MAX_TOKEN_TILES`."""
-    var row_warps: Int
-    """Tiles of weight rows, each with `K_WARPS` warps."""
-    var is_gated: Bool
-    """Whether the tiles are one of gates and one of ups, or both of both."""
-
-    @staticmethod
-    def of(token_tiles: Int, is_gated: Bool) -> Self:
-        """Returns the shape for so many fragments of rows."""
-        return Self(token_tiles, 1 if token_tiles == 1 and not is_gated else 2, is_gated)
-
-    def rows(self) -> Int:
-        """Returns the rows of a tile."""
-        return TOKENS * self.token_tiles
-
-    def warps(self) -> Int:
-        """Returns the warps of a group."""
-        return K_WARPS * self.row_warps
-
-    def threads(self) -> Int:
-        """Returns the threads of a group."""
-        return 32 * self.warps()
-
-    def columns(self) -> Int:
-        """Returns the columns of the result of an item, hidden numbers if it is gated."""
-        return TILE_ROWS * self.row_warps // (2 if self.is_gated else 1)
-
-    def min_groups(self) -> Int:
-        """Returns how many groups the registers of a multiprocessor hold."""
-        return 2 // self.row_warps
-
-    def batch(self) -> Int:
-        """Returns how many fragments of rows are added up at once: as there is room for."""
-        return self.token_tiles if self.token_tiles < MAX_TOKEN_TILES else 1
-
-    def batches(self) -> Int:
-        """Returns in how many turns an item is added up."""
-        return self.token_tiles // self.batch()
-
-    def rooms(self) -> Int:
-        """Returns for how many turns there is room: warps wait for readers where there is one."""
-        return 2 if self.token_tiles <= 2 else 1
-
-    def partial_bytes(self) -> Int:
-        """Returns the bytes of the sums of all warps that are added up at once."""
-        return self.warps() * TOKENS * self.batch() * TOKEN_STRIDE * WORD_BYTES
-
-    def shared_bytes(self, experts: Int, slots: Int, k: Int) -> Int:
-        """Returns the dynamic shared memory of a group."""
-        var fragments = k // BLOCK * self.token_tiles * FRAGMENT_BYTES
-        return (
-            Int(tables_end(UInt32(experts), UInt32(slots)))
-            + fragments
-            + self.rooms() * self.partial_bytes()
-        )
-
-    def groups(self, shared_bytes: Int) -> Int:
-        """Returns the groups that a multiprocessor holds at once."""
-        return min(self.min_groups(), MULTIPROCESSOR_BYTES // (shared_bytes + RESERVED_BYTES))
-
-
-@always_inline
-def tables_end(experts: UInt32, slots: UInt32) -> UInt32:
-    """Returns the bytes up to the end of all tables."""
-    var words = 3 * (experts + 1) + slots
-    return align_up(UInt32(TABLES_AT) + UInt32(WORD_BYTES) * words, UInt32(ALIGNMENT))
 
 
 @fieldwise_init
@@ -186,7 +97,7 @@ struct Room(TrivialRegisterPassable):
         return Fragments[token_tiles](self.base + tables_end(self.experts, self.slots))
 
     @always_inline
-    def partials[SHAPE: Shape](self, turn: UInt32) -> Partials[SHAPE.batch()]:
+    def partials[SHAPE: ItemShape](self, turn: UInt32) -> Partials[SHAPE.batch()]:
         """Returns the sums that are added up in a turn, of those of all items."""
         comptime BLOCK_BYTES = SHAPE.token_tiles * FRAGMENT_BYTES
         var first = self.fragments[SHAPE.token_tiles]().base + self.k_blocks * UInt32(BLOCK_BYTES)

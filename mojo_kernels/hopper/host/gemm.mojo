@@ -1,0 +1,287 @@
+"""What the host decides for a product of one matrix: which kernel takes it, and the grid, by kernel."""
+
+from std.math import ceildiv
+
+from ...launch.grid import Grid, MAPPED_ALIGNMENT
+from ...layouts import Plain, layout_position
+from ...numbers.elements import Element
+from ...numbers.formats import FORMATS, Format, WHOLE_ROW, block_of
+from ...numbers.scales import Scale
+from ...problem import ANY, Known, LeftKind, Problem, may_be
+from ...simt.host import BFLOAT16, FLOAT32, is_aligned
+from ..layout import BLOCK, OPERANDS, TILE_ROWS
+from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED, Plan, takes_operands
+from ..shapes import (
+    COLUMNS,
+    FEW_THREADS,
+    FRAGMENT_TOKENS,
+    MIDDLE_THREADS,
+    ROW_BYTES,
+    SHORT,
+    Shape,
+    THREADS,
+    direct_stages,
+    mapped_stages,
+    middle_shared_bytes,
+    num_steps_of,
+    staged_stages,
+)
+from .workspace import MAX_K, is_shared, may_share
+
+# Who takes a product.
+
+comptime MXFP8 = Format.MXFP8.code()
+comptime MXFP4 = OPERANDS.code()
+comptime PLAIN = layout_position(Plain.NAME)
+"""The position in `LAYOUTS` of rows as they lie."""
+
+
+def is_kept_bfloat16(problem: Problem) -> Bool:
+    """Says whether activations are bfloat16 numbers, which are kept; rows may not overlap."""
+    var left = problem.left
+    return (
+        left.kind == LeftKind.KEPT
+        and Int32(left.dtype) == BFLOAT16
+        and left.row_stride >= problem.k
+    )
+
+
+def fp8_takes(left_format: Int, k: Int) -> Bool:
+    """Says whether `fp8` takes activations: of no format, they are kept as they are."""
+    return left_format == MXFP4 and k <= MAX_K
+
+
+def fp8_takes(problem: Problem) -> Bool:
+    """Says whether it takes a problem: MXFP4 on both sides, C of two-byte floats.
+
+    It cuts off what bfloat16 and float16 do not show but float32 may.
+    """
+    return (
+        takes_operands(problem)
+        and fp8_takes(problem.left.format, problem.k)
+        and Int32(problem.result.dtype) != FLOAT32
+    )
+
+
+def aligned_takes(left: Int, right: Int) -> Bool:
+    """Says whether `aligned` alone takes a pair of formats: MXFP8 left."""
+    return left == MXFP8 and right in (MXFP8, MXFP4)
+
+
+def aligned_takes(problem: Problem) -> Bool:
+    """Says whether it takes a problem that no other fast kernel does, C of two-byte floats.
+
+    It cuts off what bfloat16 and float16 do not show but float32 may.
+    """
+    return (
+        problem.left.kind != LeftKind.KEPT
+        and aligned_takes(problem.left.format, problem.right.format)
+        and problem.right.layout == PRESHUFFLED
+        and is_aligned(problem)
+        and Int32(problem.result.dtype) != FLOAT32
+    )
+
+
+def aligned_may_take[known: Known]() -> Bool:
+    """Says whether what is known of a problem leaves it possible that `aligned` takes it."""
+    comptime if not may_be(known.layout, PRESHUFFLED):
+        return False
+    elif known.left_format == ANY or known.right_format == ANY:
+        return True
+    else:
+        return aligned_takes(known.left_format, known.right_format)
+
+
+def is_e4m3(format: Int) -> Bool:
+    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
+    comptime for i in range(len(FORMATS)):
+        comptime F = FORMATS[i]
+        comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
+        comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
+            if format == i:
+                return True
+    return False
+
+
+def mapped_takes(left: Int, right: Int) -> Bool:
+    """Says whether `mapped` takes a pair of formats."""
+    return is_e4m3(left) and is_e4m3(right)
+
+
+def mapped_takes(problem: Problem) -> Bool:
+    """Says whether it takes a problem: C of two-byte floats.
+
+    It cuts off what bfloat16 and float16 do not show but float32 may.
+    """
+    return (
+        problem.left.kind != LeftKind.KEPT
+        and mapped_takes(problem.left.format, problem.right.format)
+        and problem.right.layout == PLAIN
+        and is_aligned(problem)
+        and problem.right.codes % MAPPED_ALIGNMENT == 0
+        and problem.k % MAPPED_ALIGNMENT == 0
+        and Int32(problem.result.dtype) != FLOAT32
+    )
+
+
+def mapped_may_take[known: Known]() -> Bool:
+    """Says whether what is known of a problem leaves it possible that `mapped` takes it."""
+    comptime if not may_be(known.layout, PLAIN):
+        return False
+    elif known.left_format == ANY or known.right_format == ANY:
+        return True
+    else:
+        return mapped_takes(known.left_format, known.right_format)
+
+
+@fieldwise_init
+struct Scaling(Equatable, TrivialRegisterPassable):
+    """Where sums of `mapped` meet the scales of operands."""
+
+    var code: Int
+
+    comptime ROWS = Self(0)
+    comptime TILES = Self(1)
+    comptime COLUMNS = Self(2)
+    comptime NUMBERS = Self(3)
+
+    @staticmethod
+    def of(left: Int, right: Int, k: Int) -> Self:
+        """Returns that of a pair of formats with float scales."""
+        var of_weights = block_of(right)
+        if of_weights.k_blocks(k) == 1:
+            return Self.ROWS if block_of(left).k_blocks(k) == 1 else Self.TILES
+        return Self.TILES if 1 << of_weights.row_bits == COLUMNS else Self.COLUMNS
+
+    def is_of_stages(self) -> Bool:
+        """Says whether stages have factors."""
+        return self == Self.TILES or self == Self.COLUMNS
+
+
+# Grids.
+
+comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
+"""Up to so many tiles, a group takes several. Guess, after tiles of another shape."""
+comptime MOST_IDLE = 8
+"""Up to so many multiprocessors may have no tile, rather than that tiles have parts. Guess."""
+comptime FEWEST_STEPS = 4
+"""Groups have no fewer stages than that, or fewer groups have some. Guess."""
+
+
+def groups_of(tiles: Int, num_steps: Int) -> Int:
+    """Returns the groups that share the stages of so many tiles: that have one each, if few would
+    have none."""
+    if tiles <= MULTIPROCESSORS and MULTIPROCESSORS - tiles <= MOST_IDLE:
+        return tiles
+    return max(min(MULTIPROCESSORS, tiles * num_steps // FEWEST_STEPS), 1)
+
+
+def grid_of_few(m: Int, n: Int, plan: Plan, shape: Shape, share: Int) -> Grid:
+    """Returns the grid of `few` for C of [m, n]; `share` is the blocks of a rank."""
+    var x, y, z = plan.tiles(m, n).grid(plan.ranks)
+    return Grid(
+        x,
+        y,
+        z,
+        threads=FEW_THREADS,
+        cluster=plan.ranks,
+        shared_bytes=shape.shared_bytes(share),
+        max_shared_bytes=shape.shared_bytes(1 << 30),
+        starts_early=True,
+    )
+
+
+def grid_of_middle(m: Int, n: Int, plan: Plan) -> Grid:
+    """Returns the grid of `middle` for C of [m, n]."""
+    return Grid(
+        plan.groups(m, n),
+        threads=MIDDLE_THREADS,
+        cluster=plan.ranks,
+        shared_bytes=middle_shared_bytes(plan.tokens),
+        starts_early=True,
+    )
+
+
+def grid_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
+    """Returns the grid of `many` for C of [m, n].
+
+    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
+    """
+    var tiles = Plan.MANY.groups(m, n)
+    var groups = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
+    var tokens = Plan.MANY.tokens
+    if is_shared(m, n, k, plan):
+        groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
+        tokens = plan.tokens
+    return Grid(
+        groups, threads=THREADS, shared_bytes=staged_stages(tokens).end(), starts_early=True
+    )
+
+
+def grid_of_direct(
+    m: Int, n: Int, tokens: Int, ranks: Int, bits: Int = 4, has_factors: Bool = False
+) -> Grid:
+    """Returns the grid of `direct` for C of [m, n]: groups take tiles in turn, clusters one."""
+    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
+    return Grid(
+        tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
+        threads=THREADS,
+        cluster=ranks if ranks > 1 else 0,
+        shared_bytes=direct_stages(tokens, bits, has_factors).end(),
+        starts_early=True,
+    )
+
+
+def grid_of_mapped(m: Int, n: Int, plan: Plan) -> Grid:
+    """Returns the grid of `mapped` for C of [m, n]: groups take tiles in turn, clusters one."""
+    var tiles = plan.tiles(m, n).num_tiles()
+    return Grid(
+        tiles * plan.ranks if plan.ranks > 1 else min(tiles, MULTIPROCESSORS),
+        threads=THREADS,
+        cluster=plan.ranks if plan.ranks > 1 else 0,
+        shared_bytes=mapped_stages(plan.tokens).end(),
+        # Groups that begin as others end lie anywhere on the chip: those that want the same boxes at
+        # the same time are no neighbours then, and products of some rounds take a quarter longer.
+        starts_early=tiles * plan.ranks <= MULTIPROCESSORS,
+    )
+
+
+def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
+    """Returns the plan, or one without even shares if those are of too many stages."""
+    var is_even = plan.kernel == Kernel.FP8_EVEN
+    if is_even and not may_share(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES)):
+        return Plan.fp8_few(plan.tokens, 1)
+    return plan
+
+
+def grid_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
+    """Returns the grid of `fp8` for C of [m, n]."""
+    if plan.kernel == Kernel.FP8:
+        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, 1))
+    var grid = grid_of_direct(m, n, plan.tokens, plan.ranks)
+    if shareable(m, n, k, plan).kernel == Kernel.FP8_EVEN:
+        grid.x = groups_of(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES))
+    return grid
+
+
+def grid_of_aligned(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
+    """Returns the grid of `aligned` for C of [m, n] and weights of so many bits."""
+    if plan.kernel == Kernel.ALIGNED:
+        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
+    return grid_of_direct(m, n, plan.tokens, plan.ranks, weight_bits, True)
+
+
+def grid_of(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
+    """Returns the grid of a plan for MXFP4 weights."""
+    if plan.kernel == Kernel.FEW:
+        var share = ceildiv(k // BLOCK, plan.ranks)
+        var shape = Shape(plan.tokens // FRAGMENT_TOKENS, plan.columns // TILE_ROWS, False)
+        shape.is_short = share <= SHORT * shape.k_warps()
+        return grid_of_few(m, n, plan, shape, share)
+    if plan.kernel == Kernel.MIDDLE:
+        return grid_of_middle(m, n, plan)
+    if plan.kernel == Kernel.NUMBERS:
+        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
+    if plan.kernel.wants_bytes():
+        return grid_of_fp8(m, n, k, plan)
+    return grid_of_many(m, n, k, plan)

@@ -1,0 +1,214 @@
+"""What the host decides for a product of one matrix: the workspace, by kernel.
+
+    middle, many    tokens as bfloat16 stages, marks of their rows; parts of tiles
+    numbers         weights as bfloat16 rows, marks of tiles of 32 of them
+    fp8             tokens and weights as bytes, their bases; parts of tiles
+    aligned         the same, and factors of tokens
+    mapped          E4M3 codes of floats, and their scales
+"""
+
+from std.bit import log2_floor
+from std.math import align_up, ceildiv
+
+from ...launch.grid import Workspace
+from ...simt.host import CHUNK
+from ..layout import BLOCK, TILE_ROWS
+from ..plan import Kernel, MULTIPROCESSORS, Plan
+from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, ROW_BYTES, marks_of_row, num_steps_of
+
+comptime WIDEST_TILE = 256
+"""Tokens of the widest tile of stages: a workspace has room for whole ones."""
+comptime PADDED = 256
+"""Rows that the bases of a side are padded to: what tiles have past the end is read, too. What follows
+rows begins at such multiples."""
+comptime ROWS_ALIGNMENT = 1024
+"""Rows of a side begin at multiples of this."""
+comptime ALL_ROWS = 0
+"""Stands for the rows of a tile that has all."""
+comptime SLOTS = 2
+"""Parts of a group: of its first tile, and of its last one."""
+comptime COUNTER_BYTES = 4
+"""Bytes of a counter."""
+comptime SUM_BYTES = 4
+"""Bytes of a sum."""
+
+
+def staged_tokens_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of activations as bfloat16 stages, at the widest tile."""
+    var padded = ceildiv(rows, WIDEST_TILE) * WIDEST_TILE
+    return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
+
+
+def expanded_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of activations as such stages, and of the marks of their rows."""
+    return staged_tokens_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k)))
+
+
+def counter_bytes(tiles: Int) -> Int:
+    """Returns the bytes of the counters of tiles that have parts, padded."""
+    return align_up(tiles * GROUPS * COUNTER_BYTES, PADDED)
+
+
+def part_bytes(tokens: Int) -> Int:
+    """Returns the bytes of a part of a tile of so many rows."""
+    return tokens * COLUMNS * SUM_BYTES
+
+
+def meetings_bytes(tokens: Int, tiles: Int) -> Int:
+    """Returns the bytes of the counters and parts of tiles of so many rows."""
+    return counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * part_bytes(tokens)
+
+
+def rows_bytes(num_rows: Int, row_bytes: Int, tile_rows: Int) -> Int:
+    """Returns the bytes of rows as stages of 128 bytes, in tiles of so many rows or of all."""
+    var num_steps = ceildiv(row_bytes, ROW_BYTES)
+    var rows = num_rows if tile_rows == ALL_ROWS else align_up(num_rows, tile_rows)
+    return align_up(rows * num_steps * ROW_BYTES, ROWS_ALIGNMENT)
+
+
+@fieldwise_init
+struct BytePlaces(TrivialRegisterPassable):
+    """Where in a workspace lie bytes of both sides, their bases, and what follows."""
+
+    var weights: Int
+    """Rows of weights, behind those of tokens."""
+    var bases: Int
+    """A byte for each row of tokens, then for each of the weights."""
+    var weight_bases: Int
+    """Where those begin behind the first ones."""
+    var all_bases: Int
+    """Bytes of both."""
+
+    @staticmethod
+    def of(m: Int, n: Int, k: Int, tile_rows: Int, *, has_weights: Bool) -> Self:
+        """Returns those of a product, tokens in tiles of so many rows.
+
+        Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
+        """
+        var weights = rows_bytes(m, k, 1 if has_weights else tile_rows)
+        var bases = weights
+        if has_weights:
+            # Whole tiles of weights are written.
+            bases += rows_bytes(align_up(n, TILE_ROWS), k, 1)
+        var of_tokens = align_up(m, PADDED)
+        return Self(weights, bases, of_tokens, of_tokens + align_up(n, PADDED))
+
+    def end_of_blocks(self, m: Int, k: Int) -> Int:
+        """Returns where the bases of blocks of tokens end, a byte each."""
+        return self.bases + self.all_bases + m * (k // BLOCK)
+
+    def end_of_factors(self, k: Int) -> Int:
+        """Returns where the factors of tokens end, a float32 for each stage."""
+        return self.bases + self.all_bases + 4 * self.weight_bases * ceildiv(k, ROW_BYTES)
+
+
+def marks_at(n: Int, k: Int) -> Int:
+    """Returns where the marks of tiles lie, behind rows of weights as numbers."""
+    # Whole tiles of weights are written.
+    return rows_bytes(align_up(n, TILE_ROWS), NUMBER_BYTES * k, 1)
+
+
+def workspace_of_numbers(n: Int, k: Int) -> Workspace:
+    """Returns the workspace of weights as numbers, and of their marks."""
+    return Workspace(0, marks_at(n, k) + ceildiv(n, TILE_ROWS))
+
+
+def scales_at(m: Int, k: Int) -> Int:
+    """Returns where the scales of floats lie, behind their codes."""
+    return align_up(m * k, PADDED)
+
+
+def workspace_of_mapped(m: Int, k: Int) -> Workspace:
+    """Returns the workspace that floats want: codes, then a scale a block."""
+    return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))
+
+
+def workspace_of_aligned(m: Int, n: Int, k: Int, tokens: Int, has_weights: Bool) -> Workspace:
+    """Returns the workspace for MXFP8 activations, in tiles of so many rows."""
+    var places = BytePlaces.of(m, n, k, tokens, has_weights=has_weights)
+    return Workspace(0, places.end_of_factors(k))
+
+
+def workspace_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace of a plan of `fp8`."""
+    var places = BytePlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel == Kernel.FP8)
+    var end = places.end_of_blocks(m, k)
+    if plan.kernel == Kernel.FP8_EVEN:
+        var tiles = plan.tiles(m, n).num_tiles()
+        end = align_up(end, PADDED) + meetings_bytes(plan.tokens, tiles)
+    return Workspace(0, end)
+
+
+def may_share(tiles: Int, num_steps: Int) -> Bool:
+    """Says whether kernels can divide up the stages of so many tiles: in 32 bits."""
+    return (tiles * num_steps + 1) * MULTIPROCESSORS < 1 << 32
+
+
+def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
+    """Says whether a plan of `many` has even shares, and the stages are few enough for them."""
+    var num_steps = Int(num_steps_of(UInt32(k)))
+    return plan.kernel == Kernel.MANY_EVEN and may_share(plan.tiles(m, n).num_tiles(), num_steps)
+
+
+def workspace_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace of a plan of `many`: expanded activations, then parts of tiles."""
+    var size = align_up(expanded_bytes(m, k), PADDED)
+    if is_shared(m, n, k, plan):
+        size += meetings_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
+    return Workspace(0, size)
+
+
+def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace that a plan for MXFP4 weights wants."""
+    if plan.kernel == Kernel.FEW:
+        return Workspace(0, 0)
+    if plan.kernel.wants_bytes():
+        return workspace_of_fp8(m, n, k, plan)
+    if plan.kernel == Kernel.NUMBERS:
+        return workspace_of_numbers(n, k)
+    if plan.kernel == Kernel.MIDDLE:
+        return Workspace(0, expanded_bytes(m, k))
+    return workspace_of_many(m, n, k, plan)
+
+
+# Rows on their way to a workspace: a group has some, a power of two of its threads each.
+
+comptime LOG_PREPARE_THREADS = 8
+"""Threads of a group that makes rows ready, as an exponent."""
+comptime PREPARE_THREADS = 1 << LOG_PREPARE_THREADS
+"""The threads themselves."""
+comptime PREPARE_WARPS = PREPARE_THREADS // 32
+"""Warps of a group."""
+comptime RESIDENT_GROUPS = 4
+"""Groups of a multiprocessor at once."""
+comptime LANE_CHUNKS = 4
+"""Chunks of a lane that are on the way at once."""
+comptime MANY_CHUNKS = 8
+"""Chunks of a lane, of many rows: what is done once for all of them takes as long as for three."""
+comptime MAX_CHUNKS = 16
+"""The most chunks of a lane."""
+comptime MAX_K = MAX_CHUNKS * PREPARE_THREADS * CHUNK
+"""The longest row that becomes bytes."""
+
+
+def log_lanes_of(num_rows: Int, k: Int, most_chunks: Int = LANE_CHUNKS) -> Int:
+    """Returns the lanes of a row of k elements, from those of a warp to those of a group.
+
+    As an exponent. Of many rows, lanes may have so many chunks each.
+    """
+    var row_chunks = k // CHUNK
+    var lanes = 32
+    while lanes < PREPARE_THREADS and lanes < row_chunks:
+        lanes *= 2
+    while (
+        lanes > 32
+        and num_rows * lanes > MULTIPROCESSORS * RESIDENT_GROUPS * PREPARE_THREADS
+        and row_chunks <= most_chunks * (lanes // 2)
+    ):
+        lanes //= 2
+    return log2_floor(lanes)
+
+
+def groups_of_rows(num_rows: Int, log_lanes: Int) -> Int:
+    """Returns the groups of all rows."""
+    return ceildiv(num_rows << log_lanes, PREPARE_THREADS)
