@@ -181,7 +181,6 @@ Hopper's builds on the room of any GPU.
             e4m3.mojo             floats to E4M3 by the instructions for it
         few/                  few rows: weights stream through registers
             kernel.mojo           the kernel, and the launch
-            shape.mojo            where tokens and sums of a group lie
             activations.mojo      rows in fragment order, staged by the group
             weights.mojo          a warp's way along a tile, loads ahead
             result.mojo           what a warp leaves, and the exact way

@@ -10,6 +10,7 @@ from ..experts import ExpertsProblem, GroupedProblem
 from ..hopper import dispatch as hopper
 from ..hopper.experts import dispatch as hopper_experts
 from ..hopper.host import moe, plans
+from ..hopper.plan import Kernel
 from ..launch.grid import Workspace, larger
 from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
@@ -32,7 +33,10 @@ def quantize[
 def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
     """Computes left @ right.T + bias; `plan_code` is for tests and tuning, see `hopper.plan`."""
     comptime if has_hopper():
-        hopper.multiply[known](problem, queue, plan_code)
+        var plan = plans.plan_of(problem, plan_code)
+        # Others than what was expected, at other addresses: tiles want what nobody has asked for.
+        var is_asked = plan.kernel != Kernel.PORTABLE or not plans.asks_for_none(problem, plan_code)
+        hopper.launch[known](problem, plan, queue, has_workspace=is_asked)
     else:
         portable.launch[known](problem, queue)
 

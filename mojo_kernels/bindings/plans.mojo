@@ -5,9 +5,8 @@
     plans_cuda                                all of Hopper's plans, and what they are expected to take
     pairs_on_gfx950 and the like              formats that CDNA4 has kernels for
 
-Functions take one tuple of integers, see `protocol`. They ask the code that launches, so a row here
-is what a device gets. The module of the CPU knows nothing of this: it stays when a kernel of a GPU
-changes.
+Functions take one tuple of integers, see `protocol`. They ask what the code that launches asks, so a
+row here is what a device gets. Neither this module nor that of the CPU changes with a kernel.
 """
 
 from std.os import abort

@@ -66,7 +66,7 @@ struct Share[tokens: Int, even: Bool = False, columns: Int = COLUMNS](TrivialReg
     def evenly(result: Result, num_steps: UInt32) -> Self:
         """Returns the share of this group, of as many as the grid has."""
         var schedule = bands_of[Self.tokens, Self.columns](result)
-        # No more than 32 bits hold, see `direct.meeting.may_share`.
+        # No more than 32 bits hold, see `host.workspace.may_share`.
         var all_steps = schedule.rows * schedule.columns * num_steps
         var group, groups = UInt32(block_idx.x), UInt32(grid_dim.x)
         return Self(

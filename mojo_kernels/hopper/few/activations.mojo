@@ -16,8 +16,8 @@ from std.bit import log2_floor
 
 from ...simt.arguments import Activations
 from ...simt.host import BFLOAT16
-from ..instructions.packed import Pairs
-from ..instructions.shared_memory import store_quad
+from ..instructions.packed import Pairs, WORD_PAIRS
+from ..instructions.shared_memory import TileAddresses, store_quad
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES
 from ..operands.activations import (
@@ -29,8 +29,12 @@ from ..operands.activations import (
     rounds_packed,
     scale_of_neighbours,
 )
-from ..shapes import FRAGMENT_TOKENS as TOKENS
-from .shape import Fragments
+from ..shapes import FRAGMENT_TOKENS as TOKENS, STAGE_TILES
+
+comptime Fragments[token_tiles: Int] = TileAddresses[
+    DType.uint32, STAGE_TILES, token_tiles, 32, WORD_PAIRS
+]
+"""Staged tokens, [block, tile, lane, pair], from some block on."""
 
 
 @fieldwise_init

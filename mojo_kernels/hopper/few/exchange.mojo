@@ -34,7 +34,7 @@ from ..instructions.shared_memory import (
 from ..layout import TILE_ROWS
 from ..plan import MAX_RANKS, log_of_ranks
 from ..shapes import FEW_HEADER_BYTES as HEADER_BYTES, FEW_THREADS as THREADS, LANE_BYTES, Shape
-from .shape import Partials
+from .result import Partials
 
 comptime ITEM = 4
 """Elements of an item."""

@@ -48,15 +48,9 @@ from ..shapes import (
     STEP,
     Shape,
 )
-from .activations import StagedChunks, TokenStage
+from .activations import Fragments, StagedChunks, TokenStage
 from .exchange import Exchange, ITEM
-from .result import compute_share_exactly, store_sums
-from .shape import (
-    Fragments,
-    HALVES,
-    Partials,
-    WarpSums,
-)
+from .result import HALVES, Partials, WarpSums, compute_share_exactly, store_sums
 from .weights import WeightStream
 
 

@@ -9,12 +9,23 @@ from max.gpu import thread_idx
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
+from ...tiles import RegisterTile
 from ..exact import compute_exactly
-from ..instructions.shared_memory import store_word
+from ..instructions.shared_memory import TileAddresses, store_word
 from ..instructions.warp import FRAGMENT_SUMS
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
-from ..shapes import FEW_WARPS as WARPS, FRAGMENT_TOKENS as TOKENS
-from .shape import HALVES, Partials, WarpSums
+from ..shapes import FEW_WARPS as WARPS, FRAGMENT_TOKENS as TOKENS, TOKEN_STRIDE
+
+comptime HALVES = 2
+"""Fragments of rows of a tile of weights."""
+comptime WarpSums[token_tiles: Int] = RegisterTile[
+    DType.float32, FRAGMENT_SUMS, token_tiles, HALVES
+]
+"""A lane's sums, [tile of tokens, half of the rows], four each."""
+comptime Partials[token_tiles: Int] = TileAddresses[
+    DType.float32, WARPS, token_tiles * TOKENS, TOKEN_STRIDE
+]
+"""What all warps summed up, [warp, token, row of its tile of weights]."""
 
 
 @always_inline

@@ -24,9 +24,9 @@ from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...tiles import in_registers
 from ..experts.groups import RowTile
 from ..experts.result import Exactly, Target
+from ..few.activations import Fragments
 from ..few.kernel import add_block
-from ..few.result import store_sums
-from ..few.shape import Fragments, HALVES, WarpSums
+from ..few.result import HALVES, WarpSums, store_sums
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_ROWS

@@ -12,7 +12,8 @@
 """
 
 
-from ..few.shape import Fragments, Partials
+from ..few.activations import Fragments
+from ..few.result import Partials
 from ..shapes import FRAGMENT_BYTES, ItemShape, TABLES_AT, WORD_BYTES, tables_end
 
 comptime AHEAD = 8

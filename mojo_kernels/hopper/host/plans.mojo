@@ -2,10 +2,29 @@
 
 from ...launch.grid import Workspace, larger
 from ...numbers.formats import NO_FORMAT
-from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats
+from ...problem import Problem
+from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats, takes_operands
 from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
-from .gemm import PLAIN, aligned_takes, fp8_takes, mapped_takes
+from .gemm import PLAIN, aligned_takes, fp8_takes, is_kept_bfloat16, mapped_takes
 from .workspace import workspace_of as workspace_of_plan, workspace_of_aligned, workspace_of_mapped
+
+
+def plan_of(problem: Problem, plan_code: Int) -> Plan:
+    """Returns the plan for a problem, that of a code that is not 0, or the portable one."""
+    comptime PORTABLE = Plan.PORTABLE
+    var m, n, k = problem.m, problem.n, problem.k
+    var left_format, right_format = problem.left.format, problem.right.format
+    if plan_code == materialize[PORTABLE]().code():
+        return PORTABLE
+    if takes_operands(problem):
+        if plan_code > 0:
+            return Plan.from_code(plan_code)
+        return choose(m, n, k, fp8_takes(problem), is_kept_bfloat16(problem)).plan
+    if mapped_takes(problem):
+        return plan_of_mapped(m, n, k, left_format, right_format, plan_code)
+    if aligned_takes(problem):
+        return plan_of_mxfp8(m, n, k, right_format, plan_code)
+    return PORTABLE
 
 
 def plan_of_mapped(
@@ -71,6 +90,14 @@ def asks_for_none(
     if not takes(left_format, right_format, layout, plan_code):
         return False
     return workspace_of(m, n, k, left_format, right_format, layout, plan_code).num_bytes() == 0
+
+
+def asks_for_none(problem: Problem, plan_code: Int) -> Bool:
+    """Says so of a problem."""
+    var left_format, right_format = problem.left.format, problem.right.format
+    return asks_for_none(
+        problem.m, problem.n, problem.k, left_format, right_format, problem.right.layout, plan_code
+    )
 
 
 def takes(left_format: Int, right_format: Int, layout: Int, plan_code: Int) -> Bool:

@@ -1,7 +1,7 @@
 """C = A @ B.T by tiles on tensor cores: bfloat16 numbers, float32 sums; any shape, layout and pair.
 
     stage    64 of K: rows of A, copied; 128 rows of B, or 64, decoded on their way
-    warps    32 columns and 32 or 64 rows each, see `shape`
+    warps    32 columns and 32 or 64 rows each, see `host`
 
 While a stage is multiplied, A's rows of the next one are copied and B's codes of the one after that are
 loaded: decoded and stored they are when that next one is what is multiplied. Float scales multiply
