@@ -26,7 +26,7 @@ Hopper's builds on the room of any GPU.
         xcd.mojo              orders for the eight dies of CDNA4
         clusters.mojo         orders for clusters and persistent groups of NVIDIA GPUs
     launch/               where launches go
-        grid.mojo             what a launch is told beside: its grid, its workspace
+        grid.mojo             what a launch is told beside: its grid, its workspace; a launch in words
         queue.mojo            a queue: kernel, grid, arguments written once
         context_queue.mojo    MAX's contexts
         cuda_queue.mojo       CUDA streams
@@ -37,7 +37,6 @@ Hopper's builds on the room of any GPU.
         assembler.mojo        says it with the machine code
         ptx_queue.mojo        says all that a CUDA device would be told
         kernel.mojo           what a kernel of any room offers
-        explained.mojo        a launch in words and numbers
         workspace.mojo        memory in which workgroups meet, kept
 
     cpu/                  vectors of a CPU

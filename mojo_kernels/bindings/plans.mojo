@@ -32,7 +32,7 @@ from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
-from mojo_kernels.launch.explained import Explained
+from mojo_kernels.launch.grid import Explained
 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:

@@ -1,4 +1,7 @@
-"""What a launch is told beside its kernel and arguments: the grid, and the workspace it wants."""
+"""What a launch is told beside its kernel and arguments: the grid, and the workspace it wants.
+
+Also a launch in words and numbers, for who asks what would happen.
+"""
 
 comptime CLEARED_BYTES = (1 << 24) + (1 << 16)
 """Room for what is zero between launches: sums that half of a chip's compute units leave to the
@@ -66,3 +69,21 @@ def larger(a: Workspace, b: Workspace) -> Workspace:
     return Workspace(
         max(a.cleared_bytes, b.cleared_bytes), max(a.handed_over_bytes, b.handed_over_bytes)
     )
+
+
+@fieldwise_init
+struct Explained(Copyable, Movable):
+    """A launch."""
+
+    var name: StaticString
+    """What it does for the operation."""
+    var file: StaticString
+    """Of the kernel, within the package."""
+    var reason: StaticString
+    var cut: String
+    """Of a product."""
+    var tile_m: Int
+    """Rows of a workgroup; 0 where it has no tile."""
+    var tile_n: Int
+    """Columns of a workgroup."""
+    var grid: Grid

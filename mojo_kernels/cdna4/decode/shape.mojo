@@ -7,7 +7,6 @@
 
 from std.math import align_up, ceildiv
 
-from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..chip import (
@@ -24,6 +23,7 @@ from ..chip import (
     WORD_SCALES,
 )
 from ...schedule.xcd import XcdColumns
+from ...launch.grid import Grid, Workspace
 
 comptime SUM_BYTES = 4 * SUMS
 """Bytes of a lane's sums of a tile of C."""

@@ -25,7 +25,8 @@ workspace, see `LayerMemory`.
 from std.sys import size_of
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem
-from ...launch.queue import Queue, Workspace
+from ...launch.grid import Workspace
+from ...launch.queue import Queue
 from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding

@@ -13,7 +13,6 @@ Only the device knows the sizes of groups: grids are for as many tiles as any si
 
 from std.math import ceildiv
 
-from ...launch.queue import Grid
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...schedule.xcd import XcdBands, XcdColumns
@@ -30,6 +29,7 @@ from ..chip import (
 from ..decode.shape import DecodeShape
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
 from ..prefill.shape import COLUMNS, PART_BLOCKS, THREADS, rows_of
+from ...launch.grid import Grid
 
 comptime M_TILES = 8
 """Tiles of rows of a wave of `experts_prefill`."""

@@ -18,8 +18,6 @@ bench/results/gfx950_tune.csv holds what it found.
 from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
-from ...launch.queue import Workspace
-from ...launch.workspace import CLEARED_BYTES
 from ...numbers.formats import Format
 from ..chip import CUS, LDS_BYTES, MAX_ROWS, TILE, TILE_BLOCKS, TILE_K, rows_at_once
 from ..decode.shape import DecodeLds, DecodeShape
@@ -27,6 +25,7 @@ from ..middle.shape import MiddleShape, WAVES, slices_of
 from ..prefill.shape import COLUMNS, CREW_BYTES, STAGE_BLOCKS, WAVES_M, has_tile
 from ..types import Formats, ProductTypes, float_bytes
 from .costs import cycles_of_decode, cycles_of_middle, cycles_of_prefill, cycles_of_quantizing
+from ...launch.grid import CLEARED_BYTES, Workspace
 
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""

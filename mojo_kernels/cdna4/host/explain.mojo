@@ -4,8 +4,6 @@ Launches of experts stand in the order in which they run: those of `multiply_gro
 """
 
 from ...experts import Experts, ExpertsProblem, Routing
-from ...launch.explained import Explained
-from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
@@ -33,6 +31,7 @@ from .experts import (
     choose_middle,
     cut_of,
 )
+from ...launch.grid import Explained, Grid, Workspace
 
 comptime BF16 = DType.bfloat16
 """The floats that are asked about."""

@@ -18,7 +18,6 @@ in memory then, one behind another, all of them: K is at most 8192.
 
 from std.math import ceildiv
 
-from ...launch.queue import Grid, Workspace
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
 from ..chip import (
@@ -34,6 +33,7 @@ from ..chip import (
     TILE_K,
 )
 from ..decode.shape import DecodeShape
+from ...launch.grid import Grid, Workspace
 
 comptime WAVES = 4
 """Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""

@@ -15,13 +15,13 @@ memory a row at least: two slices of 128 along K, a stage, or one slice of more 
 
 from std.math import align_up, ceildiv
 
-from ...launch.queue import Grid, Workspace
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...schedule.xcd import XcdBands
 from ..chip import BLOCK, GROUP_BLOCKS, LANES, LANE_BYTES, PAIR, PIECE_BYTES, TILE, TILE_BLOCKS
 from ..types import Formats, KEPT, ProductTypes
+from ...launch.grid import Grid, Workspace
 
 comptime WAVES_M = 2
 """Waves along the rows of C, one for each ping-pong group."""

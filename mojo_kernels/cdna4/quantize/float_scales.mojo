@@ -17,7 +17,6 @@ from std.memory import bitcast
 from std.sys import size_of
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid
 from ...numbers.encode import encode_over
 from ...numbers.floats import FloatBits
 from ...numbers.formats import Format
@@ -26,6 +25,7 @@ from ..chip import LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
 from ..instructions.wave import ROW_LANES, maximum_of_row
 from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, quotient, remainder
+from ...launch.grid import Grid
 
 comptime THREADS = 4 * LANES
 """Threads of a workgroup. Guess."""

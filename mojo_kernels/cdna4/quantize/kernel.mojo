@@ -10,7 +10,8 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ...launch.queue import Grid, Queue
+from ...launch.grid import Grid
+from ...launch.queue import Queue
 from ...layouts import OperandLayout, Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding

@@ -7,8 +7,6 @@ order in which they run.
 from std.math import ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem, Routing
-from ...launch.explained import Explained
-from ...launch.grid import Grid, Workspace
 from ...numbers.floats import float_code
 from ...numbers.formats import FORMATS, NO_FORMAT
 from ...numbers.gates import Gate
@@ -20,6 +18,7 @@ from ..plan import Kernel, PRESHUFFLED, takes_formats
 from ..shapes import COLUMNS, EXPERT_CAPACITY, MANY_ROWS
 from . import gemm, moe, plans, workspace
 from .choices import Choice, choice_of_mapped, choice_of_mxfp8, choice_of_portable, choose
+from ...launch.grid import Explained, Grid, Workspace
 
 
 @fieldwise_init
