@@ -3,6 +3,8 @@
     oracle/        what is right, from the OCP text, in NumPy alone
     cases.py       inputs that several rooms share
     tiers.py       what each of `make test`, `test-deep` and `test-nightly` runs
+    claims.py      every test function by tier, as claims.txt lists them
+    watchdog.py    ends what hangs: a test, a build, a run
     artefacts/     everything that is compiled for tests, listed once
     numerics/      every operation against the oracle; mojo/ are tests in Mojo
     cpu/           threads, instruction levels, memory

@@ -143,9 +143,6 @@ ARTEFACTS = (
         )
         for architecture in ARCHITECTURES
     ),
-    extension(
-        "python/sm_80", partial(native.gpu_extension, "sm_80"), "python/test_native", deep=True
-    ),
     extension("hip/module", partial(native.hip_extension, GFX950), "hip/"),
     *(
         extension(

@@ -9,6 +9,7 @@ import torch
 
 import mx_kernels as mx
 from cases import LAYOUTS
+from mx_kernels._core import native
 from tests import artefacts
 from tests.ptx import calls, kinds
 
@@ -57,6 +58,18 @@ def test_every_operation_has_launches_of_its_architecture(architecture):
             assert f".entry {launch.entry}(" in launch.ptx
             assert launch.ptx.count(f"{launch.entry}_param_") >= len(launch.arguments)
             assert f"{launch.entry}_param_{len(launch.arguments)}" not in launch.ptx
+
+
+@pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
+def test_what_the_module_of_a_device_has_compiles_without_one(architecture):
+    """The module of the tests has all of it, under a name of its own."""
+    module = calls.module_of(architecture)
+    extension = native.gpu_extension(architecture)
+    source = (native.source_folder() / extension.source).read_text()
+    functions = re.findall(r'module\.def_function\[\w+\]\("(\w+)"\)', source)
+    assert {"open", "multiply", "quantize"} <= {*functions}
+    assert all(hasattr(module, function) for function in functions)
+    assert f"def PyInit_{extension.name}()" in source
 
 
 def test_the_text_is_what_the_module_of_a_device_loads():
