@@ -26,7 +26,6 @@ class Claims:
         self.by_file: dict[str, dict[str, str]] = {}
         """The tier of each function, by file."""
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: Iterable[pytest.Item]) -> None:
         """Notes the tests' functions."""
         tiers: dict[tuple[str, str], set[bool]] = {}

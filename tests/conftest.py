@@ -45,7 +45,9 @@ def pytest_configure(config):
         CUDA.plan = PORTABLE
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    tiers.spare_combinations(items)
     if config.option.minutes:
         items[:] = tiers.in_turn(items)
 

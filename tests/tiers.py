@@ -1,7 +1,8 @@
 """The tiers: what is marked `deep`, and how much of it `make test-deep` runs.
 
     make test          what is not marked: every claim once, in every room, at this CPU's best
-                       instruction level, on one tile of each distinct kernel
+                       instruction level, on one tile of each distinct kernel; of a test of many
+                       combinations so many that every two values of its axes meet
     make test-deep     what is marked, for 20 minutes: two files of rooms that the commits of the
                        last days touched, one of the others, and so on; with each commit both
                        lists begin at another file, so that none is left out for long
@@ -12,11 +13,14 @@ Mark a test, or those of its parameters that the first tier spares:
 
     @pytest.mark.deep
     @pytest.mark.parametrize("shape", tiered(SHAPES, first=SHAPES[:1]))
+
+What `spare_combinations` spares need not be marked.
 """
 
 import itertools
+import random
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,45 @@ def late_by_turns(**axes):
         for place in places
     ]
     return pytest.mark.parametrize([*axes, "late"], cases)
+
+
+MANY = 32
+"""Combinations of parameters of one test: up to so many are all in the first tier."""
+
+
+def spare_combinations(items: Iterable[pytest.Item]) -> None:
+    """Marks tests `deep`: of a function of many, those that `pairwise` leaves out."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("deep") is None:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for tests in functions.values():
+        if len(tests) > MANY:
+            # The values of an axis are the same objects in all combinations.
+            cells = [{(n, id(v)) for n, v in test.callspec.params.items()} for test in tests]
+            kept = pairwise(cells)
+            for place, test in enumerate(tests):
+                if place not in kept:
+                    test.add_marker(deep)
+
+
+def pairwise(combinations: Sequence[set]) -> set[int]:
+    """Returns the places of few combinations that have each pair of values that any has.
+
+    It takes those with the most new pairs first, the same every time.
+    """
+    # Of a single axis, each value.
+    pairs = [{*map(frozenset, itertools.combinations(c, min(2, len(c))))} for c in combinations]
+    missing = set().union(*pairs)
+    places = list(range(len(pairs)))
+    random.Random(0).shuffle(places)
+    kept = set()
+    for wanted in range(max(map(len, pairs)), 0, -1):
+        for place in places:
+            if len(pairs[place] & missing) >= wanted:
+                kept.add(place)
+                missing -= pairs[place]
+    return kept
 
 
 ROOT = Path(__file__).resolve().parents[1]
